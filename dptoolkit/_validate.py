@@ -1,0 +1,97 @@
+"""One wording for every complaint about a value: name=value: must be <bound>. <repair>"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from dptoolkit.errors import InvalidValue, MissingDependency
+
+
+def invalid(name: str, value: Any, bound: str, repair: str = "") -> InvalidValue:
+    """The error for ``value``; the caller raises it."""
+    tail = f" {repair}" if repair else ""
+    return InvalidValue(f"{name}={value!r}: must be {bound}.{tail}")
+
+
+def missing(package: str, extra: str, purpose: str) -> MissingDependency:
+    """The error for an optional package that is not installed; the caller raises it."""
+    return MissingDependency(
+        f"{package} is not installed: it is needed {purpose}. "
+        f"Install it with: pip install 'dptoolkit[{extra}]'"
+    )
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+    repair: str = "",
+) -> float:
+    """``value`` as a float inside the interval; infinite only where the bound is infinite and closed."""
+    bound = _interval(low, high, open_low, open_high)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise invalid(name, value, f"a real number {bound}".rstrip(), repair)
+    number = float(value)
+    below = number <= low if open_low else number < low
+    above = number >= high if open_high else number > high
+    if math.isnan(number) or below or above:
+        raise invalid(name, value, bound or "a number", repair)
+    return number
+
+
+def positive(name: str, value: Any, repair: str = "") -> float:
+    """A finite number > 0."""
+    return real(name, value, low=0.0, high=math.inf, open_low=True, open_high=True, repair=repair)
+
+
+def nonnegative(name: str, value: Any, repair: str = "") -> float:
+    """A number >= 0; infinity is allowed."""
+    return real(name, value, low=0.0, repair=repair)
+
+
+def probability(name: str, value: Any, repair: str = "") -> float:
+    """A number in [0, 1]."""
+    return real(name, value, low=0.0, high=1.0, repair=repair)
+
+
+def delta_value(value: Any, name: str = "delta") -> float:
+    """A delta in [0, 1): at 1 the guarantee says nothing."""
+    return real(
+        name,
+        value,
+        low=0.0,
+        high=1.0,
+        open_high=True,
+        repair="Choose it well below 1/n, for example 1e-6.",
+    )
+
+
+def whole(name: str, value: Any, *, low: int = 0, repair: str = "") -> int:
+    """An integer >= low; floats with an integral value are refused, as they hide rounding."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise invalid(name, value, f"an integer >= {low}", repair)
+    if int(value) < low:
+        raise invalid(name, value, f">= {low}", repair)
+    return int(value)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...], repair: str = "") -> str:
+    """One of a few strings."""
+    if value not in choices:
+        raise invalid(name, value, "one of " + ", ".join(repr(c) for c in choices), repair)
+    return str(value)
+
+
+def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
+    left = "" if low == -math.inf else f"{'>' if open_low else '>='} {low:g}"
+    if high == math.inf:
+        right = "finite" if open_high else ""
+    else:
+        right = f"{'<' if open_high else '<='} {high:g}"
+    return " and ".join(part for part in (left, right) if part)

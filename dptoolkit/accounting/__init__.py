@@ -1,0 +1,58 @@
+"""Accounting for differential privacy, standing alone: math, NumPy and scipy.special.
+
+    >>> from dptoolkit.accounting import Gaussian, Repeated, Subsampled, account, calibrate
+    >>> step = Subsampled(Gaussian(1.5), "poisson", rate=0.01)
+    >>> guarantee = account(Repeated(step, 1000))
+    >>> round(guarantee.epsilon(1e-5), 2)
+    0.92
+
+Describe what was released with events, ask ``account`` what that guarantees, or ``calibrate`` for the smallest noise.
+"""
+
+from dptoolkit.accounting import (
+    composition,
+    events,
+    gaussian,
+    pld,
+    rdp,
+    rounds,
+    sampling,
+    selection,
+    zcdp,
+)
+from dptoolkit.accounting.account import METHODS, Guarantee, account
+from dptoolkit.accounting.calibrate import calibrate
+from dptoolkit.accounting.events import (
+    ApproxDp,
+    BestOf,
+    Composed,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    NoisyMax,
+    PureDp,
+    RandomizedResponse,
+    RandomRounds,
+    Repeated,
+    Subsampled,
+    TwoSidedGeometric,
+    ZCdp,
+)
+from dptoolkit.accounting.ledger import Ledger
+from dptoolkit.accounting.rounds import (
+    Geometric,
+    Logarithmic,
+    Poisson,
+    TruncatedGeometric,
+    TruncatedNegativeBinomial,
+)
+from dptoolkit.adjacency import Adjacency
+
+__all__ = [
+    "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "Event", "ExponentialMechanism", "Gaussian", "Geometric",
+    "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "Poisson", "PureDp", "RandomRounds",
+    "RandomizedResponse", "Repeated", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial",
+    "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events", "gaussian", "pld", "rdp", "rounds",
+    "sampling", "selection", "zcdp",
+]  # fmt: skip

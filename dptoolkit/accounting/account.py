@@ -1,0 +1,357 @@
+"""From what was released to what it guarantees: the tightest sound bound known here, and which method gave it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from dptoolkit._validate import delta_value, invalid, nonnegative, one_of
+from dptoolkit.accounting import composition, gaussian, pld, rdp, selection, zcdp
+from dptoolkit.accounting.events import (
+    ApproxDp,
+    BestOf,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    NoisyMax,
+    PureDp,
+    RandomizedResponse,
+    RandomRounds,
+    Subsampled,
+    TwoSidedGeometric,
+    ZCdp,
+    adjacency_of,
+    as_event,
+    flatten,
+)
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.errors import UnsupportedEvent
+
+REFERENCE_DELTA = 1e-5
+TABLE_DELTAS = (1e-3, 1e-5, 1e-7, 1e-9)
+# The recursion for selections is the tightest and the slowest: beyond this cost account() leaves it to method=.
+_RECURSION_COST = 5e7
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to account: epsilon at a delta, and delta at an epsilon where that is not found by search."""
+
+    epsilon: Callable[[Event, float], float]
+    delta: Callable[[Event, float], float] | None = None
+
+
+# --- the events that a method needs in another form ------------------------------------------------
+
+
+def total_mu(event: Event) -> float:
+    """mu of an event made of Gaussians alone."""
+    mus: list[tuple[float, float]] = []
+    for part, count in flatten(event):
+        if not isinstance(part, Gaussian):
+            raise UnsupportedEvent(f"event={part!r}: must be Gaussian for method 'gaussian'. Use method='pld'.")
+        mus.append((math.inf if part.noise_multiplier == 0 else 1 / part.noise_multiplier, count))
+    return gaussian.compose(mus)
+
+
+def total_rho(event: Event) -> float:
+    """rho of an event whose parts all have one; UnsupportedEvent otherwise."""
+    return math.fsum(count * _rho(part) for part, count in flatten(event))
+
+
+def _rho(event: Event) -> float:
+    if isinstance(event, Gaussian):
+        return zcdp.gaussian(event.noise_multiplier)
+    if isinstance(event, ZCdp):
+        return event.rho
+    if isinstance(event, ExponentialMechanism):
+        return selection.bounded_range_rho(event.epsilon)
+    pure = pure_epsilon(event)
+    if pure is not None:
+        return zcdp.pure(pure)
+    raise UnsupportedEvent(f"event={event!r}: must have a zCDP bound for method 'zcdp'. Use method='rdp' or 'pld'.")
+
+
+def pure_epsilon(event: Event) -> float | None:
+    """epsilon at delta 0 of an elementary event, None if it is not pure by nature."""
+    if isinstance(event, (PureDp, NoisyMax, ExponentialMechanism, RandomizedResponse, TwoSidedGeometric)):
+        return event.epsilon
+    if isinstance(event, Laplace):
+        return math.inf if event.noise_multiplier == 0 else 1 / event.noise_multiplier
+    return None
+
+
+def _single(event: Event, method: str) -> tuple[Event, int]:
+    parts = flatten(event)
+    if not parts:
+        return PureDp(0.0), 0
+    if len(parts) > 1:
+        raise UnsupportedEvent(
+            f"the event has {len(parts)} different parts: must be one event, repeated, for method {method!r}. "
+            "Use method='pld' or 'rdp'."
+        )
+    return parts[0]
+
+
+def _step_bounds(event: Event, delta0: float) -> tuple[float, float]:
+    """(epsilon, delta) of one application, for the composition theorems; delta at most ``delta0``."""
+    pure = pure_epsilon(event)
+    if pure is not None:
+        return pure, 0.0
+    if isinstance(event, ApproxDp):
+        return event.epsilon, event.delta
+    return account(event).epsilon(delta0), delta0
+
+
+def _basic(event: Event, delta: float) -> float:
+    parts = flatten(event)
+    total = sum(count for part, count in parts if pure_epsilon(part) is None and not isinstance(part, ApproxDp))
+    spent = math.fsum(count * part.delta for part, count in parts if isinstance(part, ApproxDp))
+    if spent > delta:
+        return math.inf
+    share = (delta - spent) / total if total else 0.0
+    if total and share == 0:
+        return math.inf
+    return math.fsum(composition.basic(_step_bounds(part, share)[0], count)[0] for part, count in parts)
+
+
+def _advanced(event: Event, delta: float) -> float:
+    part, count = _single(event, "advanced")
+    epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
+    return composition.advanced(epsilon0, count, delta, delta0)
+
+
+def _optimal(event: Event, delta: float) -> float:
+    part, count = _single(event, "optimal")
+    epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
+    return composition.optimal(epsilon0, count, delta, delta0)
+
+
+def _bounded_range(event: Event, delta: float) -> float:
+    part, count = _single(event, "bounded-range")
+    if count and not isinstance(part, ExponentialMechanism):
+        raise UnsupportedEvent(f"event={part!r}: must be ExponentialMechanism for method 'bounded-range'.")
+    return selection.adaptive(part.epsilon, count, delta) if isinstance(part, ExponentialMechanism) else 0.0
+
+
+METHODS: dict[str, Method] = {
+    "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
+    "pld": Method(pld.epsilon, pld.delta),
+    "rdp": Method(rdp.epsilon, rdp.delta),
+    "zcdp": Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x)),
+    "bounded-range": Method(_bounded_range),
+    "optimal": Method(_optimal),
+    "advanced": Method(_advanced),
+    "basic": Method(_basic),
+}
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
+def _exact_method(event: Event) -> str | None:
+    """The method that is exact for the event's shape, if there is one."""
+    parts = flatten(event)
+    if all(isinstance(part, Gaussian) for part, _ in parts):
+        return "gaussian"
+    if len(parts) == 1 and isinstance(parts[0][0], (PureDp, ApproxDp, NoisyMax)):
+        return "optimal"
+    return None
+
+
+def _candidates(event: Event, delta: float) -> list[str]:
+    exact = _exact_method(event)
+    if exact is not None:
+        return [exact]
+    parts = flatten(event)
+    found = ["rdp", "pld", "zcdp"]
+    if len(parts) == 1 and isinstance(parts[0][0], ExponentialMechanism) and delta > 0:
+        epsilon0, count = parts[0][0].epsilon, parts[0][1]
+        if math.isfinite(epsilon0) and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST:
+            found.append("bounded-range")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _best_epsilon(event: Event, delta: float) -> tuple[float, str]:
+    return _best(event, _candidates(event, delta), lambda m: m.epsilon(event, delta))
+
+
+@lru_cache(maxsize=4096)
+def _best_delta(event: Event, epsilon: float) -> tuple[float, str]:
+    names = [n for n in _candidates(event, 0.0) if METHODS[n].delta is not None or n == "optimal"]
+    return _best(event, names, lambda m: _delta_by(m, event, epsilon))
+
+
+def _delta_by(method: Method, event: Event, epsilon: float) -> float:
+    if method.delta is not None:
+        return method.delta(event, epsilon)
+    part, count = flatten(event)[0]
+    epsilon0, delta0 = _step_bounds(part, 0.0)
+    return composition.optimal_delta(epsilon0, count, epsilon, delta0)
+
+
+def _best(event: Event, names: list[str], evaluate: Callable[[Method], float]) -> tuple[float, str]:
+    results: list[tuple[float, str]] = []
+    refused: list[str] = []
+    for name in names:
+        try:
+            results.append((evaluate(METHODS[name]), name))
+        except UnsupportedEvent as problem:
+            refused.append(str(problem))
+    if not results:
+        raise UnsupportedEvent(refused[0])
+    return min(results)
+
+
+def account(event: Event, method: str | None = None, *, adjacency: Adjacency | str | None = None) -> Guarantee:
+    """The guarantee of what ``event`` says was released.
+
+    Parameters
+    ----------
+    event : what was released.
+    method : None for the tightest sound bound, or one of "gaussian", "pld", "rdp", "zcdp", "bounded-range", "optimal",
+        "advanced", "basic" to force one, for comparison.
+    adjacency : the neighbouring relation that the noise multipliers are stated for. Sampling inside the event fixes it;
+        a contradiction raises.
+
+    Privacy
+    -------
+    Touches no data. The bound holds under adaptive composition, for the adjacency of the event.
+    """
+    as_event("event", event)
+    if method is not None:
+        one_of("method", method, tuple(METHODS))
+    fixed = adjacency_of(event)
+    stated = None if adjacency is None else Adjacency.parse(adjacency)
+    if fixed is not None and stated is not None and fixed is not stated:
+        raise invalid(
+            "adjacency", str(stated), f"'{fixed}', which the sampling in the event fixes",
+            "Give Subsampled the adjacency you mean.",
+        )
+    return Guarantee(event, method, stated or fixed)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a release guarantees, computed from the event on demand. ``print`` shows it as a table."""
+
+    event: Event
+    forced_method: str | None = None
+    adjacency: Adjacency | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon known to hold at ``delta``."""
+        delta = delta_value(delta)
+        if self.forced_method is None:
+            return _best_epsilon(self.event, delta)[0]
+        return METHODS[self.forced_method].epsilon(self.event, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta known to hold at ``epsilon``."""
+        epsilon = nonnegative("epsilon", epsilon)
+        if self.forced_method is None:
+            return _best_delta(self.event, epsilon)[0]
+        return _delta_by_search(METHODS[self.forced_method], self.event, epsilon)
+
+    def bounds(self, delta: float) -> pld.Bracket:
+        """(lower, upper) on epsilon: no analysis can prove less than lower, upper holds.
+
+        The lower end is reached by an explicit pair of neighbours; it is 0 where no such pair is known (ZCdp, BestOf).
+        """
+        upper = self.epsilon(delta)
+        try:
+            lower = pld.lower_epsilon(self.event, delta_value(delta))
+        except UnsupportedEvent:
+            lower = 0.0
+        return pld.Bracket(min(lower, upper), upper)
+
+    @property
+    def rho(self) -> float:
+        """The zCDP parameter, infinite where none is known."""
+        try:
+            return total_rho(self.event)
+        except UnsupportedEvent:
+            return math.inf
+
+    @property
+    def method(self) -> str:
+        """The method behind the answer at delta = 1e-5."""
+        return self.method_at(REFERENCE_DELTA)
+
+    def method_at(self, delta: float) -> str:
+        """The method behind ``epsilon(delta)``."""
+        return self.forced_method or _best_epsilon(self.event, delta_value(delta))[1]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must be true of the mechanism for the guarantee to hold."""
+        return tuple(dict.fromkeys(self.notes + tuple(_assumptions(self.event))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the event, the adjacency, epsilon at a few deltas, the assumptions."""
+        return {
+            "event": self.event.to_dict(),
+            "adjacency": None if self.adjacency is None else self.adjacency.value,
+            "method": self.method,
+            "epsilon": {f"{d:g}": _json_number(self.epsilon(d)) for d in TABLE_DELTAS},
+            "rho": _json_number(self.rho),
+            "assumptions": list(self.assumptions),
+        }
+
+    def __str__(self) -> str:
+        from dptoolkit.accounting.report import guarantee_table
+
+        return guarantee_table(self)
+
+
+def _delta_by_search(method: Method, event: Event, epsilon: float) -> float:
+    """delta by inverting epsilon(delta), from the private side, for methods that give only that."""
+    if method.delta is not None:
+        return method.delta(event, epsilon)
+    low, high = math.log(1e-300), 0.0
+    if method.epsilon(event, math.exp(low)) <= epsilon:
+        return 0.0 if method.epsilon(event, 0.0) <= epsilon else math.exp(low)
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if method.epsilon(event, math.exp(middle)) > epsilon else (low, middle)
+    return math.exp(high)
+
+
+def _json_number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+_ASSUMPTIONS: dict[type[Event], str] = {
+    Gaussian: "L2 sensitivity bounded as stated; noise is real-valued (floating point is idealised)",
+    Laplace: "L1 sensitivity bounded as stated; noise is real-valued (floating point is idealised)",
+    TwoSidedGeometric: "the query is an integer with the stated integer sensitivity",
+    ExponentialMechanism: "score differences move by at most the stated range; Gumbel noise or exact sampling",
+    NoisyMax: "score differences move by at most the stated range",
+    RandomRounds: "the number of rounds is drawn independently of the data",
+    BestOf: "the number of runs is drawn independently of the data and not published; only the best run is released",
+}
+
+
+def _assumptions(event: Event) -> list[str]:
+    found: list[str] = []
+    for part, _ in flatten(event):
+        if isinstance(part, Subsampled):
+            batch = (
+                "a fresh uniform batch of fixed size" if part.scheme == "without-replacement"
+                else "a fresh batch, each record independently; sums divided by the expected batch size"
+            )
+            found.append(f"sampling: {batch}, kept secret; adjacency {part.adjacency}")
+            if part.scheme == "poisson" and part.adjacency is Adjacency.REPLACE_ONE:
+                found.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity")
+        if type(part) in _ASSUMPTIONS:
+            found.append(_ASSUMPTIONS[type(part)])
+        nested = getattr(part, "event", None)
+        if nested is not None:
+            found.extend(_assumptions(nested))
+    return found

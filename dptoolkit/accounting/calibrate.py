@@ -1,0 +1,84 @@
+"""From a budget to the smallest noise that keeps it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dptoolkit._validate import delta_value, nonnegative, positive
+from dptoolkit.accounting._numeric import crossing
+from dptoolkit.accounting.account import account
+from dptoolkit.accounting.events import Event
+from dptoolkit.errors import InvalidValue
+
+_SMALLEST, _LARGEST = 1e-12, 1e12
+
+
+def calibrate(
+    make_event: Callable[[float], Event],
+    epsilon: float,
+    delta: float,
+    *,
+    method: str | None = None,
+    relative_tolerance: float = 1e-5,
+    guess: float = 1.0,
+) -> float:
+    """The smallest noise for which ``make_event(noise)`` is (epsilon, delta)-DP, from the private side.
+
+    Parameters
+    ----------
+    make_event : noise -> event; more noise must mean less privacy loss. For a selection pass its scale, for example
+        ``lambda scale: Repeated(ExponentialMechanism(1 / scale), 1000)``.
+    epsilon, delta : the budget. An infinite epsilon needs no noise: 0 is returned.
+    method : as in ``account``.
+    relative_tolerance : the result is at most this far above the smallest noise.
+    guess : a first guess, anywhere within a factor 1e12.
+
+    Privacy
+    -------
+    Touches no data. The returned noise itself has been accounted for: its epsilon is at most the one asked for.
+    """
+    epsilon, delta = nonnegative("epsilon", epsilon), delta_value(delta)
+    positive("relative_tolerance", relative_tolerance)
+    if math.isinf(epsilon):
+        return 0.0
+
+    def excess(log_noise: float) -> float:
+        value = account(make_event(math.exp(log_noise)), method).epsilon(delta)
+        return _log_ratio(value, epsilon)
+
+    low, high = _enclose(excess, math.log(positive("guess", guess)), epsilon, delta)
+    return math.exp(crossing(excess, low, high, absolute=relative_tolerance, relative=0.0)[1])
+
+
+def _log_ratio(value: float, target: float) -> float:
+    if value <= target:
+        return math.log(value / target) if value > 0 and target > 0 else -1.0
+    return math.log(value / target) if target > 0 and math.isfinite(value) else math.inf
+
+
+def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tuple[float, float]:
+    """log noise (too little, enough), by steps that grow."""
+    step = math.log(2)
+    if excess(start) > 0:
+        low, high = start, start + step
+        while excess(high) > 0:
+            step *= 2
+            low, high = high, high + step
+            if high > math.log(_LARGEST):
+                raise InvalidValue(
+                    f"(epsilon, delta)={budget}: must be reachable with noise below {_LARGEST:g}. Check that make_event "
+                    "loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale)."
+                )
+        return low, high
+    low, high = start - step, start
+    while excess(low) <= 0:
+        step *= 2
+        low, high = low - step, low
+        if low < math.log(_SMALLEST):
+            raise InvalidValue(
+                f"(epsilon, delta)={budget}: is kept even with noise {_SMALLEST:g}. Check that make_event uses its "
+                "argument and loses less with more noise."
+            )
+    return low, high

@@ -1,0 +1,359 @@
+"""What was released: frozen records, with nothing about how to account for them.
+
+Rules that keep old ledgers readable: an event is never removed, its fields never change meaning, and a new
+field has a default that means what the event meant before. A new meaning is a new class.
+
+Every ``noise_multiplier`` is noise scale divided by the SENSITIVITY under the adjacency that the release was
+planned for, never by a clipping norm. Counts live in Repeated alone, and ``flatten`` is the one place where they
+are applied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dptoolkit._validate import (
+    delta_value,
+    invalid,
+    nonnegative,
+    one_of,
+    probability,
+    whole,
+)
+from dptoolkit.accounting import rounds
+from dptoolkit.accounting.rounds import Runs
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.errors import InvalidValue, UnsupportedEvent
+
+_NOISE_REPAIR = "It is noise scale / sensitivity; 0 means no noise."
+POISSON = "poisson"
+WITHOUT_REPLACEMENT = "without-replacement"
+
+
+class Event:
+    """Base of all events."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description; ``from_dict`` reads it back."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {"event": type(self).__name__} | {k: _encode(v) for k, v in fields.items()}
+
+
+@dataclass(frozen=True)
+class Gaussian(Event):
+    """q + N(0, s^2 I) for a query of L2 sensitivity D, with noise_multiplier = s / D.
+
+    Noise multiplier 0 is a release without noise (epsilon is infinite), infinity is a release of nothing.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
+
+
+@dataclass(frozen=True)
+class Laplace(Event):
+    """q + iid Laplace(b) for a query of L1 sensitivity D, with noise_multiplier = b / D: 1/noise_multiplier-DP."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
+
+
+@dataclass(frozen=True)
+class TwoSidedGeometric(Event):
+    """An INTEGER query of integer sensitivity D plus X, P(X=k) = (1-q)/(1+q) q^|k|, q = exp(-epsilon/D)."""
+
+    epsilon: float
+    sensitivity: int = 1
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=nonnegative("epsilon", self.epsilon))
+        _set(self, sensitivity=whole("sensitivity", self.sensitivity, low=1, repair=(
+            "Integer noise hides an integer query only: round the query, or use Laplace.")))
+
+
+@dataclass(frozen=True)
+class RandomizedResponse(Event):
+    """One of ``categories`` answers: the true one with odds exp(epsilon) against each other one."""
+
+    epsilon: float
+    categories: int = 2
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=nonnegative("epsilon", self.epsilon))
+        _set(self, categories=whole("categories", self.categories, low=2))
+
+
+@dataclass(frozen=True)
+class ExponentialMechanism(Event):
+    """Selection by the exponential mechanism, equivalently noisy-max with Gumbel noise of scale b.
+
+    If from one data set to its neighbour no score difference moves by more than r (the RANGE of the change of
+    the scores), epsilon = r / b. The mechanism is epsilon-bounded-range: epsilon-DP and epsilon^2/8-zCDP.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=nonnegative("epsilon", self.epsilon))
+
+
+@dataclass(frozen=True)
+class NoisyMax(Event):
+    """Report-noisy-max with Laplace or exponential noise (permute-and-flip), epsilon = r / b as above.
+
+    epsilon-DP and no more: not bounded-range, so it is never charged epsilon^2/8.
+    """
+
+    epsilon: float
+    noise: str = "laplace"
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=nonnegative("epsilon", self.epsilon))
+        one_of("noise", self.noise, ("laplace", "exponential"), "For Gumbel noise use ExponentialMechanism.")
+
+
+@dataclass(frozen=True)
+class PureDp(Event):
+    """Any epsilon-DP mechanism."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=nonnegative("epsilon", self.epsilon))
+
+
+@dataclass(frozen=True)
+class ApproxDp(Event):
+    """Any (epsilon, delta)-DP mechanism."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=nonnegative("epsilon", self.epsilon), delta=delta_value(self.delta))
+
+
+@dataclass(frozen=True)
+class ZCdp(Event):
+    """Any rho-zCDP mechanism."""
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        _set(self, rho=nonnegative("rho", self.rho))
+
+
+@dataclass(frozen=True)
+class Subsampled(Event):
+    """``event`` run on a random sample of the records, drawn afresh and kept secret.
+
+    scheme "poisson": every record enters independently with probability ``rate``; adjacency zero-out unless
+    replace-one is asked for. scheme "without-replacement": a uniform batch of exactly rate * n records; adjacency
+    replace-one, always (zero-out is not defined when the batch size is fixed).
+
+    The inner noise is per sensitivity of the un-subsampled query under the same adjacency. Under Poisson sampling
+    with replace-one, each record's contribution must lie in a ball around 0 whose diameter is that sensitivity
+    (a clipped sum): a record that is left out contributes 0.
+    """
+
+    event: Event
+    scheme: str
+    rate: float
+    adjacency: Adjacency | None = None
+
+    def __post_init__(self) -> None:
+        as_event("event", self.event)
+        one_of("scheme", self.scheme, (POISSON, WITHOUT_REPLACEMENT))
+        _set(self, rate=probability("rate", self.rate, "It is batch size / n."))
+        fixed = self.scheme == WITHOUT_REPLACEMENT
+        default = Adjacency.REPLACE_ONE if fixed else Adjacency.ZERO_OUT
+        adjacency = default if self.adjacency is None else Adjacency.parse(self.adjacency)
+        if fixed and adjacency is not Adjacency.REPLACE_ONE:
+            raise invalid(
+                "adjacency", str(adjacency), "'replace-one' for scheme 'without-replacement'",
+                "Batches of fixed size do not define zero-out; use scheme='poisson' for it.",
+            )
+        _set(self, adjacency=adjacency)
+
+
+@dataclass(frozen=True)
+class Repeated(Event):
+    """``event`` carried out ``count`` times on the same data, each run allowed to depend on earlier outputs."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        as_event("event", self.event)
+        _set(self, count=whole("count", self.count))
+
+
+@dataclass(frozen=True)
+class Composed(Event):
+    """Several events on the same data, in any order, adaptively."""
+
+    events: tuple[Event, ...]
+
+    def __init__(self, *events: Event | Iterable[Event]) -> None:
+        given = events
+        if len(events) == 1 and not isinstance(events[0], Event):
+            if not isinstance(events[0], Iterable):
+                raise _not_an_event("events", events[0])
+            given = tuple(events[0])
+        _set(self, events=tuple(as_event("events", e) for e in given))
+
+
+@dataclass(frozen=True)
+class RandomRounds(Event):
+    """``event`` carried out N times, N drawn from ``rounds`` independently of the data; N may be published."""
+
+    event: Event
+    rounds: Runs
+
+    def __post_init__(self) -> None:
+        as_event("event", self.event)
+        _check_runs("rounds", self.rounds, for_selection=False)
+
+
+@dataclass(frozen=True)
+class BestOf(Event):
+    """The best of N runs of ``event``, N drawn from ``runs``; only the winner is released, N stays secret.
+
+    Papernot and Steinke 2022 (arXiv:2110.03620): this is what private hyper-parameter tuning costs.
+    """
+
+    event: Event
+    runs: Runs
+
+    def __post_init__(self) -> None:
+        as_event("event", self.event)
+        _check_runs("runs", self.runs, for_selection=True)
+
+
+EVENTS: dict[str, type[Event]] = {
+    cls.__name__: cls
+    for cls in (
+        Gaussian, Laplace, TwoSidedGeometric, RandomizedResponse, ExponentialMechanism, NoisyMax, PureDp,
+        ApproxDp, ZCdp, Subsampled, Repeated, Composed, RandomRounds, BestOf,
+    )
+}  # fmt: skip
+
+
+def as_event(name: str, value: Any) -> Event:
+    """``value`` if it is an event, else a clear error."""
+    if not isinstance(value, Event):
+        raise _not_an_event(name, value)
+    return value
+
+
+def _not_an_event(name: str, value: Any) -> UnsupportedEvent:
+    return UnsupportedEvent(
+        f"{name}={value!r}: must be an event. Build one from dptoolkit.accounting, for example Gaussian(2.0)."
+    )
+
+
+def flatten(event: Event) -> tuple[tuple[Event, int], ...]:
+    """``event`` as (elementary event, count) pairs, equal ones merged, order of first appearance.
+
+    The one place where a count is applied: no accountant handles Repeated or Composed by itself.
+    """
+    found: dict[Event, int] = {}
+    _collect(as_event("event", event), 1, found)
+    return tuple(found.items())
+
+
+def _collect(event: Event, count: int, found: dict[Event, int]) -> None:
+    if count == 0:
+        return
+    if isinstance(event, Repeated):
+        _collect(event.event, count * event.count, found)
+    elif isinstance(event, Composed):
+        for part in event.events:
+            _collect(part, count, found)
+    elif isinstance(event, Subsampled) and event.rate == 0:
+        return
+    else:
+        found[event] = found.get(event, 0) + count
+
+
+def inner(event: Event) -> Event | None:
+    """The event inside a Subsampled, RandomRounds or BestOf, else None."""
+    return event.event if isinstance(event, (Subsampled, RandomRounds, BestOf)) else None
+
+
+def adjacency_of(event: Event) -> Adjacency | None:
+    """The adjacency that the sampling inside ``event`` fixes, None if it fixes none; an error if two disagree."""
+    found: set[Adjacency] = set()
+    _adjacencies(event, found)
+    if len(found) > 1:
+        raise UnsupportedEvent(
+            "the event mixes replace-one and zero-out subsampling: one guarantee has one adjacency. "
+            "Give every Subsampled the same adjacency."
+        )
+    return found.pop() if found else None
+
+
+def _adjacencies(event: Event, found: set[Adjacency]) -> None:
+    if isinstance(event, Subsampled) and event.adjacency is not None:
+        found.add(event.adjacency)
+    parts = event.events if isinstance(event, Composed) else (getattr(event, "event", None),)
+    for part in parts:
+        if part is not None:
+            _adjacencies(part, found)
+
+
+def from_dict(record: Mapping[str, Any]) -> Event:
+    """The event that ``to_dict`` described."""
+    name = record.get("event") if isinstance(record, Mapping) else None
+    if name not in EVENTS:
+        raise UnsupportedEvent(
+            f"event={name!r}: must be one of {', '.join(EVENTS)}. The record was not written by to_dict()."
+        )
+    fields = {key: _decode(value) for key, value in record.items() if key != "event"}
+    cls = EVENTS[name]
+    try:
+        return cls(*fields["events"]) if cls is Composed else cls(**fields)
+    except (TypeError, KeyError) as problem:
+        raise InvalidValue(f"record={dict(record)!r}: must hold the fields of {name}. {problem}") from None
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, (Event, Runs)):
+        return value.to_dict()
+    if isinstance(value, Adjacency):
+        return value.value
+    if isinstance(value, tuple):
+        return [_encode(v) for v in value]
+    # JSON has no infinity.
+    return "inf" if value == math.inf else value
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return from_dict(value) if "event" in value else rounds.from_dict(value)
+    if isinstance(value, list):
+        return [_decode(v) for v in value]
+    return math.inf if value == "inf" else value
+
+
+def _check_runs(name: str, value: Any, *, for_selection: bool) -> None:
+    if not isinstance(value, Runs):
+        raise invalid(name, value, "a distribution of rounds", "For example Geometric(0.9).")
+    if for_selection and not isinstance(value, (rounds.TruncatedNegativeBinomial, rounds.Poisson)):
+        raise invalid(
+            name, value, "TruncatedNegativeBinomial or Poisson",
+            "For choosing the best of other random numbers of runs no bound is proved here.",
+        )
+
+
+def _set(event: Any, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(event, name, value)

@@ -1,0 +1,160 @@
+"""Ordered pairs of distributions, described by their hockey-stick divergences in both directions.
+
+H_a(P||Q) = sup over events A of P(A) - a Q(A); as a function of a it determines the pair up to what privacy can see.
+A pair DOMINATES a mechanism if its divergence is at least the mechanism's for every a and every ordered pair of
+neighbours; dominating pairs compose (Zhu, Dong and Wang 2022, arXiv:2106.08567, Theorem 10). A pair is ATTAINED if
+some neighbours reach it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from dptoolkit.accounting import gaussian as gaussian_profile
+from dptoolkit.accounting._numeric import Array
+
+Curve = Callable[[Array], Array]
+
+
+class Tails(NamedTuple):
+    """P(L > x), Q(L > x), P(L <= x), Q(L <= x) of the privacy loss L = log dP/dQ."""
+
+    p_above: Array
+    q_above: Array
+    p_below: Array
+    q_below: Array
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An ordered pair (P, Q).
+
+    ``above(x)`` is H_{exp(x)}(P||Q) and ``below(x)`` is H_{exp(x)}(Q||P), both for x >= 0: keeping the two directions
+    apart keeps every value small where it is small, so no digit is lost to 1 - a. ``tails`` is known for explicit
+    pairs only. ``atom`` is a loss value that carries mass, or 0: a grid that contains it is exact there.
+    """
+
+    above: Curve
+    below: Curve
+    tails: Callable[[Array], Tails] | None = None
+    infinite_mass: float = 0.0
+    atom: float = 0.0
+    symmetric: bool = True
+
+    def swapped(self) -> Pair:
+        """The pair (Q, P)."""
+        if self.symmetric:
+            return self
+        tails = self.tails
+        flipped = None if tails is None else (lambda x: _flip(tails(-x)))
+        # A pair that is not symmetric comes from sampling, where Q lies inside the mixture: no infinite loss backwards.
+        return replace(self, above=self.below, below=self.above, tails=flipped, infinite_mass=0.0)
+
+
+def _flip(t: Tails) -> Tails:
+    return Tails(t.q_below, t.p_below, t.q_above, t.p_above)
+
+
+def gaussian(mu: float) -> Pair:
+    """N(mu, 1) against N(0, 1)."""
+
+    def curve(x: Array) -> Array:
+        return np.asarray(gaussian_profile.delta(mu, x))
+
+    def tails(x: Array) -> Tails:
+        p, q = mu / 2 - x / mu, -mu / 2 - x / mu
+        return Tails(ndtr(p), ndtr(q), ndtr(-p), ndtr(-q))
+
+    return Pair(curve, curve, tails)
+
+
+def laplace(epsilon: float) -> Pair:
+    """Laplace noise of scale 1/epsilon around 0 and around 1."""
+
+    def curve(x: Array) -> Array:
+        return np.maximum(-np.expm1(np.minimum((x - epsilon) / 2, 0.0)), 0.0)
+
+    def tails(x: Array) -> Tails:
+        inside = (x >= -epsilon) & (x < epsilon)
+        p_low = np.where(inside, 0.5 * np.exp(-(epsilon - np.clip(x, -epsilon, epsilon)) / 2), x >= epsilon)
+        q_high = np.where(inside, 0.5 * np.exp(-(epsilon + np.clip(x, -epsilon, epsilon)) / 2), x < -epsilon)
+        return Tails(1 - p_low, q_high, p_low, 1 - q_high)
+
+    return Pair(curve, curve, tails, atom=epsilon)
+
+
+def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 0.0) -> Pair:
+    """A symmetric pair with finitely many loss values: P puts ``p`` on ``losses``, Q puts p exp(-loss)."""
+    order = np.argsort(losses)
+    losses, p = losses[order], p[order]
+    q = p * np.exp(-losses)
+    p_up, q_up = _suffix_sums(p), _suffix_sums(q)
+    p_down, q_down = _suffix_sums(p[::-1])[::-1], _suffix_sums(q[::-1])[::-1]
+
+    def curve(x: Array) -> Array:
+        i = np.searchsorted(losses, x, side="right")
+        return np.clip(p_up[i] - np.exp(np.minimum(x, 700.0)) * q_up[i], 0.0, 1.0) + infinite_mass
+
+    def tails(x: Array) -> Tails:
+        i = np.searchsorted(losses, x, side="right")
+        return Tails(p_up[i] + infinite_mass, q_up[i], p_down[i], q_down[i] + infinite_mass)
+
+    return Pair(curve, curve, tails, infinite_mass=infinite_mass, atom=atom)
+
+
+def _suffix_sums(mass: Array) -> Array:
+    return np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+
+
+def randomized_response(epsilon: float, categories: int = 2, infinite_mass: float = 0.0) -> Pair:
+    """The worst pair of an (epsilon, infinite_mass)-DP mechanism, or randomised response among more answers."""
+    rest = categories - 2
+    odds = math.exp(-epsilon)
+    truth = (1 - infinite_mass) / (1 + odds * (1 + rest))
+    masses = np.array([truth, truth * odds, truth * odds * rest])
+    losses = np.array([epsilon, -epsilon, 0.0])
+    keep = 3 if rest else 2
+    return discrete(losses[:keep], masses[:keep], infinite_mass, atom=epsilon)
+
+
+def two_sided_geometric(epsilon: float, sensitivity: int) -> Pair:
+    """Integer noise P(X=k) proportional to q^|k|, q = exp(-epsilon/sensitivity), around 0 and around sensitivity."""
+    q = math.exp(-epsilon / sensitivity)
+    k = np.arange(sensitivity + 1, dtype=float)
+    masses = (1 - q) / (1 + q) * q**k
+    masses[0], masses[-1] = 1 / (1 + q), q**sensitivity / (1 + q)
+    losses = epsilon * (1 - 2 * k / sensitivity)
+    return discrete(losses, masses, atom=epsilon)
+
+
+def bounded_range(epsilon: float) -> Pair:
+    """The pair that dominates every epsilon-bounded-range mechanism (the exponential mechanism).
+
+    A bounded-range loss lies in [t - epsilon, t] for some t, so it is dominated by the two-point loss on the ends
+    (Dong, Durfee and Rogers 2020, arXiv:1909.13830). Its divergence (1 - e^(t-epsilon))(1 - e^(x-t))/(1 - e^(-epsilon))
+    is largest at t = (x + epsilon)/2, which gives the curve here; a largest of convex curves is convex.
+    """
+
+    def curve(x: Array) -> Array:
+        return np.expm1(np.minimum((x - epsilon) / 2, 0.0)) ** 2 / -math.expm1(-epsilon)
+
+    return Pair(curve, curve)
+
+
+def non_private() -> Pair:
+    """Two distributions with nothing in common."""
+
+    def curve(x: Array) -> Array:
+        return np.ones_like(x)
+
+    def tails(x: Array) -> Tails:
+        one, zero = np.ones_like(x), np.zeros_like(x)
+        return Tails(one, zero, zero, one)
+
+    return Pair(curve, curve, tails, infinite_mass=1.0)

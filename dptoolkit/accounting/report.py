@@ -1,0 +1,87 @@
+"""Guarantees as text: tables that a person can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dptoolkit.accounting.events import (
+    ApproxDp,
+    BestOf,
+    Event,
+    Gaussian,
+    Laplace,
+    NoisyMax,
+    RandomRounds,
+    Subsampled,
+    TwoSidedGeometric,
+    ZCdp,
+    flatten,
+)
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.account import Guarantee
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Plain text columns, the first one left-aligned and a rule under the header."""
+    cells = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def guarantee_table(guarantee: Guarantee) -> str:
+    """Mechanisms with count, noise and sensitivity; epsilon at a few deltas with the method; assumptions."""
+    from dptoolkit.accounting.account import TABLE_DELTAS
+
+    adjacency = str(guarantee.adjacency) if guarantee.adjacency else "as the noise was planned for"
+    mechanisms = [[*_describe(part), f"{count:,}"] for part, count in flatten(guarantee.event)]
+    epsilons = [[f"{d:g}", number(guarantee.epsilon(d)), guarantee.method_at(d)] for d in TABLE_DELTAS]
+    parts = [
+        f"Guarantee, adjacency: {adjacency}",
+        table(["mechanism", "noise", "sensitivity", "count"], mechanisms or [["nothing released", "-", "-", "0"]]),
+        table(["delta", "epsilon", "method"], epsilons),
+    ]
+    if guarantee.rho < float("inf"):
+        parts[2] += f"\nzCDP: rho = {number(guarantee.rho)}"
+    if guarantee.assumptions:
+        parts.append("Assumes\n" + "\n".join(f"- {text}" for text in guarantee.assumptions))
+    return "\n\n".join(parts)
+
+
+def _describe(event: Event) -> tuple[str, str, str]:
+    """(mechanism, noise, sensitivity) of an elementary event."""
+    if isinstance(event, Subsampled):
+        inside = _inside(event)
+        return f"{event.scheme} rate {number(event.rate)} of {inside[0]}", inside[1], inside[2]
+    if isinstance(event, (RandomRounds, BestOf)):
+        inside = _inside(event)
+        law = event.rounds if isinstance(event, RandomRounds) else event.runs
+        word = "random rounds" if isinstance(event, RandomRounds) else "best of"
+        return f"{word} {law} of {inside[0]}", inside[1], inside[2]
+    name = type(event).__name__
+    if isinstance(event, (Gaussian, Laplace)):
+        return name, f"multiplier {number(event.noise_multiplier)}", "1 (L2)" if name == "Gaussian" else "1 (L1)"
+    if isinstance(event, TwoSidedGeometric):
+        return name, f"epsilon {number(event.epsilon)}", f"{event.sensitivity} (integer)"
+    if isinstance(event, NoisyMax):
+        return f"{name} ({event.noise})", f"epsilon {number(event.epsilon)}", "range 1"
+    if isinstance(event, ZCdp):
+        return name, f"rho {number(event.rho)}", "-"
+    if isinstance(event, ApproxDp):
+        return name, f"epsilon {number(event.epsilon)}, delta {number(event.delta)}", "-"
+    return name, f"epsilon {number(getattr(event, 'epsilon', float('nan')))}", "-"
+
+
+def _inside(event: Subsampled | RandomRounds | BestOf) -> tuple[str, str, str]:
+    parts = [(_describe(part), count) for part, count in flatten(event.event)]
+    if not parts:
+        return "nothing", "-", "-"
+    names = [f"{count:,} x {d[0]}" if count > 1 else d[0] for d, count in parts]
+    return " + ".join(names), "; ".join(d[1] for d, _ in parts), "; ".join(d[2] for d, _ in parts)

@@ -1,0 +1,315 @@
+"""Random numbers of rounds: loops of geometric length, and the best of a random number of runs.
+
+N is drawn independently of the data and may be published, so the loss of N rounds is a mixture over N of fixed
+compositions: delta(epsilon) = E_N[delta_N(epsilon)], its Renyi divergence is the log generating function of N, and
+its privacy-loss distribution has the characteristic function G(phi), G the generating function of N. No tail bound
+on N is needed for any of the three; the tail bounds here are what the literature uses instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, pdtrc
+
+from dptoolkit._validate import delta_value, invalid, positive, real, whole
+from dptoolkit.accounting._numeric import Array, crossing
+from dptoolkit.errors import InvalidValue
+
+Complex = NDArray[np.complex128]
+
+
+class Runs:
+    """A distribution of the number of rounds."""
+
+    @property
+    def mean(self) -> float:
+        """E[N]."""
+        raise TypeError(f"{type(self).__name__} has no mean")  # pragma: no cover
+
+    def tail(self, k: float) -> float:
+        """P(N > k)."""
+        raise TypeError(f"{type(self).__name__} has no tail")  # pragma: no cover
+
+    def log_pgf(self, log_z: Array) -> Array:
+        """log E[exp(N log_z)], infinite where the expectation does not exist."""
+        raise TypeError(f"{type(self).__name__} has no generating function")  # pragma: no cover
+
+    def tilted(self, log_z: float, phi: Complex) -> Complex:
+        """E[(z phi)^N] / E[z^N] for complex |phi| <= 1: the characteristic function after tilting by z."""
+        raise TypeError(f"{type(self).__name__} has no generating function")  # pragma: no cover
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {"rounds": type(self).__name__} | fields
+
+
+@dataclass(frozen=True)
+class Geometric(Runs):
+    """P(N = k) = (1 - gamma) gamma^k for k = 0, 1, ...; E[N] = gamma / (1 - gamma)."""
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        _set(self, gamma=_gamma(self.gamma))
+
+    @property
+    def mean(self) -> float:
+        return self.gamma / (1 - self.gamma)
+
+    def tail(self, k: float) -> float:
+        return geometric_tail(self.gamma, k)
+
+    def log_pgf(self, log_z: Array) -> Array:
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            grown = self.mean * np.expm1(np.asarray(log_z, dtype=float))
+            return np.where(grown < 1, -np.log1p(-np.minimum(grown, 1.0)), np.inf)
+
+    def tilted(self, log_z: float, phi: Complex) -> Complex:
+        grown = self.gamma * math.exp(log_z)
+        return np.asarray((1 - grown) / (1 - grown * phi))
+
+
+@dataclass(frozen=True)
+class TruncatedGeometric(Runs):
+    """min(N, limit) for N geometric: the loop is cut off after ``limit`` rounds."""
+
+    gamma: float
+    limit: int
+
+    def __post_init__(self) -> None:
+        _set(self, gamma=_gamma(self.gamma), limit=whole("limit", self.limit, low=1))
+
+    @property
+    def mean(self) -> float:
+        return self.gamma * -math.expm1(self.limit * math.log(self.gamma)) / (1 - self.gamma) if self.gamma else 0.0
+
+    def tail(self, k: float) -> float:
+        return 0.0 if k >= self.limit else geometric_tail(self.gamma, k)
+
+    def log_pgf(self, log_z: Array) -> Array:
+        t = np.asarray(log_z, dtype=float)
+        if self.gamma == 0:
+            return np.zeros_like(t)
+        log_w = math.log(self.gamma) + t
+        top = np.maximum(self.limit * log_w, 0.0)
+        # sum_{k<limit} (1-gamma) w^k + w^limit, scaled by exp(-top)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            near = np.abs(log_w) < 1e-12
+            ratio = (np.exp(self.limit * log_w - top) - np.exp(-top)) / np.where(near, 1.0, np.expm1(log_w))
+            total = (1 - self.gamma) * np.where(near, self.limit, ratio) + np.exp(self.limit * log_w - top)
+            return np.where(np.isposinf(t), np.inf, np.log(total) + top)
+
+    def tilted(self, log_z: float, phi: Complex) -> Complex:
+        if self.gamma == 0:
+            return np.ones_like(phi)
+        log_norm = float(self.log_pgf(np.asarray(log_z)))
+        w = self.gamma * math.exp(log_z) * phi
+        with np.errstate(divide="ignore", invalid="ignore"):
+            power = np.exp(self.limit * np.log(w) - log_norm)
+            power = np.where(w == 0, 0.0, power)
+            near = np.abs(w - 1) < 1e-9
+            ratio = (power - math.exp(-log_norm)) / np.where(near, 1.0, w - 1)
+        geometric_sum = np.where(near, self.limit * math.exp(-log_norm), ratio)
+        return np.asarray((1 - self.gamma) * geometric_sum + power)
+
+
+@dataclass(frozen=True)
+class Poisson(Runs):
+    """N ~ Poisson(mean)."""
+
+    expected: float
+
+    def __post_init__(self) -> None:
+        _set(self, expected=positive("expected", self.expected))
+
+    @property
+    def mean(self) -> float:
+        return self.expected
+
+    def tail(self, k: float) -> float:
+        return float(pdtrc(math.floor(k), self.expected)) if k >= 0 else 1.0
+
+    def log_pgf(self, log_z: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(self.expected * np.expm1(np.asarray(log_z, dtype=float)))
+
+    def tilted(self, log_z: float, phi: Complex) -> Complex:
+        return np.asarray(np.exp(self.expected * math.exp(log_z) * (phi - 1)))
+
+
+@dataclass(frozen=True)
+class TruncatedNegativeBinomial(Runs):
+    """P(N = k) proportional to (1-gamma)^k prod_{l<k} (l+eta)/(l+1) for k = 1, 2, ..., with eta > -1.
+
+    eta = 1 is the geometric distribution on 1, 2, ...; eta = 0 the logarithmic one (Papernot and Steinke 2022,
+    Definition 1). Small gamma means many runs.
+    """
+
+    eta: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        _set(self, eta=real("eta", self.eta, low=-1.0, open_low=True, open_high=True))
+        _set(self, gamma=real("gamma", self.gamma, low=0.0, high=1.0, open_low=True, open_high=True))
+
+    @property
+    def mean(self) -> float:
+        if self.eta == 0:
+            return (1 / self.gamma - 1) / math.log(1 / self.gamma)
+        return self.eta * (1 - self.gamma) / (self.gamma * -math.expm1(self.eta * math.log(self.gamma)))
+
+    def tail(self, k: float) -> float:
+        total, mass = 0.0, self._first_mass()
+        for run in range(1, max(math.floor(k), 0) + 1):
+            total += mass
+            mass *= (1 - self.gamma) * (run + self.eta) / (run + 1)
+        return max(1.0 - total, 0.0)
+
+    def _first_mass(self) -> float:
+        if self.eta == 0:
+            return (1 - self.gamma) / math.log(1 / self.gamma)
+        return self.eta * (1 - self.gamma) / math.expm1(-self.eta * math.log(self.gamma))
+
+    def log_pgf(self, log_z: Array) -> Array:
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            rest = 1 - (1 - self.gamma) * np.exp(np.asarray(log_z, dtype=float))
+            return np.where(rest > 0, np.log(self._shape(np.maximum(rest, 1e-300))), np.inf)
+
+    def tilted(self, log_z: float, phi: Complex) -> Complex:
+        z = (1 - self.gamma) * math.exp(log_z)
+        return np.asarray(self._shape(1 - z * phi) / self._shape(np.asarray(1 - z)))
+
+    def _shape(self, rest: Any) -> Any:
+        if self.eta == 0:
+            return np.log(rest) / math.log(self.gamma)
+        return np.expm1(-self.eta * np.log(rest)) / math.expm1(-self.eta * math.log(self.gamma))
+
+
+def Logarithmic(gamma: float) -> TruncatedNegativeBinomial:  # noqa: N802 - reads as a distribution
+    """The logarithmic distribution on 1, 2, ...: TruncatedNegativeBinomial with eta = 0."""
+    return TruncatedNegativeBinomial(0.0, gamma)
+
+
+_RUNS: dict[str, type[Runs]] = {
+    cls.__name__: cls for cls in (Geometric, TruncatedGeometric, Poisson, TruncatedNegativeBinomial)
+}
+
+
+def from_dict(record: Mapping[str, Any]) -> Runs:
+    """The distribution that ``to_dict`` described."""
+    name = record.get("rounds")
+    if name not in _RUNS:
+        raise InvalidValue(f"rounds={name!r}: must be one of {', '.join(_RUNS)}.")
+    return _RUNS[name](**{k: v for k, v in record.items() if k != "rounds"})
+
+
+def geometric_tail(gamma: float, k: float) -> float:
+    """P(N > k) = gamma^(floor(k) + 1) for N ~ Geometric(gamma), exactly."""
+    return float(_gamma(gamma) ** (math.floor(k) + 1)) if k >= 0 else 1.0
+
+
+def negative_binomial_tail(gamma: float, count: int, k: float) -> float:
+    """P(N_1 + ... + N_count > k) for independent Geometric(gamma) variables, exactly."""
+    gamma, count = _gamma(gamma), whole("count", count)
+    if count == 0:
+        return 0.0 if k >= 0 else 1.0
+    return float(betainc(math.floor(k) + 1, count, gamma)) if k >= 0 else 1.0
+
+
+def chernoff_tail(factor: float) -> float:
+    """The published bound P(N > factor * E[N]) <= exp(-(factor - 1 - log factor)), for factor >= 1."""
+    factor = real("factor", factor, low=1.0)
+    return math.exp(-(factor - 1 - math.log(factor)))
+
+
+def published_factor(count: int, delta: float) -> float:
+    """The published C: the smallest with chernoff_tail(C) <= 1 - (1 - delta/2)^(1/count)."""
+    per_epoch = _per_epoch(count, delta)
+    high = 2 + 2 * math.log(1 / per_epoch)
+    return crossing(lambda c: chernoff_tail(c) - per_epoch, 1.0, high)[1]
+
+
+def exact_factor(gamma: float, count: int, delta: float) -> float:
+    """The smallest C = k / E[N] with P(N > k) <= 1 - (1 - delta/2)^(1/count), by the exact geometric tail."""
+    gamma = _gamma(gamma)
+    k = max(math.ceil(math.log(_per_epoch(count, delta)) / math.log(gamma) - 1e-12) - 1, 0)
+    return k / Geometric(gamma).mean
+
+
+def total_factor(gamma: float, count: int, delta: float) -> float:
+    """The smallest C = k / (count E[N]) with P(N_1 + ... + N_count > k) <= delta/2, by the exact total."""
+    target = 0.5 * delta_value(delta)
+    low, high = -1, 1
+    while negative_binomial_tail(gamma, count, high) > target:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if negative_binomial_tail(gamma, count, middle) > target else (low, middle)
+    return high / (count * Geometric(gamma).mean)
+
+
+def rdp(step_rdp: Array, orders: Array, runs: Runs) -> Array:
+    """Renyi divergence of N rounds that each have divergence ``step_rdp`` at ``orders``.
+
+    (1/(a-1)) log E[exp(N (a-1) step_rdp(a))]: infinite where the generating function does not exist, which for
+    Geometric(gamma) is gamma exp((a-1) step_rdp) >= 1.
+    """
+    orders = np.asarray(orders, dtype=float)
+    if np.any(orders <= 1):
+        raise invalid("orders", orders.tolist(), "> 1")
+    with np.errstate(invalid="ignore"):
+        return np.asarray(runs.log_pgf((orders - 1) * np.asarray(step_rdp, dtype=float)) / (orders - 1))
+
+
+def best_of_rdp(
+    run_rdp: Array,
+    orders: Array,
+    runs: TruncatedNegativeBinomial,
+    other_orders: Array | None = None,
+    other_rdp: Array | None = None,
+) -> Array:
+    """Renyi divergence of releasing the best of N runs, N truncated negative binomial.
+
+    Papernot and Steinke 2022, Theorem 2: rdp(a) + (1+eta)(1 - 1/b) rdp(b) + (1+eta) log(1/gamma)/b
+    + log E[N]/(a-1), for the best order b >= 1 among ``other_orders``.
+    """
+    b = orders if other_orders is None else other_orders
+    at_b = run_rdp if other_rdp is None else other_rdp
+    extra = (1 + runs.eta) * ((1 - 1 / b) * at_b + math.log(1 / runs.gamma) / b)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(run_rdp + np.nanmin(extra) + math.log(runs.mean) / (orders - 1))
+
+
+def best_of_poisson_rdp(run_rdp: Array, orders: Array, runs: Poisson, run_delta: Any) -> Array:
+    """Renyi divergence of releasing the best of N runs, N ~ Poisson; ``run_delta(epsilon)`` is one run's delta.
+
+    Papernot and Steinke 2022, Theorem 6: where one run is (e, d)-DP with exp(e) <= 1 + 1/(a-1), the divergence is
+    rdp(a) + mean d + log(mean)/(a-1). N = 0 releases nothing, which is what lets log(mean) be negative.
+    """
+    permitted = np.log1p(1 / (orders - 1))
+    deltas = np.asarray([run_delta(float(e)) for e in permitted])
+    return np.asarray(run_rdp + runs.mean * deltas + math.log(runs.mean) / (orders - 1))
+
+
+def _per_epoch(count: int, delta: float) -> float:
+    count = whole("count", count, low=1)
+    return -math.expm1(math.log1p(-0.5 * delta_value(delta)) / count)
+
+
+def _gamma(value: float) -> float:
+    return real("gamma", value, low=0.0, high=1.0, open_high=True, repair="For Option I it is B / (B + b).")
+
+
+def _set(runs: Any, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(runs, name, value)
+
+

@@ -1,0 +1,23 @@
+"""The exceptions of dptoolkit: one small family, each also the built-in a caller would expect."""
+
+from __future__ import annotations
+
+
+class DpToolkitError(Exception):
+    """Base of every error that dptoolkit raises on purpose."""
+
+
+class InvalidValue(DpToolkitError, ValueError):
+    """A value outside its bound; the message gives name, value, bound and repair."""
+
+
+class UnsupportedEvent(DpToolkitError, ValueError):
+    """An event, or a pair of event and method, for which no sound bound is known here."""
+
+
+class BudgetExceeded(DpToolkitError):
+    """A release was refused because the ledger cannot pay for it; nothing was spent."""
+
+
+class MissingDependency(DpToolkitError, ImportError):
+    """An optional package is needed; the message gives the install command."""

@@ -244,6 +244,8 @@ class Guarantee:
     forced_method: str | None = None
     adjacency: Adjacency | None = None
     notes: tuple[str, ...] = field(default=())
+    # (epsilon, delta, source) that somebody else claims for this release, shown beside what it really gives.
+    claimed: tuple[float, float, str] | None = None
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon known to hold at ``delta``."""
@@ -302,6 +304,7 @@ class Guarantee:
             "epsilon": {f"{d:g}": _json_number(self.epsilon(d)) for d in TABLE_DELTAS},
             "rho": _json_number(self.rho),
             "assumptions": list(self.assumptions),
+            "claimed": None if self.claimed is None else [_json_number(x) for x in self.claimed[:2]] + [self.claimed[2]],
         }
 
     def __str__(self) -> str:

@@ -68,8 +68,8 @@ def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tu
             low, high = high, high + step
             if high > math.log(_LARGEST):
                 raise InvalidValue(
-                    f"(epsilon, delta)={budget}: must be reachable with noise below {_LARGEST:g}. Check that make_event "
-                    "loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale)."
+                    f"(epsilon, delta)={budget}: must be reachable with noise below {_LARGEST:g}. Check that "
+                    "make_event loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale)."
                 )
         return low, high
     low, high = start - step, start

@@ -36,7 +36,8 @@ class Ledger:
     def __init__(self, epsilon: float | None = None, delta: float | None = None) -> None:
         if (epsilon is None) != (delta is None):
             raise InvalidValue(
-                f"epsilon={epsilon!r}, delta={delta!r}: must be given together. A budget needs both; give neither for none."
+                f"epsilon={epsilon!r}, delta={delta!r}: must be given together. "
+                "A budget needs both; give neither for none."
             )
         self._budget = None
         if epsilon is not None and delta is not None:
@@ -74,7 +75,8 @@ class Ledger:
         if total > epsilon:
             raise BudgetExceeded(
                 f"epsilon={total:.6g} at delta={delta:g} after this release: must be <= {epsilon:g}. Spent so far: "
-                f"{self.guarantee().epsilon(delta):.6g}. Release less, add noise, or start a ledger with a larger budget."
+                f"{self.guarantee().epsilon(delta):.6g}. "
+                "Release less, add noise, or start a ledger with a larger budget."
             )
 
     def spend(self, event: Event, count: int = 1, label: str = "") -> None:

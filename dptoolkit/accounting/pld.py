@@ -243,7 +243,7 @@ class _Leaf:
 
     @property
     def losses(self) -> Array:
-        return self.step * (self.first + np.arange(len(self.p)))
+        return self.step * (self.first + np.arange(len(self.p), dtype=float))
 
     def log_mgf(self, tilt: float) -> float:
         with np.errstate(divide="ignore"):
@@ -309,8 +309,8 @@ def _connect_the_dots(span: _Span, step: float) -> _Leaf:
     losses the same holds for the reversed pair, times e^{kh}.
     """
     high, low = max(1, math.ceil(span.above / step)), max(1, math.ceil(span.below / step))
-    up = span.pair.above(step * np.arange(high + 1))
-    down = span.pair.below(step * np.arange(low + 1))
+    up = span.pair.above(step * np.arange(high + 1, dtype=float))
+    down = span.pair.below(step * np.arange(low + 1, dtype=float))
     wide, narrow = math.expm1(step), -math.expm1(-step)
     rises, falls = np.diff(up, append=up[-1]), np.diff(down, append=down[-1])
     p = np.empty(low + 1 + high)
@@ -328,7 +328,7 @@ def _rounded(span: _Span, step: float) -> _Leaf:
     tails = span.pair.tails
     assert tails is not None
     high, low = math.ceil(span.above / step) + 1, math.ceil(span.below / step) + 1
-    t = tails(step * (np.arange(-low, high + 2) - 0.5))
+    t = tails(step * (np.arange(-low, high + 2, dtype=float) - 0.5))
     from_above, from_below = -np.diff(t.p_above), np.diff(t.p_below)
     p = np.where(t.p_above[:-1] < 0.5, from_above, from_below)
     p[-1] += max(float(t.p_above[-1]) - span.pair.infinite_mass, 0.0)

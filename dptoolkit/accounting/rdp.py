@@ -41,7 +41,8 @@ Curve = Callable[[Array], Array]
 
 # Dense near 1, integers where subsampling needs them, then far out for tiny epsilon.
 DEFAULT_ORDERS = np.unique(np.concatenate([
-    1 + np.geomspace(1e-6, 0.5, 12), np.arange(1.6, 3.01, 0.2), np.arange(3.0, 33.0), np.round(np.geomspace(36, 4096, 40)),
+    1 + np.geomspace(1e-6, 0.5, 12), np.arange(1.6, 3.01, 0.2),
+    np.arange(3.0, 33.0), np.round(np.geomspace(36, 4096, 40)),
 ]))  # fmt: skip
 _FAR_ORDERS = np.geomspace(5e3, 1e9, 60)
 

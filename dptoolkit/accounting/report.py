@@ -50,9 +50,24 @@ def guarantee_table(guarantee: Guarantee) -> str:
     ]
     if guarantee.rho < float("inf"):
         parts[2] += f"\nzCDP: rho = {number(guarantee.rho)}"
+    if guarantee.claimed is not None:
+        parts.append(_claim_line(guarantee))
     if guarantee.assumptions:
         parts.append("Assumes\n" + "\n".join(f"- {text}" for text in guarantee.assumptions))
     return "\n\n".join(parts)
+
+
+def _claim_line(guarantee: Guarantee) -> str:
+    """What somebody claims for this release beside what is computed; false only where known neighbours break it."""
+    assert guarantee.claimed is not None
+    epsilon, delta, source = guarantee.claimed
+    lower, upper = guarantee.bounds(delta)
+    verdict = "is NOT certified"
+    if upper <= epsilon:
+        verdict = "holds"
+    elif lower > epsilon:
+        verdict = f"is FALSE (some neighbours reach {number(lower)})"
+    return f"{source} claims epsilon {number(epsilon)} at delta {delta:g}; this noise gives {number(upper)}: the claim {verdict}"
 
 
 def _describe(event: Event) -> tuple[str, str, str]:

@@ -193,7 +193,7 @@ class TruncatedNegativeBinomial(Runs):
         return np.expm1(-self.eta * np.log(rest)) / math.expm1(-self.eta * math.log(self.gamma))
 
 
-def Logarithmic(gamma: float) -> TruncatedNegativeBinomial:  # noqa: N802 - reads as a distribution
+def Logarithmic(gamma: float) -> TruncatedNegativeBinomial:
     """The logarithmic distribution on 1, 2, ...: TruncatedNegativeBinomial with eta = 0."""
     return TruncatedNegativeBinomial(0.0, gamma)
 

@@ -10,10 +10,10 @@ pair 1 - 2 Q(L > 0) = TV + P(L = 0) >= q TV. So it is a dominating pair, and it 
 
 Poisson sampling under replace-one, Gaussian noise: with contributions v, v' in the ball of radius r, the pair
 ((1-q) N(0) + q N(v), (1-q) N(0) + q N(v')) is dominated by v = r e, v' = -r e. Proof: for a >= 1 the best event A is
-{a' exp<x, v'-v> + c exp(-<x, v>) < const}, an up-set of the cone K = {u: <u, v-v'> >= 0, <u, v> >= 0}. So H_a grows when
-v moves along K or v' along -K (the event may stay fixed). Move v along a fixed w orthogonal to it with <w, v'> <= 0
-(there is room: add a dimension): w stays in K all along, until |v| = r. Then move v' straight to -v: with u the
-opposite of that direction, <u, v> >= 0, and <u, v-v'> >= 0 because |v'| <= r = |v|. For a < 1 exchange the roles.
+{a' exp<x, v'-v> + c exp(-<x, v>) < const}, an up-set of the cone K = {u: <u, v-v'> >= 0, <u, v> >= 0}. So H_a grows
+when v moves along K or v' along -K (the event may stay fixed). Move v along a fixed w orthogonal to it with
+<w, v'> <= 0 (there is room: add a dimension): w stays in K all along, until |v| = r. Then move v' straight to -v: with
+u the opposite of that direction, <u, v> >= 0, and <u, v-v'> >= 0 because |v'| <= r = |v|. For a < 1 exchange the roles.
 """
 
 from __future__ import annotations

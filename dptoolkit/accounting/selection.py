@@ -1,9 +1,9 @@
 """Private selection: the exponential mechanism as a bounded-range mechanism, and noisy-max, which is not one.
 
-A mechanism is epsilon-bounded-range if its privacy loss lies in an interval of length epsilon. The exponential mechanism
-(Gumbel noise) is; it is then epsilon-DP and epsilon^2/8-zCDP (Cesar and Rogers 2021, arXiv:2004.07223). Laplace noise
-with three or more candidates reaches 1.17 epsilon, exponential noise (permute-and-flip) 2 epsilon: both are epsilon-DP
-and are charged as that and no more.
+A mechanism is epsilon-bounded-range if its privacy loss lies in an interval of length epsilon. The exponential
+mechanism (Gumbel noise) is; it is then epsilon-DP and epsilon^2/8-zCDP (Cesar and Rogers 2021, arXiv:2004.07223).
+Laplace noise with three or more candidates reaches 1.17 epsilon, exponential noise (permute-and-flip) 2 epsilon: both
+are epsilon-DP and are charged as that and no more.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def bounded_range_rdp(epsilon: float, orders: Array) -> Array:
     """The largest Renyi divergence of an epsilon-bounded-range mechanism, exactly.
 
     The worst loss lies on the ends t and t - epsilon of its range. With m = order - 1, E_P[exp(m L)] is
-    e^(mt) (A - B e^t) / (1 - e^-epsilon), A = 1 - e^(-(m+1) epsilon), B = e^-epsilon - e^(-(m+1) epsilon), which is largest
-    at e^t = m A / ((m+1) B).
+    e^(mt) (A - B e^t) / (1 - e^-epsilon), A = 1 - e^(-(m+1) epsilon), B = e^-epsilon - e^(-(m+1) epsilon), which is
+    largest at e^t = m A / ((m+1) B).
     """
     orders = np.atleast_1d(np.asarray(orders, dtype=float))
     if epsilon == 0 or math.isinf(epsilon):
@@ -65,8 +65,8 @@ def adaptive(epsilon0: float, count: int, delta: float) -> float:
     """Epsilon of ``count`` adaptively chosen epsilon0-bounded-range mechanisms, by the optimal recursion.
 
     V_k(x), the largest delta at x after k mechanisms, is the maximum over t of P_t(t) V_{k-1}(x - t)
-    + P_t(t - epsilon0) V_{k-1}(x - t + epsilon0) (Dong, Durfee and Rogers 2020, arXiv:1909.13830). On a grid of step h a
-    loss in [t - epsilon0, t] with t between two grid points is dominated by the two-point loss on the grid with range
+    + P_t(t - epsilon0) V_{k-1}(x - t + epsilon0) (Dong, Durfee and Rogers 2020, arXiv:1909.13830). On a grid of step h
+    a loss in [t - epsilon0, t] with t between two grid points is dominated by the two-point loss on the grid with range
     epsilon0 + h, so the recursion on the grid with that range is an upper bound without interpolation error. Negative x
     follows by symmetry, and V is decreasing, so the last point stands for all beyond it.
     """
@@ -77,7 +77,7 @@ def adaptive(epsilon0: float, count: int, delta: float) -> float:
     step, cells = epsilon0 / _CELLS, _CELLS + 1
     losses = step * np.arange(cells + 1)
     at_high = np.expm1(losses - cells * step) / math.expm1(-cells * step)
-    x = step * np.arange(_recursion_points(epsilon0, count, delta))
+    x = step * np.arange(_recursion_points(epsilon0, count, delta), dtype=float)
     value = np.zeros_like(x)
     for _ in range(count):
         value = _recursion_step(value, x, at_high, cells)
@@ -88,7 +88,9 @@ def adaptive(epsilon0: float, count: int, delta: float) -> float:
 def _recursion_points(epsilon0: float, count: int, delta: float) -> int:
     """Grid points up to where delta is certainly far below the target."""
     rho = count * bounded_range_rho(epsilon0)
-    reach = min(rho + 2 * math.sqrt(rho * (math.log(1 / delta) + 10)), count * epsilon0) if delta > 0 else count * epsilon0
+    reach = count * epsilon0
+    if delta > 0:
+        reach = min(rho + 2 * math.sqrt(rho * (math.log(1 / delta) + 10)), reach)
     return math.ceil(reach / epsilon0 * _CELLS) + 2
 
 

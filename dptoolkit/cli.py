@@ -1,0 +1,409 @@
+"""The ``dptoolkit`` command. A subcommand is one row of COMMANDS: its arguments, and a function that returns text.
+
+Exit codes: 0 fine, 1 a check failed, 2 bad input, told in one line on stderr with nothing on stdout. What a subcommand
+needs is imported when it runs, so ``--help`` costs little more than argparse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import decimal
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dptoolkit
+from dptoolkit._validate import invalid, positive, whole
+from dptoolkit.errors import DpToolkitError, InvalidValue, UnsupportedEvent
+
+FINE, BAD_INPUT = 0, 2
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand; ``run`` returns the text to print and the exit code."""
+
+    help: str
+    examples: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], tuple[str, int]]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that raises instead of printing its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidValue(f"{message}. See {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        args = _parser().parse_args(argv)
+        text, code = COMMANDS[args.command].run(args)
+    except (DpToolkitError, OSError) as problem:
+        return _refuse(str(problem))
+    except ArithmeticError as problem:
+        return _refuse(f"the numbers are too large or too small to compute with: {problem}")
+    _write(text)
+    return code
+
+
+def _refuse(message: str) -> int:
+    print("dptoolkit: " + " ".join(message.split()), file=sys.stderr)
+    return BAD_INPUT
+
+
+def _write(text: str) -> None:
+    try:
+        if text:
+            print(text, flush=True)
+    except BrokenPipeError:
+        # The reader has left, as in `dptoolkit account ... | head`; keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="dptoolkit", allow_abbrev=False,
+        description="Sparse learning under differential privacy.",
+        epilog="Each command has its own help, with examples: dptoolkit account --help",
+    )
+    parser.add_argument("--version", action="version", version=f"dptoolkit {dptoolkit.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(
+            name, help=command.help, description=command.help, epilog="examples:\n" + command.examples,
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print JSON, for machines")
+    return parser
+
+
+def _json(record: dict[str, Any]) -> str:
+    return json.dumps(_finite(record), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: it becomes the string "inf"."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- account: what was released --------------------------------------------------------------------
+
+_OMITTED = object()
+
+
+@dataclass(frozen=True)
+class _Mechanism:
+    """An option that names a mechanism: what its numbers are called, and whether the number is noise."""
+
+    numbers: tuple[str, ...]
+    help: str
+    make: Callable[..., Any]
+    is_noise: bool = False
+
+
+_MECHANISMS = {
+    "gaussian": _Mechanism(
+        ("noise_multiplier",), "Gaussian noise, scale / L2 sensitivity",
+        lambda args, z: dptoolkit.accounting.Gaussian(z), is_noise=True),
+    "laplace": _Mechanism(
+        ("noise_multiplier",), "Laplace noise, scale / L1 sensitivity",
+        lambda args, z: dptoolkit.accounting.Laplace(z), is_noise=True),
+    "two-sided-geometric": _Mechanism(
+        ("epsilon",), "integer noise on an integer query",
+        lambda args, e: dptoolkit.accounting.TwoSidedGeometric(e, 1 if args.sensitivity is None else args.sensitivity)),
+    "selection": _Mechanism(
+        ("epsilon",), "selection by the exponential mechanism (Gumbel noise), epsilon = range / scale",
+        lambda args, e: dptoolkit.accounting.ExponentialMechanism(e)),
+    "noisy-max": _Mechanism(
+        ("epsilon",), "selection by report-noisy-max, epsilon = range / scale",
+        lambda args, e: dptoolkit.accounting.NoisyMax(e, args.noise or "laplace")),
+    "pure": _Mechanism(("epsilon",), "any epsilon-DP mechanism", lambda args, e: dptoolkit.accounting.PureDp(e)),
+    "approx": _Mechanism(
+        ("epsilon", "delta"), "any (epsilon, delta)-DP mechanism",
+        lambda args, e, d: dptoolkit.accounting.ApproxDp(e, d)),
+    "zcdp": _Mechanism(("rho",), "any rho-zCDP mechanism", lambda args, rho: dptoolkit.accounting.ZCdp(rho)),
+}  # fmt: skip
+
+# An option that says more about another one, and that other one.
+_NEEDS = (
+    ("noise", "noisy_max"), ("sensitivity", "two_sided_geometric"), ("sampling", "rate"), ("rate", "sampling"),
+    ("round_limit", "random_rounds"),
+)  # fmt: skip
+_NOT_WITH_LEDGER = ("sampling", "steps", "random_rounds", "epochs", "calibrate")
+_NOT_WITH_COMPARE = ("method", "epsilon", "bracket")
+
+
+def _account_arguments(parser: argparse.ArgumentParser) -> None:
+    one = parser.add_argument_group("what is released").add_mutually_exclusive_group(required=True)
+    for name, mechanism in _MECHANISMS.items():
+        _add_mechanism(one, name, mechanism)
+    one.add_argument("--ledger", metavar="FILE", help="everything in a saved ledger")
+    how = parser.add_argument_group("how it is released, from the inside out")
+    how.add_argument("--noise", help="of --noisy-max: laplace (default) or exponential")
+    how.add_argument("--sensitivity", type=int, metavar="D", help="of the query of --two-sided-geometric, default 1")
+    how.add_argument("--sampling", metavar="SCHEME", help="from a random batch: poisson or without-replacement")
+    how.add_argument("--rate", type=float, help="of the sampling: batch size / n")
+    how.add_argument("--steps", type=int, metavar="T", help="T times, default 1")
+    how.add_argument("--random-rounds", type=float, metavar="GAMMA", help="N times, P(N=k) = (1-GAMMA) GAMMA^k")
+    how.add_argument("--round-limit", type=int, metavar="K", help="the random rounds are cut off after K")
+    how.add_argument("--epochs", type=int, metavar="J", help="all this J times, default 1")
+    how.add_argument("--adjacency", help="replace-one or zero-out: what the noise was planned for")
+    ask = parser.add_argument_group("what to tell")
+    ask.add_argument("--delta", type=float, action="append", help="epsilon at this delta; may be repeated")
+    ask.add_argument("--epsilon", type=float, action="append", help="delta at this epsilon; may be repeated")
+    ask.add_argument("--bracket", action="store_true", help="also the epsilon that no analysis can go below")
+    ask.add_argument("--method", help="this method, not the tightest; --compare lists them")
+    ask.add_argument("--compare", action="store_true", help="all methods side by side")
+    ask.add_argument("--calibrate", type=float, metavar="EPSILON", help="find the mechanism's number that spends this")
+
+
+def _add_mechanism(group: Any, name: str, mechanism: _Mechanism) -> None:
+    metavar = tuple(number.upper() for number in mechanism.numbers)
+    if len(metavar) > 1:
+        group.add_argument(f"--{name}", nargs=len(metavar), type=float, metavar=metavar, help=mechanism.help)
+    else:
+        group.add_argument(
+            f"--{name}", nargs="?", const=_OMITTED, type=float, metavar=metavar[0], help=mechanism.help)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    for option, needed in _NEEDS:
+        if getattr(args, option) is not None and getattr(args, needed) is None:
+            raise InvalidValue(f"{_flag(option)}: must be given together with {_flag(needed)}.")
+    for option in _NOT_WITH_LEDGER:
+        if args.ledger is not None and getattr(args, option) is not None:
+            raise InvalidValue(f"{_flag(option)}: must be left out with --ledger. The ledger says what was released.")
+    for option in _NOT_WITH_COMPARE:
+        if args.compare and getattr(args, option):
+            raise InvalidValue(f"{_flag(option)}: must be left out with --compare.")
+
+
+def _flag(dest: str) -> str:
+    return "--" + dest.replace("_", "-")
+
+
+def _chosen(args: argparse.Namespace) -> tuple[str, Any]:
+    """The name of the mechanism and what was given for it; argparse has seen to it that there is one."""
+    given = {name: getattr(args, name.replace("-", "_")) for name in _MECHANISMS}
+    return next((name, value) for name, value in given.items() if value is not None)
+
+
+def _given_event(args: argparse.Namespace) -> Any:
+    if args.ledger is not None:
+        return _read_ledger(args.ledger).event
+    name, value = _chosen(args)
+    if value is _OMITTED:
+        raise InvalidValue(f"--{name}: must have a number. Give one, or --calibrate EPSILON to find it.")
+    return _event(args, *(value if isinstance(value, list) else [value]))
+
+
+def _read_ledger(path: str) -> Any:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as problem:
+        raise invalid("ledger", path, "a file written by Ledger.to_json()", f"{problem}") from None
+    return dptoolkit.accounting.Ledger.from_json(text)
+
+
+def _event(args: argparse.Namespace, *numbers: float) -> Any:
+    """epochs x random rounds x steps x sampling x mechanism; a layer that was not asked for is left out."""
+    acc = dptoolkit.accounting
+    event = _MECHANISMS[_chosen(args)[0]].make(args, *numbers)
+    if args.sampling is not None:
+        event = acc.Subsampled(event, args.sampling, args.rate, args.adjacency)
+    if args.steps is not None:
+        event = acc.Repeated(event, whole("steps", args.steps))
+    if args.random_rounds is not None:
+        event = acc.RandomRounds(event, _rounds(args.random_rounds, args.round_limit))
+    return event if args.epochs is None else acc.Repeated(event, whole("epochs", args.epochs))
+
+
+def _rounds(gamma: float, limit: int | None) -> Any:
+    acc = dptoolkit.accounting
+    return acc.Geometric(gamma) if limit is None else acc.TruncatedGeometric(gamma, limit)
+
+
+# --- account: what to tell -------------------------------------------------------------------------
+
+# Digits of a calibrated number.
+_DIGITS = 7
+# A comparison does not wait for the recursion for selections beyond this cost, a few seconds.
+_COMPARE_COST = 2e9
+
+Told = tuple[str, dict[str, Any]]  # for people, for machines
+
+
+def _account(args: argparse.Namespace) -> tuple[str, int]:
+    _check_options(args)
+    found = None if args.calibrate is None else _calibrated(args)
+    event = _given_event(args) if found is None else _event(args, found["value"])
+    guarantee = dptoolkit.accounting.account(event, args.method, adjacency=args.adjacency)
+    text, record = _compare(args, guarantee) if args.compare else _tell(args, guarantee)
+    if found is not None:
+        text, record = f"{_sentence(found)}\n\n{text}", {"calibrated": found} | record
+    return (_json(record) if args.json else text), FINE
+
+
+def _calibrated(args: argparse.Namespace) -> dict[str, Any]:
+    """The number of the mechanism that spends the budget, rounded to the private side."""
+    name, value = _chosen(args)
+    mechanism = _MECHANISMS[name]
+    if value is not _OMITTED:
+        raise InvalidValue(f"--{name}: must be given without a number with --calibrate, which finds it.")
+    if args.delta is None or len(args.delta) != 1:
+        raise invalid("delta", args.delta, "exactly one with --calibrate", "For example --delta 1e-5.")
+    epsilon, delta = positive("calibrate", args.calibrate), args.delta[0]
+
+    def event(noise: float) -> Any:
+        return _event(args, noise if mechanism.is_noise else 1 / noise)
+
+    noise = dptoolkit.accounting.calibrate(event, epsilon, delta, method=args.method)
+    exact = noise if mechanism.is_noise else 1 / noise
+    short = _rounded(exact, up=mechanism.is_noise)
+    kept = dptoolkit.accounting.account(_event(args, short), args.method).epsilon(delta) <= epsilon
+    return {"number": mechanism.numbers[0], "value": short if kept else exact, "epsilon": epsilon, "delta": delta}
+
+
+def _rounded(value: float, *, up: bool) -> float:
+    rounding = decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR
+    return float(decimal.Context(prec=_DIGITS, rounding=rounding).create_decimal_from_float(value))
+
+
+def _sentence(found: dict[str, Any]) -> str:
+    which = "smallest" if found["number"] == "noise_multiplier" else "largest"
+    budget = f"epsilon {found['epsilon']:g} at delta {found['delta']:g}"
+    return f"{found['number']} = {found['value']!r}: the {which} that keeps {budget}"
+
+
+def _deltas(args: argparse.Namespace) -> list[float]:
+    from dptoolkit.accounting.account import REFERENCE_DELTA
+
+    return args.delta or [REFERENCE_DELTA]
+
+
+def _tell(args: argparse.Namespace, guarantee: Any) -> Told:
+    """The guarantee, and the answers that were asked for."""
+    deltas = _deltas(args) if args.bracket else args.delta or []
+    answers = [_at_delta(guarantee, delta, args.bracket) for delta in deltas]
+    answers += [{"delta": guarantee.delta(epsilon), "epsilon": epsilon} for epsilon in args.epsilon or []]
+    text = str(guarantee)
+    if answers:
+        text += "\n\nAsked for\n" + _answer_table(answers)
+    return text, guarantee.to_dict() | {"asked": answers}
+
+
+def _at_delta(guarantee: Any, delta: float, bracket: bool) -> dict[str, Any]:
+    answer = {"delta": delta, "epsilon": guarantee.epsilon(delta), "method": guarantee.method_at(delta)}
+    return answer | ({"lower": guarantee.bounds(delta).lower} if bracket else {})
+
+
+def _answer_table(answers: list[dict[str, Any]]) -> str:
+    from dptoolkit.accounting.report import number, table
+
+    names = [name for name in ("delta", "epsilon", "method", "lower") if any(name in answer for answer in answers)]
+    cells = [[answer.get(name, "-") for name in names] for answer in answers]
+    return table(names, [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in cells])
+
+
+def _compare(args: argparse.Namespace, guarantee: Any) -> Told:
+    """Epsilon by every method, or in a few words why a method does not apply."""
+    from dptoolkit.accounting.report import number, table
+
+    deltas = _deltas(args)
+    names = [None, *dptoolkit.accounting.METHODS]
+    results = {name or "(default)": _by_method(guarantee, name, deltas) for name in names}
+    header = ["method", *(f"epsilon at {delta:g}" for delta in deltas), "why not"]
+    rows = [
+        [name, *([number(e) for e in found] if isinstance(found, list) else ["-"] * len(deltas)),
+         found if isinstance(found, str) else ""]
+        for name, found in results.items()
+    ]  # fmt: skip
+    record = {name: {"why_not" if isinstance(found, str) else "epsilon": found} for name, found in results.items()}
+    return table(header, rows), {"event": guarantee.event.to_dict(), "delta": deltas, "methods": record}
+
+
+def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[float] | str:
+    if method == "bounded-range" and any(_is_long(guarantee.event, delta) for delta in deltas):
+        return "slow here: ask for it with --method bounded-range"
+    try:
+        forced = dptoolkit.accounting.account(guarantee.event, method)
+        return [forced.epsilon(delta) for delta in deltas]
+    except UnsupportedEvent as problem:
+        # Errors read "what: must be <bound>. <repair>": the bound is the reason.
+        bound = str(problem).partition(": must ")[2].partition(". ")[0]
+        return f"must {bound}".replace(f" for method {method!r}", "").rstrip(".")
+
+
+def _is_long(event: Any, delta: float) -> bool:
+    acc = dptoolkit.accounting
+    parts = acc.events.flatten(event)
+    return delta > 0 and any(
+        isinstance(part, acc.ExponentialMechanism) and math.isfinite(part.epsilon) and part.epsilon > 0
+        and acc.selection.recursion_cost(part.epsilon, count, delta) > _COMPARE_COST
+        for part, count in parts
+    )  # fmt: skip
+
+
+# --- check and demo --------------------------------------------------------------------------------
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("papers", nargs="*", metavar="PAPER", help="only these; all if none is named")
+    parser.add_argument("--full", action="store_true", help="the slow points too")
+
+
+def _check(args: argparse.Namespace) -> tuple[str, int]:
+    """Run ``python -m paper_checks`` in the checkout; it writes for itself."""
+    root = Path(dptoolkit.__file__).resolve().parent.parent
+    if not (root / "paper_checks" / "__main__.py").is_file():
+        raise InvalidValue("paper_checks is not here: must be run from a checkout. An installed package leaves it out.")
+    options = (["--json"] if args.json else []) + (["--tier", "full"] if args.full else [])
+    command = [sys.executable, "-m", "paper_checks", *options, *args.papers]
+    return "", subprocess.run(command, cwd=root, check=False).returncode
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="report", metavar="DIR", help="folder for the report, default report")
+
+
+def _demo(args: argparse.Namespace) -> tuple[str, int]:
+    from dptoolkit import demo
+
+    report = demo.run(Path(args.out))
+    return (_json(report.to_dict()) if args.json else report.text()), FINE
+
+
+COMMANDS = {
+    "account": Command(
+        "What a release guarantees, or how much noise a guarantee needs.",
+        """\
+  dptoolkit account --gaussian 2.5 --sampling without-replacement --rate 0.01 --steps 1000 --delta 1e-5
+  dptoolkit account --gaussian --calibrate 1 --delta 1e-5 --sampling poisson --rate 0.01 --steps 1000
+  dptoolkit account --selection 0.1 --steps 1000 --compare
+  dptoolkit account --selection --calibrate 1 --delta 1e-5 --steps 100
+  dptoolkit account --gaussian 20 --random-rounds 0.9 --epochs 10 --delta 1e-5 --bracket
+  dptoolkit account --ledger ledger.json --delta 1e-6 --json""",
+        _account_arguments, _account),
+    "check": Command(
+        "What papers claim, against what is true.",
+        "  dptoolkit check\n  dptoolkit check --full --json",
+        _check_arguments, _check),
+    "demo": Command(
+        "Tables and plots that compare the ways to account.",
+        "  dptoolkit demo --out report",
+        _demo_arguments, _demo),
+}  # fmt: skip

@@ -1,0 +1,181 @@
+"""From what the user passes to rows whose bound is a fact.
+
+Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds. No bound is ever learnt from the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid
+from dptoolkit.losses import Loss
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix and, on demand, its transpose."""
+
+    matrix: Any
+    is_sparse: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
+
+    def transpose(self) -> Any:
+        """The transpose, row-major: a row of it is a feature."""
+        return self.matrix.T.tocsr() if self.is_sparse else np.ascontiguousarray(self.matrix.T)
+
+    def row_norms(self) -> Array:
+        """L2 norm of each row, without overflow for entries near the largest double."""
+        largest = self.largest_entries()
+        safe = np.where(largest > 0, largest, 1.0)
+        if not self.is_sparse:
+            return np.asarray(safe * np.sqrt(np.sum((self.matrix / safe[:, None]) ** 2, axis=1)) * (largest > 0))
+        scaled = self.matrix.data / np.repeat(safe, np.diff(self.matrix.indptr))
+        return np.asarray(safe * np.sqrt(_row_sums(scaled * scaled, self.matrix.indptr)))
+
+    def largest_entries(self) -> Array:
+        """The largest |entry| of each row."""
+        if not self.is_sparse:
+            return np.asarray(np.max(np.abs(self.matrix), axis=1, initial=0.0))
+        out = np.zeros(self.matrix.shape[0])
+        filled = np.diff(self.matrix.indptr) > 0
+        if filled.any():
+            out[filled] = np.maximum.reduceat(np.abs(self.matrix.data), self.matrix.indptr[:-1][filled])
+        return out
+
+
+def _row_sums(values: Array, indptr: NDArray[Any]) -> Array:
+    out = np.zeros(len(indptr) - 1)
+    filled = np.diff(indptr) > 0
+    if filled.any():
+        out[filled] = np.add.reduceat(values, indptr[:-1][filled])
+    return out
+
+
+def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
+    """(data, indices, indptr) of a CSR matrix in the types the kernels are compiled for.
+
+    Unsigned indices spare Numba the check for negative ones; they are never negative in a canonical matrix.
+    """
+    unsigned = np.uint32 if matrix.indices.dtype.itemsize == 4 else np.uint64
+    return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.int64)
+
+
+def check_rows(X: Any) -> Rows:
+    """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken."""
+    if hasattr(X, "tocsr"):
+        rows = Rows(_canonical_csr(X), True)
+    else:
+        try:
+            array = np.array(X, dtype=np.float64, order="C")
+        except (TypeError, ValueError):
+            raise invalid("X", type(X).__name__, "a real (n, d) array or scipy.sparse matrix") from None
+        if array.ndim != 2:
+            raise invalid("X.shape", array.shape, "(n, d)", "Pass one row per record.")
+        rows = Rows(array, False)
+    n, d = rows.shape
+    if n < 1 or d < 1:
+        raise invalid("X.shape", rows.shape, "at least (1, 1)")
+    values = rows.matrix.data if rows.is_sparse else rows.matrix
+    if not np.isfinite(values).all():
+        raise invalid("X", "an array with NaN or infinity", "finite", "Impute or drop those entries first.")
+    return rows
+
+
+def _canonical_csr(X: Any) -> Any:
+    if getattr(X, "dtype", None) is not None and X.dtype.kind == "c":
+        raise invalid("X.dtype", X.dtype, "real")
+    matrix = X.tocsr().astype(np.float64, copy=False)
+    if matrix.ndim != 2:
+        raise invalid("X.shape", matrix.shape, "(n, d)")
+    if matrix.has_canonical_format and matrix.data.all():
+        return matrix
+    # The sum over duplicate entries is the value; scipy sums them only when asked. The caller's matrix stays as it is.
+    matrix = matrix.copy()
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def check_labels(y: Any, n: int, loss: Loss) -> Array:
+    """Labels of the loss's task as floats: regression any finite number; binary {0, 1} or {-1, 1}, returned as {0, 1}."""
+    try:
+        labels = np.array(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise invalid("y", type(y).__name__, "numbers, one per row") from None
+    if labels.shape != (n,):
+        raise invalid("y.shape", labels.shape, f"({n},), one label per row of X")
+    if not np.isfinite(labels).all():
+        raise invalid("y", "an array with NaN or infinity", "finite")
+    if loss.task == "binary":
+        negative = bool((labels == -1).any())
+        if not np.isin(labels, (-1.0, 1.0) if negative else (0.0, 1.0)).all():
+            wrong = labels[~np.isin(labels, (-1.0, 0.0, 1.0))]
+            raise invalid("y", float(wrong[0]) if len(wrong) else "a mix of -1 and 0", f"0/1 or -1/+1 for loss {loss.name!r}")
+        return (labels + 1) / 2 if negative else labels
+    return labels
+
+
+def check_classes(y: Any, n: int, classes: int) -> Array:
+    """Class labels 0, ..., classes-1 as a one-hot (n, classes) array. The number of classes is public: pass it."""
+    labels = np.asarray(y)
+    if labels.shape != (n,):
+        raise invalid("y.shape", labels.shape, f"({n},), one label per row of X")
+    if labels.dtype.kind not in "iubf" or not np.isin(labels, np.arange(classes)).all():
+        raise invalid("y", "labels outside the classes", f"integers 0 to {classes - 1}")
+    return np.eye(classes)[labels.astype(int)]
+
+
+def clip_rows(rows: Rows, row_norm: float) -> Rows:
+    """Each row scaled down, if need be, to L2 norm at most ``row_norm``; short rows are returned bit for bit."""
+    norms = rows.row_norms()
+    factor = np.ones_like(norms)
+    long = norms > row_norm
+    # One part in 1e15 less, so that rounding cannot leave a row above the bound.
+    factor[long] = (row_norm / norms[long]) * (1 - 4e-16)
+    return _scale_rows(rows, factor) if long.any() else rows
+
+
+def _scale_rows(rows: Rows, factor: Array) -> Rows:
+    if not rows.is_sparse:
+        return Rows(rows.matrix * factor[:, None], False)
+    matrix = rows.matrix.copy()
+    matrix.data = matrix.data * np.repeat(factor, np.diff(matrix.indptr))
+    return Rows(matrix, True)
+
+
+def clip_entries(rows: Rows, feature_bound: float) -> Rows:
+    """Every entry clipped to [-feature_bound, feature_bound]."""
+    values = rows.matrix.data if rows.is_sparse else rows.matrix
+    if values.size == 0 or (values.max() <= feature_bound and values.min() >= -feature_bound):
+        return rows
+    clipped = np.clip(values, -feature_bound, feature_bound)
+    if not rows.is_sparse:
+        return Rows(clipped, False)
+    matrix = rows.matrix.copy()
+    matrix.data = clipped
+    return Rows(matrix, True)
+
+
+def with_intercept(rows: Rows, level: float) -> Rows:
+    """One more column, constant at ``level``, at the end; its size counts towards the row's bound."""
+    n = rows.shape[0]
+    if not rows.is_sparse:
+        return Rows(np.hstack([rows.matrix, np.full((n, 1), level)]), False)
+    from scipy import sparse
+
+    return Rows(_canonical_csr(sparse.hstack([rows.matrix, np.full((n, 1), level)])), True)
+
+
+def joint_norm(row_norm: float, intercept: bool) -> float:
+    """The L2 bound of a row after an intercept column of ones was added."""
+    return math.hypot(row_norm, 1.0) if intercept else row_norm

@@ -1,0 +1,41 @@
+"""Data to try things on: the papers' generators, readers of common files, and a registry of real sets.
+
+Everything here is loaded on first use; importing this package imports neither scikit-learn nor numba.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dptoolkit.datasets.dataset import Dataset
+    from dptoolkit.datasets.readers import read_libsvm
+    from dptoolkit.datasets.registry import describe, load, names
+    from dptoolkit.datasets.synthetic import make_heavy_tailed, make_ight, make_khanna, make_rcv1_like
+
+_HOMES = {
+    "Dataset": "dataset",
+    "describe": "registry",
+    "load": "registry",
+    "make_heavy_tailed": "synthetic",
+    "make_ight": "synthetic",
+    "make_khanna": "synthetic",
+    "make_rcv1_like": "synthetic",
+    "names": "registry",
+    "read_libsvm": "readers",
+}
+__all__ = [
+    "Dataset", "describe", "load", "make_heavy_tailed", "make_ight", "make_khanna", "make_rcv1_like", "names",
+    "read_libsvm",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"dptoolkit.datasets.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'dptoolkit.datasets' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

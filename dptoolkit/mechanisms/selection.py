@@ -1,0 +1,108 @@
+"""Private selection: the best of several candidates, by noisy scores.
+
+``score_range`` is the largest amount by which the difference of two scores can move between neighbours: 2D when each score
+moves by at most D in any direction, D when all move the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
+from dptoolkit.accounting.events import Event, ExponentialMechanism, NoisyMax, Repeated
+from dptoolkit.mechanisms.noise import laplace
+from dptoolkit.mechanisms.rng import as_generator
+
+Array = NDArray[np.float64]
+
+
+def gumbel(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> Array:
+    """iid Gumbel(scale): minus the log of an exponential."""
+    return np.asarray(-scale * np.log(rng.standard_exponential(shape)))
+
+
+@dataclass(frozen=True)
+class NoisyMaximum:
+    """The index of the largest score after noise of ``scale`` on every score.
+
+    noise "gumbel" is the exponential mechanism; "laplace" and "exponential" (permute-and-flip) are epsilon-DP only.
+
+    Privacy
+    -------
+    One call of ``select`` is ``event``: ExponentialMechanism(score_range / scale), or NoisyMax with the same epsilon. Only the
+    index is released. ``top`` releases s indices for s times that event.
+    """
+
+    scale: float
+    score_range: float
+    noise: str = "gumbel"
+
+    def __post_init__(self) -> None:
+        nonnegative("scale", self.scale)
+        positive("score_range", self.score_range)
+        one_of("noise", self.noise, ("gumbel", "laplace", "exponential"))
+
+    @property
+    def event(self) -> Event:
+        """What one selection releases."""
+        epsilon = self.score_range / self.scale if self.scale > 0 else float("inf")
+        return ExponentialMechanism(epsilon) if self.noise == "gumbel" else NoisyMax(epsilon, self.noise)
+
+    def noisy(self, scores: Array, rng: Any = None) -> Array:
+        """The scores with fresh noise; not for release."""
+        scores = _finite(scores)
+        if self.scale == 0:
+            return scores.copy()
+        generator = as_generator(rng)
+        if self.noise == "gumbel":
+            return np.asarray(scores + gumbel(generator, self.scale, scores.shape))
+        if self.noise == "laplace":
+            return np.asarray(scores + laplace(generator, self.scale, scores.shape))
+        return np.asarray(scores + self.scale * generator.standard_exponential(scores.shape))
+
+    def select(self, scores: Array, rng: Any = None) -> int:
+        """One index."""
+        return int(np.argmax(self.noisy(scores, rng)))
+
+    def top_event(self, count: int) -> Event:
+        """What ``top`` and ``peel`` release."""
+        return Repeated(self.event, count)
+
+    def top(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
+        """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the same law as peeling ``count`` times."""
+        if self.noise != "gumbel":
+            raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew each time.")
+        noisy = self.noisy(scores, rng)
+        count = _count(count, len(noisy))
+        return np.asarray(np.argsort(-noisy, kind="stable")[:count])
+
+    def peel(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
+        """``count`` selections one after the other, each with fresh noise among what is left."""
+        scores = _finite(scores)
+        count = _count(count, len(scores))
+        generator = as_generator(rng)
+        left = np.arange(len(scores))
+        chosen = np.empty(count, dtype=np.intp)
+        for i in range(count):
+            place = self.select(scores[left], generator)
+            chosen[i] = left[place]
+            left = np.delete(left, place)
+        return chosen
+
+
+def _finite(scores: Array) -> Array:
+    scores = np.asarray(scores, dtype=float)
+    if scores.ndim != 1 or len(scores) == 0 or not np.isfinite(scores).all():
+        raise invalid("scores", f"array of shape {scores.shape}", "a non-empty vector of finite numbers")
+    return scores
+
+
+def _count(count: int, available: int) -> int:
+    count = whole("count", count, low=1)
+    if count > available:
+        raise invalid("count", count, f"<= {available}, the number of candidates")
+    return count

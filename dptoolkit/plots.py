@@ -1,0 +1,103 @@
+"""Plots in one style: colours that colour-blind readers can tell apart, lines named where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dptoolkit._validate import missing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette; grey for its yellow, which is too pale for lines on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7F7F7F", "#000000")
+_DASHES = ("-", (0, (6, 2)), "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1.5)), "-")
+_STYLE = {
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#E6E6E6", "grid.linewidth": 0.7, "lines.linewidth": 2.0, "font.size": 10,
+}  # fmt: skip
+# Least distance between two names, as a share of the height of the axes.
+_NAME_GAP = 0.064
+
+
+def grid(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
+    """A figure with rows x columns axes in reading order; no global state, no display needed."""
+    matplotlib = require()
+    with matplotlib.rc_context(_STYLE):
+        figure = matplotlib.figure.Figure(figsize=(6.4 * columns, 4.1 * rows + 0.7), dpi=150)
+        axes = np.ravel(figure.subplots(rows, columns)).tolist()
+    # Room right of each plot for the names at the ends of the lines.
+    figure.subplots_adjust(left=0.055, right=0.865, bottom=0.06, top=0.87, wspace=0.48, hspace=0.42)
+    figure.suptitle(title, x=0.01, y=0.985, ha="left", fontsize=15, fontweight="bold")
+    return figure, axes
+
+
+def describe(axes: Axes, title: str, detail: str, xlabel: str, ylabel: str) -> None:
+    """A bold title, a line of detail below it, and the axes' names."""
+    axes.set_title(f"{title}\n", loc="left", fontsize=11, fontweight="bold")
+    axes.text(0, 1.025, detail, transform=axes.transAxes, fontsize=10, color="#404040")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]], looks: Mapping[str, int]) -> None:
+    """Log-log lines, each named at its right end; ``looks`` gives a name the same look in every plot."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for name, y in series.items():
+        axes.plot(x[: len(y)], y, color=_COLOURS[looks[name]], linestyle=_DASHES[looks[name]])
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.margins(x=0.02, y=0.06)
+    axes.autoscale_view()
+    _name_ends(axes, x, series, looks)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG; the same numbers give the same bytes."""
+    with require().rc_context(_STYLE):
+        figure.savefig(path, metadata={"Software": None})
+
+
+def require() -> Any:
+    """matplotlib, or MissingDependency before any work is done."""
+    try:
+        import matplotlib.figure
+    except ImportError:
+        raise missing("matplotlib", "plots", "to draw plots") from None
+    return matplotlib
+
+
+def _name_ends(
+    axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]], looks: Mapping[str, int]
+) -> None:
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = {name: to_axes.transform((x[len(y) - 1], y[-1])) for name, y in series.items()}
+    rising = sorted(ends, key=lambda name: ends[name][1])
+    for name, height in zip(rising, apart([ends[name][1] for name in rising], _NAME_GAP), strict=True):
+        axes.annotate(
+            name, xy=tuple(ends[name]), xytext=(1.06, height), xycoords="axes fraction", textcoords="axes fraction",
+            color=_ink(_COLOURS[looks[name]]), va="center", fontsize=10, annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": "#B0B0B0", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 1},
+        )
+
+
+def _ink(colour: str) -> tuple[float, ...]:
+    """A darker shade: letters need more contrast than lines."""
+    return tuple(0.72 * int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """The heights, given in rising order, moved as little as possible to be ``gap`` apart (least squares)."""
+    pools: list[list[float]] = []
+    for i, height in enumerate(heights):
+        pools.append([height - i * gap])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    level = [float(np.mean(pool)) for pool in pools for _ in pool]
+    return [value + i * gap for i, value in enumerate(level)]

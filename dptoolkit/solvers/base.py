@@ -1,0 +1,194 @@
+"""What all private solvers share: the plan made without data, the checks before data, and the result."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
+from dptoolkit.accounting import Composed, Guarantee, Ledger, Repeated, account, calibrate
+from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.published import Published
+from dptoolkit.accounting.report import number, table
+from dptoolkit.adjacency import Adjacency
+
+Array = NDArray[np.float64]
+TIGHT, PUBLISHED = "tight", "published"
+
+
+class DeltaWarning(UserWarning):
+    """delta is so large that publishing a few whole records would be allowed."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of query that a solver answers with noise, and how often.
+
+    ``sensitivity`` is the L2 sensitivity of a vector, or the range of a selection's scores, under the plan's adjacency;
+    ``scale`` is the absolute noise at that sensitivity. A solver may lower both together where a public iterate allows it:
+    their ratio, and so ``event``, stays.
+    """
+
+    query: str
+    law: str
+    sensitivity: float
+    scale: float
+    event: Event
+    count: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited."""
+
+    solver: str
+    n: int
+    d: int
+    adjacency: Adjacency
+    calibration: str
+    releases: tuple[Release, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    published: Published | None = None
+
+    @property
+    def event(self) -> Event:
+        """What the whole fit releases."""
+        return Composed(*(Repeated(r.event, r.count) for r in self.releases))
+
+    @property
+    def sensitivity(self) -> float:
+        """The sensitivity of the main release."""
+        return self.releases[0].sensitivity
+
+    @property
+    def noise(self) -> float:
+        """The absolute noise scale of the main release."""
+        return self.releases[0].scale
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Computed from ``event``; with published noise it also states what the paper claimed."""
+        notes = (f"n = {self.n} and all bounds in the plan are public",)
+        guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes)
+        if self.published is None:
+            return guarantee
+        claim = self.published.claim
+        return replace(guarantee, claimed=(claim.epsilon, claim.delta, self.published.source))
+
+    def __str__(self) -> str:
+        rows = [
+            [r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases
+        ]
+        settings = ", ".join(f"{key}={value}" for key, value in self.settings.items() if value is not None)
+        head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
+        return "\n\n".join(
+            [f"{head}\n{settings}", table(["query", "noise", "sensitivity", "scale", "count"], rows), str(self.guarantee)]
+        )
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A fitted model. ``guarantee`` and ``plan`` are None for non-private fits.
+
+    ``history`` holds public facts of the run (noise scales, chosen vertices); with ``diagnostics=True`` it also holds
+    quantities that are NOT private, under the key "not_private".
+    """
+
+    coef: Array
+    intercept: float | Array
+    guarantee: Guarantee | None
+    plan: Plan | None
+    history: Mapping[str, Any]
+
+
+def make_plan(
+    solver: str, n: int, d: int, adjacency: Adjacency, calibration: str, releases: tuple[Release, ...],
+    settings: Mapping[str, Any], published: Published | None = None,
+) -> Plan:
+    """A plan whose settings cannot be changed."""
+    return Plan(solver, n, d, adjacency, calibration, releases, MappingProxyType(dict(settings)), published)
+
+
+def check_size(n: Any, d: Any) -> tuple[int, int]:
+    """n and d of a plan."""
+    return whole("n", n, low=1), whole("d", d, low=1)
+
+
+def check_budget(epsilon: Any, delta: Any, n: int) -> tuple[float, float]:
+    """The requested budget; a delta of 1/n or more is allowed with a warning."""
+    epsilon = real("epsilon", epsilon, low=0.0, open_low=True, repair="Use math.inf for a fit without privacy.")
+    if math.isinf(epsilon):
+        return epsilon, 0.0
+    delta = delta_value(delta)
+    if delta == 0:
+        raise invalid("delta", 0.0, "> 0 for Gaussian noise or composed selections", "For example 1e-6.")
+    if delta >= 1 / n:
+        warnings.warn(
+            f"delta={delta:g}: should be well below 1/n={1 / n:.3g}; a mechanism that publishes a random record whole "
+            "has delta = 1/n.",
+            DeltaWarning,
+            stacklevel=3,
+        )
+    return epsilon, delta
+
+
+def check_calibration(calibration: Any) -> str:
+    """'tight' or 'published'."""
+    return one_of("calibration", calibration, (TIGHT, PUBLISHED))
+
+
+def check_sparsity(sparsity: Any, d: int) -> int:
+    """1 <= sparsity <= d."""
+    s = whole("sparsity", sparsity, low=1)
+    if s > d:
+        raise invalid("sparsity", s, f"<= d={d}", "It counts the features that are kept.")
+    return s
+
+
+def public_bound(name: str, value: Any, meaning: str) -> float:
+    """A bound that must be given: it is never learnt from the data."""
+    if value is None:
+        raise invalid(name, None, "given", f"It is {meaning}, chosen without looking at the data; rows beyond it are clipped.")
+    return positive(name, value)
+
+
+def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
+    """The noise multiplier for ``steps`` Gaussian releases: exact."""
+    from dptoolkit.accounting import gaussian
+
+    if math.isinf(epsilon):
+        return 0.0
+    return math.sqrt(steps) / gaussian.mu(epsilon, delta)
+
+
+def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: float) -> float:
+    """The calibrated noise, 0 for an infinite budget."""
+    return 0.0 if math.isinf(epsilon) else calibrate(make_event, epsilon, delta)
+
+
+def reserve(ledger: Ledger | None, plan: Plan) -> None:
+    """Refuse, before the data are used, what the ledger cannot pay for."""
+    if ledger is not None:
+        if not isinstance(ledger, Ledger):
+            raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
+        ledger.check(plan.event)
+
+
+def record(ledger: Ledger | None, plan: Plan) -> None:
+    """Spend what was released."""
+    if ledger is not None:
+        ledger.spend(plan.event, label=plan.solver)
+
+
+def split_intercept(w: Array, fit_intercept: bool, level: float = 1.0) -> tuple[Array, float]:
+    """(coef, intercept) from weights whose last column, of constant ``level``, is the intercept's."""
+    if not fit_intercept:
+        return w, 0.0
+    return w[:-1], float(w[-1] * level)

@@ -312,23 +312,24 @@ def _at_delta(guarantee: Any, delta: float, bracket: bool) -> dict[str, Any]:
 
 
 def _answer_table(answers: list[dict[str, Any]]) -> str:
-    from dptoolkit.accounting.report import number, table
+    from dptoolkit.accounting.report import at_most, number, table
 
-    names = [name for name in ("delta", "epsilon", "method", "lower") if any(name in answer for answer in answers)]
-    cells = [[answer.get(name, "-") for name in names] for answer in answers]
-    return table(names, [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in cells])
+    shown: dict[str, Callable[[Any], str]] = {"delta": number, "epsilon": at_most, "method": str, "lower": number}
+    names = [name for name in shown if any(name in answer for answer in answers)]
+    rows = [[shown[name](answer[name]) if name in answer else "-" for name in names] for answer in answers]
+    return table(names, rows)
 
 
 def _compare(args: argparse.Namespace, guarantee: Any) -> Told:
     """Epsilon by every method, or in a few words why a method does not apply."""
-    from dptoolkit.accounting.report import number, table
+    from dptoolkit.accounting.report import at_most, table
 
     deltas = _deltas(args)
     names = [None, *dptoolkit.accounting.METHODS]
     results = {name or "(default)": _by_method(guarantee, name, deltas) for name in names}
     header = ["method", *(f"epsilon at {delta:g}" for delta in deltas), "why not"]
     rows = [
-        [name, *([number(e) for e in found] if isinstance(found, list) else ["-"] * len(deltas)),
+        [name, *([at_most(e) for e in found] if isinstance(found, list) else ["-"] * len(deltas)),
          found if isinstance(found, str) else ""]
         for name, found in results.items()
     ]  # fmt: skip

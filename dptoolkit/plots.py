@@ -28,12 +28,15 @@ _NAME_GAP = 0.064
 def grid(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
     """A figure with rows x columns axes in reading order; no global state, no display needed."""
     matplotlib = require()
+    width, height = 6.4 * columns, 4.1 * rows + 0.7
     with matplotlib.rc_context(_STYLE):
-        figure = matplotlib.figure.Figure(figsize=(6.4 * columns, 4.1 * rows + 0.7), dpi=150)
+        figure = matplotlib.figure.Figure(figsize=(width, height), dpi=150)
         axes = np.ravel(figure.subplots(rows, columns)).tolist()
-    # Room right of each plot for the names at the ends of the lines.
-    figure.subplots_adjust(left=0.055, right=0.865, bottom=0.06, top=0.87, wspace=0.48, hspace=0.42)
-    figure.suptitle(title, x=0.01, y=0.985, ha="left", fontsize=15, fontweight="bold")
+    # Margins in inches; the right one has room for the names at the ends of the lines.
+    figure.subplots_adjust(
+        left=0.7 / width, right=1 - 1.73 / width, bottom=0.53 / height, top=1 - 1.16 / height, wspace=0.52, hspace=0.42
+    )
+    figure.suptitle(title, x=0.13 / width, y=1 - 0.13 / height, ha="left", va="top", fontsize=15, fontweight="bold")
     return figure, axes
 
 
@@ -55,6 +58,19 @@ def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]],
     axes.margins(x=0.02, y=0.06)
     axes.autoscale_view()
     _name_ends(axes, x, series, looks)
+
+
+def budgets(axes: Axes, epsilons: Sequence[float], series: Mapping[str, Sequence[float]], looks: Mapping[str,
+int]) -> None:
+    """Errors against budgets, the budgets marked one by one on a logarithmic axis; lines named at their right end."""
+    axes.set_xscale("log")
+    for name, y in series.items():
+        axes.plot(epsilons, y, color=_COLOURS[looks[name]], linestyle=_DASHES[looks[name]], marker="o", markersize=4)
+    axes.set_xticks(list(epsilons), [f"{e:g}" for e in epsilons])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.02, y=0.06)
+    _name_ends(axes, epsilons, series, looks)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -1,0 +1,45 @@
+# Every target builds what it needs: Python 3.10 or newer with venv, and make, are enough to start.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+ABLE := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))'
+UNABLE := "PYTHON=$(PYTHON): must be Python 3.10 or newer with venv. Name one: make PYTHON=python3.12 $(MAKECMDGOALS)"
+
+.PHONY: help demo test lint check check-full bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.installed-demo ## tables and plots into report/
+	$(RUN) -m dptoolkit demo --out report
+
+test: lint ## lint, then every test but the slow ones
+	$(RUN) -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-test ## ruff and mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+check: $(VENV)/.installed-test ## what papers claim against what is true
+	$(RUN) -m paper_checks
+
+check-full: lint ## everything: slow tests, more examples, all paper checks
+	DPTOOLKIT_SLOW=1 HYPOTHESIS_PROFILE=nightly $(RUN) -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(RUN) -m paper_checks --tier full
+
+bench: $(VENV)/.installed-test ## times and ratios against peers
+	$(RUN) -m benchmarks
+
+clean: ## everything that was built here, the virtual environment too
+	rm -rf $(VENV) build dist report *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .numba_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per extra: a virtual environment that is there is reused, and brought up to date when the settings change.
+$(VENV)/.installed-%: setup.cfg pyproject.toml
+	@test -x $(RUN) || { $(PYTHON) $(ABLE) && $(PYTHON) -m venv $(VENV); } || { echo $(UNABLE) >&2; exit 1; }
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@

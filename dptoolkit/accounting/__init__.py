@@ -13,6 +13,7 @@ from dptoolkit.accounting import (
     composition,
     events,
     gaussian,
+    google,
     pld,
     rdp,
     rounds,
@@ -53,6 +54,6 @@ __all__ = [
     "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "Event", "ExponentialMechanism", "Gaussian", "Geometric",
     "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "Poisson", "PureDp", "RandomRounds",
     "RandomizedResponse", "Repeated", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial",
-    "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events", "gaussian", "pld", "rdp", "rounds",
-    "sampling", "selection", "zcdp",
+    "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events", "gaussian", "google", "pld", "rdp",
+    "rounds", "sampling", "selection", "zcdp",
 ]  # fmt: skip

@@ -23,33 +23,35 @@ def crossing(
 ) -> tuple[float, float]:
     """A bracket (a, b) of the point where a decreasing function falls to <= 0.
 
-    ``excess(low) > 0 >= excess(high)`` must hold; so does it for the returned pair, whose width is at
-    most ``relative * |b| + absolute``. Secant steps (Illinois) with a bisection whenever they stall.
+    ``excess(low) > 0 >= excess(high)`` must hold; so does it for the returned pair, whose width is at most
+    ``relative * |b| + absolute``. Secant steps through the last two points, bisection whenever they stall.
     """
     f_low, f_high = excess(low), excess(high)
-    last = 0
-    for step in range(steps):
-        width = high - low
-        if width <= relative * abs(high) + absolute:
+    before, last = (low, f_low), (high, f_high)
+    slow, halved = 0, 0.5 * (high - low)
+    for _ in range(steps):
+        enough = relative * abs(high) + absolute
+        if high - low <= enough:
             break
-        middle = 0.5 * (low + high)
-        if step % 3 != 2 and math.isfinite(f_low) and math.isfinite(f_high) and f_low > f_high:
-            middle = low + width * f_low / (f_low - f_high)
-            # Aim a little past the root, so that both ends of the bracket move.
-            nudge = 0.25 * (relative * abs(high) + absolute)
-            middle = min(max(middle + (nudge if last > 0 else -nudge), low + nudge), high - nudge)
-        if not low < middle < high:
+        point = _secant(before, last)
+        if slow >= 4 or not low < point < high:
+            slow, point = 0, 0.5 * (low + high)
+        # Aim a little past the root, so that in the end both sides of the bracket move.
+        point = min(max(point + (0.3 if last[1] > 0 else -0.3) * enough, low + 0.1 * enough), high - 0.1 * enough)
+        if not low < point < high:
             break
-        value = excess(middle)
-        if value > 0:
-            low, f_low = middle, value
-            f_high = f_high * 0.5 if last > 0 else f_high
-            last = 1
-        else:
-            high, f_high = middle, value
-            f_low = f_low * 0.5 if last < 0 else f_low
-            last = -1
+        before, last = last, (point, excess(point))
+        low, high = (point, high) if last[1] > 0 else (low, point)
+        slow, halved = (slow + 1, halved) if high - low > halved else (0, 0.5 * (high - low))
     return low, high
+
+
+def _secant(first: tuple[float, float], second: tuple[float, float]) -> float:
+    """Where the line through two points is 0; NaN if they do not tell."""
+    (x0, f0), (x1, f1) = first, second
+    if not (math.isfinite(f0) and math.isfinite(f1)) or f0 == f1:
+        return math.nan
+    return x1 - f1 * (x1 - x0) / (f1 - f0)
 
 
 def expand(
@@ -73,7 +75,7 @@ def zoom_minimum(
     """
     best, value = low, math.inf
     for _ in range(zooms):
-        grid = np.linspace(low, high, points)
+        grid = np.linspace(low, high, points, dtype=float)
         found = values(grid)
         index = int(np.nanargmin(np.where(np.isnan(found), np.inf, found)))
         if found[index] < value:

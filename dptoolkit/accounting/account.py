@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, one_of
-from dptoolkit.accounting import composition, gaussian, pld, rdp, selection, zcdp
+from dptoolkit.accounting import composition, gaussian, pld, rdp, sampling, selection, zcdp
 from dptoolkit.accounting.events import (
     ApproxDp,
     BestOf,
@@ -27,6 +27,7 @@ from dptoolkit.accounting.events import (
     adjacency_of,
     as_event,
     flatten,
+    inner,
 )
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
@@ -39,10 +40,10 @@ _RECURSION_COST = 5e7
 
 @dataclass(frozen=True)
 class Method:
-    """One way to account: epsilon at a delta, and delta at an epsilon where that is not found by search."""
+    """One way to account: epsilon at a delta, and delta at an epsilon."""
 
     epsilon: Callable[[Event, float], float]
-    delta: Callable[[Event, float], float] | None = None
+    delta: Callable[[Event, float], float]
 
 
 # --- the events that a method needs in another form ------------------------------------------------
@@ -82,7 +83,16 @@ def pure_epsilon(event: Event) -> float | None:
         return event.epsilon
     if isinstance(event, Laplace):
         return math.inf if event.noise_multiplier == 0 else 1 / event.noise_multiplier
+    if isinstance(event, Subsampled):
+        whole = _total_pure(event.event)
+        return None if whole is None else sampling.amplified(whole, event.rate)
     return None
+
+
+def _total_pure(event: Event) -> float | None:
+    """The sum of the pure epsilons, None if a part has none."""
+    found = [(pure_epsilon(part), count) for part, count in flatten(event)]
+    return None if any(e is None for e, _ in found) else math.fsum(count * e for e, count in found if e is not None)
 
 
 def _single(event: Event, method: str) -> tuple[Event, int]:
@@ -131,11 +141,23 @@ def _optimal(event: Event, delta: float) -> float:
     return composition.optimal(epsilon0, count, delta, delta0)
 
 
-def _bounded_range(event: Event, delta: float) -> float:
+def _selections(event: Event) -> tuple[float, int]:
     part, count = _single(event, "bounded-range")
     if count and not isinstance(part, ExponentialMechanism):
         raise UnsupportedEvent(f"event={part!r}: must be ExponentialMechanism for method 'bounded-range'.")
-    return selection.adaptive(part.epsilon, count, delta) if isinstance(part, ExponentialMechanism) else 0.0
+    return (part.epsilon if isinstance(part, ExponentialMechanism) else 0.0), count
+
+
+def _optimal_delta(event: Event, epsilon: float) -> float:
+    part, count = _single(event, "optimal")
+    if pure_epsilon(part) is None and not isinstance(part, ApproxDp):
+        return _delta_by_search(_optimal, event, epsilon)
+    epsilon0, delta0 = _step_bounds(part, 0.0)
+    return composition.optimal_delta(epsilon0, count, epsilon, delta0)
+
+
+def _searched(epsilon_at: Callable[[Event, float], float]) -> Method:
+    return Method(epsilon_at, lambda event, epsilon: _delta_by_search(epsilon_at, event, epsilon))
 
 
 METHODS: dict[str, Method] = {
@@ -143,11 +165,26 @@ METHODS: dict[str, Method] = {
     "pld": Method(pld.epsilon, pld.delta),
     "rdp": Method(rdp.epsilon, rdp.delta),
     "zcdp": Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x)),
-    "bounded-range": Method(_bounded_range),
-    "optimal": Method(_optimal),
-    "advanced": Method(_advanced),
-    "basic": Method(_basic),
+    "bounded-range": Method(
+        lambda e, d: selection.adaptive(*_selections(e), d), lambda e, x: selection.adaptive_delta(*_selections(e), x)
+    ),
+    "optimal": Method(_optimal, _optimal_delta),
+    "advanced": _searched(_advanced),
+    "basic": _searched(_basic),
 }
+
+
+def _delta_by_search(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
+    """delta by inverting epsilon(delta), from the private side, for methods that give only that."""
+    if epsilon_at(event, 0.0) <= epsilon:
+        return 0.0
+    low, high = math.log(1e-300), 0.0
+    if epsilon_at(event, math.exp(low)) <= epsilon:
+        return math.exp(low)
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if epsilon_at(event, math.exp(middle)) > epsilon else (low, middle)
+    return math.exp(high)
 
 
 # --- choosing ------------------------------------------------------------------------------------
@@ -163,46 +200,63 @@ def _exact_method(event: Event) -> str | None:
     return None
 
 
-def _candidates(event: Event, delta: float) -> list[str]:
+def _is_exact(event: Event) -> bool:
+    """Whether some neighbours reach what account() says: Gaussians, and any mechanisms of one (epsilon, delta)."""
+    return _exact_method(event) is not None and not any(isinstance(part, NoisyMax) for part, _ in flatten(event))
+
+
+def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[list[str]]:
+    """Methods in groups: the first group with a finite answer decides, by its smallest one."""
     exact = _exact_method(event)
     if exact is not None:
-        return [exact]
+        return [[exact]]
     parts = flatten(event)
-    found = ["rdp", "pld", "zcdp"]
-    if len(parts) == 1 and isinstance(parts[0][0], ExponentialMechanism) and delta > 0:
-        epsilon0, count = parts[0][0].epsilon, parts[0][1]
-        if math.isfinite(epsilon0) and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST:
-            found.append("bounded-range")
-    return found
+    # The largest losses just add: the whole answer at delta 0, and the best one at tiny deltas.
+    first = ["pld"] if _total_pure(event) is None else ["pld", "basic"]
+    if not _has_selection(event):
+        # Every pair is that of the mechanism itself, so a Renyi divergence can only lose.
+        return [first, ["rdp", "zcdp"]]
+    part, count = parts[0]
+    if len(parts) == 1 and isinstance(part, ExponentialMechanism) and affordable(part.epsilon, count):
+        first.append("bounded-range")
+    return [[*first, "rdp", "zcdp"]]
+
+
+def _has_selection(event: Event) -> bool:
+    """Whether an exponential mechanism is inside, whose worst pair differs from one composition to the next."""
+    parts = [part for part, _ in flatten(event)]
+    nested = [part for part in map(inner, parts) if part is not None]
+    return any(isinstance(part, ExponentialMechanism) for part in parts) or any(map(_has_selection, nested))
 
 
 @lru_cache(maxsize=4096)
 def _best_epsilon(event: Event, delta: float) -> tuple[float, str]:
-    return _best(event, _candidates(event, delta), lambda m: m.epsilon(event, delta))
+    def affordable(epsilon0: float, count: int) -> bool:
+        cheap = selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
+        return delta > 0 and math.isfinite(epsilon0) and cheap
+
+    return _best(_candidates(event, affordable), lambda m: m.epsilon(event, delta), math.inf)
 
 
 @lru_cache(maxsize=4096)
 def _best_delta(event: Event, epsilon: float) -> tuple[float, str]:
-    names = [n for n in _candidates(event, 0.0) if METHODS[n].delta is not None or n == "optimal"]
-    return _best(event, names, lambda m: _delta_by(m, event, epsilon))
+    def affordable(epsilon0: float, count: int) -> bool:
+        return math.isfinite(epsilon0) and selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
+
+    return _best(_candidates(event, affordable), lambda m: m.delta(event, epsilon), 1.0)
 
 
-def _delta_by(method: Method, event: Event, epsilon: float) -> float:
-    if method.delta is not None:
-        return method.delta(event, epsilon)
-    part, count = flatten(event)[0]
-    epsilon0, delta0 = _step_bounds(part, 0.0)
-    return composition.optimal_delta(epsilon0, count, epsilon, delta0)
-
-
-def _best(event: Event, names: list[str], evaluate: Callable[[Method], float]) -> tuple[float, str]:
+def _best(groups: list[list[str]], evaluate: Callable[[Method], float], useless: float) -> tuple[float, str]:
     results: list[tuple[float, str]] = []
     refused: list[str] = []
-    for name in names:
-        try:
-            results.append((evaluate(METHODS[name]), name))
-        except UnsupportedEvent as problem:
-            refused.append(str(problem))
+    for group in groups:
+        for name in group:
+            try:
+                results.append((evaluate(METHODS[name]), name))
+            except UnsupportedEvent as problem:
+                refused.append(str(problem))
+        if results and min(results)[0] < useless:
+            break
     if not results:
         raise UnsupportedEvent(refused[0])
     return min(results)
@@ -259,7 +313,7 @@ class Guarantee:
         epsilon = nonnegative("epsilon", epsilon)
         if self.forced_method is None:
             return _best_delta(self.event, epsilon)[0]
-        return _delta_by_search(METHODS[self.forced_method], self.event, epsilon)
+        return METHODS[self.forced_method].delta(self.event, epsilon)
 
     def bounds(self, delta: float) -> pld.Bracket:
         """(lower, upper) on epsilon: no analysis can prove less than lower, upper holds.
@@ -267,10 +321,17 @@ class Guarantee:
         The lower end is reached by an explicit pair of neighbours; it is 0 where no such pair is known (ZCdp, BestOf).
         """
         upper = self.epsilon(delta)
+        if self.forced_method is None and _is_exact(self.event):
+            return pld.Bracket(upper, upper)
         try:
             lower = pld.lower_epsilon(self.event, delta_value(delta))
         except UnsupportedEvent:
             lower = 0.0
+        if lower > upper * (1 + 1e-9):
+            raise ArithmeticError(
+                f"lower bound {lower} exceeds upper bound {upper} at delta={delta:g} for {self.event!r}: "
+                "one of them is wrong. Please report this."
+            )
         return pld.Bracket(min(lower, upper), upper)
 
     @property
@@ -304,26 +365,19 @@ class Guarantee:
             "epsilon": {f"{d:g}": _json_number(self.epsilon(d)) for d in TABLE_DELTAS},
             "rho": _json_number(self.rho),
             "assumptions": list(self.assumptions),
-            "claimed": None if self.claimed is None else [_json_number(x) for x in self.claimed[:2]] + [self.claimed[2]],
+            "claimed": self._claim_record(),
         }
+
+    def _claim_record(self) -> dict[str, Any] | None:
+        if self.claimed is None:
+            return None
+        epsilon, delta, source = self.claimed
+        return {"epsilon": _json_number(epsilon), "delta": delta, "source": source}
 
     def __str__(self) -> str:
         from dptoolkit.accounting.report import guarantee_table
 
         return guarantee_table(self)
-
-
-def _delta_by_search(method: Method, event: Event, epsilon: float) -> float:
-    """delta by inverting epsilon(delta), from the private side, for methods that give only that."""
-    if method.delta is not None:
-        return method.delta(event, epsilon)
-    low, high = math.log(1e-300), 0.0
-    if method.epsilon(event, math.exp(low)) <= epsilon:
-        return 0.0 if method.epsilon(event, 0.0) <= epsilon else math.exp(low)
-    while high - low > 1e-6:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if method.epsilon(event, math.exp(middle)) > epsilon else (low, middle)
-    return math.exp(high)
 
 
 def _json_number(value: float) -> float | str:
@@ -351,7 +405,8 @@ def _assumptions(event: Event) -> list[str]:
             )
             found.append(f"sampling: {batch}, kept secret; adjacency {part.adjacency}")
             if part.scheme == "poisson" and part.adjacency is Adjacency.REPLACE_ONE:
-                found.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity")
+                found.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity, "
+                             "so that leaving it out costs no more than replacing it")
         if type(part) in _ASSUMPTIONS:
             found.append(_ASSUMPTIONS[type(part)])
         nested = getattr(part, "event", None)

@@ -59,26 +59,28 @@ def _log_ratio(value: float, target: float) -> float:
 
 
 def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tuple[float, float]:
-    """log noise (too little, enough), by steps that grow."""
-    step = math.log(2)
-    if excess(start) > 0:
-        low, high = start, start + step
-        while excess(high) > 0:
-            step *= 2
-            low, high = high, high + step
-            if high > math.log(_LARGEST):
-                raise InvalidValue(
-                    f"(epsilon, delta)={budget}: must be reachable with noise below {_LARGEST:g}. Check that "
-                    "make_event loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale)."
-                )
-        return low, high
-    low, high = start - step, start
-    while excess(low) <= 0:
-        step *= 2
-        low, high = low - step, low
-        if low < math.log(_SMALLEST):
-            raise InvalidValue(
-                f"(epsilon, delta)={budget}: is kept even with noise {_SMALLEST:g}. Check that make_event uses its "
-                "argument and loses less with more noise."
-            )
-    return low, high
+    """log noise (too little, enough); epsilon falls about like 1/noise, and steps grow while that does not suffice."""
+    first = excess(start)
+    up = first > 0
+    point, value, step = start, first, math.log(2)
+    while True:
+        guess = 1.02 * abs(value) if math.isfinite(value) else step
+        other = point + (1 if up else -1) * min(max(guess, 1e-3), step)
+        if not math.log(_SMALLEST) < other < math.log(_LARGEST):
+            raise _unreachable(up, budget)
+        value = excess(other)
+        if (value > 0) != up:
+            return (point, other) if up else (other, point)
+        point, step = other, 2 * step
+
+
+def _unreachable(up: bool, budget: tuple[Any, ...]) -> InvalidValue:
+    if up:
+        return InvalidValue(
+            f"(epsilon, delta)={budget}: must be reachable with noise below {_LARGEST:g}. Check that "
+            "make_event loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale)."
+        )
+    return InvalidValue(
+        f"(epsilon, delta)={budget}: is kept even with noise {_SMALLEST:g}. Check that make_event uses its "
+        "argument and loses less with more noise."
+    )

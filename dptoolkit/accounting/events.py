@@ -40,7 +40,7 @@ class Event:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; ``from_dict`` reads it back."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return {"event": type(self).__name__} | {k: _encode(v) for k, v in fields.items()}
+        return {"type": type(self).__name__} | {k: _encode(v) for k, v in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -312,12 +312,12 @@ def _adjacencies(event: Event, found: set[Adjacency]) -> None:
 
 def from_dict(record: Mapping[str, Any]) -> Event:
     """The event that ``to_dict`` described."""
-    name = record.get("event") if isinstance(record, Mapping) else None
+    name = record.get("type") if isinstance(record, Mapping) else None
     if name not in EVENTS:
         raise UnsupportedEvent(
-            f"event={name!r}: must be one of {', '.join(EVENTS)}. The record was not written by to_dict()."
+            f"type={name!r}: must be one of {', '.join(EVENTS)}. The record was not written by to_dict()."
         )
-    fields = {key: _decode(value) for key, value in record.items() if key != "event"}
+    fields = {key: _decode(value) for key, value in record.items() if key != "type"}
     cls = EVENTS[name]
     try:
         return cls(*fields["events"]) if cls is Composed else cls(**fields)
@@ -338,7 +338,7 @@ def _encode(value: Any) -> Any:
 
 def _decode(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return from_dict(value) if "event" in value else rounds.from_dict(value)
+        return from_dict(value) if value.get("type") in EVENTS else rounds.from_dict(value)
     if isinstance(value, list):
         return [_decode(v) for v in value]
     return math.inf if value == "inf" else value

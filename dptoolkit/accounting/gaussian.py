@@ -58,9 +58,10 @@ def _delta_nonnegative(mu: float, eps: Array) -> Array:
         x = eps / mu - mu / 2
         density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         # exp(eps) Phi(-x-mu) = density * mills(x+mu): one factor carries the tail, none overflows.
-        tail = density * _mills_drop(np.maximum(x, 0.0), mu)
+        tail = density * _mills_drop(np.maximum(x, -_TINY_MU), mu)
         near = ndtr(-x) - density * _mills(x + mu)
-    out = np.where(x > 0, tail, near)
+    # For a tiny mu, x >= -mu/2 is as good as positive, and ndtr - ... would cancel.
+    out = np.where(x > (0.0 if mu >= _TINY_MU else -1.0), tail, near)
     return np.clip(np.where(np.isposinf(eps), 0.0, out), 0.0, 1.0)
 
 
@@ -69,7 +70,7 @@ def _mills(x: Array) -> Array:
 
 
 def _mills_drop(x: Array, mu: float) -> Array:
-    """mills(x) - mills(x + mu) for x >= 0; by Taylor where the difference would cancel."""
+    """mills(x) - mills(x + mu) for x >= -_TINY_MU; by Taylor where the difference would cancel."""
     first = _mills(x)
     if mu >= _TINY_MU:
         return first - _mills(x + mu)

@@ -11,7 +11,7 @@ from typing import Any
 from dptoolkit._validate import delta_value, positive, whole
 from dptoolkit.accounting.account import Guarantee, account
 from dptoolkit.accounting.events import Composed, Event, Repeated, as_event, from_dict
-from dptoolkit.accounting.report import number, table
+from dptoolkit.accounting.report import at_most, number, table
 from dptoolkit.errors import BudgetExceeded, InvalidValue
 
 _FORMAT = "dptoolkit-ledger-1"
@@ -141,5 +141,5 @@ class Ledger:
         if self._budget is not None:
             epsilon, delta = self._budget
             spent = self.guarantee().epsilon(delta)
-            head = f"Ledger: spent epsilon {number(spent)} of {number(epsilon)} at delta {delta:g}"
+            head = f"Ledger: spent epsilon {at_most(spent)} of {number(epsilon)} at delta {delta:g}"
         return head + "\n\n" + table(["label", "event", "count"], rows or [["-", "nothing spent", "0"]])

@@ -16,6 +16,7 @@ which is looser and still sound.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,8 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit.accounting import gaussian as gaussian_profile
 from dptoolkit.accounting import profiles, sampling, selection
-from dptoolkit.accounting._numeric import Array, expand, log_sum_exp, zoom_minimum
+from dptoolkit.accounting._numeric import Array, log_sum_exp, zoom_minimum
 from dptoolkit.accounting.events import (
     POISSON,
     ApproxDp,
@@ -47,12 +49,13 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
 MAX_POINTS = 2**22
-# Grid step over the root mean square loss of a step: adds about 2e-4 to the variance, 1e-4 to epsilon.
-_RESOLUTION = 0.03
-# The lower bound's rounding error grows with the step, the upper bound's with its square.
-_LOWER_REFINEMENT = 8
-# log of the mass that may lie outside the window under the tilted law.
-_LOG_OUTSIDE = 36.0
+# What the grid may add to epsilon, relative to it (or to the spread of the loss, if that is more): it grows with the
+# square of the step for the upper bound, with the step for the lower one.
+_TOLERANCE = 1e-4
+_LOWER_TOLERANCE = 1e-3
+# -log of the mass that may lie outside the window under the tilted law; twice that for the lower bound, where such mass
+# does not just add but must be given back.
+_LOG_OUTSIDE = 18.0
 # Share of delta that the lower bound gives to Hoeffding's inequality.
 _HOEFFDING_SHARE = 1e-3
 
@@ -66,7 +69,12 @@ class Bracket(NamedTuple):
 
 def epsilon(event: Event, delta: float) -> float:
     """The sound upper bound on epsilon at ``delta``."""
-    return max(_Composition(tree, delta).epsilon(delta) for tree in _directions(event, dominating))
+    found = 0.0
+    for tree in _directions(event, dominating):
+        # Backwards the loss of a subsampled step is at most -log(1 - rate): often no need to look.
+        if _largest_loss(tree, delta) > found:
+            found = max(found, _epsilon_of_tree(tree, delta))
+    return found
 
 
 def delta(event: Event, epsilon: float) -> float:
@@ -76,9 +84,7 @@ def delta(event: Event, epsilon: float) -> float:
 
 def lower_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta``: some neighbours attain it, so no analysis can prove less."""
-    if delta == 0:
-        return 0.0
-    return max(_Composition(tree, delta, lower=True).epsilon(delta) for tree in _directions(event, attained))
+    return max(_epsilon_of_tree(tree, delta, lower=True) for tree in _directions(event, attained))
 
 
 def bracket(event: Event, delta: float) -> Bracket:
@@ -86,13 +92,34 @@ def bracket(event: Event, delta: float) -> Bracket:
     return Bracket(lower_epsilon(event, delta), epsilon(event, delta))
 
 
+def _largest_loss(tree: tuple[_Node, ...], delta: float) -> float:
+    """A loss that the sum exceeds with less than delta, by adding the largest ones; infinite if there is none."""
+    if any(n.pair is None for n in tree) or delta == 0:
+        return math.inf
+    tail = delta * 1e-6 / max(_steps(tree), 1.0)
+    pairs = [(n.count, n.pair) for n in tree if n.pair is not None]
+    if math.fsum(count * (pair.infinite_mass + tail) for count, pair in pairs) > delta:
+        return math.inf
+    return math.fsum(count * _reach(pair.above, pair.infinite_mass, tail) for count, pair in pairs)
+
+
+def _epsilon_of_tree(tree: tuple[_Node, ...], delta: float, *, lower: bool = False) -> float:
+    if not tree:
+        return 0.0
+    if delta == 0:
+        return 0.0 if lower else math.inf
+    return _Composition(tree, _AtDelta(delta), delta, lower=lower).epsilon(delta)
+
+
 def _delta_of_tree(tree: tuple[_Node, ...], epsilon: float) -> float:
     """delta at epsilon; the grid's cut-off depends on delta, so a first pass finds its size."""
+    if not tree or math.isinf(epsilon):
+        return 0.0
     guess = 1e-10
     while True:
-        value = _Composition(tree, guess).delta(epsilon)
+        value = _Composition(tree, _AtEpsilon(epsilon), guess).delta(epsilon)
         if value >= guess or guess < 1e-290:
-            return min(value, 1.0)
+            return value
         guess = max(value * 1e-3, 1e-300)
 
 
@@ -140,15 +167,28 @@ def _explicit(event: Event) -> Pair:
 
 
 def _sampled(event: Subsampled, pair_of: Callable[[Event], Pair], *, sound: bool) -> Pair:
-    base = as_single(event)
-    replace = event.adjacency is Adjacency.REPLACE_ONE
-    if isinstance(base, Gaussian) and event.scheme == POISSON and replace and 0 < event.rate < 1:
-        mu = _inverse(base.noise_multiplier)
-        return _finite(mu, lambda m: sampling.poisson_replace_one_gaussian(m, event.rate))
-    if replace and sound:
-        return sampling.replace_one(pair_of(base), event.rate)
+    base, rate = as_single(event), event.rate
+    if event.scheme == POISSON and event.adjacency is Adjacency.REPLACE_ONE and 0 < rate < 1:
+        if isinstance(base, Gaussian):
+            mu = _inverse(base.noise_multiplier)
+            return _finite(mu, lambda m: sampling.poisson_replace_one_gaussian(m, rate), infinite_mass=rate)
+        base = base if sound else _to_the_centre(base)
+    if sound and event.adjacency is Adjacency.REPLACE_ONE:
+        return sampling.replace_one(pair_of(base), rate)
     # Without replacement, all other records equal to the new one: only the old record's presence is seen.
-    return sampling.poisson_zero_out(pair_of(base), event.rate)
+    return sampling.poisson_zero_out(pair_of(base), rate)
+
+
+def _to_the_centre(event: Event) -> Event:
+    """A replacement by a record that contributes 0, the centre of the ball: half the sensitivity."""
+    if isinstance(event, Laplace):
+        return Laplace(2 * event.noise_multiplier)
+    if isinstance(event, TwoSidedGeometric):
+        half = event.sensitivity // 2
+        return TwoSidedGeometric(event.epsilon * half / event.sensitivity, max(half, 1))
+    if isinstance(event, (ExponentialMechanism, NoisyMax)):
+        return dataclasses.replace(event, epsilon=event.epsilon / 2)
+    return event
 
 
 def as_single(event: Subsampled) -> Event:
@@ -168,19 +208,17 @@ def as_single(event: Subsampled) -> Event:
 
 
 def _merge(gaussians: list[tuple[Gaussian, int]]) -> Gaussian:
-    if any(e.noise_multiplier == 0 for e, _ in gaussians):
-        return Gaussian(0.0)
-    total = math.fsum(c / e.noise_multiplier**2 for e, c in gaussians)
-    return Gaussian(math.inf if total == 0 else 1 / math.sqrt(total))
+    mu = gaussian_profile.compose([(_inverse(e.noise_multiplier), c) for e, c in gaussians])
+    return Gaussian(_inverse(mu))
 
 
 def _inverse(noise: float) -> float:
     return math.inf if noise == 0 else 1 / noise
 
 
-def _finite(parameter: float, make: Callable[[float], Pair]) -> Pair:
+def _finite(parameter: float, make: Callable[[float], Pair], infinite_mass: float = 1.0) -> Pair:
     if math.isinf(parameter):
-        return profiles.non_private()
+        return profiles.non_private(infinite_mass)
     return make(parameter) if parameter > 0 else profiles.discrete(np.zeros(1), np.ones(1))
 
 
@@ -199,6 +237,11 @@ class _Node:
     def swapped(self) -> _Node:
         pair = None if self.pair is None else self.pair.swapped()
         return _Node(self.count, pair, self.runs, tuple(n.swapped() for n in self.inner))
+
+    @property
+    def releases(self) -> bool:
+        """Whether the outputs differ at all: a total variation of 0 is no release."""
+        return bool(self.inner) if self.pair is None else float(self.pair.above(np.zeros(1))[0]) > 0
 
     @property
     def symmetric(self) -> bool:
@@ -225,7 +268,7 @@ def _tree(event: Event, pair_of: Callable[[Event], Pair]) -> tuple[_Node, ...]:
             nodes.append(_Node(count, pair_of(part)))
     if gaussians:
         nodes.append(_Node(1, pair_of(_merge(gaussians))))
-    return tuple(nodes)
+    return tuple(n for n in nodes if n.releases)
 
 
 # --- one pair on the grid -------------------------------------------------------------------------
@@ -233,59 +276,41 @@ def _tree(event: Event, pair_of: Callable[[Event], Pair]) -> tuple[_Node, ...]:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Mass ``p`` on the losses step * (first + i), the rest of the mass at infinity."""
+    """Mass exp(log_p) on the losses step * (first + i), the rest of the mass at infinity."""
 
     first: int
-    p: Array
+    losses: Array
+    log_p: Array
     infinite: float
-    step: float
     coarse: tuple[Array, Array] = field(repr=False)
 
-    @property
-    def losses(self) -> Array:
-        return self.step * (self.first + np.arange(len(self.p), dtype=float))
-
     def log_mgf(self, tilt: float) -> float:
-        with np.errstate(divide="ignore"):
-            return float(log_sum_exp(np.log(self.p) + tilt * self.losses))
+        return float(log_sum_exp(self.log_p + tilt * self.losses))
 
     def rough_log_mgf(self, tilts: Array) -> Array:
-        """log_mgf at many tilts from at most 256 bins: for choosing a tilt, never for a bound."""
+        """log_mgf at many tilts from at most 128 bins: for choosing a tilt, never for a bound."""
         losses, log_p = self.coarse
         return log_sum_exp(log_p[None, :] + tilts[:, None] * losses[None, :], axis=1)
-
-    def moments(self) -> tuple[float, float]:
-        mean = float(self.p @ self.losses)
-        return mean, float(self.p @ (self.losses - mean) ** 2)
 
 
 def _make_leaf(first: int, p: Array, infinite: float, step: float) -> _Leaf:
     p = np.maximum(p, 0.0)
-    bins = max(1, -(-len(p) // 256))
-    edges = np.arange(0, len(p), bins)
-    mass = np.add.reduceat(p, edges)
-    weighted = np.add.reduceat(p * (first + np.arange(len(p))), edges)
+    losses = step * (first + np.arange(len(p), dtype=float))
+    edges = np.arange(0, len(p), max(1, -(-len(p) // 128)))
+    mass, weighted = np.add.reduceat(p, edges), np.add.reduceat(p * losses, edges)
     with np.errstate(divide="ignore", invalid="ignore"):
-        losses = step * np.where(mass > 0, weighted / mass, first + edges)
-        coarse = (losses, np.log(mass))
-    return _Leaf(first, p, infinite, step, coarse)
+        coarse = (np.where(mass > 0, weighted / mass, losses[edges]), np.log(mass))
+        return _Leaf(first, losses, np.log(p), infinite, coarse)
+
+
+# Losses at which the reach of a grid is sought; a pair that needs more than the last has infinite epsilon here.
+_REACHES = np.geomspace(1e-12, 1e9, 500)
 
 
 def _reach(curve: Callable[[Array], Array], floor: float, tail: float) -> float:
     """A loss beyond which the divergence is at most floor + tail."""
-
-    def excess(x: float) -> float:
-        return float(curve(np.asarray(x))) - floor - tail
-
-    if excess(0.0) <= 0:
-        return 0.0
-    high = expand(excess, 1e-6, 2.0, 1e9)
-    assert high is not None
-    low = high / 2 if high > 1e-6 else 0.0
-    for _ in range(6):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return high
+    beyond = np.flatnonzero(curve(_REACHES) <= floor + tail)
+    return float(_REACHES[beyond[0] if len(beyond) else -1])
 
 
 @dataclass(frozen=True)
@@ -298,7 +323,7 @@ class _Span:
 
 
 def _span(pair: Pair, tail: float) -> _Span:
-    at_infinity = float(pair.below(np.asarray(1e9)))
+    at_infinity = float(pair.below(_REACHES[-1:])[0])
     return _Span(pair, _reach(pair.above, pair.infinite_mass, tail), _reach(pair.below, at_infinity, tail))
 
 
@@ -311,7 +336,8 @@ def _connect_the_dots(span: _Span, step: float) -> _Leaf:
     high, low = max(1, math.ceil(span.above / step)), max(1, math.ceil(span.below / step))
     up = span.pair.above(step * np.arange(high + 1, dtype=float))
     down = span.pair.below(step * np.arange(low + 1, dtype=float))
-    wide, narrow = math.expm1(step), -math.expm1(-step)
+    # Beyond e^700 the first is as good as infinite; nothing is divided by more.
+    wide, narrow = math.expm1(min(step, 700.0)), -math.expm1(-step)
     rises, falls = np.diff(up, append=up[-1]), np.diff(down, append=down[-1])
     p = np.empty(low + 1 + high)
     p[low + 1 :] = rises[1:] / wide - rises[:-1] / narrow
@@ -334,25 +360,34 @@ def _rounded(span: _Span, step: float) -> _Leaf:
     p[-1] += max(float(t.p_above[-1]) - span.pair.infinite_mass, 0.0)
     p = np.maximum(p, 0.0)
     mean = float(p @ (step * np.arange(-low, high + 1)))
-    share = (mean - _mean_loss(span, step)) / (step * max(float(p.sum()), 1e-300))
+    share = (mean - _mean_loss(span)) / (step * max(float(p.sum()), 1e-300))
     p = np.pad(p, 1)
     moved = np.roll(p, -1 if share > 0 else 1) * min(abs(share), 1.0)
     return _make_leaf(-low - 1, p * (1 - min(abs(share), 1.0)) + moved, span.pair.infinite_mass, step)
 
 
-def _mean_loss(span: _Span, step: float) -> float:
-    """E_P[L; L finite] = int_0^inf H_{e^x}(P||Q) - infinite mass + e^-x H_{e^x}(Q||P) dx, by Gauss on grid cells."""
-    nodes, weights = np.polynomial.legendre.leggauss(3)
-
-    def integral(curve: Callable[[Array], Array], reach: float) -> float:
-        cells = max(1, min(math.ceil(reach / step), 20_000))
-        width = math.ceil(reach / step) * step / cells if reach > 0 else 0.0
-        x = (np.arange(cells)[:, None] + 0.5 * (nodes + 1)) * width
-        return float(np.sum(curve(x) * weights) * width / 2)
-
+def _mean_loss(span: _Span) -> float:
+    """E_P[L; L finite] = int_0^inf H_{e^x}(P||Q) - infinite mass + e^-x H_{e^x}(Q||P) dx, from below."""
     pair = span.pair
-    finite = integral(lambda x: pair.above(x) - pair.infinite_mass, span.above)
-    return finite + integral(lambda x: np.exp(-x) * pair.below(x), span.below)
+    if pair.mean is not None:
+        return pair.mean
+
+    def total(nodes: int) -> float:
+        above = _integral(lambda x: pair.above(x) - pair.infinite_mass, span.above, nodes)
+        return above + _integral(lambda x: np.exp(-x) * pair.below(x), span.below, nodes)
+
+    # The difference of two rules is more than the error of the better one, also where the curve has a corner.
+    fine = total(8)
+    return fine - abs(fine - total(4))
+
+
+def _integral(curve: Callable[[Array], Array], reach: float, nodes: int) -> float:
+    """Gauss's rule on cells that grow with the loss: the curve may bend at 1e-9 and reach to 10."""
+    edges = np.concatenate([[0.0], reach * np.geomspace(1e-15, 1.0, 700)])
+    points, weights = np.polynomial.legendre.leggauss(nodes)
+    widths = np.diff(edges)
+    x = edges[:-1, None] + widths[:, None] * 0.5 * (points + 1)
+    return float(np.sum(curve(x) * (0.5 * widths[:, None] * weights)))
 
 
 # --- the composition ------------------------------------------------------------------------------
@@ -391,12 +426,26 @@ class _Grid:
         total = np.sum([g.rough_log_mgf(tilts) for g in self.inner], axis=0)
         return self.count * np.asarray(self.runs.log_pgf(total))
 
+    def moments(self) -> tuple[float, float]:
+        """Rough mean and variance of the loss; the variance of a number of rounds is taken as a geometric one's."""
+        if self.leaf is not None:
+            losses, log_p = self.leaf.coarse
+            p = np.exp(log_p)
+            mean = float(p @ losses)
+            variance = float(p @ (losses - mean) ** 2)
+        else:
+            assert self.runs is not None
+            rounds = self.runs.mean
+            means, variances = zip(*(g.moments() for g in self.inner), strict=True)
+            mean = rounds * sum(means)
+            variance = rounds * sum(variances) + rounds * (1 + rounds) * sum(means) ** 2
+        return self.count * mean, self.count * variance
+
     def transform(self, tilt: float, size: int) -> _Complex:
         """The characteristic function of the tilted, normalised loss."""
         if self.leaf is not None:
             leaf = self.leaf
-            with np.errstate(divide="ignore"):
-                weights = np.exp(np.log(leaf.p) + tilt * leaf.losses - leaf.log_mgf(tilt))
+            weights = np.exp(leaf.log_p + tilt * leaf.losses - leaf.log_mgf(tilt))
             places = (leaf.first + np.arange(len(weights))) % size
             one: _Complex = np.fft.rfft(np.bincount(places, weights, minlength=size))
         else:
@@ -410,9 +459,13 @@ class _Grid:
 
 
 def _power(base: _Complex, count: int) -> _Complex:
-    with np.errstate(divide="ignore", under="ignore"):
-        size = np.exp(count * np.log(np.abs(base)))
-    return np.asarray(size * np.exp(1j * (count * np.angle(base))))
+    with np.errstate(divide="ignore"):
+        log_size = count * np.log(np.abs(base))
+    # Few frequencies survive many steps: the others are far below the round-off that is accounted for.
+    alive = log_size > -200
+    power = np.zeros_like(base)
+    power[alive] = np.exp(log_size[alive] + 1j * (count * np.angle(base[alive])))
+    return power
 
 
 def _steps(nodes: tuple[_Node, ...]) -> float:
@@ -422,118 +475,92 @@ def _steps(nodes: tuple[_Node, ...]) -> float:
     )
 
 
-class _Composition:
-    """A tree on a grid fit for answers at about one delta."""
+@dataclass(frozen=True)
+class _AtDelta:
+    """The question for epsilon at a delta: Chernoff's bound on epsilon is to be smallest."""
 
-    def __init__(self, nodes: tuple[_Node, ...], delta: float, *, lower: bool = False) -> None:
-        self.lower = lower
+    delta: float
+
+    @property
+    def hopeless(self) -> float:
+        """The mass at infinite loss from which on the answer is trivial."""
+        return self.delta
+
+    def exponent(self, log_mgf: Array, tilt: Array) -> Array:
+        return (log_mgf - math.log(self.delta)) / tilt
+
+    def epsilon(self, smallest_exponent: float) -> float:
+        return smallest_exponent
+
+
+@dataclass(frozen=True)
+class _AtEpsilon:
+    """The question for delta at an epsilon: Chernoff's bound on log delta is to be smallest."""
+
+    target: float
+    hopeless = 1.0
+
+    def exponent(self, log_mgf: Array, tilt: Array) -> Array:
+        return log_mgf - tilt * self.target
+
+    def epsilon(self, smallest_exponent: float) -> float:
+        return self.target
+
+
+class _View(NamedTuple):
+    """Where the answer lies: the tilt for it, and the size that errors are measured against."""
+
+    tilt: float
+    size: float
+
+
+class _Window(NamedTuple):
+    """Losses that a grid must hold, and -log of a bound on the tilted mass above them."""
+
+    low: float
+    high: float
+    log_outside: float
+
+
+class _Sum:
+    """The sum of all losses, with every loss on a grid of one step."""
+
+    def __init__(self, nodes: tuple[_Node, ...], step: float, leaf_of: Callable[[Pair, float], _Leaf]) -> None:
+        self.step = step
         self.steps = _steps(nodes)
-        self._discretise = _rounded if lower else _connect_the_dots
-        tail = max(delta, 1e-300) * 1e-6 / max(self.steps, 1.0)
-        self._spans = {id(n.pair): _span(n.pair, tail) for n in _leaves(nodes) if n.pair is not None}
-        self._nodes = nodes
-        self.step = self._choose_step()
-        self._build()
-
-    def _build(self) -> None:
-        self.grids = tuple(self._grid(n, self.step) for n in self._nodes)
+        self.grids = tuple(_grid(n, step, leaf_of) for n in nodes)
         self.infinite = -math.expm1(math.fsum(g.log_finite() for g in self.grids))
+        self.spread = math.sqrt(math.fsum(g.moments()[1] for g in self.grids)) or step
 
-    def _grid(self, node: _Node, step: float) -> _Grid:
-        leaf = None if node.pair is None else self._discretise(self._spans[id(node.pair)], step)
-        return _Grid(node.count, leaf, node.runs, tuple(self._grid(n, step) for n in node.inner))
+    def log_mgf(self, tilt: float) -> float:
+        return math.fsum(g.log_mgf(tilt) for g in self.grids)
 
-    def _choose_step(self) -> float:
-        """The largest step that adds little to the variance of the sum, on which the main atom lies."""
-        reach = max((max(s.above, s.below) for s in self._spans.values()), default=0.0)
-        if reach == 0 or self.steps == 0:
-            return 1.0
-        weights = _weights(self._nodes)
-        step = reach / 256
-        while True:
-            variance = math.fsum(
-                count * _connect_the_dots(self._spans[key], step).moments()[1] for key, count in weights.items()
-            )
-            wanted = _RESOLUTION * math.sqrt(variance / self.steps)
-            if step <= 1.2 * wanted or step < reach * 4 / MAX_POINTS:
-                break
-            step = max(wanted, step / 8)
-        if self.lower:
-            step = max(step / _LOWER_REFINEMENT, reach * 4 / MAX_POINTS)
-        atoms = [s.pair.atom for s in self._spans.values() if s.pair.atom > 0]
-        return max(atoms) / math.ceil(max(atoms) / step) if atoms else step
+    def rough_log_mgf(self, tilts: Array) -> Array:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(np.sum([g.rough_log_mgf(tilts) for g in self.grids], axis=0))
 
-    # -- answers
-
-    def delta(self, epsilon: float) -> float:
-        """The bound on delta at epsilon."""
-        if self.infinite >= 1:
-            return 1.0
-        tilt = self._tilt(lambda k, t: k - t * epsilon)
-        tail = self._tail(tilt)
-        return min(max(self.infinite + tail.delta_at(epsilon), 0.0), 1.0)
-
-    def epsilon(self, delta: float) -> float:
-        """The bound on epsilon at delta."""
-        if not self.grids or self.steps == 0:
-            return 0.0
-        slack = delta - self.infinite
-        shift = 0.0
-        if self.lower:
-            slack, shift = delta * (1 + _HOEFFDING_SHARE) - self.infinite, self._hoeffding(delta)
-        if slack <= 0:
-            return math.inf
-        tilt = self._tilt(lambda k, t: (k - math.log(slack)) / t)
-        for _ in range(12):
-            found = self._tail(tilt).epsilon_at(slack)
-            if found is not None:
-                return max(found - shift, 0.0)
-            tilt *= 0.5  # the answer lies below the window: centre it lower
-        return 0.0 if self.lower else max(self._tail(0.0).first_loss, 0.0)
-
-    def _hoeffding(self, delta: float) -> float:
-        """How much less than its rounded version the true loss may be, but for probability share * delta."""
-        log_inverse = math.log(2 / (_HOEFFDING_SHARE * delta))
-        most = _most_steps(self._nodes, log_inverse)
-        return 2 * self.step * math.sqrt(most * log_inverse / 2)
-
-    def _tilt(self, objective: Callable[[Array, Array], Array]) -> float:
+    def look_at(self, question: _AtDelta | _AtEpsilon, reach: float) -> _View:
         """The tilt that minimises a Chernoff exponent; any tilt is sound, a good one keeps the digits."""
-        scale = max(math.sqrt(max(self._variance(), 0.0)), self.step)
 
         def value(log_tilts: Array) -> Array:
             tilts = np.exp(log_tilts)
-            with np.errstate(invalid="ignore", over="ignore"):
-                rough = np.sum([g.rough_log_mgf(tilts) for g in self.grids], axis=0)
-                return np.asarray(objective(rough, tilts))
+            return question.exponent(self.rough_log_mgf(tilts), tilts)
 
-        best, _ = zoom_minimum(value, math.log(1e-3 / scale), math.log(300 / scale), points=41, zooms=3)
+        low, high = math.log(1e-3 / max(self.spread, reach)), math.log(300 / self.spread)
+        best, exponent = zoom_minimum(value, low, high, points=33, zooms=3)
         tilt = math.exp(best)
-        while math.isinf(self._log_mgf(tilt)):
+        while self.log_mgf(tilt) == math.inf:
             tilt *= 0.9
-        return tilt
+        return _View(tilt, max(question.epsilon(exponent), self.spread))
 
-    def _variance(self) -> float:
-        """A rough variance of the sum, by differences of the log moment generating function."""
-        spread = max(max(s.above, s.below) for s in self._spans.values())
-        t = 1e-2 / max(spread * math.sqrt(max(self.steps, 1.0)), self.step)
-        k = np.sum([g.rough_log_mgf(np.array([-t, 0.0, t])) for g in self.grids], axis=0)
-        return float(k[0] - 2 * k[1] + k[2]) / (t * t) if np.all(np.isfinite(k)) else spread**2
-
-    def _log_mgf(self, tilt: float) -> float:
-        return math.fsum(g.log_mgf(tilt) for g in self.grids)
-
-    def _tail(self, tilt: float) -> _Tail:
-        """The law of the sum near the point that the tilt looks at."""
-        while True:
-            base = self._log_mgf(tilt)
-            low, high = self._window(tilt, base)
-            size = _fft_size(math.ceil((high - low) / self.step) + 2)
-            if size <= MAX_POINTS:
-                break
-            self.step *= 1.01 * size / MAX_POINTS
-            self._build()
-        first = math.floor(low / self.step)
+    def tail(self, tilt: float, *, lower: bool) -> _Tail | None:
+        """The law of the sum near the point that the tilt looks at; None if the grid would be too large."""
+        base = self.log_mgf(tilt)
+        window = self._window(tilt, base, lower=lower)
+        points = (window.high - window.low) / self.step + 2
+        if points > MAX_POINTS:
+            return None
+        size, first = _fft_size(math.ceil(points)), math.floor(window.low / self.step)
         transform = np.ones(size // 2 + 1, dtype=complex)
         for g in self.grids:
             transform *= g.transform(tilt, size)
@@ -541,97 +568,206 @@ class _Composition:
         # Each of the steps multiplies by a transform that carries a few units of round-off.
         noise = 2.0**-52 * 4 * math.log2(size) * (self.steps + 4)
         floor = noise * float(np.mean(np.abs(transform)))
-        return _Tail(self.step, first, mass, tilt, base, floor, math.exp(-_LOG_OUTSIDE), self.lower)
+        return _Tail(self.step, first, mass, tilt, base, floor, math.exp(-window.log_outside), lower)
 
-    def _window(self, tilt: float, base: float) -> tuple[float, float]:
-        """Losses outside of which the tilted law has mass at most exp(-_LOG_OUTSIDE) on each side."""
-        width = self.step + math.sqrt(max(self._tilted_variance(tilt), 0.0))
-        high, low = math.inf, -math.inf
-        for factor in (0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.5, 12.0, 20.0):
-            t = factor / width
-            high = min(high, (self._log_mgf(tilt + t) - base + _LOG_OUTSIDE) / t)
-            low = max(low, -(self._log_mgf(tilt - t) - base + _LOG_OUTSIDE) / t)
-        return low, high
+    def _window(self, tilt: float, base: float, *, lower: bool) -> _Window:
+        """Where the tilted law has its mass, by Chernoff.
 
-    def _tilted_variance(self, tilt: float) -> float:
-        t = 0.05 * tilt + 1e-3 / math.sqrt(max(self._variance(), self.step**2))
+        A unit of tilted mass at distance d above the answer weighs exp(-tilt d) of one at the answer, so mass below the
+        window, which lands at its upper end, may be more than mass above it, which lands at the lower one.
+        """
+        centre, spread = self._tilted_moments(tilt)
+        width = self.step + spread
+        # Best for a normal law is about 6 to 8, for an exponential tail just below 1.
+        factors = [8.0, 5.0, 2.5, 0.9]
+        outside = 2 * _LOG_OUTSIDE if lower else _LOG_OUTSIDE
+        high = min(self._end(tilt, base, f / width, outside) for f in factors)
+        while math.isinf(high):
+            factors.append(factors[-1] / 4)
+            high = self._end(tilt, base, factors[-1] / width, outside)
+        below = outside if lower else max(outside - tilt * (high - centre), 0.5 * outside)
+        low = max(-self._end(tilt, base, -f / width, below) for f in factors)
+        return _Window(low, high, outside)
+
+    def _end(self, tilt: float, base: float, t: float, log_outside: float) -> float:
+        """A point beyond which, in the direction of t, the tilted law has mass at most exp(-log_outside)."""
+        return (self.log_mgf(tilt + t) - base + log_outside) / abs(t)
+
+    def _tilted_moments(self, tilt: float) -> tuple[float, float]:
+        """Rough mean and standard deviation of the tilted law."""
+        t = 0.05 * tilt + 1e-3 / self.spread
         for _ in range(60):
-            k = np.sum([g.rough_log_mgf(np.array([tilt - t, tilt, tilt + t])) for g in self.grids], axis=0)
+            k = self.rough_log_mgf(np.array([tilt - t, tilt, tilt + t]))
             if np.all(np.isfinite(k)):
-                return float(k[0] - 2 * k[1] + k[2]) / (t * t)
+                break
             t /= 2
-        return self._variance()
+        return float(k[2] - k[0]) / (2 * t), math.sqrt(max(float(k[0] - 2 * k[1] + k[2]), 0.0)) / t
+
+
+def _error(coarse: _Sum, fine: _Sum, tilt: float) -> float:
+    """How much the fine grid adds to epsilon: the error is of second order in the step."""
+    steep = max(tilt, 1 / fine.spread)
+    t = steep if math.isfinite(fine.log_mgf(steep)) else tilt
+    return (coarse.log_mgf(t) - fine.log_mgf(t)) / (3 * t)
+
+
+def _grid(node: _Node, step: float, leaf_of: Callable[[Pair, float], _Leaf]) -> _Grid:
+    leaf = None if node.pair is None else leaf_of(node.pair, step)
+    return _Grid(node.count, leaf, node.runs, tuple(_grid(n, step, leaf_of) for n in node.inner))
+
+
+class _Composition:
+    """A tree and one question about it, on the coarsest grid that answers it well."""
+
+    def __init__(
+        self, nodes: tuple[_Node, ...], question: _AtDelta | _AtEpsilon, delta: float, *, lower: bool = False
+    ) -> None:
+        self._nodes, self._question, self._lower = nodes, question, lower
+        tail = delta * 1e-6 / max(_steps(nodes), 1.0)
+        self._spans = {id(n.pair): _span(n.pair, tail) for n in _leaves(nodes) if n.pair is not None}
+        self._reach = max(max(s.above, s.below) for s in self._spans.values())
+        self._sum, self._view = self._fine_enough()
+        if lower:
+            step = min(self._sum.step, _LOWER_TOLERANCE * self._view.size / self._hoeffding(1.0, delta))
+            self._sum = self._at(self._aligned(max(step, self._smallest_step)), _rounded)
+
+    @property
+    def _smallest_step(self) -> float:
+        return self._reach * 4 / MAX_POINTS
+
+    def _at(self, step: float, discretise: Callable[[_Span, float], _Leaf]) -> _Sum:
+        return _Sum(self._nodes, step, lambda pair, h: discretise(self._spans[id(pair)], h))
+
+    def _aligned(self, step: float) -> float:
+        """At most ``step``, and such that the main atom lies on the grid."""
+        atom = max(s.pair.atom for s in self._spans.values())
+        return atom / math.ceil(atom / step) if atom > 0 else step
+
+    def _fine_enough(self) -> tuple[_Sum, _View]:
+        """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
+        coarse = self._at(self._aligned(self._reach / 256), _connect_the_dots)
+        if coarse.infinite >= self._question.hopeless:
+            return coarse, coarse.look_at(self._question, self._reach)
+        while True:
+            fine = self._at(coarse.step / 2, _connect_the_dots)
+            view = fine.look_at(self._question, self._reach)
+            excess = _error(coarse, fine, view.tilt) / (_TOLERANCE * view.size)
+            if excess <= 1 or fine.step <= self._smallest_step:
+                return fine, view
+            shrink = max(0.9 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
+            coarse = fine if shrink > 0.4 else self._at(self._aligned(coarse.step * shrink), _connect_the_dots)
+
+    def _tail(self, tilt: float) -> _Tail:
+        tail = self._sum.tail(tilt, lower=self._lower)
+        while tail is None:
+            self._sum = self._at(self._sum.step * 1.5, _rounded if self._lower else _connect_the_dots)
+            tail = self._sum.tail(tilt, lower=self._lower)
+        return tail
+
+    def delta(self, epsilon: float) -> float:
+        """The bound on delta at epsilon."""
+        if self._sum.infinite >= self._question.hopeless:
+            return 1.0
+        tail = self._tail(self._view.tilt)
+        missed = 0.0
+        if tail.first_loss > epsilon:
+            # Without tilt the mass below the window is known to be small; it counts in full.
+            tail, missed = self._tail(0.0), math.exp(-_LOG_OUTSIDE)
+        return min(self._sum.infinite + tail.delta_at(epsilon) + missed, 1.0)
+
+    def epsilon(self, delta: float) -> float:
+        """The bound on epsilon at delta."""
+        share = _HOEFFDING_SHARE if self._lower else 0.0
+        slack = delta * (1 + share) - self._sum.infinite
+        if slack <= 0:
+            return math.inf
+        # If the answer lies below the window, a smaller tilt centres it lower.
+        for factor in (*(0.5**k for k in range(12)), 0.0):
+            tail = self._tail(self._view.tilt * factor)
+            found = tail.epsilon_at(slack)
+            if found is not None:
+                break
+        else:
+            found = tail.first_loss if not self._lower else 0.0
+        shift = self._hoeffding(self._sum.step, delta) if self._lower else 0.0
+        return max(found - shift, 0.0)
+
+    def _hoeffding(self, step: float, delta: float) -> float:
+        """How much less than its rounded version the true loss may be, but for probability share * delta."""
+        log_inverse = math.log(2 / (_HOEFFDING_SHARE * delta))
+        return 2 * step * math.sqrt(_most_steps(self._nodes, log_inverse) * log_inverse / 2)
 
 
 class _Tail:
-    """Tail sums of a tilted law: delta at any loss of the window, epsilon at any delta in it."""
+    """Tail sums of a tilted law: delta at any loss of the window, epsilon at any delta in it.
+
+    Every sum is kept relative to its own grid point: with l_i the loss and m_j the tilted mass,
+    delta(l_i) = exp(log_norm - tilt l_i) sum_{j>=i} m_j exp(-tilt (l_j - l_i)) (1 - exp(-(l_j - l_i))), so that nothing
+    overflows however wide the window is.
+    """
 
     def __init__(
-        self, step: float, first: int, mass: Array, tilt: float, log_norm: float, floor: float,
-        outside: float, lower: bool,
+        self, step: float, first: int, mass: Array, tilt: float, log_norm: float, floor: float, outside: float,
+        lower: bool,
     ) -> None:
-        self._index = first + np.arange(len(mass))
-        self._step = step
-        centre = step * (first + len(mass) // 2)
-        self._centre = centre
-        x = step * self._index - centre
         mass = np.maximum(mass - floor, 0.0) if lower else np.maximum(mass, 0.0) + floor
-        with np.errstate(over="ignore"):
-            p = mass * np.exp(-tilt * x)
-            q = p * np.exp(-x)
-        end = outside * math.exp(-tilt * float(x[-1]))
-        self._p = np.append(np.cumsum(p[::-1])[::-1], 0.0) + (0.0 if lower else end)
-        self._q = np.append(np.cumsum(q[::-1])[::-1], 0.0)
-        # Mass that wrapped around may have landed anywhere: the lower bound gives it back.
-        self._back = 2 * outside * np.exp(-tilt * x) if lower else np.zeros_like(x)
-        self._log_scale = log_norm - tilt * centre
+        self._losses = step * (first + np.arange(len(mass)))
+        self._step, self._first, self._tilt, self._log_norm = step, first, tilt, log_norm
+        self._p = _discounted(mass, tilt * step)
+        self._q = _discounted(mass, (tilt + 1) * step)
+        if lower:
+            # Mass that wrapped around may have landed anywhere: the lower bound gives it back.
+            self._p -= 2 * outside
+        else:
+            self._p += outside * np.exp(-tilt * (self._losses[-1] - self._losses))
 
     @property
     def first_loss(self) -> float:
-        return float(self._step * self._index[0])
+        return float(self._losses[0])
 
     def delta_at(self, epsilon: float) -> float:
-        i = math.floor(epsilon / self._step) + 1 - int(self._index[0])
-        i = min(max(i, 0), len(self._index))
-        shifted = epsilon - self._centre
-        value = self._p[i] - math.exp(min(shifted, 700.0)) * self._q[i] - self._back[min(i, len(self._back) - 1)]
-        return float(value * math.exp(min(self._log_scale, 700.0))) if value > 0 else 0.0
+        """delta at an epsilon that is not below the window."""
+        i = math.floor(epsilon / self._step) + 1 - self._first
+        if i >= len(self._p):
+            i = len(self._p) - 1
+            epsilon = self._losses[i]
+        i = max(i, 0)
+        value = self._p[i] - math.exp(epsilon - self._losses[i]) * self._q[i]
+        if value <= 0:
+            return 0.0
+        return math.exp(min(self._log_norm - self._tilt * self._losses[i] + math.log(value), 0.0))
 
     def epsilon_at(self, delta: float) -> float | None:
         """The point where delta is reached; None if it lies below the window."""
-        target = math.exp(min(math.log(delta) - self._log_scale, 700.0))
-        x = self._step * self._index - self._centre
-        with np.errstate(over="ignore", invalid="ignore"):
-            at_points = self._p[1:] - np.exp(x) * self._q[1:] - self._back
-        small = np.flatnonzero(~(at_points > target))
+        log_scale = self._log_norm - self._tilt * self._losses
+        with np.errstate(divide="ignore"):
+            log_delta = log_scale + np.log(np.maximum(self._p - self._q, 0.0))
+        small = np.flatnonzero(log_delta <= math.log(delta))
         if len(small) == 0:
             return math.inf
         i = int(small[0])
         if i == 0:
             return None
-        # Between points i-1 and i: p - e^eps q falls from above the target to at most it.
-        room = self._p[i] - self._back[i - 1] - target
+        # Between points i-1 and i delta is exp(log_scale_i) (p_i - exp(epsilon - l_i) q_i).
+        room = self._p[i] - math.exp(min(math.log(delta) - log_scale[i], 700.0))
         if room <= 0 or self._q[i] <= 0:
-            return float(x[i] + self._centre) if not room <= 0 else float(x[i - 1] + self._centre)
-        inside = math.log(room / self._q[i])
-        return float(min(max(inside, x[i - 1]), x[i]) + self._centre)
+            return float(self._losses[i - 1] if room <= 0 else self._losses[i])
+        inside = self._losses[i] + math.log(room / self._q[i])
+        return float(min(max(inside, self._losses[i - 1]), self._losses[i]))
+
+
+def _discounted(mass: Array, decay: float) -> Array:
+    """sum_{j >= i} mass_j exp(-decay (j - i)), by doubling."""
+    total = mass.copy()
+    reach = 1
+    while reach < len(mass) and decay * reach < 745:
+        total[:-reach] += math.exp(-decay * reach) * total[reach:]
+        reach *= 2
+    return total
 
 
 def _leaves(nodes: tuple[_Node, ...]) -> list[_Node]:
     return [leaf for n in nodes for leaf in ([n] if n.pair is not None else _leaves(n.inner))]
-
-
-def _weights(nodes: tuple[_Node, ...], factor: float = 1.0) -> dict[int, float]:
-    """Expected number of applications of each pair, by identity."""
-    found: dict[int, float] = {}
-    for n in nodes:
-        if n.pair is not None:
-            found[id(n.pair)] = found.get(id(n.pair), 0.0) + factor * n.count
-        else:
-            assert n.runs is not None
-            for key, value in _weights(n.inner, factor * n.count * n.runs.mean).items():
-                found[key] = found.get(key, 0.0) + value
-    return found
 
 
 def _most_steps(nodes: tuple[_Node, ...], log_inverse: float) -> float:

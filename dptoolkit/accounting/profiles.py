@@ -37,7 +37,8 @@ class Pair:
 
     ``above(x)`` is H_{exp(x)}(P||Q) and ``below(x)`` is H_{exp(x)}(Q||P), both for x >= 0: keeping the two directions
     apart keeps every value small where it is small, so no digit is lost to 1 - a. ``tails`` is known for explicit
-    pairs only. ``atom`` is a loss value that carries mass, or 0: a grid that contains it is exact there.
+    pairs only. ``atom`` is a loss value that carries mass, or 0: a grid that contains it is exact there. ``mean`` is
+    the mean of the finite part of the loss under P, where it has a formula.
     """
 
     above: Curve
@@ -46,6 +47,7 @@ class Pair:
     infinite_mass: float = 0.0
     atom: float = 0.0
     symmetric: bool = True
+    mean: float | None = None
 
     def swapped(self) -> Pair:
         """The pair (Q, P)."""
@@ -71,7 +73,7 @@ def gaussian(mu: float) -> Pair:
         p, q = mu / 2 - x / mu, -mu / 2 - x / mu
         return Tails(ndtr(p), ndtr(q), ndtr(-p), ndtr(-q))
 
-    return Pair(curve, curve, tails)
+    return Pair(curve, curve, tails, mean=mu * mu / 2)
 
 
 def laplace(epsilon: float) -> Pair:
@@ -86,14 +88,15 @@ def laplace(epsilon: float) -> Pair:
         q_high = np.where(inside, 0.5 * np.exp(-(epsilon + np.clip(x, -epsilon, epsilon)) / 2), x < -epsilon)
         return Tails(1 - p_low, q_high, p_low, 1 - q_high)
 
-    return Pair(curve, curve, tails, atom=epsilon)
+    return Pair(curve, curve, tails, atom=epsilon, mean=epsilon + math.expm1(-epsilon))
 
 
 def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 0.0) -> Pair:
-    """A symmetric pair with finitely many loss values: P puts ``p`` on ``losses``, Q puts p exp(-loss)."""
+    """A symmetric pair with finitely many loss values: P puts ``p`` on ``losses``, Q puts the same on their
+    negatives."""
     order = np.argsort(losses)
     losses, p = losses[order], p[order]
-    q = p * np.exp(-losses)
+    q = p[::-1]
     p_up, q_up = _suffix_sums(p), _suffix_sums(q)
     p_down, q_down = _suffix_sums(p[::-1])[::-1], _suffix_sums(q[::-1])[::-1]
 
@@ -105,7 +108,7 @@ def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 
         i = np.searchsorted(losses, x, side="right")
         return Tails(p_up[i] + infinite_mass, q_up[i], p_down[i], q_down[i] + infinite_mass)
 
-    return Pair(curve, curve, tails, infinite_mass=infinite_mass, atom=atom)
+    return Pair(curve, curve, tails, infinite_mass=infinite_mass, atom=atom, mean=float(p @ losses))
 
 
 def _suffix_sums(mass: Array) -> Array:
@@ -147,14 +150,6 @@ def bounded_range(epsilon: float) -> Pair:
     return Pair(curve, curve)
 
 
-def non_private() -> Pair:
-    """Two distributions with nothing in common."""
-
-    def curve(x: Array) -> Array:
-        return np.ones_like(x)
-
-    def tails(x: Array) -> Tails:
-        one, zero = np.ones_like(x), np.zeros_like(x)
-        return Tails(one, zero, zero, one)
-
-    return Pair(curve, curve, tails, infinite_mass=1.0)
+def non_private(share: float = 1.0) -> Pair:
+    """Two distributions that have nothing in common, or only the mass 1 - ``share``."""
+    return discrete(np.zeros(1), np.array([1.0 - share]), infinite_mass=share)

@@ -208,17 +208,28 @@ def _subsampled(event: Subsampled, orders: Array) -> Array:
     if event.rate == 1:
         return composed(event.event, orders)
     parts = flatten(event.event)
-    pure = math.fsum(c * _pure_epsilon(e) for e, c in parts)
+    gaussians = [(e, c) for e, c in parts if isinstance(e, Gaussian)]
+    if len(gaussians) == len(parts):
+        return _subsampled_gaussian(event, _gaussian_rho(gaussians), orders)
     if event.scheme == WITHOUT_REPLACEMENT:
+        pure = math.fsum(c * _pure_epsilon(e) for e, c in parts)
         return sampling.without_replacement_rdp(lambda a: composed(event.event, a), pure, event.rate, orders)
-    if not all(isinstance(e, Gaussian) for e, _ in parts):
-        raise UnsupportedEvent(
-            f"event={event!r}: must be a Gaussian inside for method 'rdp' with Poisson sampling. Use method='pld'."
-        )
-    rho = math.fsum(c * zcdp.gaussian(e.noise_multiplier) for e, c in parts if isinstance(e, Gaussian))
-    if rho == 0 or math.isinf(rho):
-        return np.full_like(orders, rho)
+    raise UnsupportedEvent(
+        f"event={event!r}: must be a Gaussian inside for method 'rdp' with Poisson sampling. Use method='pld'."
+    )
+
+
+def _gaussian_rho(gaussians: list[tuple[Gaussian, int]]) -> float:
+    """rho of Gaussians given with their counts."""
+    return math.fsum(c * zcdp.gaussian(e.noise_multiplier) for e, c in gaussians)
+
+
+def _subsampled_gaussian(event: Subsampled, rho: float, orders: Array) -> Array:
+    if rho == 0 or event.rate == 0 or math.isinf(rho):
+        return np.full_like(orders, 0.0 if event.rate == 0 else rho)
     z = math.sqrt(0.5 / rho)
+    if event.scheme == WITHOUT_REPLACEMENT:
+        return sampling.without_replacement_gaussian_rdp(z, event.rate, orders)
     if event.adjacency is Adjacency.REPLACE_ONE:
         return sampling.poisson_replace_one_gaussian_rdp(z, event.rate, orders)
     return sampling.poisson_gaussian_rdp(z, event.rate, orders)
@@ -234,9 +245,9 @@ def _best_of(event: BestOf, orders: Array) -> Array:
 
 def _run_delta(event: Event, epsilon: float) -> float:
     parts = flatten(event)
-    if all(isinstance(e, Gaussian) for e, _ in parts):
-        rho = math.fsum(c * zcdp.gaussian(e.noise_multiplier) for e, c in parts if isinstance(e, Gaussian))
-        return gaussian_profile.delta(math.sqrt(2 * rho), epsilon)
+    gaussians = [(e, c) for e, c in parts if isinstance(e, Gaussian)]
+    if len(gaussians) == len(parts):
+        return gaussian_profile.delta(math.sqrt(2 * _gaussian_rho(gaussians)), epsilon)
     return to_delta(DEFAULT_ORDERS, composed(event, DEFAULT_ORDERS), epsilon)
 
 

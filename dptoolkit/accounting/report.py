@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -36,13 +37,22 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def at_most(value: float) -> str:
+    """Four significant digits, rounded up: a printed bound is still a bound."""
+    text = f"{value:.4g}"
+    if not math.isfinite(value) or float(text) >= value:
+        return text
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{float(text) + unit:.4g}"
+
+
 def guarantee_table(guarantee: Guarantee) -> str:
     """Mechanisms with count, noise and sensitivity; epsilon at a few deltas with the method; assumptions."""
     from dptoolkit.accounting.account import TABLE_DELTAS
 
     adjacency = str(guarantee.adjacency) if guarantee.adjacency else "as the noise was planned for"
     mechanisms = [[*_describe(part), f"{count:,}"] for part, count in flatten(guarantee.event)]
-    epsilons = [[f"{d:g}", number(guarantee.epsilon(d)), guarantee.method_at(d)] for d in TABLE_DELTAS]
+    epsilons = [[f"{d:g}", at_most(guarantee.epsilon(d)), guarantee.method_at(d)] for d in TABLE_DELTAS]
     parts = [
         f"Guarantee, adjacency: {adjacency}",
         table(["mechanism", "noise", "sensitivity", "count"], mechanisms or [["nothing released", "-", "-", "0"]]),
@@ -67,7 +77,8 @@ def _claim_line(guarantee: Guarantee) -> str:
         verdict = "holds"
     elif lower > epsilon:
         verdict = f"is FALSE (some neighbours reach {number(lower)})"
-    return f"{source} claims epsilon {number(epsilon)} at delta {delta:g}; this noise gives {number(upper)}: the claim {verdict}"
+    claim = f"{source} claims epsilon {number(epsilon)} at delta {delta:g}"
+    return f"{claim}; this noise gives {at_most(upper)}: the claim {verdict}"
 
 
 def _describe(event: Event) -> tuple[str, str, str]:

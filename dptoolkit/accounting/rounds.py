@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, pdtrc
 
-from dptoolkit._validate import delta_value, invalid, positive, real, whole
+from dptoolkit._validate import invalid, positive, real, whole
 from dptoolkit.accounting._numeric import Array, crossing
 from dptoolkit.errors import InvalidValue
 
@@ -48,7 +48,7 @@ class Runs:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return {"rounds": type(self).__name__} | fields
+        return {"type": type(self).__name__} | fields
 
 
 @dataclass(frozen=True)
@@ -99,31 +99,33 @@ class TruncatedGeometric(Runs):
         if self.gamma == 0:
             return np.zeros_like(t)
         log_w = math.log(self.gamma) + t
-        top = np.maximum(self.limit * log_w, 0.0)
-        # sum_{k<limit} (1-gamma) w^k + w^limit, scaled by exp(-top)
+        # sum_{k<limit} (1-gamma) w^k + w^limit, divided by max(1, w^limit)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            near = np.abs(log_w) < 1e-12
-            ratio = (np.exp(self.limit * log_w - top) - np.exp(-top)) / np.where(near, 1.0, np.expm1(log_w))
-            total = (1 - self.gamma) * np.where(near, self.limit, ratio) + np.exp(self.limit * log_w - top)
-            return np.where(np.isposinf(t), np.inf, np.log(total) + top)
+            power = self.limit * log_w
+            scaled_sum = np.where(log_w == 0, self.limit, np.expm1(-np.abs(power)) / np.expm1(-np.abs(log_w)))
+            # Above w = 1 the sum is w^(limit-1) times the same sum in 1/w.
+            scaled_sum = np.where(log_w > 0, scaled_sum * np.exp(-log_w), scaled_sum)
+            total = (1 - self.gamma) * scaled_sum + np.exp(np.minimum(power, 0.0))
+            return np.where(np.isposinf(t), np.inf, np.log(total) + np.maximum(power, 0.0))
 
     def tilted(self, log_z: float, phi: Complex) -> Complex:
         if self.gamma == 0:
             return np.ones_like(phi)
         log_norm = float(self.log_pgf(np.asarray(log_z)))
-        w = self.gamma * math.exp(log_z) * phi
         with np.errstate(divide="ignore", invalid="ignore"):
-            power = np.exp(self.limit * np.log(w) - log_norm)
-            power = np.where(w == 0, 0.0, power)
-            near = np.abs(w - 1) < 1e-9
-            ratio = (power - math.exp(-log_norm)) / np.where(near, 1.0, w - 1)
-        geometric_sum = np.where(near, self.limit * math.exp(-log_norm), ratio)
-        return np.asarray((1 - self.gamma) * geometric_sum + power)
+            log_w = math.log(self.gamma) + log_z + np.log(phi)
+            outward = log_w.real > 0
+            # The sum over k < limit from the end where |w^k| is at most 1: no overflow, and expm1 is exact near w = 1.
+            step = np.where(outward, -log_w, log_w)
+            terms = np.where(log_w == 0, self.limit, np.expm1(self.limit * step) / np.expm1(step))
+            lead = np.where(outward, np.exp((self.limit - 1) * log_w - log_norm), math.exp(-log_norm))
+            total = (1 - self.gamma) * terms * lead + np.exp(self.limit * log_w - log_norm)
+        return np.where(phi == 0, (1 - self.gamma) * math.exp(-log_norm), total)
 
 
 @dataclass(frozen=True)
 class Poisson(Runs):
-    """N ~ Poisson(mean)."""
+    """N ~ Poisson(expected)."""
 
     expected: float
 
@@ -205,10 +207,10 @@ _RUNS: dict[str, type[Runs]] = {
 
 def from_dict(record: Mapping[str, Any]) -> Runs:
     """The distribution that ``to_dict`` described."""
-    name = record.get("rounds")
+    name = record.get("type")
     if name not in _RUNS:
-        raise InvalidValue(f"rounds={name!r}: must be one of {', '.join(_RUNS)}.")
-    return _RUNS[name](**{k: v for k, v in record.items() if k != "rounds"})
+        raise InvalidValue(f"type={name!r}: must be one of {', '.join(_RUNS)}.")
+    return _RUNS[name](**{k: v for k, v in record.items() if k != "type"})
 
 
 def geometric_tail(gamma: float, k: float) -> float:
@@ -239,14 +241,15 @@ def published_factor(count: int, delta: float) -> float:
 
 def exact_factor(gamma: float, count: int, delta: float) -> float:
     """The smallest C = k / E[N] with P(N > k) <= 1 - (1 - delta/2)^(1/count), by the exact geometric tail."""
-    gamma = _gamma(gamma)
+    gamma = _inside(gamma)
     k = max(math.ceil(math.log(_per_epoch(count, delta)) / math.log(gamma) - 1e-12) - 1, 0)
     return k / Geometric(gamma).mean
 
 
 def total_factor(gamma: float, count: int, delta: float) -> float:
     """The smallest C = k / (count E[N]) with P(N_1 + ... + N_count > k) <= delta/2, by the exact total."""
-    target = 0.5 * delta_value(delta)
+    gamma, target = _inside(gamma), 0.5 * _positive_delta(delta)
+    count = whole("count", count, low=1)
     low, high = -1, 1
     while negative_binomial_tail(gamma, count, high) > target:
         low, high = high, 2 * high
@@ -291,21 +294,32 @@ def best_of_rdp(
 def best_of_poisson_rdp(run_rdp: Array, orders: Array, runs: Poisson, run_delta: Any) -> Array:
     """Renyi divergence of releasing the best of N runs, N ~ Poisson; ``run_delta(epsilon)`` is one run's delta.
 
-    Papernot and Steinke 2022, Theorem 6: where one run is (e, d)-DP with exp(e) <= 1 + 1/(a-1), the divergence is
-    rdp(a) + mean d + log(mean)/(a-1). N = 0 releases nothing, which is what lets log(mean) be negative.
+    Papernot and Steinke 2022, Theorem 6: where one run is (e, d)-DP with exp(e) <= 1 + 1/(a-1), the moment of order a
+    of the runs is at most mean exp((a-1)(rdp(a) + mean d)). Here the chance exp(-mean) of no run, where nothing is
+    released, is added to it: without it the bound is false for mean < 1.
     """
     permitted = np.log1p(1 / (orders - 1))
     deltas = np.asarray([run_delta(float(e)) for e in permitted])
-    return np.asarray(run_rdp + runs.mean * deltas + math.log(runs.mean) / (orders - 1))
+    log_moment = (orders - 1) * (run_rdp + runs.mean * deltas) + math.log(runs.mean)
+    return np.asarray(np.logaddexp(-runs.mean, log_moment) / (orders - 1))
 
 
 def _per_epoch(count: int, delta: float) -> float:
     count = whole("count", count, low=1)
-    return -math.expm1(math.log1p(-0.5 * delta_value(delta)) / count)
+    return -math.expm1(math.log1p(-0.5 * _positive_delta(delta)) / count)
+
+
+def _positive_delta(value: float) -> float:
+    repair = "A tail bound needs delta > 0."
+    return real("delta", value, low=0.0, high=1.0, open_low=True, open_high=True, repair=repair)
 
 
 def _gamma(value: float) -> float:
     return real("gamma", value, low=0.0, high=1.0, open_high=True, repair="For Option I it is B / (B + b).")
+
+
+def _inside(value: float) -> float:
+    return real("gamma", value, low=0.0, high=1.0, open_low=True, open_high=True, repair="At 0 there are no rounds.")
 
 
 def _set(runs: Any, **values: Any) -> None:

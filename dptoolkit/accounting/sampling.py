@@ -19,12 +19,18 @@ u the opposite of that direction, <u, v> >= 0, and <u, v-v'> >= 0 because |v'| <
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
-from dptoolkit.accounting._numeric import Array, log_binomial, log_sum_exp
+from dptoolkit.accounting._numeric import Array, log1mexp, log_binomial, log_sum_exp
 from dptoolkit.accounting.profiles import Curve, Pair, Tails
+
+
+def amplified(epsilon: float, rate: float) -> float:
+    """log(1 + rate (e^epsilon - 1)): what an epsilon-DP mechanism is on a random batch, under every scheme here."""
+    return epsilon if rate == 1 else float(_outer_loss(np.asarray(epsilon), rate)) if rate > 0 else 0.0
 
 
 def poisson_zero_out(pair: Pair, rate: float) -> Pair:
@@ -46,7 +52,7 @@ def poisson_zero_out(pair: Pair, rate: float) -> Pair:
     def tails(x: Array) -> Tails:
         assert inner_tails is not None
         with np.errstate(divide="ignore", invalid="ignore"):
-            shifted = np.expm1(x) / rate
+            shifted = np.expm1(np.minimum(x, 1.0)) / rate
             y = np.where(shifted > -1, np.log1p(np.maximum(shifted, -1.0)), -np.inf)
             y = np.where(x > 1, _inner_loss(np.maximum(x, 0.0), rate), y)
         t = inner_tails(y)
@@ -79,13 +85,12 @@ def poisson_replace_one_gaussian(mu: float, rate: float) -> Pair:
     log_k = math.log(rate) - r * r / 2
 
     def threshold(x: Array) -> Array:
-        # Where the likelihood ratio equals e^x: k u^2 - (1-q)(e^x - 1) u - e^x k = 0 for u = exp(r * point).
-        half = 0.5 * (1 - rate) * np.expm1(x) * math.exp(-log_k)
-        magnitude = np.log(np.abs(half) + np.hypot(half, np.exp(x / 2)))
-        return np.where(x >= 0, magnitude, x - magnitude) / r
+        """The point where the loss is x >= 0: k u^2 - (1-q)(e^x - 1) u - e^x k = 0 for u = exp(r * point)."""
+        log_half = math.log(0.5) + math.log1p(-rate) + _log_expm1(x) - log_k
+        return np.logaddexp(log_half, 0.5 * np.logaddexp(2 * log_half, x)) / r
 
     def tails(x: Array) -> Tails:
-        t = threshold(np.clip(x, -700.0, 700.0))
+        t = np.where(x >= 0, 1.0, -1.0) * threshold(np.abs(x))
         zero, plus, minus = ndtr(-t), ndtr(r - t), ndtr(-r - t)
         zero_c, plus_c, minus_c = ndtr(t), ndtr(t - r), ndtr(t + r)
         return Tails(
@@ -94,16 +99,29 @@ def poisson_replace_one_gaussian(mu: float, rate: float) -> Pair:
         )
 
     def curve(x: Array) -> Array:
-        x = np.minimum(x, 700.0)
-        t = tails(x)
-        return np.maximum(t.p_above - np.exp(x) * t.q_above, 0.0)
+        t = threshold(x)
+        # The common part enters as (1-q)(e^x - 1): nothing of size 1 cancels when q is tiny.
+        common = (1 - rate) * np.exp(_log_expm1(x) + log_ndtr(-t))
+        return np.maximum(rate * (ndtr(r - t) - np.exp(x + log_ndtr(-r - t))) - common, 0.0)
 
     return Pair(curve, curve, tails)
 
 
+def _log_expm1(x: Array) -> Array:
+    """log(e^x - 1) for x >= 0."""
+    return np.asarray(x + log1mexp(x))
+
+
 def _inner_loss(x: Array, rate: float) -> Array:
-    """log(1 + (e^x - 1)/rate) for x >= 0, without overflow."""
-    return x - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-x))
+    """log(1 + (e^x - 1)/rate) for x >= 0, without overflow and without cancellation."""
+    near = np.log1p(np.expm1(np.minimum(x, 1.0)) / rate)
+    return np.where(x < 1, near, x - math.log(rate) + np.log1p(-(1 - rate) * np.exp(-x)))
+
+
+def _outer_loss(y: Array, rate: float) -> Array:
+    """log(1 - rate + rate e^y), the inverse of ``_inner_loss``, for any y."""
+    near = np.log1p(rate * np.expm1(np.minimum(y, 1.0)))
+    return np.where(y < 1, near, np.logaddexp(math.log1p(-rate), math.log(rate) + y))
 
 
 def _inner_loss_backwards(x: Array, rate: float) -> Array:
@@ -113,97 +131,156 @@ def _inner_loss_backwards(x: Array, rate: float) -> Array:
         return np.where(inside > -1, -np.log1p(np.maximum(inside, -1.0)), np.inf)
 
 
+# --- Renyi divergences ------------------------------------------------------------------------------
+#
+# Each is log(1 + M)/(order - 1) with M the integral of a positive integrand: for a rate of 1e-9 the moment is
+# 1 + 1e-18, and a moment computed as such would be lost to rounding, with a divergence of 0 as the answer.
+
+# Sums and quadratures longer than this give way to a looser bound; such orders are far from the best one.
+_LONGEST_SUM = 4096
+_MOST_POINTS = 50_000
+
+
 def poisson_gaussian_rdp(noise_multiplier: float, rate: float, orders: Array) -> Array:
-    """Renyi divergence of the Poisson-subsampled Gaussian under zero-out, at any orders > 1.
+    """Renyi divergence of the Poisson-subsampled Gaussian under zero-out, at any orders > 1, for 0 < rate < 1.
 
     Mironov, Talwar and Zhang 2019, arXiv:1908.10530: the direction with the record in the first place is the larger.
-    Integer orders by the binomial sum, the others by quadrature of the same integral.
+    Integer orders by the binomial sum, the others by quadrature of the same integral, or by the chord between integers
+    ((order - 1) times the divergence is convex) where the quadrature would be long.
     """
-    return np.array([_poisson_order(noise_multiplier, rate, float(a)) for a in np.atleast_1d(orders)])
+    return _each(orders, lambda a: _poisson_log_moment(noise_multiplier, rate, a))
 
 
-# Binomial sums longer than this cost more than the quadrature that gives the same number.
-_LONGEST_SUM = 4096
+def _each(orders: Array, log_moment: Callable[[float], float]) -> Array:
+    """Divergences from log moments; never 0, since 0 would mean that the two distributions are equal."""
+    a = np.atleast_1d(np.asarray(orders, dtype=float))
+    return np.maximum([log_moment(float(order)) for order in a], np.finfo(float).tiny) / (a - 1)
 
 
-def _poisson_order(z: float, rate: float, order: float) -> float:
-    if order == math.floor(order) and order <= _LONGEST_SUM:
-        k = np.arange(order + 1)
-        with np.errstate(divide="ignore"):
-            log_rest = (order - k) * math.log1p(-rate) if rate < 1 else np.where(k == order, 0.0, -np.inf)
-        terms = log_binomial(order, k) + k * math.log(rate) + log_rest + k * (k - 1) / (2 * z * z)
-        return max(float(log_sum_exp(terms)), 0.0) / (order - 1)
-    return _two_mixtures(z, order, (1 - rate, rate), (0.0, 1.0), (0.0, 0.0))
+def _poisson_log_moment(z: float, rate: float, order: float) -> float:
+    below = math.floor(order)
+    if order == below:
+        return _binomial_log_moment(z, rate, order) if order <= _LONGEST_SUM else _convex_bound(z, rate, order)
+    x = _points(z, -14 * z, order + 14 * z)
+    if x is None:
+        low, high = (_poisson_log_moment(z, rate, float(a)) if a > 1 else 0.0 for a in (below, below + 1))
+        return (below + 1 - order) * low + (order - below) * high
+    log_density = -0.5 * (x / z) ** 2 - math.log(z * math.sqrt(2 * math.pi))
+    return _log_moment(x, log_density + _log_excess(_outer_loss((x - 0.5) / z**2, rate), order))
+
+
+def _binomial_log_moment(z: float, rate: float, order: float) -> float:
+    k = np.arange(2, order + 1, dtype=float)
+    log_weight = log_binomial(order, k) + k * math.log(rate) + (order - k) * math.log1p(-rate)
+    return float(np.logaddexp(0.0, log_sum_exp(log_weight + _log_expm1(k * (k - 1) / 2 * (1 / z) ** 2))))
 
 
 def poisson_replace_one_gaussian_rdp(noise_multiplier: float, rate: float, orders: Array) -> Array:
-    """Renyi divergence of the exact pair of ``poisson_replace_one_gaussian``."""
-    weights = (1 - rate, rate)
-    return np.array([
-        _two_mixtures(noise_multiplier, float(a), weights, (0.0, 0.5), (0.0, -0.5)) for a in np.atleast_1d(orders)
-    ])
+    """Renyi divergence of the exact pair of ``poisson_replace_one_gaussian``, for 0 < rate < 1."""
+    z = noise_multiplier
+
+    def log_moment(order: float) -> float:
+        x = _points(z, -14 * z - 1, order + 14 * z)
+        if x is None:
+            return _convex_bound(z, rate, order)
+        up, down = ((sign * x / 2 - 0.125) / z**2 for sign in (1, -1))
+        log_q = _outer_loss(down, rate)
+        log_density = log_q - 0.5 * (x / z) ** 2 - math.log(z * math.sqrt(2 * math.pi))
+        return _log_moment(x, log_density + _log_excess(_outer_loss(up, rate) - log_q, order))
+
+    return _each(orders, log_moment)
 
 
-def _two_mixtures(
-    z: float, order: float, weights: tuple[float, float], p_means: tuple[float, float], q_means: tuple[float, float]
-) -> float:
-    """(1/(order-1)) log of the integral of P^order Q^(1-order), by the trapezoid rule.
+def without_replacement_gaussian_rdp(noise_multiplier: float, rate: float, orders: Array) -> Array:
+    """Renyi divergence of the pair that dominates the Gaussian on a batch without replacement, for 0 < rate < 1.
 
-    The integrand is analytic in a strip of half-width about pi z^2 (in the units of the means), where the rule
-    converges like exp(-2 pi * strip / step): the step below leaves far less than 1e-12.
+    At loss l > 0 the pair has Q-mass of the un-sampled Q, at -l the mirror image, the rest at 0: the moment of order a
+    is 1 + E_Q[(e^{al} - 1)(1 - e^{-(a-1)l}); l > 0] with e^l = 1 - rate + rate e^{inner loss}. Far below the general
+    bound.
     """
-    step = min(0.05 * z, 0.2 * z * z)
-    points = np.arange(-14 * z - 2, order + 14 * z + 2, step)
-    p, q = _log_mixture(points, z, weights, p_means), _log_mixture(points, z, weights, q_means)
-    log_integral = float(log_sum_exp(order * p + (1 - order) * q)) + math.log(step)
-    return max(log_integral, 0.0) / (order - 1)
+    z = noise_multiplier
+
+    def log_moment(order: float) -> float:
+        x = _points(z, 0.5, order + 14 * z, refinement=4)
+        if x is None:
+            return _convex_bound(z, rate, order)
+        loss = _outer_loss((x - 0.5) / z**2, rate)
+        log_density = -0.5 * (x / z) ** 2 - math.log(z * math.sqrt(2 * math.pi))
+        return _log_moment(x, log_density + _log_expm1(order * loss) + log1mexp((order - 1) * loss))
+
+    return _each(orders, log_moment)
 
 
-def _log_mixture(x: Array, z: float, weights: tuple[float, float], means: tuple[float, float]) -> Array:
-    with np.errstate(divide="ignore"):
-        parts = [math.log(w) - (x - m) ** 2 / (2 * z * z) if w > 0 else np.full_like(x, -np.inf)
-                 for w, m in zip(weights, means, strict=True)]
-    return np.logaddexp(*parts) - math.log(z * math.sqrt(2 * math.pi))
+def _points(z: float, low: float, high: float, refinement: float = 1.0) -> Array | None:
+    """Points of the trapezoid rule for mixtures of Gaussians with scale z and unit shifts; None if too many.
+
+    The integrands are analytic in a strip of half-width about pi z^2, where the rule converges like
+    exp(-2 pi * strip / step): the step leaves far less than 1e-12. Where the integrand starts at a finite end, with a
+    double zero, the error is of fourth order and a refinement of 4 leaves less than 1e-8.
+    """
+    step = min(0.2 * z, 0.4 * z * z) / refinement
+    if high - low >= _MOST_POINTS * step:
+        return None
+    return np.asarray(low + step * np.arange(math.ceil((high - low) / step)), dtype=np.float64)
+
+
+def _log_moment(x: Array, log_values: Array) -> float:
+    return float(np.logaddexp(0.0, log_sum_exp(log_values) + math.log(x[1] - x[0])))
+
+
+def _log_excess(loss: Array, order: float) -> Array:
+    """log(r^a - 1 - a (r - 1)) for r = e^loss: what is left of r^a when E[r] = 1 is taken out."""
+    power = order * loss
+    series, term = np.zeros_like(loss), np.ones_like(loss)
+    for k in range(1, 9):
+        term = term * loss / k
+        series = series + (order**k - order) * term
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        middle = np.log(np.expm1(power) - order * np.expm1(loss))
+        large = power + np.log1p((order - 1) * np.exp(-power) - order * np.exp(-(order - 1) * loss))
+        return np.where(np.abs(power) < 0.05, np.log(series), np.where(power > 50, large, middle))
+
+
+def _convex_bound(z: float, rate: float, order: float) -> float:
+    """The moment is jointly convex, so it is at most 1 - rate + rate times the moment without sampling."""
+    return float(_outer_loss(np.asarray(order * (order - 1) / 2 * (1 / z) ** 2), rate))
 
 
 def without_replacement_rdp(inner_rdp: Curve, pure_epsilon: float, rate: float, orders: Array) -> Array:
-    """Renyi divergence of a mechanism on a batch without replacement, under replace-one.
+    """Renyi divergence of any mechanism on a batch without replacement, under replace-one, for 0 < rate < 1.
 
     Wang, Balle and Kasiviswanathan 2019, arXiv:1808.00087, Theorem 9, for integer orders; between integers
     (order - 1) times the divergence is convex, so the chord is a bound. ``inner_rdp`` gives the mechanism's own
-    divergence at an array of orders, ``pure_epsilon`` its epsilon at delta 0 (infinite for Gaussian noise).
+    divergence at an array of orders, ``pure_epsilon`` its epsilon at delta 0 (infinite for Gaussian noise). Never more
+    than joint convexity gives.
     """
-    orders = np.atleast_1d(orders).astype(float)
+    orders = np.atleast_1d(np.asarray(orders, dtype=float))
     floors, ceilings = np.floor(orders), np.ceil(orders)
     wanted = np.unique(np.concatenate([floors, ceilings]))
-    log_moments = {1.0: 0.0}
-    if wanted[-1] > 1:
-        log_terms = _without_replacement_terms(inner_rdp, pure_epsilon, rate, int(min(wanted[-1], _LONGEST_SUM)))
-        for a in wanted[wanted > 1]:
-            log_moments[float(a)] = _without_replacement_order(log_terms, a)
-    low = np.array([log_moments[float(a)] for a in floors])
-    high = np.array([log_moments[float(a)] for a in ceilings])
+    log_terms = _without_replacement_terms(inner_rdp, pure_epsilon, rate, int(min(max(wanted[-1], 2), _LONGEST_SUM)))
+    log_moments = {float(a): _without_replacement_order(log_terms, a) for a in wanted}
+    low, high = (np.array([log_moments[float(a)] for a in ends]) for ends in (floors, ceilings))
     share = orders - floors
     with np.errstate(invalid="ignore"):
         between = np.where(share > 0, (1 - share) * low + share * high, low)
-    return between / (orders - 1)
+        convex = _outer_loss((orders - 1) * inner_rdp(orders), rate)
+    return np.fmin(between, convex) / (orders - 1)
 
 
 def _without_replacement_terms(inner_rdp: Curve, pure: float, rate: float, longest: int) -> Array:
     """log of the factor of C(a, j) in the theorem's sum, for j = 2, ..., longest."""
     j = np.arange(2, longest + 1, dtype=float)
     divergence = inner_rdp(j)
-    log_odds = math.log(math.expm1(pure)) if 0 < pure < 700 else (math.inf if pure > 0 else -math.inf)
+    log_odds = float(_log_expm1(np.asarray(pure)))
     terms = j * math.log(rate) + (j - 1) * divergence + np.minimum(math.log(2), j * log_odds)
-    if divergence[0] > 0:
-        smooth = math.log(4) + float(np.log(-np.expm1(-divergence[0]))) + divergence[0]
-        terms[0] = 2 * math.log(rate) + min(smooth, terms[0] - 2 * math.log(rate))
+    terms[0] = min(2 * math.log(rate) + math.log(4) + float(_log_expm1(divergence[0])), terms[0])
     return np.asarray(terms)
 
 
 def _without_replacement_order(log_terms: Array, order: float) -> float:
+    if order == 1:
+        return 0.0
     if order > len(log_terms) + 1:
         return math.inf
-    j = np.arange(2, order + 1)
-    total = log_binomial(order, j) + log_terms[: len(j)]
-    return float(log_sum_exp(np.append(total, 0.0)))
+    j = np.arange(2, order + 1, dtype=float)
+    return float(np.logaddexp(0.0, log_sum_exp(log_binomial(order, j) + log_terms[: len(j)])))

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from dptoolkit._validate import nonnegative
+from dptoolkit.accounting import zcdp
 from dptoolkit.accounting._numeric import Array, log1mexp
 
 
@@ -61,6 +62,16 @@ def recursion_cost(epsilon0: float, count: int, delta: float) -> float:
     return count * (_CELLS + 2.0) * _recursion_points(epsilon0, count, delta)
 
 
+def delta_cost(epsilon0: float, count: int, epsilon: float) -> float:
+    """Number of elementary operations of ``adaptive_delta``."""
+    return recursion_cost(epsilon0, count, _least_delta(epsilon0, count, epsilon))
+
+
+def _least_delta(epsilon0: float, count: int, epsilon: float) -> float:
+    """A delta far smaller than the one at epsilon: the end of the grid must lie where delta is that small."""
+    return 1e-3 * zcdp.to_delta(count * bounded_range_rho(epsilon0), epsilon)
+
+
 def adaptive(epsilon0: float, count: int, delta: float) -> float:
     """Epsilon of ``count`` adaptively chosen epsilon0-bounded-range mechanisms, by the optimal recursion.
 
@@ -74,15 +85,33 @@ def adaptive(epsilon0: float, count: int, delta: float) -> float:
         return 0.0
     if math.isinf(epsilon0):
         return math.inf
+    x, value = _recursion(epsilon0, count, _recursion_points(epsilon0, count, delta))
+    inside = np.flatnonzero(value <= delta)
+    return float(x[inside[0]]) if len(inside) else count * epsilon0
+
+
+def adaptive_delta(epsilon0: float, count: int, epsilon: float) -> float:
+    """Delta of ``adaptive`` at ``epsilon``."""
+    if count == 0 or epsilon >= count * epsilon0:
+        return 0.0
+    if math.isinf(epsilon0):
+        return 1.0
+    points = _recursion_points(epsilon0, count, _least_delta(epsilon0, count, epsilon))
+    _, value = _recursion(epsilon0, count, points)
+    # The grid point at or below epsilon; the margin is for an epsilon that lies on the grid.
+    return float(value[math.floor(epsilon / epsilon0 * _CELLS + 1e-9)])
+
+
+def _recursion(epsilon0: float, count: int, points: int) -> tuple[Array, Array]:
+    """(x, V_count(x)) on the grid."""
     step, cells = epsilon0 / _CELLS, _CELLS + 1
     losses = step * np.arange(cells + 1)
     at_high = np.expm1(losses - cells * step) / math.expm1(-cells * step)
-    x = step * np.arange(_recursion_points(epsilon0, count, delta), dtype=float)
+    x = step * np.arange(points, dtype=float)
     value = np.zeros_like(x)
     for _ in range(count):
         value = _recursion_step(value, x, at_high, cells)
-    inside = np.flatnonzero(value <= delta)
-    return float(x[inside[0]]) if len(inside) else count * epsilon0
+    return x, value
 
 
 def _recursion_points(epsilon0: float, count: int, delta: float) -> int:

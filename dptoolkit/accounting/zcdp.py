@@ -22,7 +22,7 @@ _LOW, _HIGH = -25.0, 45.0
 def gaussian(noise_multiplier: float) -> float:
     """rho of one Gaussian release: 1 / (2 noise_multiplier^2)."""
     z = nonnegative("noise_multiplier", noise_multiplier)
-    return math.inf if z == 0 else 0.5 / (z * z)
+    return math.inf if z == 0 else 0.5 * (1 / z) * (1 / z)
 
 
 def pure(epsilon: float) -> float:

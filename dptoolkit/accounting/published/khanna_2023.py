@@ -1,8 +1,9 @@
 """Khanna, Lu and Raff 2023, "Sparse private LASSO logistic regression".
 
-Frank-Wolfe on an L1 ball: every round selects a vertex by its score plus Laplace noise. Replacing a record moves each
-score by at most 2 lambda L / n, up at a vertex where it moves down at the opposite one, so the RANGE of the change is
-4 lambda L / n and one round is (range / scale)-DP. The proof charges a quarter of that.
+Frank-Wolfe on an L1 ball: every round selects a vertex by its score plus Laplace noise. Replacing a record
+moves each score by at most 2 lambda L / n, up at a vertex where it moves down at the opposite one, so the
+RANGE of the change is 4 lambda L / n and one round is (range / scale)-DP. The proof charges a quarter of
+that.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from dptoolkit.accounting.events import (
     Repeated,
     TwoSidedGeometric,
 )
-from dptoolkit.accounting.published.record import Budget, Condition, EventAt, Published, below, log_inverse, sensitivity
+from dptoolkit.accounting.published.record import (
+    Budget,
+    Condition,
+    EventAt,
+    Published,
+    below,
+    log_inverse,
+    sensitivity,
+)
 from dptoolkit.accounting.published.ties import tie_pair
 from dptoolkit.adjacency import Adjacency
 
@@ -35,11 +44,13 @@ def lasso_frank_wolfe(
 ) -> Published:  # fmt: skip
     """Algorithm 1: Laplace scale lambda L sqrt(8 T log(1/delta)) / (n epsilon) on every vertex score.
 
-    ``rounds`` selections are made: the printed loop makes steps - 1, the code in the appendix makes steps. The tie
-    pair needs a linear loss in two dimensions, which the stated class contains.
+    ``rounds`` selections are made: the printed loop makes steps - 1, the code in the appendix makes steps.
+    The tie pair needs a linear loss in two dimensions, which the stated class contains.
     """
     unit = positive("l1_radius", l1_radius) * positive("lipschitz", lipschitz) / whole("n", n, low=1)
-    scale = unit * math.sqrt(8 * whole("steps", steps, low=1) * log_inverse(delta)) / positive("epsilon", epsilon)
+    scale = (
+        unit * math.sqrt(8 * whole("steps", steps, low=1) * log_inverse(delta)) / positive("epsilon", epsilon)
+    )
     adjacency = Adjacency.parse(adjacency)
     made = steps - 1 if rounds is None else whole("rounds", rounds)
     one = 2 * sensitivity(unit, adjacency) / scale
@@ -50,14 +61,21 @@ def lasso_frank_wolfe(
 
 
 def multinomial(
-    n: int, steps: int, classes: int, features: int, l1_radius: float, lipschitz: float, epsilon: float, delta: float
+    n: int,
+    steps: int,
+    classes: int,
+    features: int,
+    l1_radius: float,
+    lipschitz: float,
+    epsilon: float,
+    delta: float,
 ) -> Published:
     """Algorithm 3: Laplace scale lambda L K sqrt(8 T log(K/delta)) / (n epsilon); p selections an iteration.
 
-    One record moves every column, and every column is a selection, so there are p (T - 1) of them. An entry of the
-    gradient is at most 1 whatever ``lipschitz`` (2 in the paper) says. The tie pair moves two rows in opposite
-    directions, as the softmax can: all four vertices tie for two classes; two vertices, put ahead by the other
-    records, for more.
+    One record moves every column, and every column is a selection, so there are p (T - 1) of them. An entry
+    of the gradient is at most 1 whatever ``lipschitz`` (2 in the paper) says. The tie pair moves two rows in
+    opposite directions, as the softmax can: all four vertices tie for two classes; two vertices, put ahead by
+    the other records, for more.
     """
     k, p = whole("classes", classes, low=2), whole("features", features, low=1)
     entry = positive("l1_radius", l1_radius) / whole("n", n, low=1)
@@ -95,10 +113,11 @@ def _gumbel_rounds(epsilon: float, rounds: int, factor: float) -> Event:
 
 
 def sparsifier_count(lower: float, upper: float, epsilon: float, rounded: bool = False) -> Published:
-    """Algorithm 2: integer noise, P(k) ~ exp(-epsilon |k| / (upper - lower)), on a count clipped to [lower, upper].
+    """Algorithm 2: noise P(k) ~ exp(-epsilon |k| / (upper - lower)) on a count clipped to [lower, upper].
 
-    Integer noise hides an integer count. A clipping bound that is not an integer stays visible in the fractional part
-    of the output, unless the sum is ``rounded``; then the count moves by round(upper) - round(lower).
+    Integer noise hides an integer count. A clipping bound that is not an integer stays visible in the
+    fractional part of the output, unless the sum is ``rounded``; then the count moves by round(upper) -
+    round(lower).
     """
     low, high = real("lower", lower, low=0.0), real("upper", upper, low=0.0)
     scale = positive("upper - lower", high - low) / positive("epsilon", epsilon)
@@ -122,8 +141,8 @@ def sparsifier(
 ) -> Published:  # fmt: skip
     """Theorem 3: the count at epsilon_count and Algorithm 1 at epsilon_model add up to their sum.
 
-    ``as_coded`` is the program in the appendix, whose line 58 computes the count again without the noise: the number
-    of nonzeros in the output is then a function of the data alone.
+    ``as_coded`` is the program in the appendix, whose line 58 computes the count again without the noise: the
+    number of nonzeros in the output is then a function of the data alone.
     """
     count = sparsifier_count(lower, upper, epsilon_count, rounded)
     model = lasso_frank_wolfe(n, steps, l1_radius, lipschitz, epsilon_model, delta)
@@ -139,10 +158,10 @@ def sparsifier(
 
 
 def max_abs_scaling(n: int, ordinary: float) -> tuple[float, float]:
-    """(real, promised) change of a logistic mean gradient entry at 0 when features are scaled by their maximum.
+    """(real, promised) change of a logistic gradient entry at 0 when features are scaled by their maximum.
 
-    n - 1 records have |x_j| = ordinary and the labels that pull entry j down; one record has x_j = 1. Replacing it by
-    an ordinary one divides the feature by ``ordinary`` for everybody. The noise promises 2/n.
+    n - 1 records have |x_j| = ordinary and the labels that pull entry j down; one record has x_j = 1.
+    Replacing it by an ordinary one divides the feature by ``ordinary`` for everybody. The noise promises 2/n.
     """
     size, n = real("ordinary", ordinary, low=0.0, high=1.0, open_low=True), whole("n", n, low=2)
     before = 0.5 * (1 + (n - 1) * size) / n

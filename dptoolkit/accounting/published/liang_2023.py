@@ -1,7 +1,8 @@
-"""Liang et al. 2023, "Differentially private stochastic hard thresholding" (DP-SGD-HT and DP-SCSG-HT).
+"""Liang, Tong, Ding, Pan and Bi 2023, "Stochastic privacy-preserving methods for nonconvex sparse learning".
 
-Batches of fixed size without replacement, neighbours by replacing a record, Gaussian noise on batch gradients. Both
-theorems rest on a bound for subsampled Renyi divergence that has side conditions, which are evaluated here.
+Batches of fixed size without replacement, neighbours by replacing a record, Gaussian noise on batch
+gradients. Both theorems rest on a bound for subsampled Renyi divergence that has side conditions, which are
+evaluated here.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ def sgd_ht_theorem_4_1(
 ) -> Published:
     """Variance 40 a l^2 T / (n^2 epsilon) with the order a = 1 + 2 log(1/delta) / epsilon.
 
-    The lower bound is the pair where all other records equal the replaced one: a batch then differs exactly when the
-    record is drawn, which is the pair of Poisson sampling with the same noise per sensitivity.
+    The lower bound is the pair where all other records equal the replaced one: a batch then differs exactly
+    when the record is drawn, which is the pair of Poisson sampling with the same noise per sensitivity.
     """
     b = _batch("batch_size", batch_size, whole("n", n, low=1))
     order = 1 + 2 * log_inverse(delta) / positive("epsilon", epsilon)
-    scale = positive("grad_norm", grad_norm) * math.sqrt(40 * order * whole("steps", steps, low=1) / epsilon) / n
+    scale = (
+        positive("grad_norm", grad_norm) * math.sqrt(40 * order * whole("steps", steps, low=1) / epsilon) / n
+    )
     multiplier = scale * b / (2 * grad_norm)
     return Published(
         "DP-SGD-HT, Theorem 4.1", _PAPER.format("Theorem 4.1"), {"gradient": scale}, Budget(epsilon, delta),
@@ -61,10 +64,11 @@ def scsg_ht_theorem_5_1(
 ) -> Published:  # fmt: skip
     """Variances 160 v (snapshot) and 40 v (inner step), v = 2 C B l^2 a J / (b n^2 epsilon).
 
-    option "I" draws the number of inner steps from Geometric(B/(B+b)), with C = ``tail_factor`` (the smallest that the
-    paper admits by default) and a for delta/2; "II" makes B/b steps, with C = 1 and a for delta. split "swapped" gives
-    the snapshot 40 v and the inner step 160 v, which the proof and the printed conditions need: a snapshot moves by
-    2l/B and an inner step by 4l/b. The lower bound is the snapshots' alone, which a linear loss reaches.
+    option "I" draws the number of inner steps from Geometric(B/(B+b)), with C = ``tail_factor`` (the smallest
+    that the paper admits by default) and a for delta/2; "II" makes B/b steps, with C = 1 and a for delta.
+    split "swapped" gives the snapshot 40 v and the inner step 160 v, which the proof and the printed
+    conditions need: a snapshot moves by 2l/B and an inner step by 4l/b. The lower bound is the snapshots'
+    alone, which a linear loss reaches.
     """
     run = _Scsg(n, batch_size, snapshot_size, epochs, grad_norm, epsilon, delta, option, tail_factor)
     scales = run.scales(one_of("split", split, tuple(_SPLITS)))
@@ -81,7 +85,8 @@ def scsg_ht_theorem_5_1(
 def scsg_lemma_charge(split: str) -> float:
     """Renyi divergence of a step by the paper's own Lemma 3.2, over what the proof says it is.
 
-    Lemma 3.2 charges 20 a l^2 / (n^2 variance) for a snapshot and 80 a l^2 / (n^2 variance) for an inner step.
+    Lemma 3.2 charges 20 a l^2 / (n^2 variance) for a snapshot and 80 a l^2 / (n^2 variance) for an inner
+    step.
     """
     snapshot, inner = _SPLITS[one_of("split", split, tuple(_SPLITS))]
     return 20 / snapshot + 80 / inner
@@ -128,7 +133,14 @@ class _Scsg:
         return 1 + 2 * log_term / self.epsilon
 
     def scales(self, split: str) -> dict[str, float]:
-        inside = 2 * self.constant * self.snapshot_size * self.order * self.epochs / (self.batch_size * self.epsilon)
+        inside = (
+            2
+            * self.constant
+            * self.snapshot_size
+            * self.order
+            * self.epochs
+            / (self.batch_size * self.epsilon)
+        )
         unit = self.grad_norm * math.sqrt(inside) / self.n
         snapshot, inner = _SPLITS[split]
         return {"snapshot": math.sqrt(snapshot) * unit, "inner": math.sqrt(inner) * unit}

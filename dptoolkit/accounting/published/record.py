@@ -1,11 +1,11 @@
 """What a paper prints about one noise constant, and what can be computed about it.
 
-A ``Published`` holds the printed noise scales, the printed guarantee and its side conditions as evaluated numbers,
-together with up to three events, each a function of a factor that multiplies every printed scale:
+A ``Published`` holds the printed noise scales, the printed guarantee and its side conditions as evaluated
+numbers, together with up to three events, each a function of a factor that multiplies every printed scale:
 
 releases   an event that dominates what the algorithm releases: its account is an upper bound for the truth
 attains    the event that an explicit pair of neighbours reaches: its account is a lower bound for the truth
-repaired   the release we would make instead with the same scales, where the printed one can not be accounted tightly
+repaired   the release to make instead with the same scales, where the printed one has no tight account
 
 A claim is true where the upper bound meets it, false where the lower bound exceeds it, open in between.
 """
@@ -22,7 +22,7 @@ from dptoolkit._validate import delta_value, invalid, nonnegative
 from dptoolkit.accounting import pld
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
-from dptoolkit.accounting.events import Event, Gaussian, RandomizedResponse, flatten
+from dptoolkit.accounting.events import Event, Gaussian, RandomizedResponse, Repeated, flatten
 from dptoolkit.adjacency import Adjacency
 
 EventAt = Callable[[float], Event]
@@ -174,7 +174,7 @@ class Published:
 
     @cached_property
     def shortfall(self) -> float:
-        """How many times larger the printed noise must at least be: below that, known neighbours break the claim."""
+        """How many times more noise is needed at least: with less, known neighbours break the claim."""
         if self.attains is None or self.lower <= self.claim.limit:
             return 1.0
         return _smallest_factor(self.attains, self.claim.least, self.claim.limit)
@@ -205,8 +205,8 @@ def guaranteed_epsilon(event: Event, delta: float) -> float:
 def attained_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta`` of an event that a pair of neighbours reaches.
 
-    Exact where the account is: at delta 0, where only the largest loss counts, for Gaussians, and for repeated
-    randomised responses, whose optimal composition is the worst case of that theorem.
+    Exact where the account is: at delta 0, where only the largest loss counts, for Gaussians, and for
+    repeated randomised responses, whose optimal composition is the worst case of that theorem.
     """
     parts = {type(part) for part, _ in flatten(event)}
     if delta == 0 or parts == {Gaussian}:
@@ -225,8 +225,13 @@ def log_inverse(delta: Any) -> float:
 
 
 def sensitivity(bound: float, adjacency: Adjacency) -> float:
-    """How far a sum of vectors of norm <= bound moves: 2 bound if a record is replaced, bound if it is dropped."""
+    """How far a sum of vectors of norm <= bound moves: twice that if a record is replaced."""
     return 2 * bound if adjacency is Adjacency.REPLACE_ONE else bound
+
+
+def gaussians(noise_multiplier: float, count: int, factor: float) -> Event:
+    """``count`` Gaussian releases with ``factor`` times the noise."""
+    return Repeated(Gaussian(noise_multiplier * factor), count)
 
 
 def _smallest_factor(event_at: EventAt, spent: Callable[[Event], float], limit: float) -> float:
@@ -253,4 +258,3 @@ def _smallest_factor(event_at: EventAt, spent: Callable[[Event], float], limit: 
 
 def _listed(scales: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {scale:.4g}" for name, scale in scales.items())
-

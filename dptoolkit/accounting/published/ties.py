@@ -1,8 +1,8 @@
 """Laplace noisy-max on tied scores, exactly: the pair of neighbours behind the lower bounds for selections.
 
-Two groups of ``tied`` candidates have equal scores up to a gap; the data set decides which group is ahead. Every round
-then reports the favoured group with the same probability, so rounds are independent randomised responses, and their
-composition is a binomial sum.
+Two groups of ``tied`` candidates have equal scores up to a gap; the data set decides which group is ahead.
+Every round then reports the favoured group with the same probability, so rounds are independent randomised
+responses, and their composition is a binomial sum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _NODES = 64
 def favoured(tied: int, gap: float) -> float:
     """P(the group ahead by ``gap`` noise scales wins), ``tied`` candidates a group, Laplace noise.
 
-    The density of the largest of the group ahead times the distribution of the largest of the other, integrated over
-    the three pieces on which both are products of exponentials. Gauss-Legendre is exact on the first for tied <= 64.
+    The density of the largest of the group ahead times the distribution of the largest of the other,
+    integrated over the three pieces on which both are products of exponentials. Gauss-Legendre is exact on
+    the first for tied <= 64.
     """
     tied, gap = whole("tied", tied, low=1), nonnegative("gap", gap)
     node, weight = np.polynomial.legendre.leggauss(_NODES)

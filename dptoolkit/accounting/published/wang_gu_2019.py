@@ -1,7 +1,8 @@
 """Wang and Gu 2019, "Differentially private iterative gradient hard thresholding for sparse learning".
 
-T steps on the mean gradient, each with Gaussian noise of the same scale. Gaussians compose exactly, so what the noise
-gives is exact. The paper defines neighbours by replacing a record, where the mean gradient moves by 2 grad_norm / n.
+T steps on the mean gradient, each with Gaussian noise of the same scale. Gaussians compose exactly, so what
+the noise gives is exact. The paper defines neighbours by replacing a record, where the mean gradient moves by
+2 grad_norm / n.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import math
 from functools import partial
 
 from dptoolkit._validate import positive, real, whole
-from dptoolkit.accounting.events import Event, Gaussian, Repeated
 from dptoolkit.accounting.published.record import (
     Budget,
     Condition,
     Published,
     at_most,
+    gaussians,
     log_inverse,
     sensitivity,
 )
@@ -28,7 +29,7 @@ _PAPER = "Wang and Gu 2019, {}"
 def ight_theorem_5_2(
     n: int, steps: int, grad_norm: float, rho: float, adjacency: str | Adjacency = Adjacency.REPLACE_ONE
 ) -> Published:
-    """Variance T G^2 / (n^2 rho), said to be rho-zCDP. It is 2 rho under replace-one and rho/2 under zero-out."""
+    """Variance T G^2 / (n^2 rho), said to be rho-zCDP: 2 rho under replace-one, rho/2 under zero-out."""
     scale = _scale(n, steps, grad_norm, rho)
     return _published("Theorem 5.2", scale, Budget(rho=rho), n, steps, grad_norm, adjacency)
 
@@ -48,7 +49,7 @@ def ight_remark_5_3_simple(
     n: int, steps: int, grad_norm: float, epsilon: float, delta: float,
     adjacency: str | Adjacency = Adjacency.REPLACE_ONE,
 ) -> Published:  # fmt: skip
-    """Variance 6 T G^2 log(1/delta) / (n epsilon)^2, printed as an upper bound for epsilon <= log(1/delta)."""
+    """Variance 6 T G^2 log(1/delta) / (n epsilon)^2, an upper bound for epsilon <= log(1/delta)."""
     log_term = log_inverse(delta)
     scale = _scale(n, steps, grad_norm, positive("epsilon", epsilon) ** 2 / (6 * log_term))
     stated = (at_most("epsilon <= log(1/delta)", epsilon, log_term),)
@@ -78,9 +79,9 @@ def ight_corollary_5_6(
 ) -> Published:  # fmt: skip
     """Linear regression: variance 2 c T K^2 (sqrt(2s) |theta*| + nu log n)^2 log(1/delta) / (n epsilon)^2.
 
-    ``parameter_norm`` and ``noise_std`` belong to the unknown truth and ``constant`` is a symbol the paper never
-    defines, so the noise is not a function of public parameters. At theta = 0 a label y moves the mean gradient by
-    K |y| / n, so labels without a public bound leave no guarantee.
+    ``parameter_norm`` and ``noise_std`` belong to the unknown truth and ``constant`` is a symbol the paper
+    never defines, so the noise is not a function of public parameters. At theta = 0 a label y moves the mean
+    gradient by K |y| / n, so labels without a public bound leave no guarantee.
     """
     s, log_term = whole("sparsity", sparsity, low=1), log_inverse(delta)
     spread = math.sqrt(2 * s) * positive("parameter_norm", parameter_norm)
@@ -106,12 +107,8 @@ def _published(
 ) -> Published:  # fmt: skip
     adjacency = Adjacency.parse(adjacency)
     multiplier = scale * n / sensitivity(norm, adjacency)
-    event_at = partial(_gradient_steps, multiplier, steps)
+    event_at = partial(gaussians, multiplier, steps)
     return Published(
         f"DP-IGHT, {where}", _PAPER.format(where), {"gradient": scale}, claim, adjacency,
         releases=event_at, attains=event_at, conditions=conditions, missing=missing, vacuous=vacuous,
     )  # fmt: skip
-
-
-def _gradient_steps(noise_multiplier: float, steps: int, factor: float) -> Event:
-    return Repeated(Gaussian(noise_multiplier * factor), steps)

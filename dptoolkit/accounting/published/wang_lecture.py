@@ -1,7 +1,7 @@
 """Wang, "Lecture 16: differentially private empirical risk minimization IV".
 
-Private Frank-Wolfe, iterative hard thresholding, peeling, heavy-tailed sparse regression and objective perturbation.
-Every theorem is stated for 0 < epsilon, delta < 1; the notes prove with replaced records.
+Private Frank-Wolfe, iterative hard thresholding, peeling, heavy-tailed sparse regression and objective
+perturbation. Every theorem is stated for 0 < epsilon, delta < 1; the notes prove with replaced records.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dptoolkit.accounting.published.record import (
     Published,
     at_least,
     below,
+    gaussians,
     log_inverse,
     sensitivity,
 )
@@ -50,8 +51,9 @@ def lecture_frank_wolfe(
     root = math.sqrt(8 * whole("steps", steps, low=1) * log_inverse(delta))
     scale = 2 * unit * root / positive("epsilon", epsilon)
     return selections(
-        "DP Frank-Wolfe, Theorem 16.2", _NOTES.format("Theorem 16.2"), {"score": scale}, Budget(epsilon, delta),
-        adjacency, 2 * sensitivity(unit, adjacency) / scale, steps, 2, conditions=_small_epsilon(epsilon),
+        "DP Frank-Wolfe, Theorem 16.2", _NOTES.format("Theorem 16.2"), {"score": scale},
+        Budget(epsilon, delta), adjacency, 2 * sensitivity(unit, adjacency) / scale, steps, tied=2,
+        conditions=_small_epsilon(epsilon),
     )  # fmt: skip
 
 
@@ -61,17 +63,18 @@ def lecture_dp_iht(
 ) -> Published:  # fmt: skip
     """Theorem 16.4: variance c T log(1/delta) / (n epsilon)^2 "for some constant c".
 
-    The Lipschitz constant is not in the formula, so no c serves every loss; ``lecture_dp_iht_constant`` is the
-    smallest that serves the given one.
+    The Lipschitz constant is not in the formula, so no c serves every loss; ``lecture_dp_iht_constant`` is
+    the smallest that serves the given one.
     """
     adjacency, n, steps = Adjacency.parse(adjacency), whole("n", n, low=1), whole("steps", steps, low=1)
     root = math.sqrt(positive("constant", constant) * steps * log_inverse(delta))
     scale = root / (n * positive("epsilon", epsilon))
     multiplier = scale * n / sensitivity(positive("grad_norm", grad_norm), adjacency)
     needed = lecture_dp_iht_constant(epsilon, delta, grad_norm, adjacency)
-    event_at = partial(_gaussian_steps, multiplier, steps)
+    event_at = partial(gaussians, multiplier, steps)
     return Published(
-        "DP-IHT, Theorem 16.4", _NOTES.format("Theorem 16.4"), {"gradient": scale}, Budget(epsilon, delta), adjacency,
+        "DP-IHT, Theorem 16.4", _NOTES.format("Theorem 16.4"), {"gradient": scale}, Budget(epsilon, delta),
+        adjacency,
         releases=event_at, attains=event_at, conditions=_small_epsilon(epsilon),
         missing=(at_least("c >= the smallest sufficient constant", constant, needed),),
         vacuous="the constant is left open and the Lipschitz constant is missing",
@@ -100,8 +103,8 @@ def lecture_heavy_tailed_iht(
 ) -> Published:  # fmt: skip
     """Algorithm 6: peeling on blocks of m = n/T records with ``change`` 2 K^2 C eta (sqrt(s) + 1) / m.
 
-    The real change is 2 K^2 eta (C sqrt(s) + 1) / m, and is reached in every entry outside the support at once. Blocks
-    are disjoint and fixed in advance, so a record is charged for one of them only.
+    The real change is 2 K^2 eta (C sqrt(s) + 1) / m, and is reached in every entry outside the support at
+    once. Blocks are disjoint and fixed in advance, so a record is charged for one of them only.
     """
     published, real = heavy_tailed_change(n, steps, sparsity, radius, feature_bound, step_size)
     return _peeling(
@@ -126,15 +129,18 @@ def objective_perturbation(
 ) -> Published:  # fmt: skip
     """Theorem 16.8: a Gaussian linear term of variance 10 L^2 log(1/delta) / epsilon^2.
 
-    Claimed: (epsilon/2 + log(1 + 2 beta/lambda), delta). Linear losses are in the class, and for them the minimiser is
-    the noise plus a shift, so their Gaussian pair is a lower bound. With smoothness 0 it is also the upper bound.
+    Claimed: (epsilon/2 + log(1 + 2 beta/lambda), delta). Linear losses are in the class, and for them the
+    minimiser is the noise plus a shift, so their Gaussian pair is a lower bound. With smoothness 0 it is also
+    the upper bound.
     """
     adjacency, log_term = Adjacency.parse(adjacency), log_inverse(delta)
     scale = positive("lipschitz", lipschitz) * math.sqrt(10 * log_term) / positive("epsilon", epsilon)
     claim = Budget(epsilon / 2 + _jacobian(2 * smoothness, regularization), delta)
     multiplier = scale / sensitivity(lipschitz, adjacency)
-    linear = partial(_one_gaussian, multiplier)
-    general = partial(_perturbed_minimum, multiplier, claim.epsilon, _jacobian(smoothness, regularization), adjacency)
+    linear = partial(gaussians, multiplier, 1)
+    general = partial(
+        _perturbed_minimum, multiplier, claim.epsilon, _jacobian(smoothness, regularization), adjacency
+    )
     return Published(
         "Objective perturbation, Theorem 16.8", _NOTES.format("Theorem 16.8"), {"linear term": scale}, claim,
         adjacency, releases=general if smoothness else linear, attains=linear,
@@ -145,7 +151,7 @@ def objective_perturbation_pure(
     lipschitz: float, epsilon: float, smoothness: float = 0.0, regularization: float = 1.0,
     adjacency: str | Adjacency = Adjacency.REPLACE_ONE,
 ) -> Published:  # fmt: skip
-    """Theorem 16.8: a linear term of density ~ exp(-epsilon |b| / 2L), claimed epsilon + log(1 + 2 beta/lambda)."""
+    """Theorem 16.8: a term of density ~ exp(-epsilon |b| / 2L), claimed epsilon + log(1 + 2 beta/lambda)."""
     adjacency = Adjacency.parse(adjacency)
     scale = 2 * positive("lipschitz", lipschitz) / positive("epsilon", epsilon)
     shift = sensitivity(lipschitz, adjacency) / scale
@@ -161,20 +167,14 @@ def _small_epsilon(epsilon: float) -> tuple[Condition, ...]:
     return (below("epsilon < 1", epsilon, 1.0),)
 
 
-def _gaussian_steps(noise_multiplier: float, steps: int, factor: float) -> Event:
-    return Repeated(Gaussian(noise_multiplier * factor), steps)
-
-
-def _one_gaussian(noise_multiplier: float, factor: float) -> Event:
-    return Gaussian(noise_multiplier * factor)
-
-
 def _peeling(
     name: str, where: str, sparsity: int, printed: float, real: float, epsilon: float, delta: float,
     conditions: tuple[Condition, ...] = (), missing: tuple[Condition, ...] = (),
 ) -> Published:  # fmt: skip
     s = whole("sparsity", sparsity, low=1)
-    scale = 2 * positive("change", printed) * math.sqrt(3 * s * log_inverse(delta)) / positive("epsilon", epsilon)
+    scale = (
+        2 * positive("change", printed) * math.sqrt(3 * s * log_inverse(delta)) / positive("epsilon", epsilon)
+    )
     one = real / scale
     return Published(
         name, _NOTES.format(where), {"selection": scale, "value": scale}, Budget(epsilon, delta),
@@ -210,11 +210,11 @@ def _perturbed_minimum(
 ) -> Event:
     """The guarantee at the claimed epsilon for generalised linear losses that are not linear.
 
-    The noise shifts by a vector that depends on the noise, of length at most mu = 1/multiplier, and the density changes
-    by at most exp(jacobian), so the log ratio is at most jacobian + mu R + mu^2/2, where R is the norm of the noise in
-    the span of the shifts: the line of the dropped record, or the plane of the old and the new one. What exceeds
-    epsilon on average is twice the Gaussian delta on a line, and mu sqrt(2 pi) exp(e) Phi(-e/mu - mu/2) on a plane,
-    with e = epsilon - jacobian >= mu^2/2.
+    The noise shifts by a vector that depends on the noise, of length at most mu = 1/multiplier, and the
+    density changes by at most exp(jacobian), so the log ratio is at most jacobian + mu R + mu^2/2, where R is
+    the norm of the noise in the span of the shifts: the line of the dropped record, or the plane of the old
+    and the new one. What exceeds epsilon on average is twice the Gaussian delta on a line, and mu sqrt(2 pi)
+    exp(e) Phi(-e/mu - mu/2) on a plane, with e = epsilon - jacobian >= mu^2/2.
     """
     mu, left = 1 / (multiplier * factor), epsilon - jacobian
     if left < mu * mu / 2:

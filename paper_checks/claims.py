@@ -1,0 +1,121 @@
+"""Reading claims.toml and the check.py beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paper_checks.verdict import KINDS, Verdict
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TIERS = ("fast", "full")
+_CLAIM_KEYS = {"id", "where", "states", "check", "with", "tolerance", "why", "note", "point"}
+_POINT_KEYS = {"at", "verdict", "factor", "truth", "tier"}
+
+
+class BadClaims(ValueError):
+    """A claims file, or a name on the command line, that can not be used."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Parameters at which a claim is checked, and what is expected there."""
+
+    at: Mapping[str, Any]
+    verdict: str
+    factor: float | None = None
+    truth: float | None = None
+    tier: str = "fast"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One privacy theorem or constant of a paper."""
+
+    id: str
+    where: str
+    states: str
+    check: Callable[..., Verdict]
+    common: Mapping[str, Any]
+    tolerance: float
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """All claims of one paper."""
+
+    name: str
+    claims: tuple[Claim, ...]
+
+
+def paper_folders(root: Path, names: Iterable[str]) -> list[Path]:
+    """The folders of the named papers, of all papers if none is named."""
+    known = {path.parent.name: path.parent for path in sorted(root.glob("*/claims.toml"))}
+    wanted = list(names) or list(known)
+    for name in wanted:
+        if name not in known:
+            raise BadClaims(f"paper={name!r}: must be one of {', '.join(known)}.")
+    return [known[name] for name in wanted]
+
+
+def load(folder: Path) -> Paper:
+    """The claims of the paper in ``folder``, each bound to its function in check.py."""
+    path = folder / "claims.toml"
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as problem:
+        raise BadClaims(f"{path}: must be TOML. {problem}") from None
+    module = _module(folder)
+    claims = tuple(_claim(entry, module, path) for entry in content.get("claim", ()))
+    if not claims:
+        raise BadClaims(f"{path}: must hold at least one [[claim]].")
+    return Paper(folder.name, claims)
+
+
+def _claim(entry: Mapping[str, Any], module: ModuleType, path: Path) -> Claim:
+    where = f"{path}: claim {entry.get('id', '?')!r}"
+    _check_keys(entry, _CLAIM_KEYS, {"id", "where", "states", "check", "tolerance", "why", "point"}, where)
+    check = getattr(module, entry["check"], None)
+    if not callable(check):
+        raise BadClaims(f"{where}: check={entry['check']!r}: must be a function of check.py.")
+    points = tuple(_point(point, where) for point in entry["point"])
+    return Claim(
+        entry["id"], entry["where"], entry["states"], check, entry.get("with", {}), entry["tolerance"], points
+    )
+
+
+def _point(entry: Mapping[str, Any], where: str) -> Point:
+    _check_keys(entry, _POINT_KEYS, {"at", "verdict"}, where)
+    point = Point(**entry)
+    if point.verdict not in KINDS:
+        raise BadClaims(f"{where}: verdict={point.verdict!r}: must be one of {', '.join(KINDS)}.")
+    if point.tier not in TIERS:
+        raise BadClaims(f"{where}: tier={point.tier!r}: must be one of {', '.join(TIERS)}.")
+    return point
+
+
+def _check_keys(entry: Mapping[str, Any], known: set[str], needed: set[str], where: str) -> None:
+    if unknown := set(entry) - known:
+        raise BadClaims(f"{where}: unknown {', '.join(sorted(unknown))}.")
+    if missing := needed - set(entry):
+        raise BadClaims(f"{where}: missing {', '.join(sorted(missing))}.")
+
+
+def _module(folder: Path) -> ModuleType:
+    # By path, so that a folder works wherever it lies and needs no __init__.py.
+    spec = importlib.util.spec_from_file_location(f"paper_checks_{folder.name}", folder / "check.py")
+    if spec is None or spec.loader is None or not (folder / "check.py").exists():
+        raise BadClaims(f"{folder}: must hold a check.py.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

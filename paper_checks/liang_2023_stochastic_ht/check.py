@@ -1,0 +1,60 @@
+"""Verdicts on Liang et al. 2023: batches without replacement, with conditions that can fail everywhere."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dptoolkit.accounting import published, rounds
+from paper_checks.verdict import Verdict, bound, judge, unsatisfiable
+
+
+def theorem_4_1(n: int, batch_size: int, epochs: int, epsilon: float, delta: float) -> Verdict:
+    """DP-SGD-HT for a number of passes over the data."""
+    steps = round(epochs * n / batch_size)
+    return judge(published.sgd_ht_theorem_4_1(n, batch_size, steps, 1.0, epsilon, delta))
+
+
+def theorem_4_1_range(n: int, epochs: int, epsilon: float, delta: float) -> Verdict:
+    """DP-SGD-HT for a number of passes: is there any batch size that meets the conditions?
+
+    With T = epochs n / b the noise per sensitivity grows with b, so the smallest b with enough noise leaves
+    the most room under the condition on the order.
+    """
+    order = 1 + 2 * math.log(1 / delta) / epsilon
+    b = max(1, math.ceil(1.5 * n * epsilon / (10 * order * epochs)))
+    if (
+        b > n
+        or not published.sgd_ht_theorem_4_1(
+            n, b, math.ceil(epochs * n / b), 1.0, epsilon, delta
+        ).conditions_hold
+    ):
+        return unsatisfiable(f"({epsilon:g}, {delta:g})", "no batch size meets the conditions")
+    return theorem_4_1(n, b, epochs, epsilon, delta)
+
+
+def theorem_5_1(**at: Any) -> Verdict:
+    """DP-SCSG-HT."""
+    return judge(published.scsg_ht_theorem_5_1(grad_norm=1.0, **at))
+
+
+def theorem_5_1_range(n: int, epochs: int, epsilon: float, delta: float, option: str) -> Verdict:
+    """DP-SCSG-HT: do any b <= B meet the conditions for any number of epochs up to the given one?
+
+    Both conditions are easiest at b = B, one of them grows with B and the other falls, so for each number of
+    epochs the smallest B with enough noise decides.
+    """
+    for count in range(1, epochs + 1):
+        constant = rounds.published_factor(count, delta) if option == "I" else 1.0
+        order = 1 + 2 * math.log((2 if option == "I" else 1) / delta) / epsilon
+        size = math.ceil(math.sqrt(1.5 * n * n * epsilon / (20 * order * constant * count)))
+        at: dict[str, Any] = {"n": n, "batch_size": size, "snapshot_size": size, "epochs": count}
+        at |= {"epsilon": epsilon, "delta": delta, "option": option}
+        if size <= n and published.scsg_ht_theorem_5_1(grad_norm=1.0, **at).conditions_hold:
+            return theorem_5_1(**at)
+    return unsatisfiable(f"({epsilon:g}, {delta:g})", f"no b <= B meets the conditions for J <= {epochs}")
+
+
+def theorem_5_1_proof(split: str) -> Verdict:
+    """The divergence of a step by Lemma 3.2, over what the proof says it is; noise is its root."""
+    return bound(1.0, math.sqrt(published.scsg_lemma_charge(split)), "noise by the paper's own lemma")

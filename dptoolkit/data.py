@@ -1,6 +1,7 @@
 """From what the user passes to rows whose bound is a fact.
 
-Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds. No bound is ever learnt from the data.
+Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds. No bound is ever learnt from the
+data.
 """
 
 from __future__ import annotations
@@ -35,12 +36,18 @@ class Rows:
 
     def row_norms(self) -> Array:
         """L2 norm of each row, without overflow for entries near the largest double."""
+        largest, relative = self._norm_parts()
+        with np.errstate(over="ignore"):
+            return np.asarray(largest * relative)
+
+    def _norm_parts(self) -> tuple[Array, Array]:
+        """(largest |entry|, norm / largest): their product is the norm, and neither overflows."""
         largest = self.largest_entries()
         safe = np.where(largest > 0, largest, 1.0)
         if not self.is_sparse:
-            return np.asarray(safe * np.sqrt(np.sum((self.matrix / safe[:, None]) ** 2, axis=1)) * (largest > 0))
+            return largest, np.sqrt(np.sum((self.matrix / safe[:, None]) ** 2, axis=1))
         scaled = self.matrix.data / np.repeat(safe, np.diff(self.matrix.indptr))
-        return np.asarray(safe * np.sqrt(_row_sums(scaled * scaled, self.matrix.indptr)))
+        return largest, np.sqrt(_row_sums(scaled * scaled, self.matrix.indptr))
 
     def largest_entries(self) -> Array:
         """The largest |entry| of each row."""
@@ -75,10 +82,7 @@ def check_rows(X: Any) -> Rows:
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(X), True)
     else:
-        try:
-            array = np.array(X, dtype=np.float64, order="C")
-        except (TypeError, ValueError):
-            raise invalid("X", type(X).__name__, "a real (n, d) array or scipy.sparse matrix") from None
+        array = _real_array("X", X, "a real (n, d) array or scipy.sparse matrix")
         if array.ndim != 2:
             raise invalid("X.shape", array.shape, "(n, d)", "Pass one row per record.")
         rows = Rows(array, False)
@@ -89,6 +93,22 @@ def check_rows(X: Any) -> Rows:
     if not np.isfinite(values).all():
         raise invalid("X", "an array with NaN or infinity", "finite", "Impute or drop those entries first.")
     return rows
+
+
+def _real_array(name: str, value: Any, bound: str) -> Array:
+    """A float64 copy; text, complex numbers, dates and masked entries are refused, where NumPy would convert them."""
+    try:
+        array = np.asarray(value)
+        plain = array.dtype.kind in "biuf" or (array.dtype.kind == "O" and not _holds_text(array))
+        if not plain or np.ma.is_masked(value):
+            raise TypeError
+        return np.array(array, dtype=np.float64, order="C")
+    except (TypeError, ValueError, OverflowError):
+        raise invalid(name, type(value).__name__, bound) from None
+
+
+def _holds_text(array: NDArray[Any]) -> bool:
+    return any(isinstance(entry, (str, bytes)) for entry in array.flat)
 
 
 def _canonical_csr(X: Any) -> Any:
@@ -107,11 +127,9 @@ def _canonical_csr(X: Any) -> Any:
 
 
 def check_labels(y: Any, n: int, loss: Loss) -> Array:
-    """Labels of the loss's task as floats: regression any finite number; binary {0, 1} or {-1, 1}, returned as {0, 1}."""
-    try:
-        labels = np.array(y, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise invalid("y", type(y).__name__, "numbers, one per row") from None
+    """Labels of the loss's task as floats: regression any finite number; binary {0, 1} or {-1, 1}, returned as {0,
+    1}."""
+    labels = _real_array("y", y, "real numbers, one per row")
     if labels.shape != (n,):
         raise invalid("y.shape", labels.shape, f"({n},), one label per row of X")
     if not np.isfinite(labels).all():
@@ -120,36 +138,43 @@ def check_labels(y: Any, n: int, loss: Loss) -> Array:
         negative = bool((labels == -1).any())
         if not np.isin(labels, (-1.0, 1.0) if negative else (0.0, 1.0)).all():
             wrong = labels[~np.isin(labels, (-1.0, 0.0, 1.0))]
-            raise invalid("y", float(wrong[0]) if len(wrong) else "a mix of -1 and 0", f"0/1 or -1/+1 for loss {loss.name!r}")
+            example = float(wrong[0]) if len(wrong) else "a mix of -1 and 0"
+            raise invalid("y", example, f"0/1 or -1/+1 for loss {loss.name!r}")
         return (labels + 1) / 2 if negative else labels
     return labels
 
 
 def check_classes(y: Any, n: int, classes: int) -> Array:
     """Class labels 0, ..., classes-1 as a one-hot (n, classes) array. The number of classes is public: pass it."""
-    labels = np.asarray(y)
+    labels = _real_array("y", y, f"integers 0 to {classes - 1}, one per row")
     if labels.shape != (n,):
         raise invalid("y.shape", labels.shape, f"({n},), one label per row of X")
-    if labels.dtype.kind not in "iubf" or not np.isin(labels, np.arange(classes)).all():
+    if not np.isin(labels, np.arange(classes)).all():
         raise invalid("y", "labels outside the classes", f"integers 0 to {classes - 1}")
     return np.eye(classes)[labels.astype(int)]
 
 
 def clip_rows(rows: Rows, row_norm: float) -> Rows:
     """Each row scaled down, if need be, to L2 norm at most ``row_norm``; short rows are returned bit for bit."""
-    norms = rows.row_norms()
-    factor = np.ones_like(norms)
-    long = norms > row_norm
-    # One part in 1e15 less, so that rounding cannot leave a row above the bound.
-    factor[long] = (row_norm / norms[long]) * (1 - 4e-16)
-    return _scale_rows(rows, factor) if long.any() else rows
+    largest, relative = rows._norm_parts()
+    with np.errstate(over="ignore"):
+        long = largest * relative > row_norm
+    if not long.any():
+        return rows
+    # Divided by the largest entry first: row_norm / norm alone loses digits, or all of them, for huge rows.
+    divisor, factor = np.ones_like(largest), np.ones_like(largest)
+    divisor[long] = largest[long]
+    # A part in 1e13 less, so that rounding, also that of a long sum, cannot leave a row above the bound.
+    factor[long] = row_norm / relative[long] * (1 - 1e-13)
+    return _scale_rows(rows, divisor, factor)
 
 
-def _scale_rows(rows: Rows, factor: Array) -> Rows:
+def _scale_rows(rows: Rows, divisor: Array, factor: Array) -> Rows:
     if not rows.is_sparse:
-        return Rows(rows.matrix * factor[:, None], False)
+        return Rows(rows.matrix / divisor[:, None] * factor[:, None], False)
     matrix = rows.matrix.copy()
-    matrix.data = matrix.data * np.repeat(factor, np.diff(matrix.indptr))
+    filled = np.diff(matrix.indptr)
+    matrix.data = matrix.data / np.repeat(divisor, filled) * np.repeat(factor, filled)
     return Rows(matrix, True)
 
 

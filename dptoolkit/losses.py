@@ -1,8 +1,8 @@
 """The closed table of losses, with the constants that privacy needs.
 
 A loss is a function of a row's margin m = <x, w> (K margins for softmax) and its label; the data term of every
-objective is the MEAN over rows. The gradient of one row is residual(m, y) * x, so a bound on the residual and a bound on
-x bound what one record can do:
+objective is the MEAN over rows. The gradient of one row is residual(m, y) * x, so a bound on the residual and a bound
+on x bound what one record can do:
 
     |gradient|_2   <= residual_bound * row_norm          (hard thresholding)
     |gradient|_inf <= residual_bound * feature_bound     (Frank-Wolfe)
@@ -95,10 +95,10 @@ def logistic_diameter(radius: float) -> float:
     """An upper bound on the diameter of {sigmoid(<w, x>) x : |x|_2 <= 1} when |w|_2 = radius.
 
     It bounds how far one replaced record moves a sum of logistic gradients at a PUBLIC w, per unit of row norm: 1 at
-    w = 0, 2 far away (the set is the same for both labels, up to sign). In a plane that contains w, along direction f the
-    gradients have length at most M(f) = max over rho <= 1 of rho sigmoid(rho radius cos f), and the distance to any point
-    is convex along the ray, so the diameter is the largest |M(f) u(f) - M(g) u'(g)| with opposite parts across w. The
-    grid misses at most curvature * (half a step)^2, which is added; 2 sigmoid(radius) caps it.
+    w = 0, 2 far away (the set is the same for both labels, up to sign). In a plane that contains w, along direction f
+    the gradients have length at most M(f) = max over rho <= 1 of rho sigmoid(rho radius cos f), and the distance to any
+    point is convex along the ray, so the diameter is the largest |M(f) u(f) - M(g) u'(g)| with opposite parts across w.
+    The grid misses at most curvature * (half a step)^2, which is added; 2 sigmoid(radius) caps it.
     """
     angles = np.linspace(0.0, np.pi, 65)
     cosine, sine = np.cos(angles), np.sin(angles)

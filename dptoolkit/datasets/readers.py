@@ -39,10 +39,10 @@ def read_libsvm(path: str | Path, n_features: int | None = None) -> tuple[Any, A
     """
     text = _without_comments(read_bytes(path))
     counts = np.array([line.count(b":") for line in text.split(b"\n") if line.strip()], dtype=np.int64)
-    numbers = _numbers(text.replace(b":", b" "), path)
-    if len(numbers) != len(counts) + 2 * counts.sum():
+    numbers = _numbers(text.replace(b":", b" "))
+    if numbers is None or len(numbers) != len(counts) + 2 * counts.sum():
         raise _unreadable(path, "one label, then column:value pairs")
-    starts = np.concatenate([[0], np.cumsum(1 + 2 * counts)[:-1]]).astype(np.int64)
+    starts = np.cumsum(1 + 2 * counts) - (1 + 2 * counts)
     pairs = np.delete(numbers, starts).reshape(-1, 2)
     columns = _columns(pairs[:, 0], n_features, path)
     width = n_features if n_features is not None else int(columns.max(initial=-1)) + 1
@@ -60,15 +60,15 @@ def _without_comments(text: bytes) -> bytes:
     return b"\n".join(line.split(b"#", 1)[0] for line in text.split(b"\n"))
 
 
-def _numbers(text: bytes, path: str | Path) -> Array:
-    """All numbers of a text with white space between them."""
+def _numbers(text: bytes) -> Array | None:
+    """All numbers of a text with white space between them; None if there is anything else."""
     with warnings.catch_warnings():
         # NumPy stops at what it cannot read, with a warning only.
         warnings.simplefilter("error", DeprecationWarning)
         try:
             return np.fromstring(text.decode("ascii"), dtype=np.float64, sep=" ")
         except (DeprecationWarning, ValueError):
-            raise _unreadable(path, "numbers only") from None
+            return None
 
 
 def _columns(values: Array, n_features: int | None, path: str | Path) -> NDArray[np.int32]:
@@ -89,7 +89,9 @@ def read_csv(path: str | Path) -> Array:
     """All rows of a numeric comma-separated file with one header line."""
     header, _, body = read_bytes(path).partition(b"\n")
     width = header.count(b",") + 1
-    numbers = _numbers(body.replace(b",", b" "), path)
+    numbers = _numbers(body.replace(b",", b" "))
+    if numbers is None or len(numbers) % width:
+        raise invalid("path", str(path), f"a csv file of numbers, {width} in every row, with a header")
     return numbers.reshape(-1, width)
 
 

@@ -14,6 +14,9 @@ from dptoolkit.accounting.events import Gaussian, Laplace, TwoSidedGeometric
 from dptoolkit.mechanisms.rng import as_generator
 
 Array = NDArray[np.float64]
+# A draw with a smaller success probability may not fit in 64 bits: NumPy then returns the largest integer, and the
+# difference of two such draws is no noise at all.
+_SMALLEST_SUCCESS = 1e-16
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class GeometricNoise:
 
     Privacy
     -------
-    One call is ``event`` = TwoSidedGeometric(epsilon, sensitivity), under the adjacency of the sensitivity. A query that is
-    not an integer is refused: its fractional part would pass through untouched.
+    One call is ``event`` = TwoSidedGeometric(epsilon, sensitivity), under the adjacency of the sensitivity. A query
+    that is not an integer is refused: its fractional part would pass through untouched.
     """
 
     epsilon: float
@@ -95,6 +98,12 @@ class GeometricNoise:
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon)
         whole("sensitivity", self.sensitivity, low=1)
+        if self._success < _SMALLEST_SUCCESS:
+            raise invalid("epsilon", self.epsilon, f">= {self.sensitivity * _SMALLEST_SUCCESS:g} for this sensitivity")
+
+    @property
+    def _success(self) -> float:
+        return -math.expm1(-self.epsilon / self.sensitivity)
 
     @property
     def event(self) -> TwoSidedGeometric:
@@ -105,8 +114,5 @@ class GeometricNoise:
         """value + noise, an integer."""
         count = whole("value", value, low=-(2**62), repair="Integer noise hides integers only: round first.")
         generator = as_generator(rng)
-        success = -math.expm1(-self.epsilon / self.sensitivity)
-        if success == 0:
-            raise invalid("epsilon", self.epsilon, f"> {self.sensitivity * 1e-16:g} for this sensitivity")
         # Each is geometric on 1, 2, ...; the difference is two-sided geometric on the integers.
-        return count + int(generator.geometric(success)) - int(generator.geometric(success))
+        return count + int(generator.geometric(self._success)) - int(generator.geometric(self._success))

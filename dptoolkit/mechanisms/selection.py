@@ -1,7 +1,7 @@
 """Private selection: the best of several candidates, by noisy scores.
 
-``score_range`` is the largest amount by which the difference of two scores can move between neighbours: 2D when each score
-moves by at most D in any direction, D when all move the same way.
+``score_range`` is the largest amount by which the difference of two scores can move between neighbours: 2D when each
+score moves by at most D in any direction, D when all move the same way.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class NoisyMaximum:
 
     Privacy
     -------
-    One call of ``select`` is ``event``: ExponentialMechanism(score_range / scale), or NoisyMax with the same epsilon. Only the
-    index is released. ``top`` releases s indices for s times that event.
+    One call of ``select`` is ``event``: ExponentialMechanism(score_range / scale), or NoisyMax with the same epsilon.
+    Only the index is released. ``top`` releases s indices for s times that event.
     """
 
     scale: float
@@ -73,9 +73,10 @@ class NoisyMaximum:
         return Repeated(self.event, count)
 
     def top(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
-        """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the same law as peeling ``count`` times."""
+        """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the same law as peeling ``count``
+        times."""
         if self.noise != "gumbel":
-            raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew each time.")
+            raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew.")
         noisy = self.noisy(scores, rng)
         count = _count(count, len(noisy))
         return np.asarray(np.argsort(-noisy, kind="stable")[:count])

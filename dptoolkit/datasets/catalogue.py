@@ -1,0 +1,182 @@
+"""The real sets that are known by name: which files they are in, how to read them, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dptoolkit.datasets import readers
+from dptoolkit.datasets.dataset import BINARY, MULTICLASS, REGRESSION, Array
+
+TRAIN, TEST = "train", "test"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The files of one part of a set, as paths inside the data folder without the suffix of their compression.
+
+    ``sha256`` is of the compressed files with which this registry was checked.
+    """
+
+    files: tuple[str, ...]
+    sha256: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How one set is read: reader(paths, entry) -> (X, raw labels)."""
+
+    task: str
+    d: int
+    description: str
+    read: Callable[[list[Path], Entry], tuple[Any, Array]]
+    train: Split | None = None
+    test: Split | None = None
+    dense: bool = False
+    positive: float | None = None
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The parts that exist."""
+        return {key: part for key, part in ((TRAIN, self.train), (TEST, self.test)) if part is not None}
+
+
+def _libsvm(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
+    X, labels = readers.read_libsvm(paths[0], entry.d)
+    return (X.toarray() if entry.dense else X), labels
+
+
+def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
+    from scipy import sparse
+
+    images, labels = (readers.read_idx(path) for path in paths)
+    X = sparse.csr_matrix(images.reshape(-1, entry.d)).astype(np.float64)
+    # 255 is the largest byte, so the division is public.
+    X.data /= 255.0
+    return X, labels.astype(float)
+
+
+def _covtype(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
+    table = readers.read_csv(paths[0])
+    return np.ascontiguousarray(table[:, :-1]), table[:, -1]
+
+
+def _part(file: str, sha256: str) -> Split:
+    return Split((file,), (sha256,))
+
+
+def _binary(d: int, description: str, train: Split | None, test: Split | None = None, dense: bool = False) -> Entry:
+    return Entry(BINARY, d, description, _libsvm, train, test, dense)
+
+
+_COVTYPE = _part("covtype/covtype.csv", "5087faa89346c62af6424141d4512b74cd850abe42fd10c2064c75288a87310b")
+
+FILES: dict[str, Entry] = {
+    "rcv1_sub": _binary(
+        47_236, "RCV1 news, CCAT or ECAT against the rest, tf-idf rows of norm 1; not rcv1_train.binary itself",
+        _part("rcv1_sub/rcv1_sub_train.binary", "21b6c3ef2e5be61568579d5570ce9124c412711867d71855a872ae993c00aaec"),
+        _part("rcv1_sub/rcv1_sub_test.binary", "8e61cd6d05bf24fe77ab7ee23f85213a71b35b0f1ee97d1e22bdeb4caa2e6e52"),
+    ),
+    "rcv1_sample": _binary(
+        47_236, "100 rows of RCV1, a quick stand-in for its shape",
+        _part("rcv1_sub/rcv1_sample100.txt", "8a804c421fd3560105f466f2764c38c2006972b2fb2dff17c2a892f537d50bb7"),
+    ),
+    "a9a": _binary(
+        123, "adult census, income above 50k, binary features",
+        _part("a9a/a9a", "681a6e8501c90f46a11021b8786f64062768c5130764d1ffca386b9c4217735d"),
+        _part("a9a/a9a.t", "be9350ccafcf466ea8e250982a054b5493a6330a357ac44734aaa47c61c3cb62"),
+    ),
+    "w8a": _binary(
+        300, "web pages, binary features, 3% positive",
+        _part("w8a/w8a", "9a98a7f40e07c7eb1ef5141c60d2b09ee1c4fa753562bcc526ea14ae72da3450"),
+    ),
+    "mushrooms": _binary(
+        112, "mushrooms, edible or not, binary features",
+        _part("mushrooms/mushrooms", "3858c3db4473745af77765fe8ca48a4f29428838229ff7cb1a2ed7d5285f3403"),
+    ),
+    "phishing": _binary(
+        68, "phishing sites, rows of norm 1",
+        _part("phishing/phishing", "0874d5541017e4167b5c98618efe6fb41acad450b24d1cffa114f6e1db7ad45e"),
+    ),
+    "splice": _binary(
+        60, "DNA splice junctions, values 1 to 4",
+        _part("splice/splice", "e4fc0aac9da2da87614d854fd5ec9c65a88adc3b02890f857799dc174352287a"),
+        _part("splice/splice.t", "cd1fb8c71297f3c868f522b63e4014e55c2e25da52f9578ed321aa00ef5ef556"),
+        dense=True,
+    ),
+    "colon-cancer": _binary(
+        2000, "gene expression, tumour or normal",
+        _part("colon-cancer/colon-cancer", "d3f2120d6efaab6984e0300da65803158d483b6655f26756ec5ef3ef1843184b"),
+        dense=True,
+    ),
+    "duke": _binary(
+        7129, "gene expression, breast cancer",
+        _part("duke/duke", "3fa40d864a8c586f869d0f1024ea6f311d8acae7310ceb1e97a12e595152b1fa"),
+        dense=True,
+    ),
+    "leukemia": _binary(
+        7129, "gene expression, two kinds of leukemia",
+        _part("leukemia/leukemia", "44e6a87f39c85acbfb9541dfc4d28bd8b4c84c146f212cf1f474f2ced245091c"),
+        _part("leukemia/leukemia.t", "82eacced70277a59346597ecbcd4b9674ed443ada83d32c51db2a2f49a95e31e"),
+        dense=True,
+    ),
+    "gisette": _binary(
+        5000, "handwritten 4 against 9 with distractors; the test part only", None,
+        _part("gisette/gisette_scale.t", "c6fe46ecde1cc6362015d89b6a47a37e7a96ed2d54473d454894bba979ad9ee4"),
+        dense=True,
+    ),
+    "dorothea": _binary(
+        88_119, "drug discovery, binary features, 10% positive",
+        _part("dorothea/dorothea", "3ade0c02eee80dd9b849fb0b3b573958c62199f48af49fbb18aeaa311d2fe621"),
+    ),
+    "farm-ads": _binary(
+        54_877, "farm advertisements, binary bag of words",
+        _part("farm-ads/farm-ads-vect", "45f78da478cad2a1d914d50116e0a85a4d97aeb3f238771249515a1e18508e93"),
+    ),
+    "acq": _binary(
+        9947, "Reuters, corporate acquisitions, tf-idf",
+        _part("acq/acq_train.dat", "b7e62fb588b2530a91b00f6c7727683583cc074f8cdf29f5ecea2abe06233162"),
+        _part("acq/acq_test.dat", "bbd0c9d721f8050f93e0f1dc1175486c9de1d2807737c4512bc8f9b5b1c9cd85"),
+    ),
+    "arcene": _binary(
+        10_000, "mass spectra, cancer or not",
+        _part("arcene/arcene", "d819e65f5b9343aa5dffa41955bc848ae8570a5c030052e844e56ef698843dcf"),
+        dense=True,
+    ),
+    "bodyfat": Entry(
+        REGRESSION, 14, "body density from 14 measures in [-1, 1]", _libsvm,
+        _part("bodyfat/bodyfat_scale", "542142487b0229267c51a874ff82e6eb878f2f6c66559016edcc6686e993cec7"),
+        dense=True,
+    ),
+    "news20": Entry(
+        MULTICLASS, 62_061, "20 newsgroups, word counts", _libsvm,
+        _part("news20/news20", "ae8b2389bcce9ef47d7f6ac3760eea6e549421a550e3e22b5899033445e3e5b8"),
+    ),
+    "covtype": Entry(MULTICLASS, 54, "forest cover, 7 kinds", _covtype, _COVTYPE, dense=True),
+    "covtype.binary": Entry(
+        BINARY, 54, "forest cover, kind 2 against the rest", _covtype, _COVTYPE, dense=True, positive=2.0
+    ),
+    "mnist": Entry(
+        MULTICLASS, 784, "handwritten digits, pixels in [0, 1]", _mnist,
+        Split(
+            ("mnist/train-images-idx3-ubyte", "mnist/train-labels-idx1-ubyte"),
+            ("71524e2cd1ad2968737f7f2f2ff69cbfc32df8ccddff51593f7cb2d4e0eb5b64",
+             "fe03b8bd7915f70bf5aa08be480aa413fbd85afcaa58b35d230d335f284fd88e"),
+        ),
+        Split(
+            ("mnist/t10k-images-idx3-ubyte", "mnist/t10k-labels-idx1-ubyte"),
+            ("5634745efa576a17e7d4cf5cd9d09123c75e6538e5114267c2d156edaf519341",
+             "ae18e77e031ccde52407f794d123116439864147d33ac992975f85dd4dc42af6"),
+        ),
+    ),
+}  # fmt: skip
+
+BUNDLED: dict[str, tuple[str, str]] = {
+    "breast_cancer": (BINARY, "tumour measures, benign or malignant"),
+    "digits": (MULTICLASS, "8 x 8 handwritten digits, pixels 0 to 16"),
+    "diabetes": (REGRESSION, "disease progression from 10 measures"),
+}

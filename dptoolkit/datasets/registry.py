@@ -1,0 +1,111 @@
+"""Loading a real data set by name, from files in a folder of the user's or from scikit-learn."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from dptoolkit._validate import invalid, missing, one_of
+from dptoolkit.datasets import readers
+from dptoolkit.datasets.catalogue import BUNDLED, FILES, TEST, TRAIN, Entry
+from dptoolkit.datasets.dataset import REGRESSION, Array, Dataset
+
+DATA_VARIABLE = "DPTOOLKIT_DATA"
+
+
+def names() -> list[str]:
+    """All names that ``load`` knows."""
+    return sorted([*FILES, *BUNDLED])
+
+
+def describe(name: str) -> str:
+    """One line about a set."""
+    _check_name(name)
+    task, text = (FILES[name].task, FILES[name].description) if name in FILES else BUNDLED[name]
+    return f"{task}: {text}"
+
+
+def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, verify: bool = False) -> Dataset:
+    """The set of that name.
+
+    Parameters
+    ----------
+    name : one of ``names()``. breast_cancer, digits and diabetes come with scikit-learn; the others are files.
+    split : "train" or, where there is one, "test"; both have the same columns.
+    data_home : the folder with the files, one folder a set; by default the environment variable DPTOOLKIT_DATA. Files
+        may be plain or end in .gz, .xz or .bz2.
+    verify : compare the sha256 of the files with the ones recorded here.
+
+    Labels of binary sets are 0 for the smaller and 1 for the larger one in the file, classes count from 0; values of X
+    are as in the file. Nothing is scaled by the data: solvers clip to public bounds.
+    """
+    _check_name(name)
+    one_of("split", split, (TRAIN, TEST))
+    if name in BUNDLED:
+        return _load_bundled(name, split)
+    entry = FILES[name]
+    if split not in entry.splits:
+        raise invalid("split", split, f"{next(iter(entry.splits))!r} for {name}", "The other part is not known here.")
+    part = entry.splits[split]
+    home = _home(data_home)
+    paths = [_find(home, file) for file in part.files]
+    if verify:
+        for path, expected in zip(paths, part.sha256, strict=True):
+            _verify(path, expected)
+    X, labels = entry.read(paths, entry)
+    return Dataset(X, _encode(labels, entry), entry.task, name, entry.description)
+
+
+def _check_name(name: str) -> None:
+    if name not in FILES and name not in BUNDLED:
+        raise invalid("name", name, "one of " + ", ".join(names()))
+
+
+def _encode(labels: Array, entry: Entry) -> Array:
+    """Labels as Dataset promises them."""
+    if entry.task == REGRESSION:
+        return labels
+    if entry.positive is not None:
+        return (labels == entry.positive).astype(float)
+    return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(float)
+
+
+def _home(data_home: str | Path | None) -> Path:
+    given = data_home if data_home is not None else os.environ.get(DATA_VARIABLE)
+    repair = f"Pass the folder that holds the files, or set the environment variable {DATA_VARIABLE}."
+    if not given:
+        raise invalid("data_home", data_home, "given for a set that is read from files", repair)
+    home = Path(given).expanduser()
+    if not home.is_dir():
+        raise invalid("data_home", str(given), "a folder that exists", repair)
+    return home
+
+
+def _find(home: Path, file: str) -> Path:
+    for suffix in readers.SUFFIXES:
+        path = home / (file + suffix)
+        if path.is_file():
+            return path
+    known = ", ".join(suffix for suffix in readers.SUFFIXES if suffix)
+    raise invalid("data_home", str(home), f"a folder with {file}, plain or {known}", "Put the file there.")
+
+
+def _verify(path: Path, expected: str) -> None:
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != expected:
+        raise invalid("sha256", found, f"{expected} for {path.name}", "Use verify=False for another copy of the data.")
+
+
+def _load_bundled(name: str, split: str) -> Dataset:
+    try:
+        from sklearn import datasets as bundled
+    except ImportError:
+        raise missing("scikit-learn", "demo", f"to load {name}") from None
+    if split != TRAIN:
+        raise invalid("split", split, f"'train' for {name}", "scikit-learn has one part only.")
+    X, y = getattr(bundled, f"load_{name}")(return_X_y=True)
+    task, description = BUNDLED[name]
+    return Dataset(np.asarray(X, dtype=float), np.asarray(y, dtype=float), task, name, description)

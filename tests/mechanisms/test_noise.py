@@ -1,0 +1,138 @@
+"""The law of every noise, against its formula at alpha = 1e-6; each twin with 90% of the noise must be caught."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dptoolkit.accounting import Gaussian, Laplace, TwoSidedGeometric
+from dptoolkit.errors import InvalidValue
+from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, as_generator
+from tests.statistics import assert_chi2, assert_ks, rejected
+
+DRAWS = 60_000
+LAWS = {
+    "gaussian": (GaussianNoise, stats.norm),
+    "laplace": (LaplaceNoise, stats.laplace),
+}
+
+
+@pytest.mark.parametrize("scale", [0.3, 7.0])
+@pytest.mark.parametrize("name", LAWS)
+def test_law(name, scale):
+    mechanism, law = LAWS[name]
+    value = np.linspace(-5, 5, DRAWS)
+    noise = mechanism(scale, 1.0).release(value, 1) - value
+    assert_ks(noise, law(scale=scale).cdf)
+    rejected(assert_ks, 0.9 * noise, law(scale=scale).cdf)
+    # The scale must not be used as the location.
+    rejected(assert_ks, noise / scale + scale, law(scale=scale).cdf)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_coordinates_are_independent(name):
+    mechanism, law = LAWS[name]
+    noise = mechanism(2.0, 1.0).release(np.zeros((DRAWS, 2)), 2)
+    assert noise.shape == (DRAWS, 2)
+    # One draw used for a whole row would leave no difference within it.
+    sign = noise[:, 0] * noise[:, 1] > 0
+    assert abs(sign.mean() - 0.5) < 5 / math.sqrt(DRAWS)
+    assert len(np.unique(noise)) == 2 * DRAWS
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_no_noise_and_no_side_effects(name):
+    mechanism, _ = LAWS[name]
+    value = np.arange(3.0)
+    released = mechanism(0.0, 1.0).release(value, 0)
+    assert np.array_equal(released, value) and released is not value
+    mechanism(1.0, 1.0).release(value, 0)
+    assert np.array_equal(value, [0, 1, 2])
+
+
+def test_events_hold_noise_per_sensitivity():
+    assert GaussianNoise(6.0, 2.0).event == Gaussian(3.0)
+    assert LaplaceNoise(6.0, 2.0).event == Laplace(3.0)
+    assert GeometricNoise(0.5, 4).event == TwoSidedGeometric(0.5, 4)
+    assert GaussianNoise(0.0, 2.0).event == Gaussian(0.0)
+
+
+@pytest.mark.parametrize("mechanism", [GaussianNoise, LaplaceNoise])
+@pytest.mark.parametrize(("scale", "sensitivity"), [(-1.0, 1.0), (1.0, 0.0), (1.0, -1.0), (math.nan, 1.0), ("1", 1.0)])
+def test_bad_scales(mechanism, scale, sensitivity):
+    with pytest.raises(InvalidValue, match="must be"):
+        mechanism(scale, sensitivity)
+
+
+# --- two-sided geometric ------------------------------------------------------------------------------
+
+
+def geometric_law(epsilon, sensitivity, reach):
+    """P(-reach), ..., P(reach), the two ends with everything beyond."""
+    q = math.exp(-epsilon / sensitivity)
+    law = (1 - q) / (1 + q) * q ** np.abs(np.arange(-reach, reach + 1))
+    law[[0, -1]] = q**reach / (1 + q)
+    return law
+
+
+@pytest.mark.parametrize(("epsilon", "sensitivity"), [(1.0, 1), (0.5, 3), (3.0, 2)])
+def test_geometric_law(epsilon, sensitivity):
+    mechanism, rng = GeometricNoise(epsilon, sensitivity), np.random.default_rng(5)
+    noise = np.array([mechanism.release(10, rng) - 10 for _ in range(40_000)])
+    reach = math.ceil(8 * sensitivity / epsilon)
+    counts = np.bincount(np.clip(noise, -reach, reach) + reach, minlength=2 * reach + 1)
+    assert_chi2(counts, geometric_law(epsilon, sensitivity, reach))
+    rejected(assert_chi2, counts, geometric_law(0.9 * epsilon, sensitivity, reach))
+    rejected(assert_chi2, counts, geometric_law(epsilon, sensitivity + 1, reach))
+
+
+def test_geometric_noise_hides_integers_only():
+    mechanism = GeometricNoise(1.0, 1)
+    assert isinstance(mechanism.release(3, 0), int)
+    assert isinstance(mechanism.release(np.int64(3), 0), int)
+    for value in (3.0, 3.5, "3", True):
+        with pytest.raises(InvalidValue, match="value=.*round first"):
+            mechanism.release(value, 0)
+    for sensitivity in (0, 1.5, -1):
+        with pytest.raises(InvalidValue, match="sensitivity"):
+            GeometricNoise(1.0, sensitivity)
+
+
+def test_geometric_noise_never_saturates():
+    """Draws that do not fit in 64 bits come back as the largest integer: their difference would be no noise at all."""
+    for epsilon in (1e-17, 1e-19, 1e-300):
+        with pytest.raises(InvalidValue, match="epsilon=.*must be >="):
+            GeometricNoise(epsilon, 1)
+    mechanism, rng = GeometricNoise(2e-16, 1), np.random.default_rng(0)
+    noise = [mechanism.release(0, rng) for _ in range(200)]
+    assert len(set(noise)) == 200
+    assert max(map(abs, noise)) < 2**61
+
+
+# --- where randomness comes from ----------------------------------------------------------------------
+
+
+def test_generators():
+    rng = np.random.default_rng(3)
+    assert as_generator(rng) is rng
+    assert as_generator(3).random() == np.random.default_rng(3).random() == as_generator(np.int32(3)).random()
+    assert as_generator(None).random() != as_generator(None).random()
+
+
+@pytest.mark.parametrize("rng", [-1, 1.0, "seed", True, np.random.RandomState(0), np.random.PCG64(0), [1, 2]])
+def test_bad_generators(rng):
+    with pytest.raises(InvalidValue, match="rng=.*must be None, an integer >= 0 or a numpy.random.Generator"):
+        as_generator(rng)
+
+
+def test_drawing_advances_the_generator_and_no_other():
+    np.random.seed(0)  # noqa: NPY002  the global generator must be left alone
+    before = np.random.get_state()[2]  # noqa: NPY002
+    rng = np.random.default_rng(1)
+    mechanism = GaussianNoise(1.0, 1.0)
+    first, second = mechanism.release(np.zeros(3), rng), mechanism.release(np.zeros(3), rng)
+    assert not np.array_equal(first, second)
+    assert np.random.get_state()[2] == before  # noqa: NPY002

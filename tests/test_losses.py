@@ -1,0 +1,143 @@
+"""The constants of the loss table, and the diameter that shrinks the noise of logistic regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit
+
+from dptoolkit import losses
+from dptoolkit.errors import InvalidValue
+from dptoolkit.losses import LOSSES, logistic_diameter, residual, value
+
+MARGINS = st.floats(-40, 40)
+ONE_MARGIN = ["squared", "logistic", "huber"]
+
+
+def label(name, y):
+    return float(y > 0) if name == "logistic" else y
+
+
+@pytest.mark.parametrize("name", ONE_MARGIN)
+@given(margin=MARGINS, y=st.floats(-20, 20))
+def test_residual_is_the_derivative_of_the_value(name, margin, y):
+    loss, target, h = LOSSES[name], np.array([label(name, y)]), 1e-5
+    up, down = (value(loss, np.array([margin + s]), target) for s in (h, -h))
+    assert residual(loss, np.array([margin]), target)[0] == pytest.approx((up - down) / (2 * h), abs=2e-5)
+
+
+@given(st.lists(MARGINS, min_size=3, max_size=3), st.integers(0, 2))
+def test_softmax_residual_is_the_derivative(margin, k):
+    loss, target, h = LOSSES["softmax"], np.eye(3)[[k]], 1e-5
+    found = residual(loss, np.array([margin]), target)[0]
+    for j in range(3):
+        step = h * np.eye(3)[[j]]
+        up, down = (value(loss, np.array([margin]) + sign * step, target) for sign in (1, -1))
+        assert found[j] == pytest.approx((up - down) / (2 * h), abs=2e-5)
+    assert np.abs(found).max() <= LOSSES["softmax"].residual_bound
+
+
+@pytest.mark.parametrize("name", ["logistic", "huber"])
+@given(margin=st.floats(-1e308, 1e308), y=st.floats(-1e308, 1e308))
+def test_residual_bound(name, margin, y):
+    assert abs(residual(LOSSES[name], np.array([margin]), np.array([label(name, y)]))[0]) <= LOSSES[name].residual_bound
+
+
+@pytest.mark.parametrize("name", ONE_MARGIN)
+@given(a=MARGINS, b=MARGINS, y=st.floats(-20, 20))
+def test_smoothness(name, a, b, y):
+    loss, target = LOSSES[name], np.array([label(name, y)])
+    change = residual(loss, np.array([a]), target)[0] - residual(loss, np.array([b]), target)[0]
+    assert abs(change) <= loss.smoothness * abs(a - b) * (1 + 1e-9) + 1e-13
+
+
+def test_constants_are_attained():
+    assert residual(LOSSES["logistic"], np.array([50.0]), np.zeros(1))[0] == pytest.approx(1.0)
+    assert residual(LOSSES["huber"], np.array([50.0]), np.zeros(1))[0] == 1.0
+    assert residual(LOSSES["softmax"], np.array([[50.0, 0.0]]), np.array([[0.0, 1.0]]))[0, 0] == pytest.approx(1.0)
+    h = 1e-4
+    slope = [residual(LOSSES["logistic"], np.array([m]), np.zeros(1))[0] for m in (-h, h)]
+    assert (slope[1] - slope[0]) / (2 * h) == pytest.approx(LOSSES["logistic"].smoothness, rel=1e-6)
+
+
+def test_values_do_not_overflow():
+    for name in ("logistic", "huber"):
+        assert np.isfinite(value(LOSSES[name], np.array([700.0, -700.0]), np.array([0.0, 1.0])))
+    assert value(LOSSES["softmax"], np.array([[1e4, 0.0]]), np.array([[0.0, 1.0]])) == 1e4
+
+
+def test_unknown_loss():
+    with pytest.raises(InvalidValue, match="loss='hinge': must be one of"):
+        losses.get("hinge")
+    with pytest.raises(InvalidValue, match="loss='softmax': must be one of 'squared'"):
+        losses.get("softmax", ("squared",))
+
+
+# --- the diameter of logistic gradients ---------------------------------------------------------------
+
+RADII = [0.0, 0.01, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0, 25.0, 40.0, 100.0, 1000.0]
+
+
+def planar_diameter(radius):
+    """The largest distance found by a search much finer than the one under test, angles AND lengths, then refined."""
+    first, second = np.linspace(0, np.pi, 721), np.linspace(0, np.pi, 721)
+    best = 0.0
+    for _ in range(5):
+        a, b = _longest(radius, first), _longest(radius, second)
+        distance = (a[0][:, None] - b[0][None]) ** 2 + (a[1][:, None] + b[1][None]) ** 2
+        i, j = np.unravel_index(np.argmax(distance), distance.shape)
+        best = max(best, float(np.sqrt(distance[i, j])))
+        width = 2 * (first[1] - first[0])
+        first, second = (np.clip(np.linspace(c - width, c + width, 301), 0, np.pi) for c in (first[i], second[j]))
+    return best
+
+
+def _longest(radius, angles):
+    lengths = np.linspace(1e-3, 1, 1000)[:, None]
+    size = (lengths * expit(radius * lengths * np.cos(angles))).max(axis=0)
+    return size * np.cos(angles), size * np.sin(angles)
+
+
+@pytest.mark.parametrize("radius", RADII)
+def test_diameter_is_never_too_small_and_nearly_tight(radius):
+    found, bound = planar_diameter(radius), logistic_diameter(radius)
+    assert found <= bound <= 2.0
+    # The margin for the grid grows with the radius until the closed form takes over.
+    assert bound <= (1.02 if radius <= 15 else 1.04) * found
+    assert bound <= 2 * expit(radius), "the closed form is a bound too"
+
+
+# From an independent two-dimensional maximisation, three digits.
+@pytest.mark.parametrize(
+    ("radius", "diameter"), [(0, 1.0), (0.5, 1.029), (1, 1.099), (2, 1.270), (3, 1.419), (5, 1.617), (10, 1.821)]
+)
+def test_known_diameters(radius, diameter):
+    assert diameter - 5e-4 <= logistic_diameter(radius) <= 1.02 * diameter
+
+
+@pytest.mark.parametrize("radius", [0.5, 2.0, 5.0, 20.0])
+def test_diameter_holds_in_more_dimensions(radius):
+    """Records of any length in five dimensions, either label: no pair is farther apart. Half lie near the rim."""
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((1500, 5))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    x[::2] *= rng.random((750, 1)) ** 0.2
+    w = radius * np.eye(5)[0]
+    for y in (0.0, 1.0):
+        g = (expit(x @ w) - y)[:, None] * x
+        # Different labels too: the set for label 1 is minus the set for label 0.
+        mirrored = (expit(x @ w) - (1 - y))[:, None] * x
+        for other in (g, mirrored):
+            squares = (g * g).sum(1)[:, None] + (other * other).sum(1)[None] - 2 * g @ other.T
+            assert np.sqrt(squares.max()) <= logistic_diameter(radius)
+
+
+def test_diameter_ends_and_order():
+    assert logistic_diameter(0.0) == 1.0
+    assert logistic_diameter(1e6) == pytest.approx(2.0, abs=1e-12)
+    assert logistic_diameter(1e300) == pytest.approx(2.0)
+    grid = [logistic_diameter(r) for r in np.linspace(0, 60, 400)]
+    # The grid may wiggle, by less than the margin that is added for it.
+    assert all(b >= a - 2e-2 for a, b in zip(grid, grid[1:], strict=False))

@@ -1,12 +1,12 @@
 """Frank-Wolfe over the L1 ball on sparse rows: many steps without a full pass over the data.
 
-One step touches the rows that contain the chosen feature, and the features of those rows. The iterate is w = scale * v, so
-shrinking costs nothing. The vertex is drawn from the exponential mechanism exactly: feature j has weight
+One step touches the rows that contain the chosen feature, and the features of those rows. The iterate is w = scale * v,
+so shrinking costs nothing. The vertex is drawn from the exponential mechanism exactly: feature j has weight
 2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks the groups, then one group.
 
-Bounded-residual losses keep the residuals of untouched rows ("lazy rows") until the caller refreshes them. For the squared
-loss the gradient is scale * q - p with q = X^T X v kept up to date, so nothing is stale; weights are kept for an older
-scale, and a draw from them is corrected by rejection, which is exact.
+Bounded-residual losses keep the residuals of untouched rows ("lazy rows") until the caller refreshes them. For the
+squared loss the gradient is scale * q - p with q = X^T X v kept up to date, so nothing is stale; weights are kept for
+an older scale, and a draw from them is corrected by rejection, which is exact.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ SQUARED, LOGISTIC, HUBER = 0, 1, 2
 GUMBEL, LAPLACE = 0, 1
 # Weights are kept relative to exp(offset); beyond this they are rebuilt with a new offset.
 _LARGEST_EXPONENT = 500.0
+# Likewise when all weights together have become this small: the offset is then far too high.
+_SMALLEST_TOTAL = 1e-200
+# A group's sum that has lost all but this part of itself is mostly the rounding error of what it lost: it is summed
+# anew.
+_LOST = 1e-3
 # Rejection: the largest exponent by which a stale weight may be off before all are rebuilt.
 _LARGEST_DRIFT = 1.0
 
@@ -61,11 +66,30 @@ def rebuild(gradient: NDArray[Any], sharpness: float, group: int, weights: NDArr
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def replace_weight(
+    k: int, new: float, group: int, weights: NDArray[Any], sums: NDArray[Any], peaks: NDArray[Any]
+) -> None:
+    """Put a new weight in place; ``peaks`` holds the largest value of each group's sum since it was last summed."""
+    g = k // group
+    sums[g] += new - weights[k]
+    weights[k] = new
+    if sums[g] > peaks[g]:
+        peaks[g] = sums[g]
+    elif sums[g] < _LOST * peaks[g]:
+        total = 0.0
+        for j in range(g * group, min((g + 1) * group, weights.shape[0])):
+            total += weights[j]
+        sums[g] = peaks[g] = total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def draw_feature(u: float, group: int, weights: NDArray[Any], sums: NDArray[Any]) -> int:
-    """The feature at quantile u of the weights."""
+    """The feature at quantile u of the weights; -1 if they must be rebuilt first."""
     total = 0.0
     for g in range(sums.shape[0]):
         total += sums[g]
+    if total < _SMALLEST_TOTAL:
+        return -1
     target = u * total
     g = 0
     while g < sums.shape[0] - 1 and target >= sums[g]:
@@ -88,7 +112,9 @@ def draw_sign(u: float, exponent: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def laplace_vertex(rng: Any, gradient: NDArray[Any], factor: float, shift: NDArray[Any], sharpness: float) -> tuple[int, float]:
+def laplace_vertex(
+    rng: Any, gradient: NDArray[Any], factor: float, shift: NDArray[Any], sharpness: float
+) -> tuple[int, float]:
     """The vertex with the smallest <s, factor * gradient - shift> after Laplace noise, 2d draws."""
     best, chosen, sign = math.inf, 0, 1.0
     for j in range(gradient.shape[0]):
@@ -118,12 +144,18 @@ def lazy_block(
     weights, sums = np.empty(d), np.empty((d + group - 1) // group)
     zero = np.zeros(d if noise == LAPLACE else 0)
     offset = rebuild(gradient, sharpness, group, weights, sums)
+    peaks = sums.copy()
     changed, stamp = np.empty(d, np.int64), np.zeros(d, np.int64)
     for step in range(count):
         if noise == LAPLACE:
             j, sign = laplace_vertex(rng, gradient, 1.0, zero, sharpness)
         else:
-            j = draw_feature(rng.random(), group, weights, sums)
+            quantile = rng.random()
+            j = draw_feature(quantile, group, weights, sums)
+            if j < 0:
+                offset = rebuild(gradient, sharpness, group, weights, sums)
+                peaks[:] = sums
+                j = draw_feature(quantile, group, weights, sums)
             sign = draw_sign(rng.random(), sharpness * gradient[j])
         vertices[step] = j if sign > 0 else d + j
         mu = 2.0 / (first + step + 2.0)
@@ -152,11 +184,10 @@ def lazy_block(
                 highest = max(highest, abs(exponent) - offset)
                 if highest > _LARGEST_EXPONENT:
                     break
-                new_weight = weight(exponent, offset)
-                sums[k // group] += new_weight - weights[k]
-                weights[k] = new_weight
+                replace_weight(k, weight(exponent, offset), group, weights, sums, peaks)
             if highest > _LARGEST_EXPONENT:
                 offset = rebuild(gradient, sharpness, group, weights, sums)
+                peaks[:] = sums
     return scale
 
 
@@ -169,27 +200,33 @@ def squared_block(
 ) -> float:
     """``count`` exact steps for the squared loss; updates v and q = X^T X v in place, p = X^T y is fixed.
 
-    Weights belong to the gradient at an older scale, ``base``: (base q - p). A draw from them is accepted with probability
-    exp(-sign sharpness (scale - base) q_j - sharpness |scale - base| max|q|), which makes it a draw for scale q - p.
+    Weights belong to the gradient at an older scale, ``base``: (base q - p). A draw from them is accepted with
+    probability exp(-sign sharpness (scale - base) q_j - sharpness |scale - base| max|q|), which makes it a draw for
+    scale q - p.
     """
     d = v.shape[0]
     group = max(1, int(math.sqrt(d)))
     weights, sums, gradient = np.empty(d), np.empty((d + group - 1) // group), np.empty(d)
+    peaks = np.empty_like(sums)
     changed, stamp = np.empty(d, np.int64), np.zeros(d, np.int64)
     base, largest, offset, stale = scale, 0.0, 0.0, True
     for step in range(count):
         if noise == LAPLACE:
             j, sign = laplace_vertex(rng, q, scale, p, sharpness)
         else:
-            if stale or sharpness * abs(scale - base) * largest > _LARGEST_DRIFT:
-                base, largest, stale = scale, 0.0, False
-                for k in range(d):
-                    gradient[k] = base * q[k] - p[k]
-                    largest = max(largest, abs(q[k]))
-                offset = rebuild(gradient, sharpness, group, weights, sums)
-            drift = sharpness * (scale - base)
             while True:
+                if stale or sharpness * abs(scale - base) * largest > _LARGEST_DRIFT:
+                    base, largest, stale = scale, 0.0, False
+                    for k in range(d):
+                        gradient[k] = base * q[k] - p[k]
+                        largest = max(largest, abs(q[k]))
+                    offset = rebuild(gradient, sharpness, group, weights, sums)
+                    peaks[:] = sums
+                drift = sharpness * (scale - base)
                 j = draw_feature(rng.random(), group, weights, sums)
+                if j < 0:
+                    stale = True
+                    continue
                 sign = draw_sign(rng.random(), sharpness * gradient[j])
                 if drift == 0.0 or math.log(1.0 - rng.random()) <= -sign * drift * q[j] - abs(drift) * largest:
                     break
@@ -218,7 +255,5 @@ def squared_block(
                 if abs(exponent) - offset > _LARGEST_EXPONENT:
                     stale = True
                     break
-                new_weight = weight(exponent, offset)
-                sums[k // group] += new_weight - weights[k]
-                weights[k] = new_weight
+                replace_weight(k, weight(exponent, offset), group, weights, sums, peaks)
     return scale

@@ -26,8 +26,12 @@ def hard_threshold(w: Array, sparsity: int, protected: int = 0) -> Array:
 
 
 def clipped_residual(loss: Loss, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
-    """The residual after clipping margins to +-margin_bound and each residual to +-caps[i]."""
+    """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
+
+    A record whose margin overflows in both directions has none (NaN) and counts as 0: one record must not spoil all.
+    """
     r = residual(loss, np.clip(margin, -margin_bound, margin_bound), y)
+    r = np.where(np.isnan(r), 0.0, r)
     return r if caps is None else np.clip(r, -caps, caps)
 
 
@@ -46,7 +50,8 @@ def threshold_step(
 
 
 def vertex_weights(gradient: Array, sharpness: float) -> Array:
-    """Probabilities of the 2d vertices (+e_1, ..., +e_d, -e_1, ..., -e_d): proportional to exp(-sharpness <s, gradient>)."""
+    """Probabilities of the 2d vertices (+e_1, ..., +e_d, -e_1, ..., -e_d): proportional to exp(-sharpness <s,
+    gradient>)."""
     scores = -sharpness * np.concatenate([gradient, -gradient])
     weights = np.exp(scores - scores.max())
     return np.asarray(weights / weights.sum())

@@ -25,8 +25,8 @@ def support_margins(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def feature_sums(
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any], first: int,
-    last: int,
+    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
+    first: int, last: int,
 ) -> None:
     """out[j] = (X^T r)_j for first <= j < last. Four sums at a time hide the latency of the loads."""
     for j in range(first, last):

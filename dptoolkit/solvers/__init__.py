@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dptoolkit._validate import one_of
@@ -10,19 +11,32 @@ from dptoolkit.solvers.gradient_iht import dp_ight, ight, plan_dp_ight
 from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe, plan_dp_frank_wolfe
 from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe, plan_dp_multinomial_frank_wolfe
 from dptoolkit.solvers.peeling import peeling_iht, plan_peeling_iht
+from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, plan_dp_sgd_ht, sgd_ht
 from dptoolkit.solvers.sparsify import plan_sparsifier, sparsifier
+from dptoolkit.solvers.variance_reduced import (
+    dp_scsg_ht,
+    dp_svrg_ht,
+    plan_dp_scsg_ht,
+    plan_dp_svrg_ht,
+    scsg_ht,
+    svrg_ht,
+)
 
-_PLANS = {
+_PLANS: dict[str, Callable[..., Plan]] = {
     "dp_ight": plan_dp_ight,
     "dp_frank_wolfe": plan_dp_frank_wolfe,
     "sparsifier": plan_sparsifier,
     "dp_multinomial_frank_wolfe": plan_dp_multinomial_frank_wolfe,
     "peeling_iht": plan_peeling_iht,
+    "dp_sgd_ht": plan_dp_sgd_ht,
+    "dp_scsg_ht": plan_dp_scsg_ht,
+    "dp_svrg_ht": plan_dp_svrg_ht,
 }
 
 __all__ = [
     "DeltaWarning", "FitResult", "Plan", "Release", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe",
-    "frank_wolfe", "ight", "peeling_iht", "plan", "sparsifier",
+    "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe", "ight", "peeling_iht", "plan", "scsg_ht", "sgd_ht",
+    "sparsifier", "svrg_ht",
 ]  # fmt: skip
 
 

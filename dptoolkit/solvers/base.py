@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
-from dptoolkit.accounting import Composed, Guarantee, Ledger, Repeated, account, calibrate
+from dptoolkit.accounting import Composed, Gaussian, Guarantee, Ledger, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.published import Published
 from dptoolkit.accounting.report import number, table
@@ -32,7 +32,8 @@ class Release:
     """One kind of query that a solver answers with noise, and how often.
 
     ``sensitivity`` is the L2 sensitivity of a vector, or the range of a selection's scores, under the plan's adjacency;
-    ``scale`` is the absolute noise at that sensitivity. A solver may lower both together where a public iterate allows it:
+    ``scale`` is the absolute noise at that sensitivity. A solver may lower both together where a public iterate allows
+    it:
     their ratio, and so ``event``, stays.
     """
 
@@ -55,11 +56,19 @@ class Plan:
     calibration: str
     releases: tuple[Release, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    published: Published | None = None
+    # Determined by the other fields; it holds functions, which never compare equal.
+    published: Published | None = field(default=None, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Plans travel to other processes, where audits run them; a read-only mapping does not travel by itself."""
+        fields = (self.solver, self.n, self.d, self.adjacency, self.calibration, self.releases)
+        return make_plan, (*fields, dict(self.settings), self.published)
 
     @property
     def event(self) -> Event:
-        """What the whole fit releases."""
+        """What the whole fit releases; a release without noise gives everything away, whatever the others do."""
+        if any(r.scale == 0 for r in self.releases):
+            return Gaussian(0.0)
         return Composed(*(Repeated(r.event, r.count) for r in self.releases))
 
     @property
@@ -88,9 +97,8 @@ class Plan:
         ]
         settings = ", ".join(f"{key}={value}" for key, value in self.settings.items() if value is not None)
         head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
-        return "\n\n".join(
-            [f"{head}\n{settings}", table(["query", "noise", "sensitivity", "scale", "count"], rows), str(self.guarantee)]
-        )
+        releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
+        return "\n\n".join([f"{head}\n{settings}", releases, str(self.guarantee)])
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,18 @@ def make_plan(
     settings: Mapping[str, Any], published: Published | None = None,
 ) -> Plan:
     """A plan whose settings cannot be changed."""
+    for release in releases:
+        usable(release.query, release.sensitivity)
+        if not release.scale < math.inf:
+            raise invalid(f"noise of the {release.query}", release.scale, "finite", "Ask for a larger epsilon.")
     return Plan(solver, n, d, adjacency, calibration, releases, MappingProxyType(dict(settings)), published)
+
+
+def usable(query: str, sensitivity: float) -> float:
+    """The sensitivity, unless the public bounds are so extreme that it over- or underflows."""
+    if not 0 < sensitivity < math.inf:
+        raise invalid(f"sensitivity of the {query}", sensitivity, "> 0 and finite", "Use less extreme public bounds.")
+    return sensitivity
 
 
 def check_size(n: Any, d: Any) -> tuple[int, int]:
@@ -155,7 +174,8 @@ def check_sparsity(sparsity: Any, d: int) -> int:
 def public_bound(name: str, value: Any, meaning: str) -> float:
     """A bound that must be given: it is never learnt from the data."""
     if value is None:
-        raise invalid(name, None, "given", f"It is {meaning}, chosen without looking at the data; rows beyond it are clipped.")
+        repair = f"It is {meaning}, chosen without looking at the data; what lies beyond it is clipped."
+        raise invalid(name, None, "given", repair)
     return positive(name, value)
 
 
@@ -165,7 +185,8 @@ def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
 
     if math.isinf(epsilon):
         return 0.0
-    return math.sqrt(steps) / gaussian.mu(epsilon, delta)
+    # One part in 1e12 more, so that rounding cannot put the sum of the steps above the budget.
+    return math.sqrt(steps) / gaussian.mu(epsilon, delta) * (1 + 1e-12)
 
 
 def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: float) -> float:

@@ -2,8 +2,8 @@
 
     w <- H_s(w - step_size * (mean gradient + N(0, scale^2 I)))
 
-Wang and Gu 2019 (DP-IGHT), also Algorithm 4 of Wang's lecture 16. The noisy gradients are what is released; thresholding is
-post-processing, so the whole run is ``steps`` Gaussian releases and composes exactly.
+Wang and Gu 2019 (DP-IGHT), also Algorithm 4 of Wang's lecture 16. The noisy gradients are what is released;
+thresholding is post-processing, so the whole run is ``steps`` Gaussian releases and composes exactly.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ from dptoolkit.solvers.base import (
     record,
     reserve,
     split_intercept,
+    usable,
 )
 from dptoolkit.solvers.gradients import MeanGradient
 
-_ALLOWED = ("logistic", "squared", "huber")
+ALLOWED_LOSSES = ("logistic", "squared", "huber")
+_LONGEST_ROW = 1e150
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Bounds:
     smoothness: float | None
 
 
-def _bounds(
+def gradient_bounds(
     loss: Loss, row_norm: Any, grad_norm: Any, label_bound: Any, margin_bound: Any, fit_intercept: bool
 ) -> Bounds:
     """The bound on |gradient|_2 of one record, and which clipping makes it true."""
@@ -70,11 +72,11 @@ def _bounds(
             public_bound("row_norm", row_norm, "the largest L2 norm of a row")
             assert norm is not None
             bound = min(bound, loss.residual_bound * norm)
-        return Bounds(norm, grad_norm, None, math.inf, bound, None if norm is None else loss.smoothness * norm**2)
+        return Bounds(norm, grad_norm, None, math.inf, bound, None if norm is None else loss.smoothness * norm * norm)
     if norm is None:
         public_bound("row_norm", None, "the largest L2 norm of a row")
     assert norm is not None
-    smoothness = loss.smoothness * norm**2
+    smoothness = loss.smoothness * norm * norm
     if loss.name != "squared":
         return Bounds(norm, None, None, math.inf, loss.residual_bound * norm, smoothness)
     if label_bound is None or margin_bound is None:
@@ -86,6 +88,15 @@ def _bounds(
     return Bounds(norm, None, label, margin, (label + margin) * norm, smoothness)
 
 
+def default_step(step_size: float | None, bounds: Bounds) -> float:
+    """The step asked for, or 1 / smoothness, which the public bounds determine."""
+    if step_size is None:
+        if not bounds.smoothness or not 0 < 1 / bounds.smoothness < math.inf:
+            raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
+        return 1 / bounds.smoothness
+    return positive("step_size", step_size)
+
+
 def plan_dp_ight(
     *, n: int, d: int, loss: str, sparsity: int, steps: int, step_size: float | None = None, epsilon: float,
     delta: float = 0.0, row_norm: float | None = None, grad_norm: float | None = None, label_bound: float | None = None,
@@ -94,19 +105,15 @@ def plan_dp_ight(
 ) -> Plan:
     """The plan of ``dp_ight`` for n rows and d features; see there for the arguments."""
     n, d = check_size(n, d)
-    table_loss = losses.get(loss, _ALLOWED)
+    table_loss = losses.get(loss, ALLOWED_LOSSES)
     check_sparsity(sparsity, d)
     steps = whole("steps", steps, low=1)
     relation = Adjacency.parse(adjacency)
-    bounds = _bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
-    if step_size is None:
-        if bounds.smoothness is None:
-            raise invalid("step_size", None, "given", "Without row_norm no default is known.")
-        step_size = 1 / bounds.smoothness
-    step_size = positive("step_size", step_size)
+    bounds = gradient_bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
+    step_size = default_step(step_size, bounds)
     check_calibration(calibration)
     epsilon, delta = check_budget(epsilon, delta, n)
-    sensitivity = (2.0 if relation is Adjacency.REPLACE_ONE else 1.0) * bounds.gradient / n
+    sensitivity = usable("mean gradient", (2.0 if relation is Adjacency.REPLACE_ONE else 1.0) * bounds.gradient / n)
     paper = _published(calibration, table_loss, bounds, n, steps, epsilon, delta, relation)
     scale = paper.scales["gradient"] if paper else sensitivity * gaussian_multiplier(steps, epsilon, delta)
     release = Release("mean gradient", "Gaussian", sensitivity, scale, Gaussian(scale / sensitivity), steps)
@@ -154,7 +161,8 @@ def dp_ight(
     adjacency : "replace-one" or "zero-out".
     calibration : "tight", or "published" for the paper's own constant; the guarantee then states claim and truth.
     fit_intercept : adds a column of ones, bounded and charged like any other.
-    adaptive : for logistic loss and tight calibration, scale the noise with the sensitivity at the current, public iterate.
+    adaptive : for logistic loss and tight calibration, scale the noise with the sensitivity at the current, public
+    iterate.
     rng : None, a seed (reproducible, so not private) or a Generator.
     ledger : refuses before the data are used, is charged after.
     diagnostics : record the objective after every step; NOT private.
@@ -162,13 +170,13 @@ def dp_ight(
     Privacy
     -------
     Query: the mean of per-record gradients, each at most G in L2 by clipping. Sensitivity 2 G/n (replace-one) or G/n
-    (zero-out). Event: Repeated(Gaussian(scale/sensitivity), steps). For logistic loss at a public iterate w the replace-one
-    sensitivity is row_norm * diameter(row_norm |w|) / n, between half of that and all of it; the noise shrinks with it, so
-    the event stays the same. Public: n, d, all arguments, all iterates.
+    (zero-out). Event: Repeated(Gaussian(scale/sensitivity), steps). For logistic loss at a public iterate w the
+    replace-one sensitivity is row_norm * diameter(row_norm |w|) / n, between half of that and all of it; the noise
+    shrinks with it, so the event stays the same. Public: n, d, all arguments, all iterates.
     """
     rows = check_rows(X)
     n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss, _ALLOWED))
+    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES))
     plan = plan_dp_ight(
         n=n, d=d, loss=loss, sparsity=sparsity, steps=steps, step_size=step_size, epsilon=epsilon, delta=delta,
         row_norm=row_norm, grad_norm=grad_norm, label_bound=label_bound, margin_bound=margin_bound, adjacency=adjacency,
@@ -191,7 +199,7 @@ def ight(
     """Iterative gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_ight``."""
     rows = check_rows(X)
     n, d = rows.shape
-    table_loss = losses.get(loss, _ALLOWED)
+    table_loss = losses.get(loss, ALLOWED_LOSSES)
     labels = check_labels(y, n, table_loss)
     settings = {
         "sparsity": check_sparsity(sparsity, d), "steps": whole("steps", steps, low=1),
@@ -212,8 +220,8 @@ def bound_records(
     -------
     Each record is changed on its own, by public numbers: afterwards |gradient_i| <= plan bound for every iterate.
     """
-    if row_norm is not None:
-        rows = clip_rows(rows, row_norm)
+    # Even where no bound is asked for, rows are kept short enough that margins and caps are accurate floats.
+    rows = clip_rows(rows, _LONGEST_ROW if row_norm is None else row_norm)
     if settings["fit_intercept"]:
         rows = with_intercept(rows, 1.0)
     if settings["label_bound"] is not None:
@@ -221,7 +229,7 @@ def bound_records(
     if settings["grad_norm"] is None:
         return rows, labels, None
     norms = rows.row_norms()
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return rows, labels, settings["grad_norm"] / norms
 
 

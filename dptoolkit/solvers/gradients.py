@@ -24,8 +24,8 @@ _HELPER_SHARE = 0.35
 class MeanGradient:
     """(1/n) sum_i clip(residual_i) x_i at sparse weights, for bounded rows, dense or CSR.
 
-    ``caps`` bounds each record's |residual|. On large CSR data one extra thread draws the noise and computes part of the
-    features; every feature's sum is computed whole by one thread, so the result does not depend on the threads.
+    ``caps`` bounds each record's |residual|. On large CSR data one extra thread draws the noise and computes part of
+    the features; every feature's sum is computed whole by one thread, so the result does not depend on the threads.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
     s_t = argmin over the 2d vertices s of <s, gradient> + noise,    w <- (1 - mu_t) w + mu_t s_t,    mu_t = 2/(t+2)
 
-Talwar, Thakurta and Zhang 2015; Private LASSO of Khanna, Lu and Raff 2023. Each step releases one vertex, so the whole run is
-``steps`` selections. It starts at zero.
+Talwar, Thakurta and Zhang 2015; Private LASSO of Khanna, Lu and Raff 2023. Each step releases one vertex, so the whole
+run is ``steps`` selections. It starts at zero.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from dptoolkit.solvers.base import (
     reserve,
     smallest_noise,
     split_intercept,
+    usable,
 )
 
 _ALLOWED = ("logistic", "squared", "huber")
@@ -56,6 +57,13 @@ def residual_limit(loss: Loss, l1_norm: float, feature_bound: float, label_bound
         assert label_bound is not None
         return margin + label_bound
     return loss.residual_bound if label_bound is None else min(loss.residual_bound, margin + label_bound)
+
+
+def lipschitz_constant(loss: Loss, radius: float, bound: float, label: float | None, calibration: str) -> float:
+    """The largest |entry| of a record's gradient in the ball; the paper takes 1 for the logistic residual."""
+    if calibration == PUBLISHED and loss.name == "logistic":
+        return bound
+    return bound * residual_limit(loss, radius, bound, label)
 
 
 def plan_dp_frank_wolfe(
@@ -77,10 +85,9 @@ def plan_dp_frank_wolfe(
     real("refresh", refresh, low=0.0, high=1.0, repair="1 recomputes every row at every step, 0 never.")
     relation = Adjacency.parse(adjacency)
     epsilon, delta = check_budget(epsilon, delta, n)
-    lipschitz = bound * residual_limit(table_loss, radius, bound, label)
-    if calibration == PUBLISHED and table_loss.name == "logistic":
-        lipschitz = bound
-    score_range = (4.0 if relation is Adjacency.REPLACE_ONE else 2.0) * radius * lipschitz / n
+    lipschitz = lipschitz_constant(table_loss, radius, bound, label, calibration)
+    factor = 4.0 if relation is Adjacency.REPLACE_ONE else 2.0
+    score_range = usable("vertex of the L1 ball", factor * radius * lipschitz / n)
     paper = _published(calibration, n, steps, radius, lipschitz, epsilon, delta, relation)
     scale = paper.scales["score"] if paper else score_range * smallest_noise(
         lambda multiplier: Repeated(selection_event(multiplier, noise), steps), epsilon, delta
@@ -108,7 +115,8 @@ def selection_event(multiplier: float, noise: str) -> Event:
 
 
 def _published(
-    calibration: str, n: int, steps: int, radius: float, lipschitz: float, epsilon: float, delta: float, relation: Adjacency
+    calibration: str, n: int, steps: int, radius: float, lipschitz: float, epsilon: float, delta: float,
+    relation: Adjacency,
 ) -> Published | None:
     if calibration != PUBLISHED:
         return None
@@ -132,7 +140,8 @@ def dp_frank_wolfe(
     l1_radius : radius of the ball that holds the weights, the intercept's included.
     steps : number of selections.
     epsilon, delta : the budget; epsilon=math.inf is exactly ``frank_wolfe`` on clipped data.
-    feature_bound : public bound of |X_ij|; larger entries are clipped.  label_bound : public bound of |y| (squared loss).
+    feature_bound : public bound of |X_ij|; larger entries are clipped.  label_bound : public bound of |y| (squared
+    loss).
     noise : "gumbel" (the exponential mechanism) or "laplace"; by default the one that the calibration is made for.
     adjacency, calibration, rng, ledger : as in ``dp_ight``.
     fit_intercept : adds a column constant at feature_bound, bounded and charged like any other.
@@ -143,19 +152,21 @@ def dp_frank_wolfe(
     Privacy
     -------
     Query: the score <s, mean gradient> of every vertex. One record's gradient has entries at most L = feature_bound *
-    residual bound, so each score moves by at most 2 l1_radius L/n (replace-one; half of it for zero-out), up at s where it
-    moves down at -s: the RANGE of the change is twice that. Event: Repeated(ExponentialMechanism(range/scale), steps), or
-    NoisyMax for Laplace noise. A row with a stale residual still contributes at most L, and whether it is stale depends on
-    its own record and on public vertices only. With tight calibration L is taken at the largest |w|_1 reachable until the
-    next refresh (public), so the noise shrinks with it and the event stays. Public: n, d, all arguments, all vertices.
+    residual bound, so each score moves by at most 2 l1_radius L/n (replace-one; half of it for zero-out), up at s where
+    it moves down at -s: the RANGE of the change is twice that. Event: Repeated(ExponentialMechanism(range/scale),
+    steps), or NoisyMax for Laplace noise. A row with a stale residual still contributes at most L, and whether it is
+    stale depends on its own record and on public vertices only. With tight calibration L is taken at the largest |w|_1
+    reachable until the next refresh (public), so the noise shrinks with it and the event stays. Public: n, d, all
+    arguments, all vertices.
     """
     rows = check_rows(X)
     n, d = rows.shape
     table_loss = losses.get(loss, _ALLOWED)
     labels = check_labels(y, n, table_loss)
     plan = plan_dp_frank_wolfe(
-        n=n, d=d, loss=loss, l1_radius=l1_radius, steps=steps, epsilon=epsilon, delta=delta, feature_bound=feature_bound,
-        label_bound=label_bound, noise=noise, adjacency=adjacency, calibration=calibration, fit_intercept=fit_intercept,
+        n=n, d=d, loss=loss, l1_radius=l1_radius, steps=steps, epsilon=epsilon, delta=delta,
+        feature_bound=feature_bound, label_bound=label_bound, noise=noise, adjacency=adjacency,
+        calibration=calibration, fit_intercept=fit_intercept,
         refresh=refresh,
     )  # fmt: skip
     generator = as_generator(rng)
@@ -238,8 +249,8 @@ def score_scale(plan: Plan, loss: Loss, l1_norm: float) -> float:
 def score_range_at(plan: Plan, loss: Loss, l1_norm: float) -> float:
     """The range of the scores' change at weights with |w|_1 <= l1_norm, at most ``plan.sensitivity``."""
     s = plan.settings
-    limit = s["feature_bound"] * residual_limit(loss, min(l1_norm, s["l1_radius"]), s["feature_bound"], s["label_bound"])
-    return float(plan.sensitivity * min(limit / s["lipschitz"], 1.0))
+    residual = residual_limit(loss, min(l1_norm, s["l1_radius"]), s["feature_bound"], s["label_bound"])
+    return float(plan.sensitivity * min(s["feature_bound"] * residual / s["lipschitz"], 1.0))
 
 
 def _reachable(norm: float, radius: float, first: int, count: int) -> float:

@@ -1,8 +1,9 @@
 """Private multinomial (softmax) regression by Frank-Wolfe (Khanna, Lu and Raff 2023, Algorithm 3, made sound).
 
-The default chooses ONE of the 2Kd vertices +-l1_radius e_k e_j^T per step, so the dimension enters only through a logarithm.
-The paper chooses one vertex for every column, d selections a step that one record can move all at once; that version is an
-option and is charged for every one of them.
+The default chooses ONE of the 2Kd vertices +-l1_radius e_k e_j^T per step, so the dimension enters only through a
+logarithm.
+The paper chooses one vertex for every column, d selections a step that one record can move all at once; that version is
+an option and is charged for every one of them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dptoolkit.solvers.base import (
     record,
     reserve,
     smallest_noise,
+    usable,
 )
 from dptoolkit.solvers.l1_frank_wolfe import resolve_noise, selection_event
 
@@ -55,7 +57,8 @@ def plan_dp_multinomial_frank_wolfe(
     noise = resolve_noise(noise, calibration)
     relation = Adjacency.parse(adjacency)
     epsilon, delta = check_budget(epsilon, delta, n)
-    score_range = (4.0 if relation is Adjacency.REPLACE_ONE else 2.0) * radius * bound / n
+    factor = 4.0 if relation is Adjacency.REPLACE_ONE else 2.0
+    score_range = usable(f"{selection} of the L1 ball", factor * radius * bound / n)
     columns = d + 1 if fit_intercept else d
     count = steps * (columns if selection == "columns" else 1)
     paper = None
@@ -88,13 +91,15 @@ def dp_multinomial_frank_wolfe(
     Parameters (others as in ``dp_frank_wolfe``)
     ----------
     y : labels 0, ..., classes-1.  classes : their number, public.
-    selection : "vertex", one entry of the weight matrix a step, in the entrywise L1 ball; or "columns", one entry of every
+    selection : "vertex", one entry of the weight matrix a step, in the entrywise L1 ball; or "columns", one entry of
+    every
         column a step, each column in its own L1 ball (the paper's version, with noise for all its selections).
 
     Privacy
     -------
-    Query: the score of every vertex. An entry x_j (yhat_k - y_k) of one record's gradient is at most feature_bound, so a
-    score moves by at most 2 l1_radius feature_bound/n (replace-one; half for zero-out) and the range is twice that. Event:
+    Query: the score of every vertex. An entry x_j (yhat_k - y_k) of one record's gradient is at most feature_bound, so
+    a score moves by at most 2 l1_radius feature_bound/n (replace-one; half for zero-out) and the range is twice that.
+    Event:
     the selection, steps times ("vertex") or steps * d times ("columns": one record moves all columns). Public: n, d,
     classes, all arguments, all vertices.
     """

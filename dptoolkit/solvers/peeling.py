@@ -1,9 +1,9 @@
 """Iterative hard thresholding with private selection (peeling), for heavy-tailed sparse regression.
 
-Algorithms 5 and 6 of Wang's lecture 16 (after Cai, Wang and Zhang 2019): a gradient step on truncated data, a private choice
-of the s largest entries, noise on their values, projection on an L2 ball. The true sensitivity is used for every radius, the
-choice is one-shot Gumbel (the same law as s peeled exponential mechanisms), values get Gaussian noise, and by default all
-steps use all data, which costs sqrt(steps) less noise than splitting it.
+Algorithms 5 and 6 of Wang's lecture 16 (after Cai, Wang and Zhang 2019): a gradient step on truncated data, a private
+choice of the s largest entries, noise on their values, projection on an L2 ball. The true sensitivity is used for every
+radius, the choice is one-shot Gumbel (the same law as s peeled exponential mechanisms), values get Gaussian noise, and
+by default all steps use all data, which costs sqrt(steps) less noise than splitting it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from dptoolkit._validate import invalid, one_of, positive, whole
-from dptoolkit.accounting import Composed, ExponentialMechanism, Gaussian, Laplace, Ledger, NoisyMax, Repeated, published
+from dptoolkit.accounting import (
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    Ledger,
+    NoisyMax,
+    Repeated,
+    published,
+)
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
@@ -37,6 +46,7 @@ from dptoolkit.solvers.base import (
     record,
     reserve,
     smallest_noise,
+    usable,
 )
 
 
@@ -60,7 +70,7 @@ def plan_peeling_iht(
     block = n // steps if data == "split" else n
     # |x_j (<x, w> - y)| <= feature (feature sqrt(s) radius + label) for an s-sparse w in the ball.
     entry = step_size * feature * (feature * math.sqrt(s) * radius + label) / block
-    change = (2.0 if relation is Adjacency.REPLACE_ONE else 1.0) * entry
+    change = usable("support", (2.0 if relation is Adjacency.REPLACE_ONE else 1.0) * entry)
     rounds = 1 if data == "split" else steps
     paper = _published(calibration, n, steps, s, radius, feature, label, step_size, epsilon, delta)
     releases = (
@@ -111,7 +121,8 @@ def _published(
     if math.isinf(epsilon):
         raise invalid("epsilon", epsilon, "finite with calibration='published'")
     if feature != label:
-        raise invalid("label_bound", label, f"equal to feature_bound={feature:g} with calibration='published'", "The paper has one K.")
+        bound = f"equal to feature_bound={feature:g} with calibration='published'"
+        raise invalid("label_bound", label, bound, "The paper has one K.")
     return published.lecture_heavy_tailed_iht(n, steps, s, radius, feature, step_size, epsilon, delta)
 
 
@@ -133,9 +144,10 @@ def peeling_iht(
     -------
     Query: v = w - step_size * mean gradient. One record's x_j (<x, w> - y) is at most feature_bound (feature_bound
     sqrt(sparsity) radius + label_bound) =: e, so an entry of v moves by at most 2 step_size e/m (replace-one; half for
-    zero-out), m the number of rows used. The s indices are chosen by |v|, scores of range twice that; the values move by
-    sqrt(s) times it in L2. Event: s ExponentialMechanisms and one Gaussian a step, all steps composed; with "split" one step
-    only, as a record lies in one block fixed in advance. Projection is post-processing. Public: n, d, all arguments.
+    zero-out), m the number of rows used. The s indices are chosen by |v|, scores of range twice that; the values move
+    by sqrt(s) times it in L2. Event: s ExponentialMechanisms and one Gaussian a step, all steps composed; with "split"
+    one step only, as a record lies in one block fixed in advance. Projection is post-processing. Public: n, d, all
+    arguments.
     """
     rows = check_rows(X)
     n, d = rows.shape

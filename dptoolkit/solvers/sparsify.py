@@ -1,8 +1,8 @@
 """Sparse private LASSO (Khanna, Lu and Raff 2023, Algorithm 2): private Frank-Wolfe, then only the k largest weights.
 
-How many to keep is the private question. The paper counts the non-zeros of a NON-private solution, clips the count and adds
-two-sided geometric noise; integer noise hides integers only, so the bounds are rounded inwards first. Two cheaper answers
-spend nothing: a fixed public k, and a public threshold on the private weights.
+How many to keep is the private question. The paper counts the non-zeros of a NON-private solution, clips the count and
+adds two-sided geometric noise; integer noise hides integers only, so the bounds are rounded inwards first. Two cheaper
+answers spend nothing: a fixed public k, and a public threshold on the private weights.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, positive, real, whole
-from dptoolkit.accounting import Composed, Ledger, Repeated, TwoSidedGeometric, published
+from dptoolkit.accounting import Composed, Ledger, Repeated, published
 from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows
 from dptoolkit.kernels.reference import hard_threshold
@@ -30,51 +31,77 @@ from dptoolkit.solvers.base import (
     Plan,
     Release,
     check_budget,
+    check_calibration,
+    check_size,
     make_plan,
     record,
     reserve,
     smallest_noise,
     split_intercept,
 )
-from dptoolkit.solvers.l1_frank_wolfe import bound_records, frank_wolfe_path, plan_dp_frank_wolfe, run, selection_event
+from dptoolkit.solvers.l1_frank_wolfe import (
+    bound_records,
+    frank_wolfe_path,
+    lipschitz_constant,
+    plan_dp_frank_wolfe,
+    run,
+    selection_event,
+)
 
 _COUNTS = ("geometric", "fixed", "threshold")
 
 
 def plan_sparsifier(
     *, n: int, d: int, l1_radius: float, steps: int, epsilon2: float, delta: float = 0.0, epsilon1: float | None = None,
-    loss: str = "logistic", feature_bound: float | None = None, label_bound: float | None = None, count: str = "geometric",
-    alpha: float | None = None, beta: float | None = None, rho: float = 1.0, kept: int | None = None,
+    loss: str = "logistic", feature_bound: float | None = None, label_bound: float | None = None,
+    count: str = "geometric", alpha: float | None = None, beta: float | None = None, rho: float = 1.0,
+    kept: int | None = None,
     threshold: float | None = None, count_steps: int = 1000, noise: str | None = None,
     adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, fit_intercept: bool = False,
     refresh: float = 0.25,
 ) -> Plan:
     """The plan of ``sparsifier`` for n rows and d features; see there for the arguments."""
-    check_budget(epsilon2, delta, n)
+    n, d = check_size(n, d)
+    check_calibration(calibration)
+    if epsilon1 is not None:
+        positive("epsilon1", epsilon1)
     # Made with an infinite budget, then given its noise: the count and the selections share one budget.
     quiet = plan_dp_frank_wolfe(
         n=n, d=d, loss=loss, l1_radius=l1_radius, steps=steps, epsilon=math.inf, feature_bound=feature_bound,
         label_bound=label_bound, noise=noise or ("laplace" if calibration == PUBLISHED else "gumbel"),
         adjacency=adjacency, fit_intercept=fit_intercept, refresh=refresh,
     )  # fmt: skip
-    settings = dict(quiet.settings)
-    settings |= _count_settings(count, d, epsilon1, alpha, beta, rho, kept, threshold, count_steps)
+    settings = dict(quiet.settings) | _count_settings(
+        count, d, epsilon1, alpha, beta, rho, kept, threshold, count_steps
+    )
+    check_budget(epsilon2, delta, n)
     counting = _count_release(settings)
     selection, paper = quiet.releases[0], None
     if calibration == PUBLISHED:
-        paper = published.sparsifier(
-            n, steps, l1_radius, settings["lipschitz"], settings.get("lower", 0), settings.get("upper", 1),
-            epsilon1 or 1.0, epsilon2, delta,
-        )  # fmt: skip
+        lipschitz = lipschitz_constant(losses.get(loss), settings["l1_radius"], *_bounds(settings), calibration)
+        selection = replace(selection, sensitivity=selection.sensitivity * lipschitz / settings["lipschitz"])
+        settings |= {"lipschitz": lipschitz, "adaptive": False}
+        paper = _published(n, settings, epsilon2, delta, quiet.adjacency)
         scale = paper.scales["score"]
-        settings["adaptive"] = False
     else:
-        one_of("calibration", calibration, (TIGHT, PUBLISHED))
         scale = selection.sensitivity * _multiplier(selection, counting, (epsilon1 or 0.0) + epsilon2, delta)
     event = selection_event(scale / selection.sensitivity, settings["noise"])
     selection = replace(selection, scale=scale, event=event)
     releases = (selection,) if counting is None else (selection, counting)
     return make_plan("sparsifier", n, d, quiet.adjacency, calibration, releases, settings, paper)
+
+
+def _bounds(settings: dict[str, Any]) -> tuple[float, float | None]:
+    return settings["feature_bound"], settings["label_bound"]
+
+
+def _published(n: int, settings: dict[str, Any], epsilon2: float, delta: float, relation: Adjacency) -> Published:
+    """Theorem 3 where the count is the paper's; without a private count there is Algorithm 1 alone to claim
+    anything."""
+    model = (n, settings["steps"], settings["l1_radius"], settings["lipschitz"])
+    if settings["count"] != "geometric":
+        return published.lasso_frank_wolfe(*model, epsilon2, delta, relation, rounds=settings["steps"])
+    return published.sparsifier(*model, settings["lower"], settings["upper"], settings["epsilon1"], epsilon2, delta)
 
 
 def _count_settings(
@@ -91,11 +118,12 @@ def _count_settings(
     if count == "threshold":
         return {"count": count, "threshold": positive("threshold", threshold)}
     positive("epsilon1", epsilon1, "It pays for the private count; count='fixed' needs none.")
-    low = real("alpha", math.sqrt(d) if alpha is None else alpha, low=0.0)
-    high = real("beta", 2 * math.sqrt(d) if beta is None else beta, low=low)
+    low = real("alpha", math.sqrt(d) if alpha is None else alpha, low=0.0, open_high=True)
+    high = real("beta", 2 * math.sqrt(d) if beta is None else beta, low=low, open_high=True)
     lower, upper = math.ceil(low), min(math.floor(high), d)
     if upper <= lower:
-        raise invalid("beta", high, f"at least one integer above alpha={low:g}, and at most d={d}", "Or use count='fixed'.")
+        bound = f"at least one integer above alpha={low:g}, and at most d={d}"
+        raise invalid("beta", high, bound, "Or use count='fixed'.")
     return {
         "count": count, "lower": lower, "upper": upper, "rho": positive("rho", rho), "epsilon1": epsilon1,
         "count_steps": whole("count_steps", count_steps, low=1),
@@ -106,7 +134,8 @@ def _count_release(settings: dict[str, Any]) -> Release | None:
     if settings["count"] != "geometric":
         return None
     span, epsilon = settings["upper"] - settings["lower"], settings["epsilon1"]
-    return Release("number of weights", "two-sided geometric", span, span / epsilon, TwoSidedGeometric(epsilon, span), 1)
+    event = GeometricNoise(epsilon, span).event
+    return Release("number of weights", "two-sided geometric", span, span / epsilon, event, 1)
 
 
 def _multiplier(selection: Release, counting: Release | None, epsilon: float, delta: float) -> float:
@@ -121,8 +150,9 @@ def _multiplier(selection: Release, counting: Release | None, epsilon: float, de
 
 def sparsifier(
     X: Any, y: Any, *, l1_radius: float, steps: int, epsilon2: float, delta: float = 0.0, epsilon1: float | None = None,
-    loss: str = "logistic", feature_bound: float | None = None, label_bound: float | None = None, count: str = "geometric",
-    alpha: float | None = None, beta: float | None = None, rho: float = 1.0, kept: int | None = None,
+    loss: str = "logistic", feature_bound: float | None = None, label_bound: float | None = None,
+    count: str = "geometric", alpha: float | None = None, beta: float | None = None, rho: float = 1.0,
+    kept: int | None = None,
     threshold: float | None = None, count_steps: int = 1000, noise: str | None = None,
     adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, fit_intercept: bool = False,
     refresh: float = 0.25, rng: Any = None, ledger: Ledger | None = None,
@@ -133,7 +163,8 @@ def sparsifier(
     ----------
     count : "geometric", the paper's private count of the non-zeros of a non-private solution; "fixed", a public number
         ``kept``; "threshold", all private weights of size at least ``threshold``. The last two cost nothing.
-    epsilon1, epsilon2 : budget of the count and of the selections; the fit is (epsilon1 + epsilon2, delta)-DP. With tight
+    epsilon1, epsilon2 : budget of the count and of the selections; the fit is (epsilon1 + epsilon2, delta)-DP. With
+    tight
         calibration the count is charged by its own privacy-loss distribution, and what it does not use goes to the
         selections. epsilon1 is needed for the private count only.
     alpha, beta : the count is clipped to [ceil(alpha), floor(beta)]; defaults sqrt(d) and 2 sqrt(d).
@@ -142,9 +173,9 @@ def sparsifier(
 
     Privacy
     -------
-    Queries: the clipped count, an integer of sensitivity floor(beta) - ceil(alpha) under either adjacency, with two-sided
-    geometric noise; and the selections of ``dp_frank_wolfe``. Event: TwoSidedGeometric(epsilon1, span) composed with the
-    selections. Keeping the largest weights is post-processing. Public: n, d, all arguments.
+    Queries: the clipped count, an integer of sensitivity floor(beta) - ceil(alpha) under either adjacency, with
+    two-sided geometric noise; and the selections of ``dp_frank_wolfe``. Event: TwoSidedGeometric(epsilon1, span)
+    composed with the selections. Keeping the largest weights is post-processing. Public: n, d, all arguments.
     """
     rows = check_rows(X)
     n, d = rows.shape
@@ -175,7 +206,7 @@ def _number_kept(rows: Rows, y: Array, loss: Loss, plan: Plan, w: Array, rng: np
         return int(np.count_nonzero(np.abs(w[:free]) >= settings["threshold"]))
     exact, _ = frank_wolfe_path(rows, y, loss, settings["l1_radius"], settings["count_steps"])
     c = noisy_count(int(np.count_nonzero(exact[:free])), settings, rng)
-    return int(min(max(round(settings["rho"] * c), 0), free))
+    return round(min(settings["rho"] * c, free))
 
 
 def noisy_count(nonzeros: int, settings: Any, rng: np.random.Generator) -> int:

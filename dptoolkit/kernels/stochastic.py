@@ -1,0 +1,516 @@
+"""Stochastic hard thresholding whose step does not touch the coordinates that cannot matter.
+
+After a mini-batch gradient only the coordinates in A = support(w) u support(snapshot) u features of the batch have a
+mean other than a known one. The rest carry independent Gaussian noise, of which only the values that enter the top k
+matter; those are drawn, the others are not. The law of the new iterate is exactly that of adding noise to all d
+coordinates and thresholding.
+
+Plain steps (``sgd_steps``): outside A all coordinates are iid N(0, s^2). Their order statistics are drawn from the top
+down, each at a uniformly random unused place, until one falls below the k-th largest so far. Cost O(|A| + k log k),
+nothing of length d.
+
+Variance-reduced steps (``reduced_steps``): outside A coordinate j is N(a_j, s^2) with offsets a fixed for an epoch,
+put into buckets by |a_j| once an epoch. Given a level t, the coordinates with |value| > t are found by thinning:
+geometric skips visit each member of a bucket with the bucket's largest probability, and a visited one is kept with its
+own share of it. If fewer than k values in all reach the level, the others are completed from their law given that they
+stayed below it. Cost O(|A| + k log k + buckets) a step.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+SQUARED, LOGISTIC, HUBER = 0, 1, 2
+_SQRT_2 = math.sqrt(2.0)
+_DENSITY = 1 / math.sqrt(2 * math.pi)
+# Doubles from a Generator are multiples of 2^-53.
+_UNIT = 2.0**53
+
+
+class Records(NamedTuple):
+    """Bounded rows in CSR form, with what their gradients need; ``order`` is a permutation of the rows."""
+
+    loss: int
+    data: NDArray[Any]
+    indices: NDArray[Any]
+    indptr: NDArray[Any]
+    y: NDArray[Any]
+    margin_bound: float
+    caps: NDArray[Any]
+    order: NDArray[Any]
+
+
+class Entries(NamedTuple):
+    """The touched coordinates: entry e is keys[e], with weight before[e], old[e] at the snapshot, and next values[e].
+
+    ``table`` is an open hash table of base + e; what lies below the base of the current step counts as empty, so
+    nothing is ever cleared. ``places`` holds the entries of one row.
+    """
+
+    table: NDArray[Any]
+    keys: NDArray[Any]
+    before: NDArray[Any]
+    old: NDArray[Any]
+    values: NDArray[Any]
+    places: NDArray[Any]
+
+
+class Top(NamedTuple):
+    """The largest values so far and their coordinates: a heap with the smallest |value| in front."""
+
+    keys: NDArray[Any]
+    values: NDArray[Any]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def residual(loss: int, margin: float, y: float) -> float:
+    """d loss / d margin of one row (the same table as losses.residual)."""
+    if loss == LOGISTIC:
+        if margin >= 0:
+            return 1.0 / (1.0 + math.exp(-margin)) - y
+        e = math.exp(margin)
+        return e / (1.0 + e) - y
+    difference = margin - y
+    if loss == HUBER:
+        return min(max(difference, -1.0), 1.0)
+    return difference
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, cap: float) -> float:
+    """The residual after clipping the margin and then the residual; a margin that overflowed both ways counts 0."""
+    if math.isnan(margin):
+        return 0.0
+    r = residual(loss, min(max(margin, -margin_bound), margin_bound), y)
+    return min(max(r, -cap), cap)
+
+
+# --- uniform integers, normal tails ------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def uniform_below(rng: Any, n: int) -> int:
+    """A uniform integer in 0..n-1, without bias; Generator.integers does the same and compiles for a second longer."""
+    fair = 9007199254740992 // n * n
+    draw = int(rng.random() * _UNIT)
+    while draw >= fair:
+        draw = int(rng.random() * _UNIT)
+    return draw % n
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tail(x: float) -> float:
+    """P(Z > x)."""
+    return 0.5 * math.erfc(x / _SQRT_2)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tail_quantile(p: float) -> float:
+    """The x with P(Z > x) = p: a starting value, then Newton steps on the logarithm, which converge far out too."""
+    small = max(min(p, 1.0 - p), 1e-300)
+    q = math.sqrt(-2.0 * math.log(small))
+    x = q - (2.515517 + q * (0.802853 + q * 0.010328)) / (1.0 + q * (1.432788 + q * (0.189269 + q * 0.001308)))
+    for _ in range(2):
+        above = tail(x)
+        x += math.log(above / small) * above / (_DENSITY * math.exp(-0.5 * x * x))
+    return x if p <= 0.5 else -x
+
+
+# --- touched coordinates ---------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def make_entries(capacity: int) -> Entries:
+    """Room for ``capacity`` coordinates; the table has at least twice as many slots."""
+    size = 64
+    while size < 2 * capacity:
+        size *= 2
+    table = np.empty(size, np.int64)
+    for slot in range(size):
+        table[slot] = -1
+    keys, places = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+    return Entries(table, keys, np.empty(capacity), np.empty(capacity), np.empty(capacity), places)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def first_slot(key: int, mask: int) -> int:
+    """Where the search for ``key`` begins."""
+    return int((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
+    """Slot of ``key``: where it is, or the empty slot where it belongs."""
+    mask = table.shape[0] - 1
+    slot = first_slot(key, mask)
+    while table[slot] >= base and keys[table[slot] - base] != key:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def touch(t: Entries, base: int, count: int, key: int, offsets: NDArray[Any]) -> int:
+    """The entry of ``key``; a new one becomes number ``count``, with weights 0 and its offset, if any, as value."""
+    slot = find(t.table, t.keys, base, key)
+    if t.table[slot] < base:
+        t.table[slot] = base + count
+        t.keys[count], t.before[count], t.old[count] = key, 0.0, 0.0
+        t.values[count] = offsets[key] if offsets.shape[0] > 0 else 0.0
+    return t.table[slot] - base
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base: int) -> tuple[Entries, int]:
+    """Put ``size`` rows, uniform without replacement, at the front of the order.
+
+    Returns entries with room for their features and ``others``, and the base of this step.
+    """
+    n, needed = rows.order.shape[0], others
+    for i in range(size):
+        j = i + uniform_below(rng, n - i)
+        rows.order[i], rows.order[j] = rows.order[j], rows.order[i]
+        needed += rows.indptr[rows.order[i] + 1] - rows.indptr[rows.order[i]]
+    base += t.keys.shape[0]
+    return (make_entries(needed + needed // 4) if needed > t.keys.shape[0] else t), base
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def touch_weights(
+    t: Entries, base: int, support: NDArray[Any], weights: NDArray[Any], snap_support: NDArray[Any],
+    snap_weights: NDArray[Any], free: int, protected: int, shrink: float, offsets: NDArray[Any],
+) -> tuple[int, float]:
+    """Enter the weights, the snapshot and the protected coordinates; returns (number of entries, |w - snapshot|)."""
+    count: Any = np.int64(0)
+    for a in range(support.shape[0]):
+        e = touch(t, base, count, support[a], offsets)
+        count = max(count, e + 1)
+        t.before[e] = weights[a]
+        t.values[e] += shrink * weights[a]
+    for a in range(snap_support.shape[0]):
+        e = touch(t, base, count, snap_support[a], offsets)
+        count = max(count, e + 1)
+        t.old[e] = snap_weights[a]
+    for j in range(free, free + protected):
+        count = max(count, 1 + touch(t, base, count, j, offsets))
+    square = 0.0
+    for e in range(count):
+        square += (t.before[e] - t.old[e]) ** 2
+    return count, math.sqrt(square)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_gradient(
+    t: Entries, base: int, count: int, rows: Records, size: int, factor: float, offsets: NDArray[Any]
+) -> int:
+    """Add ``factor`` times the batch's gradient sum, less that at the snapshot if there is one; returns the entries."""
+    table, keys, before, old, values, places = t
+    loss, data, indices, indptr, y, margin_bound, caps, order = rows
+    mask, reduced = table.shape[0] - 1, offsets.shape[0] > 0
+    for a in range(size):
+        i = order[a]
+        low, high = indptr[i], indptr[i + 1]
+        margin, old_margin = 0.0, 0.0
+        for b in range(low, high):
+            # ``touch`` written out: a call for every entry would spend more time on counting references to the arrays.
+            key = np.int64(indices[b])
+            slot = first_slot(key, mask)
+            while table[slot] >= base and keys[table[slot] - base] != key:
+                slot = (slot + 1) & mask
+            if table[slot] < base:
+                table[slot] = base + count
+                keys[count], before[count], old[count] = key, 0.0, 0.0
+                values[count] = offsets[key] if reduced else 0.0
+                count += 1
+            e = table[slot] - base
+            places[b - low] = e
+            margin += data[b] * before[e]
+            old_margin += data[b] * old[e]
+        r = clipped_residual(loss, margin, y[i], margin_bound, caps[i])
+        if reduced:
+            r -= clipped_residual(loss, old_margin, y[i], margin_bound, caps[i])
+        for b in range(low, high):
+            values[places[b - low]] += factor * r * data[b]
+    return count
+
+
+# --- the k largest values -----------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def offer(top: Top, size: int, key: int, value: float) -> int:
+    """Put (key, value) among the ``size`` values so far if it belongs there; returns the new size."""
+    limit = top.keys.shape[0]
+    if size < limit:
+        i = size
+        while i > 0 and abs(top.values[(i - 1) // 2]) > abs(value):
+            top.keys[i], top.values[i] = top.keys[(i - 1) // 2], top.values[(i - 1) // 2]
+            i = (i - 1) // 2
+        top.keys[i], top.values[i] = key, value
+        return size + 1
+    if abs(value) <= abs(top.values[0]):
+        return size
+    i = 0
+    while 2 * i + 1 < limit:
+        child = 2 * i + 1
+        if child + 1 < limit and abs(top.values[child + 1]) < abs(top.values[child]):
+            child += 1
+        if abs(value) <= abs(top.values[child]):
+            break
+        top.keys[i], top.values[i] = top.keys[child], top.values[child]
+        i = child
+    top.keys[i], top.values[i] = key, value
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def offer_touched(rng: Any, spread: float, t: Entries, count: int, free: int, top: Top) -> tuple[int, int]:
+    """Add noise to the touched values and offer those that compete; returns (how many compete, size)."""
+    keys, values, smallest, limit = t.keys, t.values, top.values, top.keys.shape[0]
+    inside: Any = np.int64(0)
+    size: Any = np.int64(0)
+    for e in range(count):
+        if spread > 0.0:
+            values[e] += spread * rng.standard_normal()
+        if keys[e] < free:
+            inside += 1
+            if size < limit or abs(values[e]) > abs(smallest[0]):
+                size = offer(top, size, keys[e], values[e])
+    return inside, size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_back(
+    t: Entries, base: int, top: Top, size: int, free: int, protected: int, support: NDArray[Any], weights: NDArray[Any]
+) -> int:
+    """The new iterate: the top and the protected coordinates. Returns its number of places."""
+    for a in range(size):
+        support[a], weights[a] = top.keys[a], top.values[a]
+    for j in range(protected):
+        support[size + j], weights[size + j] = free + j, t.values[t.table[find(t.table, t.keys, base, free + j)] - base]
+    return size + protected
+
+
+# --- plain steps ---------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def offer_iid(
+    rng: Any, spread: float, free: int, inside: int, t: Entries, base: int, count: int, top: Top, size: int
+) -> int:
+    """Offer the largest of the ``free - inside`` untouched N(0, spread^2) coordinates; returns the new size."""
+    limit = top.keys.shape[0]
+    log_below = 0.0
+    # No more than ``limit`` can enter: they come in falling order.
+    for i in range(min(free - inside, limit)):
+        # log P(|Z| < this order statistic)
+        log_below += math.log(1.0 - rng.random()) / (free - inside - i)
+        value = spread * tail_quantile(-0.5 * math.expm1(log_below))
+        if size == limit and value <= abs(top.values[0]):
+            break
+        key = uniform_below(rng, free)
+        while t.table[find(t.table, t.keys, base, key)] >= base:
+            key = uniform_below(rng, free)
+        t.table[find(t.table, t.keys, base, key)] = base + count
+        t.keys[count] = key
+        count += 1
+        size = offer(top, size, key, value if rng.random() < 0.5 else -value)
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sgd_steps(
+    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
+    shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, sparsity: int, support: NDArray[Any],
+    weights: NDArray[Any], filled: int,
+) -> int:
+    """One lazy step of DP-SGD-HT per batch size.
+
+    ``support`` and ``weights`` hold the iterate in their first ``filled`` places; returns the new ``filled``.
+    Coordinates 0..free-1 compete for ``sparsity`` places, ``protected`` more at the end are always kept. The batch sum
+    is divided by ``batch``, the EXPECTED size, whatever the realised ``sizes``. At |w| the noise is ``scale`` times
+    shares[ceil(|w| shares_per_unit)], the last share beyond the end.
+    """
+    t, base = make_entries(np.int64(256)), np.int64(0)
+    top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
+    no_support, no_weights = np.empty(0, np.int64), np.empty(0)
+    for batch_size in sizes:
+        t, base = next_batch(rng, rows, batch_size, filled + protected + sparsity, t, base)
+        count, norm = touch_weights(
+            t, base, support[:filled], weights[:filled], no_support, no_weights, free, protected, 1.0 - step_size * l2,
+            no_weights,
+        )
+        count = add_gradient(t, base, count, rows, batch_size, -step_size / batch, no_weights)
+        place = norm * shares_per_unit
+        # A norm that is not a number gets the last share, the largest.
+        share = shares[math.ceil(place)] if place < shares.shape[0] - 1 else shares[shares.shape[0] - 1]
+        spread = step_size * scale * share
+        inside, size = offer_touched(rng, spread, t, count, free, top)
+        if spread > 0.0:
+            size = offer_iid(rng, spread, free, inside, t, base, count, top, size)
+        filled = write_back(t, base, top, size, free, protected, support, weights)
+    return filled
+
+
+# --- variance-reduced steps ---------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def chance_above(level: float, offset: float, spread: float) -> float:
+    """P(|offset + spread Z| > level)."""
+    return tail((level - offset) / spread) + tail((level + offset) / spread)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def value_above(rng: Any, level: float, offset: float, spread: float) -> float:
+    """offset + spread Z given that it lies outside [-level, level]."""
+    up, down = tail((level - offset) / spread), tail((level + offset) / spread)
+    # The lower tail is the upper tail of the mirror image.
+    sign, mass = (1.0, up) if rng.random() * (up + down) < up else (-1.0, down)
+    z = tail_quantile(mass * (1.0 - rng.random()))
+    return sign * max(sign * offset + spread * z, level)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def value_within(rng: Any, level: float, offset: float, spread: float) -> float:
+    """offset + spread Z given that it lies in [-level, level]."""
+    # Mirrored so that the interval lies to the left, where the two probabilities are not rounded to 1.
+    sign, centre = (1.0, offset) if offset >= 0 else (-1.0, -offset)
+    low, high = tail((level + centre) / spread), tail((centre - level) / spread)
+    z = -tail_quantile(low + (high - low) * rng.random())
+    return sign * min(max(centre + spread * z, -level), level)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def expected_above(level: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
+    """About how many coordinates exceed the level: in a bucket, the mean of its highest and its lowest."""
+    total, upper = 0.0, chance_above(level, heights[0], spread)
+    for b in range(starts.shape[0] - 1):
+        lower = chance_above(level, heights[b + 1], spread)
+        total += (starts[b + 1] - starts[b]) * 0.5 * (upper + lower)
+        upper = lower
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def choose_level(wanted: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
+    """A level that about ``wanted`` coordinates exceed. Any level is correct; this one is cheap."""
+    low, high = 0.0, heights[0] + 10.0 * spread
+    for _ in range(64):
+        if high - low <= 0.02 * spread:
+            break
+        middle = 0.5 * (low + high)
+        if expected_above(middle, spread, starts, heights) > wanted:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def offer_offsets(
+    rng: Any, level: float, spread: float, free: int, offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
+    heights: NDArray[Any], t: Entries, base: int, top: Top, size: int,
+) -> int:
+    """Offer all untouched N(a_j, spread^2) coordinates that can enter; returns the new size.
+
+    Bucket b is ranked[starts[b]:starts[b+1]], with offsets of at most heights[b]. The law is the same for any level.
+    """
+    if size == top.keys.shape[0]:
+        level = max(level, abs(top.values[0]))
+    for b in range(starts.shape[0] - 1):
+        ceiling = min(chance_above(level, heights[b], spread), 1.0)
+        if ceiling <= 0.0:
+            continue
+        log_miss = math.log1p(-ceiling) if ceiling < 1.0 else -math.inf
+        place = starts[b]
+        while True:
+            # On to the next member whose coin of probability ``ceiling`` shows heads.
+            skip = math.log(1.0 - rng.random()) / log_miss
+            if not skip < starts[b + 1] - place:
+                break
+            place += int(skip)
+            j = ranked[place]
+            place += 1
+            kept = rng.random() * ceiling < chance_above(level, offsets[j], spread)
+            if kept and t.table[find(t.table, t.keys, base, j)] < base:
+                size = offer(top, size, j, value_above(rng, level, offsets[j], spread))
+    if size < top.keys.shape[0] or abs(top.values[0]) < level:
+        size = complete_below(rng, level, spread, free, offsets, t, base, top, size)
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def complete_below(
+    rng: Any, level: float, spread: float, free: int, offsets: NDArray[Any], t: Entries, base: int, top: Top, size: int
+) -> int:
+    """Too few reach the level: offer all other untouched coordinates from their law below it, O(d); returns the size.
+
+    Fewer than k values reach the level, so those of them that were found are all in the top.
+    """
+    found = np.zeros(free, np.bool_)
+    for a in range(size):
+        if abs(top.values[a]) >= level:
+            found[top.keys[a]] = True
+    for j in range(free):
+        if not found[j] and t.table[find(t.table, t.keys, base, j)] < base:
+            size = offer(top, size, j, value_within(rng, level, offsets[j], spread))
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def offer_exact(
+    offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any], t: Entries, base: int,
+    top: Top, size: int,
+) -> int:
+    """Without noise: offer the untouched offsets, bucket by bucket, until none can enter. Returns the new size."""
+    for b in range(starts.shape[0] - 1):
+        for a in range(starts[b], starts[b + 1]):
+            if size == top.keys.shape[0] and heights[b] <= abs(top.values[0]):
+                return size
+            if t.table[find(t.table, t.keys, base, ranked[a])] < base:
+                size = offer(top, size, ranked[a], offsets[ranked[a]])
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def reduced_steps(
+    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
+    free: int, protected: int, sparsity: int, offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
+    heights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int,
+) -> int:
+    """One lazy variance-reduced step per batch size, from the snapshot, which is the iterate on entry.
+
+    ``offsets`` is -step_size times the noisy snapshot gradient; buckets as in ``offer_offsets``. The noise is ``scale``
+    times min(1, slope |w - snapshot|); slope infinity means ``scale`` always. Other arguments as in ``sgd_steps``.
+    """
+    snap_support, snap_weights = support[:filled].copy(), weights[:filled].copy()
+    t, base = make_entries(np.int64(256)), np.int64(0)
+    top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
+    wanted = 1.15 * sparsity + 4.0 * math.sqrt(sparsity) + 8.0
+    level, level_spread = 0.0, 0.0
+    for batch_size in sizes:
+        others = filled + snap_support.shape[0] + protected
+        t, base = next_batch(rng, rows, batch_size, others, t, base)
+        count, distance = touch_weights(
+            t, base, support[:filled], weights[:filled], snap_support, snap_weights, free, protected,
+            1.0 - step_size * l2, offsets,
+        )
+        count = add_gradient(t, base, count, rows, batch_size, -step_size / batch, offsets)
+        spread = step_size * scale
+        # A distance that is not a number leaves the full noise.
+        if slope * distance < 1.0:
+            spread *= slope * distance
+        _, size = offer_touched(rng, spread, t, count, free, top)
+        if spread > 0.0:
+            if abs(spread - level_spread) > 0.005 * spread:
+                level, level_spread = choose_level(wanted, spread, starts, heights), spread
+            size = offer_offsets(rng, level, spread, free, offsets, ranked, starts, heights, t, base, top, size)
+        else:
+            size = offer_exact(offsets, ranked, starts, heights, t, base, top, size)
+        filled = write_back(t, base, top, size, free, protected, support, weights)
+    return filled

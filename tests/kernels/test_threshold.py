@@ -1,0 +1,98 @@
+"""Hard-thresholding kernels against the specification in reference.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from dptoolkit.data import check_rows, kernel_arrays
+from dptoolkit.kernels import reference
+from dptoolkit.kernels.threshold import feature_sums, largest, support_margins
+from dptoolkit.losses import LOSSES, residual
+
+# Few distinct values, so that ties are the rule.
+TIED = st.lists(st.sampled_from((-2.0, -1.0, -0.0, 0.0, 5e-324, 1.0, 2.0, 1e300)), min_size=1, max_size=30)
+
+
+@given(TIED, st.integers(1, 35))
+def test_largest_is_hard_thresholding(values, count):
+    w = np.array(values)
+    kept = largest(w, count)
+    assert len(kept) == min(count, len(w)) and (np.diff(kept) > 0).all()
+    out = np.zeros_like(w)
+    out[kept] = w[kept]
+    assert np.array_equal(out, reference.hard_threshold(w, count))
+
+
+def test_ties_go_to_the_smaller_index():
+    assert largest(np.array([1.0, -1.0, 1.0, 2.0]), 2).tolist() == [0, 3]
+    assert np.array_equal(reference.hard_threshold(np.array([1.0, -1.0, 1.0, 2.0]), 2), [1, 0, 0, 2])
+
+
+def test_protected_entries_are_kept_besides():
+    w = np.array([3.0, -5.0, 4.0, 0.1])
+    assert np.array_equal(reference.hard_threshold(w, 1, protected=1), [0, -5, 0, 0.1])
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 40))
+def test_margins_from_the_support(seed, n, d):
+    rng = np.random.default_rng(seed)
+    X = check_rows(sparse.random(n, d, 0.4, random_state=rng, format="csr"))
+    support = np.sort(rng.choice(d, rng.integers(0, d + 1), replace=False))
+    w = np.zeros(d)
+    w[support] = rng.standard_normal(len(support))
+    # Whatever was there before must not matter.
+    margins = np.full(n, 1e9)
+    support_margins(*kernel_arrays(X.transpose()), support, w[support], margins)
+    np.testing.assert_allclose(margins, X.matrix @ w, rtol=1e-12, atol=1e-13)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 12))
+def test_feature_sums_in_parts(seed, n, d):
+    rng = np.random.default_rng(seed)
+    X = check_rows(sparse.random(n, d, 0.6, random_state=rng, format="csr"))
+    r, out = rng.standard_normal(n), np.full(d, np.nan)
+    border = int(rng.integers(0, d + 1))
+    arrays = kernel_arrays(X.transpose())
+    feature_sums(*arrays, r, out, 0, border)
+    feature_sums(*arrays, r, out, border, d)
+    np.testing.assert_allclose(out, X.matrix.T @ r, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_many_features_and_wide_indices(index):
+    d = 70_000
+    X = sparse.csr_matrix((np.array([2.0, 3.0]), np.array([65_536, d - 1]), np.array([0, 1, 2])), shape=(2, d))
+    transposed = X.T.tocsr()
+    transposed.indices, transposed.indptr = transposed.indices.astype(index), transposed.indptr.astype(index)
+    arrays, margins = kernel_arrays(transposed), np.zeros(2)
+    support_margins(*arrays, np.array([65_536, d - 1]), np.array([1.0, 10.0]), margins)
+    assert margins.tolist() == [2.0, 30.0]
+    out = np.zeros(d)
+    feature_sums(*arrays, np.array([1.0, -1.0]), out, 0, d)
+    assert np.flatnonzero(out).tolist() == [65_536, d - 1] and out[d - 1] == -3.0
+    w = np.zeros(d)
+    w[d - 1], w[65_536] = -5.0, 4.0
+    assert largest(w, 1).tolist() == [d - 1] and largest(w, 2).tolist() == [65_536, d - 1]
+
+
+@pytest.mark.parametrize("name", ["squared", "logistic", "huber"])
+@given(st.integers(0, 2**32))
+def test_compiled_residuals(name, seed):
+    from dptoolkit.kernels import frank_wolfe
+
+    rng = np.random.default_rng(seed)
+    margin = np.concatenate([rng.standard_normal(20) * 10, [0.0, 800.0, -800.0, 1.0, -1.0]])
+    y = (rng.random(25) < 0.5) * 1.0
+    compiled = [frank_wolfe.residual(LOSSES[name].id, m, t) for m, t in zip(margin, y, strict=True)]
+    np.testing.assert_allclose(compiled, residual(LOSSES[name], margin, y), rtol=1e-13, atol=1e-16)
+
+
+def test_a_record_without_a_margin_counts_as_nothing():
+    """inf - inf in one record must not turn the whole gradient into NaN: that would tell everybody that it is there."""
+    for name in ("squared", "logistic", "huber"):
+        r = reference.clipped_residual(LOSSES[name], np.array([np.nan, 1.0]), np.zeros(2), np.inf, np.array([0.5, 0.5]))
+        assert r[0] == 0 and r[1] > 0

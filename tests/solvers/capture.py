@@ -1,0 +1,116 @@
+"""Watch what a solver asks of the data and what noise it draws, while a script decides what is "released".
+
+Two neighbouring data sets under the same script see the same public iterates, so the recorded queries can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from dptoolkit.mechanisms import NoisyMaximum
+from dptoolkit.solvers import peeling
+from dptoolkit.solvers.gradients import MeanGradient
+
+
+class Spy(np.random.Generator):
+    """A Generator that keeps every array it hands out: ``draws`` holds (method, copy of the values)."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(np.random.PCG64(seed))
+        self.draws: list[tuple[str, Any]] = []
+        self.arguments: list[tuple[Any, ...]] = []
+
+    def _keep(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        values = getattr(super(), method)(*args, **kwargs)
+        self.draws.append((method, np.array(values, copy=True)))
+        self.arguments.append(args)
+        return values
+
+    def standard_normal(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("standard_normal", *args, **kwargs)
+
+    def standard_exponential(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("standard_exponential", *args, **kwargs)
+
+    def geometric(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("geometric", *args, **kwargs)
+
+    def random(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("random", *args, **kwargs)
+
+    def normal(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("normal", *args, **kwargs)
+
+    def laplace(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("laplace", *args, **kwargs)
+
+    def gumbel(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("gumbel", *args, **kwargs)
+
+    def exponential(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keep("exponential", *args, **kwargs)
+
+    def of(self, method: str) -> list[Any]:
+        """What ``method`` returned, in order."""
+        return [values for name, values in self.draws if name == method]
+
+
+@contextmanager
+def mean_gradients(iterates: Sequence[Any], step_size: float) -> Iterator[list[tuple[Any, Any, float]]]:
+    """Hard thresholding visits 0, then ``iterates``; yields (w, mean gradient, noise scale) of every step.
+
+    The "noisy gradient" handed back is the one that leads to the next iterate; the sparsity must allow it.
+    """
+    seen: list[tuple[Any, Any, float]] = []
+    real = MeanGradient.noisy
+
+    def scripted(self: MeanGradient, support: Any, values: Any, scale: float, rng: Any) -> Any:
+        w = np.zeros(self.rows.shape[1])
+        w[support] = values
+        seen.append((w, np.array(real(self, support, values, 0.0, None)), scale))
+        target = iterates[len(seen) - 1] if len(seen) <= len(iterates) else np.zeros_like(w)
+        return (w - target) / step_size
+
+    with mock.patch.object(MeanGradient, "noisy", scripted):
+        yield seen
+
+
+@contextmanager
+def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]:
+    """Every noisy maximum returns the next of ``chosen``; yields (scores, noise scale) of every selection."""
+    seen: list[tuple[Any, float]] = []
+
+    def scripted(self: NoisyMaximum, scores: Any, rng: Any = None) -> int:
+        seen.append((np.array(scores, dtype=float), self.scale))
+        return int(chosen[len(seen) - 1]) % len(scores)
+
+    with mock.patch.object(NoisyMaximum, "select", scripted):
+        yield seen
+
+
+@contextmanager
+def peeled_vectors(iterates: Sequence[Any]) -> Iterator[list[Any]]:
+    """Peeling returns the next of ``iterates``; yields the vectors that it was asked to peel."""
+    seen: list[Any] = []
+
+    def scripted(v: Any, plan: Any, rng: Any) -> Any:
+        seen.append(np.array(v))
+        return np.array(iterates[len(seen) - 1], dtype=float)
+
+    with mock.patch.object(peeling, "peel", scripted):
+        yield seen
+
+
+def both(watch: Callable[[], Any], *fits: Callable[[], Any]) -> list[Any]:
+    """What ``watch`` saw during each of the fits."""
+    found = []
+    for fit in fits:
+        with watch() as seen:
+            fit()
+        found.append(seen)
+    return found

@@ -1,0 +1,248 @@
+"""Without noise: the private solvers are the plain ones, and the plain ones reach what optimality conditions demand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from dptoolkit import losses, solvers
+from dptoolkit.solvers import gradient_iht
+
+LAYOUTS = {"dense": np.array, "csr": sparse.csr_matrix}
+BOUNDS = {  # wide enough that nothing is clipped
+    "logistic": {"row_norm": 1e3},
+    "huber": {"row_norm": 1e3},
+    "squared": {"row_norm": 1e3, "label_bound": 1e3, "margin_bound": 1e9},
+    "squared, clipped gradients": {"grad_norm": 1e9},
+}
+
+
+def regression(seed=0, n=60, d=12, s=3, noise=0.1):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    w = np.zeros(d)
+    w[:s] = 2.0 * np.arange(1, s + 1)
+    return X, X @ w + noise * rng.standard_normal(n), w
+
+
+def labels(loss, y):
+    return (y > 0) * 1.0 if loss == "logistic" else y
+
+
+# --- an infinite budget -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("mode", BOUNDS)
+def test_infinite_budget_is_ight(mode, intercept, layout):
+    X, y, _ = regression()
+    loss = mode.split(",")[0]
+    common = {"loss": loss, "sparsity": 4, "steps": 15, "step_size": 0.05, "fit_intercept": intercept}
+    X, y = LAYOUTS[layout](X), labels(loss, y)
+    private = solvers.dp_ight(X, y, epsilon=math.inf, **common, **BOUNDS[mode])
+    plain = solvers.ight(X, y, **common)
+    assert np.array_equal(private.coef, plain.coef) and private.intercept == plain.intercept
+    assert math.isinf(private.guarantee.epsilon(1e-6)) and plain.guarantee is None
+    assert private.plan.noise == 0 and set(private.history["noise_scale"]) <= {0.0}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "squared"])
+def test_infinite_budget_is_frank_wolfe(loss, intercept, layout):
+    X, y, _ = regression()
+    X /= np.abs(X).max()
+    common = {"loss": loss, "l1_radius": 4.0, "steps": 60, "fit_intercept": intercept}
+    X, y = LAYOUTS[layout](X), labels(loss, y)
+    private = solvers.dp_frank_wolfe(X, y, epsilon=math.inf, feature_bound=1.0, label_bound=1e3, **common)
+    plain = solvers.frank_wolfe(X, y, **common)
+    assert np.array_equal(private.coef, plain.coef) and private.intercept == plain.intercept
+    assert np.array_equal(private.history["vertices"], plain.history["vertices"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_clipping_happens_without_privacy_too(layout):
+    """epsilon=inf is Frank-Wolfe on CLIPPED data."""
+    X, y, _ = regression()
+    y = labels("logistic", y)
+    private = solvers.dp_frank_wolfe(
+        LAYOUTS[layout](X), y, epsilon=math.inf, feature_bound=0.5, loss="logistic", l1_radius=4.0, steps=40
+    )
+    clipped = solvers.frank_wolfe(np.clip(X, -0.5, 0.5), y, loss="logistic", l1_radius=4.0, steps=40)
+    np.testing.assert_allclose(private.coef, clipped.coef, rtol=1e-12)
+
+
+def test_infinite_budgets_of_the_others():
+    """Peeling and multinomial selections without noise, against a few plain lines."""
+    X, y, _ = regression(n=40, d=6)
+    A, b = np.clip(X, -1, 1), np.clip(y, -5, 5)
+    peeled = solvers.peeling_iht(
+        X, y, sparsity=2, steps=10, step_size=0.5, radius=20.0, epsilon=math.inf, feature_bound=1.0, label_bound=5.0
+    )
+    w = np.zeros(6)
+    for _ in range(10):
+        v = w - 0.5 * A.T @ (A @ w - b) / 40
+        w = np.where(np.abs(v) >= np.sort(np.abs(v))[-2], v, 0.0)
+    np.testing.assert_allclose(peeled.coef, w, rtol=1e-12)
+
+    classes = np.digitize(y, [-3, 3])
+    W = np.zeros((3, 6))
+    for t in range(1, 31):
+        gradient = (A.T @ (losses.softmax(A @ W.T) - np.eye(3)[classes])).T / 40
+        k = np.unravel_index(np.argmax(np.abs(gradient)), W.shape)
+        W = (1 - 2 / (t + 2)) * W
+        W[k] -= 2 / (t + 2) * 5.0 * np.sign(gradient[k])
+    softmax = solvers.dp_multinomial_frank_wolfe(
+        X, classes, classes=3, l1_radius=5.0, steps=30, epsilon=math.inf, feature_bound=1.0
+    )
+    np.testing.assert_allclose(softmax.coef, W, rtol=1e-12)
+
+
+# --- hard thresholding --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+def test_ight_ends_at_a_fixed_point(loss, intercept, layout):
+    """The gradient vanishes on the support, and no step off it would enter: step |g_j| <= smallest kept |w_j|."""
+    X, y, _ = regression(noise=0.5)
+    y = labels(loss, y)
+    step = 0.8 / (losses.get(loss).smoothness * np.linalg.norm(X, 2) ** 2 / len(y))
+    result = solvers.ight(
+        LAYOUTS[layout](X), y, loss=loss, sparsity=3, steps=3000, step_size=step, fit_intercept=intercept,
+        diagnostics=True,
+    )
+    w, support = result.coef, np.flatnonzero(result.coef)
+    margin = X @ w + result.intercept
+    r = losses.residual(losses.get(loss), margin, y)
+    gradient = X.T @ r / len(y)
+    if loss == "logistic":
+        # Nearly separable: the minimiser is far out, so look for progress only.
+        assert np.abs(gradient[support]).max() < 0.02
+    else:
+        assert np.abs(gradient[support]).max() < 1e-10
+        off = np.delete(gradient, support)
+        assert step * np.abs(off).max() <= np.abs(w[support]).min()
+        if intercept:
+            assert abs(r.mean()) < 1e-10
+    objective = result.history["not_private"]["objective"]
+    assert objective[-1] == pytest.approx(losses.value(losses.get(loss), margin, y), rel=1e-12)
+    assert objective[-1] <= min(objective) * (1 + 1e-9)
+
+
+def test_ight_finds_the_truth():
+    X, y, w = regression(noise=0.01)
+    result = solvers.ight(X, y, loss="squared", sparsity=3, steps=500, step_size=0.5)
+    np.testing.assert_allclose(result.coef, w, atol=0.02)
+    # With the support known, what is left is least squares.
+    expected = np.linalg.lstsq(X[:, :3], y, rcond=None)[0]
+    np.testing.assert_allclose(result.coef[:3], expected, rtol=1e-9)
+
+
+@given(st.integers(0, 2**32), st.sampled_from(("squared", "logistic", "huber")), st.integers(1, 4))
+def test_one_step_is_the_specification(seed, loss, s):
+    from dptoolkit.kernels import reference
+
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((5, 4)), labels(loss, rng.standard_normal(5))
+    w = np.zeros(4)
+    for _ in range(3):
+        w = reference.threshold_step(X, y, w, losses.get(loss), 0.7, np.zeros(4), s)
+    for layout in LAYOUTS.values():
+        result = solvers.ight(layout(X), y, loss=loss, sparsity=s, steps=3, step_size=0.7)
+        np.testing.assert_allclose(result.coef, w, rtol=1e-9, atol=1e-12)
+
+
+# --- Frank-Wolfe --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+def test_duality_gap_certifies_frank_wolfe(loss, layout):
+    """gap >= objective - optimum >= 0, the gap gets small, and the optimum is bracketed from both sides."""
+    X, y, _ = regression(noise=0.5)
+    y = labels(loss, y) if loss == "logistic" else y / 5
+    fits = [
+        solvers.frank_wolfe(LAYOUTS[layout](X), y, loss=loss, l1_radius=1.5, steps=steps, diagnostics=True)
+        for steps in (20, 200, 4000)
+    ]
+    found = [fit.history["not_private"] for fit in fits]
+    best = found[-1]["objective"]
+    for one in found:
+        assert one["duality_gap"] >= one["objective"] - best - 1e-12
+        assert one["duality_gap"] >= 0
+    assert found[-1]["duality_gap"] < 5e-3
+    assert np.abs(fits[-1].coef).sum() <= 1.5 * (1 + 1e-12)
+    assert found[0]["objective"] > found[1]["objective"] > found[2]["objective"]
+
+
+def test_lasso_agrees_with_scikit_learn():
+    """Lasso with penalty alpha solves the constrained problem whose radius is the L1 norm of its own solution."""
+    linear_model = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is in the test extra")
+    X, y, _ = regression(noise=0.5)
+    model = linear_model.Lasso(alpha=0.3, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(X, y)
+    radius = np.abs(model.coef_).sum()
+    result = solvers.frank_wolfe(X, y, loss="squared", l1_radius=radius, steps=20_000, diagnostics=True)
+    loss = losses.get("squared")
+    optimum = losses.value(loss, X @ model.coef_, y)
+    objective, gap = (result.history["not_private"][k] for k in ("objective", "duality_gap"))
+    assert optimum - 1e-9 <= objective <= optimum * (1 + 1e-4)
+    assert objective - gap <= optimum + 1e-9
+    np.testing.assert_allclose(result.coef, model.coef_, atol=0.02)
+
+
+def test_logistic_regression_agrees_with_scikit_learn():
+    linear_model = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is in the test extra")
+    X, y, _ = regression(seed=4, n=120, noise=8.0)
+    y = labels("logistic", y)
+    model = linear_model.LogisticRegression(
+        l1_ratio=1.0, solver="liblinear", C=0.2, fit_intercept=False, tol=1e-10, max_iter=10_000
+    )
+    try:
+        model.fit(X, y)
+    except ValueError:  # scikit-learn before 1.8 has another name for it
+        model.set_params(penalty="l1", l1_ratio=None).fit(X, y)
+    w = model.coef_[0]
+    radius = np.abs(w).sum()
+    result = solvers.frank_wolfe(X, y, loss="logistic", l1_radius=radius, steps=20_000, diagnostics=True)
+    optimum = losses.value(losses.get("logistic"), X @ w, y)
+    objective, gap = (result.history["not_private"][k] for k in ("objective", "duality_gap"))
+    assert optimum - 1e-8 <= objective <= optimum * (1 + 1e-4)
+    assert objective - gap <= optimum + 1e-8
+    assert 0 < np.count_nonzero(w) < len(w), "the problem must be a sparse one"
+
+
+def test_diagnostics_are_asked_for():
+    X, y, _ = regression()
+    y = labels("logistic", y)
+    budget = {"epsilon": 1.0, "delta": 1e-6, "rng": 0}
+    calls = {
+        "dp_ight": {"loss": "logistic", "sparsity": 2, "steps": 3, "row_norm": 1.0},
+        "dp_frank_wolfe": {"loss": "logistic", "l1_radius": 2.0, "steps": 3, "feature_bound": 1.0},
+        "dp_multinomial_frank_wolfe": {"classes": 2, "l1_radius": 2.0, "steps": 3, "feature_bound": 1.0},
+    }
+    for name, arguments in calls.items():
+        solve = getattr(solvers, name)
+        assert "not_private" not in solve(X, y, **budget, **arguments).history
+        with_them = solve(X, y, diagnostics=True, **budget, **arguments)
+        assert np.isfinite(with_them.history["not_private"]["objective"]).all()
+        # Looking changes nothing.
+        assert np.array_equal(with_them.coef, solve(X, y, **budget, **arguments).coef)
+
+
+def test_default_step_is_one_over_the_smoothness():
+    for loss, more in (("logistic", {}), ("huber", {}), ("squared", {"label_bound": 1.0, "margin_bound": 1.0})):
+        for intercept in (False, True):
+            plan = gradient_iht.plan_dp_ight(
+                n=10, d=3, loss=loss, sparsity=1, steps=1, epsilon=1.0, delta=1e-6, row_norm=2.0,
+                fit_intercept=intercept, **more,
+            )
+            squares = 4.0 + intercept
+            assert plan.settings["step_size"] == pytest.approx(1 / (losses.get(loss).smoothness * squares))

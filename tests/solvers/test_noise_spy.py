@@ -1,0 +1,372 @@
+"""Every draw of every solver is watched: its law, its number, its scale against the plan, and where it goes.
+
+The noise that a generator handed out is put back into a plain NumPy version of the algorithm; the solver's result must
+come out. A scale used as a location, noise missing on some coordinates, or one draw too few, cannot pass.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dptoolkit import losses, solvers
+from dptoolkit.data import check_rows, clip_rows
+from dptoolkit.kernels import reference
+from dptoolkit.solvers import l1_frank_wolfe
+from tests.solvers.capture import Spy
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+CALIBRATIONS = ["tight", "published"]
+LAYOUTS = {"dense": np.array, "csr": sparse.csr_matrix}
+
+
+def small_problem(seed=0, n=12, d=7):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, d)), (rng.random(n) < 0.5) * 1.0
+
+
+# --- dp_ight ------------------------------------------------------------------------------------------
+
+IGHT = {
+    "logistic": {"loss": "logistic", "row_norm": 1.0},
+    "logistic, fixed noise": {"loss": "logistic", "row_norm": 1.0, "adaptive": False},
+    "huber": {"loss": "huber", "row_norm": 0.8},
+    "squared": {"loss": "squared", "grad_norm": 1.5},
+    "squared, labels and margins": {"loss": "squared", "row_norm": 0.8, "label_bound": 1.0, "margin_bound": 2.0},
+}
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("mode", IGHT)
+def test_ight_noise_on_empty_data_is_the_planned_noise(mode, intercept, calibration):
+    """No record has a feature, so all that moves the weights is noise: w = -step_size sum_t scale_t z_t."""
+    steps, d, step_size = 5, 6, 0.3
+    spy = Spy(1)
+    y = np.zeros(4) if IGHT[mode]["loss"] != "logistic" else np.arange(4) % 2
+    result = solvers.dp_ight(
+        np.zeros((4, d)), y, sparsity=d, steps=steps, step_size=step_size, fit_intercept=intercept,
+        calibration=calibration, rng=spy, **BUDGET, **IGHT[mode],
+    )
+    assert [name for name, _ in spy.draws] == ["standard_normal"] * steps
+    assert all(z.shape == (d + intercept,) for z in spy.of("standard_normal"))
+    scales = result.history["noise_scale"]
+    assert len(scales) == steps
+    total = sum(scale * z for scale, z in zip(scales, spy.of("standard_normal"), strict=True))
+    np.testing.assert_allclose(result.coef, -step_size * total[:d], rtol=1e-12)
+    check_ight_scales(result, mode, calibration)
+
+
+def check_ight_scales(result, mode, calibration):
+    """The plan's noise at every step, except where the logistic sensitivity at the public iterate is smaller."""
+    plan, scales = result.plan, np.array(result.history["noise_scale"])
+    release = plan.releases[0]
+    assert (release.law, release.count) == ("Gaussian", plan.settings["steps"])
+    assert release.event.noise_multiplier == pytest.approx(release.scale / release.sensitivity)
+    if mode == "logistic" and calibration == "tight":
+        assert scales[0] == pytest.approx(plan.noise / 2), "half the sensitivity at w = 0"
+        assert (scales <= plan.noise).all() and (scales[1:] > scales[0]).all()
+    else:
+        np.testing.assert_array_equal(scales, plan.noise)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("mode", IGHT)
+def test_ight_is_the_specification_with_the_recorded_noise(mode, intercept, layout):
+    """Noise on every coordinate, selected or not, before thresholding: only then does the path come out."""
+    X, y = small_problem()
+    spy, s, steps, step_size = Spy(2), 2, 6, 0.5
+    result = solvers.dp_ight(
+        LAYOUTS[layout](X), y, sparsity=s, steps=steps, step_size=step_size, fit_intercept=intercept, rng=spy,
+        **BUDGET | {"epsilon": 20.0}, **IGHT[mode],
+    )
+    rows = check_rows(X)
+    if "row_norm" in IGHT[mode]:
+        rows = clip_rows(rows, IGHT[mode]["row_norm"])
+    A = np.hstack([rows.matrix, np.ones((len(y), 1))]) if intercept else rows.matrix
+    bound, margin = IGHT[mode].get("label_bound"), IGHT[mode].get("margin_bound", np.inf)
+    labels = y if bound is None else np.clip(y, -bound, bound)
+    caps = IGHT[mode]["grad_norm"] / np.linalg.norm(A, axis=1) if "grad_norm" in IGHT[mode] else None
+    w = np.zeros(A.shape[1])
+    for scale, z in zip(result.history["noise_scale"], spy.of("standard_normal"), strict=True):
+        noise = scale * z
+        w = reference.threshold_step(
+            A, labels, w, losses.get(IGHT[mode]["loss"]), step_size, noise, s, margin, caps, protected=int(intercept)
+        )
+    np.testing.assert_allclose(result.coef, w[: X.shape[1]], rtol=1e-9, atol=1e-12)
+    if intercept:
+        assert result.intercept == pytest.approx(w[-1], rel=1e-9)
+    assert np.count_nonzero(result.coef) == s
+    check_ight_scales(result, mode, "tight")
+
+
+def test_ight_adaptive_scale_follows_the_iterate():
+    """scale_t / sensitivity at w_t is the same number at every step: the event does not change."""
+    X, y = small_problem()
+    spy = Spy(3)
+    result = solvers.dp_ight(
+        np.zeros_like(X), y, loss="logistic", sparsity=7, steps=8, step_size=2.0, row_norm=1.0, rng=spy, **BUDGET
+    )
+    w, plan = np.zeros(7), result.plan
+    for scale, z in zip(result.history["noise_scale"], spy.of("standard_normal"), strict=True):
+        expected = plan.noise * losses.logistic_diameter(float(np.linalg.norm(w))) / 2
+        assert scale == pytest.approx(expected, rel=1e-9)
+        w = w - 2.0 * scale * z
+
+
+# --- Frank-Wolfe --------------------------------------------------------------------------------------
+
+L1 = {
+    "logistic": {"loss": "logistic", "l1_radius": 3.0, "feature_bound": 1.0},
+    "huber": {"loss": "huber", "l1_radius": 2.0, "feature_bound": 1.0},
+    "squared": {"loss": "squared", "l1_radius": 2.0, "feature_bound": 1.0, "label_bound": 1.0},
+}
+
+
+def scripted_noise(spy, law, size):
+    """Standard noise, one vector a selection, rebuilt from the exponentials that were drawn."""
+    draws = spy.of("standard_exponential")
+    assert all(e.shape == (size,) for e in draws) and len(draws) == len(spy.draws)
+    if law == "gumbel":
+        return [-np.log(e) for e in draws]
+    return [a - b for a, b in zip(draws[::2], draws[1::2], strict=True)]
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.parametrize("noise", ["gumbel", "laplace"])
+@pytest.mark.parametrize("mode", L1)
+def test_dense_frank_wolfe_is_the_specification_with_the_recorded_noise(mode, noise, calibration):
+    X, y = small_problem(1)
+    steps, d, radius = 9, X.shape[1], L1[mode]["l1_radius"]
+    spy, loss = Spy(4), losses.get(L1[mode]["loss"])
+    arguments = BUDGET | L1[mode] | {"steps": steps, "noise": noise, "calibration": calibration}
+    result = solvers.dp_frank_wolfe(X, y, rng=spy, **arguments)
+    plan, scales = result.plan, result.history["noise_scale"]
+    assert (plan.releases[0].law, plan.releases[0].count) == (noise, steps)
+    drawn = scripted_noise(spy, noise, 2 * d)
+    assert len(drawn) == len(scales) == steps
+    A, w = np.clip(X, -1, 1), np.zeros(d)
+    for t in range(1, steps + 1):
+        gradient = A.T @ losses.residual(loss, A @ w, y) / len(y)
+        scores = -radius * np.concatenate([gradient, -gradient]) + scales[t - 1] * drawn[t - 1]
+        vertex = int(np.argmax(scores))
+        assert vertex == result.history["vertices"][t - 1]
+        assert scales[t - 1] == pytest.approx(expected_scale(plan, loss, np.abs(w).sum()), rel=1e-12)
+        w = (1 - 2 / (t + 2)) * w
+        w[vertex % d] += 2 / (t + 2) * (radius if vertex < d else -radius)
+    np.testing.assert_allclose(result.coef, w, rtol=1e-12)
+
+
+def expected_scale(plan, loss, norm):
+    """By hand: plan.noise per plan.sensitivity, times 4 (or 2) radius * largest gradient entry at |w|_1 = norm, / n."""
+    if plan.calibration == "published":
+        return plan.noise
+    margin = plan.settings["feature_bound"] * norm
+    limit = {"logistic": 1 / (1 + math.exp(-margin)), "huber": 1.0}.get(loss.name, margin + 1.0)
+    moves = 4 if plan.adjacency.value == "replace-one" else 2
+    change = moves * plan.settings["l1_radius"] * plan.settings["feature_bound"] * limit / plan.n
+    return plan.noise / plan.sensitivity * change
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("refresh", [0.25, 1.0])
+@pytest.mark.parametrize("mode", L1)
+def test_sparse_frank_wolfe_scales_cover_every_iterate(mode, refresh, adjacency):
+    """The kernel draws by itself (its law is tested with it); its scales are for the worst iterate of each block."""
+    X, y = small_problem(2)
+    steps, loss, radius = 40, losses.get(L1[mode]["loss"]), L1[mode]["l1_radius"]
+    result = solvers.dp_frank_wolfe(
+        sparse.csr_matrix(X), y, steps=steps, refresh=refresh, adjacency=adjacency, rng=5, **BUDGET, **L1[mode]
+    )
+    scales, vertices = result.history["noise_scale"], result.history["vertices"]
+    assert len(scales) == len(vertices) == result.plan.releases[0].count == steps
+    w, norms = np.zeros(7), []
+    for t, vertex in enumerate(vertices, start=1):
+        norms.append(np.abs(w).sum())
+        w = (1 - 2 / (t + 2)) * w
+        w[vertex % 7] += 2 / (t + 2) * (radius if vertex < 7 else -radius)
+    for first, count in l1_frank_wolfe.blocks(steps, refresh):
+        block = slice(first - 1, first - 1 + count)
+        assert len(set(scales[block])) == 1
+        assert scales[first - 1] >= expected_scale(result.plan, loss, max(norms[block])) * (1 - 1e-12)
+        assert scales[first - 1] <= result.plan.noise * (1 + 1e-12)
+    if refresh == 1.0:
+        expected = [expected_scale(result.plan, loss, norm) for norm in norms]
+        np.testing.assert_allclose(scales, expected, rtol=1e-12)
+
+
+def test_kernel_gets_the_scale_of_the_plan(monkeypatch):
+    """sharpness = radius / (n * scale): what the kernel divides by is the scale that history states."""
+    from dptoolkit.kernels import frank_wolfe as kernel
+
+    seen = []
+
+    def watch(name, place):
+        real = getattr(kernel, name)
+
+        def wrapped(*arguments):
+            seen.extend([arguments[place]] * arguments[place - 2])
+            return real(*arguments)
+
+        monkeypatch.setattr(kernel, name, wrapped)
+
+    # Places of ``sharpness``; ``count`` comes two before it.
+    watch("lazy_block", 13)
+    watch("squared_block", 11)
+    X, y = small_problem(3)
+    for mode in L1:
+        seen.clear()
+        result = solvers.dp_frank_wolfe(sparse.csr_matrix(X), y, steps=20, rng=0, **BUDGET, **L1[mode])
+        expected = L1[mode]["l1_radius"] / (12 * np.array(result.history["noise_scale"]))
+        np.testing.assert_allclose(seen, expected, rtol=1e-12)
+
+
+# --- multinomial --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("selection", ["vertex", "columns"])
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, selection, layout):
+    X, _ = small_problem(4, d=4)
+    y, K, d, steps, radius = np.arange(12) % 3, 3, 4, 5, 2.0
+    spy, loss = Spy(6), losses.get("softmax")
+    result = solvers.dp_multinomial_frank_wolfe(
+        LAYOUTS[layout](X), y, classes=K, l1_radius=radius, steps=steps, feature_bound=1.0, selection=selection,
+        calibration=calibration, rng=spy, **BUDGET,
+    )
+    plan = result.plan
+    law = "gumbel" if calibration == "tight" else "laplace"
+    drawn = scripted_noise(spy, law, 2 * K * d if selection == "vertex" else 2 * K)
+    assert len(drawn) == plan.releases[0].count == steps * (1 if selection == "vertex" else d)
+    A, W, i = np.clip(X, -1, 1), np.zeros((K, d)), 0
+    for t in range(1, steps + 1):
+        gradient = (A.T @ losses.residual(loss, A @ W.T, np.eye(K)[y])).T / 12
+        step = np.zeros((K, d))
+        groups = [np.arange(K * d)] if selection == "vertex" else [np.arange(K) * d + j for j in range(d)]
+        for group in groups:
+            g = gradient.ravel()[group]
+            best = int(np.argmax(-radius * np.concatenate([g, -g]) + plan.noise * drawn[i]))
+            step.flat[group[best % len(group)]] = radius if best < len(group) else -radius
+            i += 1
+        W = (1 - 2 / (t + 2)) * W + 2 / (t + 2) * step
+    np.testing.assert_allclose(result.coef, W, rtol=1e-12)
+    assert result.history["noise_scale"] == [plan.noise] * steps
+
+
+# --- peeling ------------------------------------------------------------------------------------------
+
+PEEL = {"sparsity": 3, "step_size": 0.5, "radius": 1.0, "feature_bound": 1.0, "label_bound": 1.0}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("data", ["full", "split"])
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+def test_peeling_is_the_specification_with_the_recorded_noise(calibration, data, layout):
+    X, y = small_problem(5)
+    steps, s, d = 3, 3, 7
+    spy = Spy(7)
+    result = solvers.peeling_iht(
+        LAYOUTS[layout](X), y, steps=steps, data=data, calibration=calibration, rng=spy, **BUDGET, **PEEL
+    )
+    choice, values = result.plan.releases
+    assert (result.history["selection_scale"], result.history["value_scale"]) == (choice.scale, values.scale)
+    A, w, draws = np.clip(X, -1, 1), np.zeros(d), iter(spy.draws)
+    for t in range(steps):
+        part = slice(4 * t, 4 * (t + 1)) if data == "split" else slice(None)
+        B, b = A[part], y[part]
+        v = w - 0.5 * B.T @ (B @ w - b) / len(b)
+        chosen, noise = (one_shot if calibration == "tight" else one_by_one)(np.abs(v), s, choice.scale, draws)
+        w = np.zeros(d)
+        w[chosen] = v[chosen] + values.scale * noise
+        w *= min(1.0, 1.0 / np.linalg.norm(w))
+    assert next(draws, None) is None, "more was drawn than is charged"
+    np.testing.assert_allclose(result.coef, w, rtol=1e-9)
+    rounds = 1 if data == "split" else steps
+    assert choice.count == s * rounds
+    assert values.count == (rounds if calibration == "tight" else s * rounds)
+
+
+def one_shot(scores, s, scale, draws):
+    """One Gumbel vector on all scores, then one Gaussian vector on the chosen values."""
+    name, e = next(draws)
+    assert name == "standard_exponential" and e.shape == scores.shape
+    chosen = np.argsort(-(scores - scale * np.log(e)), kind="stable")[:s]
+    name, z = next(draws)
+    assert name == "standard_normal" and z.shape == (s,)
+    return chosen, z
+
+
+def one_by_one(scores, s, scale, draws):
+    """Fresh Laplace noise on what is left, s times, then Laplace noise on the values."""
+    left, chosen = list(range(len(scores))), []
+    for _ in range(s):
+        a, b = next(draws), next(draws)
+        assert a[0] == b[0] == "standard_exponential" and a[1].shape == (len(left),)
+        chosen.append(left.pop(int(np.argmax(scores[left] + scale * (a[1] - b[1])))))
+    a, b = next(draws), next(draws)
+    assert a[1].shape == b[1].shape == (s,)
+    return np.array(chosen), a[1] - b[1]
+
+
+# --- sparsifier ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sparsifier_count_is_the_clipped_count_plus_the_recorded_noise(layout, calibration):
+    X, y = small_problem(6, n=30, d=20)
+    arguments = {
+        "l1_radius": 4.0, "steps": 6, "epsilon1": 0.7, "epsilon2": 1.0, "delta": 1e-6, "feature_bound": 1.0,
+        "alpha": 4.2, "beta": 11.7, "rho": 1.3, "count_steps": 60,
+    }  # fmt: skip
+    exact, _ = l1_frank_wolfe.frank_wolfe_path(check_rows(np.clip(X, -1, 1)), y, losses.get("logistic"), 4.0, 60)
+    inside = 0
+    for seed in range(8):
+        spy = Spy(seed)
+        result = solvers.sparsifier(LAYOUTS[layout](X), y, calibration=calibration, rng=spy, **arguments)
+        names = [name for name, _ in spy.draws]
+        assert names.count("geometric") == 2 and names[-2:] == ["geometric"] * 2
+        # The span is floor(11.7) - ceil(4.2) = 6.
+        assert [a[0] for n, a in zip(names, spy.arguments, strict=True) if n == "geometric"] == pytest.approx(
+            [1 - math.exp(-0.7 / 6)] * 2
+        )
+        up, down = (int(v) for v in spy.of("geometric"))
+        count = min(max(np.count_nonzero(exact), 5), 11) + up - down
+        inside += 5 < count < 11
+        kept = min(round(1.3 * min(max(count, 5), 11)), 20)
+        assert result.history["kept"] == kept
+        assert np.count_nonzero(result.coef) <= kept
+        if layout == "dense":
+            drawn = scripted_noise_of(spy, result.plan.settings["noise"], 40)
+            assert len(drawn) == 6
+    assert inside, "the noise must have mattered in some run"
+    release = result.plan.releases[1]
+    assert (release.scale, release.sensitivity, release.count) == (pytest.approx(6 / 0.7), 6, 1)
+    assert release.event.epsilon == 0.7
+
+
+def scripted_noise_of(spy, law, size):
+    draws = [e for e in spy.of("standard_exponential") if e.shape == (size,)]
+    return draws if law == "gumbel" else draws[::2]
+
+
+@pytest.mark.parametrize("count", ["fixed", "threshold"])
+def test_sparsifier_without_a_private_count_draws_none(count):
+    X, y = small_problem(7)
+    spy = Spy(0)
+    arguments = {"fixed": {"kept": 2}, "threshold": {"threshold": 0.3}}[count]
+    result = solvers.sparsifier(
+        X, y, l1_radius=2.0, steps=5, epsilon2=1.0, delta=1e-6, feature_bound=1.0, count=count, rng=spy, **arguments
+    )
+    assert {name for name, _ in spy.draws} == {"standard_exponential"} and len(spy.draws) == 5
+    assert len(result.plan.releases) == 1
+    if count == "fixed":
+        assert np.count_nonzero(result.coef) <= 2
+    else:
+        kept = np.abs(result.coef[result.coef != 0])
+        assert (kept >= 0.3).all() and len(kept) == result.history["kept"]

@@ -1,0 +1,387 @@
+"""What one record does to the scores of every selection, and to peeled values: at most the plan's bound, or nearly."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from dptoolkit import losses, solvers
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.data import check_rows
+from dptoolkit.kernels import reference
+from dptoolkit.solvers import l1_frank_wolfe
+from tests.solvers.capture import both, peeled_vectors, selection_scores
+from tests.strategies import FORMS, Pair, in_form, neighbours
+
+ROUNDING = 1 + 1e-9
+RELATIONS = [a.value for a in Adjacency]
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+L1 = {
+    "logistic": {"loss": "logistic", "l1_radius": 3.0, "feature_bound": 1.5},
+    "huber": {"loss": "huber", "l1_radius": 2.0, "feature_bound": 0.5},
+    "huber, bounded labels": {"loss": "huber", "l1_radius": 0.5, "feature_bound": 0.5, "label_bound": 0.4},
+    "squared": {"loss": "squared", "l1_radius": 2.0, "feature_bound": 0.8, "label_bound": 3.0},
+}
+
+
+def task(mode):
+    return "binary" if L1[mode]["loss"] == "logistic" else "regression"
+
+
+def spread(change):
+    """The range of a change of scores."""
+    return float(np.max(change) - np.min(change))
+
+
+def allowed(plan, scale):
+    """The range that noise of this scale pays for."""
+    return scale / plan.noise * plan.sensitivity * ROUNDING
+
+
+# --- Frank-Wolfe, dense rows: the scores that the solver really compares ------------------------------
+
+
+def dense_moves(pair, mode, adjacency, vertices, **more):
+    """(plan, [(noise scale, range of the change)]) at every step of a scripted run on dense data."""
+    arguments = BUDGET | L1[mode] | {"adjacency": adjacency} | more
+
+    def run(X, y):
+        return solvers.dp_frank_wolfe(X, y, steps=len(vertices), rng=0, **arguments)
+
+    n = len(pair.y)
+    if adjacency == "zero-out" and more.get("fit_intercept"):
+        # A zero row still has an intercept: leave the record out and keep n.
+        kept = np.delete(pair.X, pair.index, axis=0), np.delete(pair.y, pair.index)
+        fits, factor = (lambda: run(pair.X, pair.y), lambda: run(*kept)), (n - 1) / n
+    else:
+        fits, factor = (lambda: run(pair.X, pair.y), lambda: run(pair.X2, pair.y2)), 1.0
+    ours, theirs = both(lambda: selection_scores(vertices), *fits)
+    plan = solvers.plan("dp_frank_wolfe", n=n, d=pair.X.shape[1], steps=len(vertices), **arguments)
+    return plan, [(scale, spread(a - factor * b)) for (a, scale), (b, _) in zip(ours, theirs, strict=True)]
+
+
+def densely(pair):
+    def dense(X):
+        return X if isinstance(X, np.ndarray) else np.asarray(X.toarray())
+
+    return Pair(dense(pair.X), pair.y, dense(pair.X2), pair.y2, pair.index, "dense")
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+@pytest.mark.parametrize("mode", L1)
+def test_frank_wolfe_scores_on_dense_rows(mode, adjacency, intercept):
+    # Without an intercept a zero row is a record that contributes nothing; with one, two rows are needed to drop one.
+    zero = adjacency == "zero-out" and not intercept
+    pairs = neighbours(task(mode), zero_out=zero, least_rows=2)
+
+    @given(pairs, st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    def check(pair, vertices):
+        plan, seen = dense_moves(densely(pair), mode, adjacency, vertices, fit_intercept=intercept)
+        for scale, change in seen:
+            assert scale <= plan.noise * ROUNDING
+            assert change <= allowed(plan, scale)
+
+    check()
+
+
+def extreme_pair(mode, adjacency, n=3):
+    """Records that differ in feature 1 alone, at weights far along feature 0: residuals are as large as they get."""
+    bound = L1[mode]["feature_bound"]
+    X = np.zeros((n, 2))
+    X[0] = bound, bound
+    X2 = np.zeros_like(X)
+    if adjacency == "replace-one":
+        X2[0] = bound, -bound
+    y = np.zeros(n)
+    y[0] = 0.0 if task(mode) == "binary" else -1e3
+    return Pair(X, y, X2, y.copy(), 0, "dense")
+
+
+@pytest.mark.parametrize("adjacency", RELATIONS)
+@pytest.mark.parametrize("mode", L1)
+def test_frank_wolfe_scores_attained_on_dense_rows(mode, adjacency):
+    # Vertex 0 is +e_0 at every step: |w|_1 goes to the radius.
+    plan, seen = dense_moves(extreme_pair(mode, adjacency), mode, adjacency, [0] * 12)
+    for scale, change in seen:
+        # At every public iterate the smaller bound is reached too.
+        assert 0.98 * allowed(plan, scale) <= change <= allowed(plan, scale)
+    assert 0.95 * plan.sensitivity <= seen[-1][1] <= plan.sensitivity * ROUNDING
+    if mode == "logistic":
+        assert seen[0][0] < 0.51 * plan.noise, "half the range at w = 0 when the radius saturates the sigmoid"
+
+
+# --- Frank-Wolfe, CSR rows: along the transcript of a real run, with lazy rows ------------------------
+
+
+def gradient_in_use(rows, y, loss, radius, vertices, firsts, t):
+    """The sum gradient with which step t (from 1) compares vertices; at the start of a block it is exact."""
+    w, lazy = reference.frank_wolfe_path(rows.matrix, y, loss, radius, vertices[: t - 1], firsts)
+    if t in firsts:
+        return np.asarray(rows.matrix.T @ losses.residual(loss, np.asarray(rows.matrix @ w), y))
+    return lazy
+
+
+def sparse_moves(pair, mode, adjacency, steps, seed, **more):
+    """(plan, [(noise scale, range of the change)]) along the vertices that a real CSR fit chose."""
+    arguments = BUDGET | L1[mode] | {"adjacency": adjacency} | more
+    result = solvers.dp_frank_wolfe(sparse.csr_matrix(pair.X), pair.y, steps=steps, rng=seed, **arguments)
+    plan, vertices, scales = result.plan, result.history["vertices"], result.history["noise_scale"]
+    loss, radius = losses.get(L1[mode]["loss"]), plan.settings["l1_radius"]
+    firsts = np.array([first for first, _ in l1_frank_wolfe.blocks(steps, plan.settings["refresh"])])
+    found = []
+    sides = [
+        l1_frank_wolfe.bound_records(check_rows(sparse.csr_matrix(X)), y, plan.settings)
+        for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
+    ]
+    for t in range(1, steps + 1):
+        one, two = (gradient_in_use(rows, y, loss, radius, vertices, firsts, t) for rows, y in sides)
+        change = radius * np.concatenate([one - two, two - one]) / plan.n
+        found.append((scales[t - 1], spread(change)))
+    return plan, found
+
+
+@pytest.mark.parametrize("refresh", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+@pytest.mark.parametrize("mode", L1)
+def test_frank_wolfe_scores_on_sparse_rows(mode, adjacency, refresh):
+    @given(neighbours(task(mode), zero_out=adjacency == "zero-out"), st.integers(0, 2**32))
+    def check(pair, seed):
+        plan, seen = sparse_moves(pair, mode, adjacency, steps=7, seed=seed, refresh=refresh)
+        for scale, change in seen:
+            assert scale <= plan.noise * ROUNDING
+            assert change <= allowed(plan, scale)
+
+    check()
+
+
+@pytest.mark.parametrize("adjacency", RELATIONS)
+@pytest.mark.parametrize("mode", L1)
+def test_frank_wolfe_scores_attained_on_sparse_rows(mode, adjacency):
+    # n large and all other records agree on feature 0: the run goes along +e_0 although it is noisy.
+    n = 4000
+    few = extreme_pair(mode, adjacency)
+    X, X2, y = np.zeros((n, 2)), np.zeros((n, 2)), np.full(n, 1.0 if task(mode) == "binary" else 1e3)
+    X[:, 0] = X2[:, 0] = L1[mode]["feature_bound"]
+    X[0], X2[0], y[0] = few.X[0], few.X2[0], few.y[0]
+    plan, seen = sparse_moves(Pair(X, y, X2, y.copy(), 0, "csr"), mode, adjacency, steps=12, seed=0, epsilon=300.0)
+    assert max(change for _, change in seen) >= 0.95 * plan.sensitivity
+    assert all(change <= allowed(plan, scale) for scale, change in seen)
+
+
+def test_frank_wolfe_beyond_65536_features():
+    d = 70_000
+    X = sparse.lil_matrix((2, d))
+    X[0, d - 1], X[1, 3] = 1.0, 1.0
+    X2 = X.copy()
+    X2[0, d - 1] = -1.0
+    arguments = BUDGET | {"loss": "logistic", "l1_radius": 2.0, "feature_bound": 1.0, "steps": 3, "rng": 0}
+    result = solvers.dp_frank_wolfe(X.tocsr(), [0, 1], refresh=1.0, **arguments)
+    rows, rows2 = check_rows(X), check_rows(X2)
+    loss, y = losses.get("logistic"), np.array([0.0, 1.0])
+    for t in range(1, 4):
+        one, two = (gradient_in_use(r, y, loss, 2.0, result.history["vertices"], [1, 2, 3], t) for r in (rows, rows2))
+        change = 2.0 * np.concatenate([one - two, two - one]) / 2
+        assert change[d - 1] != 0
+        assert 0.9 * allowed(result.plan, result.history["noise_scale"][0]) <= spread(change)
+        assert spread(change) <= allowed(result.plan, result.history["noise_scale"][t - 1])
+
+
+def test_noise_covers_every_iterate_of_a_block():
+    """The block's noise is for the largest |w|_1 that it can reach, whichever vertices are chosen."""
+    for refresh in (0.0, 0.1, 0.25, 0.5, 1.0):
+        for first, count in l1_frank_wolfe.blocks(60, refresh):
+            norm = 0.3
+            worst = norm
+            for t in range(first, first + count - 1):
+                norm = (1 - 2 / (t + 2)) * norm + 2 / (t + 2) * 1.7
+                worst = max(worst, norm)
+            assert l1_frank_wolfe._reachable(0.3, 1.7, first, count) == pytest.approx(worst, rel=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 100])
+@pytest.mark.parametrize("refresh", [0.0, 0.25, 0.5, 1.0])
+def test_blocks_cover_all_steps_once(steps, refresh):
+    found = l1_frank_wolfe.blocks(steps, refresh)
+    assert [t for first, count in found for t in range(first, first + count)] == list(range(1, steps + 1))
+    if refresh == 1.0:
+        assert len(found) == steps
+
+
+# --- multinomial --------------------------------------------------------------------------------------
+
+SOFTMAX = {"classes": 3, "l1_radius": 20.0, "feature_bound": 1.5}
+
+
+def softmax_moves(pair, adjacency, chosen, steps, **more):
+    arguments = BUDGET | SOFTMAX | {"adjacency": adjacency, "steps": steps} | more
+
+    def run(X, y):
+        return solvers.dp_multinomial_frank_wolfe(X, y, rng=0, **arguments)
+
+    watch = lambda: selection_scores(chosen)  # noqa: E731
+    ours, theirs = both(watch, lambda: run(pair.X, pair.y), lambda: run(pair.X2, pair.y2))
+    plan = solvers.plan("dp_multinomial_frank_wolfe", n=len(pair.y), d=pair.X.shape[1], **arguments)
+    assert len(ours) == plan.releases[0].count, "every selection is charged"
+    return plan, [spread(a - b) for (a, _), (b, _) in zip(ours, theirs, strict=True)]
+
+
+@pytest.mark.parametrize("selection", ["vertex", "columns"])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_multinomial_scores(adjacency, selection):
+    zero = adjacency == "zero-out"
+
+    @given(neighbours("3 classes", zero_out=zero), st.lists(st.integers(0, 99), min_size=12, max_size=12))
+    def check(pair, chosen):
+        plan, seen = softmax_moves(pair, adjacency, chosen, steps=3, selection=selection)
+        assert max(seen) <= plan.sensitivity * ROUNDING
+
+    check()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("selection", ["vertex", "columns"])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_multinomial_scores_attained(adjacency, selection, form):
+    # Entry (class 0, feature 0) grows until the softmax says class 0 for certain; the true class is another.
+    X, X2 = np.zeros((2, 2)), np.zeros((2, 2))
+    X[0] = 1.5, 1.5
+    if adjacency == "replace-one":
+        X2[0] = 1.5, -1.5
+    y = np.array([1.0, 2.0])
+    pair = Pair(in_form(X, form), y, in_form(X2, form), y, 0, form)
+    # By columns, feature 1 must choose as well: class 2, up and down in turn, so that it stays small.
+    chosen = [0] * 4 if selection == "vertex" else [0, 2, 0, 5] * 2
+    plan, seen = softmax_moves(pair, adjacency, chosen, steps=4, selection=selection)
+    assert 0.99 * plan.sensitivity <= max(seen) <= plan.sensitivity * ROUNDING
+
+
+# --- peeling ------------------------------------------------------------------------------------------
+
+PEEL = {"sparsity": 2, "step_size": 0.7, "radius": 1.3, "feature_bound": 1.5, "label_bound": 2.0}
+
+
+def peel_moves(pair, adjacency, iterates, **more):
+    arguments = BUDGET | PEEL | {"adjacency": adjacency, "steps": len(iterates)} | more
+
+    def run(X, y):
+        return solvers.peeling_iht(X, y, rng=0, **arguments)
+
+    watch = lambda: peeled_vectors(iterates)  # noqa: E731
+    ours, theirs = both(watch, lambda: run(pair.X, pair.y), lambda: run(pair.X2, pair.y2))
+    return solvers.plan("peeling_iht", n=len(pair.y), d=pair.X.shape[1], **arguments), ours, theirs
+
+
+@pytest.mark.parametrize("data", ["full", "split"])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_peeling_support_and_values(adjacency, data):
+    @given(neighbours("regression", zero_out=adjacency == "zero-out", least_rows=4), st.integers(0, 2**32))
+    def check(pair, seed):
+        d = pair.X.shape[1]
+        rng = np.random.default_rng(seed)
+        s = min(d, 2)
+        iterates = []
+        for _ in range(3):
+            w = np.zeros(d)
+            w[rng.choice(d, s, replace=False)] = 9 * rng.standard_normal(s)
+            iterates.append(w)
+        plan, ours, theirs = peel_moves(pair, adjacency, iterates, sparsity=s, data=data)
+        support, values = plan.releases
+        moved = 0
+        for v, v2 in zip(ours, theirs, strict=True):
+            assert spread(np.abs(v) - np.abs(v2)) <= support.sensitivity * ROUNDING
+            # Any s entries may be the released ones: take those that move most.
+            most = np.sort(np.abs(v - v2))[-s:]
+            assert np.linalg.norm(most) <= values.sensitivity * ROUNDING
+            moved += bool((v != v2).any())
+        if data == "split":
+            assert moved <= 1, "a record lies in one block"
+
+    check()
+
+
+@pytest.mark.parametrize("data", ["full", "split"])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_peeling_attained(adjacency, data):
+    """Weights as spread out as an s-sparse vector in the ball allows; the record pulls half of the other entries up and
+    half down, the other records keep all of them positive."""
+    bound, n, d = PEEL["feature_bound"], 12, 6
+    w = np.zeros(d)
+    w[:2] = PEEL["radius"] / math.sqrt(2)
+    signs = np.array([1, 1, 1, 1, -1, -1])
+    X = np.full((n, d), -bound)
+    X[:, :2] = bound
+    y = np.full(n, -9.0)
+    X2 = X.copy()
+    row = 0 if data == "full" else 6
+    X[row] = bound * signs
+    X2[row] = bound * np.where(np.arange(d) < 2, 1, -signs) if adjacency == "replace-one" else 0.0
+    plan, ours, theirs = peel_moves(Pair(X, y, X2, y.copy(), row, "dense"), adjacency, [w, w], data=data)
+    support, values = plan.releases
+    v, v2 = ours[1], theirs[1]
+    assert (v[2:] > 0).all() and (v2[2:] > 0).all()
+    assert spread(np.abs(v) - np.abs(v2)) == pytest.approx(support.sensitivity, rel=1e-9)
+    assert np.linalg.norm((v - v2)[2:4]) == pytest.approx(values.sensitivity, rel=1e-9)
+
+
+# --- the sparsifier's count ---------------------------------------------------------------------------
+
+
+def count_arguments(**more):
+    return {
+        "l1_radius": 1.0, "steps": 1, "epsilon1": 0.5, "epsilon2": 1.0, "delta": 1e-6, "loss": "squared",
+        "feature_bound": 1.0, "label_bound": 1.0, "count_steps": 40,
+    } | more
+
+
+class Silent(np.random.Generator):
+    """Geometric draws are all 1, so that the two-sided noise is 0."""
+
+    def __init__(self):
+        super().__init__(np.random.PCG64(0))
+
+    def geometric(self, p, size=None):
+        return 1
+
+
+def exact_count(X, y, **more):
+    return solvers.sparsifier(X, y, rng=Silent(), **count_arguments(**more)).history["kept"]
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_count_moves_by_the_whole_span(adjacency, form):
+    """One loud record keeps the exact path on one vertex; without it the path visits all the others."""
+    n = d = 9
+    X, y = np.eye(n), np.full(n, 0.1)
+    y[0] = 1.0
+    y[1:] -= np.arange(1, n) * 1e-3
+    X2, y2 = X.copy(), y.copy()
+    X2[0] = 0.0
+    bounds = {"alpha": 1.5, "beta": 7.9, "adjacency": adjacency, "l1_radius": 0.4}
+    plan = solvers.plan("sparsifier", n=n, d=d, **count_arguments(**bounds))
+    counting = plan.releases[1]
+    few, many = (exact_count(in_form(A, form), b, **bounds) for A, b in ((X, y), (X2, y2)))
+    assert (few, many) == (2, 7)
+    assert many - few == counting.sensitivity == counting.event.sensitivity
+
+
+@given(neighbours("regression"), st.floats(0, 3), st.floats(0, 3), st.floats(0.1, 5))
+def test_count_is_an_integer_inside_its_bounds(pair, low, more, rho):
+    d = pair.X.shape[1]
+    bounds = {"alpha": min(low, d - 1.0), "beta": min(low, d - 1.0) + 1.0 + more, "rho": rho}
+    if math.ceil(bounds["alpha"]) >= min(math.floor(bounds["beta"]), d):
+        return
+    plan = solvers.plan("sparsifier", n=len(pair.y), d=d, **count_arguments(**bounds))
+    span = plan.releases[1].sensitivity
+    bounds |= {"rho": 1.0}
+    counts = [exact_count(X, y, **bounds) for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))]
+    assert abs(counts[0] - counts[1]) <= span
+    for count in counts:
+        assert isinstance(count, int)
+        assert math.ceil(bounds["alpha"]) <= count <= min(math.floor(bounds["beta"]), d)

@@ -1,0 +1,210 @@
+"""Private solvers on RCV1-shaped data against plain NumPy and SciPy and against the floor: ratios, one run.
+
+    python -m benchmarks.solvers                       # synthetic rows of the same shape
+    python -m benchmarks.solvers --data FOLDER         # the real rcv1_sub, see dptoolkit.datasets.load
+    python -m benchmarks.solvers --strict              # exit code 1 if a target is missed
+
+The environment variable DPTOOLKIT_DATA does the same as --data. Warm-up is never timed. Times are wall clock, the best
+of several turns taken by all rivals; only the ratios mean anything on another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks import _plain
+from benchmarks._first_fit import first_fit_seconds
+from benchmarks._race import Check, race, show
+from dptoolkit import datasets, solvers
+from dptoolkit.datasets import Dataset
+from dptoolkit.kernels.threshold import support_margins
+
+DELTA = 1e-6
+IGHT: dict[str, Any] = {"loss": "logistic", "step_size": 4.0, "row_norm": 1.0, "epsilon": 1.0, "delta": DELTA}
+SHORT, LONG = 5, 45
+RADIUS, STEPS = 50.0, 1000
+PLAIN_STEPS = 20
+
+
+def frank_wolfe_arguments(loss: str, epsilon: float) -> dict[str, Any]:
+    """What the fits of this benchmark have in common."""
+    label = {"label_bound": 1.0} if loss == "squared" else {}
+    return {"loss": loss, "l1_radius": RADIUS, "feature_bound": 1.0, "epsilon": epsilon, "delta": DELTA, **label}
+
+
+def read(folder: str | None) -> Dataset:
+    """The real set if there is a folder, else synthetic rows of its shape."""
+    home = folder or os.environ.get("DPTOOLKIT_DATA")
+    return datasets.load("rcv1_sub", data_home=home) if home else datasets.make_rcv1_like(rng=0)
+
+
+# --- one iteration of hard thresholding ---------------------------------------------------------------
+
+
+def floor_parts(data: Dataset, sparsity: int) -> dict[str, Callable[[], Any]]:
+    """What no iteration can do without: one pass for X^T r, the margins of s columns, d normal variables."""
+    n, d = data.shape
+    rng = np.random.default_rng(0)
+    transposed = data.X.T.tocsr()
+    arrays = transposed.data, transposed.indices.view(np.uint32), transposed.indptr.astype(np.int64)
+    r, margins = rng.standard_normal(n), np.zeros(n)
+    support = np.sort(rng.choice(d, sparsity, replace=False))
+    values = rng.standard_normal(sparsity)
+    return {
+        "X^T r": lambda: transposed @ r,
+        "margins": lambda: support_margins(*arrays, support, values, margins),
+        "normals": lambda: rng.standard_normal(d),
+    }
+
+
+def ight_iteration(data: Dataset, sparsity: int, rounds: int) -> list[Check]:
+    """Ours by the difference of a long and a short fit, so that set-up and accounting cancel."""
+    ours: dict[str, Callable[[], Any]] = {
+        f"ours {steps}": lambda steps=steps: solvers.dp_ight(  # type: ignore[misc]
+            data.X, data.y, sparsity=sparsity, steps=steps, rng=0, **IGHT
+        )
+        for steps in (SHORT, LONG)
+    }  # fmt: skip
+    generator = np.random.default_rng(0)
+    plain = {
+        "plain": lambda: _plain.ight_steps(data.X, data.y, "logistic", sparsity, 4.0, 1e-3, PLAIN_STEPS, generator)
+    }
+    parts = floor_parts(data, sparsity)
+    best = race({**ours, **plain, **parts}, rounds)
+    one = (best[f"ours {LONG}"] - best[f"ours {SHORT}"]) / (LONG - SHORT)
+    floor = sum(best[name] for name in parts)
+    print(
+        f"  sparsity {sparsity}: ours {1e3 * one:.2f} ms, plain {1e3 * best['plain'] / PLAIN_STEPS:.2f} ms, floor "
+        + f"{1e3 * floor:.2f} ms (" + ", ".join(f"{name} {1e3 * best[name]:.2f}" for name in parts) + ")"
+    )  # fmt: skip
+    return [
+        Check(f"dp_ight iteration, sparsity {sparsity}: plain / ours", best["plain"] / PLAIN_STEPS / one, 2.5, True),
+        Check(f"dp_ight iteration, sparsity {sparsity}: ours / floor", one / floor, 1.5, False),
+    ]
+
+
+# --- Frank-Wolfe --------------------------------------------------------------------------------------
+
+
+def frank_wolfe_fit(data: Dataset, loss: str, epsilon: float, rounds: int) -> Check:
+    """A whole private fit of ours against the same number of plain steps, of which a few are timed."""
+    arguments = frank_wolfe_arguments(loss, epsilon)
+    generator = np.random.default_rng(0)
+    scale = solvers.plan("dp_frank_wolfe", n=data.shape[0], d=data.shape[1], steps=STEPS, **arguments).noise
+    best = race(
+        {
+            "ours": lambda: solvers.dp_frank_wolfe(data.X, data.y, steps=STEPS, rng=0, **arguments),
+            "plain": lambda: _plain.frank_wolfe_steps(data.X, data.y, loss, RADIUS, scale, PLAIN_STEPS, generator),
+        },
+        rounds,
+    )
+    plain = best["plain"] * STEPS / PLAIN_STEPS
+    print(f"  {loss}, epsilon {epsilon:g}: ours {1e3 * best['ours']:.0f} ms, plain {1e3 * plain:.0f} ms")
+    return Check(f"dp_frank_wolfe, {loss}, epsilon {epsilon:g}: plain / ours", plain / best["ours"], 50, True)
+
+
+def objective_gap(data: Dataset, loss: str, epsilon: float, seeds: int) -> Check:
+    """How much worse the mean final objective is than that of the iteration that refreshes every row at every step."""
+    arguments = frank_wolfe_arguments(loss, epsilon)
+
+    def mean_objective(**more: Any) -> float:
+        fits = [
+            solvers.dp_frank_wolfe(data.X, data.y, steps=STEPS, rng=seed, diagnostics=True, **arguments, **more)
+            for seed in range(seeds)
+        ]
+        return float(np.mean([fit.history["not_private"]["objective"] for fit in fits]))
+
+    lazy, exact = mean_objective(), mean_objective(refresh=1.0)
+    print(f"  {loss}, epsilon {epsilon:g}: objective {lazy:.5f}, refreshed at every step {exact:.5f} ({seeds} seeds)")
+    above = 100 * (lazy / exact - 1)
+    return Check(f"dp_frank_wolfe, {loss}, epsilon {epsilon:g}: objective above exact", above, 1, False, "%")
+
+
+# --- memory, first fit, accounting --------------------------------------------------------------------
+
+
+def peak_memory(data: Dataset, fit: Callable[[], Any]) -> float:
+    """The largest memory during ``fit`` beyond the caller's data, in units of the size of X."""
+    size = data.X.data.nbytes + data.X.indices.nbytes + data.X.indptr.nbytes
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        fit()
+        return (tracemalloc.get_traced_memory()[1] - before) / size
+    finally:
+        tracemalloc.stop()
+
+
+def memory_checks(data: Dataset) -> list[Check]:
+    """Our copy of X and its transpose, and vectors; Numba's own vectors, O(d), are not seen."""
+    arguments = frank_wolfe_arguments("logistic", 1.0)
+    fits: dict[str, Callable[[], Any]] = {
+        "dp_ight": lambda: solvers.dp_ight(data.X, data.y, sparsity=100, steps=3, rng=0, **IGHT),
+        "dp_frank_wolfe": lambda: solvers.dp_frank_wolfe(data.X, data.y, steps=30, rng=0, **arguments),
+    }
+    peaks = {name: peak_memory(data, fit) for name, fit in fits.items()}
+    return [Check(f"{name}: peak memory over size of X", peak, 2.25, False) for name, peak in peaks.items()]
+
+
+def first_fit_checks() -> list[Check]:
+    """The first private fit of a new process, imports included, without and with compiled kernels on disk."""
+    checks = []
+    for solver in ("dp_ight", "dp_frank_wolfe"):
+        with tempfile.TemporaryDirectory() as cache:
+            cold = first_fit_seconds(solver, cache)
+            warm = min(first_fit_seconds(solver, cache) for _ in range(5))
+        checks.append(Check(f"{solver}: first fit in a new process, nothing compiled", cold, 6, False, "s"))
+        checks.append(Check(f"{solver}: first fit in a new process, kernels cached", warm, 1, False, "s"))
+    return checks
+
+
+def accounting_times(data: Dataset) -> None:
+    """Plans apart from fits: they depend on no data and are remembered within a process."""
+    n, d = data.shape
+    counter = iter(range(10_000))
+
+    def plan(name: str, **arguments: Any) -> solvers.Plan:
+        # A budget that was not asked for before, so that nothing is remembered.
+        arguments["epsilon"] = arguments["epsilon"] + 1e-9 * next(counter)
+        return solvers.plan(name, n=n, d=d, **arguments)
+
+    ight, wolfe = {"sparsity": 100, "steps": LONG, **IGHT}, {"steps": STEPS, **frank_wolfe_arguments("logistic", 1.0)}
+    planning = {"dp_ight": lambda: plan("dp_ight", **ight), "dp_frank_wolfe": lambda: plan("dp_frank_wolfe", **wolfe)}
+    best = race(planning, 3)
+    print("\nAccounting, apart from the fits (for a budget that was not asked for before)\n")
+    print("\n".join(f"  plan of {name}: {1e3 * spent:.1f} ms" for name, spent in best.items()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.solvers", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", metavar="FOLDER", help="folder with rcv1_sub; default: the variable DPTOOLKIT_DATA")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each rival (default 15)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds for the comparison of objectives (default 3)")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 if a target is missed")
+    options = parser.parse_args(argv)
+    data = read(options.data)
+    print(f"{data}, {data.X.nnz:,} non-zeros")
+    checks = show("Hard thresholding", [c for s in (100, 500) for c in ight_iteration(data, s, options.rounds)])
+    cases = [("logistic", 1.0), ("logistic", 10.0), ("squared", 1.0)]
+    checks += show("Frank-Wolfe", [frank_wolfe_fit(data, loss, epsilon, options.rounds) for loss, epsilon in cases])
+    # Frequent features win at this epsilon and each touches many rows: shown without a target, and not counted.
+    frank_wolfe_fit(data, "logistic", 100.0, 3)
+    gaps = [("logistic", 1.0), ("logistic", 10.0), ("logistic", 100.0), ("squared", 1.0)]
+    checks += show("Objective", [objective_gap(data, loss, epsilon, options.seeds) for loss, epsilon in gaps])
+    checks += show("Memory", memory_checks(data))
+    checks += show("First fit", first_fit_checks())
+    accounting_times(data)
+    missed = [check.subject for check in checks if not check.passed]
+    print(f"\n{len(checks) - len(missed)} of {len(checks)} targets met." + "".join(f"\n  missed: {m}" for m in missed))
+    return 1 if missed and options.strict else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

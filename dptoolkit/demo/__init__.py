@@ -1,0 +1,105 @@
+"""A report to look at: each section is one function in SECTIONS that returns its words, tables and pictures."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dptoolkit import __version__, plots
+from dptoolkit._validate import missing
+from dptoolkit.accounting.report import table
+from dptoolkit.demo.compositions import composition
+from dptoolkit.demo.fits import digits, synthetic
+from dptoolkit.demo.section import Picture, Section, Table
+
+SECTIONS: tuple[Callable[[], Section], ...] = (composition, digits, synthetic)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and where."""
+
+    folder: Path
+    sections: tuple[Section, ...]
+
+    @property
+    def tables(self) -> list[Table]:
+        return [t for section in self.sections for t in section.tables]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        return [p for section in self.sections for p in section.pictures]
+
+    def text(self) -> str:
+        """For the terminal."""
+        blocks = [f"{t.caption}\n\n{table(t.header, t.rows)}" for t in self.tables]
+        return "\n\n".join([*blocks, f"With plots: {self.folder / 'report.html'} and {self.folder / 'report.md'}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the files and the tables."""
+        names = ["report.html", "report.md", *(f"{p.name}.png" for p in self.pictures)]
+        tables = [{"caption": t.caption, "header": list(t.header), "rows": list(t.rows)} for t in self.tables]
+        return {"files": [str(self.folder / name) for name in names], "tables": tables}
+
+
+def run(out: Path) -> Report:
+    """Compute every section and write report.html, report.md and the plots into ``out``."""
+    plots.require()
+    _require_data()
+    out.mkdir(parents=True, exist_ok=True)
+    report = Report(out, tuple(section() for section in SECTIONS))
+    for picture in report.pictures:
+        plots.save(picture.figure, out / f"{picture.name}.png")
+    (out / "report.md").write_text(_markdown(report), encoding="utf-8")
+    (out / "report.html").write_text(_page(report), encoding="utf-8")
+    return report
+
+
+def _require_data() -> None:
+    try:
+        import sklearn  # noqa: F401 - its digits are the demo's data
+    except ImportError:
+        raise missing("scikit-learn", "demo", "for the demo's data") from None
+
+
+def _markdown(report: Report) -> str:
+    blocks = [f"# {_HEADING}"]
+    for section in report.sections:
+        blocks += [f"## {section.title}", section.words]
+        blocks += [f"![{p.caption}]({p.name}.png)" for p in section.pictures]
+        for t in section.tables:
+            lines = [t.header, ["---"] * len(t.header), *t.rows]
+            blocks += [f"**{t.caption}**", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _page(report: Report) -> str:
+    blocks = [_HTML_HEAD, f"<h1>{_HEADING}</h1>"]
+    for section in report.sections:
+        blocks += [f"<h2>{html.escape(section.title)}</h2>", f"<p>{html.escape(section.words)}</p>"]
+        blocks += [f'<img src="{p.name}.png" alt="{html.escape(p.caption)}">' for p in section.pictures]
+        blocks += [_html_table(t) for t in section.tables]
+    return "\n".join(blocks) + "\n"
+
+
+def _html_table(t: Table) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "\n".join(row(cells, "td") for cells in t.rows)
+    return f"<table>\n<caption>{html.escape(t.caption)}</caption>\n{row(t.header, 'th')}\n{body}\n</table>"
+
+
+_HEADING = f"dptoolkit {__version__}: what the ways to account give"
+_HTML_HEAD = f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{_HEADING}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
+img {{ max-width: 100%; }}
+table {{ border-collapse: collapse; margin: 1.5rem 0; }}
+caption {{ text-align: left; font-weight: bold; padding-bottom: .3rem; }}
+th, td {{ text-align: right; padding: .2rem .9rem; border-bottom: 1px solid #ddd; }}
+</style>"""

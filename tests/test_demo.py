@@ -1,0 +1,166 @@
+"""The demo: its numbers are those of account() and of real fits, its files are complete, its plots are readable."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import sys
+
+import pytest
+
+from dptoolkit import cli, demo, plots, solvers
+from dptoolkit.accounting import ExponentialMechanism, Gaussian, Repeated, Subsampled, account
+from dptoolkit.accounting.report import at_most
+from dptoolkit.demo import compositions, fits
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The demo at three counts and one fit a budget: the full one differs in nothing but more of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compositions, "COUNTS", (1, 10, 2000))
+        patch.setattr(compositions, "TABLE_COUNTS", (1, 10, 2000))
+        patch.setattr(fits, "SEEDS", 1)
+        return demo.run(tmp_path_factory.mktemp("demo") / "new" / "report")
+
+
+def test_counts_go_from_one_to_ten_thousand():
+    counts = compositions.COUNTS
+    assert list(counts) == sorted(set(counts))
+    assert (counts[0], counts[-1]) == (1, 10_000)
+    assert set(compositions.TABLE_COUNTS) <= set(counts)
+
+
+STEPS = {
+    "Gaussian steps, full batch": Gaussian(50.0),
+    "Gaussian steps, Poisson batches": Subsampled(Gaussian(1.5), "poisson", 0.01),
+    "Gaussian steps, batches without replacement": Subsampled(Gaussian(1.5), "without-replacement", 0.01),
+    "Selections": ExponentialMechanism(0.1),
+}
+
+
+@pytest.mark.parametrize("title", STEPS)
+def test_tables_hold_what_account_says(report, title):
+    (table,) = [t for t in report.tables if t.caption.startswith(f"{title} (")]
+    expected = [("basic", "basic"), ("advanced", "advanced"), ("optimal", "optimal"), ("RDP", "rdp"), ("PLD", "pld")]
+    for column, method in expected:
+        at = list(table.header).index(column)
+        for row in table.rows:
+            event = Repeated(STEPS[title], int(row[0].replace(",", "")))
+            assert row[at] == at_most(account(event, method).epsilon(1e-5))
+
+
+@pytest.mark.parametrize("title", [t for t in STEPS if "batches" in t])
+def test_zcdp_charges_the_unsampled_step(report, title):
+    (table,) = [t for t in report.tables if t.caption.startswith(f"{title} (")]
+    at = list(table.header).index("zCDP, unsampled")
+    assert table.rows[1][at] == at_most(account(Repeated(Gaussian(1.5), 10), "zcdp").epsilon(1e-5))
+
+
+def test_the_recursion_is_left_out_where_it_is_long(report):
+    (table,) = [t for t in report.tables if t.caption.startswith("Selections")]
+    assert table.header[-1] == "optimal selection"
+    assert [row[-1] == "-" for row in table.rows] == [False, False, True]
+
+
+@pytest.mark.parametrize("title", ["Odd or even digits", "Sparse linear regression, n = d = 1000"])
+def test_fits_get_better_with_budget_and_never_spend_more_than_it(report, title):
+    (section,) = [s for s in report.sections if s.title == title]
+    errors, *guarantees = section.tables
+    assert len(errors.rows) == 5
+    for column in range(1, len(errors.header) - 1):
+        assert float(errors.rows[-1][column]) < float(errors.rows[0][column])
+    for table in guarantees:
+        for row in table.rows:
+            assert (float(row[4]) <= float(row[0])) != ("published" in table.caption), row
+
+
+def test_the_published_noise_is_shown_with_what_it_gives(report):
+    (table,) = [t for t in report.tables if t.caption.startswith("DP-IGHT, published")]
+    given = {row[0]: row[4] for row in table.rows}
+    plan = solvers.plan(
+        "dp_ight", n=1400, d=64, loss="logistic", sparsity=30, steps=20, step_size=1.0, row_norm=3.0,
+        fit_intercept=True, epsilon=1.0, delta=1e-5, calibration="published",
+    )  # fmt: skip
+    assert given["1"] == at_most(plan.guarantee.epsilon(1e-5)) == "2.397"
+
+
+def test_every_picture_is_written_and_shown(report):
+    shown = re.findall(r'<img src="([^"]+)"', (report.folder / "report.html").read_text(encoding="utf-8"))
+    linked = re.findall(r"!\[[^]]*\]\(([^)]+)\)", (report.folder / "report.md").read_text(encoding="utf-8"))
+    assert shown == linked == [f"{p.name}.png" for p in report.pictures]
+    for name in shown:
+        head = (report.folder / name).read_bytes()[:24]
+        width, height = struct.unpack(">II", head[16:])
+        assert head.startswith(b"\x89PNG")
+        assert width >= 900
+        assert height >= 700
+
+
+def test_both_reports_hold_every_table(report):
+    page = (report.folder / "report.html").read_text(encoding="utf-8")
+    notes = (report.folder / "report.md").read_text(encoding="utf-8")
+    for table in report.tables:
+        assert f"<caption>{table.caption}</caption>" in page
+        assert f"**{table.caption}**" in notes
+        for row in table.rows:
+            assert "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" in page
+            assert f"| {' | '.join(row)} |" in notes
+    assert all(table.caption in report.text() for table in report.tables)
+
+
+def test_the_same_numbers_give_the_same_picture(report, tmp_path):
+    picture = report.pictures[0]
+    plots.save(picture.figure, tmp_path / "again.png")
+    assert (tmp_path / "again.png").read_bytes() == (report.folder / f"{picture.name}.png").read_bytes()
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_each_line_has_its_name_apart_from_the_others_and_on_the_paper(report, which):
+    figure = report.pictures[which].figure
+    for axes in figure.axes:
+        names = [text for text in axes.texts if text.get_position()[0] > 1]  # right of the plot
+        assert len(names) == len(axes.lines)
+        heights = sorted(name.get_position()[1] for name in names)
+        letters = names[0].get_fontsize() / 72 * figure.dpi / axes.bbox.height
+        assert all(high - low > letters for low, high in zip(heights, heights[1:], strict=False))
+        assert all(name.get_window_extent().x1 < figure.bbox.x1 for name in names)
+
+
+def test_apart_keeps_the_order_and_moves_no_more_than_needed():
+    assert plots.apart([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert plots.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert plots.apart([0.1, 0.5, 0.52, 0.9], 0.1) == pytest.approx([0.1, 0.46, 0.56, 0.9])
+    assert plots.apart([], 0.1) == []
+
+
+def test_the_command_runs_the_demo(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(demo, "SECTIONS", (lambda: demo.Section("A", "b", [demo.Table("c", ["d"], [["1"]])], []),))
+    assert cli.main(["demo", "--out", str(tmp_path / "r"), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["tables"] == [{"caption": "c", "header": ["d"], "rows": [["1"]]}]
+    assert sorted(record["files"]) == sorted(str(path) for path in (tmp_path / "r").iterdir())
+
+
+def test_without_matplotlib_nothing_is_written(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert cli.main(["demo", "--out", str(tmp_path / "r")]) == 2
+    assert "pip install 'dptoolkit[plots]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_scikit_learn_nothing_is_written(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert cli.main(["demo", "--out", str(tmp_path / "r")]) == 2
+    assert "pip install 'dptoolkit[demo]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_refused(capsys, tmp_path):
+    (tmp_path / "r").write_text("mine")
+    assert cli.main(["demo", "--out", str(tmp_path / "r")]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert (tmp_path / "r").read_text() == "mine"

@@ -1,0 +1,50 @@
+"""Every python block of docs/*.md runs, and prints exactly the text block that follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)#:]+)(?:#[^)]*)?\)")
+
+
+def run_page(text: str) -> list[tuple[str | None, str]]:
+    """(expected, printed) of every block; blocks of a page share their names, as a reader's session would."""
+    names: dict[str, Any] = {"__name__": "docs"}
+    results = []
+    for match in BLOCK.finditer(text):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(match["code"], "docs block", "exec"), names)
+        results.append((match["output"], printed.getvalue()))
+    return results
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_run_and_print_what_the_page_says(page: Path, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for expected, printed in run_page(page.read_text()):
+        assert printed == (expected or "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for match in LINK.finditer(page.read_text()):
+        assert (page.parent / match["target"]).exists(), match["target"]
+
+
+def test_a_wrong_number_in_a_page_is_noticed() -> None:
+    assert run_page("```python\nprint(2)\n```\n```text\n3\n```\n") == [("3\n", "2\n")]
+
+
+def test_every_algorithm_has_a_page() -> None:
+    assert {"index", "dp_ight", "dp_frank_wolfe", "sparsifier", "multinomial", "peeling", "accounting", "utility",
+            "pitfalls"} <= {page.stem for page in PAGES}  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, one_of
 from dptoolkit.accounting import composition, gaussian, pld, rdp, sampling, selection, zcdp
@@ -290,6 +290,15 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
     return Guarantee(event, method, stated or fixed)
 
 
+class Claimed(NamedTuple):
+    """What somebody else claims for a release, and whether the conditions of that claim hold here."""
+
+    epsilon: float
+    delta: float
+    source: str
+    conditions: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """What a release guarantees, computed from the event on demand. ``print`` shows it as a table."""
@@ -298,8 +307,7 @@ class Guarantee:
     forced_method: str | None = None
     adjacency: Adjacency | None = None
     notes: tuple[str, ...] = field(default=())
-    # (epsilon, delta, source) that somebody else claims for this release, shown beside what it really gives.
-    claimed: tuple[float, float, str] | None = None
+    claimed: Claimed | None = None
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon known to hold at ``delta``."""
@@ -371,8 +379,8 @@ class Guarantee:
     def _claim_record(self) -> dict[str, Any] | None:
         if self.claimed is None:
             return None
-        epsilon, delta, source = self.claimed
-        return {"epsilon": _json_number(epsilon), "delta": delta, "source": source}
+        record = self.claimed._asdict()
+        return record | {"epsilon": _json_number(self.claimed.epsilon), "conditions": list(self.claimed.conditions)}
 
     def __str__(self) -> str:
         from dptoolkit.accounting.report import guarantee_table

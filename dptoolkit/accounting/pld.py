@@ -629,7 +629,7 @@ class _Composition:
         self._sum, self._view = self._fine_enough()
         if lower:
             step = min(self._sum.step, _LOWER_TOLERANCE * self._view.size / self._hoeffding(1.0, delta))
-            self._sum = self._at(self._aligned(max(step, self._smallest_step)), _rounded)
+            self._sum = self._at(self._aligned(max(step, 16 * self._smallest_step)), _rounded)
 
     @property
     def _smallest_step(self) -> float:

@@ -70,7 +70,7 @@ def guarantee_table(guarantee: Guarantee) -> str:
 def _claim_line(guarantee: Guarantee) -> str:
     """What somebody claims for this release beside what is computed; false only where known neighbours break it."""
     assert guarantee.claimed is not None
-    epsilon, delta, source = guarantee.claimed
+    epsilon, delta, source, conditions = guarantee.claimed
     lower, upper = guarantee.bounds(delta)
     verdict = "is NOT certified"
     if upper <= epsilon:
@@ -78,7 +78,8 @@ def _claim_line(guarantee: Guarantee) -> str:
     elif lower > epsilon:
         verdict = f"is FALSE (some neighbours reach {number(lower)})"
     claim = f"{source} claims epsilon {number(epsilon)} at delta {delta:g}"
-    return f"{claim}; this noise gives {at_most(upper)}: the claim {verdict}"
+    line = f"{claim}; this noise gives {at_most(upper)}: the claim {verdict}"
+    return "\n".join([line, *(f"- its condition {text}" for text in conditions)])
 
 
 def _describe(event: Event) -> tuple[str, str, str]:

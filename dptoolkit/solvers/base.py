@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
 from dptoolkit.accounting import Composed, Gaussian, Guarantee, Ledger, Repeated, account, calibrate
+from dptoolkit.accounting.account import Claimed
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.published import Published
 from dptoolkit.accounting.report import number, table
@@ -88,8 +89,13 @@ class Plan:
         guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes)
         if self.published is None:
             return guarantee
-        claim = self.published.claim
-        return replace(guarantee, claimed=(claim.epsilon, claim.delta, self.published.source))
+        paper = self.published
+        conditions = tuple(
+            f"{c.text}: {'holds' if c.holds else 'FAILS'} ({c.left:.4g} against {c.right:.4g})"
+            for c in paper.conditions
+        )
+        claimed = Claimed(paper.claim.epsilon, paper.claim.delta, paper.source, conditions)
+        return replace(guarantee, claimed=claimed)
 
     def __str__(self) -> str:
         rows = [

@@ -319,18 +319,21 @@ def wide_dense(case: Case, draws: int, seed: int) -> list[tuple[Any, Any]]:
 
 
 def assert_same_wide_law(case: Case, a: Any, b: Any, alpha: float = ALPHA) -> None:
-    """k-th largest, sum, sum of squares, number of coordinates that came from outside, and where those lie."""
-    known = np.array(sorted({*case.start, *case.X.indices.tolist()}))
-    by_size = np.arange(WIDE) if case.offsets is None else np.argsort(np.argsort(-np.abs(case.offsets)))
+    """k-th largest, sum, sum of squares; of the coordinates from outside their number, places, ranks and signs."""
+    touched = np.isin(np.arange(WIDE), [*case.start, *case.X.indices])
+    offsets = np.ones(WIDE) if case.offsets is None else case.offsets
+    rank = np.argsort(np.argsort(-np.abs(offsets), kind="stable"))
     found = {}
     for name, summary in {
         "k-th": lambda s, w: np.abs(w).min(), "sum": lambda s, w: w.sum(), "squares": lambda s, w: (w * w).sum(),
     }.items():  # fmt: skip
         found[name] = same_values([summary(*draw) for draw in a], [summary(*draw) for draw in b])
-    new = [[s[~np.isin(s, known)] for s, _ in sample] for sample in (a, b)]
-    found["new"] = same_counts(*[[len(s) for s in sample] for sample in new])
-    found["places"] = same_counts(*[np.concatenate(sample) // (WIDE // 25) for sample in new])
-    found["ranks"] = same_counts(*[np.log2(1 + by_size[np.concatenate(sample)]).astype(int) for sample in new])
+    found["new"] = same_counts(*[[(~touched[s]).sum() for s, _ in sample] for sample in (a, b)])
+    new = [np.hstack([np.array((s, w))[:, ~touched[s]] for s, w in sample]) for sample in (a, b)]
+    places = [place.astype(int) for place, _ in new]
+    found["places"] = same_counts(*[place // (WIDE // 25) for place in places])
+    found["ranks"] = same_counts(*[np.log2(1 + rank[place]).astype(int) for place in places])
+    found["signs"] = same_counts(*[value * offsets[place] > 0 for place, (_, value) in zip(places, new, strict=True)])
     worst = min(found, key=lambda name: found[name])
     assert found[worst] >= alpha / len(found), f"{worst}: p-value {found[worst]:.3g} < {alpha:g}/{len(found)}"
 

@@ -79,7 +79,8 @@ def moves(pair, mode, adjacency, intercept, iterates, **more):
 @pytest.mark.parametrize("mode", MODES)
 def test_never_more_than_planned(mode, adjacency, intercept):
     @given(neighbours(task(mode)), st.floats(-60, 60), st.integers(0, 2**32))
-    @example(Pair(np.array([[1e308, -1e308]]), np.zeros(1), np.zeros((1, 2)), np.zeros(1), 0, "dense"), 5.0, 0)
+    # Seed 0 gives w of both signs: this record's margin is inf - inf.
+    @example(Pair(np.full((1, 2), 1e308), np.zeros(1), np.zeros((1, 2)), np.zeros(1), 0, "dense"), 50.0, 0)
     @example(Pair(messy_csr(np.eye(1)), np.ones(1), messy_csr(-np.eye(1)), np.zeros(1), 0, "messy csr"), 1e4, 1)
     def check(pair, size, seed):
         n, d = pair.X.shape

@@ -117,6 +117,12 @@ def _canonical_csr(X: Any) -> Any:
     matrix = X.tocsr().astype(np.float64, copy=False)
     if matrix.ndim != 2:
         raise invalid("X.shape", matrix.shape, "(n, d)")
+    # A new object on the same arrays: scipy remembers whether a matrix was canonical, not whether it still is.
+    matrix = type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    try:
+        matrix.check_format(full_check=True)
+    except ValueError as problem:
+        raise invalid("X", "a CSR matrix with wrong indices", f"well-formed: {problem}") from None
     if matrix.has_canonical_format and matrix.data.all():
         return matrix
     # The sum over duplicate entries is the value; scipy sums them only when asked. The caller's matrix stays as it is.

@@ -117,6 +117,24 @@ def test_duplicates_are_summed_before_norms_are_taken():
     assert X.nnz == 3 and not X.has_canonical_format, "the caller's matrix was changed"
 
 
+def test_a_remembered_flag_is_not_believed():
+    """scipy keeps the answer to has_canonical_format; indices may have been changed since. Row (1, 1) is then (2, 0)."""
+    X = sparse.csr_matrix((np.ones(2), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
+    assert X.has_canonical_format
+    X.indices[1] = 0
+    rows = data.check_rows(X)
+    assert rows.row_norms() == [2.0] and rows.largest_entries() == [2.0] and rows.matrix.nnz == 1
+
+
+@pytest.mark.parametrize("index", [-1, 2, 10**6])
+def test_indices_outside_the_matrix(index):
+    """They would be read from, and written to, memory that is not ours."""
+    X = sparse.csr_matrix((np.ones(2), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
+    X.indices[1] = index
+    with pytest.raises(InvalidValue, match="X='a CSR matrix with wrong indices': must be well-formed"):
+        data.check_rows(X)
+
+
 @given(matrices())
 def test_messy_csr_becomes_canonical(X):
     rows = data.check_rows(messy_csr(X))

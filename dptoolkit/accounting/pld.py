@@ -100,7 +100,7 @@ def _largest_loss(tree: tuple[_Node, ...], delta: float) -> float:
     pairs = [(n.count, n.pair) for n in tree if n.pair is not None]
     if math.fsum(count * (pair.infinite_mass + tail) for count, pair in pairs) > delta:
         return math.inf
-    return math.fsum(count * _reach(pair.above, pair.infinite_mass, tail) for count, pair in pairs)
+    return math.fsum(count * _span(pair, tail).above for count, pair in pairs)
 
 
 def _epsilon_of_tree(tree: tuple[_Node, ...], delta: float, *, lower: bool = False) -> float:
@@ -307,9 +307,9 @@ def _make_leaf(first: int, p: Array, infinite: float, step: float) -> _Leaf:
 _REACHES = np.geomspace(1e-12, 1e9, 500)
 
 
-def _reach(curve: Callable[[Array], Array], floor: float, tail: float) -> float:
-    """A loss beyond which the divergence is at most floor + tail."""
-    beyond = np.flatnonzero(curve(_REACHES) <= floor + tail)
+def _reach(values: Array, tail: float) -> float:
+    """The first of the losses from which on a decreasing function is at most ``tail``."""
+    beyond = np.flatnonzero(values <= tail)
     return float(_REACHES[beyond[0] if len(beyond) else -1])
 
 
@@ -323,8 +323,12 @@ class _Span:
 
 
 def _span(pair: Pair, tail: float) -> _Span:
-    at_infinity = float(pair.below(_REACHES[-1:])[0])
-    return _Span(pair, _reach(pair.above, pair.infinite_mass, tail), _reach(pair.below, at_infinity, tail))
+    """Beyond the span lie at most ``tail`` of divergence above, and of divergence times exp(-loss), which is mass, below."""
+    above, below = pair.above(_REACHES), pair.below(_REACHES)
+    at_infinity = float(below[-1])
+    return _Span(
+        pair, _reach(above - pair.infinite_mass, tail), _reach(np.exp(-_REACHES) * (below - at_infinity), tail)
+    )
 
 
 def _connect_the_dots(span: _Span, step: float) -> _Leaf:
@@ -629,11 +633,11 @@ class _Composition:
         self._sum, self._view = self._fine_enough()
         if lower:
             step = min(self._sum.step, _LOWER_TOLERANCE * self._view.size / self._hoeffding(1.0, delta))
-            self._sum = self._at(self._aligned(max(step, 16 * self._smallest_step)), _rounded)
+            self._sum = self._at(self._aligned(max(step, 8 * self._smallest_step)), _rounded)
 
     @property
     def _smallest_step(self) -> float:
-        return self._reach * 4 / MAX_POINTS
+        return self._reach * 8 / MAX_POINTS
 
     def _at(self, step: float, discretise: Callable[[_Span, float], _Leaf]) -> _Sum:
         return _Sum(self._nodes, step, lambda pair, h: discretise(self._spans[id(pair)], h))
@@ -655,7 +659,8 @@ class _Composition:
             if excess <= 1 or fine.step <= self._smallest_step:
                 return fine, view
             shrink = max(0.9 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
-            coarse = fine if shrink > 0.4 else self._at(self._aligned(coarse.step * shrink), _connect_the_dots)
+            step = max(coarse.step * shrink, 2 * self._smallest_step)
+            coarse = fine if shrink > 0.4 else self._at(self._aligned(step), _connect_the_dots)
 
     def _tail(self, tilt: float) -> _Tail:
         tail = self._sum.tail(tilt, lower=self._lower)

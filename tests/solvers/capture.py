@@ -94,6 +94,21 @@ def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]
 
 
 @contextmanager
+def added_noise() -> Iterator[list[Any]]:
+    """Yields what every noisy maximum added to its scores. An argmax alone would seldom show 10% too little noise."""
+    seen: list[Any] = []
+    real = NoisyMaximum.noisy
+
+    def watched(self: NoisyMaximum, scores: Any, rng: Any = None) -> Any:
+        noisy = real(self, scores, rng)
+        seen.append(noisy - scores)
+        return noisy
+
+    with mock.patch.object(NoisyMaximum, "noisy", watched):
+        yield seen
+
+
+@contextmanager
 def peeled_vectors(iterates: Sequence[Any]) -> Iterator[list[Any]]:
     """Peeling returns the next of ``iterates``; yields the vectors that it was asked to peel."""
     seen: list[Any] = []

@@ -135,7 +135,7 @@ COMMON = {
     "adjacency": ["add-remove", None, 1],
     "calibration": ["loose", None],
     "rng": [-1, 1.5, "seed", np.random.RandomState(0)],
-    "ledger": [1.0, "ledger", object()],
+    "ledger": [1.0, "ledger", "not a ledger"],
 }
 OWN = {
     "dp_ight": {

@@ -16,7 +16,7 @@ from dptoolkit import losses, solvers
 from dptoolkit.data import check_rows, clip_rows
 from dptoolkit.kernels import reference
 from dptoolkit.solvers import l1_frank_wolfe
-from tests.solvers.capture import Spy
+from tests.solvers.capture import Spy, added_noise
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 CALIBRATIONS = ["tight", "published"]
@@ -144,11 +144,13 @@ def test_dense_frank_wolfe_is_the_specification_with_the_recorded_noise(mode, no
     steps, d, radius = 9, X.shape[1], L1[mode]["l1_radius"]
     spy, loss = Spy(4), losses.get(L1[mode]["loss"])
     arguments = BUDGET | L1[mode] | {"steps": steps, "noise": noise, "calibration": calibration}
-    result = solvers.dp_frank_wolfe(X, y, rng=spy, **arguments)
+    with added_noise() as added:
+        result = solvers.dp_frank_wolfe(X, y, rng=spy, **arguments)
     plan, scales = result.plan, result.history["noise_scale"]
     assert (plan.releases[0].law, plan.releases[0].count) == (noise, steps)
     drawn = scripted_noise(spy, noise, 2 * d)
     assert len(drawn) == len(scales) == steps
+    np.testing.assert_allclose(added, np.array(scales)[:, None] * np.array(drawn), rtol=1e-9, atol=1e-12)
     A, w = np.clip(X, -1, 1), np.zeros(d)
     for t in range(1, steps + 1):
         gradient = A.T @ losses.residual(loss, A @ w, y) / len(y)
@@ -235,14 +237,16 @@ def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, s
     X, _ = small_problem(4, d=4)
     y, K, d, steps, radius = np.arange(12) % 3, 3, 4, 5, 2.0
     spy, loss = Spy(6), losses.get("softmax")
-    result = solvers.dp_multinomial_frank_wolfe(
-        LAYOUTS[layout](X), y, classes=K, l1_radius=radius, steps=steps, feature_bound=1.0, selection=selection,
-        calibration=calibration, rng=spy, **BUDGET,
-    )
+    with added_noise() as added:
+        result = solvers.dp_multinomial_frank_wolfe(
+            LAYOUTS[layout](X), y, classes=K, l1_radius=radius, steps=steps, feature_bound=1.0, selection=selection,
+            calibration=calibration, rng=spy, **BUDGET,
+        )
     plan = result.plan
     law = "gumbel" if calibration == "tight" else "laplace"
     drawn = scripted_noise(spy, law, 2 * K * d if selection == "vertex" else 2 * K)
     assert len(drawn) == plan.releases[0].count == steps * (1 if selection == "vertex" else d)
+    np.testing.assert_allclose(added, plan.noise * np.array(drawn), rtol=1e-9, atol=1e-12)
     A, W, i = np.clip(X, -1, 1), np.zeros((K, d)), 0
     for t in range(1, steps + 1):
         gradient = (A.T @ losses.residual(loss, A @ W.T, np.eye(K)[y])).T / 12
@@ -270,10 +274,16 @@ def test_peeling_is_the_specification_with_the_recorded_noise(calibration, data,
     X, y = small_problem(5)
     steps, s, d = 3, 3, 7
     spy = Spy(7)
-    result = solvers.peeling_iht(
-        LAYOUTS[layout](X), y, steps=steps, data=data, calibration=calibration, rng=spy, **BUDGET, **PEEL
-    )
+    with added_noise() as added:
+        result = solvers.peeling_iht(
+            LAYOUTS[layout](X), y, steps=steps, data=data, calibration=calibration, rng=spy, **BUDGET, **PEEL
+        )
     choice, values = result.plan.releases
+    exponentials = spy.of("standard_exponential")
+    if calibration == "tight":
+        np.testing.assert_allclose(added, [-choice.scale * np.log(e) for e in exponentials], rtol=1e-9, atol=1e-12)
+    else:
+        assert len(added) == s * steps, "fresh noise for every selection"
     assert (result.history["selection_scale"], result.history["value_scale"]) == (choice.scale, values.scale)
     A, w, draws = np.clip(X, -1, 1), np.zeros(d), iter(spy.draws)
     for t in range(steps):
@@ -328,7 +338,8 @@ def test_sparsifier_count_is_the_clipped_count_plus_the_recorded_noise(layout, c
     inside = 0
     for seed in range(8):
         spy = Spy(seed)
-        result = solvers.sparsifier(LAYOUTS[layout](X), y, calibration=calibration, rng=spy, **arguments)
+        with added_noise() as added:
+            result = solvers.sparsifier(LAYOUTS[layout](X), y, calibration=calibration, rng=spy, **arguments)
         names = [name for name, _ in spy.draws]
         assert names.count("geometric") == 2 and names[-2:] == ["geometric"] * 2
         # The span is floor(11.7) - ceil(4.2) = 6.
@@ -342,17 +353,15 @@ def test_sparsifier_count_is_the_clipped_count_plus_the_recorded_noise(layout, c
         assert result.history["kept"] == kept
         assert np.count_nonzero(result.coef) <= kept
         if layout == "dense":
-            drawn = scripted_noise_of(spy, result.plan.settings["noise"], 40)
-            assert len(drawn) == 6
+            drawn = [e for e in spy.of("standard_exponential") if e.shape == (40,)]
+            law = result.plan.settings["noise"]
+            noise = [-np.log(e) for e in drawn] if law == "gumbel" else np.array(drawn[::2]) - np.array(drawn[1::2])
+            scales = np.array(result.history["noise_scale"])[:, None]
+            np.testing.assert_allclose(added, scales * np.array(noise), rtol=1e-9, atol=1e-12)
     assert inside, "the noise must have mattered in some run"
     release = result.plan.releases[1]
     assert (release.scale, release.sensitivity, release.count) == (pytest.approx(6 / 0.7), 6, 1)
     assert release.event.epsilon == 0.7
-
-
-def scripted_noise_of(spy, law, size):
-    draws = [e for e in spy.of("standard_exponential") if e.shape == (size,)]
-    return draws if law == "gumbel" else draws[::2]
 
 
 @pytest.mark.parametrize("count", ["fixed", "threshold"])

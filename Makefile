@@ -4,6 +4,9 @@ VENV ?= .venv
 JOBS ?= 2
 PYTEST_ARGS ?=
 
+# The test workers and solvers use the cores already: more BLAS threads only get in their way.
+export OPENBLAS_NUM_THREADS ?= 1
+
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 ABLE := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))'

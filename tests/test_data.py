@@ -118,7 +118,7 @@ def test_duplicates_are_summed_before_norms_are_taken():
 
 
 def test_a_remembered_flag_is_not_believed():
-    """scipy keeps the answer to has_canonical_format; indices may have been changed since. Row (1, 1) is then (2, 0)."""
+    """scipy keeps the answer to has_canonical_format, but indices may change: row (1, 1) is then (2, 0)."""
     X = sparse.csr_matrix((np.ones(2), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
     assert X.has_canonical_format
     X.indices[1] = 0

@@ -48,7 +48,7 @@ def test_every_block_is_one_that_is_run():
     assert len(COMMAND.findall(README)) == README.count("```console") > 0
 
 
-@pytest.mark.parametrize(("_", "code", "shown"), EXAMPLE.findall(README), ids=["account", "ledger"])
+@pytest.mark.parametrize(("_", "code", "shown"), EXAMPLE.findall(README), ids=["account", "ledger", "fit"])
 def test_python_prints_what_is_shown(_, code, shown):
     assert _python(code) == shown != ""
 
@@ -59,7 +59,8 @@ def test_a_command_prints_what_is_shown(_, line, shown):
 
 
 def test_the_table_of_methods_is_complete():
-    assert re.findall(r"^\| `([a-z-]+)` \|", README, re.MULTILINE) == list(METHODS)
+    (table,) = re.findall(r"^## Methods\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == list(METHODS)
 
 
 def test_links_and_paths_lead_somewhere(root):

@@ -323,7 +323,7 @@ class _Span:
 
 
 def _span(pair: Pair, tail: float) -> _Span:
-    """Beyond the span lie at most ``tail`` of divergence above, and of divergence times exp(-loss), which is mass, below."""
+    """Beyond it lie at most ``tail`` of divergence above, and of divergence times exp(-loss), which is mass, below."""
     above, below = pair.above(_REACHES), pair.below(_REACHES)
     at_infinity = float(below[-1])
     return _Span(

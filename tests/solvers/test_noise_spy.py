@@ -326,42 +326,53 @@ def one_by_one(scores, s, scale, draws):
 # --- sparsifier ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bounds", [(4.2, 11.7), (1.1, 4.9)], ids=["count inside", "count above"])
 @pytest.mark.parametrize("calibration", CALIBRATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_sparsifier_count_is_the_clipped_count_plus_the_recorded_noise(layout, calibration):
+def test_sparsifier_count_is_the_clipped_count_plus_the_recorded_noise(layout, calibration, bounds):
     X, y = small_problem(6, n=30, d=20)
     arguments = {
         "l1_radius": 4.0, "steps": 6, "epsilon1": 0.7, "epsilon2": 1.0, "delta": 1e-6, "feature_bound": 1.0,
-        "alpha": 4.2, "beta": 11.7, "rho": 1.3, "count_steps": 60,
+        "alpha": bounds[0], "beta": bounds[1], "rho": 1.3, "count_steps": 60,
     }  # fmt: skip
-    exact, _ = l1_frank_wolfe.frank_wolfe_path(check_rows(np.clip(X, -1, 1)), y, losses.get("logistic"), 4.0, 60)
-    inside = 0
+    low, high = math.ceil(bounds[0]), math.floor(bounds[1])
+    path, _ = l1_frank_wolfe.frank_wolfe_path(check_rows(np.clip(X, -1, 1)), y, losses.get("logistic"), 4.0, 60)
+    exact = np.count_nonzero(path)
+    assert (exact > high) == (high == 4), "one case each"
+    moved = 0
     for seed in range(8):
         spy = Spy(seed)
         with added_noise() as added:
             result = solvers.sparsifier(LAYOUTS[layout](X), y, calibration=calibration, rng=spy, **arguments)
-        names = [name for name, _ in spy.draws]
-        assert names.count("geometric") == 2 and names[-2:] == ["geometric"] * 2
-        # The span is floor(11.7) - ceil(4.2) = 6.
-        assert [a[0] for n, a in zip(names, spy.arguments, strict=True) if n == "geometric"] == pytest.approx(
-            [1 - math.exp(-0.7 / 6)] * 2
-        )
+        check_count_draws(spy, 1 - math.exp(-0.7 / (high - low)))
         up, down = (int(v) for v in spy.of("geometric"))
-        count = min(max(np.count_nonzero(exact), 5), 11) + up - down
-        inside += 5 < count < 11
-        kept = min(round(1.3 * min(max(count, 5), 11)), 20)
+        count = min(max(exact, low), high) + up - down
+        moved += min(max(count, low), high) != min(max(exact, low), high)
+        kept = min(round(1.3 * min(max(count, low), high)), 20)
         assert result.history["kept"] == kept
         assert np.count_nonzero(result.coef) <= kept
         if layout == "dense":
-            drawn = [e for e in spy.of("standard_exponential") if e.shape == (40,)]
-            law = result.plan.settings["noise"]
-            noise = [-np.log(e) for e in drawn] if law == "gumbel" else np.array(drawn[::2]) - np.array(drawn[1::2])
-            scales = np.array(result.history["noise_scale"])[:, None]
-            np.testing.assert_allclose(added, scales * np.array(noise), rtol=1e-9, atol=1e-12)
-    assert inside, "the noise must have mattered in some run"
+            check_added_noise(spy, added, result)
+    assert moved, "the noise must have mattered in some run"
     release = result.plan.releases[1]
-    assert (release.scale, release.sensitivity, release.count) == (pytest.approx(6 / 0.7), 6, 1)
-    assert release.event.epsilon == 0.7
+    assert (release.scale, release.sensitivity) == (pytest.approx((high - low) / 0.7), high - low)
+    assert release.event.epsilon == 0.7 and release.count == 1
+
+
+def check_count_draws(spy, success):
+    """Two geometric draws, last, with this success probability."""
+    names = [name for name, _ in spy.draws]
+    assert names.count("geometric") == 2 and names[-2:] == ["geometric"] * 2
+    assert [a[0] for n, a in zip(names, spy.arguments, strict=True) if n == "geometric"] == pytest.approx([success] * 2)
+
+
+def check_added_noise(spy, added, result):
+    """The selections' noise is the recorded one at the scales of the history."""
+    drawn = [e for e in spy.of("standard_exponential") if e.shape == (40,)]
+    law = result.plan.settings["noise"]
+    noise = [-np.log(e) for e in drawn] if law == "gumbel" else np.array(drawn[::2]) - np.array(drawn[1::2])
+    scales = np.array(result.history["noise_scale"])[:, None]
+    np.testing.assert_allclose(added, scales * np.array(noise), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("count", ["fixed", "threshold"])

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dptoolkit.accounting.events import Gaussian, flatten
 from dptoolkit.errors import BudgetExceeded, InvalidValue
 from dptoolkit.kernels import reference
 from dptoolkit.kernels import stochastic as kernel
+from dptoolkit.solvers import sgd_thresholding, variance_reduced
 from dptoolkit.solvers.batches import FULL_NOISE
 from dptoolkit.solvers.variance_reduced import buckets
 from tests.strategies import FORMS, in_form
@@ -186,8 +188,8 @@ def test_kernels_are_found_compiled_by_the_next_process(root):
 
 
 PLANNERS = {
-    "dp_sgd_ht": solvers.sgd_thresholding.plan_dp_sgd_ht,
-    "dp_scsg_ht": solvers.variance_reduced.plan_dp_scsg_ht,
+    "dp_sgd_ht": sgd_thresholding.plan_dp_sgd_ht,
+    "dp_scsg_ht": variance_reduced.plan_dp_scsg_ht,
 }
 
 
@@ -240,6 +242,20 @@ def test_sensitivities_and_the_expected_batch_size():
     zero_out = plan("dp_scsg_ht", sampling="poisson")
     assert [r.sensitivity for r in zero_out.releases] == [1 / 8, 1 / 24]
     assert plan("dp_sgd_ht").sensitivity == 2 / 8
+
+
+@pytest.mark.parametrize("size", [0, 1, 9])
+def test_sums_are_divided_by_the_expected_size(size):
+    """Rows that are all the same: whatever a Poisson batch's size turns out to be, each adds 1/b of its gradient."""
+    X, y = np.ones((N, 1)), np.ones(N)
+    sampled = {"sparsity": 1, "sampling": "poisson", "epsilon": math.inf, "step_size": 1.0}
+    forced = mock.Mock(side_effect=lambda rng, scheme, n, b, count: np.full(count, size))
+    with mock.patch.object(sgd_thresholding, "batch_sizes", forced):
+        assert fit("dp_sgd_ht", X, y, steps=1, **sampled).coef[0] == pytest.approx(0.5 * size / 8)
+    with mock.patch.object(variance_reduced, "batch_sizes", forced):
+        # One snapshot and one inner step, in which nothing has changed since.
+        found = fit("dp_scsg_ht", X, y, epochs=1, snapshot_size=8, option="II", **sampled)
+    assert found.coef[0] == pytest.approx(0.5 * size / 8)
 
 
 def test_random_loops_cost_about_as_much_as_fixed_ones():

@@ -270,7 +270,8 @@ def test_nothing_is_changed_in_place(form):
     data.clip_rows(rows, 1.0)
     data.clip_entries(rows, 0.5)
     data.with_intercept(rows, 1.0)
-    data.check_labels(y, 2, losses.get("squared"))[:] = 7
+    labels = data.check_labels(y, 2, losses.get("logistic"))
+    labels[:] = 7
     after = given_X if form == "dense" else given_X.toarray()
     assert np.array_equal(after, X) and np.array_equal(dense(rows), X) and y.tolist() == [-1.0, 1.0]
     if form == "messy csr":

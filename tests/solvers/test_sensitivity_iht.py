@@ -13,7 +13,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.losses import logistic_diameter
 from dptoolkit.solvers.gradient_iht import sensitivity_at
 from tests.solvers.capture import both, mean_gradients
-from tests.strategies import Pair, in_form, messy_csr, neighbours
+from tests.strategies import FORMS, Pair, in_form, messy_csr, neighbours
 
 ROUNDING = 1 + 1e-12
 BUDGET = {"epsilon": 1.0, "delta": 1e-6, "step_size": 0.5}
@@ -113,7 +113,7 @@ def saturating_pair(mode, intercept, n=3):
     return Pair(X, y, X2, y2, 0, "dense"), w
 
 
-@pytest.mark.parametrize("form", ["dense", "messy csr"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("adjacency", RELATIONS)
 @pytest.mark.parametrize("mode", MODES)

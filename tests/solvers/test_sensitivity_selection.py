@@ -16,7 +16,7 @@ from dptoolkit.data import check_rows
 from dptoolkit.kernels import reference
 from dptoolkit.solvers import l1_frank_wolfe
 from tests.solvers.capture import both, peeled_vectors, selection_scores
-from tests.strategies import Pair, in_form, neighbours
+from tests.strategies import FORMS, Pair, in_form, neighbours
 
 ROUNDING = 1 + 1e-9
 RELATIONS = [a.value for a in Adjacency]
@@ -146,13 +146,12 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     return plan, found
 
 
+@pytest.mark.parametrize("refresh", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("adjacency", RELATIONS)
 @pytest.mark.parametrize("mode", L1)
-def test_frank_wolfe_scores_on_sparse_rows(mode, adjacency):
-    pairs = neighbours(task(mode), zero_out=adjacency == "zero-out")
-
-    @given(pairs, st.integers(0, 2**32), st.sampled_from((0.0, 0.25, 1.0)))
-    def check(pair, seed, refresh):
+def test_frank_wolfe_scores_on_sparse_rows(mode, adjacency, refresh):
+    @given(neighbours(task(mode), zero_out=adjacency == "zero-out"), st.integers(0, 2**32))
+    def check(pair, seed):
         plan, seen = sparse_moves(pair, mode, adjacency, steps=7, seed=seed, refresh=refresh)
         for scale, change in seen:
             assert scale <= plan.noise * ROUNDING
@@ -245,7 +244,7 @@ def test_multinomial_scores(adjacency, selection):
     check()
 
 
-@pytest.mark.parametrize("form", ["dense", "messy csr"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("selection", ["vertex", "columns"])
 @pytest.mark.parametrize("adjacency", RELATIONS)
 def test_multinomial_scores_attained(adjacency, selection, form):

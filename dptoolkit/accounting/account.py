@@ -213,8 +213,9 @@ def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[
     parts = flatten(event)
     # The largest losses just add: the whole answer at delta 0, and the best one at tiny deltas.
     first = ["pld"] if _total_pure(event) is None else ["pld", "basic"]
-    if not _has_selection(event):
-        # Every pair is that of the mechanism itself, so a Renyi divergence can only lose.
+    if len(parts) == 1 and not _has_selection(event):
+        # The pair is that of the mechanism itself, so a Renyi divergence can only lose. Where events of very different
+        # size share a grid it may win.
         return [first, ["rdp", "zcdp"]]
     part, count = parts[0]
     if len(parts) == 1 and isinstance(part, ExponentialMechanism) and affordable(part.epsilon, count):

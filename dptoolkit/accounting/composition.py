@@ -51,9 +51,10 @@ def optimal(epsilon0: float, count: int, delta: float, delta0: float = 0.0) -> f
     delta, delta0 = delta_value(delta), delta_value(delta0, "delta0")
     if count == 0 or epsilon0 == 0 and delta0 == 0:
         return 0.0
-    pure_delta = -math.expm1(math.log1p(-delta) - count * math.log1p(-delta0))
-    if pure_delta < 0:
+    log_kept = math.log1p(-delta) - count * math.log1p(-delta0)
+    if log_kept > 0:
         return math.inf
+    pure_delta = -math.expm1(log_kept)
     largest = count * epsilon0
     if pure_delta == 0 or math.isinf(largest):
         return largest

@@ -36,6 +36,7 @@ from dptoolkit.accounting.events import (
     as_event,
     flatten,
 )
+from dptoolkit.accounting.pld import as_single
 from dptoolkit.accounting.rounds import Poisson, TruncatedNegativeBinomial
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
@@ -89,11 +90,10 @@ def _repeated(dp_event: Any, one: Any, count: int) -> list[Any]:
 def _one(dp_event: Any, event: Event, accountant: str, replaced: bool) -> Any:
     """One application of an elementary event."""
     if isinstance(event, Gaussian):
-        return _gaussian(dp_event, event, replaced)
+        return _additive(dp_event, dp_event.GaussianDpEvent, (2 if replaced else 1) * event.noise_multiplier)
     if isinstance(event, Laplace) and not replaced:
-        z = event.noise_multiplier
-        return dp_event.LaplaceDpEvent(z) if z > 0 else dp_event.NonPrivateDpEvent()
-    if isinstance(event, TwoSidedGeometric) and accountant == "pld" and not replaced:
+        return _additive(dp_event, dp_event.LaplaceDpEvent, event.noise_multiplier)
+    if isinstance(event, TwoSidedGeometric) and accountant == "pld" and not replaced and 0 < event.epsilon < math.inf:
         return dp_event.DiscreteLaplaceDpEvent(event.epsilon / event.sensitivity, event.sensitivity)
     if isinstance(event, ZCdp) and accountant == "rdp":
         return dp_event.ZCDpEvent(event.rho)
@@ -102,21 +102,21 @@ def _one(dp_event: Any, event: Event, accountant: str, replaced: bool) -> Any:
     if isinstance(event, (PureDp, NoisyMax, RandomizedResponse)):
         return _response(dp_event, event, accountant)
     if isinstance(event, Subsampled) and event.scheme == POISSON:
-        return _poisson(dp_event, event, replaced)
-    if isinstance(event, BestOf) and accountant == "rdp":
+        return _poisson(dp_event, event, accountant, replaced)
+    if isinstance(event, BestOf) and accountant == "rdp" and event.runs.mean >= 1:
         shape = math.inf if isinstance(event.runs, Poisson) else event.runs.eta  # type: ignore[attr-defined]
-        return dp_event.RepeatAndSelectDpEvent(to_google(event.event, "rdp"), event.runs.mean, shape)
+        if shape >= 0:
+            return dp_event.RepeatAndSelectDpEvent(to_google(event.event, "rdp"), event.runs.mean, shape)
     raise UnsupportedEvent(
         f"event={event!r}: must be one that dp_accounting's {accountant} accountant bounds soundly. Use account() here."
     )
 
 
-def _gaussian(dp_event: Any, event: Gaussian, replaced: bool) -> Any:
-    if event.noise_multiplier == 0:
+def _additive(dp_event: Any, cls: Any, noise: float) -> Any:
+    """Noise added to a sum; theirs has events of their own for none of it and for nothing but it."""
+    if noise == 0:
         return dp_event.NonPrivateDpEvent()
-    if math.isinf(event.noise_multiplier):
-        return dp_event.NoOpDpEvent()
-    return dp_event.GaussianDpEvent((2 if replaced else 1) * event.noise_multiplier)
+    return dp_event.NoOpDpEvent() if math.isinf(noise) else cls(noise)
 
 
 def _response(dp_event: Any, event: PureDp | NoisyMax | RandomizedResponse, accountant: str) -> Any:
@@ -125,14 +125,18 @@ def _response(dp_event: Any, event: PureDp | NoisyMax | RandomizedResponse, acco
         return dp_event.ZCDpEvent(event.epsilon**2 / 2)
     categories = event.categories if isinstance(event, RandomizedResponse) else 2
     # Theirs answers at random with this probability, and truly otherwise.
-    return dp_event.RandomizedResponseDpEvent(categories / (math.exp(event.epsilon) + categories - 1), categories)
+    odds = math.exp(-event.epsilon)
+    return dp_event.RandomizedResponseDpEvent(categories * odds / (1 + (categories - 1) * odds), categories)
 
 
-def _poisson(dp_event: Any, event: Subsampled, replaced: bool) -> Any:
-    parts = flatten(event.event)
-    if len(parts) != 1 or parts[0][1] != 1 or not isinstance(parts[0][0], Gaussian):
-        raise UnsupportedEvent(f"event={event!r}: must be one Gaussian inside for dp_accounting. Use account() here.")
-    return dp_event.PoissonSampledDpEvent(event.rate, _gaussian(dp_event, parts[0][0], replaced))
+def _poisson(dp_event: Any, event: Subsampled, accountant: str, replaced: bool) -> Any:
+    base = as_single(event)
+    if not (isinstance(base, Gaussian) or isinstance(base, Laplace) and accountant == "pld" and not replaced):
+        raise UnsupportedEvent(f"event={event!r}: must be Gaussian inside for dp_accounting. Use account() here.")
+    inner = _one(dp_event, base, accountant, replaced)
+    if isinstance(inner, dp_event.NoOpDpEvent):
+        return inner
+    return dp_event.PoissonSampledDpEvent(event.rate, inner)
 
 
 def relation(event: Event, accountant: str = "pld") -> Any:
@@ -179,6 +183,8 @@ def _event(dp_event: Any, record: Any, replaced: bool) -> Event:
         return TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
     if isinstance(record, dp_event.RandomizedResponseDpEvent):
         p, k = record.noise_parameter, record.num_buckets
+        if k == 1:
+            return Composed()
         return RandomizedResponse(math.log((1 - p + p / k) / (p / k)) if p > 0 else math.inf, k)
     if isinstance(record, dp_event.ZCDpEvent) and record.xi == 0:
         return ZCdp(record.rho)

@@ -56,6 +56,8 @@ _LOWER_TOLERANCE = 1e-3
 # -log of the mass that may lie outside the window under the tilted law; twice that for the lower bound, where such mass
 # does not just add but must be given back.
 _LOG_OUTSIDE = 18.0
+# Terms this many logs below the scale of a sum are lost to underflow.
+_LARGEST_LOG = 600.0
 # Share of delta that the lower bound gives to Hoeffding's inequality.
 _HOEFFDING_SHARE = 1e-3
 
@@ -103,8 +105,15 @@ def _largest_loss(tree: tuple[_Node, ...], delta: float) -> float:
     return math.fsum(count * _span(pair, tail).above for count, pair in pairs)
 
 
+def _total_variation(tree: tuple[_Node, ...]) -> float:
+    """A bound on delta at epsilon 0: the expected number of releases, each times its total variation distance."""
+    return math.fsum(
+        n.count * (n.runs.mean * _total_variation(n.inner) if n.runs is not None else n.variation) for n in tree
+    )
+
+
 def _epsilon_of_tree(tree: tuple[_Node, ...], delta: float, *, lower: bool = False) -> float:
-    if not tree:
+    if _total_variation(tree) <= delta:
         return 0.0
     if delta == 0:
         return 0.0 if lower else math.inf
@@ -239,9 +248,15 @@ class _Node:
         return _Node(self.count, pair, self.runs, tuple(n.swapped() for n in self.inner))
 
     @property
+    def variation(self) -> float:
+        """The total variation distance of the pair."""
+        assert self.pair is not None
+        return float(self.pair.above(np.zeros(1))[0])
+
+    @property
     def releases(self) -> bool:
         """Whether the outputs differ at all: a total variation of 0 is no release."""
-        return bool(self.inner) if self.pair is None else float(self.pair.above(np.zeros(1))[0]) > 0
+        return bool(self.inner) if self.pair is None else self.variation > 0
 
     @property
     def symmetric(self) -> bool:
@@ -282,13 +297,15 @@ class _Leaf:
     losses: Array
     log_p: Array
     infinite: float
+    mean: float
+    variance: float
     coarse: tuple[Array, Array] = field(repr=False)
 
     def log_mgf(self, tilt: float) -> float:
         return float(log_sum_exp(self.log_p + tilt * self.losses))
 
     def rough_log_mgf(self, tilts: Array) -> Array:
-        """log_mgf at many tilts from at most 128 bins: for choosing a tilt, never for a bound."""
+        """log_mgf at many tilts from few bins: for choosing a tilt, never for a bound."""
         losses, log_p = self.coarse
         return log_sum_exp(log_p[None, :] + tilts[:, None] * losses[None, :], axis=1)
 
@@ -296,11 +313,21 @@ class _Leaf:
 def _make_leaf(first: int, p: Array, infinite: float, step: float) -> _Leaf:
     p = np.maximum(p, 0.0)
     losses = step * (first + np.arange(len(p), dtype=float))
-    edges = np.arange(0, len(p), max(1, -(-len(p) // 128)))
+    mean = float(p @ losses)
+    edges = _bin_edges(first, len(p))
     mass, weighted = np.add.reduceat(p, edges), np.add.reduceat(p * losses, edges)
     with np.errstate(divide="ignore", invalid="ignore"):
         coarse = (np.where(mass > 0, weighted / mass, losses[edges]), np.log(mass))
-        return _Leaf(first, losses, np.log(p), infinite, coarse)
+        # The last term is for the mass that is missing here: mean^2 + variance is never below the second moment.
+        variance = float(p @ (losses - mean) ** 2) + max(1 - float(p.sum()), 0.0) * mean**2
+        return _Leaf(first, losses, np.log(p), infinite, mean, variance, coarse)
+
+
+def _bin_edges(first: int, size: int) -> NDArray[np.intp]:
+    """Bins that grow with the distance from loss 0, where most of the mass of a rare event is."""
+    away = np.geomspace(1, size, 64).astype(int)
+    edges = np.concatenate([-first - away, [-first], away - first])
+    return np.unique(np.clip(edges, 0, size - 1))
 
 
 # Losses at which the reach of a grid is sought; a pair that needs more than the last has infinite epsilon here.
@@ -433,10 +460,7 @@ class _Grid:
     def moments(self) -> tuple[float, float]:
         """Rough mean and variance of the loss; the variance of a number of rounds is taken as a geometric one's."""
         if self.leaf is not None:
-            losses, log_p = self.leaf.coarse
-            p = np.exp(log_p)
-            mean = float(p @ losses)
-            variance = float(p @ (losses - mean) ** 2)
+            mean, variance = self.leaf.mean, self.leaf.variance
         else:
             assert self.runs is not None
             rounds = self.runs.mean
@@ -474,9 +498,12 @@ def _power(base: _Complex, count: int) -> _Complex:
 
 def _steps(nodes: tuple[_Node, ...]) -> float:
     """The expected number of elementary releases."""
-    return math.fsum(
-        n.count * (1.0 if n.runs is None else n.runs.mean * _steps(n.inner)) for n in nodes
-    )
+    return math.fsum(n.count * (1.0 if n.runs is None else n.runs.mean * _steps(n.inner)) for n in nodes)
+
+
+def _log_share(tilt: Array) -> Array:
+    """log of the largest (1 - e^-u) e^(-tilt u): what delta is of exp(log_mgf - tilt epsilon), at most."""
+    return -tilt * np.log1p(1 / tilt) - np.log1p(tilt)
 
 
 @dataclass(frozen=True)
@@ -491,7 +518,7 @@ class _AtDelta:
         return self.delta
 
     def exponent(self, log_mgf: Array, tilt: Array) -> Array:
-        return (log_mgf - math.log(self.delta)) / tilt
+        return (log_mgf + _log_share(tilt) - math.log(self.delta)) / tilt
 
     def epsilon(self, smallest_exponent: float) -> float:
         return smallest_exponent
@@ -505,7 +532,7 @@ class _AtEpsilon:
     hopeless = 1.0
 
     def exponent(self, log_mgf: Array, tilt: Array) -> Array:
-        return log_mgf - tilt * self.target
+        return log_mgf + _log_share(tilt) - tilt * self.target
 
     def epsilon(self, smallest_exponent: float) -> float:
         return self.target
@@ -534,7 +561,8 @@ class _Sum:
         self.steps = _steps(nodes)
         self.grids = tuple(_grid(n, step, leaf_of) for n in nodes)
         self.infinite = -math.expm1(math.fsum(g.log_finite() for g in self.grids))
-        self.spread = math.sqrt(math.fsum(g.moments()[1] for g in self.grids)) or step
+        means, variances = zip(*(g.moments() for g in self.grids), strict=True)
+        self.mean, self.spread = math.fsum(means), math.sqrt(math.fsum(variances)) or step
 
     def log_mgf(self, tilt: float) -> float:
         return math.fsum(g.log_mgf(tilt) for g in self.grids)
@@ -562,7 +590,8 @@ class _Sum:
         base = self.log_mgf(tilt)
         window = self._window(tilt, base, lower=lower)
         points = (window.high - window.low) / self.step + 2
-        if points > MAX_POINTS:
+        # The lower bound is for comparison: it need not take seconds.
+        if points > (MAX_POINTS // 16 if lower else MAX_POINTS):
             return None
         size, first = _fft_size(math.ceil(points)), math.floor(window.low / self.step)
         transform = np.ones(size // 2 + 1, dtype=complex)
@@ -645,7 +674,7 @@ class _Composition:
     def _aligned(self, step: float) -> float:
         """At most ``step``, and such that the main atom lies on the grid."""
         atom = max(s.pair.atom for s in self._spans.values())
-        return atom / math.ceil(atom / step) if atom > 0 else step
+        return atom / math.ceil(atom / step) if atom > step else step
 
     def _fine_enough(self) -> tuple[_Sum, _View]:
         """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
@@ -686,16 +715,24 @@ class _Composition:
         slack = delta * (1 + share) - self._sum.infinite
         if slack <= 0:
             return math.inf
-        # If the answer lies below the window, a smaller tilt centres it lower.
+        if self._at_most_at_zero() <= slack:
+            return 0.0
+        # If the answer lies below the window, the window's first loss is a bound, and a smaller tilt centres it lower.
+        best = 0.0 if self._lower else math.inf
         for factor in (*(0.5**k for k in range(12)), 0.0):
             tail = self._tail(self._view.tilt * factor)
             found = tail.epsilon_at(slack)
+            if not self._lower:
+                best = min(best, tail.first_loss if found is None else found)
             if found is not None:
-                break
-        else:
-            found = tail.first_loss if not self._lower else 0.0
-        shift = self._hoeffding(self._sum.step, delta) if self._lower else 0.0
-        return max(found - shift, 0.0)
+                return max(found - self._hoeffding(self._sum.step, delta), 0.0) if self._lower else max(best, 0.0)
+        return max(best, 0.0)
+
+    def _at_most_at_zero(self) -> float:
+        """A bound on delta at epsilon 0 but for the infinite mass: 1 - e^-x <= |x|, whose mean the moments bound."""
+        if any(n.runs is not None for n in self._nodes):
+            return math.inf
+        return math.hypot(self._sum.mean, self._sum.spread)
 
     def _hoeffding(self, step: float, delta: float) -> float:
         """How much less than its rounded version the true loss may be, but for probability share * delta."""
@@ -717,7 +754,7 @@ class _Tail:
     ) -> None:
         mass = np.maximum(mass - floor, 0.0) if lower else np.maximum(mass, 0.0) + floor
         self._losses = step * (first + np.arange(len(mass)))
-        self._step, self._first, self._tilt, self._log_norm = step, first, tilt, log_norm
+        self._step, self._first, self._tilt, self._log_norm, self._lower = step, first, tilt, log_norm, lower
         self._p = _discounted(mass, tilt * step)
         self._q = _discounted(mass, (tilt + 1) * step)
         if lower:
@@ -737,6 +774,8 @@ class _Tail:
             i = len(self._p) - 1
             epsilon = self._losses[i]
         i = max(i, 0)
+        if self._log_norm - self._tilt * self._losses[i] > _LARGEST_LOG:
+            return 1.0
         value = self._p[i] - math.exp(epsilon - self._losses[i]) * self._q[i]
         if value <= 0:
             return 0.0
@@ -747,12 +786,16 @@ class _Tail:
         log_scale = self._log_norm - self._tilt * self._losses
         with np.errstate(divide="ignore"):
             log_delta = log_scale + np.log(np.maximum(self._p - self._q, 0.0))
-        small = np.flatnonzero(log_delta <= math.log(delta))
-        if len(small) == 0:
-            return math.inf
-        i = int(small[0])
-        if i == 0:
+        exceeds = log_delta > math.log(delta)
+        if not self._lower:
+            # So far below the answer the sums have lost terms to underflow.
+            exceeds |= log_scale > math.log(delta) + _LARGEST_LOG
+        above = np.flatnonzero(exceeds)
+        if len(above) == 0:
             return None
+        i = int(above[-1]) + 1
+        if i == len(log_delta):
+            return math.inf
         # Between points i-1 and i delta is exp(log_scale_i) (p_i - exp(epsilon - l_i) q_i).
         room = self._p[i] - math.exp(min(math.log(delta) - log_scale[i], 700.0))
         if room <= 0 or self._q[i] <= 0:

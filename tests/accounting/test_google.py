@@ -22,6 +22,7 @@ from dptoolkit.accounting import (
     RandomRounds,
     Repeated,
     Subsampled,
+    TruncatedNegativeBinomial,
     TwoSidedGeometric,
     ZCdp,
     account,
@@ -39,7 +40,9 @@ ROUND_TRIPS = [
     Gaussian(2.0), Laplace(3.0), TwoSidedGeometric(0.5, 4), RandomizedResponse(0.7, 3), ZCdp(0.1), Gaussian(0.0),
     Repeated(Gaussian(2.0), 7), Composed(Gaussian(2.0), Repeated(Laplace(1.0), 3)),
     Subsampled(Gaussian(1.0), POI, 0.1), Repeated(Subsampled(Gaussian(1.0), POI, 0.1, "replace-one"), 9),
-    BestOf(Gaussian(3.0), Poisson(4.0)), BestOf(Gaussian(3.0), Logarithmic(0.25)),
+    Subsampled(Laplace(1.0), POI, 0.1), Subsampled(Composed(Gaussian(1.0), Repeated(Gaussian(2.0), 3)), POI, 0.1),
+    Laplace(math.inf), RandomizedResponse(30.0), BestOf(Gaussian(3.0), Poisson(4.0)),
+    BestOf(Gaussian(3.0), Logarithmic(0.25)),
 ]  # fmt: skip
 
 
@@ -56,6 +59,7 @@ GRID = [
     Repeated(PureDp(0.2), 20), Repeated(Subsampled(Gaussian(0.8), POI, 0.01), 100),
     Repeated(Subsampled(Gaussian(1.4146), POI, 0.01), 1000), Repeated(Subsampled(Gaussian(4.0), POI, 0.2), 50),
     Repeated(Subsampled(Gaussian(0.7), POI, 0.02, "replace-one"), 200), Subsampled(Gaussian(0.5), POI, 0.1),
+    Repeated(Subsampled(Laplace(1.0), POI, 0.05), 100), Repeated(TwoSidedGeometric(1.0, 50), 3),
     Composed(Repeated(Gaussian(5.0), 3), Repeated(Laplace(6.0), 4), Repeated(Subsampled(Gaussian(1.0), POI, 0.05), 30)),
 ]  # fmt: skip
 
@@ -87,7 +91,9 @@ REFUSED = [
     (ApproxDp(1.0, 1e-6), "pld"), (RandomRounds(Gaussian(1.0), Geometric(0.5)), "pld"), (ZCdp(0.1), "pld"),
     (Subsampled(Gaussian(1.0), WOR, 0.1), "pld"), (Subsampled(Gaussian(1.0), WOR, 0.1), "rdp"),
     (Subsampled(Gaussian(1.0), POI, 0.1, "replace-one"), "rdp"), (ExponentialMechanism(0.1), "pld"),
-    (Repeated(NoisyMax(0.1), 10**6), "pld"), (Subsampled(Laplace(1.0), POI, 0.1), "pld"),
+    (Repeated(NoisyMax(0.1), 10**6), "pld"), (Subsampled(Laplace(1.0), POI, 0.1), "rdp"),
+    (Subsampled(PureDp(1.0), POI, 0.1), "rdp"), (Subsampled(Laplace(1.0), POI, 0.1, "replace-one"), "pld"),
+    (BestOf(Gaussian(1.0), Poisson(0.5)), "rdp"), (BestOf(Gaussian(1.0), TruncatedNegativeBinomial(-0.5, 0.1)), "rdp"),
     (Composed(PureDp(0.1), Subsampled(Gaussian(1.0), POI, 0.1)), "pld"), (Composed(PureDp(0.1), Laplace(1.0)), "pld"),
 ]  # fmt: skip
 

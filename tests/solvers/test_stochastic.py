@@ -180,7 +180,8 @@ def test_kernels_are_found_compiled_by_the_next_process(root):
         "                  for s in (kernel.sgd_steps.stats, kernel.reduced_steps.stats)]))"
     )
     environment = os.environ | {"PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[1, 0], [1, 0]]
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,6 +120,24 @@ class FitResult:
     guarantee: Guarantee | None
     plan: Plan | None
     history: Mapping[str, Any]
+
+
+class Trace(NamedTuple):
+    """One run of a private solver on prepared data: what it returns and, if asked for, everything it released.
+
+    ``weights`` are all weights, an intercept's last. ``releases`` is what the accountant charges, in order, one row a
+    step: a noisy gradient, or the number of a chosen vertex. ``iterates`` are the weights after every step. Both are
+    None unless the run was asked to keep them.
+    """
+
+    weights: Array
+    history: dict[str, Any]
+    releases: Array | None = None
+    iterates: Array | None = None
+
+
+# A private solver with plan and data in place: run(rng, trace) does nothing but the iteration, as often as wanted.
+Run = Callable[[np.random.Generator, bool], Trace]
 
 
 def make_plan(

@@ -1,0 +1,99 @@
+"""Two neighbouring datasets, and what is known about telling them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from dptoolkit._validate import invalid
+from dptoolkit.adjacency import Adjacency
+
+Array = NDArray[np.float64]
+# Scores of many outputs at once: (trials, features) -> (trials,). Larger means "the first dataset".
+Score = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A dataset written as its different rows and how often each occurs: audits run on the few, not on the n."""
+
+    X: Array
+    y: Array
+    counts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if not self.X.ndim == 2 or not len(self.X) == len(self.y) == len(self.counts):
+            shapes = f"X {self.X.shape}, y {self.y.shape}, counts {self.counts.shape}"
+            raise invalid("dataset", shapes, "(m, d), (m,) and (m,)")
+        if (self.counts < 0).any():
+            raise invalid("counts", self.counts.min(), ">= 0")
+
+    @property
+    def n(self) -> int:
+        """The number of records."""
+        return int(self.counts.sum())
+
+    def expand(self) -> tuple[Array, Array]:
+        """(X, y) with every row written out."""
+        return np.repeat(self.X, self.counts, axis=0), np.repeat(self.y, self.counts)
+
+
+def counted(X: Any, y: Any) -> Counted:
+    """The different rows of (X, y), exactly, in the order of their first occurrence."""
+    dense = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=float)
+    both = np.column_stack([dense, np.asarray(y, dtype=float)])
+    _, first, inverse = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    counts = np.bincount(inverse.ravel(), minlength=len(first))[order]
+    rows = both[np.sort(first)]
+    return Counted(rows[:, :-1], rows[:, -1], counts)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two datasets that differ in one record under ``adjacency``.
+
+    ``scores`` gives, by adversary, the statistic known to be best; an adversary without one gets a learned statistic.
+    ``reach`` gives, by adversary, the share of a tight guarantee's epsilon that the exact attack on this pair has:
+    where it is near 1, an audit that stays far below the claim means too much noise. No entry means not known.
+    """
+
+    first: Any
+    second: Any
+    adjacency: Adjacency | None = None
+    description: str = "two datasets"
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    reach: Mapping[str, float] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.first, self.second))
+
+
+def check_neighbours(pair: Pair) -> None:
+    """Refuse counted datasets that differ in more than one record, or in their number of records."""
+    a, b = pair.first, pair.second
+    if not (isinstance(a, Counted) and isinstance(b, Counted)):
+        return
+    if a.n != b.n or a.X.shape[1] != b.X.shape[1]:
+        raise invalid("pair", f"n={a.n}, d={a.X.shape[1]} and n={b.n}, d={b.X.shape[1]}", "of equal n and d")
+    moved = _difference(a, b)
+    if sum(abs(c) for c in moved.values()) not in (0, 2):
+        changed = sum(abs(c) for c in moved.values()) // 2
+        raise invalid("pair", f"{changed} records differ", "neighbours: one record may differ")
+    zeroed = any(not any(record[:-1]) for record, c in moved.items() if c)
+    if pair.adjacency is Adjacency.ZERO_OUT and any(moved.values()) and not zeroed:
+        raise invalid("pair", "no zero row among the two records that differ", "zero-out neighbours")
+
+
+def _difference(a: Counted, b: Counted) -> dict[tuple[float, ...], int]:
+    total: dict[tuple[float, ...], int] = {}
+    for data, sign in ((a, 1), (b, -1)):
+        for row, label, count in zip(data.X.tolist(), data.y.tolist(), data.counts.tolist(), strict=True):
+            key = (*row, label)
+            total[key] = total.get(key, 0) + sign * count
+    return {key: c for key, c in total.items() if c}

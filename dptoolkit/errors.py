@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class DpToolkitError(Exception):
     """Base of every error that dptoolkit raises on purpose."""
@@ -17,6 +19,14 @@ class UnsupportedEvent(DpToolkitError, ValueError):
 
 class BudgetExceeded(DpToolkitError):
     """A release was refused because the ledger cannot pay for it; nothing was spent."""
+
+
+class PrivacyViolation(DpToolkitError, AssertionError):
+    """An audit refuted a claim; the message is the report, which is also the attribute ``report``."""
+
+    def __init__(self, report: Any) -> None:
+        super().__init__(str(report))
+        self.report = report
 
 
 class MissingDependency(DpToolkitError, ImportError):

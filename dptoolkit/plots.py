@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptoolkit._validate import missing
+from dptoolkit._validate import invalid, missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from dptoolkit.audit.report import AuditReport
 
 # Okabe and Ito's palette; grey for its yellow, which is too pale for lines on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7F7F7F", "#000000")
@@ -73,7 +75,7 @@ int]) -> None:
     _name_ends(axes, epsilons, series, looks)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: str | Path) -> None:
     """Write a PNG; the same numbers give the same bytes."""
     with require().rc_context(_STYLE):
         figure.savefig(path, metadata={"Software": None})
@@ -117,3 +119,34 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
             pools[-1] += last
     level = [float(np.mean(pool)) for pool in pools for _ in pool]
     return [value + i * gap for i, value in enumerate(level)]
+
+
+def trade_off_plot(report: AuditReport, path: str | Path) -> None:
+    """The errors of the best guesser seen in an audit, with their band, against the least errors the claim allows."""
+    curve = report.trade_off
+    if curve is None:
+        raise invalid("report", "without a trade-off curve", "one that audit() made")
+    figure, (axes,) = grid(1, 1, "How well the two datasets were told apart")
+    detail = f"{report.trials:,} trials; adversary sees {report.adversary}"
+    describe(axes, report.verdict.capitalize(), detail, "false positives", "false negatives")
+    x, y, (right, up) = curve.false_positive, curve.false_negative, curve.width
+    axes.plot(x, y, color=_COLOURS[0], label="measured")
+    # The band is the curve moved by both widths, towards the origin and away from it.
+    border = np.concatenate([np.stack([x - right, y - up], axis=1), np.stack([x + right, y + up], axis=1)[::-1]])
+    axes.fill(*border.T, color=_COLOURS[0], alpha=0.2, linewidth=0, label=f"band, {report.confidence:.6g} confidence")
+    grid_x = np.linspace(0, 1, 201)
+    claimed = claimed_trade_off(report.claimed_profile, grid_x)
+    axes.plot(grid_x, claimed, color=_COLOURS[1], linestyle="--", label="claim")
+    axes.plot([0, 1], [1, 0], color=_COLOURS[5], linewidth=1, label="blind guess")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.legend(frameon=False)
+    save(figure, path)
+
+
+def claimed_trade_off(profile: Sequence[tuple[float, float]], false_positive: Any) -> Any:
+    """The least false-negative rate that a profile of points (epsilon, delta) allows at each false-positive rate."""
+    x = np.asarray(false_positive, dtype=float)
+    least = np.zeros_like(x)
+    for epsilon, delta in profile:
+        least = np.maximum(least, np.maximum(1 - delta - np.exp(epsilon) * x, np.exp(-epsilon) * (1 - delta - x)))
+    return least

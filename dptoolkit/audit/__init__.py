@@ -1,0 +1,15 @@
+"""Empirical privacy audits: attack a mechanism on two neighbouring datasets and bound its privacy loss from below."""
+
+from __future__ import annotations
+
+from dptoolkit.audit import pairs
+from dptoolkit.audit.claims import GDP, PLD, RDP, ZCDP, ApproxDP, Claim, Profile, PureDP
+from dptoolkit.audit.pairs import Pair
+from dptoolkit.audit.report import AuditReport
+from dptoolkit.audit.run import audit
+from dptoolkit.audit.suite import assert_private, search, sweep, trials_for
+
+__all__ = [
+    "GDP", "PLD", "RDP", "ZCDP", "ApproxDP", "AuditReport", "Claim", "Pair", "Profile", "PureDP", "assert_private",
+    "audit", "pairs", "search", "sweep", "trials_for",
+]  # fmt: skip

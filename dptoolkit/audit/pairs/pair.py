@@ -27,7 +27,7 @@ class Counted:
     counts: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        if not self.X.ndim == 2 or not len(self.X) == len(self.y) == len(self.counts):
+        if self.X.ndim != 2 or not len(self.X) == len(self.y) == len(self.counts):
             shapes = f"X {self.X.shape}, y {self.y.shape}, counts {self.counts.shape}"
             raise invalid("dataset", shapes, "(m, d), (m,) and (m,)")
         if (self.counts < 0).any():

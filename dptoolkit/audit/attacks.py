@@ -1,0 +1,198 @@
+"""From an output to a score: larger means "the first dataset". Known statistics are used as they are, others learned.
+
+A learned attack sees past trials only, and is learned again as they grow; the tests stay valid because every guess is
+made by a rule fixed before its trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit.audit.pairs.pair import Score
+from dptoolkit.audit.statistics import Guesses
+
+Array = NDArray[np.float64]
+Bits = NDArray[np.int8]
+
+# Outputs with at most this many values are scored by their frequencies.
+_FEW = 64
+# Beyond this many features only their means and variances are learned, and no squares.
+_FULL_COVARIANCE, _SQUARES = 200, 40
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A statistic, and the score of a run that failed: a failure is an output too."""
+
+    name: str
+    statistic: Score
+    failed: float = math.inf
+
+    def scores(self, outputs: Array) -> Array:
+        """Scores of many outputs, one a row; a row with a NaN is a failure."""
+        broken = np.isnan(outputs).any(axis=1)
+        found = np.full(len(outputs), self.failed)
+        if not broken.all():
+            found[~broken] = np.asarray(self.statistic(outputs[~broken]), dtype=float)
+        return np.nan_to_num(found, nan=self.failed, posinf=1e300, neginf=-1e300)
+
+
+def given(statistic: Score, name: str, outputs: Array, bits: Bits) -> Attack:
+    """A known statistic; only the meaning of a failure is learned."""
+    return Attack(name, statistic, _failure(outputs, bits))
+
+
+def learn(outputs: Array, bits: Bits) -> Attack:
+    """The best of a few statistics, each fitted on one half of past trials and judged on the other, then on all."""
+    good = ~np.isnan(outputs).any(axis=1)
+    seen, worlds = outputs[good], bits[good]
+    failed = _failure(outputs, bits)
+    if len(seen) < 8 or worlds.min() == worlds.max():
+        return Attack("failures", lambda x: np.zeros(len(x)), failed)
+    makers = _makers(seen)
+    name = max(makers, key=lambda key: _judge(makers[key], seen, worlds))
+    return Attack(name, makers[name](seen, worlds), failed)
+
+
+def _failure(outputs: Array, bits: Bits) -> float:
+    broken = np.isnan(outputs).any(axis=1)
+    return math.inf if 2 * int(bits[broken].sum()) >= int(broken.sum()) else -math.inf
+
+
+Maker = Callable[[Array, Bits], Score]
+
+
+def _makers(outputs: Array) -> dict[str, Maker]:
+    makers: dict[str, Maker] = {"difference": _difference}
+    if len(np.unique(outputs[:1000], axis=0)) <= _FEW:
+        makers["frequencies"] = _frequencies
+    if 1 < outputs.shape[1] <= _FULL_COVARIANCE and len(outputs) > 10 * outputs.shape[1]:
+        makers["discriminant"] = _discriminant
+    if outputs.shape[1] <= _SQUARES and len(outputs) > 400:
+        makers["squares"] = _with_squares
+    return makers
+
+
+def _judge(maker: Maker, outputs: Array, bits: Bits) -> float:
+    """The share of right guesses on the halves that the statistic was not fitted on, less what luck explains."""
+    half = np.arange(len(outputs)) % 2 == 0
+    right = 0
+    for part in (half, ~half):
+        if bits[part].min() == bits[part].max():
+            return 0.0
+        statistic = maker(outputs[part], bits[part])
+        cut = threshold(np.asarray(statistic(outputs[part]), dtype=float), bits[part])
+        right += int((cut.guess(np.asarray(statistic(outputs[~part]), dtype=float)) == bits[~part]).sum())
+    return right / len(outputs)
+
+
+def _difference(outputs: Array, bits: Bits) -> Score:
+    """Difference of the means over the variance, feature by feature."""
+    first, second = outputs[bits == 1], outputs[bits == 0]
+    spread = 0.5 * (first.var(axis=0) + second.var(axis=0))
+    direction = np.where(spread > 0, (first.mean(axis=0) - second.mean(axis=0)) / np.where(spread > 0, spread, 1), 0.0)
+    return lambda x: np.asarray(x @ direction)
+
+
+def _discriminant(outputs: Array, bits: Bits) -> Score:
+    """Fisher's discriminant with a little shrinkage towards the diagonal."""
+    first, second = outputs[bits == 1], outputs[bits == 0]
+    covariance = np.atleast_2d(0.5 * (np.cov(first.T) + np.cov(second.T)))
+    scale = np.diag(covariance).copy()
+    shrunk = 0.95 * covariance + np.diag(0.05 * scale + 1e-12 * (scale.max() or 1.0))
+    direction = np.linalg.solve(shrunk, first.mean(axis=0) - second.mean(axis=0))
+    return lambda x: np.asarray(x @ direction)
+
+
+def _with_squares(outputs: Array, bits: Bits) -> Score:
+    """The discriminant of standardised features, their squares, and which are zero: sees a change of spread too."""
+    centre, scale = outputs.mean(axis=0), outputs.std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+
+    def features(x: Array) -> Array:
+        z = (x - centre) / scale
+        return np.hstack([z, np.minimum(z * z, 25.0), x == 0])
+
+    inner = _discriminant(features(outputs), bits)
+    return lambda x: inner(features(x))
+
+
+def _frequencies(outputs: Array, bits: Bits) -> Score:
+    """The log-ratio of how often each value occurred in the two worlds; a value never seen says nothing."""
+    values, inverse = np.unique(outputs, axis=0, return_inverse=True)
+    counts = [np.bincount(inverse.ravel()[bits == world], minlength=len(values)) for world in (0, 1)]
+    ratio = np.log((counts[1] + 0.5) / (counts[0] + 0.5))
+    table = dict(zip(map(bytes, np.ascontiguousarray(values)), ratio, strict=True))
+
+    def statistic(x: Array) -> Array:
+        return np.array([table.get(bytes(row), 0.0) for row in np.ascontiguousarray(x)])
+
+    return statistic
+
+
+# --- guessing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Guess "first" from ``high`` up, "second" below ``low``, nothing between."""
+
+    low: float
+    high: float
+    quantiles: tuple[float, float] = field(default=(0.5, 0.5))
+
+    def guess(self, scores: Array) -> Bits:
+        """1, 0, or -1 for no guess."""
+        return np.where(scores >= self.high, 1, np.where(scores < self.low, 0, -1)).astype(np.int8)
+
+    def play(self, scores: Array, bits: Bits) -> Guesses:
+        """What the rule achieves on these trials."""
+        made = self.guess(scores)
+        return Guesses(len(bits), int((made >= 0).sum()), int((made == bits).sum()))
+
+
+def threshold(scores: Array, bits: Bits) -> Rule:
+    """A rule that always guesses: at the median of past scores, or elsewhere if that was clearly better.
+
+    The best threshold on few trials fits their noise, the median does not.
+    """
+    cuts = np.unique(np.quantile(scores, [0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9], method="nearest"))
+    middle = np.quantile(scores, 0.5, method="nearest")
+    # Above or from the median on: the same for continuous scores, not for a few values.
+    options = [middle, np.nextafter(middle, np.inf), *cuts, *np.nextafter(cuts, np.inf)]
+    right = np.array([int(((scores >= cut) == (bits == 1)).sum()) for cut in options])
+    best = int(np.argmax(right[:2]))
+    if right.max() > right[best] + 2 * math.sqrt(len(scores)):
+        best = int(np.argmax(right))
+    return Rule(float(options[best]), float(options[best]))
+
+
+def confident(scores: Array, bits: Bits, trials: int, delta: float, confidence: float) -> tuple[float, Rule]:
+    """(expected lower bound on epsilon, rule) that guesses on the tails of the scores only, where odds are best.
+
+    Judged on past trials, each less a standard error, for a coming ``trials`` of them.
+    """
+    shares = (0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+    best = (0.0, Rule(-math.inf, math.inf))
+    for low_share, high_share in [(0.0, s) for s in shares] + [(s, 0.0) for s in shares] + [(s, s) for s in shares]:
+        low = float(np.quantile(scores, low_share, method="nearest")) if low_share else -math.inf
+        high = float(np.quantile(scores, 1 - high_share, method="nearest")) if high_share else math.inf
+        rule = Rule(min(low, high), high)
+        expected = _expected(rule.play(scores, bits), trials, delta, confidence)
+        if expected > best[0]:
+            best = (expected, rule)
+    return best
+
+
+def _expected(seen: Guesses, trials: int, delta: float, confidence: float) -> float:
+    if seen.made < 30:
+        return 0.0
+    p = seen.correct / seen.made
+    p -= math.sqrt(p * (1 - p) / seen.made)
+    made = int(trials * seen.made / seen.trials)
+    return Guesses(trials, made, int(made * p)).odds_lower(delta, confidence)

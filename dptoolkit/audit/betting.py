@@ -1,0 +1,112 @@
+"""An e-process against a whole privacy profile: wealth that can hardly grow unless the claim is false.
+
+For any event A and eps >= 0 a true claim has P_1(A) - e^eps P_0(A) <= delta(eps), and the same with the worlds swapped.
+With a fair secret bit that is a bet: stake on "bit is first and A", pay on "bit is second and A". Wealth is a mixture
+of such bets at many thresholds and epsilons, weighted by what would have grown fastest on the PAST trials. A player of
+fair games cannot expect to grow rich: P(wealth ever reaches 1/alpha) <= alpha if the claim is true, at any stopping
+time (Ville). So the process may be watched and stopped, and bets, thresholds and attack learned on the way.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit.audit.claims import Claim
+from dptoolkit.audit.statistics import coin_log_wealth
+
+Array = NDArray[np.float64]
+
+_QUANTILES = np.array([0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 0.97, 0.99, 0.997])
+# Shares of the claimed epsilon at which bets are placed.
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_ROUNDS = 60
+_LOOKS = 4096
+
+
+def _bet_table(edges: int, epsilons: Array, deltas: Array) -> Array:
+    """(bets, cells) returns of unit stakes, never negative; cell 2c + b is score bin c with bit b.
+
+    The first bet keeps the money. A bet on A loses all if the bit is second in A; a threshold guess if it is wrong.
+    """
+    bins = np.arange(edges + 1)
+    table = [np.ones(2 * (edges + 1))]
+    for edge in range(edges):
+        above = bins > edge
+        guess = np.stack([~above, above], axis=1).reshape(-1)
+        table.append(np.where(guess, 2 / (1 + deltas[0]), 0.0))
+        for eps, delta in zip(epsilons, deltas, strict=True):
+            if delta < 1:
+                table += [_event_bet(above, 1, eps, delta), _event_bet(~above, 0, eps, delta)]
+    return np.array(table)
+
+
+def _event_bet(event: NDArray[np.bool_], world: int, epsilon: float, delta: float) -> Array:
+    """1 + stake (X - delta) with X = 2 [bit is world, A] - 2 e^eps [bit is not, A], at the largest stake."""
+    payoff = np.zeros((len(event), 2))
+    payoff[event, world], payoff[event, 1 - world] = 2.0, -2.0 * math.exp(epsilon)
+    return (1 + (payoff - delta) / (2 * math.exp(epsilon) + delta)).reshape(-1)
+
+
+def _fastest(returns: Array, counts: Array) -> Array:
+    """Weights that nearly maximise the mean log return over ``counts`` of cells: Cover's iteration."""
+    weights = np.full(len(returns), 1 / len(returns))
+    share = counts / counts.sum()
+    for _ in range(_ROUNDS):
+        weights = weights * (returns @ (share / (weights @ returns)))
+    return np.asarray(weights / weights.sum())
+
+
+class Wealth:
+    """The wealth of a player who bets against a claim, trial by trial."""
+
+    def __init__(self, claim: Claim, alpha: float) -> None:
+        self._target = -math.log(alpha)
+        self._variation = min(claim.delta(0.0), 1.0)
+        reference = claim.reference_delta or 1e-5
+        top = claim.epsilon(0.0) if claim.reference_delta == 0 else claim.epsilon(reference)
+        self._epsilons = np.array(_SHARES) * (top if math.isfinite(top) else 1.0)
+        self._deltas = np.array([min(claim.delta(float(e)), 1.0) for e in self._epsilons])
+        self._edges: Array | None = None
+        self._factors = np.zeros(0)
+        self._portfolio = 0.0
+        self._wins = self._games = 0
+        # Now, and where it first reached 1/alpha: two stopping times, so exp of either is an e-value.
+        self.log_now = self.log_crossing = 0.0
+        self.crossed_at: int | None = None
+
+    def learn(self, scores: Array, bits: NDArray[np.int8]) -> None:
+        """Choose thresholds and weights for the coming trials from past ones."""
+        edges = np.unique(np.quantile(scores, _QUANTILES, method="nearest"))
+        returns = _bet_table(len(edges), self._epsilons, self._deltas)
+        counts = np.bincount(_cells(scores, bits, edges), minlength=returns.shape[1]).astype(float)
+        # Few trials teach little: most of the money stays out, and every cell is thought possible.
+        caution = min(1.0, 6.0 / math.sqrt(len(scores)))
+        weights = (1 - caution) * _fastest(returns, counts + 1 / len(counts))
+        weights[0] += caution
+        self._edges, self._factors = edges, np.log(np.maximum(weights @ returns, 1e-300))
+
+    def bet(self, scores: Array, bits: NDArray[np.int8], correct: NDArray[np.bool_]) -> Array:
+        """Play these trials; returns log wealth at the times looked at. ``correct``: which guesses were right."""
+        assert self._edges is not None
+        # Looking at some of the times only is as valid; it saves most of the work on long blocks.
+        times = np.unique(np.linspace(0, len(scores) - 1, _LOOKS).astype(int)) if len(scores) else np.zeros(0, int)
+        portfolio = self._portfolio + np.cumsum(self._factors[_cells(scores, bits, self._edges)])[times]
+        games = self._games + 1 + times
+        wins = self._wins + np.cumsum(correct, dtype=np.int64)[times]
+        coin = coin_log_wealth(wins, games, (1 + self._variation) / 2)
+        # Half of the money was put on each strategy at the start.
+        path = np.logaddexp(portfolio, coin) - math.log(2)
+        if len(path):
+            self.log_now, crossed = float(path[-1]), path >= self._target
+            if self.crossed_at is None and crossed.any():
+                self.log_crossing = float(path[np.argmax(crossed)])
+                self.crossed_at = int(games[np.argmax(crossed)])
+            self._portfolio, self._games, self._wins = float(portfolio[-1]), int(games[-1]), int(wins[-1])
+        return path
+
+
+def _cells(scores: Array, bits: NDArray[np.int8], edges: Array) -> NDArray[np.int64]:
+    return np.asarray(2 * np.searchsorted(edges, scores, side="right") + bits, dtype=np.int64)

@@ -1,0 +1,377 @@
+"""What is claimed of a mechanism: a whole privacy profile, delta as a function of epsilon, never a bare number.
+
+Every claim belongs to a family: ``weakened(factor)`` is the same claim for noise divided by ``factor``. A lower bound
+on epsilon is the largest member of the claim's OWN family that the trials refute. So nothing is ever inferred about a
+Laplace mechanism from a Gaussian formula.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from dptoolkit._validate import delta_value, invalid, nonnegative, positive
+from dptoolkit.accounting import gaussian, rdp, zcdp
+from dptoolkit.accounting.account import Guarantee, account
+from dptoolkit.accounting.events import (
+    ApproxDp,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    NoisyMax,
+    PureDp,
+    RandomizedResponse,
+    TwoSidedGeometric,
+    ZCdp,
+    flatten,
+)
+from dptoolkit.accounting.events import from_dict as event_from_dict
+
+REFERENCE_DELTA = 1e-5
+_LARGEST_FACTOR = 1e3
+
+
+class Claim(ABC):
+    """A bound on delta at every epsilon >= 0, in both directions of the pair."""
+
+    @abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """The claimed delta at ``epsilon``."""
+
+    @abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """The claimed epsilon at ``delta``."""
+
+    @abstractmethod
+    def weakened(self, factor: float) -> Claim:
+        """The claim of the same mechanism with noise divided by ``factor``."""
+
+    @property
+    def reference_delta(self) -> float:
+        """The delta at which epsilons are reported unless another is asked for."""
+        return REFERENCE_DELTA
+
+    @property
+    def at_one_point(self) -> bool:
+        """Whether the claim fixes its profile at one epsilon only, which makes a test much weaker."""
+        return False
+
+    def factor_at(self, variation: float) -> float:
+        """The factor at which the family's total variation distance, delta(0), is ``variation``; from below."""
+        if variation <= 0:
+            return 0.0
+        low, high = 0.0, 1.0
+        while self.weakened(high).delta(0.0) < variation:
+            low, high = high, 2 * high
+            if high > _LARGEST_FACTOR:
+                return high
+        while high - low > 1e-4 * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.weakened(middle).delta(0.0) < variation else (low, middle)
+        return low
+
+
+@dataclass(frozen=True)
+class PureDP(Claim):
+    """epsilon-DP; its profile is that of randomised response, the worst such mechanism."""
+
+    epsilon_claimed: float
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon_claimed)
+
+    def delta(self, epsilon: float) -> float:
+        return _response_delta(self.epsilon_claimed, 0.0, epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        return _response_epsilon(self.epsilon_claimed, 0.0, delta)
+
+    def weakened(self, factor: float) -> PureDP:
+        return PureDP(factor * self.epsilon_claimed) if factor > 0 else PureDP(1e-300)
+
+    @property
+    def reference_delta(self) -> float:
+        return 0.0
+
+    def factor_at(self, variation: float) -> float:
+        return 2 * math.atanh(min(max(variation, 0.0), 1 - 1e-15)) / self.epsilon_claimed
+
+    def __str__(self) -> str:
+        return f"{self.epsilon_claimed:.4g}-DP"
+
+
+@dataclass(frozen=True)
+class ApproxDP(Claim):
+    """(epsilon, delta)-DP: one point of the profile; the rest is what that point implies."""
+
+    epsilon_claimed: float
+    delta_claimed: float
+
+    def __post_init__(self) -> None:
+        nonnegative("epsilon", self.epsilon_claimed)
+        delta_value(self.delta_claimed)
+
+    def delta(self, epsilon: float) -> float:
+        return _response_delta(self.epsilon_claimed, self.delta_claimed, epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        return _response_epsilon(self.epsilon_claimed, self.delta_claimed, delta)
+
+    def weakened(self, factor: float) -> ApproxDP:
+        return replace(self, epsilon_claimed=factor * self.epsilon_claimed)
+
+    @property
+    def reference_delta(self) -> float:
+        return self.delta_claimed
+
+    @property
+    def at_one_point(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return f"({self.epsilon_claimed:.4g}, {self.delta_claimed:.4g})-DP"
+
+
+@dataclass(frozen=True)
+class GDP(Claim):
+    """mu-Gaussian DP: as hard to break as N(0, 1) against N(mu, 1)."""
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        nonnegative("mu", self.mu)
+
+    def delta(self, epsilon: float) -> float:
+        return float(gaussian.delta(self.mu, epsilon))
+
+    def epsilon(self, delta: float) -> float:
+        return gaussian.epsilon(self.mu, delta)
+
+    def weakened(self, factor: float) -> GDP:
+        return GDP(factor * self.mu)
+
+    def factor_at(self, variation: float) -> float:
+        return 2 * float(ndtri((1 + min(max(variation, 0.0), 1 - 1e-15)) / 2)) / self.mu if self.mu > 0 else math.inf
+
+    def __str__(self) -> str:
+        return f"{self.mu:.4g}-GDP"
+
+
+@dataclass(frozen=True)
+class ZCDP(Claim):
+    """rho-zCDP."""
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        nonnegative("rho", self.rho)
+
+    def delta(self, epsilon: float) -> float:
+        delta = zcdp.to_delta(self.rho, epsilon)
+        # Total variation, delta at epsilon 0, is also bounded through the Kullback-Leibler divergence.
+        return min(delta, _variation(self.rho))
+
+    def epsilon(self, delta: float) -> float:
+        return zcdp.to_epsilon(self.rho, delta)
+
+    def weakened(self, factor: float) -> ZCDP:
+        return ZCDP(factor * factor * self.rho)
+
+    def __str__(self) -> str:
+        return f"{self.rho:.4g}-zCDP"
+
+
+@dataclass(frozen=True)
+class RDP(Claim):
+    """A Renyi curve: ``values[i]`` at ``orders[i]`` > 1. The family scales it as it scales with Gaussian noise."""
+
+    orders: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __init__(self, orders: ArrayLike, values: ArrayLike) -> None:
+        alpha, bound = np.asarray(orders, dtype=float), np.asarray(values, dtype=float)
+        if alpha.ndim != 1 or alpha.shape != bound.shape or len(alpha) == 0:
+            raise invalid("values", f"shape {bound.shape}", f"one number for each of the {alpha.shape} orders")
+        if not (alpha > 1).all() or not (bound >= 0).all():
+            raise invalid("orders, values", (alpha.min(), bound.min()), "> 1 and >= 0")
+        object.__setattr__(self, "orders", tuple(alpha.tolist()))
+        object.__setattr__(self, "values", tuple(bound.tolist()))
+
+    def delta(self, epsilon: float) -> float:
+        return rdp.to_delta(np.array(self.orders), np.array(self.values), epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        return rdp.to_epsilon(np.array(self.orders), np.array(self.values), delta)
+
+    def weakened(self, factor: float) -> RDP:
+        return RDP(self.orders, np.array(self.values) * factor * factor)
+
+    def __str__(self) -> str:
+        return f"a Renyi curve at {len(self.orders)} orders"
+
+
+@dataclass(frozen=True)
+class Profile(Claim):
+    """Any profile delta(epsilon), non-increasing. Its family moves epsilon: weakened(f).delta(e) = delta(e / f).
+
+    The family holds every mechanism whose epsilon grows by the factor at every delta; it is not one of noise.
+    """
+
+    function: Callable[[float], float]
+    name: str = "a privacy profile"
+
+    def delta(self, epsilon: float) -> float:
+        return min(max(float(self.function(epsilon)), 0.0), 1.0)
+
+    def epsilon(self, delta: float) -> float:
+        return _smallest_epsilon(self.delta, delta)
+
+    def weakened(self, factor: float) -> Profile:
+        return Profile(lambda epsilon: self.function(epsilon / factor), self.name)
+
+    def factor_at(self, variation: float) -> float:
+        raise invalid("claim", self.name, "one with a family of noise for a lower bound on epsilon", _TYPED)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Released(Claim):
+    """What the accountant says of an event: the whole profile; its family divides the noise of every part."""
+
+    guarantee: Guarantee
+
+    def delta(self, epsilon: float) -> float:
+        return self.guarantee.delta(epsilon)
+
+    def epsilon(self, delta: float) -> float:
+        return self.guarantee.epsilon(delta)
+
+    def weakened(self, factor: float) -> Released:
+        if factor == 1:
+            return self
+        return Released(replace(self.guarantee, event=scaled(self.guarantee.event, factor), claimed=None))
+
+    def factor_at(self, variation: float) -> float:
+        mu = self._mu
+        return super().factor_at(variation) if mu is None else GDP(mu).factor_at(variation)
+
+    @property
+    def _mu(self) -> float | None:
+        """mu of an event made of Gaussians alone."""
+        parts = flatten(self.guarantee.event)
+        if not all(isinstance(part, Gaussian) and part.noise_multiplier > 0 for part, _ in parts):
+            return None
+        return gaussian.compose([(1 / part.noise_multiplier, n) for part, n in parts])  # type: ignore[attr-defined]
+
+    def __str__(self) -> str:
+        return f"the guarantee of {_short(self.guarantee.event)}"
+
+
+def PLD(event: Event) -> Released:
+    """The privacy-loss distribution of an event, as the accountant composes it."""
+    return Released(account(event, method="pld"))
+
+
+_TYPED = "Use PureDP, ApproxDP, GDP, ZCDP, RDP or a Guarantee."
+
+
+def as_claim(claim: Any) -> Claim:
+    """A claim from a typed claim, a Guarantee, an event, or (epsilon, delta)."""
+    if isinstance(claim, Claim):
+        return claim
+    if isinstance(claim, Guarantee):
+        return Released(claim)
+    if isinstance(claim, Event):
+        return Released(account(claim))
+    if isinstance(claim, tuple) and len(claim) == 2:
+        epsilon, delta = claim
+        delta = delta_value(delta)
+        return PureDP(epsilon) if delta == 0 else ApproxDP(epsilon, delta)
+    raise invalid("claim", claim, "a typed claim, a Guarantee, an event or (epsilon, delta)", _TYPED)
+
+
+def to_dict(claim: Claim) -> dict[str, Any] | None:
+    """JSON-ready; None for a Profile, which is a function."""
+    if isinstance(claim, Released):
+        return {"type": "Released", "event": claim.guarantee.event.to_dict(), "method": claim.guarantee.forced_method}
+    if isinstance(claim, Profile):
+        return None
+    return {"type": type(claim).__name__, **vars(claim)}
+
+
+def from_dict(record: dict[str, Any]) -> Claim:
+    """The inverse of ``to_dict``."""
+    values = dict(record)
+    kind = values.pop("type")
+    if kind == "Released":
+        return Released(account(event_from_dict(values["event"]), method=values["method"]))
+    kinds: dict[str, Callable[..., Claim]] = {c.__name__: c for c in (PureDP, ApproxDP, GDP, ZCDP, RDP)}
+    if kind not in kinds:
+        raise invalid("type of the claim", kind, "one of " + ", ".join(sorted(kinds)))
+    return kinds[kind](**values)
+
+
+def scaled(event: Event, factor: float) -> Event:
+    """The event with the noise of every part divided by ``factor``."""
+    if isinstance(event, (Gaussian, Laplace)):
+        return replace(event, noise_multiplier=event.noise_multiplier / factor if factor > 0 else math.inf)
+    if isinstance(event, (TwoSidedGeometric, RandomizedResponse, ExponentialMechanism, NoisyMax, PureDp, ApproxDp)):
+        return replace(event, epsilon=factor * event.epsilon)
+    if isinstance(event, ZCdp):
+        return replace(event, rho=factor * factor * event.rho)
+    if hasattr(event, "events"):
+        return type(event)(*(scaled(part, factor) for part in event.events))
+    inner: Any = event
+    return replace(inner, event=scaled(inner.event, factor))
+
+
+def _short(event: Event) -> str:
+    parts = flatten(event)
+    if not parts:
+        return "nothing"
+    return " + ".join(f"{count:,} x {type(part).__name__}" for part, count in parts)
+
+
+def _response_delta(epsilon0: float, delta0: float, epsilon: float) -> float:
+    """The largest delta at ``epsilon`` of any (epsilon0, delta0)-DP mechanism."""
+    if epsilon >= epsilon0:
+        return delta0
+    return delta0 - (1 - delta0) * math.expm1(epsilon - epsilon0) / (1 + math.exp(-epsilon0))
+
+
+def _response_epsilon(epsilon0: float, delta0: float, delta: float) -> float:
+    """The epsilon at ``delta`` that (epsilon0, delta0)-DP implies."""
+    if delta < delta0:
+        return math.inf
+    share = (delta - delta0) * (1 + math.exp(-epsilon0)) / (1 - delta0)
+    return max(0.0, epsilon0 + math.log1p(-share)) if share < 1 else 0.0
+
+
+def _variation(rho: float) -> float:
+    """Total variation from a KL divergence of rho: the better of Pinsker's and Bretagnolle-Huber's bounds."""
+    return min(math.sqrt(rho / 2), math.sqrt(-math.expm1(-rho)))
+
+
+def _smallest_epsilon(delta_at: Callable[[float], float], delta: float) -> float:
+    if delta_at(0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_at(high) > delta:
+        high *= 2
+        if high > 1e6:
+            return math.inf
+    low = 0.0
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
+    return high

@@ -1,0 +1,196 @@
+"""Trials: run the game on streams that depend on the trial's number alone, in one thread or many, and keep the results.
+
+What is kept is enough to go on after a kill: outputs are a function of (seed, trial), so a checkpoint is the scores so
+far and the analysis is simply done again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid
+from dptoolkit.audit.pairs.pair import Counted, Pair
+from dptoolkit.audit.streams import Streams, seek
+
+Array = NDArray[np.float64]
+Bits = NDArray[np.int8]
+# Trials handed to a worker at a time: a fixed number, so that results cannot depend on the workers.
+_CHUNK = 1024
+# From this much expected work on, processes are worth starting.
+_WORTH_PROCESSES = 8.0
+
+
+class Target(Protocol):
+    """What is attacked: outputs of trials, one row each, from their numbers and secret bits (1 = first dataset).
+
+    One with an attribute ``threads`` that is true is run in threads, others in processes if that is worth it.
+    """
+
+    def run(self, bits: Bits, first: int, streams: Streams) -> Array:
+        """Outputs of trials first, first + 1, ...; a row of NaN for a run that failed."""
+
+
+@dataclass
+class CallableTarget:
+    """Any ``mechanism(dataset, rng) -> output``: a number, an array, a dict of them, a fitted model, a FitResult."""
+
+    mechanism: Callable[[Any, np.random.Generator], Any]
+    pair: Pair
+    encode: Callable[[Any], Any] | None = None
+    last_error: str = field(default="", compare=False)
+
+    def run(self, bits: Bits, first: int, streams: Streams) -> Array:
+        datasets = [_plain(data) for data in (self.pair.second, self.pair.first)]
+        generator = streams.generator()
+        outputs = []
+        for i, bit in enumerate(bits):
+            seek(generator, first + i)
+            outputs.append(self._one(datasets[bit], generator))
+        return _stack(outputs)
+
+    def _one(self, data: Any, generator: np.random.Generator) -> Array | None:
+        try:
+            output = self.mechanism(data, generator)
+        # Whatever a mechanism raises, an adversary sees it.
+        except Exception as problem:
+            self.last_error = f"{type(problem).__name__}: {problem}"
+            return None
+        return flatten(output if self.encode is None else self.encode(output))
+
+
+def _plain(data: Any) -> Any:
+    return data.expand() if isinstance(data, Counted) else data
+
+
+def flatten(output: Any) -> Array:
+    """An output as one vector of numbers."""
+    if hasattr(output, "coef_"):
+        output = [output.coef_, getattr(output, "intercept_", 0.0)]
+    elif hasattr(output, "coef") and hasattr(output, "intercept"):
+        output = [output.coef, output.intercept]
+    elif isinstance(output, dict):
+        output = [output[key] for key in sorted(output)]
+    if isinstance(output, (list, tuple)):
+        return np.concatenate([flatten(part) for part in output]) if output else np.zeros(0)
+    try:
+        return np.asarray(output, dtype=float).ravel()
+    except (TypeError, ValueError):
+        raise invalid("output of the mechanism", output, "numbers", "Give encode=, output -> numbers.") from None
+
+
+def _stack(outputs: list[Array | None]) -> Array:
+    """Rows of equal length; failures become NaN."""
+    lengths = {len(row) for row in outputs if row is not None}
+    if len(lengths) > 1:
+        repair = "Give encode=, output -> a fixed number of numbers."
+        raise invalid("output of the mechanism", f"{min(lengths)} to {max(lengths)} numbers", "of one size", repair)
+    width = lengths.pop() if lengths else 1
+    return np.array([np.full(width, np.nan) if row is None else row for row in outputs]).reshape(len(outputs), width)
+
+
+class Game:
+    """Plays trials of one purpose and seed on a target."""
+
+    def __init__(self, target: Target, seed: int, purpose: str, n_jobs: int | None) -> None:
+        self.target, self.streams = target, Streams(seed, purpose)
+        self._jobs = n_jobs
+        self._seconds_each = 0.0
+
+    def play(self, first: int, count: int) -> tuple[Bits, Array]:
+        """(bits, outputs) of the trials first, ..., first + count - 1."""
+        bits = self.streams.bits(first, count)
+        began = time.perf_counter()
+        pieces = [(first + a, bits[a : a + _CHUNK]) for a in range(0, count, _CHUNK)]
+        outputs = list(self._map(pieces))
+        self._seconds_each = (time.perf_counter() - began) / max(count, 1)
+        widths = {piece.shape[1] for piece in outputs if not np.isnan(piece).all()}
+        if len(widths) > 1:
+            raise invalid("output of the mechanism", f"{sorted(widths)} numbers", "of one size", "Give encode=.")
+        width = widths.pop() if widths else outputs[0].shape[1]
+        return bits, np.concatenate([_fit(piece, width) for piece in outputs])
+
+    def _map(self, pieces: list[tuple[int, Bits]]) -> Iterable[Array]:
+        jobs = self._jobs or os.cpu_count() or 1
+        if len(pieces) == 1 or jobs == 1:
+            return (self.target.run(bits, first, self.streams) for first, bits in pieces)
+        if getattr(self.target, "threads", False):
+            with ThreadPoolExecutor(jobs) as pool:
+                return list(pool.map(lambda piece: self.target.run(piece[1], piece[0], self.streams), pieces))
+        work = self._seconds_each * sum(len(bits) for _, bits in pieces)
+        if self._jobs is None and work < _WORTH_PROCESSES:
+            return (self.target.run(bits, first, self.streams) for first, bits in pieces)
+        return _in_processes(self.target, pieces, self.streams, jobs)
+
+
+def _in_processes(target: Target, pieces: list[tuple[int, Bits]], streams: Streams, jobs: int) -> Iterable[Array]:
+    """joblib's processes, which also take lambdas; without joblib, or for what cannot travel, this process alone."""
+    try:
+        import joblib
+
+        joblib.externals.cloudpickle.dumps(target)
+    except (ImportError, TypeError, AttributeError, pickle.PicklingError):
+        return (target.run(bits, first, streams) for first, bits in pieces)
+    work = (joblib.delayed(target.run)(bits, first, streams) for first, bits in pieces)
+    return list(joblib.Parallel(n_jobs=jobs)(work))
+
+
+def _fit(piece: Array, width: int) -> Array:
+    """A piece in which every run failed does not know the width."""
+    return piece if piece.shape[1] == width else np.full((len(piece), width), math.nan)
+
+
+class Checkpoint:
+    """Outputs in the order of the trials, on disk: a line that says whose they are, then numbers, appended."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self._path, self._owner = path, owner
+        self._width, self._rows, self._begin = 0, 0, 0
+        if path.exists() and path.stat().st_size:
+            self._open()
+
+    def _open(self) -> None:
+        with self._path.open("rb") as file:
+            try:
+                header = json.loads(file.readline())
+                owner, self._width, self._begin = header["owner"], header["width"], file.tell()
+            except (ValueError, KeyError, TypeError):
+                problem = invalid("resume", str(self._path), "a checkpoint of an audit", "Give another file name.")
+                raise problem from None
+        if owner != self._owner:
+            raise invalid("resume", str(self._path), "a checkpoint of this audit", "It belongs to another: rename it.")
+        # A row that a kill cut short is played again.
+        self._rows = (self._path.stat().st_size - self._begin) // (8 * self._width)
+        with self._path.open("rb+") as file:
+            file.truncate(self._begin + 8 * self._width * self._rows)
+
+    def available(self, first: int) -> int:
+        """How many trials from ``first`` on are kept."""
+        return max(self._rows - first, 0)
+
+    def outputs(self, first: int, count: int) -> Array:
+        """Outputs of trials that are kept."""
+        offset = self._begin + 8 * self._width * first
+        return np.fromfile(self._path, count=count * self._width, offset=offset).reshape(count, self._width)
+
+    def append(self, outputs: Array) -> None:
+        """Keep the next trials."""
+        if not self._width:
+            self._width = outputs.shape[1]
+            header = json.dumps({"owner": self._owner, "width": self._width}).encode() + b"\n"
+            self._path.write_bytes(header)
+            self._begin = len(header)
+        with self._path.open("ab") as file:
+            outputs.astype(float).tofile(file)
+        self._rows += len(outputs)

@@ -1,0 +1,180 @@
+"""What an audit found, in words, numbers, JSON and a plot."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid
+from dptoolkit.accounting.report import number, table
+from dptoolkit.audit.statistics import Guesses, TradeOff
+
+Array = NDArray[np.float64]
+VIOLATION, NONE_FOUND = "violation", "no violation found by this attack"
+# An exact attack that should reach this share of the claim, and is seen to reach clearly less, means too much noise.
+_KNOWN_TIGHT, _SLACK = 0.9, 0.95
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """A lower bound on a mechanism's privacy loss, and whether it refutes a claim.
+
+    ``epsilon_lower`` holds at ``delta`` with the stated confidence, within the claim's family (see ``claims``).
+    ``e_value`` is evidence against the claim: if it is true, the e-value reaches 1/alpha with probability at most
+    alpha, whenever one looks. ``efficiency`` says what a pair that is known to be tight shows about too MUCH noise.
+    """
+
+    claim: str
+    epsilon_claimed: float
+    delta: float
+    epsilon_lower: float
+    epsilon_upper_of_attack: float
+    noise_factor: float
+    confidence: float
+    mode: str
+    alpha: float
+    violated: bool
+    e_value: float
+    log_e_value: float
+    p_value: float
+    stopped_at: int | None
+    trials: int
+    pilot: int
+    failures: int
+    guesses: Guesses
+    statistic: str
+    attack: str
+    adversary: str
+    pair: str
+    reach: float | None
+    seed: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    trade_off: TradeOff | None = field(default=None, compare=False, repr=False)
+    claimed_profile: tuple[tuple[float, float], ...] = field(default=(), compare=False, repr=False)
+    claim_record: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    _replay: Callable[[int], Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """"violation" or "no violation found by this attack"; an audit never shows that something is private."""
+        return VIOLATION if self.violated else NONE_FOUND
+
+    @property
+    def ratio(self) -> float:
+        """epsilon_lower over the claimed epsilon."""
+        return self.epsilon_lower / self.epsilon_claimed if self.epsilon_claimed > 0 else math.inf
+
+    @property
+    def efficiency(self) -> str:
+        """"tight", "loose", "over-noised", or "not known": over-noised only where the pair is known to be tight."""
+        if self.ratio >= _KNOWN_TIGHT:
+            return "tight"
+        if self.reach is None or self.reach < _KNOWN_TIGHT:
+            return "not known"
+        expected = self.reach * self.epsilon_claimed
+        return "over-noised" if self.epsilon_upper_of_attack < _SLACK * expected else "loose"
+
+    @property
+    def trainings_per_second(self) -> float:
+        """Trials over seconds."""
+        return self.trials / self.seconds if self.seconds > 0 else math.inf
+
+    def replay(self, trial: int) -> Any:
+        """The output of trial number ``trial``, bit for bit; only in the process that made the report."""
+        if self._replay is None:
+            raise invalid("report", "loaded from JSON or merged", "the one that audit() returned", "Audit again.")
+        return self._replay(trial)
+
+    def merge(self, other: AuditReport) -> AuditReport:
+        """Both audits together: e-values multiply, guesses add. They must ask the same with different seeds."""
+        from dptoolkit.audit.run import merged
+
+        return merged(self, other)
+
+    def summary(self) -> str:
+        """One line."""
+        at = "" if self.delta == 0 else f" at delta {self.delta:g}"
+        return (
+            f"{self.verdict}: epsilon >= {number(self.epsilon_lower)}{at} ({self.confidence:.6g} confidence), "
+            f"claimed {number(self.epsilon_claimed)}, {self.trials:,} trials"
+        )
+
+    def __str__(self) -> str:
+        rows = [
+            ["claim", self.claim],
+            ["epsilon claimed", number(self.epsilon_claimed) + f" at delta {self.delta:g}"],
+            ["epsilon at least", f"{number(self.epsilon_lower)} with confidence {self.confidence:.6g} ({self.mode})"],
+            ["noise at most", f"{number(1 / self.noise_factor)} times what the claim needs"
+             if self.noise_factor > 0 else "anything"],
+            ["evidence", f"e-value {number(self.e_value)}, p-value {number(self.p_value)}, alpha {self.alpha:g}"],
+            ["guesses", f"{self.guesses.correct:,} right of {self.guesses.made:,} ({self.statistic})"],
+            ["attack", f"{self.attack}, adversary sees {self.adversary}"],
+            ["pair", self.pair],
+            ["efficiency", self.efficiency],
+            ["trials", f"{self.trials:,}, of them {self.pilot:,} to learn from, {self.failures:,} failed"],
+            ["seconds", f"{self.seconds:.2f} ({self.trainings_per_second:,.0f} trials a second), seed {self.seed}"],
+        ]  # fmt: skip
+        lines = [f"Audit: {self.verdict}", "", table(["", ""], rows).split("\n", 2)[2]]
+        return "\n".join([*lines, *(f"  - {note}" for note in self.notes)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        record = asdict(replace(self, _replay=None, trade_off=None))
+        for hidden in ("_replay", "trade_off"):
+            record.pop(hidden)
+        if self.trade_off is not None:
+            record["trade_off"] = {
+                "false_positive": self.trade_off.false_positive.tolist(),
+                "false_negative": self.trade_off.false_negative.tolist(),
+                "width": list(self.trade_off.width),
+            }
+        record |= {"verdict": self.verdict, "ratio": self.ratio, "efficiency": self.efficiency}
+        return {key: _json(value) for key, value in record.items()}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The report as JSON text, also written to ``path`` if given."""
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text)
+        return text
+
+    @classmethod
+    def from_json(cls, text: str | Path) -> AuditReport:
+        """A report from JSON text or a file."""
+        source = Path(text).read_text() if isinstance(text, Path) or not text.lstrip().startswith("{") else text
+        record = json.loads(source)
+        for derived in ("verdict", "ratio", "efficiency"):
+            record.pop(derived, None)
+        curve = record.pop("trade_off", None)
+        if curve is not None:
+            arrays = np.array(curve["false_positive"]), np.array(curve["false_negative"])
+            record["trade_off"] = TradeOff(*arrays, (curve["width"][0], curve["width"][1]))
+        record["guesses"] = Guesses(**record["guesses"])
+        record["notes"] = tuple(record["notes"])
+        record["claimed_profile"] = tuple((float(a), float(b)) for a, b in record["claimed_profile"])
+        return cls(**{key: _number(key, value) for key, value in record.items()})
+
+    def plot(self, path: str | Path) -> None:
+        """The measured trade-off with its band, and the claimed one, to a file."""
+        from dptoolkit.plots import trade_off_plot
+
+        trade_off_plot(self, path)
+
+
+_NUMBERS = ("epsilon_claimed", "epsilon_lower", "epsilon_upper_of_attack", "noise_factor", "e_value", "reach")
+
+
+def _json(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(key: str, value: Any) -> Any:
+    return float(value) if key in _NUMBERS and isinstance(value, str) else value

@@ -1,0 +1,447 @@
+"""The audit itself: play, learn, guess, bet, report."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import numbers
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid, one_of, positive, real, whole
+from dptoolkit.audit.attacks import Attack, Rule, confident, given, learn, threshold
+from dptoolkit.audit.betting import Wealth
+from dptoolkit.audit.claims import ApproxDP, Claim, PureDP, as_claim, from_dict, to_dict
+from dptoolkit.audit.engine import CallableTarget, Checkpoint, Game, Target
+from dptoolkit.audit.pairs.pair import Pair, check_neighbours
+from dptoolkit.audit.report import AuditReport
+from dptoolkit.audit.statistics import Guesses, anytime_lower, excess, p_value, trade_off
+from dptoolkit.audit.statistics import lower_bound as binomial_lower
+from dptoolkit.audit.streams import Streams
+from dptoolkit.solvers.base import Plan
+
+Array = NDArray[np.float64]
+Bits = NDArray[np.int8]
+
+FIXED, SEQUENTIAL = "fixed", "sequential"
+ADVANTAGE, ODDS = "all guesses", "confident guesses"
+# The first trials teach the first rule; then rules are learned again whenever the trials have doubled.
+_FIRST = 100
+# Learned attacks and rules look at no more than this many past trials.
+_MEMORY = 20_000
+_PROFILE_POINTS = 41
+ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
+
+
+def audit(
+    mechanism: Any, pair: Any, claim: Any = None, *, trials: int | None = None, seconds: float | None = None,
+    confidence: float = 0.95, alpha: float | None = None, mode: str = FIXED, adversary: str = "final",
+    attack: Callable[[Array], Array] | None = None, delta: float | None = None,
+    encode: Callable[[Any], Any] | None = None, rng: int = 0, n_jobs: int | None = None,
+    progress: Callable[[int, float], None] | bool | None = None, resume: str | Path | None = None,
+) -> AuditReport:
+    """Attack a mechanism on a pair of neighbours, and bound its privacy loss from below.
+
+    Parameters
+    ----------
+    mechanism : a Plan, or any callable (dataset, rng) -> output. It must draw all its randomness from the Generator.
+    pair : a Pair, or a tuple of two neighbouring datasets; for a Plan, see ``audit.pairs``.
+    claim : a typed claim, a Guarantee, an event, or (epsilon, delta); the plan's own guarantee if left out.
+    trials, seconds : how long; one of them.
+    confidence : of ``epsilon_lower``.  alpha : false-alarm probability of the verdict; 1 - confidence if left out.
+    mode : "fixed", exact bounds for a number of trials that does not depend on the outcomes; "sequential", bounds that
+        hold at all times, and stops as soon as the claim is refuted at alpha.
+    adversary : what a Plan's adversary sees: "final", "support", "iterates", "gradients" or "releases", "step".
+    attack : scores of outputs, (trials, features) -> (trials,), larger for the first dataset; learned if left out and
+        the pair knows none.
+    delta : where epsilons are reported; the claim's own, or 1e-5.
+    encode : output -> numbers, for outputs that are not numbers.
+    rng : the seed; a trial's stream depends on it and on the trial's number alone.
+    n_jobs : workers; None chooses. progress : True for a line on standard error, or called with (trials, seconds).
+    resume : a file that keeps the scores after every block; an audit that was killed goes on from there.
+
+    Privacy
+    -------
+    For test data: outputs are looked at without a budget. Do not point it at data that need protection.
+    """
+    settings = _settings(trials, seconds, confidence, alpha, mode, rng, n_jobs)
+    made = as_pair(pair)
+    goal = claim_of(mechanism, claim)
+    target = _target(mechanism, made, adversary, encode)
+    _check_claim(goal)
+    at = goal.reference_delta if delta is None else real("delta", delta, low=0.0, high=1.0, open_high=True)
+    statistic = attack or made.scores.get(adversary)
+    name = "given" if attack is not None else f"known for this pair ({adversary})"
+    session = _Session(target, goal, at, statistic, name, settings, resume)
+    _probe(target, settings.seed)
+    session.run(progress)
+    seen = adversary if isinstance(mechanism, Plan) else "the output"
+    return session.report(made, seen, made.reach.get(adversary))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    trials: int | None
+    seconds: float | None
+    confidence: float
+    alpha: float
+    mode: str
+    seed: int
+    n_jobs: int | None
+
+
+def _settings(
+    trials: Any, seconds: Any, confidence: Any, alpha: Any, mode: Any, rng: Any, n_jobs: Any
+) -> _Settings:
+    if (trials is None) == (seconds is None):
+        raise invalid("trials, seconds", (trials, seconds), "exactly one of them", "For example trials=10_000.")
+    if trials is not None:
+        trials = whole("trials", trials, low=2 * _FIRST, repair="Fewer show nothing.")
+    if seconds is not None:
+        seconds = positive("seconds", seconds)
+    if isinstance(rng, bool) or not isinstance(rng, numbers.Integral) or rng < 0:
+        raise invalid("rng", rng, "an integer >= 0", "The audit makes a stream of its own for every trial.")
+    if n_jobs is not None:
+        n_jobs = whole("n_jobs", n_jobs, low=1)
+    confidence = real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
+    alpha = 1 - confidence if alpha is None else real("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
+    return _Settings(trials, seconds, confidence, alpha, one_of("mode", mode, (FIXED, SEQUENTIAL)), int(rng), n_jobs)
+
+
+def as_pair(pair: Any) -> Pair:
+    """A Pair from a Pair or two datasets; what can be checked of neighbours is."""
+    if not isinstance(pair, Pair):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise invalid("pair", pair, "a Pair or a tuple of two datasets")
+        pair = Pair(*pair)
+    check_neighbours(pair)
+    return pair
+
+
+def claim_of(mechanism: Any, claim: Any) -> Claim:
+    """The claim, or that of a plan about itself."""
+    if claim is None and isinstance(mechanism, Plan):
+        return as_claim(mechanism.guarantee)
+    return as_claim(claim)
+
+
+def _check_claim(claim: Claim) -> None:
+    variation = claim.delta(0.0)
+    if not variation < 1:
+        raise invalid("claim", str(claim), "one that promises something", "This one allows everything: delta(0) = 1.")
+    if not variation > 0:
+        raise invalid("claim", str(claim), "one that allows something", "This one forbids everything: delta(0) = 0.")
+
+
+def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
+    one_of("adversary", adversary, ADVERSARIES)
+    if isinstance(mechanism, Plan):
+        from dptoolkit.audit.targets import PlanTarget
+
+        return PlanTarget(mechanism, pair, adversary)
+    if not callable(mechanism):
+        raise invalid("mechanism", mechanism, "a Plan or a callable (dataset, rng) -> output")
+    return CallableTarget(mechanism, pair, encode)
+
+
+def _probe(target: Target, seed: int) -> None:
+    """A few runs in each world: refuse a mechanism that always fails or that ignores its Generator."""
+    worlds = []
+    for bit in (0, 1):
+        outputs = target.run(np.full(16, bit, dtype=np.int8), 0, Streams(seed, "probe"))
+        if np.isnan(outputs).any(axis=1).all():
+            reason = getattr(target, "last_error", "") or "every output is NaN"
+            raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair")
+        worlds.append(outputs[~np.isnan(outputs).any(axis=1)])
+    if all((w == w[0]).all() for w in worlds) and all(len(w) > 8 for w in worlds):
+        raise invalid(
+            "mechanism", "16 runs on one dataset gave the same output", "random",
+            "It must draw from the Generator it is given: a fixed seed inside makes every output a fingerprint.",
+        )
+
+
+class _Session:
+    """One audit under way."""
+
+    def __init__(
+        self, target: Target, claim: Claim, delta: float, statistic: Any, name: str, settings: _Settings, resume: Any
+    ) -> None:
+        self.target, self.claim, self.delta, self.settings = target, claim, delta, settings
+        self._statistic, self._name = statistic, name
+        self.game = Game(target, settings.seed, "trials", settings.n_jobs)
+        self.wealth = Wealth(claim, settings.alpha)
+        self._began = time.perf_counter()
+        self._bits = np.zeros(0, np.int8)
+        self._correct = np.zeros(0, bool)
+        self._failures = self._start_of_scores = 0
+        self._memory = np.zeros((0, 0))
+        self._recent: list[Array] = []
+        self.attack: Attack | None = None
+        self.rule: Rule | None = None
+        self._confident: Rule | None = None
+        self._odds = Guesses(0, 0, 0)
+        self._learned_at, self._frozen, self._decided = 0, False, False
+        self._checkpoint = None if resume is None else Checkpoint(Path(resume), self._fingerprint())
+
+    def _fingerprint(self) -> str:
+        known = (str(self.claim), self.settings.seed, self._name, type(self.target).__name__)
+        return hashlib.sha256(repr(known).encode()).hexdigest()
+
+    # --- playing -----------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> int:
+        return len(self._bits)
+
+    def run(self, progress: Any) -> None:
+        """Blocks of trials, each as long as all before it, in slices short enough to keep to the time."""
+        tell = _teller(progress)
+        while not self._finished():
+            if self.done >= max(_FIRST, 2 * self._learned_at):
+                self._learn()
+            self._play(self._slice())
+            tell(self.done, self._elapsed())
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _finished(self) -> bool:
+        if self.settings.mode == SEQUENTIAL and self.wealth.crossed_at is not None:
+            return True
+        if self.settings.trials is not None:
+            return self.done >= self.settings.trials
+        return self.done >= 2 * _FIRST and self._elapsed() >= (self.settings.seconds or 0.0)
+
+    def _slice(self) -> int:
+        if self.done < _FIRST:
+            return _FIRST - self.done
+        left = 2 * self._learned_at - self.done
+        if self.settings.trials is not None:
+            return min(left, self.settings.trials - self.done)
+        # About a fifth of a second, and never past the end.
+        rate = self.done / max(self._elapsed(), 1e-3)
+        room = max((self.settings.seconds or 0.0) - self._elapsed(), 0.0)
+        return max(1, min(left, int(rate * min(max(0.2, 0.1 * room), room)) + 1))
+
+    def _play(self, count: int) -> None:
+        bits, outputs = self._outputs(self.done, count)
+        self._failures += int(np.isnan(outputs).any(axis=1).sum())
+        if self.attack is not None and self.rule is not None:
+            scores = self.attack.scores(outputs)
+            correct = self.rule.guess(scores) == bits
+            self.wealth.bet(scores, bits, correct)
+            self._correct = np.concatenate([self._correct, correct])
+            self._recent.append(scores)
+            if self._confident is not None:
+                self._odds = self._odds + self._confident.play(scores, bits)
+        if len(self._memory) < _MEMORY:
+            room = _MEMORY - len(self._memory)
+            kept = outputs[:room]
+            self._memory = kept if len(self._memory) == 0 else np.concatenate([self._memory, kept])
+        self._bits = np.concatenate([self._bits, bits])
+
+    def _outputs(self, first: int, count: int) -> tuple[Bits, Array]:
+        kept = self._checkpoint.available(first) if self._checkpoint is not None else 0
+        if self._checkpoint is not None and kept:
+            count = min(count, kept)
+            return self.game.streams.bits(first, count), self._checkpoint.outputs(first, count)
+        bits, outputs = self.game.play(first, count)
+        if self._checkpoint is not None:
+            self._checkpoint.append(outputs)
+        return bits, outputs
+
+    # --- learning ----------------------------------------------------------------------------------------
+
+    def _learn(self) -> None:
+        """New attack and rules from past trials only; frozen once the memory is full."""
+        self._learned_at = self.done
+        if self._frozen:
+            return
+        past, bits = self._memory, self._bits[: len(self._memory)]
+        old = self.attack
+        if self._statistic is not None:
+            self.attack = given(self._statistic, self._name, past, bits)
+        else:
+            self.attack = learn(past, bits)
+        if old is None or self._statistic is None:
+            self._recent, self._start_of_scores = [], self.done
+        scores = self.attack.scores(past)
+        self.rule = threshold(scores, bits)
+        self.wealth.learn(scores, bits)
+        self._choose_confident(scores, bits)
+        self._frozen = len(self._memory) == _MEMORY
+
+    def _choose_confident(self, scores: Array, bits: Bits) -> None:
+        """For claims at one point: once, after a tenth of the trials, a rule that guesses where the odds are best.
+
+        A rule that abstains must not be changed on the way: the number of guesses would then depend on past luck.
+        """
+        if not isinstance(self.claim, (PureDP, ApproxDP)) or self._decided:
+            return
+        total = self.settings.trials or int(self.done * (self.settings.seconds or 0.0) / max(self._elapsed(), 1e-3))
+        if self.done < min(max(total // 10, 500), _MEMORY):
+            return
+        self._decided = True
+        expected, rule = confident(scores, bits, total - self.done, self.delta, self.settings.confidence)
+        if expected > self._expected_advantage(total):
+            self._confident = rule
+
+    def _expected_advantage(self, trials: int) -> float:
+        """About what the statistic of all guesses will say, from the guesses so far."""
+        if len(self._correct) == 0:
+            return 0.0
+        p = float(self._correct.mean())
+        low = binomial_lower(int(p * trials), trials, self.settings.confidence)
+        return _epsilon_at(self.claim, self.claim.factor_at(max(0.0, 2 * low - 1)), self.delta)
+
+    # --- reporting ---------------------------------------------------------------------------------------
+
+    def report(self, pair: Pair, adversary: str, reach: float | None) -> AuditReport:
+        """Everything the trials show."""
+        s, claim = self.settings, self.claim
+        assert self.attack is not None
+        found = _bound(claim, self.delta, self._counts(), self._odds, self._correct, s)
+        scores = np.concatenate(self._recent) if self._recent else np.zeros(0)
+        bits = self._bits[len(self._bits) - len(scores) :]
+        stopped = s.mode == SEQUENTIAL and self.wealth.crossed_at is not None
+        log_e = self.wealth.log_crossing if stopped else self.wealth.log_now
+        violated = stopped if s.mode == SEQUENTIAL else found.p_value <= s.alpha
+        return AuditReport(
+            claim=str(claim), epsilon_claimed=claim.epsilon(self.delta), delta=self.delta,
+            epsilon_lower=found.epsilon, epsilon_upper_of_attack=found.upper, noise_factor=found.factor,
+            confidence=s.confidence, mode=s.mode, alpha=s.alpha, violated=violated,
+            e_value=math.exp(min(log_e, 700.0)), log_e_value=log_e, p_value=found.p_value,
+            stopped_at=None if self.wealth.crossed_at is None else self.wealth.crossed_at + _FIRST,
+            trials=self.done, pilot=self.done - found.guesses.trials, failures=self._failures, guesses=found.guesses,
+            statistic=found.statistic, attack=self.attack.name, adversary=adversary, pair=pair.description,
+            reach=reach, seed=s.seed, seconds=self._elapsed(), notes=self._notes(),
+            trade_off=trade_off(scores, bits, s.confidence), claimed_profile=_profile(claim),
+            claim_record=to_dict(claim), _replay=self._replay,
+        )  # fmt: skip
+
+    def _counts(self) -> Guesses:
+        return Guesses(len(self._correct), len(self._correct), int(self._correct.sum()))
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = ["A bound for this attack on this pair: another may find more. Events of probability below about "
+                 "1/trials, timing and floating-point fingerprints are not seen."]  # fmt: skip
+        if self.claim.at_one_point:
+            notes.append(
+                "The claim fixes one point of the privacy profile; a whole profile (GDP, a Guarantee) needs far fewer "
+                "trials to be refuted."
+            )
+        return tuple(notes)
+
+    def _replay(self, trial: int) -> Array:
+        trial = whole("trial", trial)
+        if trial >= self.done:
+            raise invalid("trial", trial, f"< {self.done}, the number of trials")
+        return np.asarray(self.target.run(self.game.streams.bits(trial, 1), trial, self.game.streams)[0])
+
+
+def _profile(claim: Claim) -> tuple[tuple[float, float], ...]:
+    """Some points (epsilon, delta) of the claim, for the plot."""
+    top = claim.epsilon(claim.reference_delta or 1e-5)
+    top = top if 0 < top < math.inf else 1.0
+    return tuple((float(e), claim.delta(float(e))) for e in np.linspace(0, top, _PROFILE_POINTS))
+
+
+@dataclass(frozen=True)
+class _Bound:
+    epsilon: float
+    upper: float
+    factor: float
+    p_value: float
+    guesses: Guesses
+    statistic: str
+
+
+def _bound(
+    claim: Claim, delta: float, counts: Guesses, odds: Guesses, correct: NDArray[np.bool_], s: _Settings
+) -> _Bound:
+    """The better of the two statistics, or for a sequential audit the one that holds at all times.
+
+    The statistic of confident guesses is used if it was set up, which was decided before the trials that it counts.
+    """
+    if s.mode == SEQUENTIAL:
+        p_low = anytime_lower(correct, s.confidence)
+    else:
+        p_low = binomial_lower(counts.correct, counts.made, s.confidence)
+    factor = claim.factor_at(max(0.0, 2 * p_low - 1))
+    epsilon = _epsilon_at(claim, factor, delta)
+    p_high = 1 - binomial_lower(counts.made - counts.correct, counts.made, s.confidence)
+    upper = _epsilon_at(claim, claim.factor_at(max(0.0, 2 * p_high - 1)), delta)
+    value = p_value(counts.correct, counts.made, (1 + claim.delta(0.0)) / 2)
+    best = _Bound(epsilon, upper, factor, value, counts, ADVANTAGE)
+    if s.mode == SEQUENTIAL or odds.made == 0:
+        return best
+    assert isinstance(claim, (PureDP, ApproxDP))
+    return _from_odds(claim, delta, odds, s.confidence)
+
+
+def _from_odds(claim: PureDP | ApproxDP, delta: float, odds: Guesses, confidence: float) -> _Bound:
+    epsilon = odds.odds_lower(delta, confidence)
+    wrong = Guesses(odds.trials, odds.made, odds.made - odds.correct)
+    p_high = 1 - binomial_lower(wrong.correct, odds.made, confidence)
+    upper = math.log(p_high / (1 - p_high)) if p_high < 1 else math.inf
+    e = claim.epsilon(delta)
+    value = _odds_p_value(odds, e, claim.delta(e))
+    return _Bound(epsilon, max(upper, epsilon), epsilon / e if e > 0 else math.inf, value, odds, ODDS)
+
+
+def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
+    """The smallest error at which the claim is refuted; Bin(trials, delta) of the correct guesses are given away."""
+    p = 1 / (1 + math.exp(-epsilon))
+    values = []
+    for error in 10.0 ** np.arange(-12, 0):
+        spare = min(excess(odds.trials, delta, error), odds.correct)
+        values.append((error if delta > 0 else 0.0) + p_value(odds.correct - spare, odds.made - spare, p))
+    return min(1.0, min(values))
+
+
+def _epsilon_at(claim: Claim, factor: float, delta: float) -> float:
+    return claim.weakened(factor).epsilon(delta) if factor > 0 else 0.0
+
+
+def merged(a: AuditReport, b: AuditReport) -> AuditReport:
+    """See ``AuditReport.merge``: guesses are pooled, so the bound is that of one audit with all the trials."""
+    for name in ("claim", "delta", "pair", "adversary", "mode", "statistic", "confidence", "alpha"):
+        if getattr(a, name) != getattr(b, name):
+            raise invalid(name, getattr(b, name), f"equal to {getattr(a, name)!r}, as in the other report")
+    if a.seed == b.seed:
+        raise invalid("seed", b.seed, "different in the two reports", "The same seed gives the same trials again.")
+    if a.mode == SEQUENTIAL or a.claim_record is None:
+        raise invalid("mode", a.mode, "'fixed', with a typed claim", "Multiply the e-values of sequential audits.")
+    claim = from_dict(a.claim_record)
+    settings = _Settings(None, None, a.confidence, a.alpha, a.mode, a.seed, None)
+    both = a.guesses + b.guesses
+    odds = both if a.statistic == ODDS else Guesses(0, 0, 0)
+    found = _bound(claim, a.delta, both, odds, np.zeros(0, bool), settings)
+    log_e = a.log_e_value + b.log_e_value
+    return replace(
+        a, trials=a.trials + b.trials, pilot=a.pilot + b.pilot, failures=a.failures + b.failures, guesses=both,
+        seconds=a.seconds + b.seconds, log_e_value=log_e, e_value=math.exp(min(log_e, 700.0)), p_value=found.p_value,
+        epsilon_lower=found.epsilon, epsilon_upper_of_attack=found.upper, noise_factor=found.factor,
+        violated=found.p_value <= a.alpha, notes=(*a.notes, f"merged with the audit of seed {b.seed}"),
+        trade_off=a.trade_off if a.trials >= b.trials else b.trade_off, _replay=None,
+    )  # fmt: skip
+
+
+def _teller(progress: Any) -> Callable[[int, float], None]:
+    """What is called after every slice of trials."""
+    if callable(progress):
+        return progress
+    if not progress:
+        return lambda done, seconds: None
+
+    def line(done: int, seconds: float) -> None:
+        print(f"\r{done:,} trials, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
+
+    return line

@@ -7,19 +7,21 @@ so shrinking costs nothing. The vertex is drawn from the exponential mechanism e
 Bounded-residual losses keep the residuals of untouched rows ("lazy rows") until the caller refreshes them. For the
 squared loss the gradient is scale * q - p with q = X^T X v kept up to date, so nothing is stale; weights are kept for
 an older scale, and a draw from them is corrected by rejection, which is exact.
+
+What compiles slowly is left out: arrays are allocated by the caller (``Sampler``), copied in loops (a slice assignment
+compiles the text of its error message, 3 s), and Laplace noise has blocks of its own.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 SQUARED, LOGISTIC, HUBER = 0, 1, 2
-GUMBEL, LAPLACE = 0, 1
 # Weights are kept relative to exp(offset); beyond this they are rebuilt with a new offset.
 _LARGEST_EXPONENT = 500.0
 # Likewise when all weights together have become this small: the offset is then far too high.
@@ -29,6 +31,30 @@ _SMALLEST_TOTAL = 1e-200
 _LOST = 1e-3
 # Rejection: the largest exponent by which a stale weight may be off before all are rebuilt.
 _LARGEST_DRIFT = 1.0
+
+
+class Sampler(NamedTuple):
+    """Room for the weights of all features and for the list of those that a step has changed.
+
+    Group g holds the features j with j >> shift == g. ``peaks`` has the largest value of each group's sum since it was
+    last summed, ``stamp`` the last step that changed a feature.
+    """
+
+    shift: int
+    weights: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    peaks: NDArray[np.float64]
+    changed: NDArray[np.int64]
+    stamp: NDArray[np.int64]
+
+
+def sampler(d: int, shift: int | None = None) -> Sampler:
+    """Room for d features, by default in groups of about sqrt(d): a power of 2, which spares a division a weight."""
+    shift = round(math.log2(d) / 2) if shift is None else shift
+    groups = ((d - 1) >> shift) + 1
+    return Sampler(
+        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d, np.int64), np.zeros(d, np.int64)
+    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -46,58 +72,83 @@ def residual(loss: int, margin: float, y: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def weight(exponent: float, offset: float) -> float:
-    """exp(|exponent| - offset) + exp(-|exponent| - offset)."""
+def weight(exponent: float, offset: float, echo: float) -> float:
+    """exp(|exponent| - offset) + exp(-|exponent| - offset); ``echo`` is exp(-2 offset)."""
     size = abs(exponent)
-    return math.exp(size - offset) * (1.0 + math.exp(-2.0 * size))
+    e = math.exp(size - offset)
+    # A division is cheaper than a second exponential, while echo is far from underflow.
+    return e + echo / e if echo > 1e-260 else e * (1.0 + math.exp(-2.0 * size))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rebuild(gradient: NDArray[Any], sharpness: float, group: int, weights: NDArray[Any], sums: NDArray[Any]) -> float:
+def rebuild(gradient: NDArray[Any], sharpness: float, room: Sampler) -> float:
     """All weights and group sums for ``gradient``; returns the offset."""
     offset = 0.0
     for j in range(gradient.shape[0]):
-        offset = max(offset, sharpness * abs(gradient[j]))
-    sums[:] = 0.0
+        size = sharpness * abs(gradient[j])
+        if size > offset:
+            offset = size
+    for g in range(room.sums.shape[0]):
+        room.sums[g] = 0.0
+    echo = math.exp(-2.0 * offset)
     for j in range(gradient.shape[0]):
-        weights[j] = weight(sharpness * gradient[j], offset)
-        sums[j // group] += weights[j]
+        room.weights[j] = weight(sharpness * gradient[j], offset, echo)
+        room.sums[j >> room.shift] += room.weights[j]
+    for g in range(room.sums.shape[0]):
+        room.peaks[g] = room.sums[g]
     return offset
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def replace_weight(
-    k: int, new: float, group: int, weights: NDArray[Any], sums: NDArray[Any], peaks: NDArray[Any]
-) -> None:
-    """Put a new weight in place; ``peaks`` holds the largest value of each group's sum since it was last summed."""
-    g = k // group
-    sums[g] += new - weights[k]
-    weights[k] = new
-    if sums[g] > peaks[g]:
-        peaks[g] = sums[g]
-    elif sums[g] < _LOST * peaks[g]:
-        total = 0.0
-        for j in range(g * group, min((g + 1) * group, weights.shape[0])):
-            total += weights[j]
-        sums[g] = peaks[g] = total
+def reweight(gradient: NDArray[Any], sharpness: float, offset: float, touched: int, room: Sampler) -> bool:
+    """New weights for the first ``touched`` changed features; False if one is too large and all must be rebuilt."""
+    echo = math.exp(-2.0 * offset)
+    for a in range(touched):
+        k = room.changed[a]
+        exponent = sharpness * gradient[k]
+        if abs(exponent) - offset > _LARGEST_EXPONENT:
+            return False
+        new = weight(exponent, offset, echo)
+        room.sums[k >> room.shift] += new - room.weights[k]
+        room.weights[k] = new
+    return True
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def draw_feature(u: float, group: int, weights: NDArray[Any], sums: NDArray[Any]) -> int:
-    """The feature at quantile u of the weights; -1 if they must be rebuilt first."""
+def settle(room: Sampler) -> float:
+    """The sum of all weights, once a step, after groups that have lost nearly all of themselves are summed anew.
+
+    Within one step a sum passes through no more than its value before plus its value after, so what rounding leaves in
+    it is at most about 1 / _LOST roundings of its value.
+    """
+    sums, peaks, weights = room.sums, room.peaks, room.weights
     total = 0.0
     for g in range(sums.shape[0]):
+        if sums[g] > peaks[g]:
+            peaks[g] = sums[g]
+        elif sums[g] < _LOST * peaks[g]:
+            fresh, last = 0.0, (g + 1) << room.shift
+            if last > weights.shape[0]:
+                last = weights.shape[0]
+            for j in range(g << room.shift, last):
+                fresh += weights[j]
+            sums[g] = peaks[g] = fresh
         total += sums[g]
-    if total < _SMALLEST_TOTAL:
-        return -1
-    target = u * total
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def draw_feature(target: float, room: Sampler) -> int:
+    """The feature at which the weights, added up in order, pass ``target``."""
+    sums, weights = room.sums, room.weights
     g = 0
     while g < sums.shape[0] - 1 and target >= sums[g]:
         target -= sums[g]
         g += 1
-    j = g * group
-    last = min(j + group, weights.shape[0]) - 1
-    while j < last and target >= weights[j]:
+    j, last = g << room.shift, (g + 1) << room.shift
+    if last > weights.shape[0]:
+        last = weights.shape[0]
+    while j < last - 1 and target >= weights[j]:
         target -= weights[j]
         j += 1
     return j
@@ -112,13 +163,11 @@ def draw_sign(u: float, exponent: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def laplace_vertex(
-    rng: Any, gradient: NDArray[Any], factor: float, shift: NDArray[Any], sharpness: float
-) -> tuple[int, float]:
-    """The vertex with the smallest <s, factor * gradient - shift> after Laplace noise, 2d draws."""
+def laplace_vertex(rng: Any, gradient: NDArray[Any], sharpness: float) -> tuple[int, float]:
+    """The vertex with the smallest <s, sharpness gradient> after Laplace noise, 2d draws."""
     best, chosen, sign = math.inf, 0, 1.0
     for j in range(gradient.shape[0]):
-        score = sharpness * (factor * gradient[j] - shift[j])
+        score = sharpness * gradient[j]
         plus = score + rng.standard_exponential() - rng.standard_exponential()
         minus = -score + rng.standard_exponential() - rng.standard_exponential()
         if plus < best:
@@ -129,74 +178,110 @@ def laplace_vertex(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def lazy_move(
+    loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], t_data: NDArray[Any],
+    t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any], j: int, growth: float, scale: float, step: int,
+    u: NDArray[Any], r: NDArray[Any], gradient: NDArray[Any], room: Sampler,
+) -> int:
+    """v_j has grown: new residuals for the rows that contain feature j. Returns how many features have changed."""
+    changed, stamp, touched = room.changed, room.stamp, 0
+    for a in range(t_indptr[j], t_indptr[j + 1]):
+        i = t_indices[a]
+        u[i] += growth * t_data[a]
+        new = residual(loss, scale * u[i], y[i])
+        change = new - r[i]
+        r[i] = new
+        for b in range(indptr[i], indptr[i + 1]):
+            k = indices[b]
+            gradient[k] += change * data[b]
+            if stamp[k] != step:
+                stamp[k] = step
+                changed[touched] = k
+                touched += 1
+    return touched
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def lazy_block(
-    rng: Any, noise: int, loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
+    rng: Any, loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
     t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any],
     first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any], u: NDArray[Any],
-    r: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any],
+    r: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
 ) -> float:
     """``count`` steps from step number ``first`` with lazy rows; updates v, u = X v, r, gradient = X^T r in place.
 
     ``sharpness`` is radius / (n * noise scale). Returns the new scale of v.
     """
     d = v.shape[0]
-    group = max(1, int(math.sqrt(d)))
-    weights, sums = np.empty(d), np.empty((d + group - 1) // group)
-    zero = np.zeros(d if noise == LAPLACE else 0)
-    offset = rebuild(gradient, sharpness, group, weights, sums)
-    peaks = sums.copy()
-    changed, stamp = np.empty(d, np.int64), np.zeros(d, np.int64)
-    for step in range(count):
-        if noise == LAPLACE:
-            j, sign = laplace_vertex(rng, gradient, 1.0, zero, sharpness)
-        else:
-            quantile = rng.random()
-            j = draw_feature(quantile, group, weights, sums)
-            if j < 0:
-                offset = rebuild(gradient, sharpness, group, weights, sums)
-                peaks[:] = sums
-                j = draw_feature(quantile, group, weights, sums)
-            sign = draw_sign(rng.random(), sharpness * gradient[j])
-        vertices[step] = j if sign > 0 else d + j
-        mu = 2.0 / (first + step + 2.0)
+    offset = rebuild(gradient, sharpness, room)
+    for step in range(first, first + count):
+        total = settle(room)
+        if total < _SMALLEST_TOTAL:
+            offset = rebuild(gradient, sharpness, room)
+            total = settle(room)
+        j = draw_feature(rng.random() * total, room)
+        sign = draw_sign(rng.random(), sharpness * gradient[j])
+        vertices[step - first] = j if sign > 0 else d + j
+        mu = 2.0 / (step + 2.0)
         scale *= 1.0 - mu
         growth = mu * sign * radius / scale
         v[j] += growth
-        touched = 0
-        for a in range(t_indptr[j], t_indptr[j + 1]):
-            i = t_indices[a]
-            u[i] += growth * t_data[a]
-            new = residual(loss, scale * u[i], y[i])
-            change = new - r[i]
-            r[i] = new
-            for b in range(indptr[i], indptr[i + 1]):
-                k = indices[b]
-                gradient[k] += change * data[b]
-                if stamp[k] != step + 1:
-                    stamp[k] = step + 1
-                    changed[touched] = k
-                    touched += 1
-        if noise == GUMBEL:
-            highest = 0.0
-            for a in range(touched):
-                k = changed[a]
-                exponent = sharpness * gradient[k]
-                highest = max(highest, abs(exponent) - offset)
-                if highest > _LARGEST_EXPONENT:
-                    break
-                replace_weight(k, weight(exponent, offset), group, weights, sums, peaks)
-            if highest > _LARGEST_EXPONENT:
-                offset = rebuild(gradient, sharpness, group, weights, sums)
-                peaks[:] = sums
+        touched = lazy_move(
+            loss, data, indices, indptr, t_data, t_indices, t_indptr, y, j, growth, scale, step, u, r, gradient, room
+        )
+        if not reweight(gradient, sharpness, offset, touched, room):
+            offset = rebuild(gradient, sharpness, room)
     return scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def lazy_laplace_block(
+    rng: Any, loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
+    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any],
+    first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any], u: NDArray[Any],
+    r: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
+) -> float:
+    """``lazy_block`` with Laplace noise on every vertex instead of the exponential mechanism."""
+    d = v.shape[0]
+    for step in range(first, first + count):
+        j, sign = laplace_vertex(rng, gradient, sharpness)
+        vertices[step - first] = j if sign > 0 else d + j
+        mu = 2.0 / (step + 2.0)
+        scale *= 1.0 - mu
+        growth = mu * sign * radius / scale
+        v[j] += growth
+        lazy_move(
+            loss, data, indices, indptr, t_data, t_indices, t_indptr, y, j, growth, scale, step, u, r, gradient, room
+        )
+    return scale
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def squared_move(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], t_data: NDArray[Any], t_indices: NDArray[Any],
+    t_indptr: NDArray[Any], j: int, growth: float, step: int, q: NDArray[Any], room: Sampler,
+) -> int:
+    """v_j has grown: q = X^T X v follows. Returns how many features have changed."""
+    changed, stamp, touched = room.changed, room.stamp, 0
+    for a in range(t_indptr[j], t_indptr[j + 1]):
+        i = t_indices[a]
+        change = growth * t_data[a]
+        for b in range(indptr[i], indptr[i + 1]):
+            k = indices[b]
+            q[k] += change * data[b]
+            if stamp[k] != step:
+                stamp[k] = step
+                changed[touched] = k
+                touched += 1
+    return touched
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def squared_block(
-    rng: Any, noise: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
+    rng: Any, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
     t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any],
     first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any],
-    q: NDArray[Any], p: NDArray[Any], vertices: NDArray[Any],
+    q: NDArray[Any], p: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
 ) -> float:
     """``count`` exact steps for the squared loss; updates v and q = X^T X v in place, p = X^T y is fixed.
 
@@ -205,55 +290,53 @@ def squared_block(
     scale q - p.
     """
     d = v.shape[0]
-    group = max(1, int(math.sqrt(d)))
-    weights, sums, gradient = np.empty(d), np.empty((d + group - 1) // group), np.empty(d)
-    peaks = np.empty_like(sums)
-    changed, stamp = np.empty(d, np.int64), np.zeros(d, np.int64)
     base, largest, offset, stale = scale, 0.0, 0.0, True
-    for step in range(count):
-        if noise == LAPLACE:
-            j, sign = laplace_vertex(rng, q, scale, p, sharpness)
-        else:
-            while True:
-                if stale or sharpness * abs(scale - base) * largest > _LARGEST_DRIFT:
-                    base, largest, stale = scale, 0.0, False
-                    for k in range(d):
-                        gradient[k] = base * q[k] - p[k]
-                        largest = max(largest, abs(q[k]))
-                    offset = rebuild(gradient, sharpness, group, weights, sums)
-                    peaks[:] = sums
-                drift = sharpness * (scale - base)
-                j = draw_feature(rng.random(), group, weights, sums)
-                if j < 0:
-                    stale = True
-                    continue
-                sign = draw_sign(rng.random(), sharpness * gradient[j])
-                if drift == 0.0 or math.log(1.0 - rng.random()) <= -sign * drift * q[j] - abs(drift) * largest:
-                    break
-        vertices[step] = j if sign > 0 else d + j
-        mu = 2.0 / (first + step + 2.0)
+    for step in range(first, first + count):
+        total = settle(room)
+        while True:
+            if stale or total < _SMALLEST_TOTAL or sharpness * abs(scale - base) * largest > _LARGEST_DRIFT:
+                base, largest, stale = scale, 0.0, False
+                for k in range(d):
+                    gradient[k] = base * q[k] - p[k]
+                    largest = max(largest, abs(q[k]))
+                offset = rebuild(gradient, sharpness, room)
+                total = settle(room)
+            drift = sharpness * (scale - base)
+            j = draw_feature(rng.random() * total, room)
+            sign = draw_sign(rng.random(), sharpness * gradient[j])
+            if drift == 0.0 or math.log(1.0 - rng.random()) <= -sign * drift * q[j] - abs(drift) * largest:
+                break
+        vertices[step - first] = j if sign > 0 else d + j
+        mu = 2.0 / (step + 2.0)
         scale *= 1.0 - mu
         growth = mu * sign * radius / scale
         v[j] += growth
-        touched = 0
-        for a in range(t_indptr[j], t_indptr[j + 1]):
-            i = t_indices[a]
-            change = growth * t_data[a]
-            for b in range(indptr[i], indptr[i + 1]):
-                k = indices[b]
-                q[k] += change * data[b]
-                if stamp[k] != step + 1:
-                    stamp[k] = step + 1
-                    changed[touched] = k
-                    touched += 1
-        if noise == GUMBEL:
-            for a in range(touched):
-                k = changed[a]
-                largest = max(largest, abs(q[k]))
-                gradient[k] = base * q[k] - p[k]
-                exponent = sharpness * gradient[k]
-                if abs(exponent) - offset > _LARGEST_EXPONENT:
-                    stale = True
-                    break
-                replace_weight(k, weight(exponent, offset), group, weights, sums, peaks)
+        touched = squared_move(data, indices, indptr, t_data, t_indices, t_indptr, j, growth, step, q, room)
+        for a in range(touched):
+            k = room.changed[a]
+            largest = max(largest, abs(q[k]))
+            gradient[k] = base * q[k] - p[k]
+        stale = not reweight(gradient, sharpness, offset, touched, room)
+    return scale
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def squared_laplace_block(
+    rng: Any, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
+    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any],
+    first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any],
+    q: NDArray[Any], p: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
+) -> float:
+    """``squared_block`` with Laplace noise on every vertex instead of the exponential mechanism."""
+    d = v.shape[0]
+    for step in range(first, first + count):
+        for k in range(d):
+            gradient[k] = scale * q[k] - p[k]
+        j, sign = laplace_vertex(rng, gradient, sharpness)
+        vertices[step - first] = j if sign > 0 else d + j
+        mu = 2.0 / (step + 2.0)
+        scale *= 1.0 - mu
+        growth = mu * sign * radius / scale
+        v[j] += growth
+        squared_move(data, indices, indptr, t_data, t_indices, t_indptr, j, growth, step, q, room)
     return scale

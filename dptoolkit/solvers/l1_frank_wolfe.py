@@ -271,27 +271,25 @@ def _sparse_path(
     n, d = rows.shape
     settings = plan.settings
     transposed = rows.transpose()
-    arrays = (*kernel_arrays(rows.matrix), *kernel_arrays(transposed))
-    noise = kernel.LAPLACE if settings["noise"] == "laplace" else kernel.GUMBEL
-    radius, exact = settings["l1_radius"], loss.name == "squared"
+    arrays, room = (*kernel_arrays(rows.matrix), *kernel_arrays(transposed)), kernel.sampler(d)
+    laplace, exact = settings["noise"] == "laplace", loss.name == "squared"
+    squared = kernel.squared_laplace_block if laplace else kernel.squared_block
+    lazy = kernel.lazy_laplace_block if laplace else kernel.lazy_block
+    radius = settings["l1_radius"]
     v, u, scale = np.zeros(d), np.zeros(n), 1.0
-    q, p = np.zeros(d), np.asarray(transposed @ y) if exact else np.zeros(0)
+    q, p, gradient = np.zeros(d), np.asarray(transposed @ y) if exact else np.zeros(0), np.zeros(d)
     scales, chosen = [], []
     for first, count in blocks(settings["steps"], settings["refresh"]):
         norm = scale * float(np.abs(v).sum())
         noise_scale = score_scale(plan, loss, _reachable(norm, radius, first, count))
-        sharpness = radius / (n * noise_scale)
         vertices = np.empty(count, dtype=np.int64)
+        public = first, count, radius, radius / (n * noise_scale), scale
         if exact:
-            scale = kernel.squared_block(
-                rng, noise, *arrays, first, count, radius, sharpness, scale, v, q, p, vertices
-            )
+            scale = squared(rng, *arrays, *public, v, q, p, gradient, vertices, room)
         else:
             r = losses.residual(loss, scale * u, y)
             gradient = np.asarray(transposed @ r)
-            scale = kernel.lazy_block(
-                rng, noise, loss.id, *arrays, y, first, count, radius, sharpness, scale, v, u, r, gradient, vertices
-            )
+            scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, vertices, room)
         scales += [noise_scale] * count
         chosen.append(vertices)
     return scale * v, {"noise_scale": scales, "vertices": np.concatenate(chosen)}

@@ -55,7 +55,7 @@ assert "numba" not in sys.modules
 """
 
 # What a fit calls from Python; the helpers are compiled into them.
-ENTRANCES = {"support_margins", "lazy_block", "squared_block"}
+ENTRANCES = {"support_margins", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block"}
 
 
 def run(root, program, **environment):

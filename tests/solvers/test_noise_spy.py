@@ -217,8 +217,9 @@ def test_kernel_gets_the_scale_of_the_plan(monkeypatch):
         monkeypatch.setattr(kernel, name, wrapped)
 
     # Places of ``sharpness``; ``count`` comes two before it.
-    watch("lazy_block", 13)
-    watch("squared_block", 11)
+    for noise in ("", "_laplace"):
+        watch(f"lazy{noise}_block", 12)
+        watch(f"squared{noise}_block", 10)
     X, y = small_problem(3)
     for mode in L1:
         seen.clear()

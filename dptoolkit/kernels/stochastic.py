@@ -295,6 +295,15 @@ def write_back(
     return size + protected
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: NDArray[Any]) -> None:
+    """The iterate as a vector."""
+    for j in range(out.shape[0]):
+        out[j] = 0.0
+    for a in range(filled):
+        out[support[a]] = weights[a]
+
+
 # --- plain steps ---------------------------------------------------------------------------------------
 
 
@@ -326,19 +335,21 @@ def offer_iid(
 def sgd_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
     shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, sparsity: int, support: NDArray[Any],
-    weights: NDArray[Any], filled: int,
+    weights: NDArray[Any], filled: int, iterates: Any = None,
 ) -> int:
     """One lazy step of DP-SGD-HT per batch size.
 
     ``support`` and ``weights`` hold the iterate in their first ``filled`` places; returns the new ``filled``.
     Coordinates 0..free-1 compete for ``sparsity`` places, ``protected`` more at the end are always kept. The batch sum
     is divided by ``batch``, the EXPECTED size, whatever the realised ``sizes``. At |w| the noise is ``scale`` times
-    shares[ceil(|w| shares_per_unit)], the last share beyond the end.
+    shares[ceil(|w| shares_per_unit)], the last share beyond the end. ``iterates``, if given, gets a row of weights a
+    step; without it nothing of the kind is compiled.
     """
     t, base = make_entries(np.int64(256)), np.int64(0)
     top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
     no_support, no_weights = np.empty(0, np.int64), np.empty(0)
-    for batch_size in sizes:
+    for step in range(sizes.shape[0]):
+        batch_size = sizes[step]
         t, base = next_batch(rng, rows, batch_size, filled + protected + sparsity, t, base)
         count, norm = touch_weights(
             t, base, support[:filled], weights[:filled], no_support, no_weights, free, protected, 1.0 - step_size * l2,
@@ -353,7 +364,45 @@ def sgd_steps(
         if spread > 0.0:
             size = offer_iid(rng, spread, free, inside, t, base, count, top, size)
         filled = write_back(t, base, top, size, free, protected, support, weights)
+        if iterates is not None:
+            write_dense(support, weights, filled, iterates[step])
     return filled
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sgd_trials(
+    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
+    rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
+    shares_per_unit: float, free: int, protected: int, sparsity: int, finals: NDArray[Any], iterates: Any = None,
+) -> None:
+    """Trials first, first + 1, ...: a fit on ``one`` where the bit is 1, on ``two`` where it is 0.
+
+    ``counter`` and ``flags`` are the memory of ``rng``, a Philox generator: each trial starts at its own place, exactly
+    as audit.streams.seek does it. Batch sizes are ``sizes``, or with a positive ``rate`` binomial, drawn first.
+    ``finals`` gets a row of weights a trial; ``iterates``, if given, those of every step.
+    """
+    support, weights = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
+    n = one.order.shape[0]
+    for i in range(bits.shape[0]):
+        counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
+        flags[0], flags[10] = 4, 0
+        rows = one if bits[i] == 1 else two
+        for a in range(n):
+            rows.order[a] = a
+        if rate > 0.0:
+            for t in range(sizes.shape[0]):
+                sizes[t] = rng.binomial(n, rate)
+        if iterates is not None:
+            filled = sgd_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, sparsity,
+                support, weights, 0, iterates[i],
+            )
+        else:
+            filled = sgd_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, sparsity,
+                support, weights, 0,
+            )
+        write_dense(support, weights, filled, finals[i])
 
 
 # --- variance-reduced steps ---------------------------------------------------------------------------
@@ -481,7 +530,7 @@ def offer_exact(
 def reduced_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
     free: int, protected: int, sparsity: int, offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
-    heights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int,
+    heights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int, iterates: Any = None,
 ) -> int:
     """One lazy variance-reduced step per batch size, from the snapshot, which is the iterate on entry.
 
@@ -493,7 +542,8 @@ def reduced_steps(
     top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
     wanted = 1.15 * sparsity + 4.0 * math.sqrt(sparsity) + 8.0
     level, level_spread = 0.0, 0.0
-    for batch_size in sizes:
+    for step in range(sizes.shape[0]):
+        batch_size = sizes[step]
         others = filled + snap_support.shape[0] + protected
         t, base = next_batch(rng, rows, batch_size, others, t, base)
         count, distance = touch_weights(
@@ -513,4 +563,6 @@ def reduced_steps(
         else:
             size = offer_exact(offsets, ranked, starts, heights, t, base, top, size)
         filled = write_back(t, base, top, size, free, protected, support, weights)
+        if iterates is not None:
+            write_dense(support, weights, filled, iterates[step])
     return filled

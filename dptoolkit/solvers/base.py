@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,8 +136,10 @@ class Trace(NamedTuple):
     iterates: Array | None = None
 
 
-# A private solver with plan and data in place: run(rng, trace) does nothing but the iteration, as often as wanted.
-Run = Callable[[np.random.Generator, bool], Trace]
+class Run(Protocol):
+    """A private solver with plan and data in place: a call does nothing but the iteration, as often as wanted."""
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace: ...
 
 
 def make_plan(
@@ -180,6 +182,18 @@ def check_budget(epsilon: Any, delta: Any, n: int) -> tuple[float, float]:
             stacklevel=3,
         )
     return epsilon, delta
+
+
+def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.int64] | None:
+    """How often each of the rows occurs, None for once; together they are the plan's n rows of d features."""
+    times = None if counts is None else np.array(counts)
+    if times is not None and not (times.shape == shape[:1] and times.dtype.kind in "iu" and (times >= 0).all()):
+        raise invalid("counts", counts, f"{shape[0]} integers >= 0, one for every row of X")
+    n = shape[0] if times is None else int(times.sum())
+    if (n, shape[1]) != (plan.n, plan.d):
+        given = f"{n} rows of {shape[1]} features"
+        raise invalid("X", given, f"the {plan.n} rows of {plan.d} features of the plan for {plan.solver}")
+    return None if times is None else times.astype(np.int64)
 
 
 def check_calibration(calibration: Any) -> str:

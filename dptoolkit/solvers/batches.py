@@ -17,9 +17,9 @@ from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event, Gaussian, Subsampled
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, check_rows, kernel_arrays
+from dptoolkit.data import Rows, check_labels, check_rows, kernel_arrays
 from dptoolkit.losses import Loss
-from dptoolkit.solvers.base import Array
+from dptoolkit.solvers.base import Array, Plan, check_counts
 
 SCHEMES = (WITHOUT_REPLACEMENT, POISSON)
 # Radii at which the adaptive noise is tabulated: this many a unit, up to where it is the plan's.
@@ -64,22 +64,24 @@ def factor(relation: Adjacency) -> float:
     return 2.0 if relation is Adjacency.REPLACE_ONE else 1.0
 
 
-def noise_shares(settings: Mapping[str, Any]) -> tuple[Array, float]:
+def noise_shares(settings: Mapping[str, Any], relation: Adjacency = Adjacency.REPLACE_ONE) -> tuple[Array, float]:
     """(shares, places per unit of |w|): at a public w a gradient's noise is shares[ceil(places |w|)] of the plan's."""
     if not settings["adaptive"] or settings["loss"] != "logistic" or settings["grad_norm"] is not None:
         return FULL_NOISE
-    return _logistic_shares(settings["sampling"]), _GRID * settings["row_norm"]
+    around_zero = settings.get("sampling") == POISSON or relation is Adjacency.ZERO_OUT
+    return _logistic_shares(around_zero), _GRID * settings["row_norm"]
 
 
 @cache
-def _logistic_shares(scheme: str) -> Array:
+def _logistic_shares(around_zero: bool) -> Array:
     """What one record can move at radius row_norm |w|, over what it can move at any w, on a grid of radii.
 
-    A gradient is at most row_norm sigmoid(radius), and one replaced by another in a batch of fixed size moves the sum
-    by at most row_norm logistic_diameter(radius). Poisson sampling leaves records out: there the ball around 0 counts.
+    A gradient is at most row_norm sigmoid(radius), and one replaced by another, in all the data or in a batch of fixed
+    size, moves the sum by at most row_norm logistic_diameter(radius). Where a record may be left out, by Poisson
+    sampling or by zeroing it, the ball around 0 counts.
     """
     radii = np.arange(_GRID * _FURTHEST + 1) / _GRID
-    if scheme == POISSON:
+    if around_zero:
         return np.asarray(expit(radii))
     return np.maximum.accumulate([losses.logistic_diameter(r) / 2 for r in radii])
 
@@ -107,14 +109,27 @@ class BatchData:
     margin_bound: float
     caps: Array | None
 
+    def __post_init__(self) -> None:
+        self._arrays = kernel_arrays(self.rows.matrix)
+        self._all_caps = np.full(self.rows.shape[0], np.inf) if self.caps is None else self.caps
+
     def records(self) -> Any:
         """The rows as the kernels take them, with a permutation of the rows from which batches are drawn."""
         from dptoolkit.kernels.stochastic import Records
 
-        n = self.rows.shape[0]
-        caps = np.full(n, np.inf) if self.caps is None else self.caps
-        order = np.arange(n, dtype=np.int64)
-        return Records(self.loss.id, *kernel_arrays(self.rows.matrix), self.y, self.margin_bound, caps, order)
+        order = np.arange(self.rows.shape[0], dtype=np.int64)
+        return Records(self.loss.id, *self._arrays, self.y, self.margin_bound, self._all_caps, order)
+
+
+def check_batches(plan: Plan, X: Any, y: Any, counts: Any) -> tuple[Rows, Array]:
+    """The plan's n rows, each written out, and their labels: batches are drawn from rows, not from counts."""
+    rows = check_sparse_rows(X)
+    labels = check_labels(y, rows.shape[0], losses.get(plan.settings["loss"]))
+    times = check_counts(plan, rows.shape, counts)
+    if times is None:
+        return rows, labels
+    which = np.repeat(np.arange(len(times)), times)
+    return Rows(rows.matrix[which], True), labels[which]
 
 
 class Iterate:

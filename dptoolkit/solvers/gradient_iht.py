@@ -9,10 +9,12 @@ thresholding is post-processing, so the whole run is ``steps`` Gaussian releases
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, positive, whole
@@ -29,8 +31,10 @@ from dptoolkit.solvers.base import (
     FitResult,
     Plan,
     Release,
+    Trace,
     check_budget,
     check_calibration,
+    check_counts,
     check_size,
     check_sparsity,
     gaussian_multiplier,
@@ -41,10 +45,13 @@ from dptoolkit.solvers.base import (
     split_intercept,
     usable,
 )
+from dptoolkit.solvers.batches import FULL_NOISE, noise_shares, share_at
 from dptoolkit.solvers.gradients import MeanGradient
 
 ALLOWED_LOSSES = ("logistic", "squared", "huber")
 _LONGEST_ROW = 1e150
+# Up to this many entries, written out, one compiled call for the whole fit is faster than a call for every step.
+SMALL = 50_000
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ def plan_dp_ight(
     settings = {
         "loss": loss, "sparsity": sparsity, "steps": steps, "step_size": step_size, "row_norm": bounds.row_norm,
         "grad_norm": bounds.grad_norm, "label_bound": bounds.label_bound, "margin_bound": bounds.margin_bound,
-        "fit_intercept": fit_intercept,
+        "fit_intercept": fit_intercept, "clip_norm": row_norm,
         "adaptive": adaptive and loss == "logistic" and grad_norm is None and calibration == TIGHT,
     }
     return make_plan("dp_ight", n, d, relation, calibration, (release,), settings, paper)
@@ -184,12 +191,32 @@ def dp_ight(
     )  # fmt: skip
     generator = as_generator(rng)
     reserve(ledger, plan)
-    bounded, clipped, caps = bound_records(rows, labels, plan.settings, row_norm)
-    gradient = MeanGradient(bounded, clipped, losses.get(loss), plan.settings["margin_bound"], caps)
-    w, history = _iterate(gradient, plan.settings, plan, generator, diagnostics)
+    w, history, *_ = _bounded_run(plan, rows, labels, None)(generator, diagnostics=diagnostics)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, plan.guarantee, plan, history)
+
+
+def prepare_dp_ight(plan: Plan, X: Any, y: Any, counts: Any = None) -> IhtRun:
+    """``dp_ight`` on these data with everything done that needs no randomness; its calls are what ``dp_ight`` runs.
+
+    ``counts`` says how often each row occurs: the n rows of the plan may be given as their few different ones.
+
+    Privacy
+    -------
+    Every call spends the plan's event; nothing is charged to a ledger here.
+    """
+    rows = check_rows(X)
+    labels = check_labels(y, rows.shape[0], losses.get(plan.settings["loss"]))
+    return _bounded_run(plan, rows, labels, check_counts(plan, rows.shape, counts))
+
+
+def _bounded_run(plan: Plan, rows: Rows, labels: Array, counts: Any) -> IhtRun:
+    settings = plan.settings
+    bounded, clipped, caps = bound_records(rows, labels, settings)
+    shares = noise_shares(settings, plan.adjacency)
+    data = Bounded(bounded, clipped, losses.get(settings["loss"]), settings["margin_bound"], caps, counts)
+    return IhtRun(data, settings, plan.noise, shares)
 
 
 def ight(
@@ -206,14 +233,13 @@ def ight(
         "step_size": positive("step_size", step_size), "fit_intercept": fit_intercept,
     }  # fmt: skip
     data = with_intercept(rows, 1.0) if fit_intercept else rows
-    w, history = _iterate(MeanGradient(data, labels, table_loss), settings, None, None, diagnostics)
+    run = IhtRun(Bounded(data, labels, table_loss), settings, 0.0, FULL_NOISE)
+    w, history, *_ = run(np.random.default_rng(0), diagnostics=diagnostics)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, None, None, history)
 
 
-def bound_records(
-    rows: Rows, labels: Array, settings: Any, row_norm: float | None
-) -> tuple[Rows, Array, Array | None]:
+def bound_records(rows: Rows, labels: Array, settings: Any) -> tuple[Rows, Array, Array | None]:
     """Rows, labels and residual caps such that every record's gradient obeys the plan's bound.
 
     Privacy
@@ -221,7 +247,8 @@ def bound_records(
     Each record is changed on its own, by public numbers: afterwards |gradient_i| <= plan bound for every iterate.
     """
     # Even where no bound is asked for, rows are kept short enough that margins and caps are accurate floats.
-    rows = clip_rows(rows, _LONGEST_ROW if row_norm is None else row_norm)
+    limit = settings["clip_norm"]
+    rows = clip_rows(rows, _LONGEST_ROW if limit is None else limit)
     if settings["fit_intercept"]:
         rows = with_intercept(rows, 1.0)
     if settings["label_bound"] is not None:
@@ -233,46 +260,124 @@ def bound_records(
         return rows, labels, settings["grad_norm"] / norms
 
 
-def _iterate(
-    gradient: MeanGradient, settings: Any, plan: Plan | None, rng: np.random.Generator | None, diagnostics: bool
-) -> tuple[Array, dict[str, Any]]:
-    """The iteration on weights kept as (support, values)."""
-    from dptoolkit.kernels.threshold import largest
+@dataclass(frozen=True)
+class Bounded:
+    """Records whose gradients obey a public bound; ``counts`` says how often each occurs, None for once."""
 
-    width = gradient.rows.shape[1]
-    free = width - (1 if settings["fit_intercept"] else 0)
-    kept = np.arange(free, width)
-    support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
-    scales, objectives = [], []
-    for _ in range(settings["steps"]):
-        scale = 0.0 if plan is None else _noise_scale(plan, values)
-        step = gradient.noisy(support, values, scale, rng)
-        step *= -settings["step_size"]
-        step[support] += values
-        support = np.concatenate([largest(step[:free], settings["sparsity"]), kept])
-        values = step[support]
-        scales.append(scale)
+    rows: Rows
+    y: Array
+    loss: Loss
+    margin_bound: float = math.inf
+    caps: Array | None = None
+    counts: NDArray[np.int64] | None = None
+
+    def expanded(self) -> Bounded:
+        """The same records, each written as often as it occurs."""
+        if self.counts is None:
+            return self
+        which = np.repeat(np.arange(len(self.counts)), self.counts)
+        caps = None if self.caps is None else self.caps[which]
+        return replace(self, rows=Rows(self.rows.matrix[which], self.rows.is_sparse), y=self.y[which], caps=caps,
+                       counts=None)  # fmt: skip
+
+    def compiled(self) -> Any:
+        """The records as kernels/iht.py takes them; rows that are zero, or occur never, have no gradient."""
+        from dptoolkit.kernels.iht import Records
+
+        X = self.rows.matrix.toarray() if self.rows.is_sparse else self.rows.matrix
+        counts = np.ones(len(X)) if self.counts is None else self.counts
+        caps = np.full(len(X), np.inf) if self.caps is None else self.caps
+        used = X.any(axis=1) & (counts > 0)
+        weights = counts[used] / counts.sum()
+        return Records(
+            self.loss.id, np.ascontiguousarray(X[used]), self.y[used], weights, float(self.margin_bound), caps[used]
+        )
+
+
+class IhtRun:
+    """Hard thresholding with bounded data in place. Small data are fitted by one compiled call, others step by step.
+
+    Privacy
+    -------
+    A call releases the mean gradient ``steps`` times, each with N(0, (noise * share)^2) on every coordinate; the share
+    is for the sensitivity at the public iterate.
+    """
+
+    def __init__(self, data: Bounded, settings: Mapping[str, Any], noise: float, shares: tuple[Array, float]) -> None:
+        self.settings, self.noise, self.shares = settings, noise, shares
+        self.width = data.rows.shape[1]
+        self.free = self.width - (1 if settings["fit_intercept"] else 0)
+        self.small = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
+        self._data = data
+        self._gradient = None if self.small is not None else self._mean_gradient()
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False, diagnostics: bool = False) -> Trace:
+        """One fit; ``diagnostics`` adds the objective after every step, which is NOT private."""
+        # A subclass may draw in its own way, which compiled code would not see.
+        if self.small is not None and type(rng) is np.random.Generator:
+            return self._compiled(rng, trace, diagnostics)
+        return self._step_by_step(rng, trace, diagnostics)
+
+    def _mean_gradient(self) -> MeanGradient:
+        data = self._data.expanded()
+        return MeanGradient(data.rows, data.y, data.loss, data.margin_bound, data.caps)
+
+    def schedule(self) -> Any:
+        """The steps as kernels/iht.py takes them."""
+        from dptoolkit.kernels.iht import Schedule
+
+        s = self.settings
+        return Schedule(s["steps"], s["step_size"], self.noise, *self.shares, self.free, min(s["sparsity"], self.free))
+
+    def _compiled(self, rng: np.random.Generator, trace: bool, diagnostics: bool) -> Trace:
+        from dptoolkit.kernels.iht import iht_fit
+
+        steps, width = self.settings["steps"], self.width
+        w, support, step, scales = np.empty(width), np.empty(width, np.int64), np.empty(width), np.empty(steps)
+        releases = np.empty((steps if trace else 0, width))
+        iterates = np.empty((steps if trace or diagnostics else 0, width))
+        iht_fit(rng, self.small, self.schedule(), w, support, step, scales, releases, iterates)
+        history: dict[str, Any] = {"noise_scale": scales.tolist()}
         if diagnostics:
-            objectives.append(gradient.objective(support, values))
-    history: dict[str, Any] = {"noise_scale": scales}
-    if diagnostics:
-        history["not_private"] = {"objective": objectives}
+            gradient, everywhere = self._mean_gradient(), np.arange(width)
+            history["not_private"] = {"objective": [gradient.objective(everywhere, v) for v in iterates]}
+        return Trace(w, history, releases, iterates) if trace else Trace(w, history)
+
+    def _step_by_step(self, rng: np.random.Generator, trace: bool, diagnostics: bool) -> Trace:
+        """The iteration on weights kept as (support, values)."""
+        from dptoolkit.kernels.threshold import largest
+
+        gradient = self._gradient or self._mean_gradient()
+        settings, kept = self.settings, np.arange(self.free, self.width)
+        support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
+        scales, objectives, releases, iterates = [], [], [], []
+        for _ in range(settings["steps"]):
+            scale = self.noise * share_at(self.shares, float(np.linalg.norm(values)))
+            step = gradient.noisy(support, values, scale, rng)
+            if trace:
+                releases.append(step.copy())
+            step *= -settings["step_size"]
+            step[support] += values
+            support = np.concatenate([largest(step[: self.free], settings["sparsity"]), kept])
+            values = step[support]
+            scales.append(scale)
+            if trace:
+                iterates.append(_dense(self.width, support, values))
+            if diagnostics:
+                objectives.append(gradient.objective(support, values))
+        history: dict[str, Any] = {"noise_scale": scales}
+        if diagnostics:
+            history["not_private"] = {"objective": objectives}
+        w = _dense(self.width, support, values)
+        return Trace(w, history, np.array(releases), np.array(iterates)) if trace else Trace(w, history)
+
+
+def _dense(width: int, support: Any, values: Array) -> Array:
     w = np.zeros(width)
     w[support] = values
-    return w, history
-
-
-def _noise_scale(plan: Plan, values: Array) -> float:
-    """The noise at public weights with these non-zeros: plan.noise, or less where the sensitivity there is less."""
-    if not plan.settings["adaptive"]:
-        return plan.noise
-    return plan.noise * sensitivity_at(plan, values) / plan.sensitivity
+    return w
 
 
 def sensitivity_at(plan: Plan, w: Array) -> float:
-    """The sensitivity of the mean logistic gradient at a public w, at most ``plan.sensitivity``."""
-    row_norm = plan.settings["row_norm"]
-    radius = row_norm * float(np.linalg.norm(w))
-    if plan.adjacency is Adjacency.REPLACE_ONE:
-        return float(row_norm * losses.logistic_diameter(radius) / plan.n)
-    return row_norm / (1 + math.exp(-radius)) / plan.n
+    """The sensitivity of the mean gradient that the noise is for at a public w, at most ``plan.sensitivity``."""
+    return plan.sensitivity * share_at(noise_shares(plan.settings, plan.adjacency), float(np.linalg.norm(w)))

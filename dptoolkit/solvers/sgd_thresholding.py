@@ -8,9 +8,11 @@ The step is lazy (kernels/stochastic.py): exact in law, and its cost does not gr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, nonnegative, positive, whole
@@ -18,7 +20,7 @@ from dptoolkit.accounting import Ledger, Repeated, calibrate, published
 from dptoolkit.accounting.events import WITHOUT_REPLACEMENT
 from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import check_labels, with_intercept
+from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms import as_generator
 from dptoolkit.solvers.base import (
     PUBLISHED,
@@ -27,6 +29,7 @@ from dptoolkit.solvers.base import (
     FitResult,
     Plan,
     Release,
+    Trace,
     check_budget,
     check_calibration,
     check_size,
@@ -43,6 +46,7 @@ from dptoolkit.solvers.batches import (
     batch_event,
     batch_sizes,
     check_batch,
+    check_batches,
     check_sampling,
     check_sparse_rows,
     factor,
@@ -85,6 +89,7 @@ def plan_dp_sgd_ht(
         "loss": loss, "sparsity": sparsity, "steps": steps, "batch_size": b, "step_size": step_size,
         "row_norm": bounds.row_norm, "grad_norm": bounds.grad_norm, "label_bound": bounds.label_bound,
         "margin_bound": bounds.margin_bound, "l2": l2, "sampling": scheme, "fit_intercept": fit_intercept,
+        "clip_norm": row_norm,
         "adaptive": adaptive and loss == "logistic" and grad_norm is None and calibration == TIGHT,
     }  # fmt: skip
     return make_plan("dp_sgd_ht", n, d, relation, calibration, (release,), settings, paper)
@@ -142,12 +147,22 @@ def dp_sgd_ht(
     every = _trace_interval(trace_every, plan.settings["steps"])
     generator = as_generator(rng)
     reserve(ledger, plan)
-    bounded, clipped, caps = bound_records(rows, labels, plan.settings, row_norm)
-    data = BatchData(bounded, clipped, losses.get(loss), plan.settings["margin_bound"], caps)
-    w, history = _run(data, plan.settings, plan.noise, noise_shares(plan.settings), generator, every)
+    run = SgdRun(bounded_batches(plan, rows, labels), plan.settings, plan.noise, noise_shares(plan.settings))
+    w, history = run.every(generator, every)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, plan.guarantee, plan, history)
+
+
+def prepare_dp_sgd_ht(plan: Plan, X: Any, y: Any, counts: Any = None) -> SgdRun:
+    """``dp_sgd_ht`` on these data with everything done that needs no randomness; its calls are what ``dp_sgd_ht`` runs.
+
+    Privacy
+    -------
+    Every call spends the plan's event; nothing is charged to a ledger here.
+    """
+    data = bounded_batches(plan, *check_batches(plan, X, y, counts))
+    return SgdRun(data, plan.settings, plan.noise, noise_shares(plan.settings))
 
 
 def sgd_ht(
@@ -167,7 +182,7 @@ def sgd_ht(
     }  # fmt: skip
     every = _trace_interval(trace_every, settings["steps"])
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, table_loss, math.inf, None)
-    w, history = _run(data, settings, 0.0, FULL_NOISE, as_generator(rng), every)
+    w, history = SgdRun(data, settings, 0.0, FULL_NOISE).every(as_generator(rng), every)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, None, None, history)
 
@@ -176,23 +191,59 @@ def _trace_interval(trace_every: int | None, steps: int) -> int:
     return steps if trace_every is None else min(whole("trace_every", trace_every, low=1), steps)
 
 
-def _run(
-    data: BatchData, settings: Any, scale: float, shares: tuple[Array, float], rng: np.random.Generator, every: int
-) -> tuple[Array, dict[str, Any]]:
-    from dptoolkit.kernels import stochastic as kernel
+def bounded_batches(plan: Plan, rows: Rows, labels: Array) -> BatchData:
+    """The plan's records, each bounded on its own by public numbers."""
+    bounded, clipped, caps = bound_records(rows, labels, plan.settings)
+    return BatchData(bounded, clipped, losses.get(plan.settings["loss"]), plan.settings["margin_bound"], caps)
 
-    n, width = data.rows.shape
-    protected = 1 if settings["fit_intercept"] else 0
-    records, b = data.records(), settings["batch_size"]
-    sizes = batch_sizes(rng, settings["sampling"], n, b, settings["steps"])
-    iterate = Iterate(settings["sparsity"] + protected)
-    trace, done = [], 0
-    while done < settings["steps"]:
-        part = sizes[done : done + every]
-        iterate.filled = kernel.sgd_steps(
-            rng, part, records, b, settings["step_size"], settings["l2"], scale, *shares, width - protected, protected,
-            settings["sparsity"], iterate.support, iterate.values, iterate.filled,
+
+class SgdRun:
+    """Stochastic hard thresholding with bounded data in place; calls share nothing that they change.
+
+    Privacy
+    -------
+    A call is ``steps`` lazy steps, each equal in law to one noisy mean gradient of a fresh batch.
+    """
+
+    def __init__(self, data: BatchData, settings: Mapping[str, Any], scale: float, shares: tuple[Array, float]) -> None:
+        self.data, self.settings = data, settings
+        self.n, self.width = data.rows.shape
+        protected = 1 if settings["fit_intercept"] else 0
+        self.places = settings["sparsity"] + protected
+        # What the kernel takes after the records.
+        self.arguments = (
+            settings["batch_size"], settings["step_size"], settings["l2"], scale, *shares, self.width - protected,
+            protected, settings["sparsity"],
         )  # fmt: skip
-        done += len(part)
-        trace.append((done, *iterate.snapshot()))
-    return iterate.dense(width), {"thresholdings": settings["steps"], "iterates": trace}
+
+    def sizes(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The realised sizes of all batches."""
+        s = self.settings
+        return batch_sizes(rng, s["sampling"], self.n, s["batch_size"], s["steps"])
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit; the lazy step never forms a whole noisy gradient, so a trace has the iterates alone."""
+        from dptoolkit.kernels.stochastic import sgd_steps
+
+        iterate, history = Iterate(self.places), {"thresholdings": self.settings["steps"]}
+        given = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
+        if not trace:
+            iterate.filled = sgd_steps(*given)
+            return Trace(iterate.dense(self.width), history)
+        iterates = np.empty((self.settings["steps"], self.width))
+        iterate.filled = sgd_steps(*given, iterates)
+        return Trace(iterate.dense(self.width), history, None, iterates)
+
+    def every(self, rng: np.random.Generator, every: int) -> tuple[Array, dict[str, Any]]:
+        """(weights, history with every so many-th iterate as (step, support, values))."""
+        from dptoolkit.kernels import stochastic as kernel
+
+        records, sizes, steps = self.data.records(), self.sizes(rng), self.settings["steps"]
+        iterate, trace = Iterate(self.places), []
+        for done in range(0, steps, every):
+            part = sizes[done : done + every]
+            iterate.filled = kernel.sgd_steps(
+                rng, part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
+            )
+            trace.append((done + len(part), *iterate.snapshot()))
+        return iterate.dense(self.width), {"thresholdings": steps, "iterates": trace}

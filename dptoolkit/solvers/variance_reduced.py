@@ -11,6 +11,7 @@ epoch.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ from dptoolkit.solvers.base import (
     FitResult,
     Plan,
     Release,
+    Trace,
     check_budget,
     check_calibration,
     check_size,
@@ -50,13 +52,15 @@ from dptoolkit.solvers.batches import (
     batch_event,
     batch_sizes,
     check_batch,
+    check_batches,
     check_sampling,
     check_sparse_rows,
     factor,
     noise_shares,
     share_at,
 )
-from dptoolkit.solvers.gradient_iht import ALLOWED_LOSSES, Bounds, bound_records, default_step, gradient_bounds
+from dptoolkit.solvers.gradient_iht import ALLOWED_LOSSES, Bounds, default_step, gradient_bounds
+from dptoolkit.solvers.sgd_thresholding import bounded_batches
 
 
 def difference_bound(loss: Loss, bounds: Bounds) -> float:
@@ -110,7 +114,7 @@ def plan_dp_scsg_ht(
         "loss": loss, "sparsity": sparsity, "epochs": shape.epochs, "snapshot_size": shape.snapshot,
         "batch_size": shape.batch, "option": option, "step_size": step_size, "row_norm": bounds.row_norm,
         "grad_norm": bounds.grad_norm, "label_bound": bounds.label_bound, "margin_bound": bounds.margin_bound, "l2": l2,
-        "sampling": scheme, "fit_intercept": fit_intercept, "adaptive": adaptive,
+        "sampling": scheme, "fit_intercept": fit_intercept, "clip_norm": row_norm, "adaptive": adaptive,
         "slope": _slope(table_loss, bounds, scheme) if adaptive else math.inf,
     }  # fmt: skip
     return make_plan("dp_scsg_ht", n, d, relation, calibration, releases, settings, paper)
@@ -251,13 +255,24 @@ def dp_scsg_ht(
     )  # fmt: skip
     generator = as_generator(rng)
     reserve(ledger, plan)
-    bounded, clipped, caps = bound_records(rows, labels, plan.settings, row_norm)
-    data = BatchData(bounded, clipped, losses.get(loss), plan.settings["margin_bound"], caps)
-    scales = plan.releases[1].scale, plan.noise
-    w, history = _run(data, plan.settings, scales, noise_shares(plan.settings), generator, trace)
+    w, history = _planned(plan, bounded_batches(plan, rows, labels)).epochs(generator, trace)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, plan.guarantee, plan, history)
+
+
+def prepare_dp_scsg_ht(plan: Plan, X: Any, y: Any, counts: Any = None) -> ScsgRun:
+    """``dp_scsg_ht`` on these data with all done that needs no randomness; its calls are what ``dp_scsg_ht`` runs.
+
+    Privacy
+    -------
+    Every call spends the plan's event; nothing is charged to a ledger here.
+    """
+    return _planned(plan, bounded_batches(plan, *check_batches(plan, X, y, counts)))
+
+
+def _planned(plan: Plan, data: BatchData) -> ScsgRun:
+    return ScsgRun(data, plan.settings, (plan.releases[1].scale, plan.noise), noise_shares(plan.settings))
 
 
 def plan_dp_svrg_ht(*, n: int, **arguments: Any) -> Plan:
@@ -291,7 +306,7 @@ def scsg_ht(
         "l2": nonnegative("l2", l2), "sampling": WITHOUT_REPLACEMENT, "fit_intercept": fit_intercept, "slope": math.inf,
     }  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, table_loss, math.inf, None)
-    w, history = _run(data, settings, (0.0, 0.0), FULL_NOISE, as_generator(rng), trace)
+    w, history = ScsgRun(data, settings, (0.0, 0.0), FULL_NOISE).epochs(as_generator(rng), trace)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, None, None, history)
 
@@ -301,34 +316,75 @@ def svrg_ht(X: Any, y: Any, **arguments: Any) -> FitResult:
     return scsg_ht(X, y, snapshot_size=check_rows(X).shape[0], **arguments)
 
 
-def _run(
-    data: BatchData, settings: Any, scales: tuple[float, float], shares: tuple[Array, float], rng: np.random.Generator,
-    trace: bool,
-) -> tuple[Array, dict[str, Any]]:
-    from dptoolkit.kernels import stochastic as kernel
+class ScsgRun:
+    """Variance-reduced hard thresholding with bounded data in place; calls share nothing that they change.
 
-    n, width = data.rows.shape
-    protected = 1 if settings["fit_intercept"] else 0
-    free, b = width - protected, settings["batch_size"]
-    shape = Shape(settings["epochs"], settings["snapshot_size"], b, settings["option"])
-    counts = shape.draw(rng)
-    records = data.records()
-    iterate = Iterate(settings["sparsity"] + protected)
-    iterates, done = [], 0
-    for count in counts:
-        support, values = iterate.snapshot()
-        scale = scales[0] * share_at(shares, float(np.linalg.norm(values)))
-        offsets = -settings["step_size"] * snapshot_gradient(data, settings, support, values, scale, rng)
-        sizes = batch_sizes(rng, settings["sampling"], n, b, int(count))
-        iterate.filled = kernel.reduced_steps(
-            rng, sizes, records, b, settings["step_size"], settings["l2"], scales[1], settings["slope"], free,
-            protected, settings["sparsity"], offsets, *buckets(offsets[:free]), iterate.support, iterate.values,
-            iterate.filled,
+    Privacy
+    -------
+    A call releases one noisy snapshot gradient an epoch, and in every inner step, lazily and equal in law, one noisy
+    mean of gradient differences.
+    """
+
+    def __init__(
+        self, data: BatchData, settings: Mapping[str, Any], scales: tuple[float, float], shares: tuple[Array, float]
+    ) -> None:
+        self.data, self.settings, self.shares = data, settings, shares
+        self.snapshot_scale = scales[0]
+        self.n, self.width = data.rows.shape
+        self.shape = Shape(
+            settings["epochs"], settings["snapshot_size"], settings["batch_size"], settings["option"]
+        )
+        protected = 1 if settings["fit_intercept"] else 0
+        self.places, self.free = settings["sparsity"] + protected, self.width - protected
+        # What the kernel takes after the records.
+        self.arguments = (
+            settings["batch_size"], settings["step_size"], settings["l2"], scales[1], settings["slope"], self.free,
+            protected, settings["sparsity"],
         )  # fmt: skip
-        done += int(count)
-        if trace:
-            iterates.append((done, *iterate.snapshot()))
-    return iterate.dense(width), {"inner_steps": counts, "thresholdings": done, "iterates": iterates}
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit. A trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
+        if not trace:
+            return Trace(*self.epochs(rng, False))
+        kept: list[Array] = []
+        w, history = self.epochs(rng, False, kept)
+        history["snapshots"] = np.array(kept[::2])
+        return Trace(w, history, None, np.concatenate(kept[1::2]))
+
+    def epochs(
+        self, rng: np.random.Generator, trace: bool, kept: list[Array] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """(weights, history); ``kept`` gets, epoch by epoch, the noisy snapshot gradient and all inner iterates."""
+        counts, records, iterate = self.shape.draw(rng), self.data.records(), Iterate(self.places)
+        iterates, done = [], 0
+        for count in counts.tolist():
+            self._epoch(rng, records, iterate, count, kept)
+            done += count
+            if trace:
+                iterates.append((done, *iterate.snapshot()))
+        return iterate.dense(self.width), {"inner_steps": counts, "thresholdings": done, "iterates": iterates}
+
+    def _epoch(
+        self, rng: np.random.Generator, records: Any, iterate: Iterate, count: int, kept: list[Array] | None
+    ) -> None:
+        from dptoolkit.kernels import stochastic as kernel
+
+        settings = self.settings
+        support, values = iterate.snapshot()
+        scale = self.snapshot_scale * share_at(self.shares, float(np.linalg.norm(values)))
+        gradient = snapshot_gradient(self.data, settings, support, values, scale, rng)
+        offsets = -settings["step_size"] * gradient
+        sizes = batch_sizes(rng, settings["sampling"], self.n, settings["batch_size"], count)
+        given = (
+            rng, sizes, records, *self.arguments, offsets, *buckets(offsets[: self.free]), iterate.support,
+            iterate.values, iterate.filled,
+        )  # fmt: skip
+        if kept is None:
+            iterate.filled = kernel.reduced_steps(*given)
+        else:
+            inner = np.empty((count, self.width))
+            iterate.filled = kernel.reduced_steps(*given, inner)
+            kept += [gradient, inner]
 
 
 def snapshot_gradient(

@@ -18,13 +18,15 @@ X, y = sparse.random(30, 40, 0.2, format="csr", random_state=1), np.arange(30) %
 budget = {"epsilon": 1.0, "delta": 1e-6, "rng": 0}
 l1 = {"l1_radius": 2.0, "steps": 4, "feature_bound": 1.0, "label_bound": 1.0}
 solvers.dp_ight(X, y, loss="logistic", sparsity=3, steps=2, row_norm=1.0, **budget)
+wide = sparse.random(30, 4000, 0.01, format="csr", random_state=1)
+solvers.dp_ight(wide, y, loss="logistic", sparsity=3, steps=2, row_norm=1.0, **budget)
 for loss in ("logistic", "huber", "squared"):
     for noise in ("gumbel", "laplace"):
         solvers.dp_frank_wolfe(X, y, loss=loss, noise=noise, **l1, **budget)
 from numba.core.dispatcher import Dispatcher
-from dptoolkit.kernels import frank_wolfe, threshold
+from dptoolkit.kernels import frank_wolfe, iht, threshold
 stats = {}
-for module in (frank_wolfe, threshold):
+for module in (frank_wolfe, iht, threshold):
     for name, kernel in vars(module).items():
         if isinstance(kernel, Dispatcher):
             hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
@@ -55,7 +57,7 @@ assert "numba" not in sys.modules
 """
 
 # What a fit calls from Python; the helpers are compiled into them.
-ENTRANCES = {"support_margins", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block"}
+ENTRANCES = {"support_margins", "iht_fit", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block"}
 
 
 def run(root, program, **environment):

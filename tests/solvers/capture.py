@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 from dptoolkit.mechanisms import NoisyMaximum
-from dptoolkit.solvers import peeling
+from dptoolkit.solvers import gradient_iht, peeling
 from dptoolkit.solvers.gradients import MeanGradient
 
 
@@ -76,8 +76,15 @@ def mean_gradients(iterates: Sequence[Any], step_size: float) -> Iterator[list[t
         target = iterates[len(seen) - 1] if len(seen) <= len(iterates) else np.zeros_like(w)
         return (w - target) / step_size
 
-    with mock.patch.object(MeanGradient, "noisy", scripted):
+    with mock.patch.object(MeanGradient, "noisy", scripted), step_by_step():
         yield seen
+
+
+@contextmanager
+def step_by_step() -> Iterator[None]:
+    """No dataset counts as small: gradient hard thresholding takes the path of large data."""
+    with mock.patch.object(gradient_iht, "SMALL", -1):
+        yield
 
 
 @contextmanager

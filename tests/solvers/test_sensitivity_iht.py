@@ -150,7 +150,9 @@ def test_adaptive_sensitivity_is_attained_at_any_iterate(radius, form):
     scale, change = moves(pair, "logistic", "replace-one", False, [w])[-1]
     made = plan(4, 2, "logistic")
     promised = sensitivity_at(made, w)
-    assert promised == pytest.approx(bound * logistic_diameter(radius) / 4)
+    # From a table whose radii are a sixteenth apart, rounded up.
+    exact = bound * logistic_diameter(radius) / 4
+    assert exact * (1 - 1e-12) <= promised <= exact * 1.01
     assert scale / made.noise == pytest.approx(promised / made.sensitivity, rel=1e-12)
     # The adaptive bound is honest from both sides.
     assert 0.95 * promised <= change <= promised * ROUNDING
@@ -164,8 +166,8 @@ def test_adaptive_zero_out_is_attained(radius):
     pair = Pair(X, np.zeros(2), X, np.zeros(2), 0, "dense")
     scale, change = moves(pair, "logistic", "zero-out", False, [w])[-1]
     made = plan(2, 2, "logistic", "zero-out")
-    assert change == pytest.approx(sensitivity_at(made, w), rel=1e-12)
-    assert scale / made.noise == pytest.approx(change / made.sensitivity, rel=1e-12)
+    assert sensitivity_at(made, w) * 0.98 <= change <= sensitivity_at(made, w) * ROUNDING
+    assert scale / made.noise == pytest.approx(sensitivity_at(made, w) / made.sensitivity, rel=1e-12)
 
 
 def test_adaptive_switch():

@@ -136,6 +136,14 @@ class Trace(NamedTuple):
     iterates: Array | None = None
 
 
+class Trials(NamedTuple):
+    """Many runs at once, as arrays whose first axis is the trial; what was not asked for, or is not kept, is None."""
+
+    weights: Array
+    releases: Array | None = None
+    iterates: Array | None = None
+
+
 class Run(Protocol):
     """A private solver with plan and data in place: a call does nothing but the iteration, as often as wanted."""
 

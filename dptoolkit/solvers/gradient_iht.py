@@ -32,6 +32,7 @@ from dptoolkit.solvers.base import (
     Plan,
     Release,
     Trace,
+    Trials,
     check_budget,
     check_calibration,
     check_counts,
@@ -342,6 +343,26 @@ class IhtRun:
             gradient, everywhere = self._mean_gradient(), np.arange(width)
             history["not_private"] = {"objective": [gradient.objective(everywhere, v) for v in iterates]}
         return Trace(w, history, releases, iterates) if trace else Trace(w, history)
+
+    def trials(
+        self, other: IhtRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
+    ) -> Trials | None:
+        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
+
+        ``place`` is the memory of ``rng`` (audit.streams.place). None if the data are not small.
+        """
+        if self.small is None or other.small is None:
+            return None
+        from dptoolkit.kernels.iht import iht_trials
+
+        weights = np.empty((len(bits), self.width))
+        size = (len(bits), self.settings["steps"], self.width) if trace else (0, 0, 0)
+        releases, iterates = np.empty(size), np.empty(size)
+        iht_trials(
+            rng, *place, first, np.ascontiguousarray(bits, np.int8), self.small, other.small, self.schedule(), weights,
+            releases, iterates,
+        )  # fmt: skip
+        return Trials(weights, releases, iterates) if trace else Trials(weights)
 
     def _step_by_step(self, rng: np.random.Generator, trace: bool, diagnostics: bool) -> Trace:
         """The iteration on weights kept as (support, values)."""

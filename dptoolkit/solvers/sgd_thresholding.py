@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dptoolkit import losses
 from dptoolkit._validate import invalid, nonnegative, positive, whole
 from dptoolkit.accounting import Ledger, Repeated, calibrate, published
-from dptoolkit.accounting.events import WITHOUT_REPLACEMENT
+from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, with_intercept
@@ -30,6 +30,7 @@ from dptoolkit.solvers.base import (
     Plan,
     Release,
     Trace,
+    Trials,
     check_budget,
     check_calibration,
     check_size,
@@ -233,6 +234,29 @@ class SgdRun:
         iterates = np.empty((self.settings["steps"], self.width))
         iterate.filled = sgd_steps(*given, iterates)
         return Trace(iterate.dense(self.width), history, None, iterates)
+
+    def trials(
+        self, other: SgdRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
+    ) -> Trials:
+        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
+
+        ``place`` is the memory of ``rng`` (audit.streams.place).
+        """
+        from dptoolkit.kernels.stochastic import sgd_trials
+
+        steps, b = self.settings["steps"], self.settings["batch_size"]
+        rate = b / self.n if self.settings["sampling"] == POISSON else 0.0
+        weights = np.empty((len(bits), self.width))
+        given = (
+            rng, *place, first, np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), rate,
+            np.full(steps, b, dtype=np.int64), *self.arguments, weights,
+        )  # fmt: skip
+        if not trace:
+            sgd_trials(*given)
+            return Trials(weights)
+        iterates = np.empty((len(bits), steps, self.width))
+        sgd_trials(*given, iterates)
+        return Trials(weights, None, iterates)
 
     def every(self, rng: np.random.Generator, every: int) -> tuple[Array, dict[str, Any]]:
         """(weights, history with every so many-th iterate as (step, support, values))."""

@@ -1,0 +1,55 @@
+"""How the outputs of one run become one row of numbers: the same for every run of a plan, whatever it drew."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit.solvers.base import Plan, Trace
+
+Array = NDArray[np.float64]
+
+
+class Epochs(NamedTuple):
+    """What many runs of a variance-reduced solver released, by trial and epoch.
+
+    counts (trials, epochs): the inner steps; snapshots (trials, epochs, width): the noisy snapshot gradients; iterates
+    (trials, epochs, most, width): the weights after each of the first inner steps, the last repeated to the end.
+    """
+
+    counts: Array
+    snapshots: Array
+    iterates: Array
+
+
+def width(plan: Plan) -> int:
+    """The number of weights."""
+    return plan.d + (1 if plan.settings.get("fit_intercept") else 0)
+
+
+def most_inner_steps(plan: Plan) -> int:
+    """How many inner steps of an epoch an adversary looks at: all of a fixed number, three times the mean of a random
+    one. What it does not look at cannot help it, so this is safe; longer rows would cost memory for rare epochs."""
+    ratio = plan.settings["snapshot_size"] / plan.settings["batch_size"]
+    return math.floor(ratio) if plan.settings["option"] == "II" else math.ceil(3 * ratio)
+
+
+def epochs_row(plan: Plan, trace: Trace) -> Array:
+    """The row of a variance-reduced run: numbers of inner steps, snapshot gradients, iterates."""
+    assert trace.iterates is not None
+    counts, most = trace.history["inner_steps"], most_inner_steps(plan)
+    # The weights before the first step are zero; an epoch without steps repeats what was there.
+    weights = np.vstack([np.zeros((1, trace.iterates.shape[1])), trace.iterates])
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    places = starts[:, None] + np.minimum(np.arange(1, most + 1)[None, :], np.asarray(counts)[:, None])
+    return np.concatenate([counts, trace.history["snapshots"].ravel(), weights[places].ravel()])
+
+
+def read_epochs(plan: Plan, rows: Array) -> Epochs:
+    """``epochs_row`` of many trials, taken apart."""
+    epochs, most, d = plan.settings["epochs"], most_inner_steps(plan), width(plan)
+    counts, snapshots, iterates = np.split(rows, [epochs, epochs + epochs * d], axis=1)
+    return Epochs(counts, snapshots.reshape(-1, epochs, d), iterates.reshape(-1, epochs, most, d))

@@ -1,0 +1,104 @@
+"""What an audit runs: the solver of a plan on one of two datasets, many times, as rows of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid, one_of
+from dptoolkit.audit import layout, streams
+from dptoolkit.audit.pairs.pair import Counted, Pair
+from dptoolkit.solvers import prepare
+from dptoolkit.solvers.base import Plan, Run, Trace
+
+Array = NDArray[np.float64]
+ADVERSARIES = ("final", "support", "iterates", "gradients", "step")
+# Lazy steps never form the noisy gradient that they are equal in law to.
+_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht")
+
+
+class PlanTarget:
+    """The solver of a plan on the two datasets of a pair, as an adversary sees it.
+
+    adversary: "final", the weights; "support", which of them are not zero; "iterates", the weights after every step;
+    "gradients", everything that the accountant charges for; "step", the first such release alone.
+    """
+
+    def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
+        one_of("adversary", adversary, ADVERSARIES)
+        if adversary in ("gradients", "step") and plan.solver in _WITHOUT_GRADIENTS:
+            repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
+            raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
+        self.plan, self.pair, self.adversary = plan, pair, adversary
+
+    def run(self, bits: NDArray[Any], first: int, source: streams.Streams) -> Array:
+        """Outputs (trials, features) of trials first, first + 1, ...; bit 1 runs the pair's first dataset.
+
+        A trial depends on its number and its bit alone. A trial that raises is a row of NaN: a failure is an output.
+        """
+        one, two = self._prepared(self.pair.first), self._prepared(self.pair.second)
+        generator = source.generator(first)
+        found = self._together(one, two, generator, first, bits)
+        return self._one_by_one(one, two, generator, first, bits) if found is None else found
+
+    def _prepared(self, data: Any) -> Run:
+        # Prepared anew by every call, so that calls in several threads share nothing.
+        if isinstance(data, Counted):
+            return prepare(self.plan, data.X, data.y, data.counts)
+        X, y = data
+        return prepare(self.plan, X, y)
+
+    @property
+    def _traced(self) -> bool:
+        return self.adversary not in ("final", "support")
+
+    def _together(
+        self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
+    ) -> Array | None:
+        """All trials in one compiled call, where the solver has one; else None."""
+        trials = getattr(one, "trials", None)
+        place = streams.place(generator) if trials is not None else None
+        found = None if place is None or trials is None else trials(two, generator, place, first, bits, self._traced)
+        if found is None:
+            return None
+        kept = {"iterates": found.iterates, "gradients": found.releases, "step": found.releases}
+        if self.adversary == "support":
+            return np.asarray(found.weights != 0, dtype=float)
+        if not self._traced:
+            return np.asarray(found.weights)
+        values = self._asked_for(kept[self.adversary])
+        values = values[:, :1] if self.adversary == "step" else values
+        return values.reshape(len(bits), values.shape[1] * values.shape[2])
+
+    def _one_by_one(
+        self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
+    ) -> Array:
+        rows: list[Array | None] = []
+        for i, bit in enumerate(bits.tolist()):
+            streams.seek(generator, first + i)
+            try:
+                trace = (one if bit == 1 else two)(generator, self._traced)
+            except Exception:
+                rows.append(None)
+                continue
+            rows.append(self._row(trace))
+        size = next((len(row) for row in rows if row is not None), 1)
+        nothing = np.full(size, np.nan)
+        return np.array([nothing if row is None else row for row in rows]).reshape(len(bits), size)
+
+    def _row(self, trace: Trace) -> Array:
+        if self.adversary == "final":
+            return np.asarray(trace.weights, dtype=float).ravel()
+        if self.adversary == "support":
+            return np.asarray(trace.weights != 0, dtype=float).ravel()
+        if self.adversary == "iterates" and self.plan.solver == "dp_scsg_ht":
+            return layout.epochs_row(self.plan, trace)
+        kept = self._asked_for(trace.iterates if self.adversary == "iterates" else trace.releases)
+        return np.asarray(kept[:1] if self.adversary == "step" else kept, dtype=float).ravel()
+
+    def _asked_for(self, kept: Array | None) -> Array:
+        if kept is None:
+            raise invalid("adversary", self.adversary, f"one that {self.plan.solver} keeps a trace for")
+        return kept

@@ -8,11 +8,11 @@ from typing import Any
 from dptoolkit._validate import one_of
 from dptoolkit.solvers.base import DeltaWarning, FitResult, Plan, Release, Run
 from dptoolkit.solvers.gradient_iht import dp_ight, ight, plan_dp_ight, prepare_dp_ight
-from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe, plan_dp_frank_wolfe
+from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe, plan_dp_frank_wolfe, prepare_dp_frank_wolfe
 from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe, plan_dp_multinomial_frank_wolfe
 from dptoolkit.solvers.peeling import peeling_iht, plan_peeling_iht
 from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, plan_dp_sgd_ht, prepare_dp_sgd_ht, sgd_ht
-from dptoolkit.solvers.sparsify import plan_sparsifier, sparsifier
+from dptoolkit.solvers.sparsify import plan_sparsifier, prepare_sparsifier, sparsifier
 from dptoolkit.solvers.variance_reduced import (
     dp_scsg_ht,
     dp_svrg_ht,
@@ -39,6 +39,8 @@ _PREPARE: dict[str, Callable[..., Run]] = {
     "dp_ight": prepare_dp_ight,
     "dp_sgd_ht": prepare_dp_sgd_ht,
     "dp_scsg_ht": prepare_dp_scsg_ht,
+    "dp_frank_wolfe": prepare_dp_frank_wolfe,
+    "sparsifier": prepare_sparsifier,
 }
 
 __all__ = [

@@ -9,6 +9,7 @@ run is ``steps`` selections. It starts at zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_entries, kernel_arrays, with_intercept
 from dptoolkit.losses import Loss
-from dptoolkit.mechanisms import NoisyMaximum, as_generator
+from dptoolkit.mechanisms import as_generator
+from dptoolkit.mechanisms.noise import laplace
+from dptoolkit.mechanisms.selection import gumbel
 from dptoolkit.solvers.base import (
     PUBLISHED,
     TIGHT,
@@ -30,6 +33,8 @@ from dptoolkit.solvers.base import (
     FitResult,
     Plan,
     Release,
+    Run,
+    Trace,
     check_budget,
     check_calibration,
     check_size,
@@ -41,8 +46,12 @@ from dptoolkit.solvers.base import (
     split_intercept,
     usable,
 )
+from dptoolkit.solvers.records import planned_records, without_empty_rows
 
 _ALLOWED = ("logistic", "squared", "huber")
+_DRAWS = {"gumbel": gumbel, "laplace": laplace}
+# Noise of dense steps is drawn for several selections at a time, this many numbers at most.
+_LARGEST_DRAW = 2**16
 
 
 def residual_limit(loss: Loss, l1_norm: float, feature_bound: float, label_bound: float | None) -> float:
@@ -161,8 +170,7 @@ def dp_frank_wolfe(
     """
     rows = check_rows(X)
     n, d = rows.shape
-    table_loss = losses.get(loss, _ALLOWED)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, losses.get(loss, _ALLOWED))
     plan = plan_dp_frank_wolfe(
         n=n, d=d, loss=loss, l1_radius=l1_radius, steps=steps, epsilon=epsilon, delta=delta,
         feature_bound=feature_bound, label_bound=label_bound, noise=noise, adjacency=adjacency,
@@ -171,13 +179,25 @@ def dp_frank_wolfe(
     )  # fmt: skip
     generator = as_generator(rng)
     reserve(ledger, plan)
-    bounded, clipped = bound_records(rows, labels, plan.settings)
-    w, history = run(bounded, clipped, table_loss, plan, generator)
+    w, history, _, _ = prepare_dp_frank_wolfe(plan, rows, labels)(generator, False)
     if diagnostics:
-        history["not_private"] = _diagnose(bounded, clipped, table_loss, plan.settings["l1_radius"], w)
+        bounded, clipped = bound_records(rows, labels, plan.settings)
+        history["not_private"] = _diagnose(bounded, clipped, losses.get(loss), plan.settings["l1_radius"], w)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept, plan.settings["feature_bound"])
     return FitResult(coef, intercept, plan.guarantee, plan, history)
+
+
+def prepare_dp_frank_wolfe(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
+    """``dp_frank_wolfe`` with its plan and data in place; the releases of a run are the chosen vertices.
+
+    Privacy
+    -------
+    Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
+    """
+    loss = losses.get(plan.settings["loss"], _ALLOWED)
+    rows, y = planned_records(plan, X, y, counts)
+    return private_path(plan, *bound_records(rows, check_labels(y, plan.n, loss), plan.settings), loss)
 
 
 def frank_wolfe(
@@ -228,86 +248,116 @@ def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:
     return found
 
 
-def run(rows: Rows, y: Array, loss: Loss, plan: Plan, rng: np.random.Generator) -> tuple[Array, dict[str, Any]]:
-    """The private iteration on bounded records; exact and without noise where the plan has none."""
-    settings = plan.settings
+def private_path(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
+    """The private iteration on bounded records; exact and without noise where the plan has none.
+
+    All that does not depend on the draws is computed here, once: audits run the same data a hundred thousand times.
+    """
     if plan.noise == 0:
-        w, vertices = frank_wolfe_path(rows, y, loss, settings["l1_radius"], settings["steps"])
-        return w, {"noise_scale": [], "vertices": vertices}
-    if rows.is_sparse:
-        return _sparse_path(rows, y, loss, plan, rng)
-    return _dense_path(rows, y, loss, plan, rng)
+        return _exact_run(plan, rows, y, loss)
+    rows, y = without_empty_rows(rows, y)
+    return (_sparse_run if rows.is_sparse else _dense_run)(plan, rows, y, loss)
 
 
-def score_scale(plan: Plan, loss: Loss, l1_norm: float) -> float:
+def _exact_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
+    radius, steps = plan.settings["l1_radius"], plan.settings["steps"]
+
+    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+        w, vertices = frank_wolfe_path(rows, y, loss, radius, steps)
+        return Trace(w, {"noise_scale": [], "vertices": vertices}, vertices.astype(float) if trace else None)
+
+    return run
+
+
+def noise_at(plan: Plan, loss: Loss) -> Callable[[float], float]:
     """The noise for selections at public weights with |w|_1 <= l1_norm: plan.noise, or less where the range is less."""
     if not plan.settings["adaptive"]:
-        return plan.noise
-    return plan.noise * score_range_at(plan, loss, l1_norm) / plan.sensitivity
-
-
-def score_range_at(plan: Plan, loss: Loss, l1_norm: float) -> float:
-    """The range of the scores' change at weights with |w|_1 <= l1_norm, at most ``plan.sensitivity``."""
+        return lambda l1_norm: plan.noise
     s = plan.settings
-    residual = residual_limit(loss, min(l1_norm, s["l1_radius"]), s["feature_bound"], s["label_bound"])
-    return float(plan.sensitivity * min(s["feature_bound"] * residual / s["lipschitz"], 1.0))
+    radius, bound, label, lipschitz = s["l1_radius"], s["feature_bound"], s["label_bound"], s["lipschitz"]
+    noise = plan.noise
+
+    def scale(l1_norm: float) -> float:
+        residual = residual_limit(loss, min(l1_norm, radius), bound, label)
+        return noise * min(bound * residual / lipschitz, 1.0)
+
+    return scale
 
 
 def _reachable(norm: float, radius: float, first: int, count: int) -> float:
-    """The largest |w|_1 during ``count`` selections from step ``first``, given |w|_1 before them."""
-    largest = norm
-    for t in range(first, first + count - 1):
-        mu = 2 / (t + 2)
-        norm = (1 - mu) * norm + mu * radius
-        largest = max(largest, norm)
-    return largest
+    """The largest |w|_1 during ``count`` selections from step ``first``, given |w|_1 before them.
+
+    What is missing to the radius shrinks by 1 - mu_t = t/(t+2) a step.
+    """
+    last = first + count - 1
+    return max(norm, radius - (radius - norm) * (first * (first + 1) / (last * (last + 1))))
 
 
-def _sparse_path(
-    rows: Rows, y: Array, loss: Loss, plan: Plan, rng: np.random.Generator
-) -> tuple[Array, dict[str, Any]]:
+def _sparse_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
     from dptoolkit.kernels import frank_wolfe as kernel
 
-    n, d = rows.shape
-    settings = plan.settings
+    d, settings, scale_at = rows.shape[1], plan.settings, noise_at(plan, loss)
     transposed = rows.transpose()
-    arrays, room = (*kernel_arrays(rows.matrix), *kernel_arrays(transposed)), kernel.sampler(d)
+    arrays = (*kernel_arrays(rows.matrix), *kernel_arrays(transposed))
     laplace, exact = settings["noise"] == "laplace", loss.name == "squared"
     squared = kernel.squared_laplace_block if laplace else kernel.squared_block
     lazy = kernel.lazy_laplace_block if laplace else kernel.lazy_block
-    radius = settings["l1_radius"]
-    v, u, scale = np.zeros(d), np.zeros(n), 1.0
-    q, p, gradient = np.zeros(d), np.asarray(transposed @ y) if exact else np.zeros(0), np.zeros(d)
-    scales, chosen = [], []
-    for first, count in blocks(settings["steps"], settings["refresh"]):
-        norm = scale * float(np.abs(v).sum())
-        noise_scale = score_scale(plan, loss, _reachable(norm, radius, first, count))
-        vertices = np.empty(count, dtype=np.int64)
-        public = first, count, radius, radius / (n * noise_scale), scale
-        if exact:
-            scale = squared(rng, *arrays, *public, v, q, p, gradient, vertices, room)
-        else:
-            r = losses.residual(loss, scale * u, y)
-            gradient = np.asarray(transposed @ r)
-            scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, vertices, room)
-        scales += [noise_scale] * count
-        chosen.append(vertices)
-    return scale * v, {"noise_scale": scales, "vertices": np.concatenate(chosen)}
+    radius, per_scale = settings["l1_radius"], settings["l1_radius"] / plan.n
+    parts = blocks(settings["steps"], settings["refresh"])
+    start = np.zeros(0) if exact else losses.residual(loss, np.zeros(len(y)), y)
+    target = np.asarray(transposed @ y) if exact else np.zeros(0)
+    start_gradient = np.zeros(d) if exact else np.asarray(transposed @ start)
+
+    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+        # The room is stamped with step numbers, so every run needs its own.
+        v, scale, room = np.zeros(d), 1.0, kernel.sampler(d)
+        # Squared loss: q = X^T X v; others: u are the margins, r the residuals.
+        q, u, r, gradient = np.zeros(d if exact else 0), np.zeros(len(y)), start.copy(), start_gradient.copy()
+        scales, vertices = [], np.empty(settings["steps"], dtype=np.int64)
+        for first, count in parts:
+            norm = scale * float(np.abs(v).sum())
+            noise_scale = scale_at(_reachable(norm, radius, first, count))
+            chosen = vertices[first - 1 : first - 1 + count]
+            public = first, count, radius, per_scale / noise_scale, scale
+            if exact:
+                scale = squared(rng, *arrays, *public, v, q, target, gradient, chosen, room)
+            else:
+                if first > 1:
+                    r = losses.residual(loss, scale * u, y)
+                    gradient = np.asarray(transposed @ r)
+                scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, chosen, room)
+            scales += [noise_scale] * count
+        history = {"noise_scale": scales, "vertices": vertices}
+        return Trace(scale * v, history, vertices.astype(float) if trace else None)
+
+    return run
 
 
-def _dense_path(
-    rows: Rows, y: Array, loss: Loss, plan: Plan, rng: np.random.Generator
-) -> tuple[Array, dict[str, Any]]:
-    n, d = rows.shape
-    radius = plan.settings["l1_radius"]
-    w, scales, chosen = np.zeros(d), [], np.empty(plan.settings["steps"], dtype=np.int64)
-    for t in range(1, len(chosen) + 1):
-        gradient = rows.matrix.T @ losses.residual(loss, rows.matrix @ w, y) / n
-        scales.append(score_scale(plan, loss, float(np.abs(w).sum())))
-        mechanism = NoisyMaximum(scales[-1], plan.sensitivity, plan.settings["noise"])
-        chosen[t - 1] = mechanism.select(-radius * np.concatenate([gradient, -gradient]), rng)
-        w = _move(w, int(chosen[t - 1]), radius, t)
-    return w, {"noise_scale": scales, "vertices": chosen}
+def _dense_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
+    from dptoolkit.kernels import dense_frank_wolfe as kernel
+
+    d, settings, matrix = rows.shape[1], plan.settings, rows.matrix
+    steps, radius, draw = settings["steps"], settings["l1_radius"], _DRAWS[settings["noise"]]
+    label = math.inf if settings["label_bound"] is None else settings["label_bound"]
+    bounds = (settings["adaptive"], settings["feature_bound"], label, settings["lipschitz"])
+    at_once = max(1, _LARGEST_DRAW // (2 * d))
+    parts = [(first, min(at_once, steps - first)) for first in range(0, steps, at_once)]
+
+    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+        w, u, work = np.zeros(d), np.zeros(len(y)), np.empty(d)
+        scales, chosen = np.empty(steps), np.empty(steps, dtype=np.int64)
+        iterates = np.empty((steps if trace else 0, d))
+        for first, count in parts:
+            part = slice(first, first + count)
+            noise = draw(rng, 1.0, (count, 2 * d))
+            kernel.steps(
+                matrix, y, loss.id, noise, first + 1, radius, plan.n, plan.noise, *bounds, w, u, work, scales[part],
+                chosen[part], iterates[part],
+            )  # fmt: skip
+        history = {"noise_scale": scales.tolist(), "vertices": chosen}
+        return Trace(w, history, chosen.astype(float), iterates) if trace else Trace(w, history)
+
+    return run
 
 
 def frank_wolfe_path(rows: Rows, y: Array, loss: Loss, radius: float, steps: int) -> tuple[Array, Any]:

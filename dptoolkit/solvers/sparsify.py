@@ -8,6 +8,7 @@ answers spend nothing: a fixed public k, and a public threshold on the private w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,8 @@ from dptoolkit.solvers.base import (
     FitResult,
     Plan,
     Release,
+    Run,
+    Trace,
     check_budget,
     check_calibration,
     check_size,
@@ -44,9 +47,10 @@ from dptoolkit.solvers.l1_frank_wolfe import (
     frank_wolfe_path,
     lipschitz_constant,
     plan_dp_frank_wolfe,
-    run,
+    private_path,
     selection_event,
 )
+from dptoolkit.solvers.records import planned_records
 
 _COUNTS = ("geometric", "fixed", "threshold")
 
@@ -179,8 +183,7 @@ def sparsifier(
     """
     rows = check_rows(X)
     n, d = rows.shape
-    table_loss = losses.get(loss)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, losses.get(loss))
     plan = plan_sparsifier(
         n=n, d=d, l1_radius=l1_radius, steps=steps, epsilon2=epsilon2, delta=delta, epsilon1=epsilon1, loss=loss,
         feature_bound=feature_bound, label_bound=label_bound, count=count, alpha=alpha, beta=beta, rho=rho, kept=kept,
@@ -189,24 +192,51 @@ def sparsifier(
     )  # fmt: skip
     generator = as_generator(rng)
     reserve(ledger, plan)
-    bounded, clipped = bound_records(rows, labels, plan.settings)
-    w, history = run(bounded, clipped, table_loss, plan, generator)
-    k = _number_kept(bounded, clipped, table_loss, plan, w, generator)
-    w = hard_threshold(w, k, protected=1 if fit_intercept else 0)
+    w, history, _, _ = prepare_sparsifier(plan, rows, labels)(generator, False)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept, plan.settings["feature_bound"])
-    return FitResult(coef, intercept, plan.guarantee, plan, history | {"kept": k})
+    return FitResult(coef, intercept, plan.guarantee, plan, history)
 
 
-def _number_kept(rows: Rows, y: Array, loss: Loss, plan: Plan, w: Array, rng: np.random.Generator) -> int:
+def prepare_sparsifier(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
+    """``sparsifier`` with its plan and data in place; the releases of a run are the vertices, then the noisy count.
+
+    Privacy
+    -------
+    Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
+    """
+    loss = losses.get(plan.settings["loss"])
+    rows, y = planned_records(plan, X, y, counts)
+    bounded, clipped = bound_records(rows, check_labels(y, plan.n, loss), plan.settings)
+    path, number = private_path(plan, bounded, clipped, loss), _counter(plan, bounded, clipped, loss)
+    protected = 1 if plan.settings["fit_intercept"] else 0
+
+    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+        w, history, vertices, _ = path(rng, trace)
+        k, released = number(w, rng)
+        releases = None if vertices is None else np.append(vertices, released)
+        return Trace(hard_threshold(w, k, protected), history | {"kept": k}, releases)
+
+    return run
+
+
+def _counter(
+    plan: Plan, rows: Rows, y: Array, loss: Loss
+) -> Callable[[Array, np.random.Generator], tuple[int, list[int]]]:
+    """(private weights, rng) -> (how many to keep, what that released): the exact count is taken once."""
     settings, free = plan.settings, plan.d
     if settings["count"] == "fixed":
-        return int(settings["kept"])
+        return lambda w, rng: (int(settings["kept"]), [])
     if settings["count"] == "threshold":
-        return int(np.count_nonzero(np.abs(w[:free]) >= settings["threshold"]))
+        return lambda w, rng: (int(np.count_nonzero(np.abs(w[:free]) >= settings["threshold"])), [])
     exact, _ = frank_wolfe_path(rows, y, loss, settings["l1_radius"], settings["count_steps"])
-    c = noisy_count(int(np.count_nonzero(exact[:free])), settings, rng)
-    return round(min(settings["rho"] * c, free))
+    nonzeros = int(np.count_nonzero(exact[:free]))
+
+    def count(w: Array, rng: np.random.Generator) -> tuple[int, list[int]]:
+        c = noisy_count(nonzeros, settings, rng)
+        return round(min(settings["rho"] * c, free)), [c]
+
+    return count
 
 
 def noisy_count(nonzeros: int, settings: Any, rng: np.random.Generator) -> int:

@@ -22,11 +22,18 @@ wide = sparse.random(30, 4000, 0.01, format="csr", random_state=1)
 solvers.dp_ight(wide, y, loss="logistic", sparsity=3, steps=2, row_norm=1.0, **budget)
 for loss in ("logistic", "huber", "squared"):
     for noise in ("gumbel", "laplace"):
-        solvers.dp_frank_wolfe(X, y, loss=loss, noise=noise, **l1, **budget)
+        for rows in (X, X.toarray()):
+            solvers.dp_frank_wolfe(rows, y, loss=loss, noise=noise, **l1, **budget)
 from numba.core.dispatcher import Dispatcher
+<<<<<<< HEAD
 from dptoolkit.kernels import frank_wolfe, iht, threshold
 stats = {}
 for module in (frank_wolfe, iht, threshold):
+=======
+from dptoolkit.kernels import dense_frank_wolfe, frank_wolfe, threshold
+stats = {}
+for module in (dense_frank_wolfe, frank_wolfe, threshold):
+>>>>>>> 9af2020 (Frank-Wolfe and sparsifier: prepared runs; dense steps in one compiled call)
     for name, kernel in vars(module).items():
         if isinstance(kernel, Dispatcher):
             hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
@@ -51,13 +58,16 @@ import sys
 import numpy as np
 from dptoolkit import solvers
 X, y = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20) % 2
-solvers.dp_frank_wolfe(X, y, loss="logistic", l1_radius=1.0, steps=3, epsilon=1.0, delta=1e-6, feature_bound=1.0)
 solvers.dp_multinomial_frank_wolfe(X, y, classes=2, l1_radius=1.0, steps=3, epsilon=1.0, delta=1e-6, feature_bound=1.0)
 assert "numba" not in sys.modules
 """
 
 # What a fit calls from Python; the helpers are compiled into them.
+<<<<<<< HEAD
 ENTRANCES = {"support_margins", "iht_fit", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block"}
+=======
+ENTRANCES = {"support_margins", "lazy_block", "squared_block", "steps"}
+>>>>>>> 9af2020 (Frank-Wolfe and sparsifier: prepared runs; dense steps in one compiled call)
 
 
 def run(root, program, **environment):
@@ -81,5 +91,5 @@ def test_importing_and_planning_load_nothing_heavy(root):
     run(root, IMPORT)
 
 
-def test_dense_frank_wolfe_needs_no_numba(root):
+def test_dense_multinomial_needs_no_numba(root):
     run(root, DENSE)

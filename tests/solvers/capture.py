@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 
+from dptoolkit.kernels import dense_frank_wolfe as dense
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers import gradient_iht, peeling
 from dptoolkit.solvers.gradients import MeanGradient
@@ -81,9 +82,16 @@ def mean_gradients(iterates: Sequence[Any], step_size: float) -> Iterator[list[t
 
 
 @contextmanager
+<<<<<<< HEAD
 def step_by_step() -> Iterator[None]:
     """No dataset counts as small: gradient hard thresholding takes the path of large data."""
     with mock.patch.object(gradient_iht, "SMALL", -1):
+=======
+def uncompiled(choose: Callable[..., int]) -> Iterator[None]:
+    """The dense Frank-Wolfe kernel runs as the Python that it is written in, with ``choose`` for its selections."""
+    replaced = {"steps": dense.steps.py_func, "choose": choose}
+    with mock.patch.multiple(dense, **replaced):
+>>>>>>> 9af2020 (Frank-Wolfe and sparsifier: prepared runs; dense steps in one compiled call)
         yield
 
 
@@ -96,7 +104,11 @@ def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]
         seen.append((np.array(scores, dtype=float), self.scale))
         return int(chosen[len(seen) - 1]) % len(scores)
 
-    with mock.patch.object(NoisyMaximum, "select", scripted):
+    def scripted_vertex(gradient: Any, scale: float, noise: Any) -> int:
+        seen.append((np.concatenate([-gradient, gradient]), scale))
+        return int(chosen[len(seen) - 1]) % (2 * len(gradient))
+
+    with mock.patch.object(NoisyMaximum, "select", scripted), uncompiled(scripted_vertex):
         yield seen
 
 
@@ -104,14 +116,18 @@ def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]
 def added_noise() -> Iterator[list[Any]]:
     """Yields what every noisy maximum added to its scores. An argmax alone would seldom show 10% too little noise."""
     seen: list[Any] = []
-    real = NoisyMaximum.noisy
+    real, choose = NoisyMaximum.noisy, dense.choose
 
     def watched(self: NoisyMaximum, scores: Any, rng: Any = None) -> Any:
         noisy = real(self, scores, rng)
         seen.append(noisy - scores)
         return noisy
 
-    with mock.patch.object(NoisyMaximum, "noisy", watched):
+    def watched_vertex(gradient: Any, scale: float, noise: Any) -> int:
+        seen.append(scale * noise)
+        return int(choose(gradient, scale, noise))
+
+    with mock.patch.object(NoisyMaximum, "noisy", watched), uncompiled(watched_vertex):
         yield seen
 
 

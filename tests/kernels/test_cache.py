@@ -25,15 +25,9 @@ for loss in ("logistic", "huber", "squared"):
         for rows in (X, X.toarray()):
             solvers.dp_frank_wolfe(rows, y, loss=loss, noise=noise, **l1, **budget)
 from numba.core.dispatcher import Dispatcher
-<<<<<<< HEAD
-from dptoolkit.kernels import frank_wolfe, iht, threshold
+from dptoolkit.kernels import dense_frank_wolfe, frank_wolfe, iht, threshold
 stats = {}
-for module in (frank_wolfe, iht, threshold):
-=======
-from dptoolkit.kernels import dense_frank_wolfe, frank_wolfe, threshold
-stats = {}
-for module in (dense_frank_wolfe, frank_wolfe, threshold):
->>>>>>> 9af2020 (Frank-Wolfe and sparsifier: prepared runs; dense steps in one compiled call)
+for module in (dense_frank_wolfe, frank_wolfe, iht, threshold):
     for name, kernel in vars(module).items():
         if isinstance(kernel, Dispatcher):
             hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
@@ -63,11 +57,9 @@ assert "numba" not in sys.modules
 """
 
 # What a fit calls from Python; the helpers are compiled into them.
-<<<<<<< HEAD
-ENTRANCES = {"support_margins", "iht_fit", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block"}
-=======
-ENTRANCES = {"support_margins", "lazy_block", "squared_block", "steps"}
->>>>>>> 9af2020 (Frank-Wolfe and sparsifier: prepared runs; dense steps in one compiled call)
+ENTRANCES = {
+    "support_margins", "iht_fit", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block", "steps",
+}  # fmt: skip
 
 
 def run(root, program, **environment):

@@ -12,7 +12,6 @@ from dptoolkit import losses, solvers
 from dptoolkit.data import check_rows, kernel_arrays
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import l1_frank_wolfe
 from tests.statistics import assert_binomial, assert_chi2, rejected
 
 LAZY = ["logistic", "huber"]
@@ -302,10 +301,10 @@ def test_dense_and_sparse_fits_have_the_law_of_the_plan(name, noise, form):
         "dp_frank_wolfe", n=n, d=d, loss=name, l1_radius=2.0, steps=1, epsilon=2.0, delta=1e-9, feature_bound=1.0,
         label_bound=1.0, noise=noise,
     )
-    rows = check_rows(sparse.csr_matrix(X) if form == "csr" else X)
+    run = solvers.prepare(plan, sparse.csr_matrix(X) if form == "csr" else X, y)
     rng, counts = np.random.default_rng(6), np.zeros(2 * d)
     for _ in range(1500):
-        _, history = l1_frank_wolfe.run(rows, y, losses.get(name), plan, rng)
+        history = run(rng, False).history
         counts[history["vertices"][0]] += 1
     gradient = X.T @ losses.residual(losses.get(name), np.zeros(n), y) / n
     scores, scale = -2.0 * np.concatenate([gradient, -gradient]), history["noise_scale"][0]

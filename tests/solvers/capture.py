@@ -82,16 +82,17 @@ def mean_gradients(iterates: Sequence[Any], step_size: float) -> Iterator[list[t
 
 
 @contextmanager
-<<<<<<< HEAD
 def step_by_step() -> Iterator[None]:
     """No dataset counts as small: gradient hard thresholding takes the path of large data."""
     with mock.patch.object(gradient_iht, "SMALL", -1):
-=======
+        yield
+
+
+@contextmanager
 def uncompiled(choose: Callable[..., int]) -> Iterator[None]:
     """The dense Frank-Wolfe kernel runs as the Python that it is written in, with ``choose`` for its selections."""
     replaced = {"steps": dense.steps.py_func, "choose": choose}
     with mock.patch.multiple(dense, **replaced):
->>>>>>> 9af2020 (Frank-Wolfe and sparsifier: prepared runs; dense steps in one compiled call)
         yield
 
 

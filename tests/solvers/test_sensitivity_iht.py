@@ -177,7 +177,7 @@ def test_adaptive_switch():
     moving = [s for s, _ in moves(pair, "logistic", "replace-one", False, [w])]
     assert still == [made.noise, made.noise]
     assert moving[0] == pytest.approx(made.noise / 2)
-    assert moving[1] == pytest.approx(made.noise)
+    assert 0.98 * made.noise <= moving[1] <= made.noise
     # A plan whose bound is a clipped gradient, or a paper's noise, has no smaller sensitivity near 0.
     for more in ({"grad_norm": 0.4}, {"calibration": "published"}):
         fixed = plan(3, 2, "logistic", **more)

@@ -14,24 +14,29 @@ from dptoolkit.solvers import prepare
 from dptoolkit.solvers.base import Plan, Run, Trace
 
 Array = NDArray[np.float64]
-ADVERSARIES = ("final", "support", "iterates", "gradients", "step")
+ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 # Lazy steps never form the noisy gradient that they are equal in law to.
 _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht")
+
+# Solvers whose runs offer ``trials``: many of them in one compiled call.
+_COMPILED = ("dp_ight", "dp_sgd_ht")
 
 
 class PlanTarget:
     """The solver of a plan on the two datasets of a pair, as an adversary sees it.
 
     adversary: "final", the weights; "support", which of them are not zero; "iterates", the weights after every step;
-    "gradients", everything that the accountant charges for; "step", the first such release alone.
+    "gradients" or "releases", everything that the accountant charges for; "step", the first such release alone.
     """
 
     def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
         one_of("adversary", adversary, ADVERSARIES)
-        if adversary in ("gradients", "step") and plan.solver in _WITHOUT_GRADIENTS:
+        if adversary in ("gradients", "releases", "step") and plan.solver in _WITHOUT_GRADIENTS:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary
+        # Compiled trials leave the interpreter alone; others are better off in processes.
+        self.threads = plan.solver in _COMPILED
 
     def run(self, bits: NDArray[Any], first: int, source: streams.Streams) -> Array:
         """Outputs (trials, features) of trials first, first + 1, ...; bit 1 runs the pair's first dataset.
@@ -63,12 +68,11 @@ class PlanTarget:
         found = None if place is None or trials is None else trials(two, generator, place, first, bits, self._traced)
         if found is None:
             return None
-        kept = {"iterates": found.iterates, "gradients": found.releases, "step": found.releases}
         if self.adversary == "support":
             return np.asarray(found.weights != 0, dtype=float)
         if not self._traced:
             return np.asarray(found.weights)
-        values = self._asked_for(kept[self.adversary])
+        values = self._asked_for(found.iterates if self.adversary == "iterates" else found.releases)
         values = values[:, :1] if self.adversary == "step" else values
         return values.reshape(len(bits), values.shape[1] * values.shape[2])
 

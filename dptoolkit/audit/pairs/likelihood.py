@@ -1,0 +1,226 @@
+"""Exact log-likelihood ratios of what hard thresholding releases: the best scores there are.
+
+A score takes the outputs of many trials, one a row, and is larger where the first dataset is more likely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from dptoolkit import losses
+from dptoolkit.accounting.events import POISSON
+from dptoolkit.audit import layout
+from dptoolkit.data import check_labels, check_rows
+from dptoolkit.kernels import reference
+from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.batches import noise_shares
+from dptoolkit.solvers.gradient_iht import bound_records
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The outputs along one direction."""
+
+    direction: Array
+
+    def __call__(self, outputs: Array) -> Array:
+        return np.asarray(outputs @ self.direction)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Records of a plan, bounded as its solver bounds them; their gradients at many weights at once."""
+
+    plan: Plan
+    rows: Array
+    y: Array
+    caps: Array | None
+    weights: Array
+
+    def residuals(self, w: Array) -> Array:
+        """(trials, records)."""
+        loss, margin = losses.get(self.plan.settings["loss"]), self.plan.settings["margin_bound"]
+        return reference.clipped_residual(loss, w @ self.rows.T, self.y, margin, self.caps)
+
+    def mean(self, w: Array) -> Array:
+        """The mean gradient, (trials, width)."""
+        return np.asarray((self.residuals(w) * self.weights) @ self.rows)
+
+    def each(self, w: Array) -> list[Array]:
+        """The gradient of every record, (trials, width) each."""
+        return [r[:, None] * row[None, :] for r, row in zip(self.residuals(w).T, self.rows, strict=True)]
+
+
+def gradients(plan: Plan, X: Any, y: Any, counts: Any = None) -> Gradients:
+    """The records (X, y), each ``counts`` times."""
+    rows = check_rows(X.toarray() if sparse.issparse(X) else X)
+    labels = check_labels(y, rows.shape[0], losses.get(plan.settings["loss"]))
+    bounded, clipped, caps = bound_records(rows, labels, plan.settings)
+    times = np.ones(len(clipped)) if counts is None else np.asarray(counts, dtype=float)
+    return Gradients(plan, bounded.matrix, clipped, caps, times / times.sum())
+
+
+def noise_at(plan: Plan, scale: float, w: Array) -> Array:
+    """The noise of a gradient at public weights, by trial."""
+    table, places = noise_shares(plan.settings, plan.adjacency)
+    place = np.ceil(np.linalg.norm(w, axis=1) * places)
+    return np.asarray(scale * table[np.minimum(place, len(table) - 1).astype(int)])
+
+
+def _thresholded(plan: Plan, w: Array) -> Array:
+    """The rows of w, each with its largest entries alone and, always, the intercept."""
+    free, s = plan.d, plan.settings["sparsity"]
+    if s >= free:
+        return w
+    out = np.zeros_like(w)
+    keep = np.argpartition(-np.abs(w[:, :free]), s - 1, axis=1)[:, :s]
+    np.put_along_axis(out, keep, np.take_along_axis(w, keep, axis=1), axis=1)
+    out[:, free:] = w[:, free:]
+    return out
+
+
+def _gaussian_ratio(seen: Array, first: Array, second: Array, noise: Array) -> Array:
+    """log N(seen; first, noise^2) - log N(seen; second, noise^2); their inner product where there is no noise."""
+    inner = np.asarray(((first - second) * (seen - (first + second) / 2)).sum(axis=1))
+    return np.asarray(inner / np.where(noise > 0, noise, 1.0) ** 2)
+
+
+@dataclass(frozen=True)
+class GradientRatio:
+    """For dp_ight and its noisy gradients: every step's mean is known for both datasets, at the iterate they imply."""
+
+    first: Gradients
+    second: Gradients
+
+    def __call__(self, outputs: Array) -> Array:
+        plan = self.first.plan
+        path = outputs.reshape(len(outputs), -1, layout.width(plan))
+        w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
+        for t in range(path.shape[1]):
+            total += _gaussian_ratio(path[:, t], self.first.mean(w), self.second.mean(w), noise_at(plan, plan.noise, w))
+            w = _thresholded(plan, w - plan.settings["step_size"] * path[:, t])
+        return total
+
+
+@dataclass(frozen=True)
+class IterateRatio:
+    """For dp_ight and its iterates: on the coordinates that a step kept, its noisy gradient is their difference."""
+
+    first: Gradients
+    second: Gradients
+
+    def __call__(self, outputs: Array) -> Array:
+        plan = self.first.plan
+        path = outputs.reshape(len(outputs), -1, layout.width(plan))
+        w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
+        for t in range(path.shape[1]):
+            kept = path[:, t] != 0
+            seen = kept * (w - path[:, t]) / plan.settings["step_size"]
+            means = kept * self.first.mean(w), kept * self.second.mean(w)
+            total += _gaussian_ratio(seen, *means, noise_at(plan, plan.noise, w))
+            w = path[:, t]
+        return total
+
+
+# --- batches -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Batches of ``size`` from n rows: a canary, and n - 1 others that are all alike."""
+
+    size: int
+    rate: float
+    n: int
+    poisson: bool
+
+    def log_ratio(self, seen: Array, kinds: list[Array], kept: Array, noise: Array) -> Array:
+        """log of the ratio of the two laws of a noisy batch mean, each a mixture: with the canary and without it.
+
+        ``kinds`` are the gradients of the first canary, the second and one of the others. The number of others in a
+        Poisson batch is random too: their spread is counted as more noise.
+        """
+        first, second, other = (kept * kind for kind in kinds)
+        without, base, variance = other, other, noise**2
+        if self.poisson:
+            without, base = 0 * other, other * (self.n - 1) / self.n
+            number = (self.n - 1) * self.rate * (1 - self.rate)
+            variance = variance + number * (other**2).sum(axis=1) / self.size**2
+        here = [self._mixture(seen - base, (kind - without) / self.size, variance) for kind in (first, second)]
+        return np.where(variance > 0, here[0] - here[1], 0.0)
+
+    def _mixture(self, seen: Array, shift: Array, variance: Array) -> Array:
+        inner = ((seen - shift / 2) * shift).sum(axis=1) / np.where(variance > 0, variance, 1.0)
+        if self.rate >= 1:
+            return np.asarray(inner)
+        return np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + inner)
+
+
+def _batch(plan: Plan, size: int) -> _Batch:
+    return _Batch(size, size / plan.n, plan.n, plan.settings["sampling"] == POISSON and size < plan.n)
+
+
+@dataclass(frozen=True)
+class BatchRatio:
+    """For dp_sgd_ht and its iterates. ``kinds``: the first canary, the second, and one of the others."""
+
+    kinds: Gradients
+
+    def __call__(self, outputs: Array) -> Array:
+        plan = self.kinds.plan
+        batch, step = _batch(plan, plan.settings["batch_size"]), plan.settings["step_size"]
+        path = outputs.reshape(len(outputs), -1, layout.width(plan))
+        w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
+        for t in range(path.shape[1]):
+            kept = path[:, t] != 0
+            seen = kept * ((1 - step * plan.settings["l2"]) * w - path[:, t]) / step
+            total += batch.log_ratio(seen, self.kinds.each(w), kept, noise_at(plan, plan.noise, w))
+            w = path[:, t]
+        return total
+
+
+@dataclass(frozen=True)
+class EpochRatio:
+    """For dp_scsg_ht: its snapshot gradients and iterates. ``kinds`` as in ``BatchRatio``."""
+
+    kinds: Gradients
+
+    def __call__(self, outputs: Array) -> Array:
+        plan = self.kinds.plan
+        counts, snapshots, iterates = layout.read_epochs(plan, outputs)
+        total = np.zeros(len(outputs))
+        w = np.zeros((len(outputs), layout.width(plan)))
+        for epoch in range(snapshots.shape[1]):
+            batch = _batch(plan, plan.settings["snapshot_size"])
+            noise = noise_at(plan, plan.releases[1].scale, w)
+            everything = np.ones_like(w)
+            total += batch.log_ratio(snapshots[:, epoch], self.kinds.each(w), everything, noise)
+            total += self._inner(w, snapshots[:, epoch], iterates[:, epoch], counts[:, epoch])
+            w = iterates[:, epoch, -1]
+        return total
+
+    def _inner(self, start: Array, snapshot: Array, path: Array, counts: Array) -> Array:
+        plan, total, w = self.kinds.plan, np.zeros(len(start)), start
+        batch, step = _batch(plan, plan.settings["batch_size"]), plan.settings["step_size"]
+        before = self.kinds.each(start)
+        for t in range(path.shape[1]):
+            kept = path[:, t] != 0
+            seen = kept * (((1 - step * plan.settings["l2"]) * w - path[:, t]) / step - snapshot)
+            kinds = [now - then for now, then in zip(self.kinds.each(w), before, strict=True)]
+            share = np.minimum(1.0, _times(plan.settings["slope"], np.linalg.norm(w - start, axis=1)))
+            found = batch.log_ratio(seen, kinds, kept, plan.noise * share)
+            total += np.where(t < counts, found, 0.0)
+            w = path[:, t]
+        return total
+
+
+def _times(slope: float, distance: Array) -> Array:
+    """slope * distance, where infinity times 0 is infinity: a slope of infinity means the whole noise always."""
+    return np.full_like(distance, np.inf) if np.isinf(slope) else slope * distance

@@ -1,0 +1,332 @@
+"""Worst pairs for gradient hard thresholding: one record on a coordinate that the other records keep in the model.
+
+Records: a canary x = L e_1 whose label gives its gradient the largest size, and pushing records on the same coordinate
+with the opposite label. They push the coordinate into the top s, so that thresholding hides nothing of the canary. Its
+neighbour is the same row with the opposite label (replace-one), or a zero row (zero-out).
+
+Where gradients are clipped, labels lie so far out that every gradient stays at its bound, whatever the weights: nothing
+contracts, and the last iterate is as telling as all noisy gradients together. A logistic canary's gradient moves by
+exactly its row when the label flips; pushing records are then few, so that the weights stay small, where the adaptive
+noise is smallest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from dptoolkit import solvers
+from dptoolkit._validate import invalid
+from dptoolkit.accounting import Gaussian, Repeated, Subsampled, account
+from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit import layout
+from dptoolkit.audit.pairs.likelihood import (
+    BatchRatio,
+    EpochRatio,
+    GradientRatio,
+    IterateRatio,
+    Projection,
+    gradients,
+    noise_at,
+)
+from dptoolkit.audit.pairs.pair import Counted, Pair, Score
+from dptoolkit.audit.streams import Streams
+from dptoolkit.solvers.base import Plan
+
+Array = NDArray[np.float64]
+# Where epsilon is read off, to compare what a pair gives away with the guarantee.
+_DELTA = 1e-5
+# Standard deviations by which a pushed coordinate must lead after one step to count as kept.
+_LEAD = 5.0
+# Trials from which the reach of a pair that no argument settles is estimated.
+_PILOT = 256
+# What the random number of weakly pushing records in a Poisson batch may add to the variance of the noise.
+_EXTRA = 0.1
+
+
+class _Records(NamedTuple):
+    """The kinds of record: the canary with its two labels, the pushing records and the rest."""
+
+    row: Array
+    low: float
+    high: float
+    pusher: Array
+    pusher_label: float
+
+
+def dp_ight(plan: Plan) -> Pair:
+    """The kept coordinate for ``dp_ight``, in three or four different rows.
+
+    Scores: "final", the canary's coordinate; "gradients", "step" and "iterates", the exact likelihood ratio. With
+    clipped gradients the pair attains the guarantee; a logistic one does near w = 0 (``reach`` is estimated from 256
+    runs); with bounded labels and margins the label's share of the bound is what can be shown.
+    """
+    _expect(plan, "dp_ight")
+    records = _records(plan, 1.0)
+    pushing = _pushing(plan, records)
+    first, second = _pair_of(plan, records, pushing)
+    ours, theirs = (gradients(plan, data.X, data.y, data.counts) for data in (first, second))
+    every, kept = GradientRatio(ours, theirs), IterateRatio(ours, theirs)
+    scores = _scores(plan, records) | {"gradients": every, "releases": every, "step": every, "iterates": kept}
+    text = f"kept coordinate: one record of {plan.n}, {pushing} push the same coordinate"
+    return Pair(first, second, plan.adjacency, text, scores, _reach_of_gradients(plan, every, first, second, pushing))
+
+
+def dp_sgd_ht(plan: Plan) -> Pair:
+    """The kept coordinate for ``dp_sgd_ht``: the canary, and n - 1 other records that are all alike.
+
+    In batches of fixed size they equal the canary's replacement, so that only the canary's presence is seen. In Poisson
+    batches their random number is noise besides: there they push weakly. Score for "iterates": the likelihood ratio
+    summed over the steps, a mixture in each of them.
+    """
+    _expect(plan, "dp_sgd_ht")
+    return _batched(plan, BatchRatio, plan.settings["batch_size"], plan.releases[0].count)
+
+
+def dp_scsg_ht(plan: Plan) -> Pair:
+    """The kept coordinate for ``dp_scsg_ht`` and ``dp_svrg_ht``; as for ``dp_sgd_ht``.
+
+    A gradient at its bound, and a flipped label, do not move differences of gradients: the pair shows the snapshots'
+    half of the loss, not the inner steps'.
+    """
+    _expect(plan, "dp_scsg_ht")
+    return _batched(plan, EpochRatio, plan.settings["snapshot_size"], plan.releases[1].count)
+
+
+dp_svrg_ht = dp_scsg_ht
+
+
+def natural(plan: Plan, X: Any, y: Any) -> Pair:
+    """The data as they are, and with one record changed: its label flipped, or the record zeroed.
+
+    The record is the one of the highest leverage among the features that a fit without privacy selects. Such pairs show
+    what a guarantee is worth on real data: usually far less is given away than it allows.
+    """
+    _check_zero_out(plan)
+    dense = np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=float)
+    labels = np.asarray(y, dtype=float)
+    index, support = _highest_leverage(plan, dense, labels)
+    row, label = dense[index].copy(), labels[index]
+    changed, flipped = dense.copy(), labels.copy()
+    if plan.adjacency is Adjacency.ZERO_OUT:
+        changed[index] = 0.0
+    else:
+        binary = plan.settings["loss"] == "logistic"
+        flipped[index] = (-label if (labels < 0).any() else 1 - label) if binary else -label
+    towards = np.zeros(layout.width(plan))
+    # A larger label moves the weights along its row.
+    towards[support] = math.copysign(1.0, label - 0.5 if plan.settings["loss"] == "logistic" else label) * row[support]
+    scores: dict[str, Score] = {"final": Projection(towards)}
+    if plan.solver == "dp_ight":
+        ours, theirs = gradients(plan, dense, labels), gradients(plan, changed, flipped)
+        every = GradientRatio(ours, theirs)
+        scores |= {"gradients": every, "releases": every, "step": every, "iterates": IterateRatio(ours, theirs)}
+    return Pair((X, y), (changed, flipped), plan.adjacency, f"data as given, record {index} changed", scores)
+
+
+def _highest_leverage(plan: Plan, X: Array, y: Array) -> tuple[int, NDArray[np.intp]]:
+    s = plan.settings
+    steps = s.get("steps", 50)
+    fit = solvers.ight(X, y, loss=s["loss"], sparsity=s["sparsity"], steps=steps, step_size=_safe_step(plan, X))
+    support = np.flatnonzero(fit.coef)
+    part = X[:, support]
+    curvature = part.T @ part / len(X) + 1e-6 * np.eye(len(support))
+    leverage = np.einsum("ij,ij->i", part, np.linalg.solve(curvature, part.T).T)
+    return int(np.argmax(leverage)), support
+
+
+def _safe_step(plan: Plan, X: Array) -> float:
+    """The plan's step, unless the rows are so long that it would diverge without clipping."""
+    longest = float((X**2).sum(axis=1).max())
+    return float(min(plan.settings["step_size"], 1 / longest)) if longest > 0 else 1.0
+
+
+# --- records -------------------------------------------------------------------------------------------
+
+
+def _expect(plan: Plan, solver: str) -> None:
+    if plan.solver != solver:
+        raise invalid("plan.solver", plan.solver, repr(solver))
+    _check_zero_out(plan)
+
+
+def _check_zero_out(plan: Plan) -> None:
+    if plan.adjacency is Adjacency.ZERO_OUT and plan.settings["fit_intercept"]:
+        repair = "A zero row still moves the intercept, so zero-out neighbours with one are not two datasets."
+        raise invalid("fit_intercept", True, "False under zero-out", repair)
+
+
+def _is_saturated(plan: Plan) -> bool:
+    """Whether labels can lie so far out that gradients stay at their bound for all weights."""
+    return plan.settings["loss"] != "logistic" and plan.settings["label_bound"] is None
+
+
+def _gradient_bound(plan: Plan) -> float:
+    """What one record's gradient is bounded by."""
+    release = plan.releases[-1]
+    size = plan.settings.get("snapshot_size", plan.settings.get("batch_size", plan.n))
+    return release.sensitivity * size / (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0)
+
+
+def _records(plan: Plan, strength: float) -> _Records:
+    """A canary along e_1, and records that push the other way with ``strength`` times a full gradient."""
+    limit = plan.settings["clip_norm"]
+    length = 1.0 if limit is None else limit
+    row = length * np.eye(1, plan.d)[0]
+    low, high = _labels(plan, length)
+    if strength < 1 and _is_saturated(plan) and plan.settings["grad_norm"] is not None:
+        # A tiny row with a huge label: its gradient is label times row, short of the bound and nearly constant.
+        tiny = 1e-6 * length
+        label = min(strength * _gradient_bound(plan) / tiny, high)
+        return _Records(row, low, high, tiny / length * row, label)
+    return _Records(row, low, high, strength * row, high)
+
+
+def _labels(plan: Plan, length: float) -> tuple[float, float]:
+    """Labels that make the gradient of a record point along its row, and against it."""
+    if plan.settings["loss"] == "logistic":
+        return 0.0, 1.0
+    if plan.settings["label_bound"] is not None:
+        return -plan.settings["label_bound"], plan.settings["label_bound"]
+    bound = _gradient_bound(plan)
+    steps = plan.settings.get("steps") or plan.settings["epochs"] * layout.most_inner_steps(plan)
+    furthest = steps * plan.settings["step_size"] * (bound + 40 * max(r.scale for r in plan.releases))
+    far = 1e3 * (length * furthest + bound / length + 1.0)
+    return -far, far
+
+
+def _pair_of(plan: Plan, records: _Records, pushing: int) -> tuple[Counted, Counted]:
+    """The canary, ``pushing`` records, and zero rows; and its neighbour."""
+    zero, rest = np.zeros(plan.d), plan.n - 1 - pushing
+    # With an intercept zero rows pull it: half of them each way.
+    ends = (0.0, 1.0) if plan.settings["loss"] == "logistic" else (0.0, 0.0)
+    rows = [records.row, records.row, records.pusher, zero, zero]
+    labels = [records.low, records.high, records.pusher_label, *ends]
+    common = [0, 0, pushing, rest - rest // 2, rest // 2]
+    first, second = common.copy(), common.copy()
+    first[0] += 1
+    second[3 if plan.adjacency is Adjacency.ZERO_OUT else 1] += 1
+    return _counted(plan, rows, labels, first), _counted(plan, rows, labels, second)
+
+
+def _counted(plan: Plan, rows: list[Array], labels: list[float], counts: list[int]) -> Counted:
+    times: dict[tuple[float, ...], int] = {}
+    for row, label, count in zip(rows, labels, counts, strict=True):
+        if count > 0:
+            key = (*row.tolist(), label)
+            times[key] = times.get(key, 0) + count
+    both = np.array(list(times)).reshape(len(times), plan.d + 1)
+    return Counted(both[:, :-1].copy(), both[:, -1].copy(), np.array(list(times.values()), dtype=np.int64))
+
+
+def _pushing(plan: Plan, records: _Records) -> int:
+    """How many records of dp_ight push. At bounded gradients all of them; elsewhere just enough, as they contract."""
+    if plan.settings["sparsity"] >= plan.d:
+        return 0
+    if _is_saturated(plan) or plan.noise == 0:
+        return plan.n - 1
+    w = np.zeros((1, layout.width(plan)))
+    alone = gradients(plan, records.pusher[None, :], [records.pusher_label])
+    push = float(np.linalg.norm(alone.mean(w))) / plan.n
+    return min(plan.n - 1, math.ceil(_LEAD * float(noise_at(plan, plan.noise, w)[0]) / push))
+
+
+def _direction(plan: Plan, records: _Records) -> Array:
+    row = np.append(records.row, 1.0) if plan.settings["fit_intercept"] else records.row
+    return np.asarray(row / np.linalg.norm(row))
+
+
+def _scores(plan: Plan, records: _Records) -> dict[str, Score]:
+    # The first dataset's gradient points along the row, so its weights move against it.
+    return {"final": Projection(-_direction(plan, records))}
+
+
+# --- what the pairs give away --------------------------------------------------------------------------
+
+
+def _epsilon(event: Event) -> float:
+    return account(event).epsilon(_DELTA)
+
+
+def _share(event: Event, plan: Plan) -> float:
+    """The epsilon of an event over the plan's."""
+    whole = plan.guarantee.epsilon(_DELTA)
+    return _epsilon(event) / whole if 0 < whole < math.inf else math.nan
+
+
+def _reach_of_gradients(
+    plan: Plan, score: GradientRatio, first: Counted, second: Counted, pushing: int
+) -> dict[str, float]:
+    """Every noisy gradient is Gaussian with known means: mu^2 is the expected sum of (difference / noise)^2."""
+    if plan.noise == 0:
+        return {}
+    push = _gradient_bound(plan) * pushing / plan.n
+    if _is_saturated(plan):
+        kept = plan.settings["sparsity"] >= plan.d or push >= _LEAD * plan.noise
+        return dict.fromkeys(("gradients", "releases", *(("iterates", "final") if kept else ())), 1.0)
+    every, on_support = (_share(Gaussian(1 / mu), plan) if mu > 0 else 0.0 for mu in _pilot(plan, score, first, second))
+    return {"gradients": every, "releases": every, "iterates": on_support}
+
+
+def _pilot(plan: Plan, score: GradientRatio, first: Counted, second: Counted) -> tuple[float, float]:
+    """mu of all noisy gradients, and of their coordinates that stay in the model, from a few runs of the solver."""
+    from dptoolkit.audit.targets import PlanTarget
+
+    target = PlanTarget(plan, Pair(first, second), "iterates")
+    bits = np.arange(_PILOT, dtype=np.int8) % 2
+    path = target.run(bits, 0, Streams(0, "pairs")).reshape(_PILOT, -1, layout.width(plan))
+    w, squares = np.zeros_like(path[:, 0]), np.zeros(2)
+    for t in range(path.shape[1]):
+        difference = score.first.mean(w) - score.second.mean(w)
+        for k, seen in enumerate((difference, difference * (path[:, t] != 0))):
+            squares[k] += float(np.mean((seen**2).sum(axis=1) / noise_at(plan, plan.noise, w) ** 2))
+        w = path[:, t]
+    return math.sqrt(squares[0]), math.sqrt(squares[1])
+
+
+def _batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int, count: int) -> Pair:
+    """A canary among n - 1 equal records; ``size`` rows a batch, ``count`` batches that show it."""
+    random_size = plan.settings["sampling"] == POISSON and size < plan.n
+    strength = _weak_push(plan, size) if random_size else 1.0
+    records = _records(plan, strength)
+    first, second = _pair_of(plan, records, plan.n - 1)
+    zeroed = plan.adjacency is Adjacency.ZERO_OUT
+    kinds = np.array([records.row, 0 * records.row if zeroed else records.row, records.pusher])
+    labels = [records.low, 0.0 if zeroed else records.high, records.pusher_label]
+    score = ratio(gradients(plan, kinds, labels))
+    scores = _scores(plan, records) | {"iterates": score}
+    kind = "weakly " if strength < 1 else ""
+    text = f"kept coordinate: one record of {plan.n}, all others push the same coordinate {kind}".rstrip()
+    return Pair(first, second, plan.adjacency, text, scores, _reach_of_batches(plan, size, count, strength))
+
+
+def _weak_push(plan: Plan, size: int) -> float:
+    """The push, as a share of a full gradient, whose random number of records adds little to the noise."""
+    if plan.settings["sparsity"] >= plan.d:
+        return 0.0
+    noise = plan.releases[-1].scale * size / _gradient_bound(plan)
+    return min(1.0, noise * math.sqrt(_EXTRA / size))
+
+
+def _reach_of_batches(plan: Plan, size: int, count: int, strength: float) -> dict[str, float]:
+    """Where gradients are at their bound: only the canary's presence in a batch is seen, a Poisson pair.
+
+    Records that push weakly add the variance of their number to the noise.
+    """
+    release = plan.releases[-1]
+    if release.scale == 0 or not _is_saturated(plan):
+        return {}
+    rate = size / plan.n
+    bound = _gradient_bound(plan)
+    extra = strength * bound * math.sqrt((plan.n - 1) * rate * (1 - rate)) / size if strength < 1 else 0.0
+    multiplier = math.hypot(release.scale, extra) / release.sensitivity
+    if plan.settings["sampling"] == WITHOUT_REPLACEMENT:
+        seen: Event = Subsampled(Gaussian(multiplier), POISSON, rate)
+    else:
+        seen = Subsampled(Gaussian(multiplier), POISSON, rate, plan.adjacency)
+    return {"iterates": _share(Repeated(seen, count), plan)}

@@ -31,6 +31,8 @@ print(time.perf_counter() - start, time.process_time() - used)
 def first_fit(solver: str, cache: str) -> Best:
     """Seconds in a new interpreter whose compiled kernels live in the folder ``cache``."""
     environment = os.environ | {"NUMBA_CACHE_DIR": cache}
+    # As for any user, bytecode is kept from the first run on.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-c", _CODE.format(solver=solver)], env=environment, capture_output=True, text=True, check=True
     )

@@ -42,6 +42,23 @@ def test_the_package_and_its_command_load_without_numpy(statement, root):
     assert "numpy" not in _loaded_by(statement, root)
 
 
+def test_a_solver_loads_only_what_it_needs(root):
+    loaded = _loaded_by("from dptoolkit import solvers\nsolvers.dp_frank_wolfe", root)
+    assert "dptoolkit.solvers.l1_frank_wolfe" in loaded
+    others = ("gradient_iht", "peeling", "variance_reduced", "sgd_thresholding", "sparsify", "multinomial")
+    assert not {f"dptoolkit.solvers.{name}" for name in others} & loaded
+    assert "dptoolkit.accounting.published" not in loaded
+
+
+def test_every_solver_can_be_reached():
+    from dptoolkit import solvers
+
+    assert set(solvers._MODULES) <= set(solvers.__all__) == set(dir(solvers))
+    assert all(getattr(solvers, name).__name__ == name for name in solvers._MODULES)
+    with pytest.raises(AttributeError, match="no attribute 'dp_hinge'"):
+        _ = solvers.dp_hinge
+
+
 def test_accounting_of_a_real_event_loads_nothing_heavy(root):
     statement = (
         "from dptoolkit.accounting import *\n"

@@ -131,46 +131,50 @@ def composed(event: Event, orders: Array) -> Array:
 
 def to_epsilon(orders: Array, rdp: Array, delta: float) -> float:
     """The smallest epsilon that divergences ``rdp`` at ``orders`` prove at ``delta``."""
-    a, delta = _orders(orders), delta_value(delta)
-    rdp = np.asarray(rdp, dtype=float)
+    return float(np.min(_epsilons(_orders(orders), np.asarray(rdp, dtype=float), delta_value(delta))))
+
+
+def _epsilons(orders: Array, rdp: Array, delta: float) -> Array:
+    """What each order proves alone."""
     # Divergence 0 at any order means equal distributions, which the conversion formula alone would miss.
-    if np.any(rdp == 0):
-        return 0.0
     if delta == 0:
-        return math.inf
-    return max(float(np.min(zcdp.epsilon_at(rdp, a - 1, delta))), 0.0)
+        return np.where(rdp == 0, 0.0, math.inf)
+    return np.where(rdp == 0, 0.0, np.maximum(zcdp.epsilon_at(rdp, orders - 1, delta), 0.0))
 
 
 def to_delta(orders: Array, rdp: Array, epsilon: float) -> float:
     """The smallest delta that divergences ``rdp`` at ``orders`` prove at ``epsilon``."""
-    a, eps = _orders(orders), nonnegative("epsilon", epsilon)
-    rdp = np.asarray(rdp, dtype=float)
-    if np.any(rdp == 0) or math.isinf(eps):
-        return 0.0
+    return float(np.min(_deltas(_orders(orders), np.asarray(rdp, dtype=float), nonnegative("epsilon", epsilon))))
+
+
+def _deltas(orders: Array, rdp: Array, epsilon: float) -> Array:
+    if math.isinf(epsilon):
+        return np.zeros_like(rdp)
     with np.errstate(over="ignore"):
-        return min(math.exp(min(float(np.min(zcdp.log_delta_at(rdp, a - 1, eps))), 0.0)), 1.0)
+        return np.where(rdp == 0, 0.0, np.exp(np.minimum(zcdp.log_delta_at(rdp, orders - 1, epsilon), 0.0)))
 
 
 def epsilon(event: Event, delta: float) -> float:
     """Epsilon of an event at ``delta``; the order is chosen automatically."""
-    return _best(event, lambda a, r: to_epsilon(a, r, delta))
+    delta = delta_value(delta)
+    return _best(event, lambda a, r: _epsilons(a, r, delta))
 
 
 def delta(event: Event, epsilon: float) -> float:
     """Delta of an event at ``epsilon``; the order is chosen automatically."""
-    return _best(event, lambda a, r: to_delta(a, r, epsilon))
+    epsilon = nonnegative("epsilon", epsilon)
+    return _best(event, lambda a, r: _deltas(a, r, epsilon))
 
 
-def _best(event: Event, convert: Callable[[Array, Array], float]) -> float:
+def _best(event: Event, convert: Callable[[Array, Array], Array]) -> float:
     orders = DEFAULT_ORDERS if _is_sampled(event) else np.concatenate([DEFAULT_ORDERS, _FAR_ORDERS])
-    values = composed(event, orders)
-    single = np.array([convert(orders[i : i + 1], values[i : i + 1]) for i in range(len(orders))])
+    single = convert(orders, composed(event, orders))
     best = int(np.argmin(single))
     if single[best] == 0 or math.isinf(single[best]):
         return float(single[best])
     low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
     finer = 1 + np.geomspace(low - 1, high - 1, 33)
-    return min(float(single[best]), convert(finer, composed(event, finer)))
+    return float(min(single[best], np.min(convert(finer, composed(event, finer)))))
 
 
 def _is_sampled(event: Event) -> bool:

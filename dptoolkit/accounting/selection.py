@@ -109,8 +109,10 @@ def _recursion(epsilon0: float, count: int, points: int) -> tuple[Array, Array]:
     at_high = np.expm1(losses - cells * step) / math.expm1(-cells * step)
     x = step * np.arange(points, dtype=float)
     value = np.zeros_like(x)
-    for _ in range(count):
-        value = _recursion_step(value, x, at_high, cells)
+    for done in range(count):
+        # V_k is 0 from k ranges on: the first steps are short.
+        n = min(points, (done + 1) * cells + 1)
+        value[:n] = _recursion_step(value[:n], x, at_high, cells)
     return x, value
 
 
@@ -130,9 +132,12 @@ def _recursion_step(value: Array, x: Array, at_high: Array, cells: int) -> Array
     decay = np.exp(-(x[1] - x[0]) * np.arange(1, cells + 1))
     below = (1 - decay + decay * value[reach])[::-1]
     wide = np.concatenate([below, value, np.full(cells, value[-1])])
-    best = np.zeros(n)
+    # mass V(x - t) + (1 - mass) V(x - t + range) as V(x - t + range) + mass times the fall in between.
+    fall = wide[:-cells] - wide[cells:]
+    best, candidate = np.zeros(n), np.empty(n)
     for i, mass in enumerate(at_high):
-        # x - t_i and x - t_i + range
         low, high = cells - i, 2 * cells - i
-        np.maximum(best, mass * wide[low : low + n] + (1 - mass) * wide[high : high + n], out=best)
+        np.multiply(fall[low : low + n], mass, out=candidate)
+        candidate += wide[high : high + n]
+        np.maximum(best, candidate, out=best)
     return best

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import one_of
 from dptoolkit.solvers.base import DeltaWarning, FitResult, Plan, Release, Run
-from dptoolkit.solvers.gradient_iht import dp_ight, ight, plan_dp_ight, prepare_dp_ight
-from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe, plan_dp_frank_wolfe, prepare_dp_frank_wolfe
-from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe, plan_dp_multinomial_frank_wolfe
-from dptoolkit.solvers.peeling import peeling_iht, plan_peeling_iht
-from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, plan_dp_sgd_ht, prepare_dp_sgd_ht, sgd_ht
-from dptoolkit.solvers.sparsify import plan_sparsifier, prepare_sparsifier, sparsifier
-from dptoolkit.solvers.variance_reduced import (
-    dp_scsg_ht,
-    dp_svrg_ht,
-    plan_dp_scsg_ht,
-    plan_dp_svrg_ht,
-    prepare_dp_scsg_ht,
-    scsg_ht,
-    svrg_ht,
-)
 
-_PLANS: dict[str, Callable[..., Plan]] = {
-    "dp_ight": plan_dp_ight,
-    "dp_frank_wolfe": plan_dp_frank_wolfe,
-    "sparsifier": plan_sparsifier,
-    "dp_multinomial_frank_wolfe": plan_dp_multinomial_frank_wolfe,
-    "peeling_iht": plan_peeling_iht,
-    "dp_sgd_ht": plan_dp_sgd_ht,
-    "dp_scsg_ht": plan_dp_scsg_ht,
-    "dp_svrg_ht": plan_dp_svrg_ht,
-}
+if TYPE_CHECKING:
+    from dptoolkit.solvers.gradient_iht import dp_ight, ight
+    from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe
+    from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe
+    from dptoolkit.solvers.peeling import peeling_iht
+    from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
+    from dptoolkit.solvers.sparsify import sparsifier
+    from dptoolkit.solvers.variance_reduced import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
 
-# A dp_svrg_ht plan is a dp_scsg_ht plan.
-_PREPARE: dict[str, Callable[..., Run]] = {
-    "dp_ight": prepare_dp_ight,
-    "dp_sgd_ht": prepare_dp_sgd_ht,
-    "dp_scsg_ht": prepare_dp_scsg_ht,
-    "dp_frank_wolfe": prepare_dp_frank_wolfe,
-    "sparsifier": prepare_sparsifier,
-}
+# Solvers load on first use: a fit waits for its own module only.
+_MODULES = {
+    "dp_ight": "gradient_iht", "ight": "gradient_iht", "dp_frank_wolfe": "l1_frank_wolfe",
+    "frank_wolfe": "l1_frank_wolfe", "sparsifier": "sparsify", "dp_multinomial_frank_wolfe": "multinomial",
+    "peeling_iht": "peeling", "dp_sgd_ht": "sgd_thresholding", "sgd_ht": "sgd_thresholding",
+    "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
+    "svrg_ht": "variance_reduced",
+}  # fmt: skip
+_PRIVATE = tuple(name for name in _MODULES if name.startswith("dp_") or name in ("sparsifier", "peeling_iht"))
 
 __all__ = [
     "DeltaWarning", "FitResult", "Plan", "Release", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe",
@@ -50,10 +34,25 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dptoolkit.solvers' has no attribute {name!r}")
+    return getattr(_module(name), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"dptoolkit.solvers.{_MODULES[name]}")
+
+
 def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
     """The plan of solver ``name`` for n rows and d features, from the solver's own arguments."""
-    one_of("name", name, tuple(_PLANS))
-    return _PLANS[name](n=n, d=d, **arguments)
+    make = getattr(_module(one_of("name", name, _PRIVATE)), f"plan_{name}")
+    made: Plan = make(n=n, d=d, **arguments)
+    return made
 
 
 def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
@@ -66,5 +65,6 @@ def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
     -------
     Every call of what is returned spends the plan's event; no ledger is charged. It is meant for audits.
     """
-    one_of("plan.solver", plan.solver, tuple(_PREPARE))
-    return _PREPARE[plan.solver](plan, X, y, counts)
+    one_of("plan.solver", plan.solver, _PRIVATE)
+    made: Run = getattr(_module(plan.solver), f"prepare_{plan.solver}")(plan, X, y, counts)
+    return made

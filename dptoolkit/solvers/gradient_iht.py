@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, positive, whole
-from dptoolkit.accounting import Gaussian, Ledger, published
-from dptoolkit.accounting.published import Published
+from dptoolkit.accounting import Gaussian, Ledger
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_rows, joint_norm, with_intercept
 from dptoolkit.losses import Loss
@@ -48,6 +47,9 @@ from dptoolkit.solvers.base import (
 )
 from dptoolkit.solvers.batches import FULL_NOISE, noise_shares, share_at
 from dptoolkit.solvers.gradients import MeanGradient
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.published import Published
 
 ALLOWED_LOSSES = ("logistic", "squared", "huber")
 _LONGEST_ROW = 1e150
@@ -142,6 +144,9 @@ def _published(
         return None
     if math.isinf(epsilon):
         raise invalid("epsilon", epsilon, "finite with calibration='published'")
+    # Imported here: only this calibration needs it.
+    from dptoolkit.accounting import published
+
     if loss.name == "logistic":
         return published.ight_corollary_5_8(n, steps, bounds.gradient, epsilon, delta, relation)
     return published.ight_remark_5_3(n, steps, bounds.gradient, epsilon, delta, relation)

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import expit
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, positive, real, whole
-from dptoolkit.accounting import ExponentialMechanism, Ledger, NoisyMax, Repeated, published
+from dptoolkit.accounting import ExponentialMechanism, Ledger, NoisyMax, Repeated
 from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_entries, kernel_arrays, with_intercept
 from dptoolkit.losses import Loss
@@ -47,6 +46,9 @@ from dptoolkit.solvers.base import (
     usable,
 )
 from dptoolkit.solvers.records import planned_records, without_empty_rows
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.published import Published
 
 _ALLOWED = ("logistic", "squared", "huber")
 _DRAWS = {"gumbel": gumbel, "laplace": laplace}
@@ -131,6 +133,9 @@ def _published(
         return None
     if math.isinf(epsilon):
         raise invalid("epsilon", epsilon, "finite with calibration='published'")
+    # Imported here: only this calibration needs it.
+    from dptoolkit.accounting import published
+
     return published.lasso_frank_wolfe(n, steps, radius, lipschitz, epsilon, delta, relation, rounds=steps)
 
 

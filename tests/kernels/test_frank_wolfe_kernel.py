@@ -12,6 +12,7 @@ from dptoolkit import losses, solvers
 from dptoolkit.data import check_rows, kernel_arrays
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
+from dptoolkit.solvers import l1_frank_wolfe
 from tests.statistics import assert_binomial, assert_chi2, rejected
 
 LAZY = ["logistic", "huber"]

@@ -38,10 +38,11 @@ def data(n=20, d=6):
     return np.random.default_rng(0).standard_normal((n, d)), np.arange(n) % 2
 
 
-@pytest.mark.parametrize("name", solvers._PLANS)
+@pytest.mark.parametrize("name", solvers._PRIVATE)
 def test_a_plan_takes_the_arguments_of_its_solver(name):
     """The same names, with the same defaults: a plan made without data cannot drift away from the fit."""
-    fit, plan = (inspect.signature(f).parameters for f in (getattr(solvers, name), solvers._PLANS[name]))
+    pair = getattr(solvers, name), getattr(solvers._module(name), f"plan_{name}")
+    fit, plan = (inspect.signature(f).parameters for f in pair)
     assert set(fit) - DATA_ONLY == set(plan) - PLAN_ONLY
     for argument in set(plan) - PLAN_ONLY:
         assert fit[argument].default == plan[argument].default, argument

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from dptoolkit.audit.statistics import Guesses
 Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
+# Shares of the scores in a tail; fewer guesses than _FEWEST teach nothing about one.
+_TAILS = (0.003, 0.006, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+_FEWEST = 30
 # Outputs with at most this many values are scored by their frequencies.
 _FEW = 64
 # Beyond this many features only their means and variances are learned, and no squares.
@@ -144,7 +147,11 @@ class Rule:
 
     low: float
     high: float
-    quantiles: tuple[float, float] = field(default=(0.5, 0.5))
+
+    @property
+    def sides(self) -> int:
+        """How many of the two worlds are ever guessed."""
+        return (self.low > -math.inf) + (self.high < math.inf)
 
     def guess(self, scores: Array) -> Bits:
         """1, 0, or -1 for no guess."""
@@ -172,27 +179,29 @@ def threshold(scores: Array, bits: Bits) -> Rule:
     return Rule(float(options[best]), float(options[best]))
 
 
-def confident(scores: Array, bits: Bits, trials: int, delta: float, confidence: float) -> tuple[float, Rule]:
-    """(expected lower bound on epsilon, rule) that guesses on the tails of the scores only, where odds are best.
+def best_tails(
+    scores: Array, bits: Bits, trials: int, value: Callable[[Guesses, int], float]
+) -> tuple[float, Rule]:
+    """(expected value, rule) of a rule that guesses on the tails of the scores only, where the odds are best.
 
-    Judged on past trials, each less a standard error, for a coming ``trials`` of them.
+    ``value`` of what is expected in a coming ``trials`` of them: past trials, the right guesses less a standard error.
     """
-    shares = (0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-    best = (0.0, Rule(-math.inf, math.inf))
-    for low_share, high_share in [(0.0, s) for s in shares] + [(s, 0.0) for s in shares] + [(s, s) for s in shares]:
+    best = (-math.inf, Rule(-math.inf, math.inf))
+    for low_share, high_share in [(0.0, s) for s in _TAILS] + [(s, 0.0) for s in _TAILS] + [(s, s) for s in _TAILS]:
         low = float(np.quantile(scores, low_share, method="nearest")) if low_share else -math.inf
         high = float(np.quantile(scores, 1 - high_share, method="nearest")) if high_share else math.inf
         rule = Rule(min(low, high), high)
-        expected = _expected(rule.play(scores, bits), trials, delta, confidence)
+        seen = rule.play(scores, bits)
+        if seen.made < _FEWEST:
+            continue
+        expected = value(_coming(seen, trials), rule.sides)
         if expected > best[0]:
             best = (expected, rule)
     return best
 
 
-def _expected(seen: Guesses, trials: int, delta: float, confidence: float) -> float:
-    if seen.made < 30:
-        return 0.0
-    p = seen.correct / seen.made
+def _coming(seen: Guesses, trials: int) -> Guesses:
+    p = (seen.correct + 0.5) / (seen.made + 1)
     p -= math.sqrt(p * (1 - p) / seen.made)
     made = int(trials * seen.made / seen.trials)
-    return Guesses(trials, made, int(made * p)).odds_lower(delta, confidence)
+    return Guesses(trials, made, int(made * p))

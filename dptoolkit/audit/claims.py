@@ -64,18 +64,18 @@ class Claim(ABC):
         """Whether the claim fixes its profile at one epsilon only, which makes a test much weaker."""
         return False
 
-    def factor_at(self, variation: float) -> float:
-        """The factor at which the family's total variation distance, delta(0), is ``variation``; from below."""
-        if variation <= 0:
+    def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
+        """The factor at which the family has ``delta`` at ``epsilon``, from below; at 0, delta is total variation."""
+        if delta <= 0:
             return 0.0
         low, high = 0.0, 1.0
-        while self.weakened(high).delta(0.0) < variation:
+        while self.weakened(high).delta(epsilon) < delta:
             low, high = high, 2 * high
             if high > _LARGEST_FACTOR:
                 return high
-        while high - low > 1e-4 * high:
+        while high - low > 1e-3 * high:
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.weakened(middle).delta(0.0) < variation else (low, middle)
+            low, high = (middle, high) if self.weakened(middle).delta(epsilon) < delta else (low, middle)
         return low
 
 
@@ -101,8 +101,10 @@ class PureDP(Claim):
     def reference_delta(self) -> float:
         return 0.0
 
-    def factor_at(self, variation: float) -> float:
-        return 2 * math.atanh(min(max(variation, 0.0), 1 - 1e-15)) / self.epsilon_claimed
+    def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
+        if epsilon > 0:
+            return super().factor_at(delta, epsilon)
+        return 2 * math.atanh(min(max(delta, 0.0), 1 - 1e-15)) / self.epsilon_claimed
 
     def __str__(self) -> str:
         return f"{self.epsilon_claimed:.4g}-DP"
@@ -158,8 +160,10 @@ class GDP(Claim):
     def weakened(self, factor: float) -> GDP:
         return GDP(factor * self.mu)
 
-    def factor_at(self, variation: float) -> float:
-        return 2 * float(ndtri((1 + min(max(variation, 0.0), 1 - 1e-15)) / 2)) / self.mu if self.mu > 0 else math.inf
+    def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
+        if epsilon > 0 or self.mu == 0:
+            return super().factor_at(delta, epsilon)
+        return 2 * float(ndtri((1 + min(max(delta, 0.0), 1 - 1e-15)) / 2)) / self.mu
 
     def __str__(self) -> str:
         return f"{self.mu:.4g}-GDP"
@@ -237,7 +241,7 @@ class Profile(Claim):
     def weakened(self, factor: float) -> Profile:
         return Profile(lambda epsilon: self.function(epsilon / factor), self.name)
 
-    def factor_at(self, variation: float) -> float:
+    def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
         raise invalid("claim", self.name, "one with a family of noise for a lower bound on epsilon", _TYPED)
 
     def __str__(self) -> str:
@@ -261,9 +265,9 @@ class Released(Claim):
             return self
         return Released(replace(self.guarantee, event=scaled(self.guarantee.event, factor), claimed=None))
 
-    def factor_at(self, variation: float) -> float:
+    def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
         mu = self._mu
-        return super().factor_at(variation) if mu is None else GDP(mu).factor_at(variation)
+        return super().factor_at(delta, epsilon) if mu is None else GDP(mu).factor_at(delta, epsilon)
 
     @property
     def _mu(self) -> float | None:

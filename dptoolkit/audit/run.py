@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, one_of, positive, real, whole
-from dptoolkit.audit.attacks import Attack, Rule, confident, given, learn, threshold
+from dptoolkit.audit.attacks import Attack, Rule, best_tails, given, learn, threshold
 from dptoolkit.audit.betting import Wealth
 from dptoolkit.audit.claims import ApproxDP, Claim, PureDP, as_claim, from_dict, to_dict
 from dptoolkit.audit.engine import CallableTarget, Checkpoint, Game, Target
@@ -31,7 +32,9 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
 FIXED, SEQUENTIAL = "fixed", "sequential"
-ADVANTAGE, ODDS = "all guesses", "confident guesses"
+ADVANTAGE, ODDS, TAIL = "all guesses", "odds of confident guesses", "excess of confident guesses"
+# Shares of the claimed epsilon at which the excess of confident guesses is tried.
+_SHARES = (0.2, 0.35, 0.5, 0.7)
 # The first trials teach the first rule; then rules are learned again whenever the trials have doubled.
 _FIRST = 100
 # Learned attacks and rules look at no more than this many past trials.
@@ -186,7 +189,7 @@ class _Session:
         self.attack: Attack | None = None
         self.rule: Rule | None = None
         self._confident: Rule | None = None
-        self._odds = Guesses(0, 0, 0)
+        self._odds, self._tail_epsilon = Guesses(0, 0, 0), 0.0
         self._learned_at, self._frozen, self._decided = 0, False, False
         self._checkpoint = None if resume is None else Checkpoint(Path(resume), self._fingerprint())
 
@@ -279,27 +282,46 @@ class _Session:
         self._frozen = len(self._memory) == _MEMORY
 
     def _choose_confident(self, scores: Array, bits: Bits) -> None:
-        """For claims at one point: once, after a tenth of the trials, a rule that guesses where the odds are best.
+        """Once, after a tenth of the trials: guess on the tails only, if the bound is expected to be better for it.
 
         A rule that abstains must not be changed on the way: the number of guesses would then depend on past luck.
         """
-        if not isinstance(self.claim, (PureDP, ApproxDP)) or self._decided:
+        s = self.settings
+        if self._decided or s.mode == SEQUENTIAL:
             return
-        total = self.settings.trials or int(self.done * (self.settings.seconds or 0.0) / max(self._elapsed(), 1e-3))
-        if self.done < min(max(total // 10, 500), _MEMORY):
+        total = s.trials or int(self.done * (s.seconds or 0.0) / max(self._elapsed(), 1e-3))
+        if self.done < min(max(total // 10, 500), _MEMORY) or total <= self.done:
             return
         self._decided = True
-        expected, rule = confident(scores, bits, total - self.done, self.delta, self.settings.confidence)
-        if expected > self._expected_advantage(total):
+        low = binomial_lower(int(self._correct.mean() * total), total, s.confidence) if len(self._correct) else 0.0
+        factor = self.claim.factor_at(max(0.0, 2 * low - 1))
+        if isinstance(self.claim, (PureDP, ApproxDP)):
+            expected, rule = best_tails(
+                scores, bits, total - self.done, lambda g, sides: g.odds_lower(self.delta, s.confidence)
+            )
+            if expected > _epsilon_at(self.claim, factor, self.delta):
+                self._confident = rule
+            return
+        best, self._tail_epsilon, rule = self._best_tail(scores, bits, total - self.done)
+        if best > factor:
             self._confident = rule
 
-    def _expected_advantage(self, trials: int) -> float:
-        """About what the statistic of all guesses will say, from the guesses so far."""
-        if len(self._correct) == 0:
+    def _best_tail(self, scores: Array, bits: Bits, trials: int) -> tuple[float, float, Rule]:
+        """(expected factor, epsilon, rule) of the excess of confident guesses at the most promising epsilon."""
+        found = (0.0, 0.0, Rule(-math.inf, math.inf))
+        for share in _SHARES:
+            e = share * self.claim.epsilon(self.claim.reference_delta or 1e-5)
+            delta, rule = best_tails(scores, bits, trials, partial(_excess, e, self.settings.confidence))
+            factor = self._rough_factor(delta, e) if delta > 0 else 0.0
+            found = max(found, (factor, e, rule), key=lambda x: x[0])
+        return found
+
+    def _rough_factor(self, delta: float, epsilon: float) -> float:
+        """factor_at by two values of the family, for choosing only."""
+        weak, full = self.claim.weakened(0.8).delta(epsilon), self.claim.delta(epsilon)
+        if not 0 < weak < full < 1:
             return 0.0
-        p = float(self._correct.mean())
-        low = binomial_lower(int(p * trials), trials, self.settings.confidence)
-        return _epsilon_at(self.claim, self.claim.factor_at(max(0.0, 2 * low - 1)), self.delta)
+        return 0.8 ** (math.log(full / delta) / math.log(full / weak))
 
     # --- reporting ---------------------------------------------------------------------------------------
 
@@ -307,7 +329,7 @@ class _Session:
         """Everything the trials show."""
         s, claim = self.settings, self.claim
         assert self.attack is not None
-        found = _bound(claim, self.delta, self._counts(), self._odds, self._correct, s)
+        found = _bound(claim, self.delta, self._counts(), self._confident_guesses(), self._correct, s)
         scores = np.concatenate(self._recent) if self._recent else np.zeros(0)
         bits = self._bits[len(self._bits) - len(scores) :]
         stopped = s.mode == SEQUENTIAL and self.wealth.crossed_at is not None
@@ -329,6 +351,11 @@ class _Session:
     def _counts(self) -> Guesses:
         return Guesses(len(self._correct), len(self._correct), int(self._correct.sum()))
 
+    def _confident_guesses(self) -> _Confident | None:
+        if self._confident is None or self._odds.made == 0:
+            return None
+        return _Confident(self._odds, self._tail_epsilon, self._confident.sides)
+
     def _notes(self) -> tuple[str, ...]:
         notes = ["A bound for this attack on this pair: another may find more. Events of probability below about "
                  "1/trials, timing and floating-point fingerprints are not seen."]  # fmt: skip
@@ -344,6 +371,10 @@ class _Session:
         if trial >= self.done:
             raise invalid("trial", trial, f"< {self.done}, the number of trials")
         return np.asarray(self.target.run(self.game.streams.bits(trial, 1), trial, self.game.streams)[0])
+
+
+def _excess(epsilon: float, confidence: float, guesses: Guesses, sides: int) -> float:
+    return guesses.excess_lower(epsilon, sides, confidence)
 
 
 def _profile(claim: Claim) -> tuple[tuple[float, float], ...]:
@@ -363,33 +394,58 @@ class _Bound:
     statistic: str
 
 
-def _bound(
-    claim: Claim, delta: float, counts: Guesses, odds: Guesses, correct: NDArray[np.bool_], s: _Settings
-) -> _Bound:
-    """The better of the two statistics, or for a sequential audit the one that holds at all times.
+@dataclass(frozen=True)
+class _Confident:
+    """Guesses by a rule that abstains; ``epsilon`` is where their excess is read, 0 for their odds."""
 
-    The statistic of confident guesses is used if it was set up, which was decided before the trials that it counts.
-    """
+    guesses: Guesses
+    epsilon: float
+    sides: int
+
+
+def _bound(
+    claim: Claim, delta: float, counts: Guesses, tail: _Confident | None, correct: NDArray[np.bool_], s: _Settings
+) -> _Bound:
+    """The bound by the statistic that was chosen before the trials it counts; sequentially, one for all times."""
+    if tail is not None:
+        odds = isinstance(claim, (PureDP, ApproxDP))
+        return _from_odds(claim, delta, tail, s.confidence) if odds else _from_tail(claim, delta, tail, s.confidence)
     if s.mode == SEQUENTIAL:
         p_low = anytime_lower(correct, s.confidence)
     else:
         p_low = binomial_lower(counts.correct, counts.made, s.confidence)
     factor = claim.factor_at(max(0.0, 2 * p_low - 1))
-    epsilon = _epsilon_at(claim, factor, delta)
     p_high = 1 - binomial_lower(counts.made - counts.correct, counts.made, s.confidence)
     upper = _epsilon_at(claim, claim.factor_at(max(0.0, 2 * p_high - 1)), delta)
     value = p_value(counts.correct, counts.made, (1 + claim.delta(0.0)) / 2)
-    best = _Bound(epsilon, upper, factor, value, counts, ADVANTAGE)
-    if s.mode == SEQUENTIAL or odds.made == 0:
-        return best
-    assert isinstance(claim, (PureDP, ApproxDP))
-    return _from_odds(claim, delta, odds, s.confidence)
+    return _Bound(_epsilon_at(claim, factor, delta), upper, factor, value, counts, ADVANTAGE)
 
 
-def _from_odds(claim: PureDP | ApproxDP, delta: float, odds: Guesses, confidence: float) -> _Bound:
+def _from_tail(claim: Claim, delta: float, tail: _Confident, confidence: float) -> _Bound:
+    g = tail.guesses
+    factor = claim.factor_at(g.excess_lower(tail.epsilon, tail.sides, confidence), tail.epsilon)
+    upper = claim.factor_at(-g.swapped().excess_lower(-tail.epsilon, tail.sides, confidence) * math.exp(tail.epsilon),
+                            tail.epsilon)  # fmt: skip
+    allowed = claim.delta(tail.epsilon)
+    value = _smallest_error(lambda level: g.excess_lower(tail.epsilon, tail.sides, level) > allowed)
+    return _Bound(_epsilon_at(claim, factor, delta), _epsilon_at(claim, upper, delta), factor, value, g, TAIL)
+
+
+def _smallest_error(refuted: Callable[[float], bool]) -> float:
+    """The smallest 1 - confidence at which something is refuted, from above."""
+    low, high = -30.0, 0.0
+    if not refuted(1 - 10.0**-0.01):
+        return 1.0
+    while high - low > 0.01:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if refuted(1 - 10.0**middle) else (middle, high)
+    return float(10.0**high)
+
+
+def _from_odds(claim: Claim, delta: float, tail: _Confident, confidence: float) -> _Bound:
+    odds = tail.guesses
     epsilon = odds.odds_lower(delta, confidence)
-    wrong = Guesses(odds.trials, odds.made, odds.made - odds.correct)
-    p_high = 1 - binomial_lower(wrong.correct, odds.made, confidence)
+    p_high = 1 - binomial_lower(odds.made - odds.correct, odds.made, confidence)
     upper = math.log(p_high / (1 - p_high)) if p_high < 1 else math.inf
     e = claim.epsilon(delta)
     value = _odds_p_value(odds, e, claim.delta(e))
@@ -422,8 +478,10 @@ def merged(a: AuditReport, b: AuditReport) -> AuditReport:
     claim = from_dict(a.claim_record)
     settings = _Settings(None, None, a.confidence, a.alpha, a.mode, a.seed, None)
     both = a.guesses + b.guesses
-    odds = both if a.statistic == ODDS else Guesses(0, 0, 0)
-    found = _bound(claim, a.delta, both, odds, np.zeros(0, bool), settings)
+    if a.statistic == TAIL:
+        raise invalid("statistic", a.statistic, f"{ADVANTAGE!r} or {ODDS!r} to be pooled", "Audit once, for longer.")
+    tail = _Confident(both, 0.0, 2) if a.statistic == ODDS else None
+    found = _bound(claim, a.delta, both, tail, np.zeros(0, bool), settings)
     log_e = a.log_e_value + b.log_e_value
     return replace(
         a, trials=a.trials + b.trials, pilot=a.pilot + b.pilot, failures=a.failures + b.failures, guesses=both,

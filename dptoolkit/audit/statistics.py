@@ -52,10 +52,19 @@ class Guesses:
     def __add__(self, other: Guesses) -> Guesses:
         return Guesses(self.trials + other.trials, self.made + other.made, self.correct + other.correct)
 
-    def variation_lower(self, confidence: float) -> float:
-        """A lower bound on the total variation distance; guesses that were not made count half."""
-        p = lower_bound(self.correct, self.made, confidence) if self.made == self.trials else 0.0
-        return max(0.0, 2 * p - 1)
+    def swapped(self) -> Guesses:
+        """The same guesses, each turned round."""
+        return Guesses(self.trials, self.made, self.made - self.correct)
+
+    def excess_lower(self, epsilon: float, sides: int, confidence: float) -> float:
+        """A lower bound on delta(epsilon), for any mechanism, from a rule that guesses one or both worlds.
+
+        P(correct) <= e^eps P(wrong) + delta sides / 2: two Clopper-Pearson bounds, half of the error each.
+        """
+        level = 1 - (1 - confidence) / 2
+        right = lower_bound(self.correct, self.trials, level)
+        wrong = 1 - lower_bound(self.trials - (self.made - self.correct), self.trials, level)
+        return 2 / sides * (right - math.exp(epsilon) * wrong)
 
     def odds_lower(self, delta: float, confidence: float) -> float:
         """A lower bound on epsilon at ``delta``, for any mechanism.

@@ -133,7 +133,7 @@ class IterateRatio:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
     """Batches of ``size`` from n rows: a canary, and n - 1 others that are all alike."""
 
     size: int
@@ -144,17 +144,26 @@ class _Batch:
     def log_ratio(self, seen: Array, kinds: list[Array], kept: Array, noise: Array) -> Array:
         """log of the ratio of the two laws of a noisy batch mean, each a mixture: with the canary and without it.
 
-        ``kinds`` are the gradients of the first canary, the second and one of the others. The number of others in a
-        Poisson batch is random too: their spread is counted as more noise.
+        ``kinds`` are the gradients of the first canary, the second and one of the others; ``kept`` says where the mean
+        is seen. The number of others in a Poisson batch is random too: their spread is counted as more noise.
         """
-        first, second, other = (kept * kind for kind in kinds)
-        without, base, variance = other, other, noise**2
-        if self.poisson:
-            without, base = 0 * other, other * (self.n - 1) / self.n
-            number = (self.n - 1) * self.rate * (1 - self.rate)
-            variance = variance + number * (other**2).sum(axis=1) / self.size**2
-        here = [self._mixture(seen - base, (kind - without) / self.size, variance) for kind in (first, second)]
+        other = kept * kinds[2]
+        base = other * (self.n - 1) / self.n if self.poisson else other
+        without = 0.0 if self.poisson else other
+        variance = self._variance(other, noise)
+        here = [self._mixture(seen - base, (kept * kind - without) / self.size, variance) for kind in kinds[:2]]
         return np.where(variance > 0, here[0] - here[1], 0.0)
+
+    def signal(self, kinds: list[Array], kept: Array, noise: Array) -> Array:
+        """(difference of the two canaries' gradients / noise)^2 for a batch that holds them."""
+        difference = kept * (kinds[0] - kinds[1]) / self.size
+        return np.asarray((difference**2).sum(axis=1) / self._variance(kept * kinds[2], noise))
+
+    def _variance(self, other: Array, noise: Array) -> Array:
+        if not self.poisson:
+            return noise**2
+        number = (self.n - 1) * self.rate * (1 - self.rate)
+        return np.asarray(noise**2 + number * (other**2).sum(axis=1) / self.size**2)
 
     def _mixture(self, seen: Array, shift: Array, variance: Array) -> Array:
         inner = ((seen - shift / 2) * shift).sum(axis=1) / np.where(variance > 0, variance, 1.0)
@@ -163,19 +172,24 @@ class _Batch:
         return np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + inner)
 
 
-def _batch(plan: Plan, size: int) -> _Batch:
-    return _Batch(size, size / plan.n, plan.n, plan.settings["sampling"] == POISSON and size < plan.n)
-
-
 @dataclass(frozen=True)
-class BatchRatio:
-    """For dp_sgd_ht and its iterates. ``kinds``: the first canary, the second, and one of the others."""
+class _Batches:
+    """``kinds``: the first canary, the second, and one of the others."""
 
     kinds: Gradients
 
+    def batch(self, size: int) -> Batch:
+        """Batches of that size."""
+        n = self.kinds.plan.n
+        return Batch(size, size / n, n, self.kinds.plan.settings["sampling"] == POISSON and size < n)
+
+
+class BatchRatio(_Batches):
+    """For dp_sgd_ht and its iterates."""
+
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
-        batch, step = _batch(plan, plan.settings["batch_size"]), plan.settings["step_size"]
+        batch, step = self.batch(plan.settings["batch_size"]), plan.settings["step_size"]
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
@@ -186,11 +200,8 @@ class BatchRatio:
         return total
 
 
-@dataclass(frozen=True)
-class EpochRatio:
-    """For dp_scsg_ht: its snapshot gradients and iterates. ``kinds`` as in ``BatchRatio``."""
-
-    kinds: Gradients
+class EpochRatio(_Batches):
+    """For dp_scsg_ht: its snapshot gradients and iterates."""
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
@@ -198,7 +209,7 @@ class EpochRatio:
         total = np.zeros(len(outputs))
         w = np.zeros((len(outputs), layout.width(plan)))
         for epoch in range(snapshots.shape[1]):
-            batch = _batch(plan, plan.settings["snapshot_size"])
+            batch = self.batch(plan.settings["snapshot_size"])
             noise = noise_at(plan, plan.releases[1].scale, w)
             everything = np.ones_like(w)
             total += batch.log_ratio(snapshots[:, epoch], self.kinds.each(w), everything, noise)
@@ -208,7 +219,7 @@ class EpochRatio:
 
     def _inner(self, start: Array, snapshot: Array, path: Array, counts: Array) -> Array:
         plan, total, w = self.kinds.plan, np.zeros(len(start)), start
-        batch, step = _batch(plan, plan.settings["batch_size"]), plan.settings["step_size"]
+        batch, step = self.batch(plan.settings["batch_size"]), plan.settings["step_size"]
         before = self.kinds.each(start)
         for t in range(path.shape[1]):
             kept = path[:, t] != 0

@@ -85,7 +85,7 @@ def dp_sgd_ht(plan: Plan) -> Pair:
     summed over the steps, a mixture in each of them.
     """
     _expect(plan, "dp_sgd_ht")
-    return _batched(plan, BatchRatio, plan.settings["batch_size"], plan.releases[0].count)
+    return _batched(plan, BatchRatio, plan.settings["batch_size"])
 
 
 def dp_scsg_ht(plan: Plan) -> Pair:
@@ -95,7 +95,7 @@ def dp_scsg_ht(plan: Plan) -> Pair:
     half of the loss, not the inner steps'.
     """
     _expect(plan, "dp_scsg_ht")
-    return _batched(plan, EpochRatio, plan.settings["snapshot_size"], plan.releases[1].count)
+    return _batched(plan, EpochRatio, plan.settings["snapshot_size"])
 
 
 dp_svrg_ht = dp_scsg_ht
@@ -275,22 +275,25 @@ def _reach_of_gradients(
 
 def _pilot(plan: Plan, score: GradientRatio, first: Counted, second: Counted) -> tuple[float, float]:
     """mu of all noisy gradients, and of their coordinates that stay in the model, from a few runs of the solver."""
-    from dptoolkit.audit.targets import PlanTarget
-
-    target = PlanTarget(plan, Pair(first, second), "iterates")
-    bits = np.arange(_PILOT, dtype=np.int8) % 2
-    path = target.run(bits, 0, Streams(0, "pairs")).reshape(_PILOT, -1, layout.width(plan))
-    w, squares = np.zeros_like(path[:, 0]), np.zeros(2)
-    for t in range(path.shape[1]):
+    path = _few_runs(plan, first, second).reshape(_PILOT, -1, layout.width(plan))
+    squares = np.zeros(2)
+    for w, kept in zip(_from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
         difference = score.first.mean(w) - score.second.mean(w)
-        for k, seen in enumerate((difference, difference * (path[:, t] != 0))):
+        for k, seen in enumerate((difference, difference * kept)):
             squares[k] += float(np.mean((seen**2).sum(axis=1) / noise_at(plan, plan.noise, w) ** 2))
-        w = path[:, t]
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
-def _batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int, count: int) -> Pair:
-    """A canary among n - 1 equal records; ``size`` rows a batch, ``count`` batches that show it."""
+def _few_runs(plan: Plan, first: Counted, second: Counted) -> Array:
+    """What an adversary who sees all iterates gets from a few runs on each dataset."""
+    from dptoolkit.audit.targets import PlanTarget
+
+    bits = np.arange(_PILOT, dtype=np.int8) % 2
+    return PlanTarget(plan, Pair(first, second), "iterates").run(bits, 0, Streams(0, "pairs"))
+
+
+def _batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int) -> Pair:
+    """A canary among n - 1 equal records; ``size`` rows in the batches that show it."""
     random_size = plan.settings["sampling"] == POISSON and size < plan.n
     strength = _weak_push(plan, size) if random_size else 1.0
     records = _records(plan, strength)
@@ -302,7 +305,7 @@ def _batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int, 
     scores = _scores(plan, records) | {"iterates": score}
     kind = "weakly " if strength < 1 else ""
     text = f"kept coordinate: one record of {plan.n}, all others push the same coordinate {kind}".rstrip()
-    return Pair(first, second, plan.adjacency, text, scores, _reach_of_batches(plan, size, count, strength))
+    return Pair(first, second, plan.adjacency, text, scores, _reach_of_batches(plan, score, size, first, second))
 
 
 def _weak_push(plan: Plan, size: int) -> float:
@@ -313,20 +316,31 @@ def _weak_push(plan: Plan, size: int) -> float:
     return min(1.0, noise * math.sqrt(_EXTRA / size))
 
 
-def _reach_of_batches(plan: Plan, size: int, count: int, strength: float) -> dict[str, float]:
-    """Where gradients are at their bound: only the canary's presence in a batch is seen, a Poisson pair.
+def _reach_of_batches(
+    plan: Plan, score: BatchRatio | EpochRatio, size: int, first: Counted, second: Counted
+) -> dict[str, float]:
+    """What is seen is the canary's presence in a batch: the pair of Poisson sampling, whatever the scheme.
 
-    Records that push weakly add the variance of their number to the noise.
+    Its shift over the noise, where the canary's coordinate stays in the model, comes from a few runs of the solver.
     """
-    release = plan.releases[-1]
-    if release.scale == 0 or not _is_saturated(plan):
+    if plan.releases[-1].scale == 0:
         return {}
-    rate = size / plan.n
-    bound = _gradient_bound(plan)
-    extra = strength * bound * math.sqrt((plan.n - 1) * rate * (1 - rate)) / size if strength < 1 else 0.0
-    multiplier = math.hypot(release.scale, extra) / release.sensitivity
-    if plan.settings["sampling"] == WITHOUT_REPLACEMENT:
-        seen: Event = Subsampled(Gaussian(multiplier), POISSON, rate)
+    path = _few_runs(plan, first, second)
+    if isinstance(score, EpochRatio):
+        epochs = layout.read_epochs(plan, path)
+        ends = epochs.iterates[:, :-1, -1]
+        seen = [(w, np.ones_like(w)) for w in _from_zero(ends)]
     else:
-        seen = Subsampled(Gaussian(multiplier), POISSON, rate, plan.adjacency)
-    return {"iterates": _share(Repeated(seen, count), plan)}
+        steps = path.reshape(_PILOT, -1, layout.width(plan))
+        seen = list(zip(_from_zero(steps[:, :-1]), (steps != 0).swapaxes(0, 1), strict=True))
+    ratios = [score.batch(size).signal(score.kinds.each(w), kept, noise_at(plan, plan.releases[-1].scale, w))
+              for w, kept in seen]  # fmt: skip
+    mean = float(np.mean(ratios))
+    relation = Adjacency.ZERO_OUT if plan.settings["sampling"] == WITHOUT_REPLACEMENT else plan.adjacency
+    event = Subsampled(Gaussian(1 / math.sqrt(mean)), POISSON, size / plan.n, relation) if mean > 0 else None
+    return {"iterates": 0.0 if event is None else _share(Repeated(event, len(seen)), plan)}
+
+
+def _from_zero(path: Array) -> list[Array]:
+    """The weights before every step, from those after all but the last: (trials, steps, width) to a list."""
+    return [np.zeros((len(path), path.shape[2])), *path.swapaxes(0, 1)]

@@ -238,6 +238,20 @@ def add_gradient(
     return count
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_rows(rows: Records, chosen: NDArray[Any], w: NDArray[Any], out: NDArray[Any]) -> None:
+    """Add the gradients of the chosen rows at w to ``out``: one pass, no copy of the rows."""
+    loss, data, indices, indptr, y, margin_bound, caps, _ = rows
+    for a in range(chosen.shape[0]):
+        i = chosen[a]
+        margin = 0.0
+        for b in range(indptr[i], indptr[i + 1]):
+            margin += data[b] * w[indices[b]]
+        r = clipped_residual(loss, margin, y[i], margin_bound, caps[i])
+        for b in range(indptr[i], indptr[i + 1]):
+            out[indices[b]] += r * data[b]
+
+
 # --- the k largest values -----------------------------------------------------------------------------
 
 

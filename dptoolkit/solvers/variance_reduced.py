@@ -396,22 +396,35 @@ def snapshot_gradient(
     -------
     One call is the plan's snapshot release.
     """
-    n, big = data.rows.shape[0], settings["snapshot_size"]
+    (n, d), big = data.rows.shape, settings["snapshot_size"]
     size = int(batch_sizes(rng, settings["sampling"], n, big, 1)[0])
-    matrix, y, caps = data.rows.matrix, data.y, data.caps
-    if size < n:
-        chosen = np.sort(rng.choice(n, size=size, replace=False))
-        matrix, y = matrix[chosen], y[chosen]
-        caps = None if caps is None else caps[chosen]
-    w = np.zeros(data.rows.shape[1])
+    chosen = np.sort(rng.choice(n, size=size, replace=False)) if size < n else np.arange(n)
+    w = np.zeros(d)
     w[support] = values
-    r = reference.clipped_residual(data.loss, np.asarray(matrix @ w), y, data.margin_bound, caps)
-    gradient = np.asarray(matrix.T @ (r / big))
+    gradient = _batch_sum(data, chosen, w) / big
     if scale > 0:
-        gradient += scale * rng.standard_normal(len(gradient))
+        gradient += scale * rng.standard_normal(d)
     return gradient
 
 
+def _batch_sum(data: BatchData, chosen: NDArray[np.int64], w: Array) -> Array:
+    """The sum of the chosen rows' gradients at w."""
+    matrix, y, caps = data.rows.matrix, data.y, data.caps
+    if matrix.nnz <= _FEW_ENTRIES:
+        from dptoolkit.kernels.stochastic import add_rows
+
+        total = np.zeros(len(w))
+        add_rows(data.records(), chosen, w, total)
+        return total
+    if len(chosen) < len(y):
+        matrix, y = matrix[chosen], y[chosen]
+        caps = None if caps is None else caps[chosen]
+    r = reference.clipped_residual(data.loss, np.asarray(matrix @ w), y, data.margin_bound, caps)
+    return np.asarray(matrix.T @ r)
+
+
+# Up to this many stored entries one compiled pass over the chosen rows is faster than copying them for scipy.
+_FEW_ENTRIES = 200_000
 # Offsets whose exponent and first six bits of the fraction agree share a cell; the last one takes all that are smaller.
 _LOW_BITS = 46
 _CELLS = 4096
@@ -424,6 +437,8 @@ def buckets(offsets: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array
     ones. Offsets are told apart by their leading bits: O(d), where sorting them would cost more than the inner steps.
     """
     size = np.abs(offsets)
+    if len(size) <= 32:
+        return np.arange(len(size)), np.array([0, len(size)]), np.array([size.max(), size.min()])
     bits = size.view(np.int64)
     cells = np.minimum((bits.max() - bits) >> _LOW_BITS, _CELLS - 1)
     above = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=_CELLS))])

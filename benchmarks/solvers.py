@@ -53,7 +53,7 @@ def floor_steps(data: Dataset, sparsity: int, steps: int) -> Callable[[], None]:
     n, d = data.shape
     rng = np.random.default_rng(0)
     transposed = data.X.T.tocsr()
-    arrays = transposed.data, transposed.indices.view(np.uint32), transposed.indptr.astype(np.int64)
+    arrays = transposed.data, transposed.indices.view(np.uint32), transposed.indptr.astype(np.uint64)
     r, margins = rng.standard_normal(n), np.zeros(n)
     support = np.sort(rng.choice(d, sparsity, replace=False))
     values = rng.standard_normal(sparsity)

@@ -94,7 +94,8 @@ def make_rows(width: int, length: int) -> tuple[Any, Array]:
 def records(X: Any, y: Array) -> kernel.Records:
     """The rows as the solvers hand them to the kernels."""
     order = np.arange(len(y), dtype=np.int64)
-    return kernel.Records(LOGISTIC, *kernel_arrays(X), y, np.inf, np.full(len(y), np.inf), order)
+    values, indices, indptr = kernel_arrays(X)
+    return kernel.Records(LOGISTIC, values, indices, indptr.view(np.int64), y, np.inf, np.full(len(y), np.inf), order)
 
 
 # --- plain steps ----------------------------------------------------------------------------------------

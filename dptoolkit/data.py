@@ -71,10 +71,10 @@ def _row_sums(values: Array, indptr: NDArray[Any]) -> Array:
 def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
     """(data, indices, indptr) of a CSR matrix in the types the kernels are compiled for.
 
-    Unsigned indices spare Numba the check for negative ones; they are never negative in a canonical matrix.
+    Unsigned integers spare Numba the check for negative ones; they are never negative in a canonical matrix.
     """
     unsigned = np.uint32 if matrix.indices.dtype.itemsize == 4 else np.uint64
-    return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.int64)
+    return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.uint64)
 
 
 def check_rows(X: Any) -> Rows:

@@ -131,8 +131,9 @@ def _line_above_sigmoid(radius: float) -> tuple[float, float]:
     maximises sigmoid(z) sqrt(radius^2 - z^2); if its tangent is too low at -radius, a larger z must do.
     """
     lowest = _sigmoid(-radius)
-    low, high = 0.0, radius
-    for _ in range(40):
+    # For any radius up to _FAR both conditions hold at 40. Any z that passes is valid: 26 halvings are for tightness.
+    low, high = 0.0, min(radius, 40.0)
+    for _ in range(26):
         z = (low + high) / 2
         s, rest = _sigmoid(z), _sigmoid(-z)
         if z >= (radius * radius - z * z) * rest and s - s * rest * (radius + z) >= lowest:

@@ -258,7 +258,7 @@ def test_kernel_arrays(index):
     values, indices, indptr = data.kernel_arrays(matrix)
     assert values.tolist() == [2.0, 3.0] and indices.tolist() == [1, 0] and indptr.tolist() == [0, 1, 2]
     assert indices.dtype.kind == "u" and indices.dtype.itemsize == np.dtype(index).itemsize
-    assert indptr.dtype == np.int64
+    assert indptr.dtype == np.uint64
 
 
 @pytest.mark.parametrize("form", FORMS)

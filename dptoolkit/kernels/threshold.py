@@ -1,12 +1,15 @@
-"""Hard thresholding on sparse rows: margins from the support's columns alone, X^T r in parts, the top-s of a vector."""
+"""Hard thresholding on sparse rows: margins from the support's columns alone, residuals, X^T r in parts, the top-s."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+SQUARED, LOGISTIC, HUBER = 0, 1, 2
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -24,33 +27,71 @@ def support_margins(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def mean_residuals(
+    loss: int, margins: NDArray[Any], y: NDArray[Any], margin_bound: float, caps: NDArray[Any], out: NDArray[Any]
+) -> None:
+    """out = reference.clipped_residual / n in one pass; empty ``caps`` for none."""
+    n = margins.shape[0]
+    for i in range(n):
+        m = margins[i]
+        # Comparisons are false for NaN, which so passes through to the end.
+        if m > margin_bound:
+            m = margin_bound
+        elif m < -margin_bound:
+            m = -margin_bound
+        if loss == LOGISTIC:
+            e = math.exp(-abs(m))
+            r = (1.0 if m >= 0 else e) / (1.0 + e) - y[i]
+        else:
+            r = m - y[i]
+        cap = 1.0 if loss == HUBER else math.inf
+        if caps.shape[0] > 0 and caps[i] < cap:
+            cap = caps[i]
+        if r > cap:
+            r = cap
+        elif r < -cap:
+            r = -cap
+        elif r != r:
+            r = 0.0
+        out[i] = r / n
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def feature_sums(
     t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
     first: int, last: int,
 ) -> None:
-    """out[j] = (X^T r)_j for first <= j < last. Four sums at a time hide the latency of the loads."""
+    """out[j] = (X^T r)_j for first <= j < last. Two sums at a time hide the latency of the additions."""
+    # An unsigned plus a signed integer would be a float.
+    one, two = np.uint64(1), np.uint64(2)
     for j in range(first, last):
-        low, high = t_indptr[j], t_indptr[j + 1]
-        even = low + (high - low) // 4 * 4
-        s0 = s1 = s2 = s3 = 0.0
-        for b in range(low, even, 4):
-            s0 += t_data[b] * r[t_indices[b]]
-            s1 += t_data[b + 1] * r[t_indices[b + 1]]
-            s2 += t_data[b + 2] * r[t_indices[b + 2]]
-            s3 += t_data[b + 3] * r[t_indices[b + 3]]
-        for b in range(even, high):
-            s0 += t_data[b] * r[t_indices[b]]
-        out[j] = (s0 + s1) + (s2 + s3)
+        b, high = t_indptr[j], t_indptr[j + 1]
+        even = odd = 0.0
+        while b + one < high:
+            even += t_data[b] * r[t_indices[b]]
+            odd += t_data[b + one] * r[t_indices[b + one]]
+            b += two
+        if b < high:
+            even += t_data[b] * r[t_indices[b]]
+        out[j] = even + odd
 
 
-def largest(values: NDArray[np.float64], count: int) -> NDArray[np.intp]:
+def largest(values: NDArray[np.float64], count: int, guess: float = math.inf) -> NDArray[np.intp]:
     """Indices of the ``count`` largest |values|, in increasing order; ties at the border go to the smaller index.
 
-    NumPy's partition outside Numba is faster than any compiled quickselect here.
+    NumPy's partition outside Numba is faster than any compiled quickselect here. ``guess`` changes nothing but the
+    time: if at least ``count`` values reach it, only those are compared.
     """
     if count >= len(values):
         return np.arange(len(values))
     size = np.abs(values)
+    candidates = np.flatnonzero(size >= guess)
+    if len(candidates) < count:
+        return _largest(size, count)
+    return np.asarray(candidates[_largest(size[candidates], count)])
+
+
+def _largest(size: NDArray[np.float64], count: int) -> NDArray[np.intp]:
     border = np.partition(size, len(size) - count)[len(size) - count]
     found = np.flatnonzero(size >= border)
     if len(found) == count:

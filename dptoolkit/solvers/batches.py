@@ -110,7 +110,9 @@ class BatchData:
     caps: Array | None
 
     def __post_init__(self) -> None:
-        self._arrays = kernel_arrays(self.rows.matrix)
+        values, indices, indptr = kernel_arrays(self.rows.matrix)
+        # Signed, for these kernels calculate with it.
+        self._arrays = values, indices, indptr.view(np.int64)
         self._all_caps = np.full(self.rows.shape[0], np.inf) if self.caps is None else self.caps
 
     def records(self) -> Any:

@@ -376,7 +376,7 @@ class IhtRun:
         gradient = self._gradient or self._mean_gradient()
         settings, kept = self.settings, np.arange(self.free, self.width)
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
-        scales, objectives, releases, iterates = [], [], [], []
+        scales, objectives, releases, iterates, border = [], [], [], [], math.inf
         for _ in range(settings["steps"]):
             scale = self.noise * share_at(self.shares, float(np.linalg.norm(values)))
             step = gradient.noisy(support, values, scale, rng)
@@ -384,8 +384,10 @@ class IhtRun:
                 releases.append(step.copy())
             step *= -settings["step_size"]
             step[support] += values
-            support = np.concatenate([largest(step[: self.free], settings["sparsity"]), kept])
-            values = step[support]
+            # Little less than the last border is reached by few, and nearly always by enough.
+            top = largest(step[: self.free], settings["sparsity"], guess=0.9 * border)
+            support = np.concatenate([top, kept])
+            values, border = step[support], float(np.abs(step[top]).min())
             scales.append(scale)
             if trace:
                 iterates.append(_dense(self.width, support, values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,17 +16,18 @@ from dptoolkit.kernels import reference
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.base import Array
 
-# Below this many stored entries a second thread costs more than it saves.
+# Below this many stored entries a second thread costs more than it saves, and compiling the sums too.
 _WORTH_A_THREAD = 200_000
-# Share of X^T r that the noise-drawing thread also computes, so that both threads end together.
-_HELPER_SHARE = 0.35
+# Parts of X^T r that the threads take one by one, so that both end together whatever else they did.
+_PARTS = 16
 
 
 class MeanGradient:
     """(1/n) sum_i clip(residual_i) x_i at sparse weights, for bounded rows, dense or CSR.
 
-    ``caps`` bounds each record's |residual|. On large CSR data one extra thread draws the noise and computes part of
-    the features; every feature's sum is computed whole by one thread, so the result does not depend on the threads.
+    ``caps`` bounds each record's |residual|. On large CSR data one extra thread draws the noise and then takes part in
+    the sums; every feature's sum is computed whole by one thread, so the result does not depend on the threads, nor on
+    whether there is a second processor.
     """
 
     def __init__(
@@ -35,11 +37,13 @@ class MeanGradient:
         n, d = rows.shape
         self._transposed = rows.transpose()
         self._arrays = kernel_arrays(self._transposed) if rows.is_sparse else None
-        self._margins, self._noise = np.zeros(n), np.zeros(d)
+        self._margins, self._r, self._noise = np.zeros(n), np.zeros(n), np.zeros(d)
         self._pool: ThreadPoolExecutor | None = None
-        if self._arrays is not None and len(self._arrays[0]) > _WORTH_A_THREAD and (os.cpu_count() or 1) > 1:
-            self._pool = ThreadPoolExecutor(1)
-            self._border = int(np.searchsorted(self._arrays[2], _HELPER_SHARE * len(self._arrays[0])))
+        self._parts: list[tuple[int, int]] = []
+        if self._arrays is not None and len(self._arrays[0]) > _WORTH_A_THREAD:
+            ends = np.searchsorted(self._arrays[2], np.linspace(0, len(self._arrays[0]), _PARTS + 1)[1:-1]).tolist()
+            self._parts = list(zip([0, *ends], [*ends, d], strict=True))
+            self._pool = ThreadPoolExecutor(1) if (os.cpu_count() or 1) > 1 else None
 
     def margins(self, support: Any, values: Array) -> Array:
         """X w for the w with ``values`` on ``support``; overwritten by the next call."""
@@ -61,34 +65,54 @@ class MeanGradient:
         -------
         One call with scale > 0 is Gaussian(scale / sensitivity); the sensitivity is the plan's.
         """
-        r = reference.clipped_residual(self.loss, self.margins(support, values), self.y, self.margin_bound, self.caps)
-        r = r / self.rows.shape[0]
-        if self._pool is None:
-            gradient = np.asarray(self._transposed @ r)
-            noise = self._draw(scale, rng)
+        if self._pool is not None:
+            gradient, noise = self._in_two_threads(self._pool, support, values, scale, rng)
         else:
-            gradient, noise = self._in_two_threads(r, scale, rng)
+            gradient, noise = self._sums(self._residuals(support, values)), self._draw(scale, rng)
         if noise is not None:
             gradient += noise
         return gradient
 
+    def _sums(self, r: Array) -> Array:
+        if not self._parts:
+            return np.asarray(self._transposed @ r)
+        gradient = np.empty(len(self._noise))
+        self._sum_parts(iter(self._parts), r, gradient)
+        return gradient
+
+    def _residuals(self, support: Any, values: Array) -> Array:
+        """Each record's clipped residual, over n; overwritten by the next call."""
+        margins = self.margins(support, values)
+        if self._arrays is None:
+            return reference.clipped_residual(self.loss, margins, self.y, self.margin_bound, self.caps) / len(margins)
+        from dptoolkit.kernels.threshold import mean_residuals
+
+        caps = np.zeros(0) if self.caps is None else self.caps
+        mean_residuals(self.loss.id, margins, self.y, float(self.margin_bound), caps, self._r)
+        return self._r
+
     def _in_two_threads(
-        self, r: Array, scale: float, rng: np.random.Generator | None
+        self, pool: ThreadPoolExecutor, support: Any, values: Array, scale: float, rng: np.random.Generator | None
     ) -> tuple[Array, Array | None]:
+        gradient = np.empty(len(self._noise))
+        drawn = pool.submit(self._draw, scale, rng)
+        r = self._residuals(support, values)
+        # Both threads take their next part from one iterator; taking is atomic.
+        parts = iter(self._parts)
+        other = pool.submit(self._sum_parts, parts, r, gradient)
+        self._sum_parts(parts, r, gradient)
+        # On a busy machine the other thread may not have started yet: do not wait for it.
+        noise = self._draw(scale, rng) if drawn.cancel() else drawn.result()
+        if not other.cancel():
+            other.result()
+        return gradient, noise
+
+    def _sum_parts(self, parts: Iterator[tuple[int, int]], r: Array, gradient: Array) -> None:
         from dptoolkit.kernels.threshold import feature_sums
 
-        assert self._pool is not None and self._arrays is not None
-        arrays = self._arrays
-        gradient = np.empty(len(self._noise))
-
-        def first_part() -> Array | None:
-            noise = self._draw(scale, rng)
-            feature_sums(*arrays, r, gradient, 0, self._border)
-            return noise
-
-        other = self._pool.submit(first_part)
-        feature_sums(*arrays, r, gradient, self._border, len(gradient))
-        return gradient, other.result()
+        assert self._arrays is not None
+        for first, last in parts:
+            feature_sums(*self._arrays, r, gradient, first, last)
 
     def _draw(self, scale: float, rng: np.random.Generator | None) -> Array | None:
         if scale == 0 or rng is None:

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from dptoolkit.data import check_rows, kernel_arrays
 from dptoolkit.kernels import reference
-from dptoolkit.kernels.threshold import feature_sums, largest, support_margins
+from dptoolkit.kernels.threshold import feature_sums, largest, mean_residuals, support_margins
 from dptoolkit.losses import LOSSES, residual
 
 # Few distinct values, so that ties are the rule.
@@ -25,6 +25,12 @@ def test_largest_is_hard_thresholding(values, count):
     out = np.zeros_like(w)
     out[kept] = w[kept]
     assert np.array_equal(out, reference.hard_threshold(w, count))
+
+
+@given(TIED, st.integers(1, 35), st.sampled_from((0.0, 1.0, 1.5, 2.0, 1e299, np.inf)))
+def test_a_guess_of_the_border_changes_nothing(values, count, guess):
+    w = np.array(values)
+    assert np.array_equal(largest(w, count, guess), largest(w, count))
 
 
 def test_ties_go_to_the_smaller_index():
@@ -89,6 +95,18 @@ def test_compiled_residuals(name, seed):
     y = (rng.random(25) < 0.5) * 1.0
     compiled = [frank_wolfe.residual(LOSSES[name].id, m, t) for m, t in zip(margin, y, strict=True)]
     np.testing.assert_allclose(compiled, residual(LOSSES[name], margin, y), rtol=1e-13, atol=1e-16)
+
+
+@pytest.mark.parametrize("name", ["squared", "logistic", "huber"])
+@given(st.integers(0, 2**32), st.sampled_from((np.inf, 3.0, 0.5)), st.booleans())
+def test_residuals_in_one_pass(name, seed, margin_bound, capped):
+    rng = np.random.default_rng(seed)
+    margin = np.concatenate([rng.standard_normal(20) * 10, [0.0, -0.0, 800.0, -800.0, 1e300, np.inf, -np.inf, np.nan]])
+    y, out = (rng.random(len(margin)) < 0.5) * 1.0, np.full(len(margin), 7.0)
+    caps = rng.choice([0.0, 0.1, 1.0, np.inf], len(margin))
+    mean_residuals(LOSSES[name].id, margin, y, margin_bound, caps if capped else np.zeros(0), out)
+    expected = reference.clipped_residual(LOSSES[name], margin, y, margin_bound, caps if capped else None) / len(margin)
+    np.testing.assert_allclose(out, expected, rtol=1e-13, atol=1e-17)
 
 
 def test_a_record_without_a_margin_counts_as_nothing():

@@ -6,7 +6,9 @@ data.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,25 +48,45 @@ class Rows:
         safe = np.where(largest > 0, largest, 1.0)
         if not self.is_sparse:
             return largest, np.sqrt(np.sum((self.matrix / safe[:, None]) ** 2, axis=1))
-        scaled = self.matrix.data / np.repeat(safe, np.diff(self.matrix.indptr))
-        return largest, np.sqrt(_row_sums(scaled * scaled, self.matrix.indptr))
+        relative = np.zeros(len(largest))
+        for rows, entries, counts in self._blocks():
+            scaled = self.matrix.data[entries] / np.repeat(safe[rows], counts)
+            relative[rows] = np.sqrt(_by_row(np.add, scaled * scaled, counts))
+        return largest, relative
 
     def largest_entries(self) -> Array:
         """The largest |entry| of each row."""
         if not self.is_sparse:
             return np.asarray(np.max(np.abs(self.matrix), axis=1, initial=0.0))
         out = np.zeros(self.matrix.shape[0])
-        filled = np.diff(self.matrix.indptr) > 0
-        if filled.any():
-            out[filled] = np.maximum.reduceat(np.abs(self.matrix.data), self.matrix.indptr[:-1][filled])
+        for rows, entries, counts in self._blocks():
+            out[rows] = _by_row(np.maximum, np.abs(self.matrix.data[entries]), counts)
         return out
 
+    def with_values(self, values: Array) -> Rows:
+        """The same rows with other entries; a CSR matrix shares its indices, which nobody changes."""
+        if not self.is_sparse:
+            return Rows(values, False)
+        matrix = self.matrix
+        return Rows(type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape, copy=False), True)
 
-def _row_sums(values: Array, indptr: NDArray[Any]) -> Array:
-    out = np.zeros(len(indptr) - 1)
-    filled = np.diff(indptr) > 0
+    def _blocks(self) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+        """(rows, their stored entries, entries a row) of a CSR matrix, so that temporary arrays stay small."""
+        indptr = self.matrix.indptr
+        borders = np.unique(np.searchsorted(indptr, np.arange(_BLOCK, indptr[-1], _BLOCK)))
+        for first, last in itertools.pairwise([0, *borders[borders > 0].tolist(), len(indptr) - 1]):
+            yield slice(first, last), slice(indptr[first], indptr[last]), np.diff(indptr[first : last + 1])
+
+
+# Entries that are worked on at a time: they fit into the cache.
+_BLOCK = 1 << 16
+
+
+def _by_row(reduce: np.ufunc, values: Array, counts: NDArray[Any]) -> Array:
+    """``reduce`` over each row of ``counts`` entries; 0 for empty rows."""
+    out, filled = np.zeros(len(counts)), counts > 0
     if filled.any():
-        out[filled] = np.add.reduceat(values, indptr[:-1][filled])
+        out[filled] = reduce.reduceat(values, (np.cumsum(counts) - counts)[filled])
     return out
 
 
@@ -178,10 +200,10 @@ def clip_rows(rows: Rows, row_norm: float) -> Rows:
 def _scale_rows(rows: Rows, divisor: Array, factor: Array) -> Rows:
     if not rows.is_sparse:
         return Rows(rows.matrix / divisor[:, None] * factor[:, None], False)
-    matrix = rows.matrix.copy()
-    filled = np.diff(matrix.indptr)
-    matrix.data = matrix.data / np.repeat(divisor, filled) * np.repeat(factor, filled)
-    return Rows(matrix, True)
+    values = np.empty_like(rows.matrix.data)
+    for some, entries, counts in rows._blocks():
+        values[entries] = rows.matrix.data[entries] / np.repeat(divisor[some], counts) * np.repeat(factor[some], counts)
+    return rows.with_values(values)
 
 
 def clip_entries(rows: Rows, feature_bound: float) -> Rows:
@@ -189,12 +211,7 @@ def clip_entries(rows: Rows, feature_bound: float) -> Rows:
     values = rows.matrix.data if rows.is_sparse else rows.matrix
     if values.size == 0 or (values.max() <= feature_bound and values.min() >= -feature_bound):
         return rows
-    clipped = np.clip(values, -feature_bound, feature_bound)
-    if not rows.is_sparse:
-        return Rows(clipped, False)
-    matrix = rows.matrix.copy()
-    matrix.data = clipped
-    return Rows(matrix, True)
+    return rows.with_values(np.clip(values, -feature_bound, feature_bound))
 
 
 def with_intercept(rows: Rows, level: float) -> Rows:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -68,6 +70,32 @@ def test_clipping_twice_is_clipping_once(X, bound, form):
 def test_clipped_entries(X, bound, form):
     rows = data.clip_entries(data.check_rows(in_form(X, form)), bound)
     assert np.array_equal(dense(rows), np.clip(X, -bound, bound))
+
+
+@given(matrices(), BOUNDS, st.integers(1, 9))
+def test_blocks_of_rows_change_nothing(X, bound, size):
+    """Also where a row is longer than a block, or empty, or the matrix is."""
+    rows = data.check_rows(sparse.csr_matrix(X))
+    norms, clipped = rows.row_norms(), dense(data.clip_rows(rows, bound))
+    with mock.patch.object(data, "_BLOCK", size):
+        assert np.array_equal(rows.row_norms(), norms)
+        assert np.array_equal(dense(data.clip_rows(rows, bound)), clipped)
+        spans = [(some, entries) for some, entries, _ in rows._blocks()]
+    assert [s.start for s, _ in spans][1:] == [s.stop for s, _ in spans][:-1]
+    assert spans[0][0].start == 0 and spans[-1][0].stop == len(X) and spans[-1][1].stop == rows.matrix.nnz
+
+
+def test_clipping_copies_the_values_and_little_else():
+    X = sparse.random(4000, 3000, 0.05, format="csr", random_state=0)
+    rows = data.check_rows(X)
+    for clip in (data.clip_rows, data.clip_entries):
+        tracemalloc.start()
+        clipped = clip(rows, 0.1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= X.data.nbytes + 3e6, "temporary arrays are small"
+        assert np.shares_memory(clipped.matrix.indices, X.indices)
+        assert abs(clipped.matrix).max() <= 0.1 < abs(X).max()
 
 
 def test_short_rows_keep_every_bit():

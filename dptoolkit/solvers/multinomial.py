@@ -26,6 +26,8 @@ from dptoolkit.solvers.base import (
     FitResult,
     Plan,
     Release,
+    Run,
+    Trace,
     check_budget,
     check_calibration,
     check_size,
@@ -37,6 +39,7 @@ from dptoolkit.solvers.base import (
     usable,
 )
 from dptoolkit.solvers.l1_frank_wolfe import resolve_noise, selection_event
+from dptoolkit.solvers.records import planned_records, without_empty_rows
 
 # The Lipschitz constant that the paper proves (Theorem 4) and puts in its noise.
 _PAPER_LIPSCHITZ = 2.0
@@ -110,15 +113,12 @@ def dp_multinomial_frank_wolfe(
         feature_bound=feature_bound, selection=selection, noise=noise, adjacency=adjacency, calibration=calibration,
         fit_intercept=fit_intercept,
     )  # fmt: skip
-    labels = check_classes(y, n, plan.settings["classes"])
+    check_classes(y, n, plan.settings["classes"])
     generator = as_generator(rng)
     reserve(ledger, plan)
-    bounded = clip_entries(rows, plan.settings["feature_bound"])
-    if fit_intercept:
-        bounded = with_intercept(bounded, plan.settings["feature_bound"])
-    weights = _iterate(bounded, labels, plan, generator)
-    history: dict[str, Any] = {"noise_scale": [plan.noise] * plan.settings["steps"]}
+    weights, history, _, _ = prepare_dp_multinomial_frank_wolfe(plan, rows, y)(generator, False)
     if diagnostics:
+        bounded, labels = _bound_records(plan, rows, y)
         margins = np.asarray(bounded.matrix @ weights.T)
         history["not_private"] = {"objective": losses.value(losses.get("softmax"), margins, labels)}
     record(ledger, plan)
@@ -126,29 +126,60 @@ def dp_multinomial_frank_wolfe(
     return FitResult(weights[:, :d], intercept, plan.guarantee, plan, history)
 
 
-def _iterate(rows: Rows, labels: Array, plan: Plan, rng: np.random.Generator) -> Array:
-    n, width = rows.shape
+def prepare_dp_multinomial_frank_wolfe(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
+    """``dp_multinomial_frank_wolfe`` with its plan and data in place; its releases are the chosen vertices.
+
+    A vertex is k d + j for +e_k e_j^T and K d + k d + j for minus that; of a column, k and K + k.
+
+    Privacy
+    -------
+    Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
+    """
+    return _private_path(plan, *_bound_records(plan, *planned_records(plan, X, y, counts)))
+
+
+def _bound_records(plan: Plan, rows: Rows, y: Any) -> tuple[Rows, Array]:
+    """Clipped rows, with the intercept column if asked for, and one-hot labels."""
     settings = plan.settings
-    classes, radius = settings["classes"], settings["l1_radius"]
+    labels = check_classes(y, plan.n, settings["classes"])
+    bounded = clip_entries(rows, settings["feature_bound"])
+    return with_intercept(bounded, settings["feature_bound"]) if settings["fit_intercept"] else bounded, labels
+
+
+def _private_path(plan: Plan, rows: Rows, labels: Array) -> Run:
+    rows, labels = without_empty_rows(rows, labels)
+    width, settings = rows.shape[1], plan.settings
+    classes, radius, steps = settings["classes"], settings["l1_radius"], settings["steps"]
     mechanism = NoisyMaximum(plan.noise, plan.sensitivity, settings["noise"])
     transposed, loss = rows.transpose(), losses.get("softmax")
-    weights = np.zeros((classes, width))
-    for t in range(1, settings["steps"] + 1):
-        margins = np.asarray(rows.matrix @ weights.T)
-        gradient = np.asarray(transposed @ losses.residual(loss, margins, labels)).T / n
-        step = np.zeros_like(weights)
-        if settings["selection"] == "vertex":
-            _pick(step.reshape(-1), gradient.reshape(-1), radius, mechanism, rng)
-        else:
-            for j in range(width):
-                _pick(step[:, j], gradient[:, j], radius, mechanism, rng)
-        mu = 2 / (t + 2)
-        weights = (1 - mu) * weights + mu * step
-    return weights
+    groups = width if settings["selection"] == "columns" else 1
+
+    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+        weights = np.zeros((classes, width))
+        chosen, iterates = (np.empty((steps, groups)), np.empty((steps, weights.size))) if trace else (None, None)
+        for t in range(1, steps + 1):
+            margins = np.asarray(rows.matrix @ weights.T)
+            gradient = np.asarray(transposed @ losses.residual(loss, margins, labels)).T / plan.n
+            step = np.zeros_like(weights)
+            if settings["selection"] == "vertex":
+                picks = [_pick(step.reshape(-1), gradient.reshape(-1), radius, mechanism, rng)]
+            else:
+                picks = [_pick(step[:, j], gradient[:, j], radius, mechanism, rng) for j in range(width)]
+            mu = 2 / (t + 2)
+            weights = (1 - mu) * weights + mu * step
+            if chosen is not None and iterates is not None:
+                chosen[t - 1], iterates[t - 1] = picks, weights.reshape(-1)
+        history: dict[str, Any] = {"noise_scale": [plan.noise] * steps}
+        if chosen is not None and settings["selection"] == "vertex":
+            chosen = chosen[:, 0]
+        return Trace(weights, history, chosen, iterates)
+
+    return run
 
 
-def _pick(target: Array, gradient: Array, radius: float, mechanism: NoisyMaximum, rng: np.random.Generator) -> None:
-    """Set the entry of ``target`` that the noisy scores choose to +-radius."""
+def _pick(target: Array, gradient: Array, radius: float, mechanism: NoisyMaximum, rng: np.random.Generator) -> int:
+    """Set the entry of ``target`` that the noisy scores choose to +-radius; returns the choice."""
     chosen = mechanism.select(-radius * np.concatenate([gradient, -gradient]), rng)
     size = len(gradient)
     target[chosen % size] = radius if chosen < size else -radius
+    return chosen

@@ -37,6 +37,8 @@ from dptoolkit.solvers.base import (
     FitResult,
     Plan,
     Release,
+    Run,
+    Trace,
     check_budget,
     check_calibration,
     check_size,
@@ -48,6 +50,7 @@ from dptoolkit.solvers.base import (
     smallest_noise,
     usable,
 )
+from dptoolkit.solvers.records import planned_records, without_empty_rows
 
 
 def plan_peeling_iht(
@@ -151,37 +154,54 @@ def peeling_iht(
     """
     rows = check_rows(X)
     n, d = rows.shape
-    labels = check_labels(y, n, get_loss("squared"))
+    check_labels(y, n, get_loss("squared"))
     plan = plan_peeling_iht(
         n=n, d=d, sparsity=sparsity, steps=steps, step_size=step_size, radius=radius, epsilon=epsilon, delta=delta,
         feature_bound=feature_bound, label_bound=label_bound, data=data, adjacency=adjacency, calibration=calibration,
     )  # fmt: skip
     generator = as_generator(rng)
     reserve(ledger, plan)
-    bounded = clip_entries(rows, plan.settings["feature_bound"])
-    clipped = np.clip(labels, -plan.settings["label_bound"], plan.settings["label_bound"])
-    w = _iterate(bounded, clipped, plan, generator)
+    w, history, _, _ = prepare_peeling_iht(plan, rows, y)(generator, False)
     record(ledger, plan)
-    scales = [r.scale for r in plan.releases]
-    return FitResult(w, 0.0, plan.guarantee, plan, {"selection_scale": scales[0], "value_scale": scales[1]})
+    return FitResult(w, 0.0, plan.guarantee, plan, history)
 
 
-def _iterate(rows: Rows, y: Array, plan: Plan, rng: np.random.Generator) -> Array:
-    settings = plan.settings
-    w = np.zeros(rows.shape[1])
-    parts = _blocks(rows, y, settings)
-    for t in range(settings["steps"]):
-        matrix, labels = parts[t % len(parts)]
-        r = np.asarray(matrix @ w) - labels
-        v = w - settings["step_size"] * np.asarray(matrix.T @ r) / len(labels)
-        w = _project(peel(v, plan, rng), settings["radius"])
-    return w
+def prepare_peeling_iht(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
+    """``peeling_iht`` with its plan and data in place; its releases are the peeled vectors, before projection.
+
+    Privacy
+    -------
+    Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
+    """
+    settings, (support, values) = plan.settings, plan.releases
+    rows, y = planned_records(plan, X, y, counts)
+    bounded = clip_entries(rows, settings["feature_bound"])
+    labels = np.clip(check_labels(y, plan.n, get_loss("squared")), -settings["label_bound"], settings["label_bound"])
+    parts = _blocks(bounded, labels, settings)
+    steps, step_size, radius = settings["steps"], settings["step_size"], settings["radius"]
+    scales = {"selection_scale": support.scale, "value_scale": values.scale}
+
+    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+        w = np.zeros(plan.d)
+        peeled, iterates = (np.empty((steps, plan.d)), np.empty((steps, plan.d))) if trace else (None, None)
+        for t in range(steps):
+            matrix, target = parts[t % len(parts)]
+            r = np.asarray(matrix @ w) - target
+            v = w - step_size * np.asarray(matrix.T @ r) / settings["block"]
+            released = peel(v, plan, rng)
+            w = _project(released, radius)
+            if peeled is not None and iterates is not None:
+                peeled[t], iterates[t] = released, w
+        return Trace(w, dict(scales), peeled, iterates)
+
+    return run
 
 
 def _blocks(rows: Rows, y: Array, settings: Any) -> list[tuple[Any, Array]]:
     m = settings["block"]
     count = settings["steps"] if settings["data"] == "split" else 1
-    return [(rows.matrix[i * m : (i + 1) * m], y[i * m : (i + 1) * m]) for i in range(count)]
+    parts = [(Rows(rows.matrix[i * m : (i + 1) * m], rows.is_sparse), y[i * m : (i + 1) * m]) for i in range(count)]
+    return [(part.matrix, labels) for part, labels in (without_empty_rows(*part) for part in parts)]
 
 
 def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:

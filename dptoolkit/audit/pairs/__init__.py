@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dptoolkit.audit.pairs.pair import Counted, Pair, counted
+from dptoolkit.audit.pairs.selection import dp_frank_wolfe
 from dptoolkit.audit.pairs.thresholding import dp_ight, dp_scsg_ht, dp_sgd_ht, dp_svrg_ht, natural
 
-__all__ = ["Counted", "Pair", "counted", "dp_ight", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "natural"]
+__all__ = ["Counted", "Pair", "counted", "dp_frank_wolfe", "dp_ight", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "natural"]

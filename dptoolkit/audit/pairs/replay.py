@@ -1,0 +1,284 @@
+"""How likely a run's chosen vertices are under each of two datasets: the best test there is between them.
+
+A Frank-Wolfe run is a function of its vertices, so its whole path, and with it every selection's probabilities under
+both datasets, can be computed again from them, for many runs at once. The same walk also draws runs, tilted towards
+one dataset, which shows what the best test attains where composition has no closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit, logsumexp
+
+from dptoolkit import losses
+from dptoolkit.audit.pairs.odds import LogOdds, threshold_epsilon
+from dptoolkit.audit.pairs.pair import Array, Counted
+from dptoolkit.solvers.base import Plan
+
+Vertices = NDArray[np.int64]
+# Runs are replayed in parts, so that the weights of a part have at most this many entries.
+_LARGEST_PART = 2_000_000
+_DRAWN_RUNS = 20_000
+# Runs are not drawn, and nothing is said about reach, where that would take more entries than this.
+_LARGEST_WALK = 200_000_000
+
+
+class Walk(NamedTuple):
+    """Runs, and the log probability of each under the first dataset, the second, and the law it was drawn from."""
+
+    vertices: Vertices
+    weights: Array
+    first: Array
+    second: Array
+    drawn: Array
+
+
+class Replay:
+    """Runs of ``dp_frank_wolfe`` or ``dp_multinomial_frank_wolfe`` on two datasets.
+
+    Weights are kept as (runs, groups, size): one selection a group and step, among the 2 size vertices of a group.
+    ``halves``: a group's vertices are split into those that the first dataset favours and the rest, and only that is
+    used. It is faster, and it is all there is if the scores within each half are equal. Without it the likelihood is
+    exact for Gumbel noise; Laplace noise always goes by halves.
+    """
+
+    def __init__(self, plan: Plan, first: Counted, second: Counted, halves: bool = False) -> None:
+        self.plan, self.data = plan, tuple(_Rows(plan, data) for data in (first, second))
+        s = plan.settings
+        self.steps, self.radius, self.classes = int(s["steps"]), float(s["l1_radius"]), int(s.get("classes", 0))
+        columns = self.classes > 0 and s["selection"] == "columns"
+        self.groups = plan.d if columns else 1
+        self.size = self.classes if columns else plan.d * max(self.classes, 1)
+        gradients = [rows.gradient(np.zeros((1, self.groups, self.size))) for rows in self.data]
+        # +1 where the first dataset favours the positive vertex, 0 where it favours none.
+        self.sign = np.sign(gradients[1] - gradients[0])[0]
+        self._favour = self.sign / np.maximum(np.abs(self.sign).sum(axis=1, keepdims=True), 1.0)
+        self._odds = LogOdds(s["noise"], self.size) if halves or s["noise"] != "gumbel" else None
+
+    def walk(self, runs: int, rng: np.random.Generator, tilt: float) -> Walk:
+        """Draw runs; log odds are the first dataset's plus ``tilt`` times their difference to the second's."""
+        return self._walk(runs, None, rng, tilt)
+
+    def log_ratio(self, vertices: Vertices) -> Array:
+        """log P(vertices | first) - log P(vertices | second) of (runs, steps * groups) vertices."""
+        vertices = vertices.reshape(len(vertices), -1, self.groups)
+        part = max(1, _LARGEST_PART // (self.groups * self.size))
+        parts = (vertices[i : i + part] for i in range(0, len(vertices), part))
+        walks = [self._walk(len(v), v, None, 0.0) for v in parts]
+        return np.concatenate([w.first - w.second for w in walks] or [np.zeros(0)])
+
+    def _walk(self, runs: int, given: Vertices | None, rng: np.random.Generator | None, tilt: float) -> Walk:
+        weights = np.zeros((runs, self.groups, self.size))
+        first, second, drawn = (np.zeros(runs) for _ in range(3))
+        steps = self.steps if given is None else given.shape[1]
+        taken = np.empty((runs, steps, self.groups), dtype=np.int64)
+        for t in range(steps):
+            one, two = self.scores_at(weights)
+            law = one + tilt * (one - two)
+            if given is None:
+                assert rng is not None
+                taken[:, t] = self._draw(law, rng)
+            else:
+                taken[:, t] = given[:, t]
+            for total, scores in ((first, one), (second, two), (drawn, law)):
+                total += self._log_probability(scores, taken[:, t])
+            self._move(weights, taken[:, t], t + 1)
+        return Walk(taken.reshape(runs, -1), weights, first, second, drawn)
+
+    def raw_scores(self, weights: Array) -> Iterator[Array]:
+        """Of both datasets: scores of the positive vertices per noise scale; the negative ones have minus that."""
+        scale = _noise(self.plan, weights)
+        for rows in self.data:
+            yield -rows.gradient(weights) / scale
+
+    def scores_at(self, weights: Array) -> Iterator[Array]:
+        """The same, or by halves: the log odds of the favoured vertices, one number a group."""
+        for scores in self.raw_scores(weights):
+            if self._odds is None:
+                yield scores
+            else:
+                yield self._odds(2 * np.einsum("ngs,gs->ng", scores, self._favour)[:, :, None])
+
+    def first_odds(self) -> tuple[float, float]:
+        """Of both datasets: log odds that the first selection takes a vertex which the first dataset favours."""
+        one, two = (scores[0] for scores in self.scores_at(np.zeros((1, self.groups, self.size))))
+        if self._odds is not None:
+            return float(one[0, 0]), float(two[0, 0])
+        moved = self.sign != 0
+        return float(2 * np.mean((one * self.sign)[moved])), float(2 * np.mean((two * self.sign)[moved]))
+
+    def _log_probability(self, scores: Array, vertices: Vertices) -> Array:
+        if self._odds is not None:
+            odds = scores[:, :, 0]
+            return np.sum(log_expit(np.where(self._favoured(vertices), odds, -odds)), axis=1)
+        place = (vertices % self.size)[:, :, None]
+        chosen = np.take_along_axis(scores, place, axis=2)[:, :, 0]
+        chosen = np.where(vertices < self.size, chosen, -chosen)
+        return np.sum(chosen - logsumexp(np.logaddexp(scores, -scores), axis=2), axis=1)
+
+    def _favoured(self, vertices: Vertices) -> NDArray[np.bool_]:
+        sign = np.concatenate([self.sign, -self.sign], axis=1)
+        return sign[np.arange(self.groups), vertices] > 0
+
+    def _draw(self, scores: Array, rng: np.random.Generator) -> Vertices:
+        if self._odds is None:
+            both = np.concatenate([scores, -scores], axis=2)
+            return np.argmax(both + rng.gumbel(size=both.shape), axis=2)
+        up = rng.random(scores.shape[:2]) < expit(scores[:, :, 0])
+        place = rng.integers(0, self.size, up.shape)
+        positive = (self.sign[np.arange(self.groups), place] > 0) == up
+        return np.where(positive, place, place + self.size)
+
+    def _move(self, weights: Array, vertices: Vertices, t: int) -> None:
+        mu = 2 / (t + 2)
+        weights *= 1 - mu
+        push = np.where(vertices < self.size, mu * self.radius, -mu * self.radius)[:, :, None]
+        place = (vertices % self.size)[:, :, None]
+        np.put_along_axis(weights, place, np.take_along_axis(weights, place, axis=2) + push, axis=2)
+
+
+class _Rows:
+    """The gradient of one dataset, times the radius, at many weights."""
+
+    def __init__(self, plan: Plan, data: Counted) -> None:
+        used = (data.counts > 0) & data.X.any(axis=1)
+        self.X, self.classes = data.X[used], int(plan.settings.get("classes", 0))
+        self.y = np.eye(self.classes)[data.y[used].astype(int)] if self.classes else data.y[used]
+        self.share = data.counts[used] * (plan.settings["l1_radius"] / plan.n)
+        self.columns = self.classes > 0 and plan.settings["selection"] == "columns"
+        self.loss = losses.get("softmax" if self.classes else plan.settings["loss"])
+
+    def gradient(self, weights: Array) -> Array:
+        """(runs, groups, size)"""
+        if not self.classes:
+            margins = weights[:, 0] @ self.X.T
+            return np.asarray((losses.residual(self.loss, margins, self.y) * self.share) @ self.X)[:, None, :]
+        matrices = weights.transpose(0, 2, 1) if self.columns else weights.reshape(len(weights), self.classes, -1)
+        margins = np.einsum("nkd,md->nmk", matrices, self.X)
+        flat = losses.residual(self.loss, margins.reshape(-1, self.classes), np.tile(self.y, (len(weights), 1)))
+        r = flat.reshape(margins.shape) * self.share[:, None]
+        gradient = np.einsum("nmk,md->nkd", r, self.X)
+        return np.asarray(gradient.transpose(0, 2, 1) if self.columns else gradient.reshape(len(weights), 1, -1))
+
+
+def _noise(plan: Plan, weights: Array) -> Array:
+    """The noise scale of a selection at each of many weights (l1_frank_wolfe.noise_at)."""
+    s = plan.settings
+    if not s.get("adaptive", False):
+        return np.full((len(weights), 1, 1), plan.noise)
+    margin = s["feature_bound"] * np.minimum(np.abs(weights).sum(axis=(1, 2)), s["l1_radius"])
+    if s["loss"] == "logistic":
+        limit = expit(margin)
+    else:
+        limit = margin + (np.inf if s["label_bound"] is None else s["label_bound"])
+        limit = np.minimum(limit, losses.HUBER_THRESHOLD) if s["loss"] == "huber" else limit
+    return np.asarray(plan.noise * np.minimum(s["feature_bound"] * limit / s["lipschitz"], 1.0))[:, None, None]
+
+
+@dataclass(frozen=True)
+class VertexScore:
+    """The exact log likelihood ratio of the chosen vertices: of all of them, or of the first step's."""
+
+    replay: Replay
+
+    def __call__(self, features: Array) -> Array:
+        return self.replay.log_ratio(np.asarray(features).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class IterateScore:
+    """The same from the weights after every step: what step t added is its vertex."""
+
+    replay: Replay
+
+    def __call__(self, features: Array) -> Array:
+        replay = self.replay
+        path = np.asarray(features).reshape(len(features), replay.steps, -1)
+        kept = 1 - 2 / (np.arange(2, replay.steps + 1) + 2.0)
+        added = path.copy()
+        added[:, 1:] -= kept[:, None] * path[:, :-1]
+        place = np.argmax(np.abs(added), axis=2)
+        up = np.take_along_axis(added, place[:, :, None], axis=2)[:, :, 0] > 0
+        return replay.log_ratio(np.where(up, place, place + path.shape[2]))
+
+
+class FinalScore:
+    """From the final weights: the sum over entries of each entry's own log likelihood ratio.
+
+    Step t adds +-2(t+1) radius / ((T+1)(T+2)) to one entry of the final weights, so an entry is a signed sum of some of
+    2, ..., T+1 in that unit. Its law under both datasets is computed as if every round had the first one's odds.
+    """
+
+    _LARGEST_TABLE_STEPS = 300
+
+    def __init__(self, replay: Replay) -> None:
+        self.sign, self.steps = replay.sign, replay.steps
+        self.unit = 2 * replay.radius / ((self.steps + 1) * (self.steps + 2))
+        self._tables: dict[float, Array] = {}
+        if self.steps <= self._LARGEST_TABLE_STEPS:
+            first, second = (self._log_law(float(expit(odds)), replay.size) for odds in replay.first_odds())
+            table = first - second
+            self._tables = {1.0: table, -1.0: table[::-1], 0.0: np.zeros_like(table)}
+
+    def _log_law(self, up: float, size: int) -> Array:
+        """Log law of an entry whose positive vertices are favoured, in units, from the smallest sum to the largest."""
+        largest = self.steps * (self.steps + 3) // 2
+        law = np.zeros(2 * largest + 1)
+        law[largest] = 1.0
+        for t in range(1, self.steps + 1):
+            moved = law * (1 - 1 / size)
+            moved[t + 1 :] += law[: -t - 1] * (up / size)
+            moved[: -t - 1] += law[t + 1 :] * ((1 - up) / size)
+            law = moved
+        # Sums that no run has get the mass of a very unlikely one, the same under both datasets.
+        return np.log(law + 1e-300)
+
+    def __call__(self, features: Array) -> Array:
+        weights = np.asarray(features).reshape(len(features), -1)
+        sign = self._in_order(weights.shape[1])
+        if not self._tables:
+            return np.asarray(weights @ sign)
+        sums = np.rint(weights / self.unit).astype(np.int64) + len(self._tables[1.0]) // 2
+        sums = np.clip(sums, 0, len(self._tables[1.0]) - 1)
+        total = np.zeros(len(weights))
+        for value, table in self._tables.items():
+            total += table[sums[:, sign == value]].sum(axis=1)
+        return total
+
+    def _in_order(self, width: int) -> Array:
+        """The signs in the order of the weights that a solver returns: classes first."""
+        sign = self.sign.T if self.sign.shape[0] > 1 else self.sign
+        return np.asarray(sign.reshape(-1)[:width])
+
+
+def drawn_reach(replay: Replay, scores: dict[str, Any], delta: float, seed: int = 0) -> dict[str, float]:
+    """Share of the plan's epsilon at ``delta`` that the best threshold of each score attains, from drawn runs.
+
+    ``scores`` are functions of a Walk. Runs are drawn from a law tilted so far that the mean log ratio is the plan's
+    epsilon: there lie the runs that decide. Nothing is returned where that would take too long.
+    """
+    if _DRAWN_RUNS * replay.steps * replay.groups * replay.size > _LARGEST_WALK:
+        return {}
+    epsilon = replay.plan.guarantee.epsilon(delta)
+    found = dict.fromkeys(scores, 0.0)
+    for towards_first in (True, False):
+        walk = replay.walk(_DRAWN_RUNS, np.random.default_rng(seed), _tilt(replay, epsilon, towards_first))
+        first, second = walk.first - walk.drawn, walk.second - walk.drawn
+        for name, score in scores.items():
+            values = score(walk)
+            one = (values, first, second) if towards_first else (-values, second, first)
+            found[name] = max(found[name], threshold_epsilon(*one, delta) / epsilon)
+    return found
+
+
+def _tilt(replay: Replay, epsilon: float, towards_first: bool) -> float:
+    """If the log ratio is N(v/2, v) under the first dataset, tilt k makes its mean (1/2 + k) v; under tilt -1, -v/2."""
+    walk = replay.walk(1000, np.random.default_rng(1), 0.0)
+    variance = float(np.var(walk.first - walk.second))
+    beyond = max(epsilon / max(variance, 1e-12) - 0.5, 0.0)
+    return beyond if towards_first else -1 - beyond

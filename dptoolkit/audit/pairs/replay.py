@@ -7,9 +7,10 @@ one dataset, which shows what the best test attains where composition has no clo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,12 @@ from dptoolkit.solvers.base import Plan
 Vertices = NDArray[np.int64]
 # Runs are replayed in parts, so that the weights of a part have at most this many entries.
 _LARGEST_PART = 2_000_000
-_DRAWN_RUNS = 20_000
+_DRAWN_RUNS = 10_000
+# Runs are drawn so that their mean log ratio is these parts of epsilon. The whole is best for rounds that do not depend
+# on one another; where they do, it may lead to runs that never happen.
+_TILTS = (1.0, 0.4)
 # Runs are not drawn, and nothing is said about reach, where that would take more entries than this.
-_LARGEST_WALK = 200_000_000
+_LARGEST_WALK = 100_000_000
 
 
 class Walk(NamedTuple):
@@ -36,6 +40,10 @@ class Walk(NamedTuple):
     first: Array
     second: Array
     drawn: Array
+
+
+# draw(runs, rng, tilt)
+Draw = Callable[[int, np.random.Generator, float], Walk]
 
 
 class Replay:
@@ -59,6 +67,11 @@ class Replay:
         self.sign = np.sign(gradients[1] - gradients[0])[0]
         self._favour = self.sign / np.maximum(np.abs(self.sign).sum(axis=1, keepdims=True), 1.0)
         self._odds = LogOdds(s["noise"], self.size) if halves or s["noise"] != "gumbel" else None
+
+    @property
+    def affordable(self) -> bool:
+        """Whether enough runs can be drawn to say what a test attains."""
+        return _DRAWN_RUNS * self.steps * self.groups * self.size <= _LARGEST_WALK
 
     def walk(self, runs: int, rng: np.random.Generator, tilt: float) -> Walk:
         """Draw runs; log odds are the first dataset's plus ``tilt`` times their difference to the second's."""
@@ -111,6 +124,17 @@ class Replay:
             return float(one[0, 0]), float(two[0, 0])
         moved = self.sign != 0
         return float(2 * np.mean((one * self.sign)[moved])), float(2 * np.mean((two * self.sign)[moved]))
+
+    def first_spread(self) -> float:
+        """The variance of the first step's log ratio under the first dataset: what a round gives away, if it is little."""
+        one, two = (self._log_law(scores) for scores in self.scores_at(np.zeros((1, self.groups, self.size))))
+        mean = np.sum(np.exp(one) * (one - two), axis=1, keepdims=True)
+        return float(np.sum(np.exp(one) * (one - two - mean) ** 2))
+
+    def _log_law(self, scores: Array) -> Array:
+        """Log probabilities (groups, outcomes) of one step at the first of the given scores."""
+        both = np.concatenate([scores[0], -scores[0]], axis=1)
+        return np.asarray(log_expit(both) if self._odds is not None else both - logsumexp(both, axis=1, keepdims=True))
 
     def _log_probability(self, scores: Array, vertices: Vertices) -> Array:
         if self._odds is not None:
@@ -256,18 +280,18 @@ class FinalScore:
         return np.asarray(sign.reshape(-1)[:width])
 
 
-def drawn_reach(replay: Replay, scores: dict[str, Any], delta: float, seed: int = 0) -> dict[str, float]:
+def drawn_reach(
+    plan: Plan, draw: Draw, scores: Mapping[str, Callable[[Walk], Array]], delta: float, seed: int = 0
+) -> dict[str, float]:
     """Share of the plan's epsilon at ``delta`` that the best threshold of each score attains, from drawn runs.
 
-    ``scores`` are functions of a Walk. Runs are drawn from a law tilted so far that the mean log ratio is the plan's
-    epsilon: there lie the runs that decide. Nothing is returned where that would take too long.
+    Runs are drawn from a law tilted so far that the mean log ratio is the plan's epsilon: there lie the runs that
+    decide, and with the weights first/drawn and second/drawn they count as what they are under either dataset.
     """
-    if _DRAWN_RUNS * replay.steps * replay.groups * replay.size > _LARGEST_WALK:
-        return {}
-    epsilon = replay.plan.guarantee.epsilon(delta)
+    epsilon = plan.guarantee.epsilon(delta)
     found = dict.fromkeys(scores, 0.0)
-    for towards_first in (True, False):
-        walk = replay.walk(_DRAWN_RUNS, np.random.default_rng(seed), _tilt(replay, epsilon, towards_first))
+    for towards_first, part in itertools.product((True, False), _TILTS):
+        walk = draw(_DRAWN_RUNS, np.random.default_rng(seed), _tilt(draw, part * epsilon, towards_first))
         first, second = walk.first - walk.drawn, walk.second - walk.drawn
         for name, score in scores.items():
             values = score(walk)
@@ -276,9 +300,9 @@ def drawn_reach(replay: Replay, scores: dict[str, Any], delta: float, seed: int 
     return found
 
 
-def _tilt(replay: Replay, epsilon: float, towards_first: bool) -> float:
-    """If the log ratio is N(v/2, v) under the first dataset, tilt k makes its mean (1/2 + k) v; under tilt -1, -v/2."""
-    walk = replay.walk(1000, np.random.default_rng(1), 0.0)
+def _tilt(draw: Draw, epsilon: float, towards_first: bool) -> float:
+    """If the log ratio is N(v/2, v) under the first dataset, tilt k makes its mean (1/2 + k) v, and -1 makes it -v/2."""
+    walk = draw(1000, np.random.default_rng(1), 0.0)
     variance = float(np.var(walk.first - walk.second))
     beyond = max(epsilon / max(variance, 1e-12) - 0.5, 0.0)
     return beyond if towards_first else -1 - beyond

@@ -7,22 +7,25 @@ odds where the composition of all rounds leaks most: at even odds a guarantee's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, whole
+from dptoolkit.accounting import account
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.audit.pairs.odds import LogOdds, rounds_advantage, rounds_epsilon
+from dptoolkit.audit.pairs.odds import LogOdds, favoured_wins, rounds_advantage, rounds_epsilon
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import FinalScore, IterateScore, Replay, VertexScore, Walk, drawn_reach
+from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import Plan
 
-_DELTA = 1e-5
+DELTA = 1e-5
 # Rows that pull one way are not added beyond this many units of log odds, nor are more numbers of rows tried than this.
 _LARGEST_PULL = 4.0
 _NUMBERS_TRIED = 80
+_NORMAL_95 = 1.6448536
 
 
 def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
@@ -32,16 +35,16 @@ def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
     that of its delta at epsilon 0 and that of its epsilon at delta 1e-5) hold the odds of the two halves of the
     vertices off balance; negative numbers pull the other way. All other rows are zero.
     """
-    _check(plan, "dp_frank_wolfe")
+    check_plan(plan, "dp_frank_wolfe")
     number = _best_pull(plan) if pulling is None else pulling
     first, second = _halves(plan, number)
     replay = Replay(plan, first, second, halves=True)
-    scores = _vertex_scores(replay)
+    scores = vertex_scores(replay)
     description = f"{_record(plan)}, {abs(number)} rows that pull, zero rows"
-    return Pair(first, second, plan.adjacency, description, scores, _vertex_reach(replay, scores))
+    return Pair(first, second, plan.adjacency, description, scores, vertex_reach(replay, scores))
 
 
-def _check(plan: Plan, solver: str) -> None:
+def check_plan(plan: Plan, solver: str) -> None:
     if plan.solver != solver:
         raise invalid("plan.solver", plan.solver, repr(solver))
     if plan.noise == 0:
@@ -55,27 +58,33 @@ def _record(plan: Plan) -> str:
     return f"one record with all features at their bound against {other}"
 
 
-def _vertex_scores(replay: Replay) -> dict[str, Score]:
+def vertex_scores(replay: Replay) -> dict[str, Score]:
+    """By adversary, the statistic of vertices, or of weights that are made of them."""
     vertices = VertexScore(replay)
     scores: dict[str, Score] = {"releases": vertices, "step": vertices, "final": FinalScore(replay)}
-    return scores | ({"iterates": IterateScore(replay)} if replay.groups == 1 and not replay.classes else {})
+    return scores | ({"iterates": IterateScore(replay)} if replay.groups == 1 else {})
 
 
-def _vertex_reach(replay: Replay, scores: dict[str, Score]) -> dict[str, float]:
-    found = drawn_reach(replay, _of_walks(replay, scores), _DELTA)
-    return found | ({"iterates": found["releases"]} if "iterates" in scores and found else {})
+def vertex_reach(replay: Replay, scores: dict[str, Score]) -> dict[str, float]:
+    """The share of the guarantee that those statistics attain; nothing where drawing runs would take too long."""
+    if not replay.affordable:
+        return {}
 
-
-def _of_walks(replay: Replay, scores: dict[str, Score]) -> dict[str, Callable[[Walk], Array]]:
     def final(walk: Walk) -> Array:
         weights = walk.weights.transpose(0, 2, 1) if replay.groups > 1 else walk.weights
         return scores["final"](weights.reshape(len(weights), -1))
 
-    return {"releases": lambda walk: walk.first - walk.second, "final": final}
+    found = drawn_reach(replay.plan, replay.walk, {"releases": log_ratio, "final": final}, DELTA)
+    return found | ({"iterates": found["releases"]} if "iterates" in scores else {})
 
 
-def _labels(plan: Plan) -> tuple[float, float]:
-    """The two extreme labels of the plan's loss: the largest residual there is, and the smallest."""
+def log_ratio(walk: Walk) -> Array:
+    """The best statistic of all that was released."""
+    return walk.first - walk.second
+
+
+def extreme_labels(plan: Plan) -> tuple[float, float]:
+    """The two extreme labels of the plan's loss: the one of the largest residual, and the one of the smallest."""
     s = plan.settings
     if s["loss"] == "logistic":
         return 0.0, 1.0
@@ -88,43 +97,102 @@ def _halves(plan: Plan, pulling: int) -> tuple[Counted, Counted]:
     if abs(pulling) > plan.n - 1:
         raise invalid("pulling", pulling, f"at most n - 1 = {plan.n - 1} in size")
     ones, zero = np.full(plan.d, plan.settings["feature_bound"]), np.zeros(plan.d)
-    low, high = _labels(plan)
+    low, high = extreme_labels(plan)
     rest = (low if pulling > 0 else high, 0.0)
     counts = np.array([1, abs(pulling), plan.n - 1 - abs(pulling)])
-    other = (zero, 0.0) if plan.adjacency is Adjacency.ZERO_OUT else (ones, high)
-    return tuple(  # type: ignore[return-value]
-        Counted(np.array([x, ones, zero]), np.array([label, *rest]), counts) for x, label in ((ones, low), other)
-    )
+
+    def with_record(x: Array, label: float) -> Counted:
+        return Counted(np.array([x, ones, zero]), np.array([label, *rest]), counts)
+
+    other = with_record(zero, 0.0) if plan.adjacency is Adjacency.ZERO_OUT else with_record(ones, high)
+    return with_record(ones, low), other
 
 
 def _best_pull(plan: Plan) -> int:
     """The number of pulling rows with the largest weaker share; rounds are taken to have the first one's odds."""
-    count, gap = int(plan.settings["steps"]), LogOdds(plan.settings["noise"], plan.d)
+    count, to_odds = int(plan.settings["steps"]), LogOdds(plan.settings["noise"], plan.d)
     first, second = (_gap(plan, data) for data in _halves(plan, 0))
     each = _gap(plan, _halves(plan, 1)[0]) - first if plan.n > 1 else 0.0
     most = min(plan.n - 1, int(_LARGEST_PULL / each)) if each > 0 else 0
-    tried = np.unique(np.rint(np.linspace(-most, most, _NUMBERS_TRIED)).astype(int)).tolist()
-    if 0 not in tried:
-        tried.append(0)
-    epsilon, advantage = plan.guarantee.epsilon(_DELTA), plan.guarantee.delta(0.0)
+    tried = {0, *np.rint(np.linspace(-most, most, _NUMBERS_TRIED)).astype(int).tolist()}
+    guarantee = plan.guarantee
+    epsilon, advantage = guarantee.epsilon(DELTA), guarantee.delta(0.0)
 
     def weaker(number: int) -> float:
-        odds = [float(gap(np.array(g + number * each))) for g in (first, second)]
-        shares = (
-            rounds_epsilon(odds[0], odds[1], count, _DELTA) / epsilon,
-            rounds_advantage(odds[0], odds[1], count) / advantage,
-        )
-        return min(shares)
+        one, two = (float(to_odds(np.array(gap + number * each))) for gap in (first, second))
+        return min(rounds_epsilon(one, two, count, DELTA) / epsilon, rounds_advantage(one, two, count) / advantage)
 
-    return int(max(sorted(tried, key=abs), key=weaker))
+    return max(sorted(tried, key=abs), key=weaker)
 
 
 def _gap(plan: Plan, data: Counted) -> float:
-    """How far, in noise scales, the first selection's two halves are apart."""
-    zero = Replay(plan, data, data)
-    scores = next(iter(zero.raw_scores(np.zeros((1, zero.groups, zero.size)))))
+    """How far, in noise scales, the first selection's negative vertices are above the positive ones."""
+    replay = Replay(plan, data, data)
+    scores = next(replay.raw_scores(np.zeros((1, replay.groups, replay.size))))
     return float(-2 * scores[0, 0, 0])
 
 
-def selection(mechanism: Any, candidates: int = 10) -> Pair:
-    raise NotImplementedError
+def selection(
+    mechanism: NoisyMaximum, candidates: int = 10, trials: int = 100_000, share: float | None = None
+) -> Pair:
+    """Two score vectors for ``mechanism.select``: a few candidates rise by half the range while all others fall by it.
+
+    How many, and how far below the others they start, is chosen for the largest lower bound on epsilon that ``trials``
+    (half of them on each vector) give on average at 95 %: rarer events have larger ratios but are seen less often.
+    With ``share``: for the likeliest event whose log ratio is at least that share of epsilon.
+    """
+    if mechanism.scale == 0:
+        raise invalid("mechanism.scale", 0.0, "> 0", "A choice without noise cannot be audited.")
+    candidates = whole("candidates", candidates, low=2)
+    epsilon = mechanism.score_range / mechanism.scale
+    favoured, offset = _best_event(mechanism.noise, epsilon, candidates, trials, share)
+    raised = np.arange(candidates) < favoured
+    quarter = np.where(raised, mechanism.score_range / 4, -mechanism.score_range / 4)
+    base = np.where(raised, offset * mechanism.scale, 0.0)
+    odds = [event_odds(mechanism.noise, offset + half, favoured, candidates - favoured) for half in _both(epsilon)]
+    attained = rounds_epsilon(odds[0], odds[1], 1, DELTA) / account(mechanism.event).epsilon(DELTA)
+    score = EventScore(favoured)
+    keys = ("final", "releases", "step")
+    description = f"scores of {candidates} candidates; {favoured} of them, {offset:.3g} scales below, rise"
+    return Pair(
+        base + quarter, base - quarter, None, description, dict.fromkeys(keys, score), dict.fromkeys(keys, attained)
+    )
+
+
+@dataclass(frozen=True)
+class EventScore:
+    """1 if the chosen index is one of the first ``favoured``, else 0."""
+
+    favoured: int
+
+    def __call__(self, features: Array) -> Array:
+        return (np.asarray(features).reshape(len(features)) < self.favoured).astype(float)
+
+
+def _both(epsilon: float) -> tuple[float, float]:
+    return epsilon / 2, -epsilon / 2
+
+
+def event_odds(noise: str, gap: float, favoured: int, others: int) -> float:
+    """Log odds that a favoured candidate is chosen; both probabilities are computed, so that neither is rounded."""
+    win = favoured_wins(noise, gap, favoured, others)
+    return math.log(win) - math.log(favoured_wins(noise, -gap, others, favoured))
+
+
+def _best_event(noise: str, epsilon: float, candidates: int, trials: int, share: float | None) -> tuple[int, float]:
+    best, found = -math.inf, (1, 0.0)
+    for favoured in {1, 2, candidates // 2, candidates - 1} & set(range(1, candidates)):
+        for offset in np.linspace(-12.0, 4.0, 161).tolist():
+            one, two = (favoured_wins(noise, offset + half, favoured, candidates - favoured) for half in _both(epsilon))
+            if min(one, two) * trials < 1:
+                continue
+            ratio = math.log(one / two)
+            if share is None:
+                value = ratio - _NORMAL_95 * math.sqrt(2 / trials * (1 / one + 1 / two))
+            else:
+                value = one if ratio >= share * epsilon else -math.inf
+            if value > best:
+                best, found = value, (favoured, offset)
+    if best == -math.inf:
+        raise invalid("share", share, f"attained by an event that {trials} trials see", "Ask for less.")
+    return found

@@ -1,0 +1,160 @@
+"""The worst pair we know for peeling: ties at the s-th place, half of which one record raises while it lowers the rest.
+
+Records of alternating signs give the gradient step's entries alternating signs and one size; a record with all features
+at their bound moves all entries the same way, so half of the sizes rise and half fall by the whole sensitivity, and all
+released values shift by it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
+from dptoolkit.audit.pairs.replay import Walk, drawn_reach
+from dptoolkit.audit.pairs.selection import DELTA, check_plan, log_ratio
+from dptoolkit.solvers.base import Plan
+
+_NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
+_LARGEST_PART = 500_000
+
+
+def peeling_iht(plan: Plan) -> Pair:
+    """A record with all features and its label at their bounds, against the opposite label or a zero row.
+
+    One more record of alternating signs makes the ties (two for zero-out, so that no size crosses zero); all other rows
+    are zero. With split data these records are in the first block, and only the first step tells.
+    """
+    check_plan(plan, "peeling_iht")
+    first, second = _datasets(plan)
+    replay = _Replay(plan, first, second)
+    scores: dict[str, Score] = {"releases": replay.log_ratio, "step": replay.log_ratio, "final": replay.final}
+    if plan.settings["data"] == "split":
+        del scores["final"]
+    description = "one record with all features at their bound; records of alternating signs make ties; zero rows"
+    return Pair(first, second, plan.adjacency, description, scores, _reach(replay))
+
+
+def _reach(replay: _Replay) -> dict[str, float]:
+    # No closed form for the chosen set under Laplace noise.
+    if not replay.gumbel:
+        return {}
+    return drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA)
+
+
+def _datasets(plan: Plan) -> tuple[Counted, Counted]:
+    s = plan.settings
+    ones, zero = np.full(plan.d, s["feature_bound"]), np.zeros(plan.d)
+    alternating = np.where(np.arange(plan.d) % 2 == 0, ones, -ones)
+    replace = plan.adjacency is Adjacency.REPLACE_ONE
+    ties = min(1 if replace else 2, s["block"] - 1)
+    counts = np.array([1, ties, plan.n - 1 - ties])
+
+    def with_record(x: Array, label: float) -> Counted:
+        return Counted(np.array([x, alternating, zero]), np.array([label, s["label_bound"], 0.0]), counts)
+
+    other = with_record(ones, -s["label_bound"]) if replace else with_record(zero, 0.0)
+    return with_record(ones, s["label_bound"]), other
+
+
+class _Replay:
+    """Runs of ``peeling_iht`` on two datasets, from the peeled vectors.
+
+    Exact for the tight plan: Gumbel noise chooses a SET, whose order is not released, and values get Gaussian noise.
+    With Laplace noise the chosen set's likelihood is taken as if the noise were Gumbel.
+    """
+
+    def __init__(self, plan: Plan, first: Counted, second: Counted) -> None:
+        self.plan, self.data = plan, (_Moments(plan, first), _Moments(plan, second))
+        self.support, self.values = plan.releases
+        self.gumbel = self.support.law == "gumbel"
+        # With split data later blocks are the same in both datasets.
+        self.steps = 1 if plan.settings["data"] == "split" else int(plan.settings["steps"])
+
+    def log_ratio(self, features: Array) -> Array:
+        """Of (runs, steps * d) peeled vectors."""
+        peeled = np.asarray(features).reshape(len(features), -1, self.plan.d)[:, : self.steps]
+        part = max(1, _LARGEST_PART // (self.plan.d * len(_NODES)))
+        parts = (peeled[i : i + part] for i in range(0, len(peeled), part))
+        walks = [self._walk(len(p), p, None, 0.0) for p in parts]
+        return np.concatenate([w.first - w.second for w in walks] or [np.zeros(0)])
+
+    def final(self, features: Array) -> Array:
+        """From the final weights: as if they were one step from zero, with the scale that projection took away."""
+        weights = np.asarray(features)
+        norm = np.linalg.norm(weights, axis=1, keepdims=True)
+        usual = self.values.scale * np.sqrt(self.plan.settings["sparsity"])
+        projected = norm >= self.plan.settings["radius"] * (1 - 1e-9)
+        stretched = np.where(projected, weights * np.maximum(usual / np.maximum(norm, 1e-300), 1.0), weights)
+        return self.log_ratio(stretched)
+
+    def walk(self, runs: int, rng: np.random.Generator, tilt: float) -> Walk:
+        """Draw runs; means are the first dataset's plus ``tilt`` times their difference to the second's."""
+        return self._walk(runs, None, rng, tilt)
+
+    def _walk(self, runs: int, given: Array | None, rng: np.random.Generator | None, tilt: float) -> Walk:
+        w = np.zeros((runs, self.plan.d))
+        first, second, drawn = (np.zeros(runs) for _ in range(3))
+        steps = self.steps if given is None else given.shape[1]
+        for t in range(steps):
+            one, two = (moments.step(w) for moments in self.data)
+            law = (one[0] + tilt * (one[0] - two[0]), one[1] + tilt * (one[1] - two[1]))
+            if given is None:
+                assert rng is not None
+                peeled = self._draw(law, rng)
+            else:
+                peeled = given[:, t]
+            for total, (values, sizes) in ((first, one), (second, two), (drawn, law)):
+                total += self._log_density(values, sizes, peeled)
+            norm = np.linalg.norm(peeled, axis=1, keepdims=True)
+            w = peeled * np.minimum(1.0, self.plan.settings["radius"] / np.maximum(norm, 1e-300))
+        return Walk(np.zeros((runs, 0), dtype=np.int64), w, first, second, drawn)
+
+    def _draw(self, law: tuple[Array, Array], rng: np.random.Generator) -> Array:
+        values, sizes = law
+        noisy = sizes / self.support.scale + rng.gumbel(size=sizes.shape)
+        s = self.plan.settings["sparsity"]
+        chosen = np.argpartition(-noisy, s - 1, axis=1)[:, :s]
+        out = np.zeros_like(values)
+        blurred = np.take_along_axis(values, chosen, axis=1) + self.values.scale * rng.standard_normal(chosen.shape)
+        np.put_along_axis(out, chosen, blurred, axis=1)
+        return out
+
+    def _log_density(self, values: Array, sizes: Array, peeled: Array) -> Array:
+        """Up to terms that are the same under both datasets."""
+        chosen = peeled != 0
+        off = np.where(chosen, peeled - values, 0.0) / self.values.scale
+        blur = -np.sum(off**2, axis=1) / 2 if self.values.law == "gaussian" else -np.sum(np.abs(off), axis=1)
+        return np.asarray(blur + _log_top(sizes / self.support.scale, chosen))
+
+
+class _Moments:
+    """The gradient step v = w - step_size gradient of one dataset at many weights, and the sizes |v|."""
+
+    def __init__(self, plan: Plan, data: Counted) -> None:
+        s = plan.settings
+        used = (data.counts > 0) & data.X.any(axis=1)
+        X, counts = data.X[used], data.counts[used] * (s["step_size"] / s["block"])
+        self.matrix, self.target = (X.T * counts) @ X, (X.T * counts) @ data.y[used]
+
+    def step(self, w: Array) -> tuple[Array, Array]:
+        v = w - w @ self.matrix + self.target
+        return v, np.abs(v)
+
+
+def _log_top(scores: Array, chosen: NDArray[np.bool_]) -> Array:
+    """Log probability that the ``chosen`` are the largest after standard Gumbel noise.
+
+    The largest of the rest is below x with probability exp(-R e^-x), R the sum of their weights e^score. With
+    y = R e^-x, exponential, a chosen one is above it with probability 1 - exp(-y e^score / R): the integral of
+    e^-y times their product, by Gauss-Laguerre.
+    """
+    if chosen.all():
+        return np.zeros(len(scores))
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    rest = np.sum(weights, axis=1, where=~chosen, keepdims=True)
+    with np.errstate(divide="ignore"):
+        above = np.log(-np.expm1(-_NODES * (weights / rest)[:, :, None]))
+    product = np.exp(np.sum(above, axis=1, where=chosen[:, :, None]))
+    return np.asarray(np.log(product @ _WEIGHTS))

@@ -1,0 +1,164 @@
+"""The worst pair we know for the sparsifier: one record decides both the count and every selection.
+
+Rows on single features make the exact path go on to a new feature at every step as long as nothing else tells features
+apart; a record that favours one feature a little more than the others holds the path there. So one record moves the
+count from its lower to its upper bound, and all selections as in the pair for Frank-Wolfe.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dptoolkit import losses
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
+from dptoolkit.audit.pairs.replay import FinalScore, Replay, Walk, drawn_reach
+from dptoolkit.audit.pairs.selection import DELTA, check_plan, extreme_labels, log_ratio, vertex_scores
+from dptoolkit.data import check_rows
+from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.l1_frank_wolfe import frank_wolfe_path
+
+# Per feature bound: the entries of the rows on single features, and what the favoured feature has more.
+_SINGLE, _FAVOUR = 0.05, 0.02
+
+
+def sparsifier(plan: Plan) -> Pair:
+    """A record with all features near their bound, one of them a little larger, against the opposite record or none.
+
+    ``description`` says which counts it makes. Without a private count only the selections can be told apart.
+    """
+    check_plan(plan, "sparsifier")
+    first, second = _datasets(plan)
+    replay = Replay(plan, first, second, halves=True)
+    scores = vertex_scores(replay)
+    del scores["iterates"]
+    if plan.settings["count"] != "geometric":
+        description = "one record with all features near their bound, and rows on single features"
+        return Pair(first, second, plan.adjacency, description, scores, {})
+    counts = (exact_count(plan, first), exact_count(plan, second))
+    law = _CountLaw(plan, *counts)
+    scores |= {"releases": _ReleaseScore(replay, law), "final": _KeptScore(replay, law)}
+    description = f"one record moves the exact count from {counts[0]} to {counts[1]}, and every selection"
+    return Pair(first, second, plan.adjacency, description, scores, _reach(replay, law))
+
+
+def exact_count(plan: Plan, data: Counted) -> int:
+    """The number of non-zeros that the sparsifier counts: private, except in an audit."""
+    s = plan.settings
+    X, y = data.expand()
+    w, _ = frank_wolfe_path(check_rows(X), y, losses.get(s["loss"]), s["l1_radius"], s["count_steps"])
+    return int(np.count_nonzero(w))
+
+
+def _datasets(plan: Plan) -> tuple[Counted, Counted]:
+    bound, (low, high) = plan.settings["feature_bound"], extreme_labels(plan)
+    ones, zero = np.full(plan.d, bound), np.zeros(plan.d)
+    held = ones * (1 - _FAVOUR)
+    held[0] = bound
+    # The rows on single features pull as the other record does, so that a step along one makes the others the best.
+    single = min(plan.n - 1, plan.d)
+    rest = np.vstack([_SINGLE * bound * np.eye(plan.d)[:single], zero])
+    # Huber: inside the quadratic part, where the residual follows the margin.
+    inside = min(high, losses.HUBER_THRESHOLD / 2) if plan.settings["loss"] == "huber" else high
+    labels, counts = [inside] * single + [0.0], [1] * single + [plan.n - 1 - single]
+    other, label = (zero, 0.0) if plan.adjacency is Adjacency.ZERO_OUT else (ones, high)
+
+    def with_record(x: Array, y: float) -> Counted:
+        return Counted(np.vstack([x, rest]), np.array([y, *labels]), np.array([1, *counts]))
+
+    return with_record(held, low), with_record(other, label)
+
+
+class _CountLaw:
+    """The law of the noisy count under both datasets: two-sided geometric, clipped to [lower, upper]."""
+
+    def __init__(self, plan: Plan, first: int, second: int) -> None:
+        s = plan.settings
+        self.lower, self.upper, self.rho, self.d = s["lower"], s["upper"], s["rho"], plan.d
+        q = math.exp(-s["epsilon1"] / (self.upper - self.lower))
+        self.first, self.second = (np.log(self._mass(min(max(c, self.lower), self.upper), q)) for c in (first, second))
+
+    def _mass(self, centre: int, q: float) -> Array:
+        values = np.arange(self.lower, self.upper + 1)
+        mass = (1 - q) / (1 + q) * q ** np.abs(values - centre).astype(float)
+        # At the ends lies what is clipped there.
+        mass[0], mass[-1] = mass[0] / (1 - q), mass[-1] / (1 - q)
+        return np.asarray(mass)
+
+    def kept(self, log_mass: Array) -> Array:
+        """The law of the number of weights to keep, 0, ..., d."""
+        values = np.arange(self.lower, self.upper + 1)
+        number = [round(min(self.rho * c, self.d)) for c in values.tolist()]
+        return np.bincount(number, np.exp(log_mass), minlength=self.d + 1)
+
+
+class _ReleaseScore:
+    """Log likelihood ratio of the vertices and of the count, which comes last."""
+
+    def __init__(self, replay: Replay, law: _CountLaw) -> None:
+        self.replay, self.ratio, self.lower = replay, law.first - law.second, law.lower
+
+    def __call__(self, features: Array) -> Array:
+        whole = np.asarray(features).astype(np.int64)
+        return self.replay.log_ratio(whole[:, :-1]) + self.ratio[whole[:, -1] - self.lower]
+
+
+class _KeptScore:
+    """From the final weights: the log likelihood ratio of their number, and that of the kept weights' values.
+
+    The number is the smaller of the number to keep and of the features ever chosen; the latter is as for features
+    chosen evenly, under both datasets.
+    """
+
+    def __init__(self, replay: Replay, law: _CountLaw) -> None:
+        self.values: Score = FinalScore(replay)
+        chosen = _different(replay.steps, replay.plan.d)
+        at_least = np.cumsum(chosen[::-1])[::-1]
+        logs = []
+        for log_mass in (law.first, law.second):
+            kept = law.kept(log_mass)
+            more = 1 - np.cumsum(kept)
+            logs.append(np.log(np.maximum(kept * at_least + chosen * more, 1e-300)))
+        self.ratio = logs[0] - logs[1]
+
+    def __call__(self, features: Array) -> Array:
+        weights = np.asarray(features)
+        return self.values(weights) + self.ratio[np.count_nonzero(weights, axis=1)]
+
+
+def _different(draws: int, among: int) -> Array:
+    """Law of the number of different ones among ``draws`` even draws from ``among``: 0, ..., among."""
+    law = np.zeros(among + 1)
+    law[0] = 1.0
+    old = np.arange(among + 1) / among
+    for _ in range(draws):
+        law = law * old + np.append(0.0, (law * (1 - old))[:-1])
+    return law
+
+
+def _reach(replay: Replay, law: _CountLaw) -> dict[str, float]:
+    if not replay.affordable:
+        return {}
+
+    def draw(runs: int, rng: np.random.Generator, tilt: float) -> Walk:
+        walk = replay.walk(runs, rng, tilt)
+        log_law = law.first + tilt * (law.first - law.second)
+        mass = np.exp(log_law - log_law.max())
+        place = rng.choice(len(mass), size=runs, p=mass / mass.sum())
+        drawn = np.log(mass / mass.sum())[place]
+        return Walk(
+            np.column_stack([walk.vertices, place + law.lower]), walk.weights, walk.first + law.first[place],
+            walk.second + law.second[place], walk.drawn + drawn,
+        )  # fmt: skip
+
+    kept = _KeptScore(replay, law)
+
+    def final(walk: Walk) -> Array:
+        numbers = np.array([round(min(law.rho * c, law.d)) for c in range(law.upper + 1)])[walk.vertices[:, -1]]
+        weights = walk.weights[:, 0]
+        rank = np.argsort(np.argsort(-np.abs(weights), axis=1, kind="stable"), axis=1)
+        return kept(np.where(rank < numbers[:, None], weights, 0.0))
+
+    return drawn_reach(replay.plan, draw, {"releases": log_ratio, "final": final}, DELTA)

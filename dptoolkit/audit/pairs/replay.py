@@ -126,7 +126,7 @@ class Replay:
         return float(2 * np.mean((one * self.sign)[moved])), float(2 * np.mean((two * self.sign)[moved]))
 
     def first_spread(self) -> float:
-        """The variance of the first step's log ratio under the first dataset: what a round gives away, if it is little."""
+        """The variance of the first step's log ratio under the first dataset: for small losses, what a round leaks."""
         one, two = (self._log_law(scores) for scores in self.scores_at(np.zeros((1, self.groups, self.size))))
         mean = np.sum(np.exp(one) * (one - two), axis=1, keepdims=True)
         return float(np.sum(np.exp(one) * (one - two - mean) ** 2))
@@ -301,7 +301,7 @@ def drawn_reach(
 
 
 def _tilt(draw: Draw, epsilon: float, towards_first: bool) -> float:
-    """If the log ratio is N(v/2, v) under the first dataset, tilt k makes its mean (1/2 + k) v, and -1 makes it -v/2."""
+    """If the log ratio is N(v/2, v) under the first dataset, tilt k makes its mean (1/2 + k) v, also for k = -1."""
     walk = draw(1000, np.random.default_rng(1), 0.0)
     variance = float(np.var(walk.first - walk.second))
     beyond = max(epsilon / max(variance, 1e-12) - 0.5, 0.0)

@@ -91,7 +91,7 @@ class _CountLaw:
         """The law of the number of weights to keep, 0, ..., d."""
         values = np.arange(self.lower, self.upper + 1)
         number = [round(min(self.rho * c, self.d)) for c in values.tolist()]
-        return np.bincount(number, np.exp(log_mass), minlength=self.d + 1)
+        return np.bincount(number, np.exp(log_mass), minlength=self.d + 1).astype(float)
 
 
 class _ReleaseScore:

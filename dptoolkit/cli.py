@@ -204,11 +204,21 @@ def _chosen(args: argparse.Namespace) -> tuple[str, Any]:
 
 def _given_event(args: argparse.Namespace) -> Any:
     if args.ledger is not None:
-        return _read_ledger(args.ledger).event
+        return _ledger_event(args)
     name, value = _chosen(args)
     if value is _OMITTED:
         raise InvalidValue(f"--{name}: must have a number. Give one, or --calibrate EPSILON to find it.")
     return _event(args, *(value if isinstance(value, list) else [value]))
+
+
+def _ledger_event(args: argparse.Namespace) -> Any:
+    """Everything in the ledger; its adjacency, if it has one, is that of the answer."""
+    ledger = _read_ledger(args.ledger)
+    if ledger.adjacency is not None:
+        if args.adjacency not in (None, ledger.adjacency.value):
+            raise invalid("--adjacency", args.adjacency, f"'{ledger.adjacency}', as in the ledger, or left out")
+        args.adjacency = ledger.adjacency.value
+    return ledger.event
 
 
 def _read_ledger(path: str) -> Any:

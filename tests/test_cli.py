@@ -192,6 +192,9 @@ def test_a_saved_ledger_is_accounted_for(asked, run, tmp_path):
     (answer,) = asked(f"--ledger {path} --delta 1e-6")["asked"]
     assert answer["epsilon"] == ledger.guarantee().epsilon(1e-6)
     assert "Laplace" in run(f"account --ledger {path}")[1]
+    # Poisson sampling has fixed the adjacency.
+    assert "zero-out" in run(f"account --ledger {path}")[1]
+    assert "must be 'zero-out', as in the ledger" in run(f"account --ledger {path} --adjacency replace-one")[2]
 
 
 BAD = [

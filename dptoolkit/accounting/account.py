@@ -233,8 +233,7 @@ def _has_selection(event: Event) -> bool:
 @lru_cache(maxsize=4096)
 def _best_epsilon(event: Event, delta: float) -> tuple[float, str]:
     def affordable(epsilon0: float, count: int) -> bool:
-        cheap = selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
-        return delta > 0 and math.isfinite(epsilon0) and cheap
+        return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
 
     return _best(_candidates(event, affordable), lambda m: m.epsilon(event, delta), math.inf)
 
@@ -242,7 +241,7 @@ def _best_epsilon(event: Event, delta: float) -> tuple[float, str]:
 @lru_cache(maxsize=4096)
 def _best_delta(event: Event, epsilon: float) -> tuple[float, str]:
     def affordable(epsilon0: float, count: int) -> bool:
-        return math.isfinite(epsilon0) and selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
+        return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
 
     return _best(_candidates(event, affordable), lambda m: m.delta(event, epsilon), 1.0)
 

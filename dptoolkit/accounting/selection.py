@@ -19,7 +19,9 @@ from dptoolkit.accounting._numeric import Array, log1mexp
 
 def bounded_range_rho(epsilon: float) -> float:
     """zCDP of an epsilon-bounded-range mechanism: epsilon^2 / 8."""
-    return nonnegative("epsilon", epsilon) ** 2 / 8
+    epsilon = nonnegative("epsilon", epsilon)
+    # Not epsilon ** 2, which raises where the product is infinite; and 0 is for equal distributions, not for underflow.
+    return max(epsilon * epsilon / 8, math.ulp(0.0)) if epsilon > 0 else 0.0
 
 
 def two_candidates(epsilon: float, noise: str) -> float:
@@ -40,7 +42,7 @@ def bounded_range_rdp(epsilon: float, orders: Array) -> Array:
     largest at e^t = m A / ((m+1) B).
     """
     orders = np.atleast_1d(np.asarray(orders, dtype=float))
-    if epsilon == 0 or math.isinf(epsilon):
+    if epsilon == 0 or epsilon > 1e100:
         return np.full_like(orders, epsilon)
     m = orders - 1
     log_a = log1mexp((m + 1) * epsilon)
@@ -50,7 +52,7 @@ def bounded_range_rdp(epsilon: float, orders: Array) -> Array:
     log_moment = m * t + log_a - np.log1p(m) - float(log1mexp(epsilon))
     # The terms cancel for small epsilon: the margin covers their round-off.
     exact = (log_moment + 1e-15 * (2 + m * epsilon)) / m
-    return np.minimum(np.minimum(exact, orders * epsilon**2 / 8), epsilon)
+    return np.minimum(np.minimum(exact, orders * bounded_range_rho(epsilon)), epsilon)
 
 
 # Cells of the recursion's grid per range: the range is inflated by one cell, so 1/64 = 1.6 % in epsilon.
@@ -58,13 +60,22 @@ _CELLS = 64
 
 
 def recursion_cost(epsilon0: float, count: int, delta: float) -> float:
-    """Number of elementary operations of ``adaptive``."""
+    """Number of elementary operations of ``adaptive``; infinite where there is no grid."""
+    if not _has_grid(epsilon0, count):
+        return math.inf
     return count * (_CELLS + 2.0) * _recursion_points(epsilon0, count, delta)
 
 
 def delta_cost(epsilon0: float, count: int, epsilon: float) -> float:
-    """Number of elementary operations of ``adaptive_delta``."""
+    """Number of elementary operations of ``adaptive_delta``; infinite where there is no grid."""
+    if not _has_grid(epsilon0, count):
+        return math.inf
     return recursion_cost(epsilon0, count, _least_delta(epsilon0, count, epsilon))
+
+
+def _has_grid(epsilon0: float, count: int) -> bool:
+    """Whether the numbers of the recursion neither over- nor underflow."""
+    return epsilon0 > 1e-300 and epsilon0 * count < 1e150
 
 
 def _least_delta(epsilon0: float, count: int, epsilon: float) -> float:

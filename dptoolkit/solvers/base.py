@@ -254,13 +254,13 @@ def reserve(ledger: Ledger | None, plan: Plan) -> None:
     if ledger is not None:
         if not isinstance(ledger, Ledger):
             raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
-        ledger.check(plan.event)
+        ledger.check(plan.event, adjacency=plan.adjacency)
 
 
 def record(ledger: Ledger | None, plan: Plan) -> None:
     """Spend what was released."""
     if ledger is not None:
-        ledger.spend(plan.event, label=plan.solver)
+        ledger.spend(plan.event, label=plan.solver, adjacency=plan.adjacency)
 
 
 def split_intercept(w: Array, fit_intercept: bool, level: float = 1.0) -> tuple[Array, float]:

@@ -73,6 +73,7 @@ def gradient_bounds(
     loss: Loss, row_norm: Any, grad_norm: Any, label_bound: Any, margin_bound: Any, fit_intercept: bool
 ) -> Bounds:
     """The bound on |gradient|_2 of one record, and which clipping makes it true."""
+    _refuse_unused(loss, grad_norm, label_bound=label_bound, margin_bound=margin_bound)
     norm = None
     if row_norm is not None:
         norm = joint_norm(positive("row_norm", row_norm), fit_intercept)
@@ -96,6 +97,16 @@ def gradient_bounds(
         )
     label, margin = positive("label_bound", label_bound), positive("margin_bound", margin_bound)
     return Bounds(norm, None, label, margin, (label + margin) * norm, smoothness)
+
+
+def _refuse_unused(loss: Loss, grad_norm: Any, **bounds: Any) -> None:
+    """A bound that changes nothing would leave the caller believing that labels or predictions are clipped."""
+    if loss.name == "squared" and grad_norm is None:
+        return
+    why = "with grad_norm, which bounds gradients alone" if loss.name == "squared" else f"for the {loss.name} loss"
+    for name, value in bounds.items():
+        if value is not None:
+            raise invalid(name, value, f"None {why}", "It works for the squared loss without grad_norm: leave it out.")
 
 
 def default_step(step_size: float | None, bounds: Bounds) -> float:

@@ -211,6 +211,53 @@ def test_bad_input_is_one_clear_error(index):
     assert "must" in str(caught.value) or "Check that" in str(caught.value) or "one guarantee" in str(caught.value)
 
 
+@pytest.mark.parametrize("count", [1, 50, 10**9])
+@pytest.mark.parametrize("epsilon", [0.0, 5e-324, 1e-300, 1e-160, 1e-12, 1e3, 1e100, 1e200, 1e308, math.inf])
+def test_selections_at_the_ends_of_floating_point(epsilon, count):
+    """No overflow, no NaN, and at delta 0 neither more nor less than the epsilons add up to."""
+    guarantee = account(Repeated(ExponentialMechanism(epsilon), count))
+    assert guarantee.epsilon(0.0) == pytest.approx(epsilon * count, rel=1e-12)
+    assert 0 <= guarantee.epsilon(1e-6) <= epsilon * count
+    if epsilon >= 1e3:
+        assert guarantee.epsilon(1e-6) >= 0.9 * epsilon and guarantee.delta(1.0) == 1.0
+    if epsilon * count <= 1e-6:
+        assert guarantee.delta(0.0) <= 1.01 * epsilon * count
+
+
+def test_a_ledger_has_one_adjacency():
+    ledger = Ledger(10.0, 1e-5)
+    ledger.spend(Gaussian(6.0))
+    assert ledger.adjacency is None and ledger.guarantee().adjacency is None
+    ledger.spend(Gaussian(6.0), adjacency="zero-out")
+    before = ledger.to_json()
+    assert str(ledger.adjacency) == str(ledger.guarantee().adjacency) == "zero-out" and "zero-out" in str(ledger)
+    for release in (lambda: ledger.spend(Gaussian(9.0), adjacency="replace-one"),
+                    lambda: ledger.check(Gaussian(9.0), adjacency="replace-one"),
+                    lambda: ledger.spend(Subsampled(Gaussian(9.0), WOR, 0.1))):
+        with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out'.*a ledger for each"):
+            release()
+    with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out', which the sampling"):
+        ledger.spend(Subsampled(Gaussian(9.0), POI, 0.1), adjacency="replace-one")
+    assert ledger.to_json() == before
+    ledger.spend(Subsampled(Gaussian(9.0), POI, 0.1))
+    ledger.spend(Gaussian(9.0))
+    assert [e.adjacency and str(e.adjacency) for e in ledger.entries] == [None, "zero-out", "zero-out", None]
+    assert Ledger.from_json(ledger.to_json()) == ledger
+
+
+def test_ledger_files_without_adjacency_still_load():
+    ledger = Ledger(10.0, 1e-5)
+    ledger.spend(Gaussian(6.0), 2, "mean")
+    ledger.spend(Subsampled(Gaussian(9.0), WOR, 0.1))
+    record = json.loads(ledger.to_json())
+    for entry in record["entries"]:
+        del entry["adjacency"]
+    assert Ledger.from_json(json.dumps(record)) == ledger
+    record["entries"][0]["adjacency"] = "zero-out"
+    with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out'"):
+        Ledger.from_json(json.dumps(record))
+
+
 def test_a_ledger_refuses_before_it_spends():
     ledger = Ledger(1.0, 1e-5)
     ledger.spend(Gaussian(6.0), label="mean")

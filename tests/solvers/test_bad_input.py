@@ -187,6 +187,25 @@ def test_bad_arguments_of_plain_solvers(name, change):
     refused(name, rf"^{next(iter(change))}=.*must be", **change)
 
 
+UNUSED = {
+    "logistic": ({"loss": "logistic", "row_norm": 1.0}, "for the logistic loss"),
+    "huber": ({"loss": "huber", "row_norm": 1.0}, "for the huber loss"),
+    "huber, gradients": ({"loss": "huber", "row_norm": 1.0, "grad_norm": 1.0}, "for the huber loss"),
+    "squared, gradients": ({"loss": "squared", "row_norm": 1.0, "grad_norm": 1.0}, "with grad_norm"),
+}
+
+
+@pytest.mark.parametrize("bound", ["label_bound", "margin_bound"])
+@pytest.mark.parametrize("mode", UNUSED)
+def test_a_bound_that_would_change_nothing_is_refused(mode, bound):
+    arguments, why = UNUSED[mode]
+    refused("dp_ight", rf"^{bound}=2.0: must be None {why}.*leave it out", **arguments, **{bound: 2.0})
+    common = {"n": 100, "d": 5, "sparsity": 2, "step_size": 0.1, "epsilon": 1.0, "delta": 1e-6, "batch_size": 5}
+    for name, more in (("dp_sgd_ht", {"steps": 3}), ("dp_scsg_ht", {"epochs": 2, "snapshot_size": 50})):
+        with pytest.raises(InvalidValue, match=rf"^{bound}=2.0: must be None {why}"):
+            solvers.plan(name, **common, **more, **arguments, **{bound: 2.0})
+
+
 def test_missing_public_bounds_say_what_they_are():
     refused("dp_ight", "row_norm=None: must be given. It is the largest L2 norm.*without looking at", row_norm=None)
     refused("dp_ight", "grad_norm=None: must be given for the squared loss, or both label_bound", loss="squared")

@@ -11,6 +11,7 @@ from scipy import optimize, stats
 from dptoolkit import solvers
 from dptoolkit.accounting import Adjacency, Ledger, account
 from dptoolkit.accounting.events import ExponentialMechanism, Gaussian, Laplace, NoisyMax, TwoSidedGeometric, flatten
+from dptoolkit.errors import InvalidValue
 
 RELATIONS = [a.value for a in Adjacency]
 TIGHTNESS = 1e-3
@@ -266,6 +267,17 @@ def test_published_sparsifier(count):
 
 
 # --- the ledger ---------------------------------------------------------------------------------------
+
+
+def test_fits_for_different_adjacencies_do_not_share_a_ledger():
+    X, y = np.random.default_rng(0).standard_normal((40, 5)), np.arange(40) % 2
+    ledger, rng = Ledger(3.0, 1e-5), np.random.default_rng(0)
+    arguments = {"loss": "logistic", "sparsity": 2, "steps": 4, "row_norm": 1.0, "epsilon": 0.5, "delta": 1e-6}
+    solvers.dp_ight(X, y, adjacency="zero-out", ledger=ledger, rng=rng, **arguments)
+    state, spent = rng.bit_generator.state, ledger.to_json()
+    with pytest.raises(InvalidValue, match="adjacency='replace-one': must be 'zero-out'"):
+        solvers.dp_ight(X, y, ledger=ledger, rng=rng, **arguments)
+    assert rng.bit_generator.state == state and ledger.to_json() == spent
 
 
 def test_ledger_is_charged_with_the_event_of_the_plan():

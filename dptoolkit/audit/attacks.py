@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit.audit.pairs.pair import Score
-from dptoolkit.audit.statistics import Guesses
+from dptoolkit.audit.statistics import Guesses, lower_bound
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
 # Shares of the scores in a tail; fewer guesses than _FEWEST teach nothing about one.
 _TAILS = (0.003, 0.006, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-_FEWEST = 30
+_FEWEST, _SURE = 50, 0.99
 # Outputs with at most this many values are scored by their frequencies.
 _FEW = 64
 # Beyond this many features only their means and variances are learned, and no squares.
@@ -184,7 +184,7 @@ def best_tails(
 ) -> tuple[float, Rule]:
     """(expected value, rule) of a rule that guesses on the tails of the scores only, where the odds are best.
 
-    ``value`` of what is expected in a coming ``trials`` of them: past trials, the right guesses less a standard error.
+    ``value`` of what is expected in a coming ``trials`` of them, from a lower bound on the share of right guesses.
     """
     best = (-math.inf, Rule(-math.inf, math.inf))
     for low_share, high_share in [(0.0, s) for s in _TAILS] + [(s, 0.0) for s in _TAILS] + [(s, s) for s in _TAILS]:
@@ -201,7 +201,7 @@ def best_tails(
 
 
 def _coming(seen: Guesses, trials: int) -> Guesses:
-    p = (seen.correct + 0.5) / (seen.made + 1)
-    p -= math.sqrt(p * (1 - p) / seen.made)
+    # The best of many rules owes much to luck: only what it surely achieves is expected of it.
+    p = lower_bound(seen.correct, seen.made, _SURE)
     made = int(trials * seen.made / seen.trials)
     return Guesses(trials, made, int(made * p))

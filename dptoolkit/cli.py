@@ -22,7 +22,7 @@ import dptoolkit
 from dptoolkit._validate import invalid, positive, whole
 from dptoolkit.errors import DpToolkitError, InvalidValue, UnsupportedEvent
 
-FINE, BAD_INPUT = 0, 2
+FINE, CHECK_FAILED, BAD_INPUT = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -369,6 +369,48 @@ def _is_long(event: Any, delta: float) -> bool:
     )  # fmt: skip
 
 
+# --- audit -------------------------------------------------------------------------------------------
+
+
+def _audit_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("solver", metavar="SOLVER", help="dp_ight, dp_frank_wolfe, ...; see docs/audit.md")
+    parser.add_argument("--epsilon", type=float, required=True, help="the budget of the fit")
+    parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
+    parser.add_argument("--published", action="store_true", help="the paper's noise, tested for the paper's claim")
+    parser.add_argument("--adversary", default="final", help="what is seen: final (default), support, iterates, ...")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=float, help="how long, default 10")
+    length.add_argument("--trials", type=int, help="how many fits")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the lower bound, default 0.95")
+    parser.add_argument("--sequential", action="store_true", help="stop as soon as the claim is refuted")
+    parser.add_argument("--seed", type=int, default=0, help="default 0")
+    parser.add_argument("--resume", metavar="FILE", help="keep the trials there; go on from it after a kill")
+    parser.add_argument("--report", metavar="FILE", help="also write a page with the trade-off curve")
+
+
+def _audit(args: argparse.Namespace) -> tuple[str, int]:
+    from dptoolkit import audit
+    from dptoolkit.audit import presets, run
+
+    if args.report:
+        from dptoolkit import plots
+
+        plots.require()
+    plan = presets.plan(args.solver, args.epsilon, args.delta, published=args.published)
+    seconds = 10.0 if args.seconds is None and args.trials is None else args.seconds
+    report = audit.audit(
+        plan, presets.pair(plan), presets.claim(plan), trials=args.trials, seconds=seconds, delta=args.delta,
+        confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED, adversary=args.adversary,
+        rng=args.seed, resume=args.resume, progress=sys.stderr.isatty(),
+    )  # fmt: skip
+    if args.report:
+        report.to_html(args.report)
+    computed = plan.guarantee.epsilon(args.delta)
+    given = f"\nWhat this noise gives: epsilon {computed:.4g} at delta {args.delta:g}" if args.published else ""
+    text = _json(report.to_dict() | {"epsilon_computed": computed}) if args.json else f"{report}{given}"
+    return text, CHECK_FAILED if report.violated else FINE
+
+
 # --- check and demo --------------------------------------------------------------------------------
 
 
@@ -409,6 +451,15 @@ COMMANDS = {
   dptoolkit account --gaussian 20 --random-rounds 0.9 --epochs 10 --delta 1e-5 --bracket
   dptoolkit account --ledger ledger.json --delta 1e-6 --json""",
         _account_arguments, _account),
+    "audit": Command(
+        "Attack a solver on its worst pair; exit code 1 if the claim is refuted.",
+        """\
+  dptoolkit audit dp_ight --epsilon 1 --seconds 30
+  dptoolkit audit dp_ight --epsilon 4 --published --adversary gradients --report audit.html
+  dptoolkit audit dp_frank_wolfe --epsilon 4 --adversary releases --trials 100000 --json""",
+        _audit_arguments,
+        _audit,
+    ),
     "check": Command(
         "What papers claim, against what is true.",
         "  dptoolkit check\n  dptoolkit check --full --json",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,10 +75,10 @@ int]) -> None:
     _name_ends(axes, epsilons, series, looks)
 
 
-def save(figure: Figure, path: str | Path) -> None:
+def save(figure: Figure, path: str | Path | IO[bytes]) -> None:
     """Write a PNG; the same numbers give the same bytes."""
     with require().rc_context(_STYLE):
-        figure.savefig(path, metadata={"Software": None})
+        figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def require() -> Any:
@@ -121,7 +121,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
     return [value + i * gap for i, value in enumerate(level)]
 
 
-def trade_off_plot(report: AuditReport, path: str | Path) -> None:
+def trade_off(report: AuditReport) -> Figure:
     """The errors of the best guesser seen in an audit, with their band, against the least errors the claim allows."""
     curve = report.trade_off
     if curve is None:
@@ -140,7 +140,7 @@ def trade_off_plot(report: AuditReport, path: str | Path) -> None:
     axes.plot([0, 1], [1, 0], color=_COLOURS[5], linewidth=1, label="blind guess")
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.legend(frameon=False)
-    save(figure, path)
+    return figure
 
 
 def claimed_trade_off(profile: Sequence[tuple[float, float]], false_positive: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptoolkit.audit import pairs
+from dptoolkit.audit import pairs, presets
 from dptoolkit.audit.claims import GDP, PLD, RDP, ZCDP, ApproxDP, Claim, Profile, PureDP
 from dptoolkit.audit.pairs import Pair
 from dptoolkit.audit.report import AuditReport
@@ -11,5 +11,5 @@ from dptoolkit.audit.suite import assert_private, search, sweep, trials_for
 
 __all__ = [
     "GDP", "PLD", "RDP", "ZCDP", "ApproxDP", "AuditReport", "Claim", "Pair", "Profile", "PureDP", "assert_private",
-    "audit", "pairs", "search", "sweep", "trials_for",
+    "audit", "pairs", "presets", "search", "sweep", "trials_for",
 ]  # fmt: skip

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import io
 import json
 import math
 from collections.abc import Callable
@@ -162,13 +165,28 @@ class AuditReport:
         record["claimed_profile"] = tuple((float(a), float(b)) for a, b in record["claimed_profile"])
         return cls(**{key: _number(key, value) for key, value in record.items()})
 
+    def to_html(self, path: str | Path) -> None:
+        """A page with the text and the trade-off curve, in one file."""
+        from dptoolkit import plots
+
+        picture = io.BytesIO()
+        plots.save(plots.trade_off(self), picture)
+        data = base64.b64encode(picture.getvalue()).decode()
+        Path(path).write_text(_PAGE.format(text=html.escape(str(self)), data=data), encoding="utf-8")
+
     def plot(self, path: str | Path) -> None:
         """The measured trade-off with its band, and the claimed one, to a file."""
-        from dptoolkit.plots import trade_off_plot
+        from dptoolkit import plots
 
-        trade_off_plot(self, path)
+        plots.save(plots.trade_off(self), path)
 
 
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Audit</title>
+<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto">
+<pre style="white-space: pre-wrap">{text}</pre>
+<img alt="trade-off curve" style="max-width: 100%" src="data:image/png;base64,{data}">
+"""
 _NUMBERS = ("epsilon_claimed", "epsilon_lower", "epsilon_upper_of_attack", "noise_factor", "e_value", "reach")
 
 

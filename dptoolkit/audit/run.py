@@ -205,7 +205,7 @@ class _Session:
 
     def run(self, progress: Any) -> None:
         """Blocks of trials, each as long as all before it, in slices short enough to keep to the time."""
-        tell = _teller(progress)
+        tell, self._began = _teller(progress), time.perf_counter()
         while not self._finished():
             if self.done >= max(_FIRST, 2 * self._learned_at):
                 self._learn()

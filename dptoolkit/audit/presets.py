@@ -1,0 +1,74 @@
+"""Small fits that make good targets: every private solver, with public numbers for which its worst pair is strong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from dptoolkit import solvers
+from dptoolkit._validate import invalid, one_of
+from dptoolkit.audit import pairs
+from dptoolkit.audit.claims import Claim, Released, as_claim
+from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.solvers.base import PUBLISHED, TIGHT, Plan
+
+# n and d come with the rest; epsilon, delta and calibration are the caller's.
+_CLIPPED: dict[str, Any] = {"loss": "squared", "grad_norm": 1.0, "step_size": 1.0}
+_BALL: dict[str, Any] = {"l1_radius": 0.1, "feature_bound": 1.0}
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "dp_ight": {"n": 200, "d": 20, "sparsity": 5, "steps": 20, **_CLIPPED},
+    "dp_sgd_ht": {"n": 200, "d": 4, "sparsity": 2, "steps": 10, "batch_size": 160, **_CLIPPED},
+    "dp_scsg_ht": {"n": 200, "d": 4, "sparsity": 2, "epochs": 2, "snapshot_size": 160, "batch_size": 80, "option": "II",
+                   **_CLIPPED},
+    "dp_svrg_ht": {"n": 200, "d": 4, "sparsity": 2, "epochs": 2, "batch_size": 100, "option": "II", **_CLIPPED},
+    "dp_frank_wolfe": {"n": 100, "d": 4, "loss": "logistic", "steps": 10, **_BALL},
+    "sparsifier": {"n": 100, "d": 9, "loss": "logistic", "steps": 10, **_BALL},
+    "dp_multinomial_frank_wolfe": {"n": 100, "d": 4, "classes": 3, "steps": 10, **_BALL},
+    "peeling_iht": {"n": 100, "d": 10, "sparsity": 3, "steps": 5, "step_size": 1.0, "radius": 1.0, "feature_bound": 1.0,
+                    "label_bound": 1.0},
+})  # fmt: skip
+
+
+def plan(name: str, epsilon: float, delta: float, *, published: bool = False) -> Plan:
+    """The plan of a solver's preset."""
+    one_of("solver", name, tuple(PRESETS))
+    budget: dict[str, Any] = {"epsilon": epsilon}
+    if name == "sparsifier":
+        # Half for the count, half for the selections.
+        budget = {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
+    calibration = PUBLISHED if published else TIGHT
+    return solvers.plan(name, delta=delta, calibration=calibration, **PRESETS[name], **budget)
+
+
+def pair(made: Plan) -> Pair:
+    """The worst pair we know for a plan."""
+    found: Pair = getattr(pairs, made.solver)(made)
+    return found
+
+
+def claim(made: Plan) -> Claim:
+    """What a plan stands for: its guarantee, or with published noise what the paper claims for that noise.
+
+    The paper claims one point (epsilon, delta). The mechanism is known, so that is tested as the whole profile of the
+    same mechanism with as much noise as (epsilon, delta) takes: the member of the family with that epsilon.
+    """
+    own = as_claim(made.guarantee)
+    if made.guarantee.claimed is None:
+        return own
+    assert isinstance(own, Released)
+    return member(own, made.guarantee.claimed.epsilon, made.guarantee.claimed.delta)
+
+
+def member(own: Released, epsilon: float, delta: float) -> Released:
+    """The member of a claim's family with this epsilon at ``delta``, from the side of less privacy."""
+    low, high = 0.0, 1.0
+    while own.weakened(high).epsilon(delta) < epsilon:
+        low, high = high, 2 * high
+        if high > 1e6:
+            raise invalid("epsilon", epsilon, "reached by the family of the claim")
+    while high - low > 1e-4 * high:
+        middle = math.sqrt(low * high) if low > 0 else 0.5 * high
+        low, high = (middle, high) if own.weakened(middle).epsilon(delta) < epsilon else (low, middle)
+    return own.weakened(high)

@@ -1,0 +1,186 @@
+"""The compiled fit of dp_ight: the same as the path of large data, the same noise, the same ties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from dptoolkit import losses, solvers
+from dptoolkit.data import check_rows
+from dptoolkit.kernels import iht, reference
+from dptoolkit.kernels.threshold import largest
+from dptoolkit.solvers import gradient_iht
+from tests.solvers.capture import Spy, step_by_step
+
+MODES = {
+    "logistic": {"loss": "logistic", "row_norm": 1.0},
+    "logistic, fixed noise": {"loss": "logistic", "row_norm": 1.0, "adaptive": False},
+    "logistic, zero-out": {"loss": "logistic", "row_norm": 1.5, "adjacency": "zero-out"},
+    "logistic, clipped gradients": {"loss": "logistic", "row_norm": 1.0, "grad_norm": 0.3},
+    "huber": {"loss": "huber", "row_norm": 0.8},
+    "squared": {"loss": "squared", "grad_norm": 1.5},
+    "squared, labels and margins": {"loss": "squared", "row_norm": 0.8, "label_bound": 1.0, "margin_bound": 0.5},
+}
+
+
+def problem(seed, n, d):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.7)
+    return X, (rng.random(n) < 0.5).astype(float)
+
+
+def make_plan(mode, n, d, s, steps, epsilon=5.0, intercept=False):
+    return solvers.plan(
+        "dp_ight", n=n, d=d, sparsity=s, steps=steps, step_size=0.7, epsilon=epsilon, delta=1e-9,
+        fit_intercept=intercept, **MODES[mode],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_both_paths_give_the_same_fit(mode):
+    sizes = st.tuples(st.integers(1, 12), st.integers(1, 9), st.integers(1, 6))
+
+    @given(st.integers(0, 10**6), sizes, st.booleans(), st.booleans())
+    def check(seed, size, intercept, as_csr):
+        n, d, s = size
+        X, y = problem(seed, n, d)
+        plan = make_plan(mode, n, d, min(s, d), 6, intercept=intercept)
+        form = sparse.csr_matrix(X) if as_csr else X
+        small = gradient_iht.prepare_dp_ight(plan, form, y)
+        with step_by_step():
+            large = gradient_iht.prepare_dp_ight(plan, form, y)
+        assert small.small is not None and large.small is None
+        a, b = small(np.random.default_rng(seed), True), large(np.random.default_rng(seed), True)
+        np.testing.assert_allclose(a.history["noise_scale"], b.history["noise_scale"], rtol=1e-12)
+        for ours, theirs in ((a.weights, b.weights), (a.releases, b.releases), (a.iterates, b.iterates)):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-11)
+        assert np.array_equal(a.weights, a.iterates[-1])
+
+    check()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_counted_rows_are_written_out_rows(mode):
+    X, y = problem(3, 5, 6)
+    counts = np.array([3, 0, 1, 7, 2])
+    plan = make_plan(mode, 13, 6, 2, 8)
+    which = np.repeat(np.arange(5), counts)
+    for path in (False, True):
+        whole = gradient_iht.prepare_dp_ight(plan, X[which], y[which])
+        if path:
+            with step_by_step():
+                few = gradient_iht.prepare_dp_ight(plan, sparse.csr_matrix(X), y, counts)
+        else:
+            few = gradient_iht.prepare_dp_ight(plan, X, y, counts)
+        a, b = few(np.random.default_rng(1), True), whole(np.random.default_rng(1), True)
+        np.testing.assert_allclose(a.releases, b.releases, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
+
+
+def test_data_must_be_the_plans():
+    X, y = problem(0, 5, 3)
+    plan = make_plan("huber", 6, 3, 2, 2)
+    for counts in (None, [1, 1, 1, 1, 1], [2, 2, 2, 2, 2]):
+        with pytest.raises(ValueError, match="the 6 rows of 3 features of the plan for dp_ight"):
+            solvers.prepare(plan, X, y, counts)
+    for counts in ([2, 1, 1, 1], [3, -1, 1, 1, 1], [2.5, 0.5, 1, 1, 1]):
+        with pytest.raises(ValueError, match="counts"):
+            solvers.prepare(plan, X, y, counts)
+    with pytest.raises(ValueError, match="6 rows of 3"):
+        solvers.prepare(plan, X[:, :2], y, [2, 1, 1, 1, 1])
+    solvers.prepare(plan, X, y, [2, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_draw_of_the_kernel(mode, intercept):
+    """The kernel as plain Python with a recording generator: steps * width normals, each where it belongs."""
+    X, y = problem(5, 9, 6)
+    plan, width = make_plan(mode, 9, 6, 2, 5, intercept=intercept), 6 + intercept
+    run = gradient_iht.prepare_dp_ight(plan, X, y)
+    spy = Spy(4)
+    w, scales = np.empty(width), np.empty(5)
+    releases, iterates = np.empty((5, width)), np.empty((5, width))
+    scratch = np.empty(width, np.int64), np.empty(width)
+    iht.iht_fit.py_func(spy, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
+    assert [name for name, _ in spy.draws] == ["standard_normal"] * (5 * width)
+    normals = np.array(spy.of("standard_normal")).reshape(5, width)
+    bounded, labels, caps = gradient_iht.bound_records(check_rows(X), y, plan.settings)
+    before, loss = np.zeros(width), losses.get(plan.settings["loss"])
+    for t in range(5):
+        share = gradient_iht.sensitivity_at(plan, before) / plan.sensitivity
+        assert scales[t] == pytest.approx(plan.noise * share, rel=1e-12)
+        margin = plan.settings["margin_bound"]
+        r = reference.clipped_residual(loss, bounded.matrix @ before, labels, margin, caps)
+        exact = reference.mean_gradient(bounded.matrix, r)
+        np.testing.assert_allclose(releases[t], exact + scales[t] * normals[t], rtol=1e-9, atol=1e-12)
+        before = reference.hard_threshold(before - 0.7 * releases[t], 2, int(intercept))
+        np.testing.assert_allclose(iterates[t], before, rtol=1e-9, atol=1e-12)
+    assert np.array_equal(w, iterates[-1])
+    # And the compiled one draws the same.
+    again = run(np.random.Generator(np.random.PCG64(4)), True)
+    np.testing.assert_allclose(again.releases, releases, rtol=1e-9, atol=1e-12)
+
+
+def test_without_noise_it_is_ight():
+    X, y = problem(7, 30, 8)
+    X /= np.linalg.norm(X, axis=1, keepdims=True).max()
+    wide = {"logistic": {"row_norm": 1.0}, "squared": {"grad_norm": 1e6}, "huber": {"row_norm": 1.0}}
+    for loss, bounds in wide.items():
+        same = {"loss": loss, "sparsity": 3, "steps": 9, "step_size": 0.4}
+        for form in (X, sparse.csr_matrix(X)):
+            plain = solvers.ight(form, y, **same)
+            private = solvers.dp_ight(form, y, epsilon=math.inf, rng=0, **same, **bounds)
+            assert np.array_equal(plain.coef, private.coef)
+
+
+def test_the_size_decides_and_a_recording_generator_sees_every_draw():
+    X, y = problem(1, 10, 4)
+    plan = make_plan("huber", 10, 4, 2, 3)
+    assert gradient_iht.prepare_dp_ight(plan, X, y).small is not None
+    spy = Spy(0)
+    gradient_iht.prepare_dp_ight(plan, X, y)(spy)
+    assert len(spy.draws) == 3
+    wide = np.ones((10, gradient_iht.SMALL // 10 + 1))
+    assert gradient_iht.prepare_dp_ight(make_plan("huber", 10, wide.shape[1], 2, 3), wide, y).small is None
+
+
+def test_diagnostics_agree_on_both_paths():
+    X, y = problem(2, 12, 5)
+    same = {"loss": "logistic", "sparsity": 2, "steps": 4, "epsilon": 1.0, "delta": 1e-6, "row_norm": 1.0, "rng": 3}
+    small = solvers.dp_ight(X, y, diagnostics=True, **same)
+    with step_by_step():
+        large = solvers.dp_ight(X, y, diagnostics=True, **same)
+    key = "not_private"
+    np.testing.assert_allclose(small.history[key]["objective"], large.history[key]["objective"], rtol=1e-9)
+    assert key not in solvers.dp_ight(X, y, **same).history
+
+
+# --- the largest entries -------------------------------------------------------------------------------
+
+# Few different values make many ties.
+LEVELS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.5, math.inf, -math.inf, 5e-324])
+
+
+@given(arrays(float, st.integers(1, 40), elements=st.one_of(LEVELS, st.floats(-3, 3))), st.integers(1, 45))
+@example(np.array([1.0, 1.0, 1.0, 2.0]), 2)
+@example(np.array([1.0, 2.0, -1.0, 1.0]), 3)
+def test_ties_go_to_the_smaller_index_as_in_numpy(values, count):
+    support = np.empty(max(len(values), count), np.int64)
+    filled = iht.keep_largest(values, len(values), count, support)
+    assert np.sort(support[:filled]).tolist() == largest(values, count).tolist()
+
+
+@given(arrays(float, st.integers(1, 20), elements=st.one_of(LEVELS, st.just(math.nan))), st.integers(1, 20))
+def test_what_is_not_a_number_is_not_kept(values, count):
+    support = np.empty(max(len(values), count), np.int64)
+    filled = iht.keep_largest(values, len(values), count, support)
+    assert len(set(support[:filled].tolist())) == filled <= min(count, len(values))
+    if count < len(values):
+        assert not np.isnan(values[support[:filled]]).any()

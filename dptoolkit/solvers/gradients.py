@@ -37,7 +37,7 @@ class MeanGradient:
         n, d = rows.shape
         self._transposed = rows.transpose()
         self._arrays = kernel_arrays(self._transposed) if rows.is_sparse else None
-        self._margins, self._r, self._noise = np.zeros(n), np.zeros(n), np.zeros(d)
+        self._margins, self._r, self._noise, self._gradient = np.zeros(n), np.zeros(n), np.zeros(d), np.zeros(d)
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[int, int]] = []
         if self._arrays is not None and len(self._arrays[0]) > _WORTH_A_THREAD:
@@ -59,7 +59,7 @@ class MeanGradient:
         return losses.value(self.loss, self.margins(support, values), self.y)
 
     def noisy(self, support: Any, values: Array, scale: float, rng: np.random.Generator | None) -> Array:
-        """The mean gradient plus N(0, scale^2) on every coordinate; exact for scale 0.
+        """The mean gradient plus N(0, scale^2) on every coordinate; exact for scale 0. The next call may overwrite it.
 
         Privacy
         -------
@@ -76,7 +76,7 @@ class MeanGradient:
     def _sums(self, r: Array) -> Array:
         if not self._parts:
             return np.asarray(self._transposed @ r)
-        gradient = np.empty(len(self._noise))
+        gradient = self._gradient
         self._sum_parts(iter(self._parts), r, gradient)
         return gradient
 
@@ -94,7 +94,7 @@ class MeanGradient:
     def _in_two_threads(
         self, pool: ThreadPoolExecutor, support: Any, values: Array, scale: float, rng: np.random.Generator | None
     ) -> tuple[Array, Array | None]:
-        gradient = np.empty(len(self._noise))
+        gradient = self._gradient
         drawn = pool.submit(self._draw, scale, rng)
         r = self._residuals(support, values)
         # Both threads take their next part from one iterator; taking is atomic.

@@ -110,7 +110,7 @@ def _log_binomial(odds: float, count: int) -> Array:
     return np.asarray(choose + k * log_expit(odds) + (count - k) * log_expit(-odds))
 
 
-def threshold_epsilon(scores: Array, log_first: Array, log_second: Array, delta: float, least: int = 300) -> float:
+def threshold_epsilon(scores: Array, log_first: Array, log_second: Array, delta: float, least: int) -> float:
     """Epsilon at ``delta`` of the best test "score above a threshold", from weighted draws of the scores.
 
     ``log_first`` and ``log_second`` are log (probability in that world / probability with which it was drawn).

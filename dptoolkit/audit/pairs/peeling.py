@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
-from dptoolkit.audit.pairs.replay import Walk, drawn_reach
+from dptoolkit.audit.pairs.replay import Walk, affordable, drawn_reach
 from dptoolkit.audit.pairs.selection import DELTA, check_plan, log_ratio
 from dptoolkit.solvers.base import Plan
 
@@ -37,10 +37,11 @@ def peeling_iht(plan: Plan) -> Pair:
 
 
 def _reach(replay: _Replay) -> dict[str, float]:
+    runs = affordable(replay.steps * replay.plan.d * 4)
     # No closed form for the chosen set under Laplace noise.
-    if not replay.gumbel:
+    if not replay.gumbel or not runs:
         return {}
-    return drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA)
+    return drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA, runs)
 
 
 def _datasets(plan: Plan) -> tuple[Counted, Counted]:

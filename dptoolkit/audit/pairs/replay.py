@@ -24,12 +24,11 @@ from dptoolkit.solvers.base import Plan
 Vertices = NDArray[np.int64]
 # Runs are replayed in parts, so that the weights of a part have at most this many entries.
 _LARGEST_PART = 2_000_000
-_DRAWN_RUNS = 10_000
+# Runs that are drawn to say what a test attains: fewer where they are large, none where they are larger still.
+_DRAWN_RUNS, _LEAST_RUNS, _LARGEST_WALK = 10_000, 3_000, 5_000_000
 # Runs are drawn so that their mean log ratio is these parts of epsilon. The whole is best for rounds that do not depend
 # on one another; where they do, it may lead to runs that never happen.
 _TILTS = (1.0, 0.4)
-# Runs are not drawn, and nothing is said about reach, where that would take more entries than this.
-_LARGEST_WALK = 100_000_000
 
 
 class Walk(NamedTuple):
@@ -69,9 +68,9 @@ class Replay:
         self._odds = LogOdds(s["noise"], self.size) if halves or s["noise"] != "gumbel" else None
 
     @property
-    def affordable(self) -> bool:
-        """Whether enough runs can be drawn to say what a test attains."""
-        return _DRAWN_RUNS * self.steps * self.groups * self.size <= _LARGEST_WALK
+    def affordable(self) -> int:
+        """How many runs can be drawn to say what a test attains, 0 if too few."""
+        return affordable(self.steps * self.groups * self.size)
 
     def walk(self, runs: int, rng: np.random.Generator, tilt: float) -> Walk:
         """Draw runs; log odds are the first dataset's plus ``tilt`` times their difference to the second's."""
@@ -280,8 +279,14 @@ class FinalScore:
         return np.asarray(sign.reshape(-1)[:width])
 
 
+def affordable(entries: int) -> int:
+    """How many runs of so many entries can be drawn, 0 if too few."""
+    runs = min(_DRAWN_RUNS, _LARGEST_WALK // entries)
+    return runs if runs >= _LEAST_RUNS else 0
+
+
 def drawn_reach(
-    plan: Plan, draw: Draw, scores: Mapping[str, Callable[[Walk], Array]], delta: float, seed: int = 0
+    plan: Plan, draw: Draw, scores: Mapping[str, Callable[[Walk], Array]], delta: float, runs: int
 ) -> dict[str, float]:
     """Share of the plan's epsilon at ``delta`` that the best threshold of each score attains, from drawn runs.
 
@@ -291,12 +296,12 @@ def drawn_reach(
     epsilon = plan.guarantee.epsilon(delta)
     found = dict.fromkeys(scores, 0.0)
     for towards_first, part in itertools.product((True, False), _TILTS):
-        walk = draw(_DRAWN_RUNS, np.random.default_rng(seed), _tilt(draw, part * epsilon, towards_first))
+        walk = draw(runs, np.random.default_rng(0), _tilt(draw, part * epsilon, towards_first))
         first, second = walk.first - walk.drawn, walk.second - walk.drawn
         for name, score in scores.items():
             values = score(walk)
             one = (values, first, second) if towards_first else (-values, second, first)
-            found[name] = max(found[name], threshold_epsilon(*one, delta) / epsilon)
+            found[name] = max(found[name], threshold_epsilon(*one, delta, runs // 40) / epsilon)
     return found
 
 

@@ -74,7 +74,7 @@ def vertex_reach(replay: Replay, scores: dict[str, Score]) -> dict[str, float]:
         weights = walk.weights.transpose(0, 2, 1) if replay.groups > 1 else walk.weights
         return scores["final"](weights.reshape(len(weights), -1))
 
-    found = drawn_reach(replay.plan, replay.walk, {"releases": log_ratio, "final": final}, DELTA)
+    found = drawn_reach(replay.plan, replay.walk, {"releases": log_ratio, "final": final}, DELTA, replay.affordable)
     return found | ({"iterates": found["releases"]} if "iterates" in scores else {})
 
 

@@ -161,4 +161,4 @@ def _reach(replay: Replay, law: _CountLaw) -> dict[str, float]:
         rank = np.argsort(np.argsort(-np.abs(weights), axis=1, kind="stable"), axis=1)
         return kept(np.where(rank < numbers[:, None], weights, 0.0))
 
-    return drawn_reach(replay.plan, draw, {"releases": log_ratio, "final": final}, DELTA)
+    return drawn_reach(replay.plan, draw, {"releases": log_ratio, "final": final}, DELTA, replay.affordable)

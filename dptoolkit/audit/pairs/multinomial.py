@@ -12,7 +12,7 @@ import numpy as np
 
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Counted, Pair
-from dptoolkit.audit.pairs.replay import Replay
+from dptoolkit.audit.pairs.replay import Later, Replay
 from dptoolkit.audit.pairs.selection import check_plan, vertex_reach, vertex_scores
 from dptoolkit.solvers.base import Plan
 
@@ -36,7 +36,7 @@ def dp_multinomial_frank_wolfe(plan: Plan) -> Pair:
     if plan.adjacency is Adjacency.ZERO_OUT:
         change = change.split(" or ")[0] + " or a zero row"
     description = f"{change}, all features at their bound, {count} records of class 0, zero rows"
-    return Pair(first, second, plan.adjacency, description, scores, vertex_reach(replays[best], scores))
+    return Pair(first, second, plan.adjacency, description, scores, Later(vertex_reach, replays[best], scores))
 
 
 def _replay(plan: Plan, kind: str, count: int) -> Replay:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
-from dptoolkit.audit.pairs.replay import Walk, affordable, drawn_reach
+from dptoolkit.audit.pairs.replay import Later, Walk, affordable, drawn_reach
 from dptoolkit.audit.pairs.selection import DELTA, check_plan, log_ratio
 from dptoolkit.solvers.base import Plan
 
@@ -33,7 +33,7 @@ def peeling_iht(plan: Plan) -> Pair:
     if plan.settings["data"] == "split":
         del scores["final"]
     description = "one record with all features at their bound; records of alternating signs make ties; zero rows"
-    return Pair(first, second, plan.adjacency, description, scores, _reach(replay))
+    return Pair(first, second, plan.adjacency, description, scores, Later(_reach, replay))
 
 
 def _reach(replay: _Replay) -> dict[str, float]:
@@ -151,11 +151,15 @@ def _log_top(scores: Array, chosen: NDArray[np.bool_]) -> Array:
     y = R e^-x, exponential, a chosen one is above it with probability 1 - exp(-y e^score / R): the integral of
     e^-y times their product, by Gauss-Laguerre.
     """
-    if chosen.all():
+    count = int(chosen[0].sum())
+    if count == chosen.shape[1]:
         return np.zeros(len(scores))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    rest = np.sum(weights, axis=1, where=~chosen, keepdims=True)
-    with np.errstate(divide="ignore"):
-        above = np.log(-np.expm1(-_NODES * (weights / rest)[:, :, None]))
-    product = np.exp(np.sum(above, axis=1, where=chosen[:, :, None]))
+    rest = np.sum(weights, axis=1, where=~chosen)
+    ratio = np.where(chosen, weights, 0.0)
+    # The same number in every row: their places, in order.
+    ratio = np.take_along_axis(ratio, np.argsort(~chosen, axis=1, kind="stable")[:, :count], axis=1) / rest[:, None]
+    product = np.ones((len(scores), len(_NODES)))
+    for place in range(count):
+        product *= -np.expm1(-ratio[:, place, None] * _NODES)
     return np.asarray(np.log(product @ _WEIGHTS))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -277,6 +277,28 @@ class FinalScore:
         """The signs in the order of the weights that a solver returns: classes first."""
         sign = self.sign.T if self.sign.shape[0] > 1 else self.sign
         return np.asarray(sign.reshape(-1)[:width])
+
+
+class Later(Mapping[str, float]):
+    """What ``compute(*arguments)`` returns, computed when it is first looked at: drawing runs takes seconds."""
+
+    def __init__(self, compute: Callable[..., dict[str, float]], *arguments: Any) -> None:
+        self._compute, self._arguments = compute, arguments
+        self._found: dict[str, float] | None = None
+
+    def _known(self) -> dict[str, float]:
+        if self._found is None:
+            self._found = self._compute(*self._arguments)
+        return self._found
+
+    def __getitem__(self, key: str) -> float:
+        return self._known()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
 
 
 def affordable(entries: int) -> int:

@@ -17,7 +17,7 @@ from dptoolkit.accounting import account
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.odds import LogOdds, favoured_wins, rounds_advantage, rounds_epsilon
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
-from dptoolkit.audit.pairs.replay import FinalScore, IterateScore, Replay, VertexScore, Walk, drawn_reach
+from dptoolkit.audit.pairs.replay import FinalScore, IterateScore, Later, Replay, VertexScore, Walk, drawn_reach
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import Plan
 
@@ -41,7 +41,7 @@ def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
     replay = Replay(plan, first, second, halves=True)
     scores = vertex_scores(replay)
     description = f"{_record(plan)}, {abs(number)} rows that pull, zero rows"
-    return Pair(first, second, plan.adjacency, description, scores, vertex_reach(replay, scores))
+    return Pair(first, second, plan.adjacency, description, scores, Later(vertex_reach, replay, scores))
 
 
 def check_plan(plan: Plan, solver: str) -> None:

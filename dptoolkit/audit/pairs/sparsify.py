@@ -14,7 +14,7 @@ import numpy as np
 from dptoolkit import losses
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
-from dptoolkit.audit.pairs.replay import FinalScore, Replay, Walk, drawn_reach
+from dptoolkit.audit.pairs.replay import FinalScore, Later, Replay, Walk, drawn_reach
 from dptoolkit.audit.pairs.selection import DELTA, check_plan, extreme_labels, log_ratio, vertex_scores
 from dptoolkit.data import check_rows
 from dptoolkit.solvers.base import Plan
@@ -41,7 +41,7 @@ def sparsifier(plan: Plan) -> Pair:
     law = _CountLaw(plan, *counts)
     scores |= {"releases": _ReleaseScore(replay, law), "final": _KeptScore(replay, law)}
     description = f"one record moves the exact count from {counts[0]} to {counts[1]}, and every selection"
-    return Pair(first, second, plan.adjacency, description, scores, _reach(replay, law))
+    return Pair(first, second, plan.adjacency, description, scores, Later(_reach, replay, law))
 
 
 def exact_count(plan: Plan, data: Counted) -> int:

@@ -17,9 +17,9 @@ from dptoolkit import solvers
 from dptoolkit.audit import pairs
 from dptoolkit.audit.pairs import odds
 from dptoolkit.audit.pairs.pair import check_neighbours
-from dptoolkit.audit.pairs.replay import Replay
+from dptoolkit.audit.pairs.replay import Replay, noise_scale
 from dptoolkit.audit.pairs.selection import event_odds
-from dptoolkit.audit.pairs.sparsify import exact_count
+from dptoolkit.audit.pairs.sparsify import CountLaw, exact_count
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import NoisyMaximum
 from tests.statistics import assert_binomial, assert_chi2, rejected
@@ -320,6 +320,34 @@ def test_halves_are_the_exact_likelihood():
     np.testing.assert_allclose(pair.scores["releases"](vertices), exact, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["logistic", "huber", "squared", "laplace", "vertex", "columns"])
+def test_replayed_runs_have_the_solvers_weights_and_noise(name):
+    """On data without symmetry and at a radius where weights matter."""
+    plan = make(name, n=8, d=3, l1_radius=2.0)
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1, 1, (8, 3)), np.arange(8) % 2
+    data = pairs.Counted(X, y.astype(float), np.ones(8, dtype=int))
+    replay, run = Replay(plan, data, pairs.Counted(-X, data.y, data.counts)), solvers.prepare(plan, X, y)
+    for _ in range(5):
+        trace = run(rng, True)
+        vertices = trace.releases.astype(int).reshape(1, -1)
+        weights = replay.taken(vertices).weights[0]
+        weights = weights.T if name == "columns" else weights.reshape(trace.weights.shape)
+        np.testing.assert_allclose(weights, trace.weights, rtol=1e-12, atol=1e-15)
+        before = replay.taken(vertices[:, : -replay.groups]).weights
+        assert noise_scale(plan, before).item() == pytest.approx(trace.history["noise_scale"][-1], rel=1e-12)
+
+
+def test_peeled_vectors_are_released_before_projection():
+    plan = make("peeling")
+    data = pairs.peeling_iht(plan).first
+    trace = solvers.prepare(plan, data.X, data.y, data.counts)(np.random.default_rng(0), True)
+    norms = np.linalg.norm(trace.releases, axis=1, keepdims=True)
+    assert (norms > 1.5 * plan.settings["radius"]).any()
+    projected = trace.releases * np.minimum(1.0, plan.settings["radius"] / norms)
+    np.testing.assert_allclose(trace.iterates, projected, rtol=1e-12)
+
+
 def test_iterates_tell_the_vertices():
     plan = make("logistic")
     pair = pairs.dp_frank_wolfe(plan)
@@ -373,6 +401,8 @@ def test_one_record_moves_the_count_from_end_to_end(loss, adjacency):
         assert_chi2(np.bincount(seen, minlength=values[-1] + 1)[values[0] :], mass)
     np.testing.assert_allclose(law.ratio, np.log(first / first[::-1]), rtol=1e-9)
     assert law.ratio[0] == pytest.approx(0.5), "the ends have the whole epsilon1"
+    np.testing.assert_allclose(np.exp(CountLaw(plan, 1, 16).first), first, rtol=1e-12)
+    assert first.sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("name", "least"), [

@@ -76,12 +76,14 @@ class Replay:
         """Draw runs; log odds are the first dataset's plus ``tilt`` times their difference to the second's."""
         return self._walk(runs, None, rng, tilt)
 
+    def taken(self, vertices: Vertices) -> Walk:
+        """The runs that took the given (runs, steps * groups) vertices."""
+        return self._walk(len(vertices), vertices.reshape(len(vertices), -1, self.groups), None, 0.0)
+
     def log_ratio(self, vertices: Vertices) -> Array:
-        """log P(vertices | first) - log P(vertices | second) of (runs, steps * groups) vertices."""
-        vertices = vertices.reshape(len(vertices), -1, self.groups)
+        """log P(vertices | first) - log P(vertices | second), in parts."""
         part = max(1, _LARGEST_PART // (self.groups * self.size))
-        parts = (vertices[i : i + part] for i in range(0, len(vertices), part))
-        walks = [self._walk(len(v), v, None, 0.0) for v in parts]
+        walks = [self.taken(vertices[i : i + part]) for i in range(0, len(vertices), part)]
         return np.concatenate([w.first - w.second for w in walks] or [np.zeros(0)])
 
     def _walk(self, runs: int, given: Vertices | None, rng: np.random.Generator | None, tilt: float) -> Walk:
@@ -104,7 +106,7 @@ class Replay:
 
     def raw_scores(self, weights: Array) -> Iterator[Array]:
         """Of both datasets: scores of the positive vertices per noise scale; the negative ones have minus that."""
-        scale = _noise(self.plan, weights)
+        scale = noise_scale(self.plan, weights)
         for rows in self.data:
             yield -rows.gradient(weights) / scale
 
@@ -189,7 +191,7 @@ class _Rows:
         return np.asarray(gradient.transpose(0, 2, 1) if self.columns else gradient.reshape(len(weights), 1, -1))
 
 
-def _noise(plan: Plan, weights: Array) -> Array:
+def noise_scale(plan: Plan, weights: Array) -> Array:
     """The noise scale of a selection at each of many weights (l1_frank_wolfe.noise_at)."""
     s = plan.settings
     if not s.get("adaptive", False):

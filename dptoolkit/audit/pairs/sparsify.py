@@ -38,7 +38,7 @@ def sparsifier(plan: Plan) -> Pair:
         description = "one record with all features near their bound, and rows on single features"
         return Pair(first, second, plan.adjacency, description, scores, {})
     counts = (exact_count(plan, first), exact_count(plan, second))
-    law = _CountLaw(plan, *counts)
+    law = CountLaw(plan, *counts)
     scores |= {"releases": _ReleaseScore(replay, law), "final": _KeptScore(replay, law)}
     description = f"one record moves the exact count from {counts[0]} to {counts[1]}, and every selection"
     return Pair(first, second, plan.adjacency, description, scores, Later(_reach, replay, law))
@@ -71,7 +71,7 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
     return with_record(held, low), with_record(other, label)
 
 
-class _CountLaw:
+class CountLaw:
     """The law of the noisy count under both datasets: two-sided geometric, clipped to [lower, upper]."""
 
     def __init__(self, plan: Plan, first: int, second: int) -> None:
@@ -97,7 +97,7 @@ class _CountLaw:
 class _ReleaseScore:
     """Log likelihood ratio of the vertices and of the count, which comes last."""
 
-    def __init__(self, replay: Replay, law: _CountLaw) -> None:
+    def __init__(self, replay: Replay, law: CountLaw) -> None:
         self.replay, self.ratio, self.lower = replay, law.first - law.second, law.lower
 
     def __call__(self, features: Array) -> Array:
@@ -112,7 +112,7 @@ class _KeptScore:
     chosen evenly, under both datasets.
     """
 
-    def __init__(self, replay: Replay, law: _CountLaw) -> None:
+    def __init__(self, replay: Replay, law: CountLaw) -> None:
         self.values: Score = FinalScore(replay)
         chosen = _different(replay.steps, replay.plan.d)
         at_least = np.cumsum(chosen[::-1])[::-1]
@@ -138,7 +138,7 @@ def _different(draws: int, among: int) -> Array:
     return law
 
 
-def _reach(replay: Replay, law: _CountLaw) -> dict[str, float]:
+def _reach(replay: Replay, law: CountLaw) -> dict[str, float]:
     if not replay.affordable:
         return {}
 

@@ -60,6 +60,16 @@ class CallableTarget:
             outputs.append(self._one(datasets[bit], generator))
         return _stack(outputs)
 
+    def draws(self, streams: Streams) -> bool:
+        """Whether a run on either dataset moves the Generator that it is given."""
+        found = False
+        for data in (self.pair.second, self.pair.first):
+            generator = streams.generator()
+            before = repr(generator.bit_generator.state)
+            self._one(_plain(data), generator)
+            found = found or repr(generator.bit_generator.state) != before
+        return found
+
     def _one(self, data: Any, generator: np.random.Generator) -> Array | None:
         try:
             output = self.mechanism(data, generator)

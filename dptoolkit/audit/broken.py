@@ -1,0 +1,515 @@
+"""Mechanisms known to be wrong, each with the claim its author would make and, where there is one, its correct twin.
+
+They measure the auditor: it must catch every one of them, and pass every twin. Errors of this kind were all found in
+published code. Those named after a solver are plans whose noise was changed, run by the solver's own production code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit import solvers
+from dptoolkit.accounting import ExponentialMechanism, Gaussian, Repeated, Subsampled, gaussian
+from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit import pairs, probes
+from dptoolkit.audit.claims import GDP, ApproxDP, PureDP
+from dptoolkit.audit.pairs.likelihood import Projection
+from dptoolkit.audit.pairs.pair import Counted, Pair
+from dptoolkit.audit.probes import Probe
+from dptoolkit.audit.suite import assert_private
+from dptoolkit.errors import PrivacyViolation
+from dptoolkit.mechanisms import NoisyMaximum
+from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.peeling import peel
+
+Array = NDArray[np.float64]
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Found:
+    """Whether a fault was seen, in how many trials (0 for a probe), and what was seen."""
+
+    caught: bool
+    trials: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Broken:
+    """One fault: what is wrong, on which pair it shows, what its author claims, and the same thing done right.
+
+    Distributions show most faults; ``probe``, applied to a mechanism, those that they do not. ``arguments`` go to
+    ``assert_private``.
+    """
+
+    name: str
+    fault: str
+    mechanism: Any
+    pair: Any
+    claim: Any
+    correct: Any = None
+    probe: Callable[[Any], Probe] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def examine(self, mechanism: Any, alpha: float = 1e-6, rng: int = 0) -> Found:
+        """What the probe, or else an audit with false-alarm probability ``alpha``, says of the mechanism or twin."""
+        if self.probe is not None:
+            seen = self.probe(mechanism)
+            return Found(not seen.passed, 0, str(seen))
+        try:
+            report = assert_private(mechanism, self.pair, self.claim, alpha=alpha, rng=rng, **self.arguments)
+        except PrivacyViolation as violation:
+            report = violation.report
+        return Found(report.violated, report.stopped_at or report.trials, report.summary())
+
+
+# --- noise on a sum of records in [-1, 1] ------------------------------------------------------------------
+
+_ONE = Pair(np.array([1.0, 0.0, 0.0, 0.0]), np.zeros(4), Adjacency.ZERO_OUT, "a record of 1, or 0")
+_BOTH = Pair(np.array([1.0, 0.0, 0.0, 0.0]), np.array([-1.0, 0.0, 0.0, 0.0]), Adjacency.REPLACE_ONE, "1, or -1")
+_LARGE = Pair(np.array([50.0, *np.zeros(9)]), np.zeros(10), Adjacency.ZERO_OUT, "a record of 50, or 0")
+_SMALL = np.tile([0.1, -0.1], 10)
+_OUTLIER = Pair(np.array([1.0, *_SMALL]), np.array([0.0, *_SMALL]), Adjacency.ZERO_OUT, "1, or 0, among small ones")
+_SKEWED = Pair(np.array([1.0, *abs(_SMALL)]), np.array([0.0, *abs(_SMALL)]), Adjacency.ZERO_OUT, "1, or 0, among 0.1s")
+
+
+def _sum(data: Array, rng: Rng, scale: float) -> float:
+    return float(data.sum() + scale * rng.standard_normal())
+
+
+def _clipped_sum(data: Array, rng: Rng, scale: float) -> float:
+    return _sum(np.clip(data, -1, 1), rng, scale)
+
+
+def _sum_with_location(data: Array, rng: Rng) -> float:
+    return float(data.sum() + rng.normal(4.0))
+
+
+def _laplace_sum(data: Array, rng: Rng, scale: float) -> float:
+    return float(data.sum() + rng.laplace(0.0, scale))
+
+
+def _mean(data: Array, rng: Rng, scale: float) -> float:
+    return float(data.mean() + scale / len(data) * rng.standard_normal())
+
+
+def _mean_of_noisy_sum(data: Array, rng: Rng, scale: float) -> float:
+    return float((data.sum() + scale / len(data) * rng.standard_normal()) / len(data))
+
+
+def _mean_then_clip(data: Array, rng: Rng, scale: float) -> float:
+    return float(np.clip(data.mean(), -1, 1) + scale / len(data) * rng.standard_normal())
+
+
+def _clip_then_mean(data: Array, rng: Rng, scale: float) -> float:
+    return _mean(np.clip(data, -1, 1), rng, scale)
+
+
+def _normalised_sum(data: Array, rng: Rng, scale: float) -> float:
+    return _sum(data / np.abs(data).max(), rng, scale)
+
+
+def _sum_with_own_bound(data: Array, rng: Rng, scale: float) -> float:
+    return _sum(data, rng, scale * float(np.abs(data).max()))
+
+
+def _count(count: int, rng: Rng, low: float, high: float) -> float:
+    """The count, clipped, plus integer noise: private for integer bounds only."""
+    p = -math.expm1(-1.0 / (high - low))
+    return float(np.clip(count, low, high) + rng.geometric(p) - rng.geometric(p))
+
+
+def _sum_in(data: Array, rng: Rng, kind: type) -> float:
+    return float(kind(data.sum()) + kind(rng.standard_normal()))
+
+
+_MANY = Pair(np.array([2.0**26, 4.0, 1.0]), np.array([2.0**26, 4.0, 0.0]), Adjacency.ZERO_OUT, "large, and 1 more")
+_SUMS = (
+    Broken("half the noise", "The noise has half of the scale that the claim needs.",
+           partial(_sum, scale=0.5), _ONE, GDP(1.0), partial(_sum, scale=1.0)),
+    Broken("variance for scale", "The variance is passed where the sampler takes the standard deviation.",
+           partial(_sum, scale=0.5**2), _ONE, GDP(2.0), partial(_sum, scale=0.5)),
+    Broken("scale as location", "normal(scale) sets the location: the real scale is always 1.",
+           _sum_with_location, _ONE, GDP(0.25), partial(_sum, scale=4.0)),
+    Broken("Laplace without sensitivity", "The Laplace scale is 1/epsilon instead of sensitivity/epsilon.",
+           partial(_laplace_sum, scale=1.0), _BOTH, PureDP(1.0), partial(_laplace_sum, scale=2.0),
+           arguments={"trials": 6000}),
+    Broken("forgotten clip", "Records are assumed to obey a bound that nothing enforces.",
+           partial(_sum, scale=1.0), _LARGE, GDP(1.0), partial(_clipped_sum, scale=1.0)),
+    Broken("divided by n twice", "Noise made for a mean is added to the sum, then everything is divided by n.",
+           partial(_mean_of_noisy_sum, scale=1.0), _ONE, GDP(1.0), partial(_mean, scale=1.0)),
+    Broken("clip after averaging", "The mean is clipped instead of every record.",
+           partial(_mean_then_clip, scale=1.0), _LARGE, GDP(1.0), partial(_clip_then_mean, scale=1.0)),
+    Broken("normalised by the maximum", "Records are divided by the data's own maximum, so one record moves them all.",
+           partial(_normalised_sum, scale=1.0), _SKEWED, GDP(1.0), partial(_sum, scale=1.0)),
+    Broken("bound from the data", "The bound that the noise is for is learned from the data: the noise names it.",
+           partial(_sum_with_own_bound, scale=1.0), _OUTLIER, GDP(1.0), partial(_sum, scale=1.0)),
+    Broken("integer noise on fractions", "Geometric noise on a count clipped to fractional bounds, as in Theorem 3 of "
+           "the sparse private LASSO: the fraction passes through.",
+           partial(_count, low=6.4, high=12.8), Pair(6, 7), PureDP(1.0), partial(_count, low=7, high=12),
+           probe=partial(probes.output_grid, pair=(6, 8))),
+    Broken("noise rounded away", "In single precision the noise next to a large sum rounds to 0.",
+           partial(_sum_in, kind=np.float32), _MANY, GDP(1.0), partial(_sum_in, kind=np.float64)),
+)  # fmt: skip
+
+
+# --- where randomness comes from -----------------------------------------------------------------------------
+
+
+def _seeded_sum(data: Array, rng: Rng) -> float:
+    return _sum(data, np.random.default_rng(0), 1.0)
+
+
+def _sum_seeded_by_data(data: Array, rng: Rng) -> float:
+    return _sum(data, np.random.default_rng(abs(int(1e6 * data.sum()))), 1.0)
+
+
+def _sum_with_global_noise(data: Array, rng: Rng) -> float:
+    return float(data.sum() + np.random.standard_normal())  # noqa: NPY002
+
+
+class _Model:
+    """A model that keeps its seed, and starts from it again in every fit."""
+
+    def __init__(self, fresh: bool) -> None:
+        self.fresh, self.rng = fresh, np.random.default_rng(7)
+
+    def fit(self, data: Array) -> float:
+        return _sum(data, self.rng if self.fresh else np.random.default_rng(7), 1.0)
+
+
+def _fit_again(model: _Model) -> Probe:
+    return probes.fresh_fits(partial(model.fit, _ONE.first))
+
+
+def _noisy_sums(data: Array, rng: Rng, fresh: bool) -> Array:
+    """Ten noisy sums for 1-GDP together; one draw serves all of them unless ``fresh``."""
+    noise = rng.standard_normal((10, 1))
+    return np.asarray(data.sum() + math.sqrt(10) * (noise if fresh else noise[:1] + np.zeros((10, 1))))
+
+
+_own = partial(probes.given_generator, data=_ONE.first)
+_RANDOMNESS = (
+    Broken("fixed seed", "A seed inside the mechanism makes its noise a constant.",
+           _seeded_sum, _ONE, GDP(1.0), partial(_sum, scale=1.0), probe=_own),
+    Broken("seed from the data", "The seed is a function of the data, so the output is one too.",
+           _sum_seeded_by_data, _ONE, GDP(1.0), partial(_sum, scale=1.0), probe=_own),
+    Broken("global random state", "Noise comes from NumPy's global state, which other code may seed, not from the "
+           "Generator that was given.",
+           _sum_with_global_noise, _ONE, GDP(1.0), partial(_sum, scale=1.0), probe=_own),
+    Broken("seed reused in every fit", "A model starts from its seed again in every fit: all fits share their noise.",
+           _Model(fresh=False), _ONE, GDP(1.0), _Model(fresh=True), probe=_fit_again),
+    Broken("noise reused across steps", "The noise is drawn before the loop and added in every step.",
+           partial(_noisy_sums, fresh=False), _ONE, GDP(1.0), partial(_noisy_sums, fresh=True),
+           probe=partial(probes.fresh_steps, data=np.zeros(4), scale=math.sqrt(10))),
+)  # fmt: skip
+
+
+# --- choices that look at the data ----------------------------------------------------------------------------
+
+
+def _descend(data: Array, rng: Rng, stop: bool) -> tuple[float, int]:
+    """Ten noisy steps towards the mean, 1-GDP together; with ``stop`` fewer, once the true loss is small."""
+    w, steps = 0.0, 0
+    while steps < 10 and not (stop and float(np.mean((data - w) ** 2)) < 0.1):
+        w -= 0.5 * (w - float(data.mean()) + math.sqrt(10) / len(data) * rng.standard_normal())
+        steps += 1
+    return w, steps
+
+
+def _best_run(data: Array, rng: Rng, runs: int) -> float:
+    """The best by the true score of several runs, each 1-GDP."""
+    found = [_sum(data, rng, 1.0) for _ in range(runs)]
+    return min(found, key=lambda value: abs(value - data.sum()))
+
+
+def _iterates(data: Array, rng: Rng, best: bool) -> float:
+    """Twenty releases, 1-GDP together; returns their mean, or the one that the data like best."""
+    values = data.sum() + math.sqrt(20) * rng.standard_normal(20)
+    return float(values[np.argmin(np.abs(values - data.sum()))] if best else values.mean())
+
+
+def _thresholded(data: Array, rng: Rng, everywhere: bool) -> Array:
+    """The largest entry of the columns' sums; noise on all of them before the choice, or on the chosen one only."""
+    noise = math.sqrt(2) * rng.standard_normal(data.shape[1])
+    total: Array = data.sum(axis=0) + float(everywhere) * noise
+    out = np.zeros(data.shape[1])
+    j = int(np.argmax(np.abs(total)))
+    out[j] = total[j] + (0.0 if everywhere else noise[j])
+    return out
+
+
+def _rows(*columns: int) -> Array:
+    return np.asarray(np.eye(4)[list(columns)])
+
+
+_CHOICES = (
+    Broken("early stopping on the data", "Training stops when the true loss is small: the number of steps tells.",
+           partial(_descend, stop=True), Pair(np.array([1.0, *np.zeros(4)]), np.zeros(5), Adjacency.ZERO_OUT),
+           GDP(1.0), partial(_descend, stop=False)),
+    Broken("uncharged tuning", "The best of 20 runs by its true score is published, and one run is charged.",
+           partial(_best_run, runs=20), _ONE, GDP(1.0), partial(_best_run, runs=1)),
+    Broken("best iterate by true loss", "All iterates are charged, but the data choose the one that is returned.",
+           partial(_iterates, best=True), _ONE, GDP(1.0), partial(_iterates, best=False)),
+    Broken("noise on the support only", "Coordinates are chosen by exact values, and only those get noise.",
+           partial(_thresholded, everywhere=False), Pair(_rows(0, 1, 0), _rows(0, 1, 1), Adjacency.REPLACE_ONE),
+           GDP(1.0), partial(_thresholded, everywhere=True)),
+)  # fmt: skip
+
+
+# --- selections -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Selections:
+    """How often the first half of the candidates wins in ``count`` noisy maxima of scores of range 1."""
+
+    noise: str
+    epsilon: float
+    count: int
+
+    def __call__(self, scores: Array, rng: Rng) -> int:
+        choice = NoisyMaximum(1 / self.epsilon, 1.0, self.noise)
+        return sum(choice.select(scores, rng) < len(scores) / 2 for _ in range(self.count))
+
+    def first_half(self) -> float:
+        """P(the first two of four candidates win) at scores 1/4, 1/4, -1/4, -1/4, exactly."""
+        from scipy.integrate import quad
+
+        gap, law = 0.5 * self.epsilon, _LAWS[self.noise]
+        return float(quad(lambda x: 2 * law[0](x) * law[1](x) * law[1](x + gap) ** 2, -60, 60, points=[-gap, 0],
+                          limit=400, epsabs=1e-13)[0])  # fmt: skip
+
+    def exact(self) -> Probe:
+        """All selections together against the charge of as many exponential mechanisms."""
+        p, event = self.first_half(), Repeated(ExponentialMechanism(self.epsilon), self.count)
+        return probes.exact_composition(p, 1 - p, self.count, event, delta=1e-5)
+
+
+# Density and distribution function of the noise.
+_LAWS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "laplace": (lambda x: 0.5 * math.exp(-abs(x)), lambda x: 0.5 * math.exp(x) if x < 0 else 1 - 0.5 * math.exp(-x)),
+    "gumbel": (lambda x: math.exp(-x - math.exp(-x)), lambda x: math.exp(-math.exp(-x))),
+}
+
+
+def _plan(name: str, **arguments: Any) -> Plan:
+    return solvers.plan(name, delta=1e-5, **arguments)
+
+
+def _nonzeros(outputs: Array) -> Array:
+    return np.asarray((outputs != 0).sum(axis=1), dtype=float)
+
+
+@dataclass(frozen=True)
+class _ExactCount:
+    """The sparsifier as printed: it keeps as many weights as the exact, non-private path has."""
+
+    plan: Plan
+
+    def __call__(self, data: tuple[Array, Array], rng: Rng) -> Array:
+        X, y = data
+        s = self.plan.settings
+        path = solvers.frank_wolfe(X, y, loss=s["loss"], l1_radius=s["l1_radius"], steps=s["count_steps"])
+        settings = {**s, "count": "fixed", "kept": int(np.count_nonzero(path.coef))}
+        return solvers.prepare(replace(self.plan, settings=settings), X, y)(rng).weights
+
+
+def _halves(shift: float) -> Array:
+    return shift * np.array([1.0, -1.0])
+
+
+_sparsifier = _plan("sparsifier", n=4, d=4, l1_radius=4.0, steps=25, epsilon1=1.0, epsilon2=2.0, feature_bound=1.0,
+                    alpha=2.0, beta=4.0, count_steps=25)  # fmt: skip
+_SELECTIONS = (
+    Broken("Laplace selection as exponential mechanism", "Laplace noisy-max is charged epsilon^2/8, which holds for "
+           "Gumbel noise: 7% of epsilon, too little for any sampling to see.",
+           Selections("laplace", 0.1, 50), Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2)),
+           Repeated(ExponentialMechanism(0.1), 50), Selections("gumbel", 0.1, 50), probe=Selections.exact),
+    Broken("permute-and-flip as bounded range", "Selection by exponential noise is charged as bounded range; it has "
+           "twice that range.",
+           Selections("exponential", 0.5, 10), Pair(_halves(0.25), _halves(-0.25)),
+           Repeated(ExponentialMechanism(0.5), 10), Selections("gumbel", 0.5, 10)),
+    Broken("count without noise", "The sparsifier's printed code counts again after adding noise: the exact number of "
+           "weights is published.",
+           _ExactCount(_sparsifier), Pair((_rows(0, 1, 2, 3), np.ones(4)), (_rows(0, 1, 2, 0), np.ones(4))),
+           _sparsifier.guarantee, _sparsifier, arguments={"attack": _nonzeros}),
+)  # fmt: skip
+
+
+# --- batches and budgets ------------------------------------------------------------------------------------
+
+
+def _batch_sums(data: Array, rng: Rng, shuffled: bool) -> Array:
+    """One epoch of ten batches at rate 1/10, each sum with noise 0.5."""
+    where = rng.permutation(len(data)) % 10
+    inside = where == np.arange(10)[:, None] if shuffled else rng.random((10, len(data))) < 0.1
+    return np.asarray(inside @ data + 0.5 * rng.standard_normal(10))
+
+
+def _batch_ratio(outputs: Array) -> Array:
+    """The log-likelihood ratio of Poisson batches with and without a record of 1."""
+    return np.asarray(np.log(0.9 + 0.1 * np.exp((outputs - 0.5) / 0.25)).sum(axis=1))
+
+
+def _batch_mean(data: Array, rng: Rng, realised: bool) -> float:
+    """The mean of a Poisson batch at rate 1/2 of about eight records; noise for the expected size 4."""
+    batch = data[rng.random(len(data)) < 0.5]
+    return float(batch.sum() / (max(len(batch), 1) if realised else 4) + rng.standard_normal() / 4)
+
+
+@dataclass(frozen=True)
+class Leaky:
+    """The Gaussian mechanism, but with probability ``delta`` the data themselves: a stability test that fails."""
+
+    mu: float
+    failure: float
+
+    def __call__(self, data: Array, rng: Rng) -> float:
+        return float(data.sum()) if rng.random() < self.failure else _sum(data, rng, 1 / self.mu)
+
+    def exact(self) -> Probe:
+        """The exact delta at epsilon 1 against what is claimed there."""
+        delta = self.failure + (1 - self.failure) * float(gaussian.delta(self.mu, 1.0))
+        text = f"The exact delta at epsilon 1 is {delta:.4g}, claimed 1e-05."
+        return Probe("exact delta", delta <= 1e-5, text)
+
+
+_BATCHES = (
+    Broken("shuffled batches as Poisson", "Batches of a shuffled epoch, which hold every record once, are accounted "
+           "for as Poisson samples.",
+           partial(_batch_sums, shuffled=True), Pair(np.eye(1, 10)[0], np.zeros(10), Adjacency.ZERO_OUT),
+           Repeated(Subsampled(Gaussian(0.5), POISSON, 0.1), 10), partial(_batch_sums, shuffled=False),
+           arguments={"attack": _batch_ratio, "trials": 16_000}),
+    Broken("realised batch size", "The sum of a Poisson batch is divided by its realised size, the noise by the "
+           "expected one.",
+           partial(_batch_mean, realised=True), Pair(np.array([1.0, *-np.ones(7)]), -np.ones(7)),
+           Subsampled(Gaussian(1.0), POISSON, 0.5), partial(_batch_mean, realised=False), arguments={"trials": 10_000}),
+    Broken("delta spent twice", "All of delta calibrates the noise, and a test that may fail spends it again.",
+           Leaky(gaussian.mu(1.0, 1e-5), 1e-5), _ONE, ApproxDP(1.0, 1e-5), Leaky(gaussian.mu(1.0, 5e-6), 5e-6),
+           probe=Leaky.exact),
+)  # fmt: skip
+
+
+# --- plans of our own solvers with other noise --------------------------------------------------------------
+
+
+def _with_noise(plan: Plan, *scales: float) -> Plan:
+    """The plan with other noise; what it claimed before is what its author claims."""
+    changed = tuple(replace(r, scale=scale) for r, scale in zip(plan.releases, scales, strict=True))
+    return replace(plan, releases=changed)
+
+
+def _half(plan: Plan) -> Plan:
+    return _with_noise(plan, *(0.5 * r.scale for r in plan.releases))
+
+
+def _ight(**arguments: Any) -> Plan:
+    settings = {"n": 50, "d": 4, "sparsity": 2, "steps": 10, "step_size": 1.0, "epsilon": 2.0, "loss": "squared"}
+    return _plan("dp_ight", **{**settings, "grad_norm": 1.0, **arguments})
+
+
+def _frank_wolfe(**arguments: Any) -> Plan:
+    return _plan("dp_frank_wolfe", n=20, d=2, loss="logistic", l1_radius=1.0, steps=1, epsilon=2.0, feature_bound=1.0,
+                 **arguments)  # fmt: skip
+
+
+def _vertex_pair() -> Pair:
+    """One record moves all scores of one half of the vertices up, the others down: as far as the range allows."""
+    X, zeros = np.vstack([np.ones((1, 2)), np.zeros((19, 2))]), np.zeros(19)
+    first, second = (X, np.append(1.0, zeros)), (X, np.append(0.0, zeros))
+    return Pair(first, second, Adjacency.REPLACE_ONE, "a label flips, all other rows are zero")
+
+
+def _label_pair() -> Pair:
+    """One label flips: the mean gradient at zero moves along that record's row and along the intercept."""
+    X, y = np.vstack([np.eye(1, 4), np.zeros((2, 4))]), np.array([0.0, 0.0, 1.0])
+    flipped, counts = np.array([1.0, 0.0, 1.0]), np.array([1, 25, 24])
+    along = {"final": Projection(-np.array([1.0, 0.0, 0.0, 0.0, 1.0]))}
+    return Pair(Counted(X, y, counts), Counted(X, flipped, counts), Adjacency.REPLACE_ONE, "a label flips", along)
+
+
+def _sgd(sampling: str) -> Plan:
+    return _plan("dp_sgd_ht", n=20, d=2, loss="squared", sparsity=2, steps=4, step_size=1.0, batch_size=10, epsilon=4.0,
+                 grad_norm=1.0, sampling=sampling)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Peel:
+    """One round of a peeling plan on the vector that it thresholds."""
+
+    plan: Plan
+
+    def __call__(self, vector: Array, rng: Rng) -> Array:
+        return peel(vector, self.plan, rng)
+
+
+def _peel_pair(plan: Plan) -> Pair:
+    """Two entries near 1 swap places, each moving by all that a record can move it."""
+    change, (choice, values) = plan.releases[0].sensitivity / 2, plan.releases
+
+    def ratio(outputs: Array) -> Array:
+        value = outputs.sum(axis=1) - 1
+        sign = np.where(outputs[:, 0] != 0, 1.0, -1.0)
+        return np.asarray(sign * (change / choice.scale + change * value / values.scale**2))
+
+    first = 1 + _halves(change / 2)
+    return Pair(first, first[::-1].copy(), plan.adjacency, "two entries swap places", {"final": ratio})
+
+
+def _solver_faults() -> tuple[Broken, ...]:
+    ight, small, one = _ight(), _ight(epsilon=0.1, steps=1, d=2), _ight(steps=1)
+    halved = _ight(adjacency=Adjacency.ZERO_OUT)
+    free, joint = (_ight(loss="logistic", grad_norm=None, row_norm=1.0, steps=1, sparsity=4, fit_intercept=column)
+                   for column in (False, True))  # fmt: skip
+    choice, narrow = _frank_wolfe(), _frank_wolfe(adjacency=Adjacency.ZERO_OUT)
+    fixed, poisson = _sgd(WITHOUT_REPLACEMENT), _sgd(POISSON)
+    round_ = _plan("peeling_iht", n=20, d=2, sparsity=1, steps=1, step_size=1.0, radius=1.0, epsilon=3.0,
+                   feature_bound=1.0, label_bound=1.0)  # fmt: skip
+    kept, batches, vertex, swap = pairs.dp_ight(ight), pairs.dp_sgd_ht(fixed), _vertex_pair(), _peel_pair(round_)
+    return (
+        Broken("dp_ight: half the noise", "Noisy gradients with half of the planned noise.",
+               _half(ight), kept, ight.guarantee, ight),
+        Broken("dp_ight: no 2 of replace-one", "The sensitivity of a mean when a record is replaced is taken to be "
+               "G/n, not 2G/n.",
+               halved, kept, halved.guarantee, ight),
+        Broken("dp_ight: count ignored", "Ten steps with the noise of one, charged once.",
+               _with_noise(ight, one.noise), kept, one.guarantee, ight),
+        Broken("dp_ight: epsilon under the root", "The noise is proportional to 1/sqrt(epsilon) instead of 1/epsilon.",
+               _with_noise(small, math.sqrt(0.1) * small.noise), pairs.dp_ight(small), small.guarantee, small,
+               arguments={"power_against": 3.0}),
+        Broken("dp_ight: intercept not charged", "The intercept's column is added after rows were bounded, and the "
+               "noise is for the rows alone.",
+               _with_noise(joint, free.noise), _label_pair(), joint.guarantee, joint,
+               arguments={"power_against": 1.4}),
+        Broken("dp_frank_wolfe: half the noise", "Noisy vertices with half of the planned noise.",
+               _half(choice), vertex, choice.guarantee, choice),
+        Broken("dp_frank_wolfe: sensitivity for range", "Noise for what one score moves by; two scores move apart "
+               "twice as far.",
+               narrow, vertex, narrow.guarantee, choice),
+        Broken("dp_sgd_ht: half the noise", "Noisy batch gradients with half of the planned noise.",
+               _half(fixed), batches, fixed.guarantee, fixed, arguments={"adversary": "iterates"}),
+        Broken("dp_sgd_ht: fixed batches as Poisson", "Batches of a fixed size are accounted for as Poisson samples, "
+               "whose neighbours lack a record.",
+               _with_noise(fixed, poisson.noise), batches, poisson.guarantee, fixed,
+               arguments={"adversary": "iterates"}),
+        Broken("peeling_iht: half the noise", "Choice and values with half of the planned noise.",
+               _Peel(_half(round_)), swap, round_.guarantee, _Peel(round_)),
+        Broken("peeling_iht: exact selection", "The values have noise, the choice of the support has none.",
+               _Peel(_with_noise(round_, 0.0, round_.releases[1].scale)), swap, round_.guarantee, _Peel(round_)),
+    )  # fmt: skip
+
+
+BROKEN: dict[str, Broken] = {
+    fault.name: fault
+    for fault in (*_SUMS, *_RANDOMNESS, *_CHOICES, *_SELECTIONS, *_BATCHES, *_solver_faults())
+}

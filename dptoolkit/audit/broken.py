@@ -138,7 +138,7 @@ _SUMS = (
            partial(_sum, scale=0.5), _ONE, GDP(1.0), partial(_sum, scale=1.0)),
     Broken("variance for scale", "The variance is passed where the sampler takes the standard deviation.",
            partial(_sum, scale=0.5**2), _ONE, GDP(2.0), partial(_sum, scale=0.5)),
-    Broken("scale as location", "normal(scale) sets the location: the real scale is always 1.",
+    Broken("scale as location", "In normal(scale) the scale is taken for the location: the real scale is 1.",
            _sum_with_location, _ONE, GDP(0.25), partial(_sum, scale=4.0)),
     Broken("Laplace without sensitivity", "The Laplace scale is 1/epsilon instead of sensitivity/epsilon.",
            partial(_laplace_sum, scale=1.0), _BOTH, PureDP(1.0), partial(_laplace_sum, scale=2.0),
@@ -240,7 +240,7 @@ def _iterates(data: Array, rng: Rng, best: bool) -> float:
 
 def _thresholded(data: Array, rng: Rng, everywhere: bool) -> Array:
     """The largest entry of the columns' sums; noise on all of them before the choice, or on the chosen one only."""
-    noise = math.sqrt(2) * rng.standard_normal(data.shape[1])
+    noise = math.sqrt(2) * rng.standard_normal((data.shape[1],))
     total: Array = data.sum(axis=0) + float(everywhere) * noise
     out = np.zeros(data.shape[1])
     j = int(np.argmax(np.abs(total)))

@@ -10,6 +10,7 @@ time (Ville). So the process may be watched and stopped, and bets, thresholds an
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,8 @@ _ROUNDS = 60
 _LOOKS = 4096
 
 
-def _bet_table(edges: int, epsilons: Array, deltas: Array) -> Array:
+@lru_cache(maxsize=64)
+def _bet_table(edges: int, epsilons: tuple[float, ...], deltas: tuple[float, ...]) -> Array:
     """(bets, cells) returns of unit stakes, never negative; cell 2c + b is score bin c with bit b.
 
     The first bet keeps the money. A bet on A loses all if the bit is second in A; a threshold guess if it is wrong.
@@ -40,7 +42,10 @@ def _bet_table(edges: int, epsilons: Array, deltas: Array) -> Array:
         for eps, delta in zip(epsilons, deltas, strict=True):
             if delta < 1:
                 table += [_event_bet(above, 1, eps, delta), _event_bet(~above, 0, eps, delta)]
-    return np.array(table)
+    found = np.array(table)
+    # Kept for the next audit of this claim, so nobody may write to it.
+    found.setflags(write=False)
+    return found
 
 
 def _event_bet(event: NDArray[np.bool_], world: int, epsilon: float, delta: float) -> Array:
@@ -67,8 +72,8 @@ class Wealth:
         self._variation = min(claim.delta(0.0), 1.0)
         reference = claim.reference_delta or 1e-5
         top = claim.epsilon(0.0) if claim.reference_delta == 0 else claim.epsilon(reference)
-        self._epsilons = np.array(_SHARES) * (top if math.isfinite(top) else 1.0)
-        self._deltas = np.array([min(claim.delta(float(e)), 1.0) for e in self._epsilons])
+        self._epsilons = tuple(share * (top if math.isfinite(top) else 1.0) for share in _SHARES)
+        self._deltas = tuple(min(claim.delta(e), 1.0) for e in self._epsilons)
         self._edges: Array | None = None
         self._factors = np.zeros(0)
         self._portfolio = 0.0

@@ -184,7 +184,7 @@ class ZCDP(Claim):
         return min(delta, _variation(self.rho))
 
     def epsilon(self, delta: float) -> float:
-        return zcdp.to_epsilon(self.rho, delta)
+        return 0.0 if delta >= _variation(self.rho) else zcdp.to_epsilon(self.rho, delta)
 
     def weakened(self, factor: float) -> ZCDP:
         return ZCDP(factor * factor * self.rho)

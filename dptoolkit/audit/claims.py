@@ -64,6 +64,11 @@ class Claim(ABC):
         """Whether the claim fixes its profile at one epsilon only, which makes a test much weaker."""
         return False
 
+    @property
+    def any_mechanism(self) -> bool:
+        """Whether its family is that of all mechanisms with some epsilon, so that odds of guesses bound it."""
+        return False
+
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
         """The factor at which the family has ``delta`` at ``epsilon``, from below; at 0, delta is total variation."""
         if delta <= 0:
@@ -101,6 +106,10 @@ class PureDP(Claim):
     def reference_delta(self) -> float:
         return 0.0
 
+    @property
+    def any_mechanism(self) -> bool:
+        return True
+
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
         if epsilon > 0:
             return super().factor_at(delta, epsilon)
@@ -136,6 +145,10 @@ class ApproxDP(Claim):
 
     @property
     def at_one_point(self) -> bool:
+        return True
+
+    @property
+    def any_mechanism(self) -> bool:
         return True
 
     def __str__(self) -> str:
@@ -226,7 +239,8 @@ class RDP(Claim):
 class Profile(Claim):
     """Any profile delta(epsilon), non-increasing. Its family moves epsilon: weakened(f).delta(e) = delta(e / f).
 
-    The family holds every mechanism whose epsilon grows by the factor at every delta; it is not one of noise.
+    The family holds every mechanism whose epsilon grows by the factor at every delta; it is not one of noise. So an
+    audit judges the profile as a whole, and its lower bound on epsilon is one for any mechanism, which is weaker.
     """
 
     function: Callable[[float], float]
@@ -241,8 +255,15 @@ class Profile(Claim):
     def weakened(self, factor: float) -> Profile:
         return Profile(lambda epsilon: self.function(epsilon / factor), self.name)
 
+    @property
+    def any_mechanism(self) -> bool:
+        return True
+
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
-        raise invalid("claim", self.name, "one with a family of noise for a lower bound on epsilon", _TYPED)
+        # All members have the same total variation: it refutes the claim or says nothing.
+        if epsilon == 0:
+            return 1.0 if delta > self.delta(0.0) else 0.0
+        return super().factor_at(delta, epsilon)
 
     def __str__(self) -> str:
         return self.name

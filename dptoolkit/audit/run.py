@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.audit.attacks import Attack, Rule, best_tails, given, learn, threshold
 from dptoolkit.audit.betting import Wealth
-from dptoolkit.audit.claims import ApproxDP, Claim, PureDP, as_claim, from_dict, to_dict
+from dptoolkit.audit.claims import Claim, as_claim, from_dict, to_dict
 from dptoolkit.audit.engine import CallableTarget, Checkpoint, Game, Target
 from dptoolkit.audit.pairs.pair import Pair, check_neighbours
 from dptoolkit.audit.report import AuditReport
@@ -298,7 +298,7 @@ class _Session:
         self._decided = True
         low = binomial_lower(int(self._correct.mean() * total), total, s.confidence) if len(self._correct) else 0.0
         factor = self.claim.factor_at(max(0.0, 2 * low - 1))
-        if isinstance(self.claim, (PureDP, ApproxDP)):
+        if self.claim.any_mechanism:
             expected, rule = best_tails(
                 scores, bits, total - self.done, lambda g, sides: g.odds_lower(self.delta, s.confidence)
             )
@@ -411,8 +411,8 @@ def _bound(
 ) -> _Bound:
     """The bound by the statistic that was chosen before the trials it counts; sequentially, one for all times."""
     if tail is not None:
-        odds = isinstance(claim, (PureDP, ApproxDP))
-        return _from_odds(claim, delta, tail, s.confidence) if odds else _from_tail(claim, delta, tail, s.confidence)
+        read = _from_odds if claim.any_mechanism else _from_tail
+        return read(claim, delta, tail, s.confidence)
     if s.mode == SEQUENTIAL:
         p_low = anytime_lower(correct, s.confidence)
     else:

@@ -456,13 +456,16 @@ def _from_odds(claim: Claim, delta: float, tail: _Confident, confidence: float) 
 
 
 def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
-    """The smallest error at which the claim is refuted; Bin(trials, delta) of the correct guesses are given away."""
+    """The smallest error, to a tenth, at which the odds refute the claim; a tenth of it pays for delta, as in
+    ``Guesses.odds_lower``. What it pays must not be chosen by the outcome, or the error could double."""
     p = 1 / (1 + math.exp(-epsilon))
-    values = []
-    for error in 10.0 ** np.arange(-12, 0):
-        spare = min(excess(odds.trials, delta, error), odds.correct)
-        values.append((error if delta > 0 else 0.0) + p_value(odds.correct - spare, odds.made - spare, p))
-    return min(1.0, min(values))
+    if delta <= 0:
+        return p_value(odds.correct, odds.made, p)
+    for error in 10.0 ** np.arange(-15, 0, 0.04):
+        spare = min(excess(odds.trials, delta, 0.1 * error), odds.correct)
+        if p_value(odds.correct - spare, odds.made - spare, p) <= 0.9 * error:
+            return float(error)
+    return 1.0
 
 
 def _epsilon_at(claim: Claim, factor: float, delta: float) -> float:

@@ -75,7 +75,7 @@ class Guesses:
         error = 1 - confidence
         spare = excess(self.trials, delta, 0.1 * error)
         kept = max(self.correct - spare, 0)
-        p = lower_bound(kept, self.made - min(spare, self.correct), 1 - (0.9 if spare else 1.0) * error)
+        p = lower_bound(kept, self.made - min(spare, self.correct), 1 - (0.9 if delta > 0 else 1.0) * error)
         return max(0.0, math.log(p / (1 - p))) if 0 < p < 1 else 0.0
 
 

@@ -456,16 +456,23 @@ def _from_odds(claim: Claim, delta: float, tail: _Confident, confidence: float) 
 
 
 def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
-    """The smallest error, to a tenth, at which the odds refute the claim; a tenth of it pays for delta, as in
-    ``Guesses.odds_lower``. What it pays must not be chosen by the outcome, or the error could double."""
+    """The smallest error, to two per cent from above, at which the odds refute the claim.
+
+    A tenth of it pays for delta, as in ``Guesses.odds_lower``: a share chosen by the outcome could double the error.
+    """
     p = 1 / (1 + math.exp(-epsilon))
     if delta <= 0:
         return p_value(odds.correct, odds.made, p)
-    for error in 10.0 ** np.arange(-15, 0, 0.04):
+
+    def refuted(error: float) -> bool:
         spare = min(excess(odds.trials, delta, 0.1 * error), odds.correct)
-        if p_value(odds.correct - spare, odds.made - spare, p) <= 0.9 * error:
-            return float(error)
-    return 1.0
+        return p_value(odds.correct - spare, odds.made - spare, p) <= 0.9 * error
+
+    low, high = -15.0, 0.0
+    while high - low > 0.008:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if refuted(10.0**middle) else (middle, high)
+    return float(10.0**high)
 
 
 def _epsilon_at(claim: Claim, factor: float, delta: float) -> float:

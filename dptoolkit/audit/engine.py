@@ -115,6 +115,8 @@ class Game:
 
     def __init__(self, target: Target, seed: int, purpose: str, n_jobs: int | None) -> None:
         self.target, self.streams = target, Streams(seed, purpose)
+        # How many numbers an output has; runs that fail do not say.
+        self.width: int | None = None
         self._jobs = n_jobs
         self._seconds_each = 0.0
 
@@ -126,9 +128,11 @@ class Game:
         outputs = list(self._map(pieces))
         self._seconds_each = (time.perf_counter() - began) / max(count, 1)
         widths = {piece.shape[1] for piece in outputs if not np.isnan(piece).all()}
+        widths |= set() if self.width is None else {self.width}
         if len(widths) > 1:
             raise invalid("output of the mechanism", f"{sorted(widths)} numbers", "of one size", "Give encode=.")
-        width = widths.pop() if widths else outputs[0].shape[1]
+        self.width = widths.pop() if widths else None
+        width = outputs[0].shape[1] if self.width is None else self.width
         return bits, np.concatenate([_fit(piece, width) for piece in outputs])
 
     def _map(self, pieces: list[tuple[int, Bits]]) -> Iterable[Array]:

@@ -84,7 +84,7 @@ def audit(
     statistic = attack or made.scores.get(adversary)
     name = "given" if attack is not None else f"known for this pair ({adversary})"
     session = _Session(target, goal, at, statistic, name, settings, resume)
-    _probe(target, settings.seed)
+    session.game.width = _probe(target, settings.seed)
     session.run(progress)
     seen = adversary if isinstance(mechanism, Plan) else "the output"
     return session.report(made, seen, made.reach.get(adversary))
@@ -155,14 +155,17 @@ def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
     return CallableTarget(mechanism, pair, encode)
 
 
-def _probe(target: Target, seed: int) -> None:
-    """A few runs in each world: refuse a mechanism that always fails or that ignores its Generator."""
+def _probe(target: Target, seed: int) -> int:
+    """How many numbers an output has, from a few runs in each world; refuse a mechanism that always fails or that
+    ignores its Generator."""
     worlds = []
     for bit in (0, 1):
         outputs = target.run(np.full(16, bit, dtype=np.int8), 0, Streams(seed, "probe"))
         if np.isnan(outputs).any(axis=1).all():
             reason = getattr(target, "last_error", "") or "every output is NaN"
             raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair")
+        if outputs.shape[1] == 0:
+            raise invalid("output of the mechanism", "empty", "at least one number")
         worlds.append(outputs[~np.isnan(outputs).any(axis=1)])
     constant = all((w == w[0]).all() for w in worlds) and all(len(w) > 8 for w in worlds)
     # One that draws is rarely random, or its noise is lost: both are for the trials to show.
@@ -171,6 +174,7 @@ def _probe(target: Target, seed: int) -> None:
             "mechanism", "16 runs on one dataset gave the same output", "random",
             "It must draw from the Generator it is given: a fixed seed inside makes every output a fingerprint.",
         )
+    return int(worlds[0].shape[1])
 
 
 class _Session:

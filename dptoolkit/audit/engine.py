@@ -6,19 +6,25 @@ far and the analysis is simply done again.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
 import json
 import math
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from dptoolkit._validate import invalid
 from dptoolkit.audit.pairs.pair import Counted, Pair
@@ -165,10 +171,53 @@ def _fit(piece: Array, width: int) -> Array:
     return piece if piece.shape[1] == width else np.full((len(piece), width), math.nan)
 
 
+def identity(thing: Any, depth: int = 8) -> Any:
+    """What tells one audit's mechanism, pair or claim from another's, in any process: no addresses, no order of sets.
+
+    Two things of one identity may still differ (what is not listed here counts by its type alone); never the reverse.
+    """
+    name = type(thing).__qualname__
+    if isinstance(thing, (str, int, float, bytes, type(None), Enum)):
+        return repr(thing)
+    if isinstance(thing, np.ndarray):
+        return thing.shape, str(thing.dtype), hashlib.sha256(np.ascontiguousarray(thing).tobytes()).hexdigest()
+    # A function may hold itself.
+    parts = None if depth == 0 else _parts(thing)
+    return name if parts is None else (name, [identity(part, depth - 1) for part in parts])
+
+
+def _is_store(thing: Any) -> bool:
+    return isinstance(thing, (list, dict, set, np.ndarray))
+
+
+def _parts(thing: Any) -> list[Any] | None:
+    """What a thing is made of; None if that is not known."""
+    if sparse.issparse(thing):
+        return [thing.toarray()]
+    if isinstance(thing, (tuple, list)):
+        return list(thing)
+    if isinstance(thing, Mapping):
+        return [part for key in sorted(thing, key=str) for part in (str(key), thing[key])]
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
+    if isinstance(thing, types.MethodType):
+        return [thing.__func__, thing.__self__]
+    if isinstance(thing, types.FunctionType):
+        # What a mechanism counts or stores on the way is not part of what it is.
+        inside = [c.cell_contents for c in thing.__closure__ or () if not _is_store(c.cell_contents)]
+        constants = [c for c in thing.__code__.co_consts if isinstance(c, (str, int, float))]
+        return [thing.__module__, thing.__qualname__, thing.__code__.co_code, constants, inside, thing.__defaults__]
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return [getattr(thing, f.name) for f in dataclasses.fields(thing) if f.compare]
+    return None
+
+
 class Checkpoint:
     """Outputs in the order of the trials, on disk: a line that says whose they are, then numbers, appended."""
 
     def __init__(self, path: Path, owner: str) -> None:
+        if path.is_dir() or not path.parent.is_dir():
+            raise invalid("resume", str(path), "a file in a folder that exists")
         self._path, self._owner = path, owner
         self._width, self._rows, self._begin = 0, 0, 0
         if path.exists() and path.stat().st_size:

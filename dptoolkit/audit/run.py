@@ -20,7 +20,7 @@ from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.audit.attacks import Attack, Rule, best_tails, given, learn, threshold
 from dptoolkit.audit.betting import Wealth
 from dptoolkit.audit.claims import Claim, as_claim, from_dict, to_dict
-from dptoolkit.audit.engine import CallableTarget, Checkpoint, Game, Target
+from dptoolkit.audit.engine import CallableTarget, Checkpoint, Game, Target, identity
 from dptoolkit.audit.pairs.pair import Pair, check_neighbours
 from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.statistics import Guesses, anytime_lower, excess, p_value, trade_off
@@ -201,7 +201,8 @@ class _Session:
         self._checkpoint = None if resume is None else Checkpoint(Path(resume), self._fingerprint())
 
     def _fingerprint(self) -> str:
-        known = (str(self.claim), self.settings.seed, self._name, type(self.target).__name__)
+        claim = to_dict(self.claim) or str(self.claim)
+        known = identity((claim, self.settings.seed, self._name, type(self.target).__name__, vars(self.target)))
         return hashlib.sha256(repr(known).encode()).hexdigest()
 
     # --- playing -----------------------------------------------------------------------------------------
@@ -258,14 +259,16 @@ class _Session:
         self._bits = np.concatenate([self._bits, bits])
 
     def _outputs(self, first: int, count: int) -> tuple[Bits, Array]:
-        kept = self._checkpoint.available(first) if self._checkpoint is not None else 0
-        if self._checkpoint is not None and kept:
-            count = min(count, kept)
-            return self.game.streams.bits(first, count), self._checkpoint.outputs(first, count)
-        bits, outputs = self.game.play(first, count)
-        if self._checkpoint is not None:
-            self._checkpoint.append(outputs)
-        return bits, outputs
+        if self._checkpoint is None:
+            return self.game.play(first, count)
+        kept = min(self._checkpoint.available(first), count)
+        parts = [self._checkpoint.outputs(first, kept)] if kept else []
+        # What is missing of a slice is played now: slices, and so the report, are those of an audit without a stop.
+        if kept < count:
+            _, new = self.game.play(first + kept, count - kept)
+            self._checkpoint.append(new)
+            parts.append(new)
+        return self.game.streams.bits(first, count), np.concatenate(parts)
 
     # --- learning ----------------------------------------------------------------------------------------
 

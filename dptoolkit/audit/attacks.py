@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit._validate import invalid
 from dptoolkit.audit.pairs.pair import Score
 from dptoolkit.audit.statistics import Guesses, lower_bound
 
@@ -26,6 +27,7 @@ _FEWEST, _SURE = 50, 0.99
 _FEW = 64
 # Beyond this many features only their means and variances are learned, and no squares.
 _FULL_COVARIANCE, _SQUARES = 200, 40
+_HUGE = 1e100
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,11 @@ class Attack:
         broken = np.isnan(outputs).any(axis=1)
         found = np.full(len(outputs), self.failed)
         if not broken.all():
-            found[~broken] = np.asarray(self.statistic(outputs[~broken]), dtype=float)
+            scores = np.asarray(self.statistic(outputs[~broken]), dtype=float)
+            if scores.shape != (len(outputs) - int(broken.sum()),):
+                wanted = f"one number for each of {len(outputs) - int(broken.sum())} outputs"
+                raise invalid("attack", f"scores of shape {scores.shape}", wanted)
+            found[~broken] = scores
         return np.nan_to_num(found, nan=self.failed, posinf=1e300, neginf=-1e300)
 
 
@@ -53,13 +59,19 @@ def given(statistic: Score, name: str, outputs: Array, bits: Bits) -> Attack:
 def learn(outputs: Array, bits: Bits) -> Attack:
     """The best of a few statistics, each fitted on one half of past trials and judged on the other, then on all."""
     good = ~np.isnan(outputs).any(axis=1)
-    seen, worlds = outputs[good], bits[good]
+    seen, worlds = _finite(outputs[good]), bits[good]
     failed = _failure(outputs, bits)
     if len(seen) < 8 or worlds.min() == worlds.max():
         return Attack("failures", lambda x: np.zeros(len(x)), failed)
     makers = _makers(seen)
     name = max(makers, key=lambda key: _judge(makers[key], seen, worlds))
-    return Attack(name, makers[name](seen, worlds), failed)
+    statistic = makers[name](seen, worlds)
+    return Attack(name, lambda x: statistic(_finite(x)), failed)
+
+
+def _finite(outputs: Array) -> Array:
+    """Infinite outputs as huge ones, whose squares are still finite."""
+    return np.clip(outputs, -_HUGE, _HUGE)
 
 
 def _failure(outputs: Array, bits: Bits) -> float:

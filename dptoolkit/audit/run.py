@@ -81,6 +81,8 @@ def audit(
     target = _target(mechanism, made, adversary, encode)
     _check_claim(goal)
     at = goal.reference_delta if delta is None else real("delta", delta, low=0.0, high=1.0, open_high=True)
+    if math.isinf(goal.epsilon(at)):
+        raise invalid("delta", at, f"one at which {goal} has a finite epsilon")
     statistic = attack or made.scores.get(adversary)
     name = "given" if attack is not None else f"known for this pair ({adversary})"
     session = _Session(target, goal, at, statistic, name, settings, resume)

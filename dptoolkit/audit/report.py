@@ -191,6 +191,10 @@ _NUMBERS = ("epsilon_claimed", "epsilon_lower", "epsilon_upper_of_attack", "nois
 
 
 def _json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _json(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -31,7 +31,7 @@ class Counted:
             shapes = f"X {self.X.shape}, y {self.y.shape}, counts {self.counts.shape}"
             raise invalid("dataset", shapes, "(m, d), (m,) and (m,)")
         if (self.counts < 0).any():
-            raise invalid("counts", self.counts.min(), ">= 0")
+            raise invalid("counts", int(self.counts.min()), ">= 0")
 
     @property
     def n(self) -> int:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette; grey for its yellow, which is too pale for lines on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7F7F7F", "#000000")
 _DASHES = ("-", (0, (6, 2)), "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1.5)), "-")
+# No version, no date: what a plot shows should decide its bytes.
+_METADATA: Mapping[str, Mapping[str, Any]] = {
+    ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
+}  # fmt: skip
 _STYLE = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "grid.color": "#E6E6E6", "grid.linewidth": 0.7, "lines.linewidth": 2.0, "font.size": 10,
@@ -76,9 +80,10 @@ int]) -> None:
 
 
 def save(figure: Figure, path: str | Path | IO[bytes]) -> None:
-    """Write a PNG; the same numbers give the same bytes."""
+    """Write a PNG, SVG or PDF; the same numbers give the same bytes of a PNG, which is also what goes into a stream."""
+    suffix = Path(path).suffix.lower() if isinstance(path, (str, Path)) else ".png"
     with require().rc_context(_STYLE):
-        figure.savefig(path, format="png", metadata={"Software": None})
+        figure.savefig(path, format=suffix[1:] or "png", metadata=_METADATA.get(suffix or ".png"))
 
 
 def require() -> Any:

@@ -570,8 +570,8 @@ def test_merged_odds_pool_their_guesses():
     def laplace(x, rng):
         return x + rng.laplace()
 
-    a, b = (audit.audit(laplace, PAIR, PureDP(1.0), trials=4000, rng=seed) for seed in (0, 1))
-    assert a.statistic == b.statistic == "confident guesses"
+    a, b = (audit.audit(laplace, PAIR, PureDP(1.0), trials=40_000, rng=seed) for seed in (0, 1))
+    assert a.statistic == b.statistic == "odds of confident guesses"
     both = a.merge(b)
     assert both.epsilon_lower == (a.guesses + b.guesses).odds_lower(0.0, 0.95)
 

@@ -20,10 +20,12 @@ from dptoolkit import audit, solvers
 from dptoolkit.accounting import Gaussian, Repeated, Subsampled
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import GDP, RDP, ApproxDP, AuditReport, Pair, Profile, PureDP, assert_private
+from dptoolkit.audit.attacks import given, learn
 from dptoolkit.audit.betting import Wealth
 from dptoolkit.audit.engine import CallableTarget, Game, flatten, identity
 from dptoolkit.audit.pairs import Counted
 from dptoolkit.audit.statistics import Guesses, lower_bound
+from dptoolkit.audit.streams import Streams, seek
 from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.errors import InvalidValue, PrivacyViolation
 
@@ -175,6 +177,18 @@ def test_failures_are_an_output():
     found = audit.audit(fragile, PAIR, GDP(0.1), trials=2000, alpha=1e-6)
     # About 21% of the trials; the rest of an output says nothing.
     assert 300 < found.failures < 550 and found.violated
+
+
+@pytest.mark.parametrize("world", [0, 1])
+def test_a_failure_points_to_where_it_is_more_frequent(world):
+    bits = np.tile([0, 1], 100).astype(np.int8)
+    outputs = np.random.default_rng(0).standard_normal((200, 2))
+    outputs[np.flatnonzero(bits == world)[:30]] = np.nan
+    outputs[np.flatnonzero(bits != world)[:5]] = np.nan
+    for attack in (learn(outputs, bits), given(lambda x: x[:, 0], "given", outputs, bits)):
+        scores = attack.scores(outputs)
+        failed = scores[np.isnan(outputs).any(axis=1)]
+        assert (failed == (1e300 if world == 1 else -1e300)).all() and np.abs(scores).max() == 1e300
 
 
 def test_nan_counts_as_a_failure():
@@ -333,8 +347,8 @@ def test_a_known_statistic_is_used_and_a_learned_one_found():
     learned = audit.audit(lambda x, rng: x + rng.standard_normal(2), tuple(known), GDP(1.0), trials=4000)
     assert learned.attack in ("difference", "discriminant", "squares")
     assert learned.epsilon_lower > 0.5 * found.epsilon_lower
-    given = audit.audit(vector, PAIR, GDP(1.0), trials=2000, attack=lambda outputs: -outputs[:, 0])
-    assert given.attack == "given" and given.epsilon_lower == 0
+    backwards = audit.audit(vector, PAIR, GDP(1.0), trials=2000, attack=lambda outputs: -outputs[:, 0])
+    assert backwards.attack == "given" and backwards.epsilon_lower == 0
 
 
 # --- the same trials, the same report -----------------------------------------------------------------------
@@ -391,6 +405,22 @@ def test_trials_depend_on_their_number_alone():
         assert np.array_equal(part, outputs[first : first + count])
     other = Game(CallableTarget(vector, Pair(*PAIR)), 3, "probe", 1).play(0, 3000)
     assert not np.array_equal(other[0], bits) and not np.isin(other[1], outputs).any()
+
+
+def test_streams_of_trials_do_not_overlap():
+    words = [Streams(0, "trials").generator(i).integers(2**63, size=500) for i in range(20)]
+    words += [Streams(*key).generator(0).integers(2**63, size=500) for key in ((0, "probe"), (1, "trials"))]
+    assert len(np.unique(words)) == 22 * 500
+    moved = Streams(0, "trials").generator(0)
+    moved.random(3)
+    # Half of a word is left over from these, and must not leak into the next trial.
+    moved.integers(5, dtype=np.int32)
+    seek(moved, 7)
+    assert np.array_equal(moved.integers(2**63, size=500), words[7])
+    bits = Streams(0, "trials").bits(0, 20_000)
+    # Fair to 6 standard deviations: fails for one seed in 5e8.
+    assert abs(bits.mean() - 0.5) < 3 / np.sqrt(20_000)
+    assert np.array_equal(bits[4090:4100], Streams(0, "trials").bits(4090, 10))
 
 
 def test_slices_of_a_block_do_not_matter():

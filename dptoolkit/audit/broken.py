@@ -332,7 +332,7 @@ _sparsifier = _plan("sparsifier", n=4, d=4, l1_radius=4.0, steps=25, epsilon1=1.
                     alpha=2.0, beta=4.0, count_steps=25)  # fmt: skip
 _SELECTIONS = (
     Broken("Laplace selection as exponential mechanism", "Laplace noisy-max is charged epsilon^2/8, which holds for "
-           "Gumbel noise: 7% of epsilon, too little for any sampling to see.",
+           "Gumbel noise: a few per cent of epsilon, too little for sampling to see.",
            Selections("laplace", 0.1, 50), Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2)),
            Repeated(ExponentialMechanism(0.1), 50), Selections("gumbel", 0.1, 50), probe=Selections.exact),
     Broken("permute-and-flip as bounded range", "Selection by exponential noise is charged as bounded range; it has "

@@ -48,7 +48,7 @@ def test_every_block_is_one_that_is_run():
     assert len(COMMAND.findall(README)) == README.count("```console") > 0
 
 
-@pytest.mark.parametrize(("_", "code", "shown"), EXAMPLE.findall(README), ids=["account", "ledger", "fit"])
+@pytest.mark.parametrize(("_", "code", "shown"), EXAMPLE.findall(README), ids=["account", "ledger", "fit", "audit"])
 def test_python_prints_what_is_shown(_, code, shown):
     assert _python(code) == shown != ""
 

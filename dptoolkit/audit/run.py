@@ -159,24 +159,24 @@ def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
 
 def _probe(target: Target, seed: int) -> int:
     """How many numbers an output has, from a few runs in each world; refuse a mechanism that always fails or that
-    ignores its Generator."""
+    ignores its Generator. One that fails in one world only gives that world away, which is for the trials to show."""
     worlds = []
     for bit in (0, 1):
         outputs = target.run(np.full(16, bit, dtype=np.int8), 0, Streams(seed, "probe"))
-        if np.isnan(outputs).any(axis=1).all():
-            reason = getattr(target, "last_error", "") or "every output is NaN"
-            raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair")
+        worlds.append(outputs[~np.isnan(outputs).any(axis=1)])
         if outputs.shape[1] == 0:
             raise invalid("output of the mechanism", "empty", "at least one number")
-        worlds.append(outputs[~np.isnan(outputs).any(axis=1)])
-    constant = all((w == w[0]).all() for w in worlds) and all(len(w) > 8 for w in worlds)
+    if not any(len(w) for w in worlds):
+        reason = getattr(target, "last_error", "") or "every output is NaN"
+        raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair")
+    constant = all(len(w) > 8 and (w == w[0]).all() for w in worlds)
     # One that draws is rarely random, or its noise is lost: both are for the trials to show.
     if constant and isinstance(target, CallableTarget) and not target.draws(Streams(seed, "probe")):
         raise invalid(
             "mechanism", "16 runs on one dataset gave the same output", "random",
             "It must draw from the Generator it is given: a fixed seed inside makes every output a fingerprint.",
         )
-    return int(worlds[0].shape[1])
+    return int(next(w.shape[1] for w in worlds if len(w)))
 
 
 class _Session:
@@ -236,6 +236,9 @@ class _Session:
         if self.done < _FIRST:
             return _FIRST - self.done
         left = 2 * self._learned_at - self.done
+        if self.settings.mode == SEQUENTIAL:
+            # Short slices, so that little is played after the evidence is in.
+            left = min(left, max(_FIRST, self.done // 8))
         if self.settings.trials is not None:
             return min(left, self.settings.trials - self.done)
         # About a fifth of a second, and never past the end.
@@ -352,7 +355,7 @@ class _Session:
             epsilon_lower=found.epsilon, epsilon_upper_of_attack=found.upper, noise_factor=found.factor,
             confidence=s.confidence, mode=s.mode, alpha=s.alpha, violated=violated,
             e_value=math.exp(min(log_e, 700.0)), log_e_value=log_e, p_value=found.p_value,
-            stopped_at=None if self.wealth.crossed_at is None else self.wealth.crossed_at + _FIRST,
+            stopped_at=(self.wealth.crossed_at or 0) + _FIRST if stopped else None,
             trials=self.done, pilot=self.done - found.guesses.trials, failures=self._failures, guesses=found.guesses,
             statistic=found.statistic, attack=self.attack.name, adversary=adversary, pair=pair.description,
             reach=reach, seed=s.seed, seconds=self._elapsed(), notes=self._notes(),

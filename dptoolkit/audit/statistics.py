@@ -145,5 +145,5 @@ def trade_off(scores: Array, bits: NDArray[np.int8], confidence: float, points: 
     thresholds = np.quantile(np.concatenate([first, second]), np.linspace(0, 1, points), method="nearest")
     positive = 1 - np.searchsorted(second, thresholds, side="left") / len(second)
     negative = np.searchsorted(first, thresholds, side="left") / len(first)
-    width = [math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(sample))) for sample in (second, first)]
+    width = [math.sqrt(math.log(4 / (1 - confidence)) / (2 * len(sample))) for sample in (second, first)]
     return TradeOff(np.append(positive, 0.0), np.append(negative, 1.0), (width[0], width[1]))

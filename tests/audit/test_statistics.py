@@ -329,9 +329,9 @@ def test_trade_off_band_holds_the_truth():
 def test_trade_off_of_one_world_says_nothing():
     curve = trade_off(np.arange(5.0), np.ones(5, np.int8), 0.95)
     assert curve.width == (1.0, 1.0)
-    # Massart's one-sided bound for each of the two error rates, half of the 5% each.
+    # Massart's two-sided bound for each of the two error rates, half of the 5% each.
     width = trade_off(np.arange(300.0), np.repeat([0, 1], [100, 200]).astype(np.int8), 0.95).width
-    assert width == pytest.approx([math.sqrt(math.log(40) / 200), math.sqrt(math.log(40) / 400)])
+    assert width == pytest.approx([math.sqrt(math.log(80) / 200), math.sqrt(math.log(80) / 400)])
 
 
 # --- rules ----------------------------------------------------------------------------------------------------

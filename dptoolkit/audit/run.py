@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.audit.attacks import Attack, Rule, best_tails, given, learn, threshold
 from dptoolkit.audit.betting import Wealth
+from dptoolkit.audit.bounds import ADVANTAGE, ODDS, TAIL, Confident, bound, epsilon_at
 from dptoolkit.audit.claims import Claim, as_claim, from_dict, to_dict
 from dptoolkit.audit.engine import CallableTarget, Checkpoint, Game, Target, identity
 from dptoolkit.audit.pairs.pair import Pair, check_neighbours
 from dptoolkit.audit.report import AuditReport
-from dptoolkit.audit.statistics import Guesses, anytime_lower, excess, p_value, trade_off
+from dptoolkit.audit.statistics import Guesses, trade_off
 from dptoolkit.audit.statistics import lower_bound as binomial_lower
 from dptoolkit.audit.streams import Streams
 from dptoolkit.solvers.base import Plan
@@ -32,7 +33,6 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
 FIXED, SEQUENTIAL = "fixed", "sequential"
-ADVANTAGE, ODDS, TAIL = "all guesses", "odds of confident guesses", "excess of confident guesses"
 # Shares of the claimed epsilon at which the excess of confident guesses is tried.
 _SHARES = (0.2, 0.35, 0.5, 0.7)
 # The first trials teach the first rule; then rules are learned again whenever the trials have doubled.
@@ -192,7 +192,7 @@ class _Session:
         self._began = time.perf_counter()
         self._bits = np.zeros(0, np.int8)
         self._correct = np.zeros(0, bool)
-        self._failures = self._start_of_scores = 0
+        self._failures = 0
         self._memory = np.zeros((0, 0))
         self._recent: list[Array] = []
         self.attack: Attack | None = None
@@ -283,13 +283,12 @@ class _Session:
         if self._frozen:
             return
         past, bits = self._memory, self._bits[: len(self._memory)]
-        old = self.attack
-        if self._statistic is not None:
-            self.attack = given(self._statistic, self._name, past, bits)
-        else:
-            self.attack = learn(past, bits)
-        if old is None or self._statistic is None:
-            self._recent, self._start_of_scores = [], self.done
+        # A rule that abstains rests on the scores it was chosen for.
+        if self.attack is None or self._confident is None:
+            if self.attack is None or self._statistic is None:
+                self._recent = []
+            known = self._statistic is not None
+            self.attack = given(self._statistic, self._name, past, bits) if known else learn(past, bits)
         scores = self.attack.scores(past)
         self.rule = threshold(scores, bits)
         self.wealth.learn(scores, bits)
@@ -314,7 +313,7 @@ class _Session:
             expected, rule = best_tails(
                 scores, bits, total - self.done, lambda g, sides: g.odds_lower(self.delta, s.confidence)
             )
-            if expected > _epsilon_at(self.claim, factor, self.delta):
+            if expected > epsilon_at(self.claim, factor, self.delta):
                 self._confident = rule
             return
         best, self._tail_epsilon, rule = self._best_tail(scores, bits, total - self.done)
@@ -344,12 +343,15 @@ class _Session:
         """Everything the trials show."""
         s, claim = self.settings, self.claim
         assert self.attack is not None
-        found = _bound(claim, self.delta, self._counts(), self._confident_guesses(), self._correct, s)
+        sequential = s.mode == SEQUENTIAL
+        found = bound(
+            claim, self.delta, self._counts(), self._confident_guesses(), self._correct, s.confidence, sequential
+        )
         scores = np.concatenate(self._recent) if self._recent else np.zeros(0)
         bits = self._bits[len(self._bits) - len(scores) :]
-        stopped = s.mode == SEQUENTIAL and self.wealth.crossed_at is not None
+        stopped = sequential and self.wealth.crossed_at is not None
         log_e = self.wealth.log_crossing if stopped else self.wealth.log_now
-        violated = stopped if s.mode == SEQUENTIAL else found.p_value <= s.alpha
+        violated = stopped if sequential else found.p_value <= s.alpha
         return AuditReport(
             claim=str(claim), epsilon_claimed=claim.epsilon(self.delta), delta=self.delta,
             epsilon_lower=found.epsilon, epsilon_upper_of_attack=found.upper, noise_factor=found.factor,
@@ -366,10 +368,10 @@ class _Session:
     def _counts(self) -> Guesses:
         return Guesses(len(self._correct), len(self._correct), int(self._correct.sum()))
 
-    def _confident_guesses(self) -> _Confident | None:
+    def _confident_guesses(self) -> Confident | None:
         if self._confident is None or self._odds.made == 0:
             return None
-        return _Confident(self._odds, self._tail_epsilon, self._confident.sides)
+        return Confident(self._odds, self._tail_epsilon, self._confident.sides)
 
     def _notes(self) -> tuple[str, ...]:
         notes = ["A bound for this attack on this pair: another may find more. Events of probability below about "
@@ -399,98 +401,6 @@ def _profile(claim: Claim) -> tuple[tuple[float, float], ...]:
     return tuple((float(e), claim.delta(float(e))) for e in np.linspace(0, top, _PROFILE_POINTS))
 
 
-@dataclass(frozen=True)
-class _Bound:
-    epsilon: float
-    upper: float
-    factor: float
-    p_value: float
-    guesses: Guesses
-    statistic: str
-
-
-@dataclass(frozen=True)
-class _Confident:
-    """Guesses by a rule that abstains; ``epsilon`` is where their excess is read, 0 for their odds."""
-
-    guesses: Guesses
-    epsilon: float
-    sides: int
-
-
-def _bound(
-    claim: Claim, delta: float, counts: Guesses, tail: _Confident | None, correct: NDArray[np.bool_], s: _Settings
-) -> _Bound:
-    """The bound by the statistic that was chosen before the trials it counts; sequentially, one for all times."""
-    if tail is not None:
-        read = _from_odds if claim.any_mechanism else _from_tail
-        return read(claim, delta, tail, s.confidence)
-    if s.mode == SEQUENTIAL:
-        p_low = anytime_lower(correct, s.confidence)
-    else:
-        p_low = binomial_lower(counts.correct, counts.made, s.confidence)
-    factor = claim.factor_at(max(0.0, 2 * p_low - 1))
-    p_high = 1 - binomial_lower(counts.made - counts.correct, counts.made, s.confidence)
-    upper = _epsilon_at(claim, claim.factor_at(max(0.0, 2 * p_high - 1)), delta)
-    value = p_value(counts.correct, counts.made, (1 + claim.delta(0.0)) / 2)
-    return _Bound(_epsilon_at(claim, factor, delta), upper, factor, value, counts, ADVANTAGE)
-
-
-def _from_tail(claim: Claim, delta: float, tail: _Confident, confidence: float) -> _Bound:
-    g = tail.guesses
-    factor = claim.factor_at(g.excess_lower(tail.epsilon, tail.sides, confidence), tail.epsilon)
-    upper = claim.factor_at(-g.swapped().excess_lower(-tail.epsilon, tail.sides, confidence) * math.exp(tail.epsilon),
-                            tail.epsilon)  # fmt: skip
-    allowed = claim.delta(tail.epsilon)
-    value = _smallest_error(lambda level: g.excess_lower(tail.epsilon, tail.sides, level) > allowed)
-    return _Bound(_epsilon_at(claim, factor, delta), _epsilon_at(claim, upper, delta), factor, value, g, TAIL)
-
-
-def _smallest_error(refuted: Callable[[float], bool]) -> float:
-    """The smallest 1 - confidence at which something is refuted, from above."""
-    low, high = -30.0, 0.0
-    if not refuted(1 - 10.0**-0.01):
-        return 1.0
-    while high - low > 0.01:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if refuted(1 - 10.0**middle) else (middle, high)
-    return float(10.0**high)
-
-
-def _from_odds(claim: Claim, delta: float, tail: _Confident, confidence: float) -> _Bound:
-    odds = tail.guesses
-    epsilon = odds.odds_lower(delta, confidence)
-    p_high = 1 - binomial_lower(odds.made - odds.correct, odds.made, confidence)
-    upper = math.log(p_high / (1 - p_high)) if p_high < 1 else math.inf
-    e = claim.epsilon(delta)
-    value = _odds_p_value(odds, e, claim.delta(e))
-    return _Bound(epsilon, max(upper, epsilon), epsilon / e if e > 0 else math.inf, value, odds, ODDS)
-
-
-def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
-    """The smallest error, to two per cent from above, at which the odds refute the claim.
-
-    A tenth of it pays for delta, as in ``Guesses.odds_lower``: a share chosen by the outcome could double the error.
-    """
-    p = 1 / (1 + math.exp(-epsilon))
-    if delta <= 0:
-        return p_value(odds.correct, odds.made, p)
-
-    def refuted(error: float) -> bool:
-        spare = min(excess(odds.trials, delta, 0.1 * error), odds.correct)
-        return p_value(odds.correct - spare, odds.made - spare, p) <= 0.9 * error
-
-    low, high = -15.0, 0.0
-    while high - low > 0.008:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if refuted(10.0**middle) else (middle, high)
-    return float(10.0**high)
-
-
-def _epsilon_at(claim: Claim, factor: float, delta: float) -> float:
-    return claim.weakened(factor).epsilon(delta) if factor > 0 else 0.0
-
-
 def merged(a: AuditReport, b: AuditReport) -> AuditReport:
     """See ``AuditReport.merge``: guesses are pooled, so the bound is that of one audit with all the trials."""
     for name in ("claim", "delta", "pair", "adversary", "mode", "statistic", "confidence", "alpha"):
@@ -501,12 +411,11 @@ def merged(a: AuditReport, b: AuditReport) -> AuditReport:
     if a.mode == SEQUENTIAL or a.claim_record is None:
         raise invalid("mode", a.mode, "'fixed', with a typed claim", "Multiply the e-values of sequential audits.")
     claim = from_dict(a.claim_record)
-    settings = _Settings(None, None, a.confidence, a.alpha, a.mode, a.seed, None)
     both = a.guesses + b.guesses
     if a.statistic == TAIL:
         raise invalid("statistic", a.statistic, f"{ADVANTAGE!r} or {ODDS!r} to be pooled", "Audit once, for longer.")
-    tail = _Confident(both, 0.0, 2) if a.statistic == ODDS else None
-    found = _bound(claim, a.delta, both, tail, np.zeros(0, bool), settings)
+    tail = Confident(both, 0.0, 2) if a.statistic == ODDS else None
+    found = bound(claim, a.delta, both, tail, np.zeros(0, bool), a.confidence)
     log_e = a.log_e_value + b.log_e_value
     return replace(
         a, trials=a.trials + b.trials, pilot=a.pilot + b.pilot, failures=a.failures + b.failures, guesses=both,

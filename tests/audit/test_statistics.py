@@ -26,7 +26,7 @@ from dptoolkit.accounting import (
     account,
     gaussian,
 )
-from dptoolkit.audit import run, statistics
+from dptoolkit.audit import bounds, run, statistics
 from dptoolkit.audit.attacks import Rule, best_tails, threshold
 from dptoolkit.audit.betting import Wealth
 from dptoolkit.audit.claims import (
@@ -163,7 +163,6 @@ def test_trials_for_grows_as_the_claims_come_closer():
 def fixed_bound(claim, scores, bits, delta, statistic):
     """epsilon_lower of an audit of fixed length, from scores."""
     pilot = len(bits) // 4
-    settings = run._settings(len(bits), None, 0.95, None, run.FIXED, 0, None)
     rule = threshold(scores[:pilot], bits[:pilot])
     correct = rule.guess(scores[pilot:]) == bits[pilot:]
     tail, at = None, 0.5 * claim.epsilon(1e-5) if statistic == "excess" else 0.0
@@ -172,9 +171,9 @@ def fixed_bound(claim, scores, bits, delta, statistic):
             return seen.excess_lower(at, sides, 0.95) if statistic == "excess" else seen.odds_lower(delta, 0.95)
 
         _, sure = best_tails(scores[:pilot], bits[:pilot], len(bits) - pilot, value)
-        tail = run._Confident(sure.play(scores[pilot:], bits[pilot:]), at, sure.sides)
+        tail = bounds.Confident(sure.play(scores[pilot:], bits[pilot:]), at, sure.sides)
     counts = Guesses(len(correct), len(correct), int(correct.sum()))
-    return run._bound(claim, delta, counts, tail, correct, settings).epsilon
+    return bounds.bound(claim, delta, counts, tail, correct, 0.95).epsilon
 
 
 @pytest.mark.parametrize(
@@ -288,7 +287,7 @@ def test_p_value_of_odds_agrees_with_their_bound(correct, delta):
     # Refuted at 5% exactly where the 95% bound exceeds the claim, but for the grid of p-values.
     odds = Guesses(10_000, 1000, correct)
     for epsilon in (0.8, 0.9, 1.0, 1.1):
-        bound, value = odds.odds_lower(delta, 0.95), run._odds_p_value(odds, epsilon, delta)
+        bound, value = odds.odds_lower(delta, 0.95), bounds._odds_p_value(odds, epsilon, delta)
         assert value <= 0.05 or bound <= epsilon + 0.02
         assert value > 0.05 or bound >= epsilon
 
@@ -299,7 +298,7 @@ def test_p_value_of_odds_keeps_its_error():
     for _ in range(1000):
         given_away, made = rng.binomial(2000, 0.01), 1500
         odds = Guesses(2000, made + given_away, given_away + rng.binomial(made, 1 / (1 + math.exp(-1.0))))
-        alarms += run._odds_p_value(odds, 1.0, 0.01) <= 0.05
+        alarms += bounds._odds_p_value(odds, 1.0, 0.01) <= 0.05
     assert alarms <= at_most(0.05, 1000)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paper_checks.audits import Audited
 from paper_checks.verdict import KINDS, Verdict
 
 if sys.version_info >= (3, 11):
@@ -18,8 +19,8 @@ else:
     import tomli as tomllib
 
 TIERS = ("fast", "full")
-_CLAIM_KEYS = {"id", "where", "states", "check", "with", "tolerance", "why", "note", "point"}
-_POINT_KEYS = {"at", "verdict", "factor", "truth", "tier"}
+_CLAIM_KEYS = {"id", "where", "states", "check", "with", "tolerance", "why", "note", "point", "audit", "trials"}
+_POINT_KEYS = {"at", "verdict", "factor", "truth", "tier", "audited", "refuted", "trials"}
 
 
 class BadClaims(ValueError):
@@ -28,13 +29,20 @@ class BadClaims(ValueError):
 
 @dataclass(frozen=True)
 class Point:
-    """Parameters at which a claim is checked, and what is expected there."""
+    """Parameters at which a claim is checked, and what is expected there.
+
+    ``audited`` asks for an audit and says what it finds at least; ``refuted`` that it finds more than is claimed.
+    ``trials`` is the number of runs, the claim's own if not given.
+    """
 
     at: Mapping[str, Any]
     verdict: str
     factor: float | None = None
     truth: float | None = None
     tier: str = "fast"
+    audited: float | None = None
+    refuted: bool = False
+    trials: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class Claim:
     common: Mapping[str, Any]
     tolerance: float
     points: tuple[Point, ...]
+    audit: Callable[..., Audited] | None = None
+    trials: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,13 +95,29 @@ def load(folder: Path) -> Paper:
 def _claim(entry: Mapping[str, Any], module: ModuleType, path: Path) -> Claim:
     where = f"{path}: claim {entry.get('id', '?')!r}"
     _check_keys(entry, _CLAIM_KEYS, {"id", "where", "states", "check", "tolerance", "why", "point"}, where)
-    check = getattr(module, entry["check"], None)
-    if not callable(check):
-        raise BadClaims(f"{where}: check={entry['check']!r}: must be a function of check.py.")
+    check = _function("check", entry, module, where)
+    audit = _function("audit", entry, module, where) if "audit" in entry else None
     points = tuple(_point(point, where) for point in entry["point"])
+    _check_audits(points, audit, entry.get("trials", 0), where)
     return Claim(
-        entry["id"], entry["where"], entry["states"], check, entry.get("with", {}), entry["tolerance"], points
-    )
+        entry["id"], entry["where"], entry["states"], check, entry.get("with", {}), entry["tolerance"], points, audit,
+        entry.get("trials", 0),
+    )  # fmt: skip
+
+
+def _function(key: str, entry: Mapping[str, Any], module: ModuleType, where: str) -> Callable[..., Any]:
+    found = getattr(module, entry[key], None)
+    if not callable(found):
+        raise BadClaims(f"{where}: {key}={entry[key]!r}: must be a function of check.py.")
+    return found
+
+
+def _check_audits(points: Iterable[Point], audit: Any, trials: int, where: str) -> None:
+    for point in points:
+        if point.audited is None and (point.refuted or point.trials is not None):
+            raise BadClaims(f"{where}: refuted and trials need audited, what the audit finds at least.")
+        if point.audited is not None and (audit is None or not (point.trials or trials)):
+            raise BadClaims(f"{where}: an audited point needs audit and trials.")
 
 
 def _point(entry: Mapping[str, Any], where: str) -> Point:

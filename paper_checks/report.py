@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paper_checks.audits import Audited
 from paper_checks.run import Row
 
-_HEAD = ("claim", "at", "claimed", "truth", "verdict", "noise", "corrected noise", "as expected")
+_HEAD = ("claim", "at", "claimed", "truth", "audited", "verdict", "noise", "corrected noise", "as expected")
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -35,17 +36,24 @@ def _record(row: Row) -> dict[str, Any]:
     return {
         "paper": row.paper, "claim": row.claim.id, "where": row.claim.where, "states": row.claim.states,
         "at": dict(row.point.at), "claimed": verdict.claimed, "lower": _number(verdict.lower),
-        "upper": _number(verdict.upper), "verdict": verdict.kind, "factor": _number(verdict.factor),
+        "upper": _number(verdict.upper), **_audit_record(row.audited), "verdict": verdict.kind,
+        "factor": _number(verdict.factor),
         "corrected": {name: _number(scale) for name, scale in verdict.corrected.items()},
         "detail": verdict.detail, "as_expected": row.as_expected, "changes": row.changes,
     }  # fmt: skip
+
+
+def _audit_record(found: Audited | None) -> dict[str, Any]:
+    if found is None:
+        return {"audited": None, "audited_against": None}
+    return {"audited": _number(found.lower), "audited_against": _number(found.claimed)}
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     verdict = row.verdict
     return (
         row.claim.id, " ".join(f"{k}={_short(v)}" for k, v in row.point.at.items()), verdict.claimed,
-        _truth(verdict.lower, verdict.upper), verdict.kind, _noise(verdict.kind, verdict.factor),
+        _truth(verdict.lower, verdict.upper), _audited(row.audited), verdict.kind, _noise(verdict.kind, verdict.factor),
         _scales(verdict.corrected), "yes" if row.as_expected else "NO: " + "; ".join(row.changes),
     )  # fmt: skip
 
@@ -58,6 +66,15 @@ def _truth(lower: float, upper: float) -> str:
     if lower == upper or math.isclose(lower, upper, rel_tol=1e-3):
         return f"{upper:.4g}"
     return f"{lower:.4g}..{upper:.4g}"
+
+
+def _audited(found: Audited | None) -> str:
+    """What an audit shows at least, and beside it the claim that it refutes."""
+    if found is None:
+        return "-"
+    # Rounded down: it is a lower bound.
+    shown = math.floor(found.lower * 1e3) / 1e3
+    return f"{shown:.4g} > {found.claimed:.4g}" if found.lower > found.claimed else f"{shown:.4g}"
 
 
 def _noise(kind: str, factor: float) -> str:

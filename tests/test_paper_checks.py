@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from dptoolkit.accounting import published
 from paper_checks.__main__ import ROOT, main
+from paper_checks.audits import Audited
 from paper_checks.claims import BadClaims, load, paper_folders
-from paper_checks.run import run
-from paper_checks.verdict import KINDS, bound, judge, size
+from paper_checks.run import Row, run
+from paper_checks.verdict import KINDS, Verdict, bound, judge, size
 
 PAPER = "wang_gu_2020_kt"
 
 
 @pytest.fixture
 def copied(tmp_path):
-    """A copy of one paper's folder, and a function that edits its claims."""
+    """A copy of one paper's folder, and a function that edits its claims, or its check.py."""
     folder = tmp_path / PAPER
     shutil.copytree(ROOT / PAPER, folder)
 
-    def edit(old, new):
-        path = folder / "claims.toml"
+    def edit(old, new, file="claims.toml"):
+        path = folder / file
         text = path.read_text(encoding="utf-8")
         assert old in text
         path.write_text(text.replace(old, new, 1), encoding="utf-8")
@@ -32,11 +36,22 @@ def copied(tmp_path):
     return tmp_path, edit
 
 
-def test_all_papers_as_expected(capsys):
-    assert main([]) == 0
+# One by one, so that they can be run side by side.
+@pytest.mark.parametrize("paper", [folder.name for folder in paper_folders(ROOT, [])])
+def test_every_paper_is_as_expected(capsys, paper):
+    assert main([paper]) == 0
     out = capsys.readouterr().out
-    assert "all as expected" in out and "NO:" not in out
-    assert all(folder.name in out for folder in paper_folders(ROOT, []))
+    assert out.startswith(paper) and "all as expected" in out and "NO:" not in out and " > " in out
+
+
+def test_all_papers_are_checked_if_none_is_named(monkeypatch, capsys):
+    def rows(papers, tier):
+        return [SimpleNamespace(paper=paper.name, as_expected=True) for paper in papers]
+
+    monkeypatch.setattr("paper_checks.__main__.run", rows)
+    monkeypatch.setattr("paper_checks.__main__.table", lambda rows: " ".join(row.paper for row in rows))
+    assert main([]) == 0
+    assert capsys.readouterr().out.split() == [folder.name for folder in paper_folders(ROOT, [])]
 
 
 def test_five_papers_each_with_claims_a_check_and_a_page():
@@ -44,7 +59,7 @@ def test_five_papers_each_with_claims_a_check_and_a_page():
     assert len(folders) == 5
     for folder in folders:
         assert (folder / "README.md").exists()
-        assert len((folder / "check.py").read_text(encoding="utf-8").splitlines()) < 150
+        assert len((folder / "check.py").read_text(encoding="utf-8").splitlines()) < 180
         text = (folder / "README.md").read_text(encoding="utf-8")
         for claim in load(folder).claims:
             assert f"`{claim.id}`" in text, f"{folder.name}/README.md does not mention {claim.id}"
@@ -57,6 +72,58 @@ def test_json_parses_and_has_every_point(capsys):
     assert len(rows) == points and {row["paper"] for row in rows} == {PAPER}
     assert all(row["verdict"] in KINDS and row["as_expected"] is True for row in rows)
     assert any(row["upper"] == "inf" for row in rows)
+    audited = {row["at"].get("epsilon", 0): row for row in rows if row["audited"] is not None}
+    assert set(audited) == {1.0, 10.0} and audited[10.0]["audited_against"] == 10.0
+    assert 0 < audited[1.0]["audited"] < audited[1.0]["upper"] < 1 and audited[10.0]["audited"] > 10
+
+
+def test_every_paper_has_audits_and_the_table_shows_what_they_refute(capsys):
+    for folder in paper_folders(ROOT, []):
+        points = [point for claim in load(folder).claims for point in claim.points]
+        assert any(point.audited is not None for point in points), folder.name
+        assert any(point.refuted and point.tier == "fast" for point in points), folder.name
+    main([PAPER])
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "epsilon=10 delta=0.01" in line]
+    assert re.search(r"11\.92 +11\.\d+ > 10 +false", row)
+
+
+NOISE = 'GaussianNoise(printed.scales["query"], sensitivity)'
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        # Less noise than printed is found: by the accounting's own number, whatever the claim says.
+        ('GaussianNoise(0.5 * printed.scales["query"], sensitivity)', "above the truth 0.750"),
+        # More noise than printed: the claim is no longer refuted, and the audit is weaker than it should be.
+        ('GaussianNoise(2.0 * printed.scales["query"], sensitivity)', "expected more than the claimed 10"),
+        ('GaussianNoise(2.0 * printed.scales["query"], sensitivity)', "expected at least 0.35"),
+    ],
+)
+def test_an_audit_that_contradicts_the_accounting_fails_the_run(copied, capsys, new, words):
+    root, edit = copied
+    edit(NOISE, new, "check.py")
+    assert main([], root) == 1
+    out = capsys.readouterr().out
+    assert words in out and "2 CHANGED" in out
+
+
+def test_an_audit_is_held_to_the_truth_and_to_what_its_pair_reaches():
+    claim = load(ROOT / PAPER).claims[0]
+    point = dataclasses.replace(claim.points[0], verdict="open", factor=None, truth=None, audited=1.0)
+    verdict = Verdict("open", lower=2.0, upper=3.0)
+
+    def changes(found, **of_point):
+        return Row(PAPER, claim, dataclasses.replace(point, **of_point), verdict, 0.0, found).changes
+
+    assert changes(Audited(1.9, 1.0, reach=2.0)) == []
+    assert "that its pair reaches" in changes(Audited(2.1, 1.0, reach=2.0))[0]
+    assert "above the truth 3" in changes(Audited(3.1, 1.0))[0]
+    assert changes(Audited(3.1, 1.0, in_currency=False)) == []
+    assert "above the truth" in changes(Audited(math.nan, 1.0))[0]
+    assert "expected at least 1" in changes(Audited(0.9, 0.5))[0]
+    assert changes(Audited(1.9, 1.9)) == [] and changes(Audited(1.9, 1.8), refuted=True) == []
+    assert "more than the claimed 1.9" in changes(Audited(1.9, 1.9), refuted=True)[0]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +161,10 @@ def test_a_changed_verdict_or_factor_fails_the_run(copied, capsys, old, new, wor
         ("{ epsilon = 1.0, delta = 1e-5 }", "{ epsilon = -1.0, delta = 1e-5 }", "epsilon=-1.0: must be > 0"),
         ("{ epsilon = 1.0, delta = 1e-5 }", "{ epsilon = 1.0, delt = 1e-5 }", "delt"),
         ("factor = 1.2987", 'tier = "slow"', "tier='slow'"),
+        ('audit = "audit_lemma_2_6"', 'audit = "audit_lemma_9"', "audit='audit_lemma_9': must be a function"),
+        ('audit = "audit_lemma_2_6"', "", "an audited point needs audit and trials"),
+        ("trials = 20_000", "", "an audited point needs audit and trials"),
+        ("audited = 10.5, refuted = true", "refuted = true", "refuted and trials need audited"),
     ],
 )
 def test_bad_claims_exit_2_with_one_line(copied, capsys, old, new, word):
@@ -132,6 +203,12 @@ def test_size_and_bound():
         "false", "holds", "holds", "wasteful", "wasteful",
     ]  # fmt: skip
     assert bound(1.0, 4.0).factor == 0.25 and bound(1.0, 4.0).kind == "false"
+
+
+def test_what_holds_is_not_called_false_where_the_repaired_release_needs_more_noise():
+    printed = published.lecture_heavy_tailed_iht(1000, 10, 1, 0.2, 1.0, 0.1, 0.99, 1e-5)
+    assert printed.status == "holds" and printed.ratio < 1
+    assert judge(printed).kind == "wasteful" and judge(printed).factor > 1
 
 
 def test_judge_keeps_apart_false_and_vacuous():

@@ -6,7 +6,18 @@ import dataclasses
 import math
 from typing import Any
 
-from dptoolkit.accounting import published
+import numpy as np
+
+from dptoolkit import solvers
+from dptoolkit.accounting import Composed, Repeated, published
+from dptoolkit.accounting.events import Event, NoisyMax, flatten
+from dptoolkit.accounting.published import tie_pair
+from dptoolkit.audit import ApproxDP, Claim, Pair, PureDP, pairs
+from dptoolkit.audit.pairs.sparsify import exact_count
+from dptoolkit.kernels.reference import hard_threshold
+from dptoolkit.mechanisms import GeometricNoise
+from dptoolkit.solvers.base import Plan
+from paper_checks.audits import Audited, attack, frank_wolfe, printed_noise, with_noise
 from paper_checks.verdict import Verdict, bound, judge
 
 
@@ -43,3 +54,110 @@ def max_abs_scaling(n: int, ordinary: float) -> Verdict:
 def theorem_5(**at: Any) -> Verdict:
     """Multinomial private LASSO."""
     return judge(published.multinomial(**at))
+
+
+def audit_algorithm_1(
+    trials: int, n: int, steps: int, l1_radius: float, lipschitz: float, noise: str = "laplace", **at: Any
+) -> Audited:
+    """Ties of all vertices."""
+    printed = published.lasso_frank_wolfe(n, steps, l1_radius, lipschitz, **at)
+    return frank_wolfe(printed, n, steps - 1, l1_radius, lipschitz, trials, noise)
+
+
+def audit_algorithm_1_gumbel(**at: Any) -> Audited:
+    """The same with Gumbel noise."""
+    return audit_algorithm_1(noise="gumbel", **at)
+
+
+def audit_algorithm_2_count(trials: int, features: int, epsilon: float, rounded: bool = False) -> Audited:
+    """A count at its lower and at its upper bound."""
+    root = math.sqrt(features)
+    printed = published.sparsifier_count(root, 2 * root, epsilon, rounded)
+    lower = _audit_count(printed, root, rounded, PureDP(epsilon), trials)
+    return Audited(lower, epsilon, printed.upper)
+
+
+def _audit_count(printed: published.Published, root: float, rounded: bool, claim: Claim, trials: int) -> float:
+    """Integer noise on a count that was clipped to [root, 2 root], which need not be integers."""
+    noise = GeometricNoise(1 / printed.scales["count"], 1)
+
+    def release(count: float, rng: np.random.Generator) -> float:
+        return (round(count) if rounded else count) + noise.release(0, rng)
+
+    # Bounds that are not integers show in the fractional part, whatever the noise.
+    fraction = None if rounded or root == round(root) else lambda counts: np.isclose(counts[:, 0] % 1, root % 1)
+    return attack(release, (root, 2 * root), claim, trials, attack=fraction).epsilon_lower
+
+
+def audit_theorem_3(
+    trials: int, features: int, epsilon_count: float, epsilon_model: float, delta: float, as_coded: bool = False,
+    **model: Any,
+) -> Audited:  # fmt: skip
+    """One record that moves the count and every selection; the count alone where that is enough."""
+    root, claimed = math.sqrt(features), epsilon_count + epsilon_model
+    printed = published.sparsifier(
+        lower=root, upper=2 * root, epsilon_count=epsilon_count, epsilon_model=epsilon_model, delta=delta, **model
+    )
+    if root != round(root):
+        return Audited(_audit_count(printed, root, False, ApproxDP(claimed, delta), trials), claimed)
+    plan = _sparsifier_plan(printed, features, epsilon_count, **model)
+    pair = pairs.sparsifier(plan)
+    if as_coded:
+        report = attack(_as_coded(plan, pair), (0, 1), ApproxDP(claimed, delta), trials)
+        return Audited(report.epsilon_lower, claimed)
+    return printed_noise(plan, printed, pair, trials, "releases", _sparsifier_law(printed, features))
+
+
+def _sparsifier_plan(
+    printed: published.Published, features: int, epsilon_count: float, n: int, steps: int, l1_radius: float,
+    lipschitz: float,
+) -> Plan:  # fmt: skip
+    made = solvers.plan(
+        "sparsifier", n=n, d=features, steps=steps - 1, loss="huber", l1_radius=l1_radius, feature_bound=lipschitz,
+        epsilon1=epsilon_count, epsilon2=1.0, delta=1e-9, calibration="published",
+    )  # fmt: skip
+    return with_noise(made, printed.scales["score"], printed.scales["count"])
+
+
+def _sparsifier_law(printed: published.Published, features: int) -> Event:
+    """The count, and ties of all vertices: 2 p of them, where the pair for the verdict has four."""
+    parts = []
+    for part, times in flatten(printed.event):
+        parts.append(Repeated(tie_pair(features, part.epsilon) if isinstance(part, NoisyMax) else part, times))
+    return Composed(*parts)
+
+
+def _as_coded(plan: Plan, pair: Pair) -> Any:
+    """The printed program, on the number of a data set of the pair: the model is cut to the exact count."""
+    whole = dataclasses.replace(plan, settings={**plan.settings, "count": "fixed", "kept": plan.d})
+    counts = [exact_count(plan, data) for data in pair]
+    runs = [solvers.prepare(whole, data.X, data.y, data.counts) for data in pair]
+    return lambda which, rng: hard_threshold(runs[which](rng).weights, counts[which])
+
+
+def audit_max_abs_scaling(trials: int, n: int, ordinary: float) -> Audited:
+    """Frank-Wolfe at epsilon 1 on features scaled by their largest value, which one record decides."""
+    claimed, delta = 1.0, 1e-6
+    plan = solvers.plan(
+        "dp_frank_wolfe", n=n, d=1, steps=10, loss="logistic", l1_radius=1.0, feature_bound=1.0, epsilon=claimed,
+        delta=delta,
+    )  # fmt: skip
+    X, y = np.full((n, 1), ordinary), np.ones(n)
+    large = X.copy()
+    large[0] = 1.0
+    scaled = tuple((features / np.abs(features).max(axis=0), y) for features in (X, large))
+    report = attack(plan, scaled, ApproxDP(claimed, delta), trials)
+    return Audited(report.epsilon_lower, claimed, in_currency=False)
+
+
+def audit_theorem_5(
+    trials: int, n: int, steps: int, classes: int, features: int, l1_radius: float, lipschitz: float, **at: Any
+) -> Audited:
+    """A record of one class or another: at small weights half of what its softmax can move."""
+    printed = published.multinomial(n, steps, classes, features, l1_radius, lipschitz, **at)
+    made = solvers.plan(
+        "dp_multinomial_frank_wolfe", n=n, d=features, steps=steps - 1, classes=classes, l1_radius=l1_radius,
+        feature_bound=1.0, selection="columns", epsilon=1.0, delta=1e-9, calibration="published",
+    )  # fmt: skip
+    plan = with_noise(made, printed.scales["score"])
+    return printed_noise(plan, printed, pairs.dp_multinomial_frank_wolfe(plan), trials, "releases")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dptoolkit import solvers
 from dptoolkit.accounting import published, rounds
+from dptoolkit.audit import pairs
+from paper_checks.audits import Audited, printed_noise, with_noise
 from paper_checks.verdict import Verdict, bound, judge, unsatisfiable
 
 
@@ -58,3 +61,27 @@ def theorem_5_1_range(n: int, epochs: int, epsilon: float, delta: float, option:
 def theorem_5_1_proof(split: str) -> Verdict:
     """The divergence of a step by Lemma 3.2, over what the proof says it is; noise is its root."""
     return bound(1.0, math.sqrt(published.scsg_lemma_charge(split)), "noise by the paper's own lemma")
+
+
+# What the printed noise does not depend on.
+_FIT: dict[str, Any] = {"d": 4, "sparsity": 2, "loss": "squared", "grad_norm": 1.0, "step_size": 1.0}
+
+
+def audit_theorem_4_1(
+    trials: int, n: int, batch_size: int, epochs: float, epsilon: float, delta: float
+) -> Audited:
+    """One record among others that are all like its replacement."""
+    plan = solvers.plan(
+        "dp_sgd_ht", n=n, batch_size=batch_size, steps=round(epochs * n / batch_size), epsilon=epsilon, delta=delta,
+        calibration="published", **_FIT,
+    )  # fmt: skip
+    assert plan.published is not None
+    return printed_noise(plan, plan.published, pairs.dp_sgd_ht(plan), trials, "iterates")
+
+
+def audit_theorem_5_1(trials: int, split: str = "printed", **at: Any) -> Audited:
+    """The same pair, which shows the snapshots and not the inner steps."""
+    printed = published.scsg_ht_theorem_5_1(grad_norm=1.0, split=split, **at)
+    made = solvers.plan("dp_scsg_ht", calibration="published", **at, **_FIT)
+    plan = with_noise(made, printed.scales["inner"], printed.scales["snapshot"])
+    return printed_noise(plan, printed, pairs.dp_scsg_ht(plan), trials, "iterates")

@@ -297,3 +297,51 @@ def test_a_reader_that_has_left_is_no_error(root):
     done = subprocess.run(command, cwd=root, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- audit -------------------------------------------------------------------------------------------------
+
+
+def test_audit_finds_nothing_where_the_noise_is_right(capsys):
+    assert cli.main(["audit", "dp_ight", "--epsilon", "4", "--trials", "3000"]) == 0
+    assert "no violation found by this attack" in capsys.readouterr().out
+
+
+def test_audit_refutes_a_published_constant(capsys, tmp_path):
+    # Remark 5.3 claims 4 and gives 4.84; the p-value at this seed is below 1e-30.
+    page = tmp_path / "audit.html"
+    line = ["audit", "dp_ight", "--epsilon", "4", "--published", "--trials", "30000", "--report", str(page)]
+    assert cli.main(line) == 1
+    out = capsys.readouterr().out
+    assert "Audit: violation" in out
+    assert "What this noise gives: epsilon 4.844" in out
+    assert "data:image/png;base64," in page.read_text()
+
+
+def test_audit_as_json(capsys):
+    line = ["audit", "dp_frank_wolfe", "--epsilon", "4", "--adversary", "releases", "--trials", "1000", "--json"]
+    assert cli.main(line) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["verdict"] == "no violation found by this attack"
+    assert record["trials"] == 1000
+    assert record["epsilon_computed"] == pytest.approx(4.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("audit nobody --epsilon 1", "solver='nobody': must be one of"),
+        ("audit dp_ight --epsilon -1", "epsilon=-1.0: must be > 0"),
+        ("audit dp_ight", "--epsilon"),
+        ("audit dp_ight --epsilon 1 --trials 3", "trials=3: must be >= 200"),
+        ("audit dp_ight --epsilon 1 --trials 1000 --seconds 2", "not allowed with"),
+        ("audit dp_ight --epsilon 1 --trials 1000 --adversary god", "adversary='god': must be one of"),
+        ("audit dp_ight --epsilon 1 --trials 1000 --seed -3", "rng=-3: must be an integer >= 0"),
+    ],
+)
+def test_audit_refuses_in_one_line(line, words, capsys):
+    assert cli.main(line.split()) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert words in out.err
+    assert out.err.count("\n") == 1

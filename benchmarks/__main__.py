@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-# benchmarks.utility is left out: it measures error, not time, and takes many minutes.
-BENCHMARKS = ("accounting", "imports", "solvers")
+# utility and figure1 are left out: they measure error, not time, and take minutes.
+BENCHMARKS = ("accounting", "imports", "solvers", "stochastic", "audit")
 
 if __name__ == "__main__":
     codes = [subprocess.run([sys.executable, "-m", f"benchmarks.{name}"]).returncode for name in BENCHMARKS]

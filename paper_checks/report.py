@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dptoolkit.accounting.report import at_least
 from paper_checks.audits import Audited
 from paper_checks.run import Row
 
@@ -72,9 +73,7 @@ def _audited(found: Audited | None) -> str:
     """What an audit shows at least, and beside it the claim that it refutes."""
     if found is None:
         return "-"
-    # Rounded down: it is a lower bound.
-    shown = math.floor(found.lower * 1e3) / 1e3
-    return f"{shown:.4g} > {found.claimed:.4g}" if found.lower > found.claimed else f"{shown:.4g}"
+    return at_least(found.lower) + (f" > {found.claimed:.4g}" if found.lower > found.claimed else "")
 
 
 def _noise(kind: str, factor: float) -> str:

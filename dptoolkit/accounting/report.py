@@ -46,6 +46,15 @@ def at_most(value: float) -> str:
     return f"{float(text) + unit:.4g}"
 
 
+def at_least(value: float) -> str:
+    """Four significant digits, rounded down: for lower bounds."""
+    text = f"{value:.4g}"
+    if not math.isfinite(value) or float(text) <= value:
+        return text
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{float(text) - unit:.4g}"
+
+
 def guarantee_table(guarantee: Guarantee) -> str:
     """Mechanisms with count, noise and sensitivity; epsilon at a few deltas with the method; assumptions."""
     from dptoolkit.accounting.account import TABLE_DELTAS

@@ -128,12 +128,18 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
 
 def trade_off(report: AuditReport) -> Figure:
     """The errors of the best guesser seen in an audit, with their band, against the least errors the claim allows."""
-    curve = report.trade_off
-    if curve is None:
-        raise invalid("report", "without a trade-off curve", "one that audit() made")
     figure, (axes,) = grid(1, 1, "How well the two datasets were told apart")
     detail = f"{report.trials:,} trials; adversary sees {report.adversary}"
     describe(axes, report.verdict.capitalize(), detail, "false positives", "false negatives")
+    trade_off_curve(axes, report)
+    return figure
+
+
+def trade_off_curve(axes: Axes, report: AuditReport) -> None:
+    """The same on axes that are there, which the caller describes."""
+    curve = report.trade_off
+    if curve is None:
+        raise invalid("report", "without a trade-off curve", "one that audit() made")
     x, y, (right, up) = curve.false_positive, curve.false_negative, curve.width
     axes.plot(x, y, color=_COLOURS[0], label="measured")
     # The band is the curve moved by both widths, towards the origin and away from it.
@@ -145,7 +151,6 @@ def trade_off(report: AuditReport) -> Figure:
     axes.plot([0, 1], [1, 0], color=_COLOURS[5], linewidth=1, label="blind guess")
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.legend(frameon=False)
-    return figure
 
 
 def claimed_trade_off(profile: Sequence[tuple[float, float]], false_positive: Any) -> Any:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 import sys
 
+import numpy as np
 import pytest
 
 from dptoolkit import cli, demo, plots, solvers
 from dptoolkit.accounting import ExponentialMechanism, Gaussian, Repeated, Subsampled, account
-from dptoolkit.accounting.report import at_most
-from dptoolkit.demo import compositions, fits
+from dptoolkit.accounting.report import at_least, at_most
+from dptoolkit.demo import audits, compositions, fits
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The demo at three counts and one fit a budget: the full one differs in nothing but more of them."""
+    """The demo at three counts, one fit a budget and fewer trials: the full one differs in nothing but more of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compositions, "COUNTS", (1, 10, 2000))
         patch.setattr(compositions, "TABLE_COUNTS", (1, 10, 2000))
         patch.setattr(fits, "SEEDS", 1)
+        patch.setattr(audits, "TRIALS", 20_000)
         return demo.run(tmp_path_factory.mktemp("demo") / "new" / "report")
 
 
@@ -86,6 +89,35 @@ def test_the_published_noise_is_shown_with_what_it_gives(report):
     assert given["1"] == at_most(plan.guarantee.epsilon(1e-5)) == "2.397"
 
 
+def test_the_audits_stand_between_what_is_claimed_and_what_is_computed(report):
+    (table,) = [t for t in report.tables if t.caption.startswith("DP-IGHT, epsilon at delta")]
+    tight, published = table.rows
+    assert [row[:3] for row in table.rows] == [["tight", "4", "4"], ["published", "4", "4.844"]]
+    assert 3.5 < float(tight[3]) <= 4 < float(published[3]) <= 4.844
+    assert (tight[-1], published[-1]) == ("no violation found by this attack", "violation")
+
+
+def test_an_audit_of_the_demo_gives_the_same_numbers_again(report, monkeypatch):
+    monkeypatch.setattr(audits, "TRIALS", 20_000)
+    (table,) = [t for t in report.tables if t.caption.startswith("DP-IGHT, epsilon at delta")]
+    assert audits._fit_and_audit("tight", False).row() == table.rows[0]
+
+
+def test_both_trade_offs_are_drawn_with_band_and_claim(report):
+    (figure,) = [p.figure for p in report.pictures if p.name == "audits"]
+    assert len(figure.axes) == 2
+    below = []
+    for axes in figure.axes:
+        names = ["measured", "claim", "blind guess"]
+        assert [line.get_label() for line in axes.lines] == names and len(axes.patches) == 1
+        assert {text.get_text() for text in axes.get_legend().get_texts()} == {*names, "band, 0.9999 confidence"}
+        measured, claim = (np.asarray(line.get_xydata()) for line in axes.lines[:2])
+        order = np.argsort(measured[:, 0])
+        at = np.interp([0.2, 0.4], measured[order, 0], measured[order, 1])
+        below.append(np.interp([0.2, 0.4], *claim.T) - at)
+    assert (np.abs(below[0]) < 0.03).all() and (below[1] > 0.03).all()
+
+
 def test_every_picture_is_written_and_shown(report):
     shown = re.findall(r'<img src="([^"]+)"', (report.folder / "report.html").read_text(encoding="utf-8"))
     linked = re.findall(r"!\[[^]]*\]\(([^)]+)\)", (report.folder / "report.md").read_text(encoding="utf-8"))
@@ -126,6 +158,12 @@ def test_each_line_has_its_name_apart_from_the_others_and_on_the_paper(report, w
         letters = names[0].get_fontsize() / 72 * figure.dpi / axes.bbox.height
         assert all(high - low > letters for low, high in zip(heights, heights[1:], strict=False))
         assert all(name.get_window_extent().x1 < figure.bbox.x1 for name in names)
+
+
+@pytest.mark.parametrize("value", [4.84385, 0.0123456, 123.456, 3.0, 0.0, math.inf])
+def test_printed_bounds_are_still_bounds(value):
+    assert float(at_least(value)) <= value <= float(at_most(value))
+    assert at_least(value) == at_most(value) or float(at_most(value)) - float(at_least(value)) < 2e-3 * value
 
 
 def test_apart_keeps_the_order_and_moves_no_more_than_needed():

@@ -11,11 +11,12 @@ from typing import Any
 from dptoolkit import __version__, plots
 from dptoolkit._validate import missing
 from dptoolkit.accounting.report import table
+from dptoolkit.demo.audits import audited
 from dptoolkit.demo.compositions import composition
 from dptoolkit.demo.fits import digits, synthetic
 from dptoolkit.demo.section import Picture, Section, Table
 
-SECTIONS: tuple[Callable[[], Section], ...] = (composition, digits, synthetic)
+SECTIONS: tuple[Callable[[], Section], ...] = (composition, digits, synthetic, audited)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from dptoolkit.audit.run import SEQUENTIAL, audit, claim_of
 from dptoolkit.audit.streams import Streams
 from dptoolkit.errors import PrivacyViolation
 
-# A betting player needs about this many times the trials of a test of fixed length, and the first ones teach.
-_BETTING, _LEARNING = 1.4, 300
+# A betting player needs about as many trials as the test of fixed length that the formula is for, and some to learn.
+_BETTING, _LEARNING = 1.0, 300
 
 
 def trials_for(claim: Any, power_against: float = 2.0, alpha: float = 1e-6, power: float = 0.999) -> int:

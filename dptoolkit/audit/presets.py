@@ -20,9 +20,12 @@ _BALL: dict[str, Any] = {"l1_radius": 0.1, "feature_bound": 1.0}
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "dp_ight": {"n": 200, "d": 20, "sparsity": 5, "steps": 20, **_CLIPPED},
     "dp_sgd_ht": {"n": 200, "d": 4, "sparsity": 2, "steps": 10, "batch_size": 160, **_CLIPPED},
-    "dp_scsg_ht": {"n": 200, "d": 4, "sparsity": 2, "epochs": 2, "snapshot_size": 160, "batch_size": 80, "option": "II",
-                   **_CLIPPED},
-    "dp_svrg_ht": {"n": 200, "d": 4, "sparsity": 2, "epochs": 2, "batch_size": 100, "option": "II", **_CLIPPED},
+    # Twenty inner steps, of which the first can show nothing: for who sees all iterates.
+    "dp_scsg_ht": {"n": 5000, "d": 4, "sparsity": 2, "epochs": 1, "snapshot_size": 4000, "batch_size": 200,
+                   "option": "II", "sampling": "poisson", "adjacency": "replace-one", **_CLIPPED},
+    # One inner step an epoch, at the snapshot and so without noise: for who sees the final model.
+    "dp_svrg_ht": {"n": 199, "d": 4, "sparsity": 2, "epochs": 10, "batch_size": 100, "option": "II", "loss": "logistic",
+                   "row_norm": 1.0, "step_size": 0.01},
     "dp_frank_wolfe": {"n": 100, "d": 4, "loss": "logistic", "steps": 10, **_BALL},
     "sparsifier": {"n": 100, "d": 9, "loss": "logistic", "steps": 10, **_BALL},
     "dp_multinomial_frank_wolfe": {"n": 100, "d": 4, "classes": 3, "steps": 10, **_BALL},
@@ -38,8 +41,12 @@ def plan(name: str, epsilon: float, delta: float, *, published: bool = False) ->
     if name == "sparsifier":
         # Half for the count, half for the selections.
         budget = {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
+    chosen = dict(PRESETS[name])
+    if published:
+        # The papers' noise is for batches of fixed size.
+        chosen.pop("sampling", None)
     calibration = PUBLISHED if published else TIGHT
-    return solvers.plan(name, delta=delta, calibration=calibration, **PRESETS[name], **budget)
+    return solvers.plan(name, delta=delta, calibration=calibration, **chosen, **budget)
 
 
 def pair(made: Plan) -> Pair:

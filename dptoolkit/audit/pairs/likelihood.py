@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import logsumexp
 
 from dptoolkit import losses
 from dptoolkit.accounting.events import POISSON
@@ -200,8 +201,11 @@ class BatchRatio(_Batches):
         return total
 
 
+@dataclass(frozen=True)
 class EpochRatio(_Batches):
-    """For dp_scsg_ht: its snapshot gradients and iterates."""
+    """For dp_scsg_ht: its snapshot gradients and iterates; on the coordinates where ``look`` is 1, if it is given."""
+
+    look: Array | None = None
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
@@ -211,18 +215,22 @@ class EpochRatio(_Batches):
         for epoch in range(snapshots.shape[1]):
             batch = self.batch(plan.settings["snapshot_size"])
             noise = noise_at(plan, plan.releases[1].scale, w)
-            everything = np.ones_like(w)
-            total += batch.log_ratio(snapshots[:, epoch], self.kinds.each(w), everything, noise)
+            looked = self.looked(np.ones_like(w))
+            total += batch.log_ratio(looked * snapshots[:, epoch], self.kinds.each(w), looked, noise)
             total += self._inner(w, snapshots[:, epoch], iterates[:, epoch], counts[:, epoch])
             w = iterates[:, epoch, -1]
         return total
+
+    def looked(self, kept: Array) -> Array:
+        """1 where a coordinate was kept and is looked at."""
+        return np.asarray(kept if self.look is None else kept * self.look)
 
     def _inner(self, start: Array, snapshot: Array, path: Array, counts: Array) -> Array:
         plan, total, w = self.kinds.plan, np.zeros(len(start)), start
         batch, step = self.batch(plan.settings["batch_size"]), plan.settings["step_size"]
         before = self.kinds.each(start)
         for t in range(path.shape[1]):
-            kept = path[:, t] != 0
+            kept = self.looked(path[:, t] != 0)
             seen = kept * (((1 - step * plan.settings["l2"]) * w - path[:, t]) / step - snapshot)
             kinds = [now - then for now, then in zip(self.kinds.each(w), before, strict=True)]
             share = np.minimum(1.0, _times(plan.settings["slope"], np.linalg.norm(w - start, axis=1)))
@@ -230,6 +238,26 @@ class EpochRatio(_Batches):
             total += np.where(t < counts, found, 0.0)
             w = path[:, t]
         return total
+
+
+@dataclass(frozen=True)
+class SumRatio:
+    """For a weight that is a normal number plus one of several shifts, with their probabilities, or minus that shift.
+
+    The score is for plus: the log-likelihood ratio of the two mixtures.
+    """
+
+    coordinate: int
+    center: float
+    deviation: float
+    shifts: Array
+    weights: Array
+
+    def __call__(self, outputs: Array) -> Array:
+        away = (outputs[:, self.coordinate] - self.center)[:, None] / self.deviation
+        shifts, weights = self.shifts / self.deviation, self.weights[None, :]
+        plus, minus = (logsumexp(sign * away * shifts - shifts**2 / 2, axis=1, b=weights) for sign in (1.0, -1.0))
+        return np.asarray(plus - minus)
 
 
 def _times(slope: float, distance: Array) -> Array:

@@ -90,13 +90,17 @@ def dp_sgd_ht(plan: Plan) -> Pair:
 
 
 def dp_scsg_ht(plan: Plan) -> Pair:
-    """The kept coordinate for ``dp_scsg_ht`` and ``dp_svrg_ht``; as for ``dp_sgd_ht``.
+    """The kept coordinate for variance-reduced solvers, as for ``dp_sgd_ht``; or ``crossing``, if that shows more.
 
-    A gradient at its bound, and a flipped label, do not move differences of gradients: the pair shows the snapshots'
-    half of the loss, not the inner steps'.
+    A gradient at its bound, and a flipped label, do not move differences of gradients: the kept coordinate shows the
+    snapshots' half of the loss, not the inner steps'.
     """
+    from dptoolkit.audit.pairs import crossing
+
     _expect(plan, "dp_scsg_ht")
-    return _batched(plan, EpochRatio, plan.settings["snapshot_size"])
+    kept = _batched(plan, EpochRatio, plan.settings["snapshot_size"])
+    crossed = crossing.pair(plan)
+    return crossed if crossed is not None and crossed.reach["iterates"] > kept.reach.get("iterates", 0.0) else kept
 
 
 dp_svrg_ht = dp_scsg_ht
@@ -169,7 +173,7 @@ def _is_saturated(plan: Plan) -> bool:
     return plan.settings["loss"] != "logistic" and plan.settings["label_bound"] is None
 
 
-def _gradient_bound(plan: Plan) -> float:
+def gradient_bound(plan: Plan) -> float:
     """What one record's gradient is bounded by."""
     release = plan.releases[-1]
     size = plan.settings.get("snapshot_size", plan.settings.get("batch_size", plan.n))
@@ -185,7 +189,7 @@ def _records(plan: Plan, strength: float) -> _Records:
     if strength < 1 and _is_saturated(plan) and plan.settings["grad_norm"] is not None:
         # A tiny row with a huge label: its gradient is label times row, short of the bound and nearly constant.
         tiny = 1e-6 * length
-        label = min(strength * _gradient_bound(plan) / tiny, high)
+        label = min(strength * gradient_bound(plan) / tiny, high)
         return _Records(row, low, high, tiny / length * row, label)
     return _Records(row, low, high, strength * row, high)
 
@@ -196,7 +200,7 @@ def _labels(plan: Plan, length: float) -> tuple[float, float]:
         return 0.0, 1.0
     if plan.settings["label_bound"] is not None:
         return -plan.settings["label_bound"], plan.settings["label_bound"]
-    bound = _gradient_bound(plan)
+    bound = gradient_bound(plan)
     steps = plan.settings.get("steps") or plan.settings["epochs"] * layout.most_inner_steps(plan)
     furthest = steps * plan.settings["step_size"] * (bound + 40 * max(r.scale for r in plan.releases))
     far = 1e3 * (length * furthest + bound / length + 1.0)
@@ -214,10 +218,11 @@ def _pair_of(plan: Plan, records: _Records, pushing: int) -> tuple[Counted, Coun
     first, second = common.copy(), common.copy()
     first[0] += 1
     second[3 if plan.adjacency is Adjacency.ZERO_OUT else 1] += 1
-    return _counted(plan, rows, labels, first), _counted(plan, rows, labels, second)
+    return as_counted(plan, rows, labels, first), as_counted(plan, rows, labels, second)
 
 
-def _counted(plan: Plan, rows: list[Array], labels: list[float], counts: list[int]) -> Counted:
+def as_counted(plan: Plan, rows: list[Array], labels: list[float], counts: list[int]) -> Counted:
+    """These rows with their labels, each ``counts`` times, without those that do not occur."""
     times: dict[tuple[float, ...], int] = {}
     for row, label, count in zip(rows, labels, counts, strict=True):
         if count > 0:
@@ -256,7 +261,7 @@ def _epsilon(event: Event) -> float:
     return account(event).epsilon(_DELTA)
 
 
-def _share(event: Event, plan: Plan) -> float:
+def share(event: Event, plan: Plan) -> float:
     """The epsilon of an event over the plan's."""
     whole = plan.guarantee.epsilon(_DELTA)
     return _epsilon(event) / whole if 0 < whole < math.inf else math.nan
@@ -268,17 +273,17 @@ def _reach_of_gradients(
     """Every noisy gradient is Gaussian with known means: mu^2 is the expected sum of (difference / noise)^2."""
     if plan.noise == 0:
         return {}
-    push = _gradient_bound(plan) * pushing / plan.n
+    push = gradient_bound(plan) * pushing / plan.n
     if _is_saturated(plan):
         kept = plan.settings["sparsity"] >= plan.d or push >= _LEAD * plan.noise
         return dict.fromkeys(("gradients", "releases", *(("iterates", "final") if kept else ())), 1.0)
-    every, on_support = (_share(Gaussian(1 / mu), plan) if mu > 0 else 0.0 for mu in _pilot(plan, score, first, second))
+    every, on_support = (share(Gaussian(1 / mu), plan) if mu > 0 else 0.0 for mu in _pilot(plan, score, first, second))
     return {"gradients": every, "releases": every, "iterates": on_support}
 
 
 def _pilot(plan: Plan, score: GradientRatio, first: Counted, second: Counted) -> tuple[float, float]:
     """mu of all noisy gradients, and of their coordinates that stay in the model, from a few runs of the solver."""
-    path = _few_runs(plan, first, second).reshape(_PILOT, -1, layout.width(plan))
+    path = few_runs(plan, first, second).reshape(_PILOT, -1, layout.width(plan))
     squares = np.zeros(2)
     for w, kept in zip(_from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
         difference = score.first.mean(w) - score.second.mean(w)
@@ -287,7 +292,7 @@ def _pilot(plan: Plan, score: GradientRatio, first: Counted, second: Counted) ->
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
-def _few_runs(plan: Plan, first: Counted, second: Counted) -> Array:
+def few_runs(plan: Plan, first: Counted, second: Counted) -> Array:
     """What an adversary who sees all iterates gets from a few runs on each dataset."""
     from dptoolkit.audit.targets import PlanTarget
 
@@ -321,7 +326,7 @@ def _weak_push(plan: Plan, size: int, extra: float) -> float:
     """The push, as a share of a full gradient, at which the records' random number adds ``extra`` to the variance."""
     if plan.settings["sparsity"] >= plan.d:
         return 0.0
-    noise = plan.releases[-1].scale * size / _gradient_bound(plan)
+    noise = plan.releases[-1].scale * size / gradient_bound(plan)
     return min(1.0, noise * math.sqrt(extra / size))
 
 
@@ -335,7 +340,7 @@ def _with_push(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int
     scale = plan.releases[-1].scale
     if scale == 0:
         return _Batched(first, second, records, score, 0.0, 0)
-    seen = _seen(plan, score, _few_runs(plan, first, second))
+    seen = _seen(plan, score, few_runs(plan, first, second))
     batch = score.batch(size)
     signals = [batch.signal(score.kinds.each(w), kept, noise_at(plan, scale, w)) for w, kept in seen]
     return _Batched(first, second, records, score, float(np.mean(signals)), len(seen))
@@ -356,7 +361,7 @@ def _reach_of_batches(plan: Plan, size: int, made: _Batched) -> dict[str, float]
         return {}
     relation = Adjacency.ZERO_OUT if plan.settings["sampling"] == WITHOUT_REPLACEMENT else plan.adjacency
     event = Subsampled(Gaussian(1 / math.sqrt(made.signal)), POISSON, size / plan.n, relation)
-    return {"iterates": _share(Repeated(event, made.batches), plan)}
+    return {"iterates": share(Repeated(event, made.batches), plan)}
 
 
 def _from_zero(path: Array) -> list[Array]:

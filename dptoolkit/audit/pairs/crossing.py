@@ -1,0 +1,152 @@
+"""A worst pair for variance-reduced hard thresholding: a record whose gradient turns round after the snapshot.
+
+Differences gradient(w) - gradient(snapshot) are largest, 2 G, where a clipped gradient is G one way at the snapshot and
+G the other way at w: the record's label lies between its margins there. All other records push coordinate 0 with
+gradients at their bound, so the weights move along it by a known amount. The canary's row is long, along (slant, 1)
+or, in the second dataset, (slant, -1) in coordinates 0 and 1; the push carries its margin over the label in the first
+inner step, and then its gradient has turned. On coordinate 1 the two datasets differ by nearly the full sensitivity of
+the snapshot, and by that of every inner step but the first, which starts at the snapshot: nothing can differ there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dptoolkit.accounting import Composed, Gaussian, Repeated, Subsampled
+from dptoolkit.accounting.events import POISSON
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit import layout
+from dptoolkit.audit.pairs.likelihood import EpochRatio, SumRatio, gradients
+from dptoolkit.audit.pairs.pair import Counted, Pair, Score
+from dptoolkit.audit.pairs.thresholding import as_counted, few_runs, gradient_bound, share
+from dptoolkit.solvers.base import Plan
+
+Array = NDArray[np.float64]
+# Standard deviations by which coordinate 1 must lead the rest, and the push must beat the noise, to be sure of.
+_LEAD = 5.0
+# What the random number of records in a Poisson snapshot may add to the variance of its noise.
+_EXTRA = 0.03
+# The label's place between the margins, as a share of the first step; and how far beyond their bound gradients are.
+_PLACE, _BEYOND = 1e-3, 1e3
+
+
+class _Slants(NamedTuple):
+    """The canary's row is along (canary, +-1), the others' along (sqrt(1 - others^2), others)."""
+
+    canary: float
+    others: float
+
+
+def pair(plan: Plan) -> Pair | None:
+    """The turning record for ``dp_scsg_ht``; None where it does not apply.
+
+    It takes clipped gradients of unbounded rows and labels, replace-one, one epoch and a fixed number of inner steps,
+    and noise that is small against the push. Scores: "iterates", the exact likelihood ratio of coordinate 1; "final",
+    that of its last weight, a mixture over the batches that held the canary.
+    """
+    slants = _slants(plan) if _applies(plan) else None
+    if slants is None:
+        return None
+    first, second, score = _made(plan, slants)
+    text = f"turning gradient: one record of {plan.n}, all others push it over its label"
+    scores: dict[str, Score] = {"iterates": score, "final": _final(plan, slants)}
+    return Pair(first, second, plan.adjacency, text, scores, {"iterates": _reach(plan, score, first, second)})
+
+
+def _applies(plan: Plan) -> bool:
+    s = plan.settings
+    unbounded = s["loss"] != "logistic" and s["grad_norm"] is not None and s["label_bound"] is None
+    plain = s["clip_norm"] is None and not s["fit_intercept"] and s["l2"] == 0
+    shape = s["epochs"] == 1 and s["option"] == "II" and layout.most_inner_steps(plan) >= 2
+    room = min(plan.d, s["sparsity"]) >= 2 and plan.n >= 2 and plan.noise > 0
+    return unbounded and plain and shape and room and plan.adjacency is Adjacency.REPLACE_ONE
+
+
+def _slants(plan: Plan) -> _Slants | None:
+    """The smallest slant at which noise and the canary's own moves do not undo the crossing; None if there is none."""
+    s, bound = plan.settings, gradient_bound(plan)
+    size, batch = s["snapshot_size"], s["batch_size"]
+    t = np.arange(1, layout.most_inner_steps(plan) + 1)
+    # All in gradients, that is in weights over the step size, after t steps.
+    noise = _LEAD * np.sqrt(t**2 * plan.releases[1].scale ** 2 + t * plan.noise**2)
+    lead = float(min(noise[0] / bound, _weak(plan))) if s["sparsity"] < plan.d else 0.0
+    if lead >= 0.5:
+        return None
+    spread = _LEAD * math.sqrt((1 - size / plan.n) / size) if s["sampling"] == POISSON else 0.0
+    pushed = t * bound * math.sqrt(1 - lead**2) * (1 - 1 / plan.n) * (1 - spread) - noise
+    own = t * bound / size + 2 * bound / batch * stats.binom.isf(1e-6, t - 1, batch / plan.n)
+    if (pushed <= 0).any():
+        return None
+    slant = float(np.max((t * bound * lead + noise + own) / pushed))
+    return _Slants(slant, lead) if slant < 1 else None
+
+
+def _weak(plan: Plan) -> float:
+    """The push along coordinate 1 at which the others' random number in a snapshot hides nothing."""
+    size = plan.settings["snapshot_size"]
+    if plan.settings["sampling"] != POISSON or size == plan.n:
+        return math.inf
+    scale = plan.releases[1].scale / gradient_bound(plan)
+    return math.sqrt(_EXTRA) * scale * math.sqrt(size / (1 - size / plan.n))
+
+
+def _made(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio]:
+    bound, step = gradient_bound(plan), plan.settings["step_size"]
+    # |row|^2 times the distance of margin over |row| from label over |row| is what is clipped to the bound.
+    distance = _PLACE * slants.canary * step * bound / math.hypot(slants.canary, 1.0)
+    length = math.sqrt(_BEYOND * bound / distance)
+    canaries = [_along(plan, slants.canary, side, length) for side in (1.0, -1.0)]
+    other = _along(plan, math.sqrt(1 - slants.others**2), slants.others, 1.0)
+    steps = layout.most_inner_steps(plan)
+    furthest = steps * step * (bound + 40 * max(r.scale for r in plan.releases))
+    rows, labels = [*canaries, other], [length * distance, length * distance, _BEYOND * (furthest + bound)]
+    first, second = (as_counted(plan, rows, labels, [*one, plan.n - 1]) for one in ((1, 0), (0, 1)))
+    look = np.eye(1, plan.d, 1)[0]
+    return first, second, EpochRatio(gradients(plan, np.array(rows), labels), look)
+
+
+def _along(plan: Plan, zero: float, one: float, length: float) -> Array:
+    row = np.zeros(plan.d)
+    row[:2] = zero, one
+    return np.asarray(length * row / np.linalg.norm(row))
+
+
+def _final(plan: Plan, slants: _Slants) -> SumRatio:
+    """The last weight of coordinate 1: every step moves it by the snapshot's gradient and by one of its own."""
+    s, steps = plan.settings, layout.most_inner_steps(plan)
+    size, batch, step, bound = s["snapshot_size"], s["batch_size"], s["step_size"], gradient_bound(plan)
+    own = bound / math.hypot(slants.canary, 1.0)
+    held, times = (grid.ravel() for grid in np.meshgrid((0, 1), np.arange(steps)))
+    shifts = step * own * (held * steps / size - 2 * times / batch)
+    weights = stats.binom.pmf(held, 1, size / plan.n) * stats.binom.pmf(times, steps - 1, batch / plan.n)
+    spread = slants.others * bound * math.sqrt((1 - size / plan.n) / size) if s["sampling"] == POISSON else 0.0
+    deviation = math.sqrt(steps**2 * (plan.releases[1].scale ** 2 + spread**2) + steps * plan.noise**2)
+    absent = (1 - 1 / plan.n) if s["sampling"] == POISSON or size == plan.n else 1.0
+    center = step * steps * slants.others * bound * absent
+    return SumRatio(1, center, step * deviation, np.asarray(shifts), np.asarray(weights))
+
+
+def _reach(plan: Plan, score: EpochRatio, first: Counted, second: Counted) -> float:
+    """Both datasets are mixtures around one point, with shifts one way or the other: Poisson's replace-one pair."""
+    s = plan.settings
+    path = layout.read_epochs(plan, few_runs(plan, first, second)).iterates[:, 0]
+    start = np.zeros((len(path), path.shape[2]))
+    outer, inner = score.batch(s["snapshot_size"]), score.batch(s["batch_size"])
+    before, full = score.kinds.each(start), np.ones(len(path))
+    signal = outer.signal(before, score.looked(np.ones_like(start)), plan.releases[1].scale * full).mean()
+    signals = []
+    for w, after in zip(path[:, :-1].swapaxes(0, 1), path[:, 1:].swapaxes(0, 1), strict=True):
+        moved = [now - then for now, then in zip(score.kinds.each(w), before, strict=True)]
+        signals.append(inner.signal(moved, score.looked(after != 0), plan.noise * full).mean())
+    snapshot = _shown(float(signal), s["snapshot_size"] / plan.n)
+    turned = _shown(float(np.mean(signals)), s["batch_size"] / plan.n)
+    return share(Composed(snapshot, Repeated(turned, len(signals))), plan)
+
+
+def _shown(signal: float, rate: float) -> Subsampled:
+    return Subsampled(Gaussian(1 / math.sqrt(max(signal, 1e-12))), POISSON, rate, Adjacency.REPLACE_ONE)

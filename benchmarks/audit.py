@@ -54,10 +54,14 @@ def _gaussian() -> list[Check]:
     few = [
         audit.audit(gaussian_mechanism, (1.0, 0.0), audit.GDP(MU), trials=10_000, rng=seed).ratio for seed in range(60)
     ]
-    many = audit.audit(gaussian_mechanism, (1.0, 0.0), audit.GDP(MU), trials=1_000_000)
+    many = [
+        audit.audit(gaussian_mechanism, (1.0, 0.0), audit.GDP(MU), trials=1_000_000, rng=seed).ratio
+        for seed in range(5)
+    ]
+    # One exact binomial has medians of 0.831 and 0.983 in closed form, with no trial spent on learning.
     return [
-        Check("Gaussian, 10,000 trials, median of 60 seeds", float(np.median(few)), 0.84, True),
-        _share("Gaussian, 1,000,000 trials", many, 0.98),
+        Check("Gaussian, 10,000 trials, median of 60 seeds", float(np.median(few)), 0.82, True),
+        Check("Gaussian, 1,000,000 trials, median of 5 seeds", float(np.median(many)), 0.98, True),
     ]
 
 

@@ -82,7 +82,7 @@ def _stochastic() -> list[Check]:
     return [
         _share("dp_sgd_ht, rate 0.8, all iterates", _preset("dp_sgd_ht", 6.0, "iterates", 60_000), 0.95),
         _share("dp_sgd_ht, rate 0.8, final model", _preset("dp_sgd_ht", 6.0, "final", 60_000), 0.70),
-        _share("dp_scsg_ht, Poisson batches, all iterates", _preset("dp_scsg_ht", 6.0, "iterates", 60_000), 0.95),
+        _share("dp_scsg_ht, Poisson batches, all iterates", _preset("dp_scsg_ht", 6.0, "iterates", 100_000), 0.95),
         _share("dp_svrg_ht, logistic loss, final model", _preset("dp_svrg_ht", 6.0, "final", 20_000), 0.70),
     ]
 

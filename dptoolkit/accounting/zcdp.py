@@ -91,14 +91,6 @@ def from_epsilon(epsilon: float, delta: float) -> float:
     return 0.0 if high is None else 1 / crossing(excess, low, high, relative=1e-12)[1]
 
 
-def to_epsilon_loose(rho: float, delta: float) -> float:
-    """Bun and Steinke's rho + 2 sqrt(rho log(1/delta)): for comparison, never for calibration."""
-    rho, delta = nonnegative("rho", rho), delta_value(delta)
-    if rho == 0:
-        return 0.0
-    return math.inf if delta == 0 else rho + 2 * math.sqrt(rho * math.log(1 / delta))
-
-
 def from_epsilon_loose(epsilon: float, delta: float) -> float:
     """The rho that Bun and Steinke's conversion maps to (epsilon, delta); for comparison."""
     epsilon, delta = nonnegative("epsilon", epsilon), delta_value(delta)

@@ -65,6 +65,11 @@ class Claim(ABC):
         return False
 
     @property
+    def is_gaussian(self) -> bool:
+        """Whether its family is that of Gaussian mechanisms, for which all guesses together tell the most."""
+        return False
+
+    @property
     def any_mechanism(self) -> bool:
         """Whether its family is that of all mechanisms with some epsilon, so that odds of guesses bound it."""
         return False
@@ -169,6 +174,10 @@ class GDP(Claim):
 
     def epsilon(self, delta: float) -> float:
         return gaussian.epsilon(self.mu, delta)
+
+    @property
+    def is_gaussian(self) -> bool:
+        return True
 
     def weakened(self, factor: float) -> GDP:
         return GDP(factor * self.mu)
@@ -289,6 +298,10 @@ class Released(Claim):
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
         mu = self._mu
         return super().factor_at(delta, epsilon) if mu is None else GDP(mu).factor_at(delta, epsilon)
+
+    @property
+    def is_gaussian(self) -> bool:
+        return self._mu is not None
 
     @property
     def _mu(self) -> float | None:

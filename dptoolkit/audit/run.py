@@ -300,27 +300,30 @@ class _Session:
     def _choose_confident(self, scores: Array, bits: Bits) -> None:
         """Once, after a tenth of the trials: guess on the tails only, if the bound is expected to be better for it.
 
+        Whichever is chosen counts from here on: trials that decided between two bounds must not be part of the winner.
         A rule that abstains must not be changed on the way: the number of guesses would then depend on past luck.
         """
         s = self.settings
-        if self._decided or s.mode == SEQUENTIAL:
+        if self._decided or s.mode == SEQUENTIAL or self.claim.is_gaussian:
             return
         total = s.trials or int(self.done * (s.seconds or 0.0) / max(self._elapsed(), 1e-3))
         if self.done < min(max(total // 10, 500), _MEMORY) or total <= self.done:
             return
         self._decided = True
-        low = binomial_lower(int(self._correct.mean() * total), total, s.confidence) if len(self._correct) else 0.0
+        self._confident = self._better_tail(scores, bits, total - self.done)
+        self._correct = np.zeros(0, bool)
+
+    def _better_tail(self, scores: Array, bits: Bits, trials: int) -> Rule | None:
+        """A rule for the tails that is expected to give a better bound than all guesses; None if there is none."""
+        level = self.settings.confidence
+        right = float(self._correct.mean()) if len(self._correct) else 0.5
+        low = binomial_lower(int(right * trials), trials, level)
         factor = self.claim.factor_at(max(0.0, 2 * low - 1))
         if self.claim.any_mechanism:
-            expected, rule = best_tails(
-                scores, bits, total - self.done, lambda g, sides: g.odds_lower(self.delta, s.confidence)
-            )
-            if expected > epsilon_at(self.claim, factor, self.delta):
-                self._confident = rule
-            return
-        best, self._tail_epsilon, rule = self._best_tail(scores, bits, total - self.done)
-        if best > factor:
-            self._confident = rule
+            expected, rule = best_tails(scores, bits, trials, lambda g, sides: g.odds_lower(self.delta, level))
+            return rule if expected > epsilon_at(self.claim, factor, self.delta) else None
+        best, self._tail_epsilon, rule = self._best_tail(scores, bits, trials)
+        return rule if best > factor else None
 
     def _best_tail(self, scores: Array, bits: Bits, trials: int) -> tuple[float, float, Rule]:
         """(expected factor, epsilon, rule) of the excess of confident guesses at the most promising epsilon."""

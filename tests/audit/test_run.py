@@ -645,3 +645,16 @@ def test_a_search_finds_the_better_pair():
     found = audit.search(noisy, lambda shift: (shift, 0.0), [[0.0, 0.5, 1.0]], GDP(1.0), trials=1000, rounds=1)
     assert found.parameters[0] >= 1.0 and found.tried >= 4
     assert audit.audit(noisy, found.pair, GDP(1.0), trials=400).trials == 400
+
+
+@pytest.mark.parametrize("claim", [PureDP(1.0), audit.ZCDP(0.5)], ids=["PureDP", "ZCDP"])
+def test_trials_that_chose_the_statistic_are_not_counted_in_it(claim):
+    # Otherwise the better of two bounds would be taken, each at the whole error.
+    report = audit.audit(lambda x, rng: x + rng.laplace(), PAIR, claim, trials=8000)
+    assert report.guesses.trials <= 8000 - 800
+    assert report.pilot == 8000 - report.guesses.trials
+
+
+def test_a_gaussian_claim_needs_no_choice():
+    report = audit.audit(lambda x, rng: x + rng.standard_normal(), PAIR, audit.GDP(1.0), trials=8000)
+    assert report.guesses.trials == 8000 - 100

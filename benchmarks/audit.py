@@ -139,11 +139,11 @@ def _throughput() -> Check:
 def _plain_fit(X: Any, y: Any, plan: solvers.Plan, rng: np.random.Generator) -> Any:
     """What one would write in NumPy for clipped squared loss."""
     s, n = plan.settings, plan.n
-    caps, w = s["grad_norm"] / np.linalg.norm(X, axis=1), np.zeros(plan.d)
-    for _ in range(s["steps"]):
+    caps, w = s.grad_norm / np.linalg.norm(X, axis=1), np.zeros(plan.d)
+    for _ in range(s.steps):
         r = np.clip(X @ w - y, -caps, caps)
-        w = w - s["step_size"] * (X.T @ r / n + rng.normal(0.0, plan.noise, plan.d))
-        w[np.argsort(np.abs(w))[: plan.d - s["sparsity"]]] = 0.0
+        w = w - s.step_size * (X.T @ r / n + rng.normal(0.0, plan.noise, plan.d))
+        w[np.argsort(np.abs(w))[: plan.d - s.sparsity]] = 0.0
     return w
 
 

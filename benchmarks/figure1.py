@@ -52,7 +52,7 @@ class Split:
     def loss(self, support: Any, values: Any) -> float:
         """The mean logistic loss of held-out rows at these weights."""
         margins = self.held_out.X[:, support] @ values
-        return losses.value(losses.get("logistic"), np.asarray(margins), self.held_out.y)
+        return losses.get("logistic").objective(np.asarray(margins), self.held_out.y)
 
 
 def load(data_home: str | None) -> Split:
@@ -93,7 +93,7 @@ def ight_curve(split: Split, **fit: Any) -> Curve:
 
 def sgd_curve(split: Split, **fit: Any) -> Curve:
     """batch_size rows and a thresholding a step."""
-    result = solvers.dp_sgd_ht(split.fit.X, split.fit.y, trace_every=1, **COMMON, **SGD, **fit)
+    result = solvers.dp_sgd_ht(split.fit.X, split.fit.y, trace=True, **COMMON, **SGD, **fit)
     a_step = SGD["batch_size"] / len(split.fit.y)
     return [(step * a_step, step, split.loss(*iterate)) for step, *iterate in result.history["iterates"]]
 

@@ -132,7 +132,7 @@ def objective_gap(data: Dataset, loss: str, epsilon: float, seeds: int) -> Check
         return float(np.mean([fit.history["not_private"]["objective"] for fit in fits]))
 
     lazy, exact = mean_objective(), mean_objective(refresh=1.0)
-    zero = losses.value(losses.get(loss), np.zeros(data.shape[0]), data.y)
+    zero = losses.get(loss).objective(np.zeros(data.shape[0]), data.y)
     print(
         f"  {loss}, epsilon {epsilon:g}: objective {lazy:.5f}, refreshed at every step {exact:.5f}, "
         f"zero weights {zero:.5f} ({seeds} seeds)"

@@ -25,13 +25,12 @@ from scipy.special import expit
 
 from benchmarks._race import Check, show
 from benchmarks.measure import in_fresh_process
-from dptoolkit import solvers
+from dptoolkit import losses, solvers
 from dptoolkit.accounting import published
 from dptoolkit.accounting.report import table
 from dptoolkit.data import kernel_arrays
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.losses import LOGISTIC
-from dptoolkit.solvers.batches import FULL_NOISE
+from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.variance_reduced import buckets
 
 Array = NDArray[np.float64]
@@ -95,7 +94,8 @@ def records(X: Any, y: Array) -> kernel.Records:
     """The rows as the solvers hand them to the kernels."""
     order = np.arange(len(y), dtype=np.int64)
     values, indices, indptr = kernel_arrays(X)
-    return kernel.Records(LOGISTIC, values, indices, indptr.view(np.int64), y, np.inf, np.full(len(y), np.inf), order)
+    loss, caps = losses.get("logistic").id, np.full(len(y), np.inf)
+    return kernel.Records(loss, values, indices, indptr.view(np.int64), y, np.inf, caps, order)
 
 
 # --- plain steps ----------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class LazySteps:
 
     def __call__(self) -> None:
         self.filled = kernel.sgd_steps(
-            self.rng, self.sizes, self.rows, BATCH, STEP_SIZE, 0.0, SCALE, *FULL_NOISE, self.width, 0, SPARSITY,
+            self.rng, self.sizes, self.rows, BATCH, STEP_SIZE, 0.0, *constant(SCALE).arguments, self.width, 0, SPARSITY,
             self.support, self.weights, self.filled,
         )  # fmt: skip
 

@@ -22,6 +22,11 @@ class Adjacency(str, enum.Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def contributions(self) -> int:
+        """How many bounded contributions differ between neighbours: the old and the new record's, or one record's."""
+        return 2 if self is Adjacency.REPLACE_ONE else 1
+
     @classmethod
     def parse(cls, value: Any, name: str = "adjacency") -> Adjacency:
         """An Adjacency from itself or from its string."""

@@ -1,4 +1,4 @@
-"""The closed table of losses, with the constants that privacy needs.
+"""The closed table of losses: ONE row each, with all that solvers, audits and tests need to know.
 
 A loss is a function of a row's margin m = <x, w> (K margins for softmax) and its label; the data term of every
 objective is the MEAN over rows. The gradient of one row is residual(m, y) * x, so a bound on the residual and a bound
@@ -7,12 +7,14 @@ on x bound what one record can do:
     |gradient|_2   <= residual_bound * row_norm          (hard thresholding)
     |gradient|_inf <= residual_bound * feature_bound     (Frank-Wolfe)
 
-A new loss needs an id here, a branch in ``residual`` (and in kernels/frank_wolfe.py), its constants, and their proof.
+A new loss is a row here and a branch in every compiled copy of ``residual`` (docs/add-a-loss.md); the tests compare
+each copy with the row.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,66 +25,147 @@ from dptoolkit._validate import invalid
 
 Array = NDArray[np.float64]
 
-SQUARED, LOGISTIC, HUBER, SOFTMAX = 0, 1, 2, 3
 # Residuals of the Huber loss are clipped here; labels can be rescaled to suit.
 HUBER_THRESHOLD = 1.0
+# The smoothed hinge is quadratic on margins (times the label's sign) from 1 - HINGE_WIDTH to 1.
+HINGE_WIDTH = 0.5
+REGRESSION, BINARY, MULTICLASS = "regression", "binary", "multiclass"
 
 
 @dataclass(frozen=True)
 class Loss:
     """One row of the table.
 
-    residual_bound: sup |d loss / d margin|, infinite for the squared loss, whose margins and labels must be bounded.
-    smoothness: sup of the second derivative in the margin.
+    Attributes
+    ----------
+    name, id
+        What people and what kernels call it.
+    task
+        "regression" (real labels), "binary" (labels 0 and 1) or "multiclass" (one-hot labels).
+    residual
+        (margins, labels) -> d loss / d margin.
+    objective
+        (margins, labels) -> the mean loss.
+    residual_limit
+        (margin, label) -> the largest |residual| where |margin| and |label| are at most these public numbers.
+    smoothness
+        The supremum of the second derivative in the margin.
+    signed
+        Whether a record's residual has the same sign at all margins, so that two of its residuals differ by at most
+        the residual bound.
+    linear
+        Whether the residual is linear in the margin.
+    diameter
+        radius -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1, any label} at |w|_2 = radius,
+        where that is known to be less than twice the residual bound; None where it is not.
     """
 
     name: str
     id: int
     task: str
-    residual_bound: float
+    residual: Callable[[Array, Array], Array]
+    objective: Callable[[Array, Array], float]
+    residual_limit: Callable[[float, float], float]
     smoothness: float
+    signed: bool = False
+    linear: bool = False
+    diameter: Callable[[float], float] | None = None
+
+    @property
+    def residual_bound(self) -> float:
+        """The supremum of |residual|: infinite for the squared loss, whose margins and labels must be bounded."""
+        return self.residual_limit(math.inf, math.inf)
+
+    def clipped_residual(self, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
+        """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
+
+        A record whose margin overflows in both directions has none (NaN) and counts as 0: one record must not spoil
+        all.
+        """
+        r = self.residual(np.clip(margin, -margin_bound, margin_bound), y)
+        r = np.where(np.isnan(r), 0.0, r)
+        return r if caps is None else np.clip(r, -caps, caps)
 
 
-LOSSES: dict[str, Loss] = {
-    loss.name: loss
-    for loss in (
-        Loss("squared", SQUARED, "regression", math.inf, 1.0),
-        Loss("logistic", LOGISTIC, "binary", 1.0, 0.25),
-        Loss("huber", HUBER, "regression", HUBER_THRESHOLD, 1.0),
-        Loss("softmax", SOFTMAX, "multiclass", 1.0, 0.5),
-    )
-}
-
-
-def get(name: str, allowed: tuple[str, ...] = tuple(LOSSES)) -> Loss:
-    """The loss of that name."""
-    if name not in allowed:
-        raise invalid("loss", name, "one of " + ", ".join(repr(a) for a in allowed))
+def get(name: str, allowed: tuple[str, ...] | None = None) -> Loss:
+    """The loss of that name, one of the ``allowed``."""
+    names = tuple(LOSSES) if allowed is None else allowed
+    if name not in names:
+        raise invalid("loss", name, "one of " + ", ".join(repr(a) for a in names))
     return LOSSES[name]
 
 
-def residual(loss: Loss, margin: Array, y: Array) -> Array:
-    """d loss / d margin; for softmax ``margin`` and ``y`` (one-hot) have shape (n, K)."""
-    if loss.id == LOGISTIC:
-        return np.asarray(expit(margin) - y)
-    if loss.id == SOFTMAX:
-        return softmax(margin) - y
-    difference = margin - y
-    return np.clip(difference, -HUBER_THRESHOLD, HUBER_THRESHOLD) if loss.id == HUBER else difference
+# --- the functions of the rows -----------------------------------------------------------------------------
 
 
-def value(loss: Loss, margin: Array, y: Array) -> float:
-    """The mean loss."""
-    if loss.id == LOGISTIC:
-        return float(np.mean(np.logaddexp(0.0, margin) - y * margin))
-    if loss.id == SOFTMAX:
-        top = margin.max(axis=1, keepdims=True)
-        log_total = np.log(np.exp(margin - top).sum(axis=1)) + top[:, 0]
-        return float(np.mean(log_total - (margin * y).sum(axis=1)))
+def _squared_residual(margin: Array, y: Array) -> Array:
+    return np.asarray(margin - y)
+
+
+def _squared_objective(margin: Array, y: Array) -> float:
     r = np.abs(margin - y)
-    if loss.id == HUBER:
-        return float(np.mean(np.where(r <= HUBER_THRESHOLD, r * r / 2, HUBER_THRESHOLD * (r - HUBER_THRESHOLD / 2))))
     return float(np.mean(r * r) / 2)
+
+
+def _squared_limit(margin: float, label: float) -> float:
+    return margin + label
+
+
+def _logistic_residual(margin: Array, y: Array) -> Array:
+    return np.asarray(expit(margin) - y)
+
+
+def _logistic_objective(margin: Array, y: Array) -> float:
+    return float(np.mean(np.logaddexp(0.0, margin) - y * margin))
+
+
+def _logistic_limit(margin: float, label: float) -> float:
+    """|sigmoid(m) - y| <= sigmoid(|m|) for y in {0, 1}."""
+    return float(expit(margin))
+
+
+def _huber_residual(margin: Array, y: Array) -> Array:
+    return np.clip(margin - y, -HUBER_THRESHOLD, HUBER_THRESHOLD)
+
+
+def _huber_objective(margin: Array, y: Array) -> float:
+    r = np.abs(margin - y)
+    return float(np.mean(np.where(r <= HUBER_THRESHOLD, r * r / 2, HUBER_THRESHOLD * (r - HUBER_THRESHOLD / 2))))
+
+
+def _huber_limit(margin: float, label: float) -> float:
+    return min(HUBER_THRESHOLD, margin + label)
+
+
+def _hinge_residual(margin: Array, y: Array) -> Array:
+    """-s clip((1 - s m) / width, 0, 1) for the label's sign s: the slope of a hinge whose corner is rounded."""
+    sign = 2.0 * y - 1.0
+    return np.asarray(-sign * np.clip((1.0 - sign * margin) / HINGE_WIDTH, 0.0, 1.0))
+
+
+def _hinge_objective(margin: Array, y: Array) -> float:
+    short = np.maximum(1.0 - (2.0 * y - 1.0) * margin, 0.0)
+    rounded = short * short / (2 * HINGE_WIDTH)
+    return float(np.mean(np.where(short <= HINGE_WIDTH, rounded, short - HINGE_WIDTH / 2)))
+
+
+def _hinge_limit(margin: float, label: float) -> float:
+    return min(1.0, (1.0 + margin) / HINGE_WIDTH)
+
+
+def _softmax_residual(margin: Array, y: Array) -> Array:
+    return softmax(margin) - y
+
+
+def _softmax_objective(margin: Array, y: Array) -> float:
+    top = margin.max(axis=1, keepdims=True)
+    log_total = np.log(np.exp(margin - top).sum(axis=1)) + top[:, 0]
+    return float(np.mean(log_total - (margin * y).sum(axis=1)))
+
+
+def _softmax_limit(margin: float, label: float) -> float:
+    """One entry |p_k - y_k| <= 1."""
+    return 1.0
 
 
 def softmax(margin: Array) -> Array:
@@ -148,3 +231,20 @@ def _sigmoid(z: float) -> float:
     """One number: ten times faster than scipy's."""
     e = math.exp(-abs(z))
     return 1 / (1 + e) if z >= 0 else e / (1 + e)
+
+
+# --- the table -----------------------------------------------------------------------------------------------
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        Loss("squared", 0, REGRESSION, _squared_residual, _squared_objective, _squared_limit, 1.0, linear=True),
+        Loss("logistic", 1, BINARY, _logistic_residual, _logistic_objective, _logistic_limit, 0.25, signed=True,
+             diameter=logistic_diameter),
+        Loss("huber", 2, REGRESSION, _huber_residual, _huber_objective, _huber_limit, 1.0),
+        Loss("softmax", 3, MULTICLASS, _softmax_residual, _softmax_objective, _softmax_limit, 0.5),
+        Loss("hinge", 4, BINARY, _hinge_residual, _hinge_objective, _hinge_limit, 1 / HINGE_WIDTH, signed=True),
+    )
+}  # fmt: skip
+# Losses of one margin a row, which all solvers but the multinomial one take.
+SCALAR = tuple(name for name, loss in LOSSES.items() if loss.task != MULTICLASS)

@@ -17,7 +17,6 @@ from dptoolkit.accounting.events import Event, ExponentialMechanism, RandomizedR
 from dptoolkit.accounting.published import Published
 from dptoolkit.audit import AuditReport, audit, pairs
 from dptoolkit.audit.claims import as_claim
-from dptoolkit.solvers.base import Plan
 
 # An audit of a true claim contradicts it with probability one in a million; the seed is fixed besides.
 CONFIDENCE = 1 - 1e-6
@@ -61,19 +60,13 @@ def printed_noise(
     return Audited(report.epsilon_lower, printed.claim.epsilon, own.epsilon(printed.claim.delta))
 
 
-def with_noise(plan: Plan, *scales: float) -> Plan:
-    """The plan with other noise, one scale for each of its releases. Their events stay: nothing here accounts them."""
-    releases = tuple(replace(r, scale=scale) for r, scale in zip(plan.releases, scales, strict=True))
-    return replace(plan, releases=releases, published=None)
-
-
 def hard_thresholding(printed: Published, n: int, steps: int, grad_norm: float, trials: int) -> Audited:
     """Gradient hard thresholding with clipped gradients: one record on a coordinate that all others keep."""
     made = solvers.plan(
         "dp_ight", n=n, d=10, sparsity=3, steps=steps, loss="squared", step_size=1.0, grad_norm=grad_norm, epsilon=1.0,
         delta=1e-9, adjacency=printed.adjacency,
     )  # fmt: skip
-    plan = with_noise(made, printed.scales["gradient"])
+    plan = made.with_noise(printed.scales["gradient"])
     return printed_noise(plan, printed, pairs.dp_ight(plan), trials)
 
 
@@ -85,7 +78,7 @@ def frank_wolfe(
         "dp_frank_wolfe", n=n, d=2, steps=rounds, loss="huber", l1_radius=l1_radius, feature_bound=lipschitz,
         epsilon=1.0, delta=1e-9, noise=noise, calibration="published",
     )  # fmt: skip
-    plan = with_noise(made, printed.scales["score"])
+    plan = made.with_noise(printed.scales["score"])
     law = None if noise == "laplace" else _gumbel_ties(printed)
     return printed_noise(plan, printed, pairs.dp_frank_wolfe(plan, pulling=0), trials, "releases", law)
 

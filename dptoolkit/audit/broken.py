@@ -27,8 +27,8 @@ from dptoolkit.audit.probes import Probe
 from dptoolkit.audit.suite import assert_private
 from dptoolkit.errors import PrivacyViolation
 from dptoolkit.mechanisms import NoisyMaximum
-from dptoolkit.solvers.base import Plan
 from dptoolkit.solvers.peeling import peel
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 Rng = np.random.Generator
@@ -318,9 +318,9 @@ class _ExactCount:
 
     def __call__(self, data: tuple[Array, Array], rng: Rng) -> Array:
         X, y = data
-        s = self.plan.settings
-        path = solvers.frank_wolfe(X, y, loss=s["loss"], l1_radius=s["l1_radius"], steps=s["count_steps"])
-        settings = {**s, "count": "fixed", "kept": int(np.count_nonzero(path.coef))}
+        s: Any = self.plan.settings
+        path = solvers.frank_wolfe(X, y, loss=s.loss, l1_radius=s.l1_radius, steps=s.count_steps)
+        settings = replace(s, count="fixed", number=int(np.count_nonzero(path.coef)))
         return solvers.prepare(replace(self.plan, settings=settings), X, y)(rng).weights
 
 
@@ -328,7 +328,7 @@ def _halves(shift: float) -> Array:
     return shift * np.array([1.0, -1.0])
 
 
-_sparsifier = _plan("sparsifier", n=4, d=4, l1_radius=4.0, steps=25, epsilon1=1.0, epsilon2=2.0, feature_bound=1.0,
+_sparsifier = _plan("sparsifier", n=4, d=4, l1_radius=4.0, steps=25, epsilon=3.0, count_share=1 / 3, feature_bound=1.0,
                     alpha=2.0, beta=4.0, count_steps=25)  # fmt: skip
 _SELECTIONS = (
     Broken("Laplace selection as exponential mechanism", "Laplace noisy-max is charged epsilon^2/8, which holds for "
@@ -403,14 +403,8 @@ _BATCHES = (
 # --- plans of our own solvers with other noise --------------------------------------------------------------
 
 
-def _with_noise(plan: Plan, *scales: float) -> Plan:
-    """The plan with other noise; what it claimed before is what its author claims."""
-    changed = tuple(replace(r, scale=scale) for r, scale in zip(plan.releases, scales, strict=True))
-    return replace(plan, releases=changed)
-
-
 def _half(plan: Plan) -> Plan:
-    return _with_noise(plan, *(0.5 * r.scale for r in plan.releases))
+    return plan.with_noise(*(0.5 * r.scale for r in plan.releases))
 
 
 def _ight(**arguments: Any) -> Plan:
@@ -483,13 +477,13 @@ def _solver_faults() -> tuple[Broken, ...]:
                "G/n, not 2G/n.",
                halved, kept, halved.guarantee, ight),
         Broken("dp_ight: count ignored", "Ten steps with the noise of one, charged once.",
-               _with_noise(ight, one.noise), kept, one.guarantee, ight),
+               ight.with_noise(one.noise), kept, one.guarantee, ight),
         Broken("dp_ight: epsilon under the root", "The noise is proportional to 1/sqrt(epsilon) instead of 1/epsilon.",
-               _with_noise(small, math.sqrt(0.1) * small.noise), pairs.dp_ight(small), small.guarantee, small,
+               small.with_noise(math.sqrt(0.1) * small.noise), pairs.dp_ight(small), small.guarantee, small,
                arguments={"power_against": 3.0}),
         Broken("dp_ight: intercept not charged", "The intercept's column is added after rows were bounded, and the "
                "noise is for the rows alone.",
-               _with_noise(joint, free.noise), _label_pair(), joint.guarantee, joint,
+               joint.with_noise(free.noise), _label_pair(), joint.guarantee, joint,
                arguments={"power_against": 1.4}),
         Broken("dp_frank_wolfe: half the noise", "Noisy vertices with half of the planned noise.",
                _half(choice), vertex, choice.guarantee, choice),
@@ -500,12 +494,12 @@ def _solver_faults() -> tuple[Broken, ...]:
                _half(fixed), batches, fixed.guarantee, fixed, arguments={"adversary": "iterates"}),
         Broken("dp_sgd_ht: fixed batches as Poisson", "Batches of a fixed size are accounted for as Poisson samples, "
                "whose neighbours lack a record.",
-               _with_noise(fixed, poisson.noise), batches, poisson.guarantee, fixed,
+               fixed.with_noise(poisson.noise), batches, poisson.guarantee, fixed,
                arguments={"adversary": "iterates"}),
         Broken("peeling_iht: half the noise", "Choice and values with half of the planned noise.",
                _Peel(_half(round_)), swap, round_.guarantee, _Peel(round_)),
         Broken("peeling_iht: exact selection", "The values have noise, the choice of the support has none.",
-               _Peel(_with_noise(round_, 0.0, round_.releases[1].scale)), swap, round_.guarantee, _Peel(round_)),
+               _Peel(round_.with_noise(0.0, round_.releases[1].scale)), swap, round_.guarantee, _Peel(round_)),
     )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.solvers.base import Plan, Trace
+from dptoolkit.solvers.base import Trace
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 
@@ -27,14 +28,19 @@ class Epochs(NamedTuple):
 
 def width(plan: Plan) -> int:
     """The number of weights."""
-    return plan.d + (1 if plan.settings.get("fit_intercept") else 0)
+    return plan.settings.width(plan.d)
+
+
+def is_reduced(plan: Plan) -> bool:
+    """Whether a variance-reduced solver is planned."""
+    return hasattr(plan.settings, "shape")
 
 
 def most_inner_steps(plan: Plan) -> int:
     """How many inner steps of an epoch an adversary looks at: all of a fixed number, three times the mean of a random
     one. What it does not look at cannot help it, so this is safe; longer rows would cost memory for rare epochs."""
-    ratio = plan.settings["snapshot_size"] / plan.settings["batch_size"]
-    return math.floor(ratio) if plan.settings["option"] == "II" else math.ceil(3 * ratio)
+    shape = plan.settings.shape(plan.n)
+    return shape.steps if shape.option == "II" else math.ceil(3 * shape.snapshot / shape.batch)
 
 
 def epochs_row(plan: Plan, trace: Trace) -> Array:
@@ -50,6 +56,6 @@ def epochs_row(plan: Plan, trace: Trace) -> Array:
 
 def read_epochs(plan: Plan, rows: Array) -> Epochs:
     """``epochs_row`` of many trials, taken apart."""
-    epochs, most, d = plan.settings["epochs"], most_inner_steps(plan), width(plan)
+    epochs, most, d = plan.settings.epochs, most_inner_steps(plan), width(plan)
     counts, snapshots, iterates = np.split(rows, [epochs, epochs + epochs * d], axis=1)
     return Epochs(counts, snapshots.reshape(-1, epochs, d), iterates.reshape(-1, epochs, most, d))

@@ -12,7 +12,8 @@ from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import pairs
 from dptoolkit.audit.claims import Claim, Released, as_claim
 from dptoolkit.audit.pairs.pair import Pair
-from dptoolkit.solvers.base import PUBLISHED, TIGHT, Plan
+from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.settings import PUBLISHED, TIGHT
 
 # n and d come with the rest; epsilon, delta and calibration are the caller's.
 _CLIPPED: dict[str, Any] = {"loss": "squared", "grad_norm": 1.0, "step_size": 1.0}
@@ -27,7 +28,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "dp_svrg_ht": {"n": 199, "d": 4, "sparsity": 2, "epochs": 10, "batch_size": 100, "option": "II", "loss": "logistic",
                    "row_norm": 1.0, "step_size": 0.01},
     "dp_frank_wolfe": {"n": 100, "d": 4, "loss": "logistic", "steps": 10, **_BALL},
-    "sparsifier": {"n": 100, "d": 9, "loss": "logistic", "steps": 10, **_BALL},
+    "sparsifier": {"n": 100, "d": 9, "loss": "logistic", "steps": 10, "count_share": 0.5, **_BALL},
     "dp_multinomial_frank_wolfe": {"n": 100, "d": 4, "classes": 3, "steps": 10, **_BALL},
     "peeling_iht": {"n": 100, "d": 10, "sparsity": 3, "steps": 5, "step_size": 1.0, "radius": 1.0, "feature_bound": 1.0,
                     "label_bound": 1.0},
@@ -43,13 +44,9 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 def plan(name: str, epsilon: float, delta: float, *, published: bool = False) -> Plan:
     """The plan of a solver's preset."""
     one_of("solver", name, tuple(PRESETS))
-    budget: dict[str, Any] = {"epsilon": epsilon}
-    if name == "sparsifier":
-        # Half for the count, half for the selections.
-        budget = {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
     chosen = _PUBLISHED.get(name, PRESETS[name]) if published else PRESETS[name]
     calibration = PUBLISHED if published else TIGHT
-    return solvers.plan(name, delta=delta, calibration=calibration, **chosen, **budget)
+    return solvers.plan(name, epsilon=epsilon, delta=delta, calibration=calibration, **chosen)
 
 
 def pair(made: Plan) -> Pair:

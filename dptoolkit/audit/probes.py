@@ -19,7 +19,7 @@ from dptoolkit._validate import invalid, whole
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.audit.engine import flatten
 from dptoolkit.audit.streams import Streams
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 Mechanism = Callable[[Any, np.random.Generator], Any]

@@ -27,7 +27,7 @@ from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.statistics import Guesses, trade_off
 from dptoolkit.audit.statistics import lower_bound as binomial_lower
 from dptoolkit.audit.streams import Streams
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.int8]

@@ -11,12 +11,13 @@ from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import layout, streams
 from dptoolkit.audit.pairs.pair import Counted, Pair
 from dptoolkit.solvers import prepare
-from dptoolkit.solvers.base import Plan, Run, Trace
+from dptoolkit.solvers.base import Run, Trace
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 # Lazy steps never form the noisy gradient that they are equal in law to.
-_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht")
+_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 
 # Solvers whose runs offer ``trials``: many of them in one compiled call.
 _COMPILED = ("dp_ight", "dp_sgd_ht")
@@ -97,7 +98,7 @@ class PlanTarget:
             return np.asarray(trace.weights, dtype=float).ravel()
         if self.adversary == "support":
             return np.asarray(trace.weights != 0, dtype=float).ravel()
-        if self.adversary == "iterates" and self.plan.solver == "dp_scsg_ht":
+        if self.adversary == "iterates" and layout.is_reduced(self.plan):
             return layout.epochs_row(self.plan, trace)
         kept = self._asked_for(trace.iterates if self.adversary == "iterates" else trace.releases)
         return np.asarray(kept[:1] if self.adversary == "step" else kept, dtype=float).ravel()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.losses import Loss, residual
+if TYPE_CHECKING:
+    from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
 
@@ -25,16 +26,6 @@ def hard_threshold(w: Array, sparsity: int, protected: int = 0) -> Array:
     return out
 
 
-def clipped_residual(loss: Loss, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
-    """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
-
-    A record whose margin overflows in both directions has none (NaN) and counts as 0: one record must not spoil all.
-    """
-    r = residual(loss, np.clip(margin, -margin_bound, margin_bound), y)
-    r = np.where(np.isnan(r), 0.0, r)
-    return r if caps is None else np.clip(r, -caps, caps)
-
-
 def mean_gradient(matrix: Any, r: Array) -> Array:
     """(1/n) sum_i r_i x_i."""
     return np.asarray(matrix.T @ r) / matrix.shape[0]
@@ -45,7 +36,7 @@ def threshold_step(
     margin_bound: float = np.inf, caps: Array | None = None, protected: int = 0,
 ) -> Array:
     """One iteration of gradient hard thresholding with ``noise`` added to the mean gradient."""
-    r = clipped_residual(loss, np.asarray(matrix @ w), y, margin_bound, caps)
+    r = loss.clipped_residual(np.asarray(matrix @ w), y, margin_bound, caps)
     return hard_threshold(w - step_size * (mean_gradient(matrix, r) + noise), sparsity, protected)
 
 
@@ -67,16 +58,16 @@ def frank_wolfe_path(
     """
     n, d = matrix.shape
     dense = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
-    w, r = np.zeros(d), residual(loss, np.zeros(n), y)
+    w, r = np.zeros(d), loss.residual(np.zeros(n), y)
     for t, vertex in enumerate(vertices, start=1):
-        if t in refresh_at or loss.name == "squared":
-            r = residual(loss, dense @ w, y)
+        if t in refresh_at or loss.linear:
+            r = loss.residual(dense @ w, y)
         j, sign = vertex % d, 1.0 if vertex < d else -1.0
         mu = 2 / (t + 2)
         w = (1 - mu) * w
         w[j] += mu * sign * l1_radius
         touched = dense[:, j] != 0
-        r = np.where(touched, residual(loss, dense @ w, y), r)
-    if loss.name == "squared":
-        r = residual(loss, dense @ w, y)
+        r = np.where(touched, loss.residual(dense @ w, y), r)
+    if loss.linear:
+        r = loss.residual(dense @ w, y)
     return w, dense.T @ r

@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import one_of
-from dptoolkit.solvers.base import DeltaWarning, FitResult, Plan, Release, Run
+from dptoolkit.solvers.base import FitResult, prepare
+from dptoolkit.solvers.plan import Plan, Release
+from dptoolkit.solvers.settings import DeltaWarning, Settings, build
 
 if TYPE_CHECKING:
     from dptoolkit.solvers.gradient_iht import dp_ight, ight
@@ -25,7 +27,7 @@ _MODULES = {
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
     "svrg_ht": "variance_reduced",
 }  # fmt: skip
-_PRIVATE = tuple(name for name in _MODULES if name.startswith("dp_") or name in ("sparsifier", "peeling_iht"))
+PRIVATE = tuple(name for name in _MODULES if name.startswith("dp_") or name in ("sparsifier", "peeling_iht"))
 
 __all__ = [
     "DeltaWarning", "FitResult", "Plan", "Release", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe",
@@ -50,21 +52,11 @@ def _module(name: str) -> Any:
 
 def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
     """The plan of solver ``name`` for n rows and d features, from the solver's own arguments."""
-    make = getattr(_module(one_of("name", name, _PRIVATE)), f"plan_{name}")
-    made: Plan = make(n=n, d=d, **arguments)
-    return made
+    return build(settings_class(name), arguments).plan(n, d)
 
 
-def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
-    """The solver of a plan on these data: run(rng, trace=False) is one fit, as often as wanted.
-
-    Validation and clipping are done here, once, from the plan alone; the solvers themselves run what this returns.
-    ``counts`` says how often each row occurs.
-
-    Privacy
-    -------
-    Every call of what is returned spends the plan's event; no ledger is charged. It is meant for audits.
-    """
-    one_of("plan.solver", plan.solver, _PRIVATE)
-    made: Run = getattr(_module(plan.solver), f"prepare_{plan.solver}")(plan, X, y, counts)
-    return made
+def settings_class(name: str) -> type[Settings]:
+    """The settings class of a private solver."""
+    one_of("name", name, PRIVATE)
+    classes = (kind for kind in vars(_module(name)).values() if isinstance(kind, type))
+    return next(kind for kind in classes if issubclass(kind, Settings) and getattr(kind, "solver", None) == name)

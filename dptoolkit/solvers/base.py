@@ -1,121 +1,34 @@
-"""What all private solvers share: the plan made without data, the checks before data, and the result."""
+"""The frame of every private fit: validate, plan, reserve, run, record, once for all solvers."""
 
 from __future__ import annotations
 
+import inspect
 import math
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
-from dptoolkit.accounting import Composed, Gaussian, Guarantee, Ledger, Repeated, account, calibrate
-from dptoolkit.accounting.account import Claimed
+from dptoolkit._validate import invalid, whole
+from dptoolkit.accounting import Guarantee, Ledger, calibrate
 from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.report import number, table
-from dptoolkit.adjacency import Adjacency
+from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError
-
-if TYPE_CHECKING:
-    from dptoolkit.accounting.published import Published
+from dptoolkit.mechanisms import as_generator
+from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.settings import Settings, build, describe, flag, keywords
 
 Array = NDArray[np.float64]
-TIGHT, PUBLISHED = "tight", "published"
 
 
-class DeltaWarning(UserWarning):
-    """delta is so large that publishing a few whole records would be allowed."""
-
-
-@dataclass(frozen=True)
-class Release:
-    """One kind of query that a solver answers with noise, and how often.
-
-    ``sensitivity`` is the L2 sensitivity of a vector, or the range of a selection's scores, under the plan's adjacency;
-    ``scale`` is the absolute noise at that sensitivity. A solver may lower both together where a public iterate allows
-    it:
-    their ratio, and so ``event``, stays.
-    """
-
-    query: str
-    law: str
-    sensitivity: float
-    scale: float
-    event: Event
-    count: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited."""
-
-    solver: str
-    n: int
-    d: int
-    adjacency: Adjacency
-    calibration: str
-    releases: tuple[Release, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    # Determined by the other fields; it holds functions, which never compare equal.
-    published: Published | None = field(default=None, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Plans travel to other processes, where audits run them; a read-only mapping does not travel by itself."""
-        fields = (self.solver, self.n, self.d, self.adjacency, self.calibration, self.releases)
-        return make_plan, (*fields, dict(self.settings), self.published)
-
-    @property
-    def event(self) -> Event:
-        """What the whole fit releases; a release without noise gives everything away, whatever the others do."""
-        if any(r.scale == 0 for r in self.releases):
-            return Gaussian(0.0)
-        return Composed(*(Repeated(r.event, r.count) for r in self.releases))
-
-    @property
-    def sensitivity(self) -> float:
-        """The sensitivity of the main release."""
-        return self.releases[0].sensitivity
-
-    @property
-    def noise(self) -> float:
-        """The absolute noise scale of the main release."""
-        return self.releases[0].scale
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """Computed from ``event``; with published noise it also states what the paper claimed."""
-        notes = (f"n = {self.n} and all bounds in the plan are public",)
-        guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes)
-        if self.published is None:
-            return guarantee
-        paper = self.published
-        conditions = tuple(
-            f"{c.text}: {'holds' if c.holds else 'FAILS'} ({c.left:.4g} against {c.right:.4g})"
-            for c in paper.conditions
-        )
-        claimed = Claimed(paper.claim.epsilon, paper.claim.delta, paper.source, conditions)
-        return replace(guarantee, claimed=claimed)
-
-    def __str__(self) -> str:
-        rows = [
-            [r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases
-        ]
-        settings = ", ".join(f"{key}={value}" for key, value in self.settings.items() if value is not None)
-        head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
-        releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
-        return "\n\n".join([f"{head}\n{settings}", releases, str(self.guarantee)])
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitResult:
     """A fitted model. ``guarantee`` and ``plan`` are None for non-private fits.
 
-    ``history`` holds public facts of the run (noise scales, chosen vertices); with ``diagnostics=True`` it also holds
-    quantities that are NOT private, under the key "not_private".
+    ``history`` holds public facts of the run (noise scales, chosen vertices, iterates if asked for); with
+    ``diagnostics=True`` it also holds quantities that are NOT private, under the key "not_private".
     """
 
     coef: Array
@@ -123,6 +36,11 @@ class FitResult:
     guarantee: Guarantee | None
     plan: Plan | None
     history: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        nonzero = int(np.count_nonzero(self.coef))
+        head = f"<FitResult: {nonzero:,} of {self.coef.size:,} coefficients are not zero"
+        return f"{head}; not private>" if self.plan is None else f"{head};\n {self.plan!r}>"
 
 
 class Trace(NamedTuple):
@@ -150,49 +68,92 @@ class Trials(NamedTuple):
 class Run(Protocol):
     """A private solver with plan and data in place: a call does nothing but the iteration, as often as wanted."""
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace: ...
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit with everything it released, for audits."""
+
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """(weights, history), with (step, support, values) of every ``every``-th iterate in history["iterates"]."""
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """What a look at the data says about the fit; NOT private."""
 
 
-def make_plan(
-    solver: str, n: int, d: int, adjacency: Adjacency, calibration: str, releases: tuple[Release, ...],
-    settings: Mapping[str, Any], published: Published | None = None,
-) -> Plan:
-    """A plan whose settings cannot be changed."""
-    for release in releases:
-        usable(release.query, release.sensitivity)
-        if not release.scale < math.inf:
-            raise invalid(f"noise of the {release.query}", release.scale, "finite", "Ask for a larger epsilon.")
-    return Plan(solver, n, d, adjacency, calibration, releases, MappingProxyType(dict(settings)), published)
+def fit(
+    settings: Settings, X: Any, y: Any, *, rng: Any = None, ledger: Ledger | None = None, trace: Any = False,
+    diagnostics: Any = False,
+) -> FitResult:
+    """One private fit.
+
+    Privacy
+    -------
+    The event is the plan's, made without data. A ledger refuses it before the data are used, and is charged.
+    """
+    rows = settings.rows(X)
+    labels = settings.labels(y, rows.shape[0])
+    plan = settings.plan(*rows.shape)
+    every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
+    generator = as_generator(rng)
+    reserve(ledger, plan)
+    run = plan.settings.prepare(plan, rows, labels)
+    weights, history = run.fit(generator, every)
+    if diagnose:
+        history["not_private"] = run.diagnose(weights, history)
+    record(ledger, plan)
+    coef, intercept = plan.settings.model(weights)
+    return FitResult(coef, intercept, plan.guarantee, plan, history)
 
 
-def usable(query: str, sensitivity: float) -> float:
-    """The sensitivity, unless the public bounds are so extreme that it over- or underflows."""
-    if not 0 < sensitivity < math.inf:
-        raise invalid(f"sensitivity of the {query}", sensitivity, "> 0 and finite", "Use less extreme public bounds.")
-    return sensitivity
+def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
+    """The public function of a settings class: its fields are the keywords, its docstring is the function's."""
+
+    def solve(
+        X: Any, y: Any, *, rng: Any = None, ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
+        **arguments: Any,
+    ) -> FitResult:
+        frame = {"rng": rng, "ledger": ledger, "trace": trace, "diagnostics": diagnostics}
+        return fit(build(kind, arguments), X, y, **frame)
+
+    solve.__name__ = solve.__qualname__ = kind.solver
+    solve.__module__ = kind.__module__
+    own = inspect.signature(solve).parameters
+    first, last = [own["X"], own["y"]], [own[name] for name in ("rng", "ledger", "trace", "diagnostics")]
+    solve.__signature__ = inspect.Signature([*first, *keywords(kind), *last], return_annotation="FitResult")  # type: ignore[attr-defined]
+    solve.__doc__ = _docstring(kind)
+    return solve
 
 
-def check_size(n: Any, d: Any) -> tuple[int, int]:
-    """n and d of a plan."""
-    return whole("n", n, low=1), whole("d", d, low=1)
+_FRAME_PARAMETERS = """rng : None, int or numpy.random.Generator, default None
+    Fresh entropy; a seed, which makes the fit reproducible and so not private; or a generator.
+ledger : Ledger or None, default None
+    Refuses before the data are used, and is charged for the fit.
+trace : bool or int, default False
+    Keep every iterate, or every so many-th, in history["iterates"] as (step, support, values). Iterates are released
+    anyway, so this costs no privacy.
+diagnostics : bool, default False
+    Add what only a look at the data can say to history["not_private"]; it is NOT private."""
 
 
-def check_budget(epsilon: Any, delta: Any, n: int) -> tuple[float, float]:
-    """The requested budget; a delta of 1/n or more is allowed with a warning."""
-    epsilon = real("epsilon", epsilon, low=0.0, open_low=True, repair="Use math.inf for a fit without privacy.")
-    if math.isinf(epsilon):
-        return epsilon, 0.0
-    delta = delta_value(delta)
-    if delta == 0:
-        raise invalid("delta", 0.0, "> 0 for Gaussian noise or composed selections", "For example 1e-6.")
-    if delta >= 1 / n:
-        warnings.warn(
-            f"delta={delta:g}: should be well below 1/n={1 / n:.3g}; a mechanism that publishes a random record whole "
-            "has delta = 1/n.",
-            DeltaWarning,
-            stacklevel=3,
-        )
-    return epsilon, delta
+def _docstring(kind: type[Settings]) -> str:
+    summary, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    data = "X : (n, d) array or scipy.sparse matrix\n    One row a record.\ny : (n,) array\n    Their labels."
+    parameters = "\n".join(["Parameters", "----------", data, describe(kind), _FRAME_PARAMETERS])
+    returns = "Returns\n-------\nFitResult"
+    return "\n\n".join(part for part in (summary, parameters, returns, rest) if part)
+
+
+def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
+    """The solver of a plan on these data: run(rng, trace=False) is one fit, as often as wanted.
+
+    Validation and clipping are done here, once, from the plan alone; the solvers themselves run what this returns.
+    ``counts`` says how often each row occurs.
+
+    Privacy
+    -------
+    Every call of what is returned spends the plan's event; no ledger is charged. It is meant for audits.
+    """
+    rows = plan.settings.rows(X)
+    times = check_counts(plan, rows.shape, counts)
+    return plan.settings.prepare(plan, rows, plan.settings.labels(y, rows.shape[0]), times)
 
 
 def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.int64] | None:
@@ -207,35 +168,19 @@ def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.
     return None if times is None else times.astype(np.int64)
 
 
-def check_calibration(calibration: Any) -> str:
-    """'tight' or 'published'."""
-    return one_of("calibration", calibration, (TIGHT, PUBLISHED))
+def written_out(rows: Rows, y: Array, counts: NDArray[np.int64] | None) -> tuple[Rows, Array]:
+    """Every record as often as it occurs."""
+    if counts is None:
+        return rows, y
+    which = np.repeat(np.arange(len(counts)), counts)
+    return Rows(rows.matrix[which], rows.is_sparse), y[which]
 
 
-def check_sparsity(sparsity: Any, d: int) -> int:
-    """1 <= sparsity <= d."""
-    s = whole("sparsity", sparsity, low=1)
-    if s > d:
-        raise invalid("sparsity", s, f"<= d={d}", "It counts the features that are kept.")
-    return s
-
-
-def public_bound(name: str, value: Any, meaning: str) -> float:
-    """A bound that must be given: it is never learnt from the data."""
-    if value is None:
-        repair = f"It is {meaning}, chosen without looking at the data; what lies beyond it is clipped."
-        raise invalid(name, None, "given", repair)
-    return positive(name, value)
-
-
-def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
-    """The noise multiplier for ``steps`` Gaussian releases: exact."""
-    from dptoolkit.accounting import gaussian
-
-    if math.isinf(epsilon):
-        return 0.0
-    # One part in 1e12 more, so that rounding cannot put the sum of the steps above the budget.
-    return math.sqrt(steps) / gaussian.mu(epsilon, delta) * (1 + 1e-12)
+def trace_interval(trace: Any) -> int:
+    """How many steps lie between two iterates that are kept; 0 keeps none."""
+    if isinstance(trace, (bool, np.bool_)):
+        return int(trace)
+    return whole("trace", trace, low=1, repair="Or True for every iterate, False for none.")
 
 
 def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: float) -> float:
@@ -247,6 +192,16 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
     except DpToolkitError:
         guess = 1.0
     return calibrate(make_event, epsilon, delta, guess=guess)
+
+
+def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
+    """The noise multiplier for ``steps`` Gaussian releases: exact."""
+    from dptoolkit.accounting import gaussian
+
+    if math.isinf(epsilon):
+        return 0.0
+    # One part in 1e12 more, so that rounding cannot put the sum of the steps above the budget.
+    return math.sqrt(steps) / gaussian.mu(epsilon, delta) * (1 + 1e-12)
 
 
 def reserve(ledger: Ledger | None, plan: Plan) -> None:
@@ -261,10 +216,3 @@ def record(ledger: Ledger | None, plan: Plan) -> None:
     """Spend what was released."""
     if ledger is not None:
         ledger.spend(plan.event, label=plan.solver, adjacency=plan.adjacency)
-
-
-def split_intercept(w: Array, fit_intercept: bool, level: float = 1.0) -> tuple[Array, float]:
-    """(coef, intercept) from weights whose last column, of constant ``level``, is the intercept's."""
-    if not fit_intercept:
-        return w, 0.0
-    return w[:-1], float(w[-1] * level)

@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import expit
 
-from dptoolkit import losses
-from dptoolkit._validate import invalid, one_of, whole
-from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event, Gaussian, Subsampled
+from dptoolkit._validate import invalid, nonnegative, one_of, whole
+from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Gaussian, Subsampled
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, check_labels, check_rows, kernel_arrays
+from dptoolkit.data import Array, Rows, check_rows, kernel_arrays
 from dptoolkit.losses import Loss
-from dptoolkit.solvers.base import Array, Plan, check_counts
+from dptoolkit.solvers.noise import NoiseLaw
+from dptoolkit.solvers.plan import Sampling
+from dptoolkit.solvers.settings import setting
+from dptoolkit.solvers.thresholding import ThresholdingSettings
 
 SCHEMES = (WITHOUT_REPLACEMENT, POISSON)
-# Radii at which the adaptive noise is tabulated: this many a unit, up to where it is the plan's.
-_GRID, _FURTHEST = 16, 40
-# A table of shares with the one entry 1.
-FULL_NOISE = np.ones(1), 0.0
+Self = TypeVar("Self", bound="BatchSettings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(ThresholdingSettings):
+    """Settings of hard thresholding on batches."""
+
+    batch_size: int = setting("(Expected) number of rows of a batch.")
+    l2: float = setting(
+        "Weight of a term l2/2 |w|^2; its gradient is public and stays outside the clipping.", default=0.0
+    )
+    sampling: str = setting(
+        '"without-replacement", batches of fixed size, under replace-one; or "poisson", a coin for every row, under '
+        "zero-out (default) or replace-one. Sums are divided by the expected size, never by the realised one.",
+        default=WITHOUT_REPLACEMENT,
+    )
+    adjacency: Adjacency | str | None = setting(
+        'Which datasets are neighbours: "replace-one" or "zero-out"; by default the one that the sampling suggests.',
+        default=None,
+    )
+
+    @property
+    def penalty(self) -> float:
+        """The weight of the l2 term."""
+        return self.l2
+
+    def _batches_checked(self: Self, n: int, d: int) -> Self:
+        """The shared settings checked, with their defaults filled in."""
+        check_batch("batch_size", self.batch_size, n)
+        nonnegative("l2", self.l2)
+        return replace(self, adjacency=check_sampling(self.sampling, self.adjacency))._checked(d)
+
+    def sampled(self, size: int, n: int) -> Sampling:
+        """Fresh batches of ``size`` of n rows."""
+        return Sampling(self.sampling, size / n, self.relation)
+
+    def batch_law(self, scale: float) -> NoiseLaw:
+        """The noise of a batch gradient; a Poisson batch may leave a record out."""
+        return self.gradient_law(scale, self.sampling == POISSON)
+
+    def rows(self, X: Any) -> Rows:
+        """X as CSR rows. Dense input is converted first of all, so that it gives the same fit bit for bit."""
+        return check_sparse_rows(X)
+
+    def refuse_other_sampling(self, theorem: str) -> None:
+        """The paper's theorems are for batches of fixed size."""
+        if self.sampling != WITHOUT_REPLACEMENT:
+            only = "'without-replacement' with calibration='published'"
+            raise invalid("sampling", self.sampling, only, f"{theorem} is for it.")
+
+    def bounded_batches(self, rows: Rows, y: Array) -> BatchData:
+        """The records, each bounded on its own by public numbers."""
+        bounded, labels, caps = self.bounds.clip(rows, y)
+        return BatchData(bounded, labels, self.terms, self.bounds.largest_margin, caps)
 
 
 def check_batch(name: str, size: Any, n: int) -> int:
@@ -36,20 +84,13 @@ def check_batch(name: str, size: Any, n: int) -> int:
     return b
 
 
-def check_sampling(sampling: Any, adjacency: Any) -> tuple[str, Adjacency]:
-    """A scheme and the adjacency it is used under; combinations without a sound guarantee are refused."""
+def check_sampling(sampling: Any, adjacency: Any) -> Adjacency:
+    """The adjacency that a scheme is used under; combinations without a sound guarantee are refused."""
     scheme = one_of("sampling", sampling, SCHEMES)
-    if adjacency is None:
-        return scheme, Adjacency.REPLACE_ONE if scheme == WITHOUT_REPLACEMENT else Adjacency.ZERO_OUT
-    relation = Adjacency.parse(adjacency)
     # Subsampled holds the rule; building one raises where the pair is not defined.
-    Subsampled(Gaussian(1.0), scheme, 0.5, relation)
-    return scheme, relation
-
-
-def batch_event(multiplier: float, scheme: str, rate: float, relation: Adjacency) -> Event:
-    """One Gaussian release on a fresh batch."""
-    return Subsampled(Gaussian(multiplier), scheme, rate, relation)
+    event = Subsampled(Gaussian(1.0), scheme, 0.5, None if adjacency is None else Adjacency.parse(adjacency))
+    assert event.adjacency is not None
+    return event.adjacency
 
 
 def batch_sizes(rng: np.random.Generator, scheme: str, n: int, size: int, count: int) -> NDArray[np.int64]:
@@ -59,42 +100,8 @@ def batch_sizes(rng: np.random.Generator, scheme: str, n: int, size: int, count:
     return rng.binomial(n, size / n, size=count).astype(np.int64)
 
 
-def factor(relation: Adjacency) -> float:
-    """How many times a record's bound a sum of records moves."""
-    return 2.0 if relation is Adjacency.REPLACE_ONE else 1.0
-
-
-def noise_shares(settings: Mapping[str, Any], relation: Adjacency = Adjacency.REPLACE_ONE) -> tuple[Array, float]:
-    """(shares, places per unit of |w|): at a public w a gradient's noise is shares[ceil(places |w|)] of the plan's."""
-    if not settings["adaptive"] or settings["loss"] != "logistic" or settings["grad_norm"] is not None:
-        return FULL_NOISE
-    around_zero = settings.get("sampling") == POISSON or relation is Adjacency.ZERO_OUT
-    return _logistic_shares(around_zero), _GRID * settings["row_norm"]
-
-
-@cache
-def _logistic_shares(around_zero: bool) -> Array:
-    """What one record can move at radius row_norm |w|, over what it can move at any w, on a grid of radii.
-
-    A gradient is at most row_norm sigmoid(radius), and one replaced by another, in all the data or in a batch of fixed
-    size, moves the sum by at most row_norm logistic_diameter(radius). Where a record may be left out, by Poisson
-    sampling or by zeroing it, the ball around 0 counts.
-    """
-    radii = np.arange(_GRID * _FURTHEST + 1) / _GRID
-    if around_zero:
-        return np.asarray(expit(radii))
-    return np.maximum.accumulate([losses.logistic_diameter(r) / 2 for r in radii])
-
-
-def share_at(shares: tuple[Array, float], norm: float) -> float:
-    """The share of the noise at |w| = ``norm``; the last, which is the largest, where that is not a number."""
-    table, places = shares
-    place = norm * places
-    return float(table[math.ceil(place)] if place < len(table) - 1 else table[-1])
-
-
 def check_sparse_rows(X: Any) -> Rows:
-    """X as CSR rows. Dense input is converted first of all, so that it gives the same fit bit for bit."""
+    """X as CSR rows."""
     rows = check_rows(X)
     return rows if rows.is_sparse else Rows(sparse.csr_matrix(rows.matrix), True)
 
@@ -122,16 +129,9 @@ class BatchData:
         order = np.arange(self.rows.shape[0], dtype=np.int64)
         return Records(self.loss.id, *self._arrays, self.y, self.margin_bound, self._all_caps, order)
 
-
-def check_batches(plan: Plan, X: Any, y: Any, counts: Any) -> tuple[Rows, Array]:
-    """The plan's n rows, each written out, and their labels: batches are drawn from rows, not from counts."""
-    rows = check_sparse_rows(X)
-    labels = check_labels(y, rows.shape[0], losses.get(plan.settings["loss"]))
-    times = check_counts(plan, rows.shape, counts)
-    if times is None:
-        return rows, labels
-    which = np.repeat(np.arange(len(times)), times)
-    return Rows(rows.matrix[which], True), labels[which]
+    def objective(self, weights: Array) -> float:
+        """The mean loss of the bounded records, without any penalty; NOT private."""
+        return self.loss.objective(np.asarray(self.rows.matrix @ weights), self.y)
 
 
 class Iterate:

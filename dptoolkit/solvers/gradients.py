@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit import losses
-from dptoolkit.data import Rows, kernel_arrays
-from dptoolkit.kernels import reference
+from dptoolkit.data import Array, Rows, kernel_arrays
 from dptoolkit.losses import Loss
-from dptoolkit.solvers.base import Array
 
 # Below this many stored entries a second thread costs more than it saves, and compiling the sums too.
 _WORTH_A_THREAD = 200_000
@@ -56,7 +53,7 @@ class MeanGradient:
 
     def objective(self, support: Any, values: Array) -> float:
         """The mean loss of the bounded records; NOT private."""
-        return losses.value(self.loss, self.margins(support, values), self.y)
+        return self.loss.objective(self.margins(support, values), self.y)
 
     def noisy(self, support: Any, values: Array, scale: float, rng: np.random.Generator | None) -> Array:
         """The mean gradient plus N(0, scale^2) on every coordinate; exact for scale 0. The next call may overwrite it.
@@ -84,7 +81,7 @@ class MeanGradient:
         """Each record's clipped residual, over n; overwritten by the next call."""
         margins = self.margins(support, values)
         if self._arrays is None:
-            return reference.clipped_residual(self.loss, margins, self.y, self.margin_bound, self.caps) / len(margins)
+            return self.loss.clipped_residual(margins, self.y, self.margin_bound, self.caps) / len(margins)
         from dptoolkit.kernels.threshold import mean_residuals
 
         caps = np.zeros(0) if self.caps is None else self.caps

@@ -9,159 +9,149 @@ run is ``steps`` selections. It starts at zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-from scipy.special import expit
+from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, one_of, positive, real, whole
-from dptoolkit.accounting import ExponentialMechanism, Ledger, NoisyMax, Repeated
-from dptoolkit.accounting.events import Event
-from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, check_labels, check_rows, clip_entries, kernel_arrays, with_intercept
+from dptoolkit._validate import one_of, positive, real, whole
+from dptoolkit.accounting import Repeated
+from dptoolkit.data import Rows, check_labels, check_rows, kernel_arrays, with_intercept
 from dptoolkit.losses import Loss
-from dptoolkit.mechanisms import as_generator
 from dptoolkit.mechanisms.noise import laplace
 from dptoolkit.mechanisms.selection import gumbel
-from dptoolkit.solvers.base import (
-    PUBLISHED,
-    TIGHT,
-    Array,
-    FitResult,
-    Plan,
-    Release,
-    Run,
-    Trace,
-    check_budget,
-    check_calibration,
-    check_size,
-    make_plan,
-    public_bound,
-    record,
-    reserve,
-    smallest_noise,
-    split_intercept,
-    usable,
-)
-from dptoolkit.solvers.records import planned_records, without_empty_rows
+from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, smallest_noise, written_out
+from dptoolkit.solvers.bounds import EntryBounds, score_range
+from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
+from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-_ALLOWED = ("logistic", "squared", "huber")
+Self = TypeVar("Self", bound="BallSettings")
+LAWS = {"gumbel": GUMBEL_MAXIMUM, "laplace": LAPLACE_MAXIMUM}
 _DRAWS = {"gumbel": gumbel, "laplace": laplace}
 # Noise of dense steps is drawn for several selections at a time, this many numbers at most.
 _LARGEST_DRAW = 2**16
 
 
-def residual_limit(loss: Loss, l1_norm: float, feature_bound: float, label_bound: float | None) -> float:
-    """The largest |residual| of a record with |x|_inf <= feature_bound at weights with |w|_1 <= l1_norm.
+@dataclass(frozen=True, kw_only=True)
+class SelectionSettings(Settings):
+    """Settings of solvers that choose vertices of an L1 ball by noisy scores."""
 
-    Logistic: |sigmoid(m) - y| <= sigmoid(|m|) with |m| <= feature_bound * l1_norm.
-    """
-    margin = feature_bound * l1_norm
-    if loss.name == "logistic":
-        return float(expit(margin))
-    if loss.name == "squared":
-        assert label_bound is not None
-        return margin + label_bound
-    return loss.residual_bound if label_bound is None else min(loss.residual_bound, margin + label_bound)
-
-
-def lipschitz_constant(loss: Loss, radius: float, bound: float, label: float | None, calibration: str) -> float:
-    """The largest |entry| of a record's gradient in the ball; the paper takes 1 for the logistic residual."""
-    if calibration == PUBLISHED and loss.name == "logistic":
-        return bound
-    return bound * residual_limit(loss, radius, bound, label)
-
-
-def plan_dp_frank_wolfe(
-    *, n: int, d: int, loss: str, l1_radius: float, steps: int, epsilon: float, delta: float = 0.0,
-    feature_bound: float | None = None, label_bound: float | None = None, noise: str | None = None,
-    adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, fit_intercept: bool = False,
-    refresh: float = 0.25,
-) -> Plan:
-    """The plan of ``dp_frank_wolfe`` for n rows and d features; see there for the arguments."""
-    n, d = check_size(n, d)
-    table_loss = losses.get(loss, _ALLOWED)
-    radius, steps = positive("l1_radius", l1_radius), whole("steps", steps, low=1)
-    bound = public_bound("feature_bound", feature_bound, "the largest |entry| of X")
-    label = None if label_bound is None else positive("label_bound", label_bound)
-    if table_loss.name == "squared":
-        label = public_bound("label_bound", label_bound, "the largest |label|")
-    check_calibration(calibration)
-    noise = resolve_noise(noise, calibration)
-    real("refresh", refresh, low=0.0, high=1.0, repair="1 recomputes every row at every step, 0 never.")
-    relation = Adjacency.parse(adjacency)
-    epsilon, delta = check_budget(epsilon, delta, n)
-    lipschitz = lipschitz_constant(table_loss, radius, bound, label, calibration)
-    factor = 4.0 if relation is Adjacency.REPLACE_ONE else 2.0
-    score_range = usable("vertex of the L1 ball", factor * radius * lipschitz / n)
-    paper = _published(calibration, n, steps, radius, lipschitz, epsilon, delta, relation)
-    scale = paper.scales["score"] if paper else score_range * smallest_noise(
-        lambda multiplier: Repeated(selection_event(multiplier, noise), steps), epsilon, delta
+    l1_radius: float = setting("Radius of the ball that holds the weights, the intercept's included.")
+    steps: int = setting("Number of selections.")
+    feature_bound: float | None = setting("Public bound of |X_ij|; larger entries are clipped.", default=None)
+    law: str | None = setting(
+        'Law of the noise on the scores: "gumbel" (the exponential mechanism) or "laplace"; by default the one that '
+        "the calibration is made for.",
+        default=None,
     )
-    event = selection_event(scale / score_range, noise)
-    release = Release("vertex of the L1 ball", noise, score_range, scale, event, steps)
-    settings = {
-        "loss": loss, "l1_radius": radius, "steps": steps, "feature_bound": bound, "label_bound": label, "noise": noise,
-        "fit_intercept": fit_intercept, "refresh": refresh, "lipschitz": lipschitz, "adaptive": calibration == TIGHT,
-    }  # fmt: skip
-    return make_plan("dp_frank_wolfe", n, d, relation, calibration, (release,), settings, paper)
+    fit_intercept: bool = setting(
+        "Add a column constant at feature_bound, bounded and charged like any other.", default=False
+    )
+
+    def _selection_checked(self: Any) -> Any:
+        """The shared settings checked, with their defaults filled in."""
+        default = "laplace" if self.calibration == PUBLISHED else "gumbel"
+        return replace(
+            self, l1_radius=positive("l1_radius", self.l1_radius), steps=whole("steps", self.steps, low=1),
+            feature_bound=public_bound("feature_bound", self.feature_bound, "the largest |entry| of X"),
+            law=default if self.law is None else one_of("law", self.law, tuple(LAWS)),
+        )  # fmt: skip
+
+    @property
+    def selection_law(self) -> str:
+        """The law of one selection, as a plan names it."""
+        assert self.law is not None
+        return LAWS[self.law]
+
+    def model(self, weights: Array) -> tuple[Array, float | Array]:
+        """(coef, intercept): the intercept's column is constant at ``feature_bound``."""
+        if not self.fit_intercept:
+            return weights, 0.0
+        assert self.feature_bound is not None
+        return weights[:-1], float(weights[-1] * self.feature_bound)
 
 
-def resolve_noise(noise: str | None, calibration: str) -> str:
-    """Gumbel noise unless said otherwise; the papers' constants are for Laplace noise."""
-    if noise is None:
-        return "laplace" if calibration == PUBLISHED else "gumbel"
-    return one_of("noise", noise, ("gumbel", "laplace"))
+@dataclass(frozen=True, kw_only=True)
+class BallSettings(SelectionSettings):
+    """Settings of private Frank-Wolfe for losses of one margin."""
+
+    loss: str = setting('"logistic", "squared", "huber" or "hinge".')
+    label_bound: float | None = setting("Public bound of |y|; needed for the squared loss.", default=None)
+    refresh: float = setting(
+        "On sparse data, rows that do not contain the chosen feature keep their residual until the weights have shrunk "
+        "by this factor: 1 recomputes all rows at every step (the textbook iteration). Exact for squared loss.",
+        default=0.25,
+    )
+
+    @property
+    def terms(self) -> Loss:
+        """The row of the loss table."""
+        return losses.get(self.loss, losses.SCALAR)
+
+    @property
+    def bounds(self) -> EntryBounds:
+        """The public bounds of one record's gradient."""
+        assert self.feature_bound is not None
+        return EntryBounds(self.terms, self.feature_bound, self.label_bound, self.fit_intercept)
+
+    @property
+    def lipschitz(self) -> float:
+        """The largest |entry| of a record's gradient in the ball; the paper takes the one for all weights."""
+        assert self.feature_bound is not None
+        if self.calibration == PUBLISHED and self.terms.residual_bound < math.inf:
+            return self.feature_bound * self.terms.residual_bound
+        return self.bounds.entry(self.l1_radius)
+
+    def _checked(self: Self) -> Self:
+        """The settings checked, with their defaults filled in."""
+        label = None if self.label_bound is None else positive("label_bound", self.label_bound)
+        if self.terms.residual_bound == math.inf:
+            label = public_bound("label_bound", self.label_bound, "the largest |label|")
+        real("refresh", self.refresh, low=0.0, high=1.0, repair="1 recomputes every row at every step, 0 never.")
+        return replace(self._selection_checked(), label_bound=label)
+
+    def score_range(self, n: int) -> float:
+        """The range of the change of the vertices' scores."""
+        return score_range(self.relation, self.l1_radius, self.lipschitz, n)
+
+    def noise_law(self, plan: Plan) -> VertexNoise:
+        """The noise of a selection at public weights."""
+        return VertexNoise(plan.noise, self.bounds, self.l1_radius, self.lipschitz, self.calibration == TIGHT)
 
 
-def selection_event(multiplier: float, noise: str) -> Event:
-    """One selection whose noise scale is ``multiplier`` times the range of its scores."""
-    epsilon = 1 / multiplier if multiplier > 0 else math.inf
-    return ExponentialMechanism(epsilon) if noise == "gumbel" else NoisyMax(epsilon, noise)
+@dataclass(frozen=True)
+class VertexNoise:
+    """The noise of a selection at public weights: ``scale``, or less where one record can move the scores by less."""
+
+    scale: float
+    bounds: EntryBounds
+    radius: float
+    lipschitz: float
+    adaptive: bool
+
+    def at(self, w: Any) -> Any:
+        """The noise scale at public weights, or at many of them, one a row."""
+        norms = np.abs(w).sum(axis=-1)
+        return self.at_norm(float(norms)) if np.ndim(norms) == 0 else np.array([self.at_norm(v) for v in norms])
+
+    def at_norm(self, l1_norm: float) -> float:
+        """The noise scale at weights with |w|_1 <= ``l1_norm``."""
+        if not self.adaptive:
+            return self.scale
+        return self.scale * min(self.bounds.entry(min(l1_norm, self.radius)) / self.lipschitz, 1.0)
 
 
-def _published(
-    calibration: str, n: int, steps: int, radius: float, lipschitz: float, epsilon: float, delta: float,
-    relation: Adjacency,
-) -> Published | None:
-    if calibration != PUBLISHED:
-        return None
-    if math.isinf(epsilon):
-        raise invalid("epsilon", epsilon, "finite with calibration='published'")
-    # Imported here: only this calibration needs it.
-    from dptoolkit.accounting import published
-
-    return published.lasso_frank_wolfe(n, steps, radius, lipschitz, epsilon, delta, relation, rounds=steps)
-
-
-def dp_frank_wolfe(
-    X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, epsilon: float, delta: float = 0.0,
-    feature_bound: float | None = None, label_bound: float | None = None, noise: str | None = None,
-    adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, fit_intercept: bool = False,
-    refresh: float = 0.25, rng: Any = None, ledger: Ledger | None = None, diagnostics: bool = False,
-) -> FitResult:
+@dataclass(frozen=True, kw_only=True)
+class DpFrankWolfe(BallSettings):
     """Private L1-constrained regression by Frank-Wolfe with noisy vertex selection.
 
-    Parameters
-    ----------
-    X : (n, d) array or scipy.sparse matrix.  y : (n,) labels; 0/1 or -1/+1 for the logistic loss.
-    loss : "logistic", "squared" or "huber".
-    l1_radius : radius of the ball that holds the weights, the intercept's included.
-    steps : number of selections.
-    epsilon, delta : the budget; epsilon=math.inf is exactly ``frank_wolfe`` on clipped data.
-    feature_bound : public bound of |X_ij|; larger entries are clipped.  label_bound : public bound of |y| (squared
-    loss).
-    noise : "gumbel" (the exponential mechanism) or "laplace"; by default the one that the calibration is made for.
-    adjacency, calibration, rng, ledger : as in ``dp_ight``.
-    fit_intercept : adds a column constant at feature_bound, bounded and charged like any other.
-    refresh : on sparse data, rows that do not contain the chosen feature keep their residual until the weights have
-        shrunk by this factor: 1 recomputes all rows at every step (the textbook iteration). Exact for squared loss.
-    diagnostics : record the final objective and duality gap; NOT private.
+    With epsilon=math.inf it is exactly ``frank_wolfe`` on clipped data.
 
     Privacy
     -------
@@ -173,36 +163,40 @@ def dp_frank_wolfe(
     reachable until the next refresh (public), so the noise shrinks with it and the event stays. Public: n, d, all
     arguments, all vertices.
     """
-    rows = check_rows(X)
-    n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss, _ALLOWED))
-    plan = plan_dp_frank_wolfe(
-        n=n, d=d, loss=loss, l1_radius=l1_radius, steps=steps, epsilon=epsilon, delta=delta,
-        feature_bound=feature_bound, label_bound=label_bound, noise=noise, adjacency=adjacency,
-        calibration=calibration, fit_intercept=fit_intercept,
-        refresh=refresh,
-    )  # fmt: skip
-    generator = as_generator(rng)
-    reserve(ledger, plan)
-    w, history, _, _ = prepare_dp_frank_wolfe(plan, rows, labels)(generator, False)
-    if diagnostics:
-        bounded, clipped = bound_records(rows, labels, plan.settings)
-        history["not_private"] = _diagnose(bounded, clipped, losses.get(loss), plan.settings["l1_radius"], w)
-    record(ledger, plan)
-    coef, intercept = split_intercept(w, fit_intercept, plan.settings["feature_bound"])
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
+
+    solver: ClassVar[str] = "dp_frank_wolfe"
+
+    def checked(self, n: int, d: int) -> DpFrankWolfe:
+        """See ``Settings``."""
+        return self._checked()
+
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """One vertex a step."""
+        silent = Release("vertex of the L1 ball", self.selection_law, self.score_range(n), 0.0, self.steps)
+        if paper is not None:
+            return (replace(silent, scale=paper.scales["score"]),)
+        return (with_smallest_noise(silent, self.epsilon, self.delta),)
+
+    def published(self, n: int, d: int) -> Published:
+        """The noise of Private LASSO."""
+        from dptoolkit.accounting import published
+
+        budget = self.epsilon, self.delta, self.relation
+        return published.lasso_frank_wolfe(n, self.steps, self.l1_radius, self.lipschitz, *budget, rounds=self.steps)
+
+    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> VertexRun:
+        """See ``Settings``."""
+        return VertexRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
 
 
-def prepare_dp_frank_wolfe(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
-    """``dp_frank_wolfe`` with its plan and data in place; the releases of a run are the chosen vertices.
+dp_frank_wolfe = private_solver(DpFrankWolfe)
 
-    Privacy
-    -------
-    Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
-    """
-    loss = losses.get(plan.settings["loss"], _ALLOWED)
-    rows, y = planned_records(plan, X, y, counts)
-    return private_path(plan, *bound_records(rows, check_labels(y, plan.n, loss), plan.settings), loss)
+
+def with_smallest_noise(release: Release, epsilon: float, delta: float) -> Release:
+    """The release with the least noise that keeps the budget, when nothing else is released."""
+    unit = replace(release, sensitivity=1.0)
+    multiplier = smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, release.count), epsilon, delta)
+    return replace(release, scale=release.sensitivity * multiplier)
 
 
 def frank_wolfe(
@@ -211,7 +205,7 @@ def frank_wolfe(
     """Frank-Wolfe without privacy: exact gradients, exact vertices, no clipping. Arguments as in ``dp_frank_wolfe``."""
     rows = check_rows(X)
     n, _ = rows.shape
-    table_loss = losses.get(loss, _ALLOWED)
+    table_loss = losses.get(loss, losses.SCALAR)
     labels = check_labels(y, n, table_loss)
     radius, steps = positive("l1_radius", l1_radius), whole("steps", steps, low=1)
     data = with_intercept(rows, 1.0) if fit_intercept else rows
@@ -219,23 +213,8 @@ def frank_wolfe(
     history: dict[str, Any] = {"vertices": vertices}
     if diagnostics:
         history["not_private"] = _diagnose(data, labels, table_loss, radius, w)
-    coef, intercept = split_intercept(w, fit_intercept)
+    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
     return FitResult(coef, intercept, None, None, history)
-
-
-def bound_records(rows: Rows, labels: Array, settings: Any) -> tuple[Rows, Array]:
-    """Rows and labels clipped to the plan's public bounds, with the intercept column if asked for.
-
-    Privacy
-    -------
-    Each record is changed on its own, by public numbers: afterwards its gradient's entries obey the plan's bound.
-    """
-    rows = clip_entries(rows, settings["feature_bound"])
-    if settings["fit_intercept"]:
-        rows = with_intercept(rows, settings["feature_bound"])
-    if settings["label_bound"] is not None:
-        labels = np.clip(labels, -settings["label_bound"], settings["label_bound"])
-    return rows, labels
 
 
 def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:
@@ -243,50 +222,77 @@ def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:
 
     From step a to step b the weights shrink by a(a+1)/(b(b+1)): the number of blocks is logarithmic in the steps.
     """
-    found, first = [], 1
+    parts, first = [], 1
     while first <= steps:
         end = first + 1
         while end <= steps and first * (first + 1) > refresh * end * (end + 1):
             end += 1
-        found.append((first, end - first))
+        parts.append((first, end - first))
         first = end
-    return found
+    return parts
 
 
-def private_path(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
-    """The private iteration on bounded records; exact and without noise where the plan has none.
+class VertexRun:
+    """Private Frank-Wolfe with bounded data in place; exact and without noise where the plan has none.
 
     All that does not depend on the draws is computed here, once: audits run the same data a hundred thousand times.
+
+    Privacy
+    -------
+    A call releases one vertex a step, by noisy scores whose noise is the plan's law at the public weights.
     """
-    if plan.noise == 0:
-        return _exact_run(plan, rows, y, loss)
-    rows, y = without_empty_rows(rows, y)
-    return (_sparse_run if rows.is_sparse else _dense_run)(plan, rows, y, loss)
 
+    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+        settings = plan.settings
+        assert isinstance(settings, BallSettings)
+        self.plan, self.settings, self.loss = plan, settings, settings.terms
+        self.rows, self.y, self.width = rows, y, rows.shape[1]
+        self._path = self._choose_path()
 
-def _exact_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
-    radius, steps = plan.settings["l1_radius"], plan.settings["steps"]
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit; its releases are the chosen vertices."""
+        return self._path(rng, trace)
 
-    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
-        w, vertices = frank_wolfe_path(rows, y, loss, radius, steps)
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """(weights, history)."""
+        w, history, *_ = self(rng)
+        if every:
+            history["iterates"] = vertex_iterates(history["vertices"], self.width, self.settings.l1_radius, every)
+        return w, history
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """Objective and duality gap of the bounded records; NOT private."""
+        return _diagnose(self.rows, self.y, self.loss, self.settings.l1_radius, weights)
+
+    def _choose_path(self) -> Callable[[np.random.Generator, bool], Trace]:
+        if self.plan.noise == 0:
+            return self._exact
+        rows, y = without_empty_rows(self.rows, self.y)
+        return _sparse_path(self.plan, rows, y) if rows.is_sparse else _dense_path(self.plan, rows, y)
+
+    def _exact(self, rng: np.random.Generator, trace: bool) -> Trace:
+        radius, steps = self.settings.l1_radius, self.settings.steps
+        w, vertices = frank_wolfe_path(self.rows, self.y, self.loss, radius, steps)
         return Trace(w, {"noise_scale": [], "vertices": vertices}, vertices.astype(float) if trace else None)
 
-    return run
+
+def without_empty_rows(rows: Rows, y: Array) -> tuple[Rows, Array]:
+    """The rows that have a feature: the others' gradient is zero at all weights. Sums over rows stay as they are."""
+    filled: NDArray[np.bool_] = np.diff(rows.matrix.indptr) > 0 if rows.is_sparse else rows.matrix.any(axis=1)
+    if filled.all():
+        return rows, y
+    return Rows(rows.matrix[filled], rows.is_sparse), y[filled]
 
 
-def noise_at(plan: Plan, loss: Loss) -> Callable[[float], float]:
-    """The noise for selections at public weights with |w|_1 <= l1_norm: plan.noise, or less where the range is less."""
-    if not plan.settings["adaptive"]:
-        return lambda l1_norm: plan.noise
-    s = plan.settings
-    radius, bound, label, lipschitz = s["l1_radius"], s["feature_bound"], s["label_bound"], s["lipschitz"]
-    noise = plan.noise
-
-    def scale(l1_norm: float) -> float:
-        residual = residual_limit(loss, min(l1_norm, radius), bound, label)
-        return noise * min(bound * residual / lipschitz, 1.0)
-
-    return scale
+def vertex_iterates(vertices: Any, width: int, radius: float, every: int) -> list[tuple[int, Any, Array]]:
+    """(step, support, values) of every ``every``-th iterate and of the last, from the vertices alone."""
+    w, kept, steps = np.zeros(width), [], len(vertices)
+    for t, vertex in enumerate(vertices.tolist(), start=1):
+        w = _move(w, vertex, radius, t)
+        if t % every == 0 or t == steps:
+            support = np.flatnonzero(w)
+            kept.append((t, support, w[support]))
+    return kept
 
 
 def _reachable(norm: float, radius: float, first: int, count: int) -> float:
@@ -298,37 +304,39 @@ def _reachable(norm: float, radius: float, first: int, count: int) -> float:
     return max(norm, radius - (radius - norm) * (first * (first + 1) / (last * (last + 1))))
 
 
-def _sparse_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
+def _sparse_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generator, bool], Trace]:
     from dptoolkit.kernels import frank_wolfe as kernel
 
-    d, settings, scale_at = rows.shape[1], plan.settings, noise_at(plan, loss)
+    settings = plan.settings
+    assert isinstance(settings, BallSettings)
+    d, loss, law = rows.shape[1], settings.terms, settings.noise_law(plan)
     transposed = rows.transpose()
     arrays = (*kernel_arrays(rows.matrix), *kernel_arrays(transposed))
-    laplace, exact = settings["noise"] == "laplace", loss.name == "squared"
+    laplace, exact = settings.law == "laplace", loss.linear
     squared = kernel.squared_laplace_block if laplace else kernel.squared_block
     lazy = kernel.lazy_laplace_block if laplace else kernel.lazy_block
-    radius, per_scale = settings["l1_radius"], settings["l1_radius"] / plan.n
-    parts = blocks(settings["steps"], settings["refresh"])
-    start = np.zeros(0) if exact else losses.residual(loss, np.zeros(len(y)), y)
+    radius, per_scale = settings.l1_radius, settings.l1_radius / plan.n
+    parts = blocks(settings.steps, settings.refresh)
+    start = np.zeros(0) if exact else loss.residual(np.zeros(len(y)), y)
     target = np.asarray(transposed @ y) if exact else np.zeros(0)
     start_gradient = np.zeros(d) if exact else np.asarray(transposed @ start)
 
-    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+    def run(rng: np.random.Generator, trace: bool) -> Trace:
         # The room is stamped with step numbers, so every run needs its own.
         v, scale, room = np.zeros(d), 1.0, kernel.sampler(d)
         # Squared loss: q = X^T X v; others: u are the margins, r the residuals.
         q, u, r, gradient = np.zeros(d if exact else 0), np.zeros(len(y)), start.copy(), start_gradient.copy()
-        scales, vertices = [], np.empty(settings["steps"], dtype=np.int64)
+        scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
         for first, count in parts:
             norm = scale * float(np.abs(v).sum())
-            noise_scale = scale_at(_reachable(norm, radius, first, count))
+            noise_scale = law.at_norm(_reachable(norm, radius, first, count))
             chosen = vertices[first - 1 : first - 1 + count]
             public = first, count, radius, per_scale / noise_scale, scale
             if exact:
                 scale = squared(rng, *arrays, *public, v, q, target, gradient, chosen, room)
             else:
                 if first > 1:
-                    r = losses.residual(loss, scale * u, y)
+                    r = loss.residual(scale * u, y)
                     gradient = np.asarray(transposed @ r)
                 scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, chosen, room)
             scales += [noise_scale] * count
@@ -338,17 +346,19 @@ def _sparse_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
     return run
 
 
-def _dense_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
+def _dense_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generator, bool], Trace]:
     from dptoolkit.kernels import dense_frank_wolfe as kernel
 
-    d, settings, matrix = rows.shape[1], plan.settings, rows.matrix
-    steps, radius, draw = settings["steps"], settings["l1_radius"], _DRAWS[settings["noise"]]
-    label = math.inf if settings["label_bound"] is None else settings["label_bound"]
-    bounds = (settings["adaptive"], settings["feature_bound"], label, settings["lipschitz"])
+    settings = plan.settings
+    assert isinstance(settings, BallSettings) and settings.law is not None
+    d, loss, matrix, law = rows.shape[1], settings.terms, rows.matrix, settings.noise_law(plan)
+    steps, radius, draw = settings.steps, settings.l1_radius, _DRAWS[settings.law]
+    label = math.inf if settings.label_bound is None else settings.label_bound
+    bounds = law.adaptive, law.bounds.feature_bound, label, law.lipschitz
     at_once = max(1, _LARGEST_DRAW // (2 * d))
     parts = [(first, min(at_once, steps - first)) for first in range(0, steps, at_once)]
 
-    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
+    def run(rng: np.random.Generator, trace: bool) -> Trace:
         w, u, work = np.zeros(d), np.zeros(len(y)), np.empty(d)
         scales, chosen = np.empty(steps), np.empty(steps, dtype=np.int64)
         iterates = np.empty((steps if trace else 0, d))
@@ -356,7 +366,7 @@ def _dense_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
             part = slice(first, first + count)
             noise = draw(rng, 1.0, (count, 2 * d))
             kernel.steps(
-                matrix, y, loss.id, noise, first + 1, radius, plan.n, plan.noise, *bounds, w, u, work, scales[part],
+                matrix, y, loss.id, noise, first + 1, radius, plan.n, law.scale, *bounds, w, u, work, scales[part],
                 chosen[part], iterates[part],
             )  # fmt: skip
         history = {"noise_scale": scales.tolist(), "vertices": chosen}
@@ -371,7 +381,7 @@ def frank_wolfe_path(rows: Rows, y: Array, loss: Loss, radius: float, steps: int
     transposed = rows.transpose()
     w, chosen = np.zeros(d), np.empty(steps, dtype=np.int64)
     for t in range(1, steps + 1):
-        gradient = np.asarray(transposed @ losses.residual(loss, np.asarray(rows.matrix @ w), y)) / n
+        gradient = np.asarray(transposed @ loss.residual(np.asarray(rows.matrix @ w), y)) / n
         j = int(np.argmax(np.abs(gradient)))
         chosen[t - 1] = j if gradient[j] <= 0 else d + j
         w = _move(w, int(chosen[t - 1]), radius, t)
@@ -388,6 +398,6 @@ def _move(w: Array, vertex: int, radius: float, t: int) -> Array:
 def _diagnose(rows: Rows, y: Array, loss: Loss, radius: float, w: Array) -> dict[str, float]:
     """Objective and Frank-Wolfe duality gap <gradient, w> + radius |gradient|_inf >= objective - optimum."""
     margins = np.asarray(rows.matrix @ w)
-    gradient = np.asarray(rows.matrix.T @ losses.residual(loss, margins, y)) / rows.shape[0]
+    gradient = np.asarray(rows.matrix.T @ loss.residual(margins, y)) / rows.shape[0]
     gap = float(gradient @ w + radius * np.abs(gradient).max())
-    return {"objective": losses.value(loss, margins, y), "duality_gap": gap}
+    return {"objective": loss.objective(margins, y), "duality_gap": gap}

@@ -9,139 +9,31 @@ by default all steps use all data, which costs sqrt(steps) less noise than split
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, positive, whole
-from dptoolkit.accounting import (
-    Composed,
-    ExponentialMechanism,
-    Gaussian,
-    Laplace,
-    Ledger,
-    NoisyMax,
-    Repeated,
-    published,
-)
+from dptoolkit.accounting import Composed, ExponentialMechanism, Gaussian, Repeated
 from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.published import Published
-from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, check_labels, check_rows, clip_entries
-from dptoolkit.losses import get as get_loss
-from dptoolkit.mechanisms import GaussianNoise, LaplaceNoise, NoisyMaximum, as_generator
-from dptoolkit.solvers.base import (
-    PUBLISHED,
-    TIGHT,
-    Array,
-    FitResult,
-    Plan,
-    Release,
-    Run,
-    Trace,
-    check_budget,
-    check_calibration,
-    check_size,
-    check_sparsity,
-    make_plan,
-    public_bound,
-    record,
-    reserve,
-    smallest_noise,
-    usable,
-)
-from dptoolkit.solvers.records import planned_records, without_empty_rows
+from dptoolkit.data import Rows
+from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
+from dptoolkit.solvers.bounds import EntryBounds
+from dptoolkit.solvers.gradient_iht import sparse_iterates
+from dptoolkit.solvers.l1_frank_wolfe import without_empty_rows
+from dptoolkit.solvers.plan import GAUSSIAN, GUMBEL_MAXIMUM, LAPLACE, LAPLACE_MAXIMUM, Plan, Release
+from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.published import Published
 
 
-def plan_peeling_iht(
-    *, n: int, d: int, sparsity: int, steps: int, step_size: float, radius: float, epsilon: float, delta: float = 0.0,
-    feature_bound: float | None = None, label_bound: float | None = None, data: str | None = None,
-    adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT,
-) -> Plan:
-    """The plan of ``peeling_iht`` for n rows and d features; see there for the arguments."""
-    n, d = check_size(n, d)
-    s, steps = check_sparsity(sparsity, d), whole("steps", steps, low=1)
-    step_size, radius = positive("step_size", step_size), positive("radius", radius)
-    feature = public_bound("feature_bound", feature_bound, "where entries of X are truncated")
-    label = public_bound("label_bound", label_bound, "where labels are truncated")
-    check_calibration(calibration)
-    data = one_of("data", data or ("split" if calibration == PUBLISHED else "full"), ("full", "split"))
-    if data == "split" and steps > n:
-        raise invalid("steps", steps, f"<= n={n} when the data are split", "Use data='full'.")
-    relation = Adjacency.parse(adjacency)
-    epsilon, delta = check_budget(epsilon, delta, n)
-    block = n // steps if data == "split" else n
-    # |x_j (<x, w> - y)| <= feature (feature sqrt(s) radius + label) for an s-sparse w in the ball.
-    entry = step_size * feature * (feature * math.sqrt(s) * radius + label) / block
-    change = usable("support", (2.0 if relation is Adjacency.REPLACE_ONE else 1.0) * entry)
-    rounds = 1 if data == "split" else steps
-    paper = _published(calibration, n, steps, s, radius, feature, label, step_size, epsilon, delta)
-    releases = (
-        _laplace_releases(change, s, rounds, paper.scales["selection"]) if paper
-        else _tight_releases(change, s, rounds, epsilon, delta)
-    )
-    settings = {
-        "sparsity": s, "steps": steps, "step_size": step_size, "radius": radius, "feature_bound": feature,
-        "label_bound": label, "data": data, "block": block,
-    }  # fmt: skip
-    return make_plan("peeling_iht", n, d, relation, calibration, releases, settings, paper)
-
-
-def _tight_releases(change: float, s: int, rounds: int, epsilon: float, delta: float) -> tuple[Release, Release]:
-    """Half of each round's rho for the s selections (range 2 change), half for the s values (L2 change sqrt(s))."""
-
-    def event(noise: float) -> Event:
-        return Repeated(Composed(Repeated(ExponentialMechanism(_per_selection(noise, s)), s), Gaussian(noise)), rounds)
-
-    noise = smallest_noise(event, epsilon, delta)
-    each = _per_selection(noise, s)
-    scale = 2 * change / each if each < math.inf else 0.0
-    spread = change * math.sqrt(s)
-    return (
-        Release("support", "gumbel", 2 * change, scale, ExponentialMechanism(each), s * rounds),
-        Release("values on the support", "gaussian", spread, noise * spread, Gaussian(noise), rounds),
-    )
-
-
-def _per_selection(noise: float, s: int) -> float:
-    """The epsilon of each of s selections that together cost as much rho as one Gaussian of that noise."""
-    return math.sqrt(4 / s) / noise if noise > 0 else math.inf
-
-
-def _laplace_releases(change: float, s: int, rounds: int, scale: float) -> tuple[Release, Release]:
-    return (
-        Release("support", "laplace", 2 * change, scale, NoisyMax(2 * change / scale, "laplace"), s * rounds),
-        Release("values on the support", "laplace", change, scale, Laplace(scale / change), s * rounds),
-    )
-
-
-def _published(
-    calibration: str, n: int, steps: int, s: int, radius: float, feature: float, label: float, step_size: float,
-    epsilon: float, delta: float,
-) -> Published | None:
-    if calibration != PUBLISHED:
-        return None
-    if math.isinf(epsilon):
-        raise invalid("epsilon", epsilon, "finite with calibration='published'")
-    if feature != label:
-        bound = f"equal to feature_bound={feature:g} with calibration='published'"
-        raise invalid("label_bound", label, bound, "The paper has one K.")
-    return published.lecture_heavy_tailed_iht(n, steps, s, radius, feature, step_size, epsilon, delta)
-
-
-def peeling_iht(
-    X: Any, y: Any, *, sparsity: int, steps: int, step_size: float, radius: float, epsilon: float, delta: float = 0.0,
-    feature_bound: float | None = None, label_bound: float | None = None, data: str | None = None,
-    adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, rng: Any = None,
-    ledger: Ledger | None = None,
-) -> FitResult:
+@dataclass(frozen=True, kw_only=True)
+class PeelingIht(Settings):
     """Private sparse linear regression by peeling, for data with heavy tails.
-
-    Parameters (others as in ``dp_ight``)
-    ----------
-    radius : the iterate is projected on the L2 ball of this radius.
-    feature_bound, label_bound : entries of X and labels are truncated there; both public.
-    data : "full", every step uses all rows (default); "split", step t uses the t-th of ``steps`` consecutive blocks.
 
     Privacy
     -------
@@ -152,56 +44,151 @@ def peeling_iht(
     one step only, as a record lies in one block fixed in advance. Projection is post-processing. Public: n, d, all
     arguments.
     """
-    rows = check_rows(X)
-    n, d = rows.shape
-    check_labels(y, n, get_loss("squared"))
-    plan = plan_peeling_iht(
-        n=n, d=d, sparsity=sparsity, steps=steps, step_size=step_size, radius=radius, epsilon=epsilon, delta=delta,
-        feature_bound=feature_bound, label_bound=label_bound, data=data, adjacency=adjacency, calibration=calibration,
-    )  # fmt: skip
-    generator = as_generator(rng)
-    reserve(ledger, plan)
-    w, history, _, _ = prepare_peeling_iht(plan, rows, y)(generator, False)
-    record(ledger, plan)
-    return FitResult(w, 0.0, plan.guarantee, plan, history)
+
+    solver: ClassVar[str] = "peeling_iht"
+
+    sparsity: int = setting("Number of features that are kept.")
+    steps: int = setting("Number of iterations.")
+    step_size: float = setting("Length of a step.")
+    radius: float = setting("The iterate is projected on the L2 ball of this radius.")
+    feature_bound: float | None = setting("Public bound at which entries of X are truncated.", default=None)
+    label_bound: float | None = setting("Public bound at which labels are truncated.", default=None)
+    data: str | None = setting(
+        '"full", every step uses all rows (default); "split", step t uses the t-th of ``steps`` consecutive blocks '
+        "(default of the published calibration).",
+        default=None,
+    )
+
+    @property
+    def terms(self) -> losses.Loss:
+        """The squared loss."""
+        return losses.get("squared")
+
+    @property
+    def bounds(self) -> EntryBounds:
+        """The public bounds of one record's gradient."""
+        assert self.feature_bound is not None
+        return EntryBounds(self.terms, self.feature_bound, self.label_bound)
+
+    def block(self, n: int) -> int:
+        """How many rows a step uses."""
+        return n // self.steps if self.data == "split" else n
+
+    def checked(self, n: int, d: int) -> PeelingIht:
+        """See ``Settings``."""
+        check_sparsity(self.sparsity, d)
+        steps = whole("steps", self.steps, low=1)
+        default = "split" if self.calibration == PUBLISHED else "full"
+        data = one_of("data", self.data or default, ("full", "split"))
+        if data == "split" and steps > n:
+            raise invalid("steps", steps, f"<= n={n} when the data are split", "Use data='full'.")
+        return replace(
+            self, step_size=positive("step_size", self.step_size), radius=positive("radius", self.radius), data=data,
+            feature_bound=public_bound("feature_bound", self.feature_bound, "where entries of X are truncated"),
+            label_bound=public_bound("label_bound", self.label_bound, "where labels are truncated"),
+        )  # fmt: skip
+
+    def entry_change(self, n: int) -> float:
+        """How far an entry of v moves: an s-sparse w in the ball has |w|_1 <= sqrt(s) radius."""
+        entry = self.bounds.entry(math.sqrt(self.sparsity) * self.radius)
+        return self.relation.contributions * (self.step_size * entry / self.block(n))
+
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """The support and the values on it, once a step; a record lies in one block only when the data are split."""
+        change, s = self.entry_change(n), self.sparsity
+        rounds = 1 if self.data == "split" else self.steps
+        if paper is not None:
+            scale = paper.scales["selection"]
+            return (
+                Release("support", LAPLACE_MAXIMUM, 2 * change, scale, s * rounds),
+                Release("values on the support", LAPLACE, change, scale, s * rounds),
+            )
+        noise = smallest_noise(lambda noise: _rounds_event(noise, s, rounds), self.epsilon, self.delta)
+        each, spread = _per_selection(noise, s), change * math.sqrt(s)
+        scale = 2 * change / each if each < math.inf else 0.0
+        return (
+            Release("support", GUMBEL_MAXIMUM, 2 * change, scale, s * rounds),
+            Release("values on the support", GAUSSIAN, spread, noise * spread, rounds),
+        )
+
+    def published(self, n: int, d: int) -> Published:
+        """The noise of Algorithm 6."""
+        from dptoolkit.accounting import published
+
+        feature, label = self.feature_bound, self.label_bound
+        assert feature is not None
+        if feature != label:
+            bound = f"equal to feature_bound={feature:g} with calibration='published'"
+            raise invalid("label_bound", label, bound, "The paper has one K.")
+        model = n, self.steps, self.sparsity, self.radius, feature, self.step_size
+        return published.lecture_heavy_tailed_iht(*model, self.epsilon, self.delta)
+
+    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PeelingRun:
+        """See ``Settings``."""
+        return PeelingRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
 
 
-def prepare_peeling_iht(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
-    """``peeling_iht`` with its plan and data in place; its releases are the peeled vectors, before projection.
+peeling_iht = private_solver(PeelingIht)
+
+
+def _rounds_event(noise: float, s: int, rounds: int) -> Event:
+    """Half of each round's rho for the s selections, half for the s values."""
+    return Repeated(Composed(Repeated(ExponentialMechanism(_per_selection(noise, s)), s), Gaussian(noise)), rounds)
+
+
+def _per_selection(noise: float, s: int) -> float:
+    """The epsilon of each of s selections that together cost as much rho as one Gaussian of that noise."""
+    return math.sqrt(4 / s) / noise if noise > 0 else math.inf
+
+
+class PeelingRun:
+    """Peeling with bounded data in place.
 
     Privacy
     -------
-    Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
+    A call releases the peeled vector of every step, before projection: the plan's two releases, once each round.
     """
-    settings, (support, values) = plan.settings, plan.releases
-    rows, y = planned_records(plan, X, y, counts)
-    bounded = clip_entries(rows, settings["feature_bound"])
-    labels = np.clip(check_labels(y, plan.n, get_loss("squared")), -settings["label_bound"], settings["label_bound"])
-    parts = _blocks(bounded, labels, settings)
-    steps, step_size, radius = settings["steps"], settings["step_size"], settings["radius"]
-    scales = {"selection_scale": support.scale, "value_scale": values.scale}
 
-    def run(rng: np.random.Generator, trace: bool = False) -> Trace:
-        w = np.zeros(plan.d)
-        peeled, iterates = (np.empty((steps, plan.d)), np.empty((steps, plan.d))) if trace else (None, None)
+    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+        settings = plan.settings
+        assert isinstance(settings, PeelingIht)
+        self.plan, self.settings, self.all = plan, settings, (rows, y)
+        self.block = settings.block(plan.n)
+        self.parts = self._parts(rows, y)
+
+    def _parts(self, rows: Rows, y: Array) -> list[tuple[Any, Array]]:
+        m = self.block
+        count = self.settings.steps if self.settings.data == "split" else 1
+        parts = [(Rows(rows.matrix[i * m : (i + 1) * m], rows.is_sparse), y[i * m : (i + 1) * m]) for i in range(count)]
+        return [(part.matrix, labels) for part, labels in (without_empty_rows(*part) for part in parts)]
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit; its releases are the peeled vectors, before projection."""
+        settings, steps, d = self.settings, self.settings.steps, self.plan.d
+        w, (peeled, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
         for t in range(steps):
-            matrix, target = parts[t % len(parts)]
+            matrix, target = self.parts[t % len(self.parts)]
             r = np.asarray(matrix @ w) - target
-            v = w - step_size * np.asarray(matrix.T @ r) / settings["block"]
-            released = peel(v, plan, rng)
-            w = _project(released, radius)
-            if peeled is not None and iterates is not None:
+            v = w - settings.step_size * np.asarray(matrix.T @ r) / self.block
+            released = peel(v, self.plan, rng)
+            w = _project(released, settings.radius)
+            if trace:
                 peeled[t], iterates[t] = released, w
-        return Trace(w, dict(scales), peeled, iterates)
+        support, values = self.plan.releases
+        history = {"selection_scale": support.scale, "value_scale": values.scale}
+        return Trace(w, history, peeled, iterates) if trace else Trace(w, history)
 
-    return run
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """(weights, history)."""
+        w, history, _, iterates = self(rng, trace=every > 0)
+        if iterates is not None:
+            history["iterates"] = sparse_iterates(iterates, every)
+        return w, history
 
-
-def _blocks(rows: Rows, y: Array, settings: Any) -> list[tuple[Any, Array]]:
-    m = settings["block"]
-    count = settings["steps"] if settings["data"] == "split" else 1
-    parts = [(Rows(rows.matrix[i * m : (i + 1) * m], rows.is_sparse), y[i * m : (i + 1) * m]) for i in range(count)]
-    return [(part.matrix, labels) for part, labels in (without_empty_rows(*part) for part in parts)]
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """The objective of the truncated records; NOT private."""
+        rows, y = self.all
+        return {"objective": self.settings.terms.objective(np.asarray(rows.matrix @ weights), y)}
 
 
 def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
@@ -212,13 +199,12 @@ def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
     One call is the plan's two releases, once each round.
     """
     support, values = plan.releases
-    s = plan.settings["sparsity"]
-    choice = NoisyMaximum(support.scale, support.sensitivity, support.law)
+    assert isinstance(plan.settings, PeelingIht)
+    s, choice = plan.settings.sparsity, support.mechanism
     # Laplace noise has no one-shot form: it must be drawn anew for every selection.
-    chosen = choice.top(np.abs(v), s, rng) if support.law == "gumbel" else choice.peel(np.abs(v), s, rng)
-    blur = GaussianNoise if values.law == "gaussian" else LaplaceNoise
+    chosen = choice.top(np.abs(v), s, rng) if support.law == GUMBEL_MAXIMUM else choice.peel(np.abs(v), s, rng)
     out = np.zeros_like(v)
-    out[chosen] = blur(values.scale, values.sensitivity).release(v[chosen], rng)
+    out[chosen] = values.mechanism.release(v[chosen], rng)
     return out
 
 

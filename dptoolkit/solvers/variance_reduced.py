@@ -11,113 +11,27 @@ epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
-from dptoolkit.accounting import Composed, Geometric, Ledger, RandomRounds, Repeated, calibrate, published
+from dptoolkit.accounting import Composed, Geometric, Repeated, calibrate
 from dptoolkit.accounting.events import WITHOUT_REPLACEMENT, Event
-from dptoolkit.accounting.published import Published
-from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import check_labels, check_rows, with_intercept
-from dptoolkit.kernels import reference
-from dptoolkit.losses import Loss
+from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms import as_generator
-from dptoolkit.solvers.base import (
-    PUBLISHED,
-    TIGHT,
-    Array,
-    FitResult,
-    Plan,
-    Release,
-    Trace,
-    check_budget,
-    check_calibration,
-    check_size,
-    check_sparsity,
-    make_plan,
-    record,
-    reserve,
-    split_intercept,
-)
-from dptoolkit.solvers.batches import (
-    FULL_NOISE,
-    BatchData,
-    Iterate,
-    batch_event,
-    batch_sizes,
-    check_batch,
-    check_batches,
-    check_sampling,
-    check_sparse_rows,
-    factor,
-    noise_shares,
-    share_at,
-)
-from dptoolkit.solvers.gradient_iht import ALLOWED_LOSSES, Bounds, default_step, gradient_bounds
-from dptoolkit.solvers.sgd_thresholding import bounded_batches
+from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, trace_interval, written_out
+from dptoolkit.solvers.batches import BatchData, BatchSettings, Iterate, batch_sizes, check_batch, check_sparse_rows
+from dptoolkit.solvers.noise import NoiseLaw, constant
+from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
+from dptoolkit.solvers.settings import TIGHT, check_sparsity, setting
 
-
-def difference_bound(loss: Loss, bounds: Bounds) -> float:
-    """The largest |gradient(w) - gradient(s)|_2 of one bounded record.
-
-    In general two bounded gradients differ by 2 G. For the logistic loss the label gives both residuals the same sign,
-    also after clipping, so that they differ by at most G. Where margins are clipped the label cancels.
-    """
-    if loss.name == "logistic":
-        return bounds.gradient
-    if bounds.label_bound is None:
-        return 2 * bounds.gradient
-    assert bounds.row_norm is not None
-    return 2 * bounds.margin_bound * bounds.row_norm
-
-
-def plan_dp_scsg_ht(
-    *, n: int, d: int, loss: str, sparsity: int, epochs: int, snapshot_size: int, batch_size: int,
-    step_size: float | None = None, epsilon: float, delta: float = 0.0, row_norm: float | None = None,
-    grad_norm: float | None = None, label_bound: float | None = None, margin_bound: float | None = None,
-    l2: float = 0.0, option: str = "I", sampling: str = WITHOUT_REPLACEMENT, adjacency: str | Adjacency | None = None,
-    calibration: str = TIGHT, fit_intercept: bool = False, adaptive: bool | None = None,
-) -> Plan:
-    """The plan of ``dp_scsg_ht`` for n rows and d features; see there for the arguments."""
-    n, d = check_size(n, d)
-    table_loss = losses.get(loss, ALLOWED_LOSSES)
-    check_sparsity(sparsity, d)
-    shape = _shape(n, epochs, snapshot_size, batch_size, option)
-    scheme, relation = check_sampling(sampling, adjacency)
-    bounds = gradient_bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
-    step_size, l2 = default_step(step_size, bounds), nonnegative("l2", l2)
-    check_calibration(calibration)
-    epsilon, delta = check_budget(epsilon, delta, n)
-    adaptive = _check_adaptive(adaptive, bounds, calibration)
-    outer = factor(relation) * bounds.gradient / shape.snapshot
-    inner = factor(relation) * difference_bound(table_loss, bounds) / shape.batch
-    paper = _published(calibration, n, shape, bounds.gradient, epsilon, delta, scheme)
-    if paper is not None:
-        scales = paper.scales["snapshot"], paper.scales["inner"]
-    else:
-        z = 0.0 if math.isinf(epsilon) else calibrate(
-            lambda m: shape.event(shape.ratio * m, m, n, scheme, relation), epsilon, delta
-        )
-        scales = shape.ratio * z * outer, z * inner
-    snapshot_event, inner_event = shape.parts(scales[0] / outer, scales[1] / inner, n, scheme, relation)
-    releases = (
-        Release(shape.inner_query, "Gaussian", inner, scales[1], inner_event, shape.inner_count),
-        Release("snapshot gradient", "Gaussian", outer, scales[0], snapshot_event, shape.epochs),
-    )
-    settings = {
-        "loss": loss, "sparsity": sparsity, "epochs": shape.epochs, "snapshot_size": shape.snapshot,
-        "batch_size": shape.batch, "option": option, "step_size": step_size, "row_norm": bounds.row_norm,
-        "grad_norm": bounds.grad_norm, "label_bound": bounds.label_bound, "margin_bound": bounds.margin_bound, "l2": l2,
-        "sampling": scheme, "fit_intercept": fit_intercept, "clip_norm": row_norm, "adaptive": adaptive,
-        "slope": _slope(table_loss, bounds, scheme) if adaptive else math.inf,
-    }  # fmt: skip
-    return make_plan("dp_scsg_ht", n, d, relation, calibration, releases, settings, paper)
+if TYPE_CHECKING:
+    from dptoolkit.accounting.published import Published
 
 
 @dataclass(frozen=True)
@@ -154,16 +68,10 @@ class Shape:
         """How many of them a run releases."""
         return self.epochs * (self.steps if self.option == "II" else 1)
 
-    def parts(self, snapshot: float, inner: float, n: int, scheme: str, relation: Adjacency) -> tuple[Event, Event]:
-        """(snapshot event, inner event) for noise multipliers."""
-        step = batch_event(inner, scheme, self.batch / n, relation)
-        loop = RandomRounds(step, Geometric(self.snapshot / (self.snapshot + self.batch)))
-        return batch_event(snapshot, scheme, self.snapshot / n, relation), loop if self.option == "I" else step
-
-    def event(self, snapshot: float, inner: float, n: int, scheme: str, relation: Adjacency) -> Event:
-        """The whole run."""
-        first, second = self.parts(snapshot, inner, n, scheme, relation)
-        return Composed(Repeated(first, self.epochs), Repeated(second, self.inner_count))
+    @property
+    def rounds(self) -> Geometric | None:
+        """The law of the number of inner steps of an epoch; None where it is fixed."""
+        return Geometric(self.snapshot / (self.snapshot + self.batch)) if self.option == "I" else None
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """The number of inner steps of every epoch; needs no data."""
@@ -172,7 +80,140 @@ class Shape:
         return rng.geometric(self.batch / (self.snapshot + self.batch), size=self.epochs).astype(np.int64) - 1
 
 
-def _shape(n: int, epochs: Any, snapshot_size: Any, batch_size: Any, option: Any) -> Shape:
+@dataclass(frozen=True, kw_only=True)
+class ReducedSettings(BatchSettings):
+    """Settings of variance-reduced hard thresholding."""
+
+    epochs: int = setting("Number of snapshots.")
+    option: str = setting(
+        'Inner steps of an epoch: "I", a geometric number with mean B/b; "II", exactly B // b.', default="I"
+    )
+
+    @property
+    def _snapshot_rows(self) -> Any:
+        """How many rows a snapshot has; None for all."""
+        return None
+
+    def shape(self, n: int) -> Shape:
+        """Epochs and batch sizes for n rows."""
+        big = n if self._snapshot_rows is None else self._snapshot_rows
+        return make_shape(n, self.epochs, big, self.batch_size, self.option)
+
+    @property
+    def can_adapt(self) -> bool:
+        """An inner step's noise can follow the iterate wherever the smoothness is public."""
+        return self.bounds.smoothness is not None and self.calibration == TIGHT
+
+    @property
+    def slope(self) -> float:
+        """How the inner sensitivity at public w and s grows with |w - s|, over its bound; infinite if not used.
+
+        A residual grows with the margin, at most at the rate of the smoothness H, so gradient(w) - gradient(s) is
+        A(w - s) with A between 0 and H: it lies in the ball around H(w - s)/2 that has 0 on its border. One record
+        replaced by another in a batch of fixed size moves the sum by at most the diameter, H |w - s|. Poisson sampling
+        leaves records out: there the ball around 0 counts, of radius H |w - s|.
+        """
+        if not self.adaptive:
+            return math.inf
+        assert self.bounds.smoothness is not None
+        reach = 0.5 if self.sampling == WITHOUT_REPLACEMENT else 1.0
+        return reach * self.bounds.smoothness / self.bounds.difference
+
+    def checked(self, n: int, d: int) -> Any:
+        """See ``Settings``."""
+        self.shape(n)
+        return self._batches_checked(n, d)
+
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """The inner steps, or loops of them, and the snapshots."""
+        shape, relation = self.shape(n), self.relation
+        inner = Release(
+            shape.inner_query, GAUSSIAN, self.bounds.difference_sensitivity(relation, shape.batch), 0.0,
+            shape.inner_count, self.sampled(shape.batch, n), shape.rounds,
+        )  # fmt: skip
+        outer = Release(
+            "snapshot gradient", GAUSSIAN, self.bounds.sensitivity(relation, shape.snapshot), 0.0, shape.epochs,
+            self.sampled(shape.snapshot, n),
+        )  # fmt: skip
+        if paper is not None:
+            return replace(inner, scale=paper.scales["inner"]), replace(outer, scale=paper.scales["snapshot"])
+        if math.isinf(self.epsilon):
+            return inner, outer
+        steps, snapshots = replace(inner, sensitivity=1.0), replace(outer, sensitivity=1.0)
+
+        def event(m: float) -> Event:
+            first, second = replace(snapshots, scale=shape.ratio * m), replace(steps, scale=m)
+            return Composed(Repeated(first.event, first.count), Repeated(second.event, second.count))
+
+        z = calibrate(event, self.epsilon, self.delta)
+        return replace(inner, scale=z * inner.sensitivity), replace(outer, scale=shape.ratio * z * outer.sensitivity)
+
+    def published(self, n: int, d: int) -> Published:
+        """The noise of Theorem 5.1."""
+        from dptoolkit.accounting import published
+
+        self.refuse_other_sampling("Theorem 5.1")
+        shape = self.shape(n)
+        return published.scsg_ht_theorem_5_1(
+            n, shape.batch, shape.snapshot, shape.epochs, self.bounds.gradient, self.epsilon, self.delta, shape.option
+        )
+
+    def noise_law(self, plan: Plan) -> NoiseLaw:
+        """The noise of a snapshot gradient at its public weights."""
+        return self.batch_law(plan.releases[1].scale)
+
+    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> ScsgRun:
+        """See ``Settings``."""
+        assert self.step_size is not None
+        how = Epochs(
+            self.shape(plan.n), self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept, self.slope
+        )
+        return ScsgRun(self.bounded_batches(*written_out(rows, y, counts)), how, self.noise_law(plan), plan.noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpScsgHt(ReducedSettings):
+    """Private sparse regression by variance-reduced noisy gradients and hard thresholding.
+
+    Privacy
+    -------
+    Queries: the snapshot gradient, sensitivity 2 G/B on a given batch (replace-one; half for zero-out); and the mean
+    over a batch of gradient(w) - gradient(s), each at most 2 G, or G for losses whose residuals keep their sign
+    (``GradientBounds.difference``): 4 G/b, or 2 G/b. At public w and s it is also at most smoothness |w - s|/b in
+    batches of fixed size (for Poisson sampling with replace-one twice that), and for the logistic loss the snapshot's
+    is smaller at a public s, as in ``dp_sgd_ht``: ``adaptive`` lowers the noise with them, the events stay. Event: per
+    epoch one subsampled Gaussian for the snapshot, charged once, and RandomRounds(subsampled Gaussian,
+    Geometric(B/(B+b))) or B//b of them. The number of inner steps does not depend on the data. Public: n, d, all
+    arguments, all iterates, the numbers of steps.
+    """
+
+    solver: ClassVar[str] = "dp_scsg_ht"
+
+    snapshot_size: int = setting("Rows B of a snapshot, at least the rows b of an inner step.")
+
+    @property
+    def _snapshot_rows(self) -> Any:
+        return self.snapshot_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSvrgHt(ReducedSettings):
+    """``dp_scsg_ht`` with snapshots of all rows.
+
+    Privacy
+    -------
+    As in ``dp_scsg_ht``; a snapshot of all rows is a Gaussian release without subsampling.
+    """
+
+    solver: ClassVar[str] = "dp_svrg_ht"
+
+
+dp_scsg_ht = private_solver(DpScsgHt)
+dp_svrg_ht = private_solver(DpSvrgHt)
+
+
+def make_shape(n: int, epochs: Any, snapshot_size: Any, batch_size: Any, option: Any) -> Shape:
+    """A checked Shape."""
     epochs = whole("epochs", epochs, low=1)
     b, big = check_batch("batch_size", batch_size, n), check_batch("snapshot_size", snapshot_size, n)
     if big < b:
@@ -180,140 +221,46 @@ def _shape(n: int, epochs: Any, snapshot_size: Any, batch_size: Any, option: Any
     return Shape(epochs, big, b, one_of("option", option, ("I", "II")))
 
 
-def _check_adaptive(adaptive: bool | None, bounds: Bounds, calibration: str) -> bool:
-    possible = bounds.smoothness is not None and calibration == TIGHT
-    if adaptive and not possible:
-        raise invalid("adaptive", True, "used with row_norm and tight calibration", "The smoothness must be public.")
-    return possible if adaptive is None else adaptive
+@dataclass(frozen=True)
+class Epochs:
+    """What the iteration does, and how often."""
 
-
-def _slope(loss: Loss, bounds: Bounds, scheme: str) -> float:
-    """How the sensitivity at public w and s grows with |w - s|, over its bound.
-
-    A residual grows with the margin, at most at the rate of the smoothness H, so gradient(w) - gradient(s) is A(w - s)
-    with A between 0 and H: it lies in the ball around H(w - s)/2 that has 0 on its border. One record replaced by
-    another in a batch of fixed size moves the sum by at most the diameter, H |w - s|. Poisson sampling leaves records
-    out: there the ball around 0 counts, of radius H |w - s|.
-    """
-    assert bounds.smoothness is not None
-    reach = 0.5 if scheme == WITHOUT_REPLACEMENT else 1.0
-    return reach * bounds.smoothness / difference_bound(loss, bounds)
-
-
-def _published(
-    calibration: str, n: int, shape: Shape, grad_norm: float, epsilon: float, delta: float, scheme: str
-) -> Published | None:
-    if calibration != PUBLISHED:
-        return None
-    if math.isinf(epsilon):
-        raise invalid("epsilon", epsilon, "finite with calibration='published'")
-    if scheme != WITHOUT_REPLACEMENT:
-        only = "'without-replacement' with calibration='published'"
-        raise invalid("sampling", scheme, only, "Theorem 5.1 is for it.")
-    return published.scsg_ht_theorem_5_1(
-        n, shape.batch, shape.snapshot, shape.epochs, grad_norm, epsilon, delta, shape.option
-    )
-
-
-def dp_scsg_ht(
-    X: Any, y: Any, *, loss: str, sparsity: int, epochs: int, snapshot_size: int, batch_size: int,
-    step_size: float | None = None, epsilon: float, delta: float = 0.0, row_norm: float | None = None,
-    grad_norm: float | None = None, label_bound: float | None = None, margin_bound: float | None = None,
-    l2: float = 0.0, option: str = "I", sampling: str = WITHOUT_REPLACEMENT, adjacency: str | Adjacency | None = None,
-    calibration: str = TIGHT, fit_intercept: bool = False, adaptive: bool | None = None, rng: Any = None,
-    ledger: Ledger | None = None, trace: bool = False,
-) -> FitResult:
-    """Private sparse regression by variance-reduced noisy gradients and hard thresholding.
-
-    Parameters (others as in ``dp_sgd_ht``)
-    ----------
-    epochs, snapshot_size, batch_size : snapshots, rows B of a snapshot, rows b of an inner step; B >= b.
-    option : "I", a geometric number of inner steps with mean B/b; "II", exactly B // b.
-    adaptive : scale the noise with the sensitivity at the public iterate; an inner step's vanishes at the snapshot.
-        Needs row_norm; by default used where possible.
-    trace : keep the iterate after every epoch in history["iterates"] as (inner steps so far, support, values).
-
-    Privacy
-    -------
-    Queries: the snapshot gradient, sensitivity 2 G/B on a given batch (replace-one; half for zero-out); and the mean
-    over a batch of gradient(w) - gradient(s), each at most 2 G (see ``difference_bound``), or G for the logistic loss,
-    whose residuals keep their sign: 4 G/b, or 2 G/b. At public w and s it is also at most smoothness |w - s|/b in
-    batches of fixed size (for Poisson sampling with replace-one twice that), and for the logistic loss the snapshot's
-    is smaller at a public s, as in ``dp_sgd_ht``: ``adaptive`` lowers the noise with them, the events stay. Event: per
-    epoch one subsampled Gaussian for the snapshot, charged once, and RandomRounds(subsampled Gaussian,
-    Geometric(B/(B+b))) or B//b of them. The number of inner steps does not depend on the data. Public: n, d, all
-    arguments, all iterates, the numbers of steps.
-    """
-    rows = check_sparse_rows(X)
-    n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES))
-    plan = plan_dp_scsg_ht(
-        n=n, d=d, loss=loss, sparsity=sparsity, epochs=epochs, snapshot_size=snapshot_size, batch_size=batch_size,
-        step_size=step_size, epsilon=epsilon, delta=delta, row_norm=row_norm, grad_norm=grad_norm,
-        label_bound=label_bound, margin_bound=margin_bound, l2=l2, option=option, sampling=sampling,
-        adjacency=adjacency, calibration=calibration, fit_intercept=fit_intercept, adaptive=adaptive,
-    )  # fmt: skip
-    generator = as_generator(rng)
-    reserve(ledger, plan)
-    w, history = _planned(plan, bounded_batches(plan, rows, labels)).epochs(generator, trace)
-    record(ledger, plan)
-    coef, intercept = split_intercept(w, fit_intercept)
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
-
-
-def prepare_dp_scsg_ht(plan: Plan, X: Any, y: Any, counts: Any = None) -> ScsgRun:
-    """``dp_scsg_ht`` on these data with all done that needs no randomness; its calls are what ``dp_scsg_ht`` runs.
-
-    Privacy
-    -------
-    Every call spends the plan's event; nothing is charged to a ledger here.
-    """
-    return _planned(plan, bounded_batches(plan, *check_batches(plan, X, y, counts)))
-
-
-def _planned(plan: Plan, data: BatchData) -> ScsgRun:
-    return ScsgRun(data, plan.settings, (plan.releases[1].scale, plan.noise), noise_shares(plan.settings))
-
-
-def plan_dp_svrg_ht(*, n: int, **arguments: Any) -> Plan:
-    """The plan of ``dp_svrg_ht``: that of ``dp_scsg_ht`` with snapshots of all n rows."""
-    return plan_dp_scsg_ht(n=n, snapshot_size=n, **arguments)
-
-
-def dp_svrg_ht(X: Any, y: Any, **arguments: Any) -> FitResult:
-    """``dp_scsg_ht`` with snapshots of all rows: snapshot_size = n. All other arguments are the same.
-
-    Privacy
-    -------
-    As in ``dp_scsg_ht``; a snapshot of all rows is a Gaussian release without subsampling.
-    """
-    return dp_scsg_ht(X, y, snapshot_size=check_rows(X).shape[0], **arguments)
+    shape: Shape
+    step_size: float
+    sparsity: int
+    l2: float
+    sampling: str
+    fit_intercept: bool
+    slope: float
 
 
 def scsg_ht(
-    X: Any, y: Any, *, loss: str, sparsity: int, epochs: int, snapshot_size: int, batch_size: int, step_size: float,
-    l2: float = 0.0, option: str = "I", fit_intercept: bool = False, rng: Any = None, trace: bool = False,
+    X: Any, y: Any, *, loss: str, sparsity: int, epochs: int, snapshot_size: int | None, batch_size: int,
+    step_size: float, l2: float = 0.0, option: str = "I", fit_intercept: bool = False, rng: Any = None,
+    trace: bool | int = False,
 ) -> FitResult:
-    """Variance-reduced hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_scsg_ht``."""
+    """Variance-reduced hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_scsg_ht``.
+
+    ``snapshot_size=None`` takes all rows.
+    """
     rows = check_sparse_rows(X)
     n, d = rows.shape
-    table_loss = losses.get(loss, ALLOWED_LOSSES)
-    labels = check_labels(y, n, table_loss)
-    shape = _shape(n, epochs, snapshot_size, batch_size, option)
-    settings = {
-        "sparsity": check_sparsity(sparsity, d), "epochs": shape.epochs, "snapshot_size": shape.snapshot,
-        "batch_size": shape.batch, "option": option, "step_size": positive("step_size", step_size),
-        "l2": nonnegative("l2", l2), "sampling": WITHOUT_REPLACEMENT, "fit_intercept": fit_intercept, "slope": math.inf,
-    }  # fmt: skip
-    data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, table_loss, math.inf, None)
-    w, history = ScsgRun(data, settings, (0.0, 0.0), FULL_NOISE).epochs(as_generator(rng), trace)
-    coef, intercept = split_intercept(w, fit_intercept)
+    terms = losses.get(loss, losses.SCALAR)
+    labels = check_labels(y, n, terms)
+    shape = make_shape(n, epochs, n if snapshot_size is None else snapshot_size, batch_size, option)
+    how = Epochs(
+        shape, positive("step_size", step_size), check_sparsity(sparsity, d), nonnegative("l2", l2),
+        WITHOUT_REPLACEMENT, fit_intercept, math.inf,
+    )  # fmt: skip
+    data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
+    w, history = ScsgRun(data, how, constant(0.0), 0.0).fit(as_generator(rng), trace_interval(trace))
+    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
     return FitResult(coef, intercept, None, None, history)
 
 
 def svrg_ht(X: Any, y: Any, **arguments: Any) -> FitResult:
     """``scsg_ht`` with snapshots of all rows."""
-    return scsg_ht(X, y, snapshot_size=check_rows(X).shape[0], **arguments)
+    return scsg_ht(X, y, snapshot_size=None, **arguments)
 
 
 class ScsgRun:
@@ -325,70 +272,71 @@ class ScsgRun:
     mean of gradient differences.
     """
 
-    def __init__(
-        self, data: BatchData, settings: Mapping[str, Any], scales: tuple[float, float], shares: tuple[Array, float]
-    ) -> None:
-        self.data, self.settings, self.shares = data, settings, shares
-        self.snapshot_scale = scales[0]
+    def __init__(self, data: BatchData, how: Epochs, snapshots: NoiseLaw, inner_scale: float) -> None:
+        self.data, self.how, self.snapshots, self.shape = data, how, snapshots, how.shape
         self.n, self.width = data.rows.shape
-        self.shape = Shape(
-            settings["epochs"], settings["snapshot_size"], settings["batch_size"], settings["option"]
-        )
-        protected = 1 if settings["fit_intercept"] else 0
-        self.places, self.free = settings["sparsity"] + protected, self.width - protected
+        protected = 1 if how.fit_intercept else 0
+        self.places, self.free = how.sparsity + protected, self.width - protected
         # What the kernel takes after the records.
         self.arguments = (
-            settings["batch_size"], settings["step_size"], settings["l2"], scales[1], settings["slope"], self.free,
-            protected, settings["sparsity"],
+            how.shape.batch, how.step_size, how.l2, inner_scale, how.slope, self.free, protected, how.sparsity,
         )  # fmt: skip
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit. A trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
         if not trace:
-            return Trace(*self.epochs(rng, False))
-        kept: list[Array] = []
-        w, history = self.epochs(rng, False, kept)
-        history["snapshots"] = np.array(kept[::2])
-        return Trace(w, history, None, np.concatenate(kept[1::2]))
+            return Trace(*self.fit(rng))
+        seen: list[tuple[Array, Array]] = []
+        w, history = self.fit(rng, watch=lambda gradient, iterates: seen.append((gradient, iterates)))
+        gradients, inner = zip(*seen, strict=True)
+        return Trace(w, history | {"snapshots": np.array(gradients)}, None, np.concatenate(inner))
 
-    def epochs(
-        self, rng: np.random.Generator, trace: bool, kept: list[Array] | None = None
+    def fit(
+        self, rng: np.random.Generator, every: int = 0, watch: Callable[[Array, Array], Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); ``kept`` gets, epoch by epoch, the noisy snapshot gradient and all inner iterates."""
+        """(weights, history), a step of the trace being an epoch.
+
+        ``watch`` is told, epoch by epoch, the noisy snapshot gradient and all inner iterates.
+        """
         counts, records, iterate = self.shape.draw(rng), self.data.records(), Iterate(self.places)
         iterates, done = [], 0
-        for count in counts.tolist():
-            self._epoch(rng, records, iterate, count, kept)
+        for epoch, count in enumerate(counts.tolist(), start=1):
+            self._epoch(rng, records, iterate, count, watch)
             done += count
-            if trace:
+            if every and (epoch % every == 0 or epoch == len(counts)):
                 iterates.append((done, *iterate.snapshot()))
-        return iterate.dense(self.width), {"inner_steps": counts, "thresholdings": done, "iterates": iterates}
+        history: dict[str, Any] = {"inner_steps": counts, "thresholdings": done}
+        return iterate.dense(self.width), history | {"iterates": iterates} if every else history
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """The objective of the bounded records; NOT private."""
+        return {"objective": self.data.objective(weights)}
 
     def _epoch(
-        self, rng: np.random.Generator, records: Any, iterate: Iterate, count: int, kept: list[Array] | None
+        self, rng: np.random.Generator, records: Any, iterate: Iterate, count: int,
+        watch: Callable[[Array, Array], Any] | None,
     ) -> None:
         from dptoolkit.kernels import stochastic as kernel
 
-        settings = self.settings
+        how = self.how
         support, values = iterate.snapshot()
-        scale = self.snapshot_scale * share_at(self.shares, float(np.linalg.norm(values)))
-        gradient = snapshot_gradient(self.data, settings, support, values, scale, rng)
-        offsets = -settings["step_size"] * gradient
-        sizes = batch_sizes(rng, settings["sampling"], self.n, settings["batch_size"], count)
+        gradient = snapshot_gradient(self.data, how, support, values, self.snapshots.at(values), rng)
+        offsets = -how.step_size * gradient
+        sizes = batch_sizes(rng, how.sampling, self.n, how.shape.batch, count)
         given = (
             rng, sizes, records, *self.arguments, offsets, *buckets(offsets[: self.free]), iterate.support,
             iterate.values, iterate.filled,
         )  # fmt: skip
-        if kept is None:
+        if watch is None:
             iterate.filled = kernel.reduced_steps(*given)
         else:
             inner = np.empty((count, self.width))
             iterate.filled = kernel.reduced_steps(*given, inner)
-            kept += [gradient, inner]
+            watch(gradient, inner)
 
 
 def snapshot_gradient(
-    data: BatchData, settings: Any, support: NDArray[np.int64], values: Array, scale: float, rng: np.random.Generator
+    data: BatchData, how: Epochs, support: NDArray[np.int64], values: Array, scale: float, rng: np.random.Generator
 ) -> Array:
     """The mean gradient of a fresh batch at the snapshot, divided by the EXPECTED batch size, plus noise.
 
@@ -396,8 +344,8 @@ def snapshot_gradient(
     -------
     One call is the plan's snapshot release.
     """
-    (n, d), big = data.rows.shape, settings["snapshot_size"]
-    size = int(batch_sizes(rng, settings["sampling"], n, big, 1)[0])
+    (n, d), big = data.rows.shape, how.shape.snapshot
+    size = int(batch_sizes(rng, how.sampling, n, big, 1)[0])
     chosen = np.sort(rng.choice(n, size=size, replace=False)) if size < n else np.arange(n)
     w = np.zeros(d)
     w[support] = values
@@ -419,7 +367,7 @@ def _batch_sum(data: BatchData, chosen: NDArray[np.int64], w: Array) -> Array:
     if len(chosen) < len(y):
         matrix, y = matrix[chosen], y[chosen]
         caps = None if caps is None else caps[chosen]
-    r = reference.clipped_residual(data.loss, np.asarray(matrix @ w), y, data.margin_bound, caps)
+    r = data.loss.clipped_residual(np.asarray(matrix @ w), y, data.margin_bound, caps)
     return np.asarray(matrix.T @ r)
 
 

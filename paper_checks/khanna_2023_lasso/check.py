@@ -17,7 +17,7 @@ from dptoolkit.audit.pairs.sparsify import exact_count
 from dptoolkit.kernels.reference import hard_threshold
 from dptoolkit.mechanisms import GeometricNoise
 from dptoolkit.solvers.base import Plan
-from paper_checks.audits import Audited, attack, frank_wolfe, printed_noise, with_noise
+from paper_checks.audits import Audited, attack, frank_wolfe, printed_noise
 from paper_checks.verdict import Verdict, bound, judge
 
 
@@ -116,7 +116,7 @@ def _sparsifier_plan(
         "sparsifier", n=n, d=features, steps=steps - 1, loss="huber", l1_radius=l1_radius, feature_bound=lipschitz,
         epsilon1=epsilon_count, epsilon2=1.0, delta=1e-9, calibration="published",
     )  # fmt: skip
-    return with_noise(made, printed.scales["score"], printed.scales["count"])
+    return made.with_noise(printed.scales["score"], printed.scales["count"])
 
 
 def _sparsifier_law(printed: published.Published, features: int) -> Event:
@@ -129,7 +129,8 @@ def _sparsifier_law(printed: published.Published, features: int) -> Event:
 
 def _as_coded(plan: Plan, pair: Pair) -> Any:
     """The printed program, on the number of a data set of the pair: the model is cut to the exact count."""
-    whole = dataclasses.replace(plan, settings={**plan.settings, "count": "fixed", "kept": plan.d})
+    settings: Any = plan.settings
+    whole = dataclasses.replace(plan, settings=dataclasses.replace(settings, count="fixed", number=plan.d))
     counts = [exact_count(plan, data) for data in pair]
     runs = [solvers.prepare(whole, data.X, data.y, data.counts) for data in pair]
     return lambda which, rng: hard_threshold(runs[which](rng).weights, counts[which])
@@ -159,5 +160,5 @@ def audit_theorem_5(
         "dp_multinomial_frank_wolfe", n=n, d=features, steps=steps - 1, classes=classes, l1_radius=l1_radius,
         feature_bound=1.0, selection="columns", epsilon=1.0, delta=1e-9, calibration="published",
     )  # fmt: skip
-    plan = with_noise(made, printed.scales["score"])
+    plan = made.with_noise(printed.scales["score"])
     return printed_noise(plan, printed, pairs.dp_multinomial_frank_wolfe(plan), trials, "releases")

@@ -8,7 +8,7 @@ from typing import Any
 from dptoolkit import solvers
 from dptoolkit.accounting import published, rounds
 from dptoolkit.audit import pairs
-from paper_checks.audits import Audited, printed_noise, with_noise
+from paper_checks.audits import Audited, printed_noise
 from paper_checks.verdict import Verdict, bound, judge, unsatisfiable
 
 
@@ -83,5 +83,5 @@ def audit_theorem_5_1(trials: int, split: str = "printed", **at: Any) -> Audited
     """The same pair, which shows the snapshots and not the inner steps."""
     printed = published.scsg_ht_theorem_5_1(grad_norm=1.0, split=split, **at)
     made = solvers.plan("dp_scsg_ht", calibration="published", **at, **_FIT)
-    plan = with_noise(made, printed.scales["inner"], printed.scales["snapshot"])
+    plan = made.with_noise(printed.scales["inner"], printed.scales["snapshot"])
     return printed_noise(plan, printed, pairs.dp_scsg_ht(plan), trials, "iterates")

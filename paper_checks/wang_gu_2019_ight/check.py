@@ -10,7 +10,7 @@ import numpy as np
 from dptoolkit import solvers
 from dptoolkit.accounting import published
 from dptoolkit.audit.pairs import Counted, Pair
-from paper_checks.audits import Audited, hard_thresholding, printed_noise, with_noise
+from paper_checks.audits import Audited, hard_thresholding, printed_noise
 from paper_checks.verdict import Verdict, judge
 
 # Records, and the step, of the audit of logistic regression: so many that noise hardly moves the weights, and a step so
@@ -77,7 +77,7 @@ def audit_corollary_5_8(
         step_size=_LONG_STEP / row_norm**2, epsilon=1.0, delta=1e-9, calibration="published",
     )  # fmt: skip
     printed = published.ight_corollary_5_8(n, steps, row_norm, epsilon, delta)
-    plan = with_noise(made, printed.scales["gradient"] * n / _MANY)
+    plan = made.with_noise(printed.scales["gradient"] * n / _MANY)
     across = math.sqrt(1 - _TILT**2)
     counts, labels = np.array([1, _MANY - 1]), np.array([0.0, 1.0])
     first, second = (

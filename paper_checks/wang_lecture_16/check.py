@@ -7,7 +7,7 @@ from typing import Any
 from dptoolkit import solvers
 from dptoolkit.accounting import published
 from dptoolkit.audit import pairs
-from paper_checks.audits import Audited, frank_wolfe, hard_thresholding, printed_noise, with_noise
+from paper_checks.audits import Audited, frank_wolfe, hard_thresholding, printed_noise
 from paper_checks.verdict import Verdict, bound, judge
 
 
@@ -83,5 +83,5 @@ def _peeling(
         "peeling_iht", d=4, sparsity=1, feature_bound=bound, label_bound=bound, epsilon=1.0, delta=1e-9,
         calibration="published", **settings,
     )  # fmt: skip
-    plan = with_noise(made, printed.scales["selection"], printed.scales["value"])
+    plan = made.with_noise(printed.scales["selection"], printed.scales["value"])
     return printed_noise(plan, printed, pairs.peeling_iht(plan), trials, "releases")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from dptoolkit import losses
 from dptoolkit.accounting import Composed, Gaussian, Repeated, Subsampled
 from dptoolkit.accounting.events import POISSON
 from dptoolkit.adjacency import Adjacency
@@ -24,7 +25,7 @@ from dptoolkit.audit import layout
 from dptoolkit.audit.pairs.likelihood import EpochRatio, SumRatio, gradients
 from dptoolkit.audit.pairs.pair import Counted, Pair, Score
 from dptoolkit.audit.pairs.thresholding import as_counted, few_runs, gradient_bound, share
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 # Standard deviations by which coordinate 1 must lead the rest, and the push must beat the noise, to be sure of.
@@ -60,24 +61,24 @@ def pair(plan: Plan) -> Pair | None:
 
 def _applies(plan: Plan) -> bool:
     s = plan.settings
-    unbounded = s["loss"] != "logistic" and s["grad_norm"] is not None and s["label_bound"] is None
-    plain = s["clip_norm"] is None and not s["fit_intercept"] and s["l2"] == 0
-    shape = s["epochs"] == 1 and s["option"] == "II" and layout.most_inner_steps(plan) >= 2
-    room = min(plan.d, s["sparsity"]) >= 2 and plan.n >= 2 and plan.noise > 0
+    unbounded = s.terms.task != losses.BINARY and s.grad_norm is not None and s.label_bound is None
+    plain = s.row_norm is None and not s.fit_intercept and s.l2 == 0
+    shape = s.epochs == 1 and s.option == "II" and layout.most_inner_steps(plan) >= 2
+    room = min(plan.d, s.sparsity) >= 2 and plan.n >= 2 and plan.noise > 0
     return unbounded and plain and shape and room and plan.adjacency is Adjacency.REPLACE_ONE
 
 
 def _slants(plan: Plan) -> _Slants | None:
     """The smallest slant at which noise and the canary's own moves do not undo the crossing; None if there is none."""
     s, bound = plan.settings, gradient_bound(plan)
-    size, batch = s["snapshot_size"], s["batch_size"]
+    size, batch = s.shape(plan.n).snapshot, s.batch_size
     t = np.arange(1, layout.most_inner_steps(plan) + 1)
     # All in gradients, that is in weights over the step size, after t steps.
     noise = _LEAD * np.sqrt(t**2 * plan.releases[1].scale ** 2 + t * plan.noise**2)
-    lead = float(min(noise[0] / bound, _weak(plan))) if s["sparsity"] < plan.d else 0.0
+    lead = float(min(noise[0] / bound, _weak(plan))) if s.sparsity < plan.d else 0.0
     if lead >= 0.5:
         return None
-    spread = _LEAD * math.sqrt((1 - size / plan.n) / size) if s["sampling"] == POISSON else 0.0
+    spread = _LEAD * math.sqrt((1 - size / plan.n) / size) if s.sampling == POISSON else 0.0
     pushed = t * bound * math.sqrt(1 - lead**2) * (1 - 1 / plan.n) * (1 - spread) - noise
     own = t * bound / size + 2 * bound / batch * stats.binom.isf(1e-6, t - 1, batch / plan.n)
     if (pushed <= 0).any():
@@ -88,15 +89,15 @@ def _slants(plan: Plan) -> _Slants | None:
 
 def _weak(plan: Plan) -> float:
     """The push along coordinate 1 at which the others' random number in a snapshot hides nothing."""
-    size = plan.settings["snapshot_size"]
-    if plan.settings["sampling"] != POISSON or size == plan.n:
+    size = plan.settings.shape(plan.n).snapshot
+    if plan.settings.sampling != POISSON or size == plan.n:
         return math.inf
     scale = plan.releases[1].scale / gradient_bound(plan)
     return math.sqrt(_EXTRA) * scale * math.sqrt(size / (1 - size / plan.n))
 
 
 def _made(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio]:
-    bound, step = gradient_bound(plan), plan.settings["step_size"]
+    bound, step = gradient_bound(plan), plan.settings.step_size
     # |row|^2 times the distance of margin over |row| from label over |row| is what is clipped to the bound.
     distance = _PLACE * slants.canary * step * bound / math.hypot(slants.canary, 1.0)
     length = math.sqrt(_BEYOND * bound / distance)
@@ -119,14 +120,14 @@ def _along(plan: Plan, zero: float, one: float, length: float) -> Array:
 def _final(plan: Plan, slants: _Slants) -> SumRatio:
     """The last weight of coordinate 1: every step moves it by the snapshot's gradient and by one of its own."""
     s, steps = plan.settings, layout.most_inner_steps(plan)
-    size, batch, step, bound = s["snapshot_size"], s["batch_size"], s["step_size"], gradient_bound(plan)
+    size, batch, step, bound = s.shape(plan.n).snapshot, s.batch_size, s.step_size, gradient_bound(plan)
     own = bound / math.hypot(slants.canary, 1.0)
     held, times = (grid.ravel() for grid in np.meshgrid((0, 1), np.arange(steps)))
     shifts = step * own * (held * steps / size - 2 * times / batch)
     weights = stats.binom.pmf(held, 1, size / plan.n) * stats.binom.pmf(times, steps - 1, batch / plan.n)
-    spread = slants.others * bound * math.sqrt((1 - size / plan.n) / size) if s["sampling"] == POISSON else 0.0
+    spread = slants.others * bound * math.sqrt((1 - size / plan.n) / size) if s.sampling == POISSON else 0.0
     deviation = math.sqrt(steps**2 * (plan.releases[1].scale ** 2 + spread**2) + steps * plan.noise**2)
-    absent = (1 - 1 / plan.n) if s["sampling"] == POISSON or size == plan.n else 1.0
+    absent = (1 - 1 / plan.n) if s.sampling == POISSON or size == plan.n else 1.0
     center = step * steps * slants.others * bound * absent
     return SumRatio(1, center, step * deviation, np.asarray(shifts), np.asarray(weights))
 
@@ -136,15 +137,15 @@ def _reach(plan: Plan, score: EpochRatio, first: Counted, second: Counted) -> fl
     s = plan.settings
     path = layout.read_epochs(plan, few_runs(plan, first, second)).iterates[:, 0]
     start = np.zeros((len(path), path.shape[2]))
-    outer, inner = score.batch(s["snapshot_size"]), score.batch(s["batch_size"])
+    outer, inner = score.batch(s.shape(plan.n).snapshot), score.batch(s.batch_size)
     before, full = score.kinds.each(start), np.ones(len(path))
     signal = outer.signal(before, score.looked(np.ones_like(start)), plan.releases[1].scale * full).mean()
     signals = []
     for w, after in zip(path[:, :-1].swapaxes(0, 1), path[:, 1:].swapaxes(0, 1), strict=True):
         moved = [now - then for now, then in zip(score.kinds.each(w), before, strict=True)]
         signals.append(inner.signal(moved, score.looked(after != 0), plan.noise * full).mean())
-    snapshot = _shown(float(signal), s["snapshot_size"] / plan.n)
-    turned = _shown(float(np.mean(signals)), s["batch_size"] / plan.n)
+    snapshot = _shown(float(signal), s.shape(plan.n).snapshot / plan.n)
+    turned = _shown(float(np.mean(signals)), s.batch_size / plan.n)
     return share(Composed(snapshot, Repeated(turned, len(signals))), plan)
 
 

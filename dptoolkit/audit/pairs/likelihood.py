@@ -13,14 +13,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import logsumexp
 
-from dptoolkit import losses
 from dptoolkit.accounting.events import POISSON
 from dptoolkit.audit import layout
-from dptoolkit.data import check_labels, check_rows
-from dptoolkit.kernels import reference
-from dptoolkit.solvers.base import Plan
-from dptoolkit.solvers.batches import noise_shares
-from dptoolkit.solvers.gradient_iht import bound_records
+from dptoolkit.data import check_rows
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 
@@ -47,8 +43,8 @@ class Gradients:
 
     def residuals(self, w: Array) -> Array:
         """(trials, records)."""
-        loss, margin = losses.get(self.plan.settings["loss"]), self.plan.settings["margin_bound"]
-        return reference.clipped_residual(loss, w @ self.rows.T, self.y, margin, self.caps)
+        settings = self.plan.settings
+        return settings.terms.clipped_residual(w @ self.rows.T, self.y, settings.bounds.largest_margin, self.caps)
 
     def mean(self, w: Array) -> Array:
         """The mean gradient, (trials, width)."""
@@ -62,22 +58,15 @@ class Gradients:
 def gradients(plan: Plan, X: Any, y: Any, counts: Any = None) -> Gradients:
     """The records (X, y), each ``counts`` times."""
     rows = check_rows(X.toarray() if sparse.issparse(X) else X)
-    labels = check_labels(y, rows.shape[0], losses.get(plan.settings["loss"]))
-    bounded, clipped, caps = bound_records(rows, labels, plan.settings)
+    labels = plan.settings.labels(y, rows.shape[0])
+    bounded, clipped, caps = plan.settings.bounds.clip(rows, labels)
     times = np.ones(len(clipped)) if counts is None else np.asarray(counts, dtype=float)
     return Gradients(plan, bounded.matrix, clipped, caps, times / times.sum())
 
 
-def noise_at(plan: Plan, scale: float, w: Array) -> Array:
-    """The noise of a gradient at public weights, by trial."""
-    table, places = noise_shares(plan.settings, plan.adjacency)
-    place = np.ceil(np.linalg.norm(w, axis=1) * places)
-    return np.asarray(scale * table[np.minimum(place, len(table) - 1).astype(int)])
-
-
 def _thresholded(plan: Plan, w: Array) -> Array:
     """The rows of w, each with its largest entries alone and, always, the intercept."""
-    free, s = plan.d, plan.settings["sparsity"]
+    free, s = plan.d, plan.settings.sparsity
     if s >= free:
         return w
     out = np.zeros_like(w)
@@ -102,11 +91,12 @@ class GradientRatio:
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.first.plan
+        law = plan.settings.noise_law(plan)
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
-            total += _gaussian_ratio(path[:, t], self.first.mean(w), self.second.mean(w), noise_at(plan, plan.noise, w))
-            w = _thresholded(plan, w - plan.settings["step_size"] * path[:, t])
+            total += _gaussian_ratio(path[:, t], self.first.mean(w), self.second.mean(w), law.at(w))
+            w = _thresholded(plan, w - plan.settings.step_size * path[:, t])
         return total
 
 
@@ -119,13 +109,14 @@ class IterateRatio:
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.first.plan
+        law = plan.settings.noise_law(plan)
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
             kept = path[:, t] != 0
-            seen = kept * (w - path[:, t]) / plan.settings["step_size"]
+            seen = kept * (w - path[:, t]) / plan.settings.step_size
             means = kept * self.first.mean(w), kept * self.second.mean(w)
-            total += _gaussian_ratio(seen, *means, noise_at(plan, plan.noise, w))
+            total += _gaussian_ratio(seen, *means, law.at(w))
             w = path[:, t]
         return total
 
@@ -182,7 +173,7 @@ class _Batches:
     def batch(self, size: int) -> Batch:
         """Batches of that size."""
         n = self.kinds.plan.n
-        return Batch(size, size / n, n, self.kinds.plan.settings["sampling"] == POISSON and size < n)
+        return Batch(size, size / n, n, self.kinds.plan.settings.sampling == POISSON and size < n)
 
 
 class BatchRatio(_Batches):
@@ -190,13 +181,14 @@ class BatchRatio(_Batches):
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
-        batch, step = self.batch(plan.settings["batch_size"]), plan.settings["step_size"]
+        law = plan.settings.noise_law(plan)
+        batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
             kept = path[:, t] != 0
-            seen = kept * ((1 - step * plan.settings["l2"]) * w - path[:, t]) / step
-            total += batch.log_ratio(seen, self.kinds.each(w), kept, noise_at(plan, plan.noise, w))
+            seen = kept * ((1 - step * plan.settings.l2) * w - path[:, t]) / step
+            total += batch.log_ratio(seen, self.kinds.each(w), kept, law.at(w))
             w = path[:, t]
         return total
 
@@ -209,12 +201,13 @@ class EpochRatio(_Batches):
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
+        law = plan.settings.noise_law(plan)
         counts, snapshots, iterates = layout.read_epochs(plan, outputs)
         total = np.zeros(len(outputs))
         w = np.zeros((len(outputs), layout.width(plan)))
         for epoch in range(snapshots.shape[1]):
-            batch = self.batch(plan.settings["snapshot_size"])
-            noise = noise_at(plan, plan.releases[1].scale, w)
+            batch = self.batch(plan.settings.shape(plan.n).snapshot)
+            noise = law.at(w)
             looked = self.looked(np.ones_like(w))
             total += batch.log_ratio(looked * snapshots[:, epoch], self.kinds.each(w), looked, noise)
             total += self._inner(w, snapshots[:, epoch], iterates[:, epoch], counts[:, epoch])
@@ -227,13 +220,13 @@ class EpochRatio(_Batches):
 
     def _inner(self, start: Array, snapshot: Array, path: Array, counts: Array) -> Array:
         plan, total, w = self.kinds.plan, np.zeros(len(start)), start
-        batch, step = self.batch(plan.settings["batch_size"]), plan.settings["step_size"]
+        batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
         before = self.kinds.each(start)
         for t in range(path.shape[1]):
             kept = self.looked(path[:, t] != 0)
-            seen = kept * (((1 - step * plan.settings["l2"]) * w - path[:, t]) / step - snapshot)
+            seen = kept * (((1 - step * plan.settings.l2) * w - path[:, t]) / step - snapshot)
             kinds = [now - then for now, then in zip(self.kinds.each(w), before, strict=True)]
-            share = np.minimum(1.0, _times(plan.settings["slope"], np.linalg.norm(w - start, axis=1)))
+            share = np.minimum(1.0, _times(plan.settings.slope, np.linalg.norm(w - start, axis=1)))
             found = batch.log_ratio(seen, kinds, kept, plan.noise * share)
             total += np.where(t < counts, found, 0.0)
             w = path[:, t]

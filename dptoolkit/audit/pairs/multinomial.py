@@ -14,7 +14,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Counted, Pair
 from dptoolkit.audit.pairs.replay import Later, Replay
 from dptoolkit.audit.pairs.selection import check_plan, vertex_reach, vertex_scores
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.plan import Plan
 
 # Numbers of other records that are tried.
 _OTHERS = (0, 1, 2, 3, 5, 8, 13, 20, 32, 50, 80, 130, 200, 320, 500, 800, 1300, 2000)
@@ -23,7 +23,7 @@ _OTHERS = (0, 1, 2, 3, 5, 8, 13, 20, 32, 50, 80, 130, 200, 320, 500, 800, 1300, 
 def dp_multinomial_frank_wolfe(plan: Plan) -> Pair:
     """The better of the pairs above, with the best number of other records; all further rows are zero."""
     check_plan(plan, "dp_multinomial_frank_wolfe")
-    kinds = ("class", "sign") if plan.settings["selection"] == "vertex" and plan.d > 1 else ("class",)
+    kinds = ("class", "sign") if plan.settings.selection == "vertex" and plan.d > 1 else ("class",)
     tried = [(kind, count) for count in _OTHERS if count < plan.n for kind in kinds]
     replays = [_replay(plan, kind, count) for kind, count in tried]
     spreads = np.array([replay.first_spread() for replay in replays])
@@ -41,11 +41,11 @@ def dp_multinomial_frank_wolfe(plan: Plan) -> Pair:
 
 def _replay(plan: Plan, kind: str, count: int) -> Replay:
     # With two classes a class pair's scores are equal within each half.
-    return Replay(plan, *_pair(plan, kind, count), halves=kind == "class" and plan.settings["classes"] == 2)
+    return Replay(plan, *_pair(plan, kind, count), halves=kind == "class" and plan.settings.classes == 2)
 
 
 def _pair(plan: Plan, kind: str, count: int) -> tuple[Counted, Counted]:
-    bound = plan.settings["feature_bound"]
+    bound = plan.settings.feature_bound
     ones, zero = np.full(plan.d, bound), np.zeros(plan.d)
     x = ones if kind == "class" else np.where(np.arange(plan.d) % 2 == 0, bound, -bound)
     other, label = (x, 1.0) if kind == "class" else (-x, 0.0)

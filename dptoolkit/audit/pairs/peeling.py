@@ -14,7 +14,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import Later, Walk, affordable, drawn_reach
 from dptoolkit.audit.pairs.selection import DELTA, check_plan, log_ratio
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.plan import Plan
 
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 _LARGEST_PART = 500_000
@@ -30,7 +30,7 @@ def peeling_iht(plan: Plan) -> Pair:
     first, second = _datasets(plan)
     replay = _Replay(plan, first, second)
     scores: dict[str, Score] = {"releases": replay.log_ratio, "step": replay.log_ratio, "final": replay.final}
-    if plan.settings["data"] == "split":
+    if plan.settings.data == "split":
         del scores["final"]
     description = "one record with all features at their bound; records of alternating signs make ties; zero rows"
     return Pair(first, second, plan.adjacency, description, scores, Later(_reach, replay))
@@ -46,17 +46,17 @@ def _reach(replay: _Replay) -> dict[str, float]:
 
 def _datasets(plan: Plan) -> tuple[Counted, Counted]:
     s = plan.settings
-    ones, zero = np.full(plan.d, s["feature_bound"]), np.zeros(plan.d)
+    ones, zero = np.full(plan.d, s.feature_bound), np.zeros(plan.d)
     alternating = np.where(np.arange(plan.d) % 2 == 0, ones, -ones)
     replace = plan.adjacency is Adjacency.REPLACE_ONE
-    ties = min(1 if replace else 2, s["block"] - 1)
+    ties = min(1 if replace else 2, s.block(plan.n) - 1)
     counts = np.array([1, ties, plan.n - 1 - ties])
 
     def with_record(x: Array, label: float) -> Counted:
-        return Counted(np.array([x, alternating, zero]), np.array([label, s["label_bound"], 0.0]), counts)
+        return Counted(np.array([x, alternating, zero]), np.array([label, s.label_bound, 0.0]), counts)
 
-    other = with_record(ones, -s["label_bound"]) if replace else with_record(zero, 0.0)
-    return with_record(ones, s["label_bound"]), other
+    other = with_record(ones, -s.label_bound) if replace else with_record(zero, 0.0)
+    return with_record(ones, s.label_bound), other
 
 
 class _Replay:
@@ -71,7 +71,7 @@ class _Replay:
         self.support, self.values = plan.releases
         self.gumbel = self.support.law == "gumbel"
         # With split data later blocks are the same in both datasets.
-        self.steps = 1 if plan.settings["data"] == "split" else int(plan.settings["steps"])
+        self.steps = 1 if plan.settings.data == "split" else int(plan.settings.steps)
 
     def log_ratio(self, features: Array) -> Array:
         """Of (runs, steps * d) peeled vectors."""
@@ -85,8 +85,8 @@ class _Replay:
         """From the final weights: as if they were one step from zero, with the scale that projection took away."""
         weights = np.asarray(features)
         norm = np.linalg.norm(weights, axis=1, keepdims=True)
-        usual = self.values.scale * np.sqrt(self.plan.settings["sparsity"])
-        projected = norm >= self.plan.settings["radius"] * (1 - 1e-9)
+        usual = self.values.scale * np.sqrt(self.plan.settings.sparsity)
+        projected = norm >= self.plan.settings.radius * (1 - 1e-9)
         stretched = np.where(projected, weights * np.maximum(usual / np.maximum(norm, 1e-300), 1.0), weights)
         return self.log_ratio(stretched)
 
@@ -109,13 +109,13 @@ class _Replay:
             for total, (values, sizes) in ((first, one), (second, two), (drawn, law)):
                 total += self._log_density(values, sizes, peeled)
             norm = np.linalg.norm(peeled, axis=1, keepdims=True)
-            w = peeled * np.minimum(1.0, self.plan.settings["radius"] / np.maximum(norm, 1e-300))
+            w = peeled * np.minimum(1.0, self.plan.settings.radius / np.maximum(norm, 1e-300))
         return Walk(np.zeros((runs, 0), dtype=np.int64), w, first, second, drawn)
 
     def _draw(self, law: tuple[Array, Array], rng: np.random.Generator) -> Array:
         values, sizes = law
         noisy = sizes / self.support.scale + rng.gumbel(size=sizes.shape)
-        s = self.plan.settings["sparsity"]
+        s = self.plan.settings.sparsity
         chosen = np.argpartition(-noisy, s - 1, axis=1)[:, :s]
         out = np.zeros_like(values)
         blurred = np.take_along_axis(values, chosen, axis=1) + self.values.scale * rng.standard_normal(chosen.shape)
@@ -136,7 +136,7 @@ class _Moments:
     def __init__(self, plan: Plan, data: Counted) -> None:
         s = plan.settings
         used = (data.counts > 0) & data.X.any(axis=1)
-        X, counts = data.X[used], data.counts[used] * (s["step_size"] / s["block"])
+        X, counts = data.X[used], data.counts[used] * (s.step_size / s.block(plan.n))
         self.matrix, self.target = (X.T * counts) @ X, (X.T * counts) @ data.y[used]
 
     def step(self, w: Array) -> tuple[Array, Array]:

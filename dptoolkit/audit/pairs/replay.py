@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logsumexp
 
-from dptoolkit import losses
 from dptoolkit.audit.pairs.odds import LogOdds, threshold_epsilon
 from dptoolkit.audit.pairs.pair import Array, Counted
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers import Plan
+from dptoolkit.solvers.l1_frank_wolfe import BallSettings
 
 Vertices = NDArray[np.int64]
 # Runs are replayed in parts, so that the weights of a part have at most this many entries.
@@ -57,15 +57,15 @@ class Replay:
     def __init__(self, plan: Plan, first: Counted, second: Counted, halves: bool = False) -> None:
         self.plan, self.data = plan, tuple(_Rows(plan, data) for data in (first, second))
         s = plan.settings
-        self.steps, self.radius, self.classes = int(s["steps"]), float(s["l1_radius"]), int(s.get("classes", 0))
-        columns = self.classes > 0 and s["selection"] == "columns"
+        self.steps, self.radius, self.classes = int(s.steps), float(s.l1_radius), int(getattr(s, "classes", 0))
+        columns = self.classes > 0 and s.selection == "columns"
         self.groups = plan.d if columns else 1
         self.size = self.classes if columns else plan.d * max(self.classes, 1)
         gradients = [rows.gradient(np.zeros((1, self.groups, self.size))) for rows in self.data]
         # +1 where the first dataset favours the positive vertex, 0 where it favours none.
         self.sign = np.sign(gradients[1] - gradients[0])[0]
         self._favour = self.sign / np.maximum(np.abs(self.sign).sum(axis=1, keepdims=True), 1.0)
-        self._odds = LogOdds(s["noise"], self.size) if halves or s["noise"] != "gumbel" else None
+        self._odds = LogOdds(s.law, self.size) if halves or s.law != "gumbel" else None
 
     @property
     def affordable(self) -> int:
@@ -172,37 +172,30 @@ class _Rows:
 
     def __init__(self, plan: Plan, data: Counted) -> None:
         used = (data.counts > 0) & data.X.any(axis=1)
-        self.X, self.classes = data.X[used], int(plan.settings.get("classes", 0))
+        self.X, self.classes = data.X[used], int(getattr(plan.settings, "classes", 0))
         self.y = np.eye(self.classes)[data.y[used].astype(int)] if self.classes else data.y[used]
-        self.share = data.counts[used] * (plan.settings["l1_radius"] / plan.n)
-        self.columns = self.classes > 0 and plan.settings["selection"] == "columns"
-        self.loss = losses.get("softmax" if self.classes else plan.settings["loss"])
+        self.share = data.counts[used] * (plan.settings.l1_radius / plan.n)
+        self.columns = self.classes > 0 and plan.settings.selection == "columns"
+        self.loss = plan.settings.terms
 
     def gradient(self, weights: Array) -> Array:
         """(runs, groups, size)"""
         if not self.classes:
             margins = weights[:, 0] @ self.X.T
-            return np.asarray((losses.residual(self.loss, margins, self.y) * self.share) @ self.X)[:, None, :]
+            return np.asarray((self.loss.residual(margins, self.y) * self.share) @ self.X)[:, None, :]
         matrices = weights.transpose(0, 2, 1) if self.columns else weights.reshape(len(weights), self.classes, -1)
         margins = np.einsum("nkd,md->nmk", matrices, self.X)
-        flat = losses.residual(self.loss, margins.reshape(-1, self.classes), np.tile(self.y, (len(weights), 1)))
+        flat = self.loss.residual(margins.reshape(-1, self.classes), np.tile(self.y, (len(weights), 1)))
         r = flat.reshape(margins.shape) * self.share[:, None]
         gradient = np.einsum("nmk,md->nkd", r, self.X)
         return np.asarray(gradient.transpose(0, 2, 1) if self.columns else gradient.reshape(len(weights), 1, -1))
 
 
 def noise_scale(plan: Plan, weights: Array) -> Array:
-    """The noise scale of a selection at each of many weights (l1_frank_wolfe.noise_at)."""
-    s = plan.settings
-    if not s.get("adaptive", False):
+    """The noise scale of a selection at each of many weights (the solver's own law)."""
+    if not isinstance(plan.settings, BallSettings):
         return np.full((len(weights), 1, 1), plan.noise)
-    margin = s["feature_bound"] * np.minimum(np.abs(weights).sum(axis=(1, 2)), s["l1_radius"])
-    if s["loss"] == "logistic":
-        limit = expit(margin)
-    else:
-        limit = margin + (np.inf if s["label_bound"] is None else s["label_bound"])
-        limit = np.minimum(limit, losses.HUBER_THRESHOLD) if s["loss"] == "huber" else limit
-    return np.asarray(plan.noise * np.minimum(s["feature_bound"] * limit / s["lipschitz"], 1.0))[:, None, None]
+    return np.asarray(plan.settings.noise_law(plan).at(weights.reshape(len(weights), -1)))[:, None, None]
 
 
 @dataclass(frozen=True)

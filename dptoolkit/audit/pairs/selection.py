@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dptoolkit import losses
 from dptoolkit._validate import invalid, whole
 from dptoolkit.accounting import account
 from dptoolkit.adjacency import Adjacency
@@ -19,7 +20,7 @@ from dptoolkit.audit.pairs.odds import LogOdds, favoured_wins, rounds_advantage,
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import FinalScore, IterateScore, Later, Replay, VertexScore, Walk, drawn_reach
 from dptoolkit.mechanisms import NoisyMaximum
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.plan import Plan
 
 DELTA = 1e-5
 # Rows that pull one way are not added beyond this many units of log odds, nor are more numbers of rows tried than this.
@@ -49,7 +50,7 @@ def check_plan(plan: Plan, solver: str) -> None:
         raise invalid("plan.solver", plan.solver, repr(solver))
     if plan.noise == 0:
         raise invalid("plan.noise", plan.noise, "> 0", "A fit without noise cannot be audited.")
-    if plan.settings.get("fit_intercept"):
+    if plan.settings.fit_intercept:
         raise invalid("fit_intercept", True, "False for this pair", "All rows would share the intercept's feature.")
 
 
@@ -86,17 +87,17 @@ def log_ratio(walk: Walk) -> Array:
 def extreme_labels(plan: Plan) -> tuple[float, float]:
     """The two extreme labels of the plan's loss: the one of the largest residual, and the one of the smallest."""
     s = plan.settings
-    if s["loss"] == "logistic":
+    if s.terms.task == losses.BINARY:
         return 0.0, 1.0
     # Huber: beyond every margin by 1, where the residual is at its bound.
-    size = s["feature_bound"] * s["l1_radius"] + 1.0 if s["label_bound"] is None else s["label_bound"]
+    size = s.feature_bound * s.l1_radius + 1.0 if s.label_bound is None else s.label_bound
     return -size, size
 
 
 def _halves(plan: Plan, pulling: int) -> tuple[Counted, Counted]:
     if abs(pulling) > plan.n - 1:
         raise invalid("pulling", pulling, f"at most n - 1 = {plan.n - 1} in size")
-    ones, zero = np.full(plan.d, plan.settings["feature_bound"]), np.zeros(plan.d)
+    ones, zero = np.full(plan.d, plan.settings.feature_bound), np.zeros(plan.d)
     low, high = extreme_labels(plan)
     rest = (low if pulling > 0 else high, 0.0)
     counts = np.array([1, abs(pulling), plan.n - 1 - abs(pulling)])
@@ -110,7 +111,7 @@ def _halves(plan: Plan, pulling: int) -> tuple[Counted, Counted]:
 
 def _best_pull(plan: Plan) -> int:
     """The number of pulling rows with the largest weaker share; rounds are taken to have the first one's odds."""
-    count, to_odds = int(plan.settings["steps"]), LogOdds(plan.settings["noise"], plan.d)
+    count, to_odds = int(plan.settings.steps), LogOdds(plan.settings.law, plan.d)
     first, second = (_gap(plan, data) for data in _halves(plan, 0))
     each = _gap(plan, _halves(plan, 1)[0]) - first if plan.n > 1 else 0.0
     most = min(plan.n - 1, int(_LARGEST_PULL / each)) if each > 0 else 0

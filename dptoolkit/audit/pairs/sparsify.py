@@ -17,8 +17,8 @@ from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import FinalScore, Later, Replay, Walk, drawn_reach
 from dptoolkit.audit.pairs.selection import DELTA, check_plan, extreme_labels, log_ratio, vertex_scores
 from dptoolkit.data import check_rows
-from dptoolkit.solvers.base import Plan
 from dptoolkit.solvers.l1_frank_wolfe import frank_wolfe_path
+from dptoolkit.solvers.plan import Plan
 
 # Per feature bound: the entries of the rows on single features, and what the favoured feature has more.
 _SINGLE, _FAVOUR = 0.05, 0.02
@@ -34,7 +34,7 @@ def sparsifier(plan: Plan) -> Pair:
     replay = Replay(plan, first, second, halves=True)
     scores = vertex_scores(replay)
     del scores["iterates"]
-    if plan.settings["count"] != "geometric":
+    if plan.settings.count != "geometric":
         description = "one record with all features near their bound, and rows on single features"
         return Pair(first, second, plan.adjacency, description, scores, {})
     counts = (exact_count(plan, first), exact_count(plan, second))
@@ -48,20 +48,21 @@ def exact_count(plan: Plan, data: Counted) -> int:
     """The number of non-zeros that the sparsifier counts: private, except in an audit."""
     s = plan.settings
     X, y = data.expand()
-    w, _ = frank_wolfe_path(check_rows(X), y, losses.get(s["loss"]), s["l1_radius"], s["count_steps"])
+    w, _ = frank_wolfe_path(check_rows(X), y, s.terms, s.l1_radius, s.count_steps)
     return int(np.count_nonzero(w))
 
 
 def _datasets(plan: Plan) -> tuple[Counted, Counted]:
-    bound, (low, high) = plan.settings["feature_bound"], extreme_labels(plan)
+    bound, (low, high) = plan.settings.feature_bound, extreme_labels(plan)
     ones, zero = np.full(plan.d, bound), np.zeros(plan.d)
     held = ones * (1 - _FAVOUR)
     held[0] = bound
     # The rows on single features pull as the other record does, so that a step along one makes the others the best.
     single = min(plan.n - 1, plan.d)
+    terms = plan.settings.terms
     rest = np.vstack([_SINGLE * bound * np.eye(plan.d)[:single], zero])
     # Huber: inside the quadratic part, where the residual follows the margin.
-    inside = min(high, losses.HUBER_THRESHOLD / 2) if plan.settings["loss"] == "huber" else high
+    inside = min(high, terms.residual_bound / 2) if terms.task == losses.REGRESSION else high
     labels, counts = [inside] * single + [0.0], [1] * single + [plan.n - 1 - single]
     other, label = (zero, 0.0) if plan.adjacency is Adjacency.ZERO_OUT else (ones, high)
 
@@ -76,8 +77,9 @@ class CountLaw:
 
     def __init__(self, plan: Plan, first: int, second: int) -> None:
         s = plan.settings
-        self.lower, self.upper, self.rho, self.d = s["lower"], s["upper"], s["rho"], plan.d
-        q = math.exp(-s["epsilon1"] / (self.upper - self.lower))
+        self.lower, self.upper = s.span
+        self.rho, self.d = s.rho, plan.d
+        q = math.exp(-s.epsilons[0] / (self.upper - self.lower))
         self.first, self.second = (np.log(self._mass(min(max(c, self.lower), self.upper), q)) for c in (first, second))
 
     def _mass(self, centre: int, q: float) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dptoolkit import solvers
+from dptoolkit import losses, solvers
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Gaussian, Repeated, Subsampled, account
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event
@@ -32,11 +32,10 @@ from dptoolkit.audit.pairs.likelihood import (
     IterateRatio,
     Projection,
     gradients,
-    noise_at,
 )
 from dptoolkit.audit.pairs.pair import Counted, Pair, Score
 from dptoolkit.audit.streams import Streams
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 # Where epsilon is read off, to compare what a pair gives away with the guarantee.
@@ -86,7 +85,7 @@ def dp_sgd_ht(plan: Plan) -> Pair:
     summed over the steps, a mixture in each of them.
     """
     _expect(plan, "dp_sgd_ht")
-    return _batched(plan, BatchRatio, plan.settings["batch_size"])
+    return _batched(plan, BatchRatio, plan.settings.batch_size)
 
 
 def dp_scsg_ht(plan: Plan) -> Pair:
@@ -97,8 +96,8 @@ def dp_scsg_ht(plan: Plan) -> Pair:
     """
     from dptoolkit.audit.pairs import crossing
 
-    _expect(plan, "dp_scsg_ht")
-    kept = _batched(plan, EpochRatio, plan.settings["snapshot_size"])
+    _expect(plan, "dp_scsg_ht", "dp_svrg_ht")
+    kept = _batched(plan, EpochRatio, plan.settings.shape(plan.n).snapshot)
     crossed = crossing.pair(plan)
     return crossed if crossed is not None and crossed.reach["iterates"] > kept.reach.get("iterates", 0.0) else kept
 
@@ -121,11 +120,11 @@ def natural(plan: Plan, X: Any, y: Any) -> Pair:
     if plan.adjacency is Adjacency.ZERO_OUT:
         changed[index] = 0.0
     else:
-        binary = plan.settings["loss"] == "logistic"
+        binary = _is_binary(plan)
         flipped[index] = (-label if (labels < 0).any() else 1 - label) if binary else -label
     towards = np.zeros(layout.width(plan))
     # A larger label moves the weights along its row.
-    towards[support] = math.copysign(1.0, label - 0.5 if plan.settings["loss"] == "logistic" else label) * row[support]
+    towards[support] = math.copysign(1.0, label - 0.5 if _is_binary(plan) else label) * row[support]
     scores: dict[str, Score] = {"final": Projection(towards)}
     if plan.solver == "dp_ight":
         ours, theirs = gradients(plan, dense, labels), gradients(plan, changed, flipped)
@@ -137,56 +136,64 @@ def natural(plan: Plan, X: Any, y: Any) -> Pair:
 def _highest_leverage(plan: Plan, X: Array, y: Array) -> tuple[int, NDArray[np.intp]]:
     s = plan.settings
     steps = s.get("steps", 50)
-    fit = solvers.ight(X, y, loss=s["loss"], sparsity=s["sparsity"], steps=steps, step_size=_safe_step(plan, X))
+    fit = solvers.ight(X, y, loss=s.loss, sparsity=s.sparsity, steps=steps, step_size=_safe_step(plan, X))
     support = np.flatnonzero(fit.coef)
     part = X[:, support]
     curvature = part.T @ part / len(X) + 1e-6 * np.eye(len(support))
     leverage = np.einsum("ij,ij->i", part, np.linalg.solve(curvature, part.T).T)
     # A regression record with a label near 0 hardly moves when it flips.
-    change = np.ones(len(X)) if s["loss"] == "logistic" else np.minimum(np.abs(y), np.quantile(np.abs(y), 0.9))
+    change = np.ones(len(X)) if _is_binary(plan) else np.minimum(np.abs(y), np.quantile(np.abs(y), 0.9))
     return int(np.argmax(leverage * change**2)), support
 
 
 def _safe_step(plan: Plan, X: Array) -> float:
     """The plan's step, unless the rows are so long that it would diverge without clipping."""
     longest = float((X**2).sum(axis=1).max())
-    return float(min(plan.settings["step_size"], 1 / longest)) if longest > 0 else 1.0
+    return float(min(plan.settings.step_size, 1 / longest)) if longest > 0 else 1.0
 
 
 # --- records -------------------------------------------------------------------------------------------
 
 
-def _expect(plan: Plan, solver: str) -> None:
-    if plan.solver != solver:
-        raise invalid("plan.solver", plan.solver, repr(solver))
+def _expect(plan: Plan, *solvers: str) -> None:
+    if plan.solver not in solvers:
+        raise invalid("plan.solver", plan.solver, " or ".join(map(repr, solvers)))
     _check_zero_out(plan)
 
 
 def _check_zero_out(plan: Plan) -> None:
-    if plan.adjacency is Adjacency.ZERO_OUT and plan.settings["fit_intercept"]:
+    if plan.adjacency is Adjacency.ZERO_OUT and plan.settings.fit_intercept:
         repair = "A zero row still moves the intercept, so zero-out neighbours with one are not two datasets."
         raise invalid("fit_intercept", True, "False under zero-out", repair)
 
 
+def _is_binary(plan: Plan) -> bool:
+    return plan.settings.terms.task == losses.BINARY
+
+
+def _number_of_steps(plan: Plan) -> int:
+    """The number of thresholdings, or as many as are looked at."""
+    settings = plan.settings
+    return settings.epochs * layout.most_inner_steps(plan) if layout.is_reduced(plan) else settings.steps
+
+
 def _is_saturated(plan: Plan) -> bool:
     """Whether labels can lie so far out that gradients stay at their bound for all weights."""
-    return plan.settings["loss"] != "logistic" and plan.settings["label_bound"] is None
+    return not _is_binary(plan) and plan.settings.label_bound is None
 
 
 def gradient_bound(plan: Plan) -> float:
     """What one record's gradient is bounded by."""
-    release = plan.releases[-1]
-    size = plan.settings.get("snapshot_size", plan.settings.get("batch_size", plan.n))
-    return release.sensitivity * size / (2.0 if plan.adjacency is Adjacency.REPLACE_ONE else 1.0)
+    return float(plan.settings.bounds.gradient)
 
 
 def _records(plan: Plan, strength: float) -> _Records:
     """A canary along e_1, and records that push the other way with ``strength`` times a full gradient."""
-    limit = plan.settings["clip_norm"]
+    limit = plan.settings.row_norm
     length = 1.0 if limit is None else limit
     row = length * np.eye(1, plan.d)[0]
     low, high = _labels(plan, length)
-    if strength < 1 and _is_saturated(plan) and plan.settings["grad_norm"] is not None:
+    if strength < 1 and _is_saturated(plan) and plan.settings.grad_norm is not None:
         # A tiny row with a huge label: its gradient is label times row, short of the bound and nearly constant.
         tiny = 1e-6 * length
         label = min(strength * gradient_bound(plan) / tiny, high)
@@ -196,13 +203,13 @@ def _records(plan: Plan, strength: float) -> _Records:
 
 def _labels(plan: Plan, length: float) -> tuple[float, float]:
     """Labels that make the gradient of a record point along its row, and against it."""
-    if plan.settings["loss"] == "logistic":
+    if _is_binary(plan):
         return 0.0, 1.0
-    if plan.settings["label_bound"] is not None:
-        return -plan.settings["label_bound"], plan.settings["label_bound"]
+    if plan.settings.label_bound is not None:
+        return -plan.settings.label_bound, plan.settings.label_bound
     bound = gradient_bound(plan)
-    steps = plan.settings.get("steps") or plan.settings["epochs"] * layout.most_inner_steps(plan)
-    furthest = steps * plan.settings["step_size"] * (bound + 40 * max(r.scale for r in plan.releases))
+    steps = _number_of_steps(plan)
+    furthest = steps * plan.settings.step_size * (bound + 40 * max(r.scale for r in plan.releases))
     far = 1e3 * (length * furthest + bound / length + 1.0)
     return -far, far
 
@@ -211,7 +218,7 @@ def _pair_of(plan: Plan, records: _Records, pushing: int) -> tuple[Counted, Coun
     """The canary, ``pushing`` records, and zero rows; and its neighbour."""
     zero, rest = np.zeros(plan.d), plan.n - 1 - pushing
     # With an intercept zero rows pull it: half of them each way.
-    ends = (0.0, 1.0) if plan.settings["loss"] == "logistic" else (0.0, 0.0)
+    ends = (0.0, 1.0) if _is_binary(plan) else (0.0, 0.0)
     rows = [records.row, records.row, records.pusher, zero, zero]
     labels = [records.low, records.high, records.pusher_label, *ends]
     common = [0, 0, pushing, rest - rest // 2, rest // 2]
@@ -234,18 +241,19 @@ def as_counted(plan: Plan, rows: list[Array], labels: list[float], counts: list[
 
 def _pushing(plan: Plan, records: _Records) -> int:
     """How many records of dp_ight push. At bounded gradients all of them; elsewhere just enough, as they contract."""
-    if plan.settings["sparsity"] >= plan.d:
+    if plan.settings.sparsity >= plan.d:
         return 0
     if _is_saturated(plan) or plan.noise == 0:
         return plan.n - 1
     w = np.zeros((1, layout.width(plan)))
     alone = gradients(plan, records.pusher[None, :], [records.pusher_label])
     push = float(np.linalg.norm(alone.mean(w))) / plan.n
-    return min(plan.n - 1, math.ceil(_LEAD * float(noise_at(plan, plan.noise, w)[0]) / push))
+    law = plan.settings.noise_law(plan)
+    return min(plan.n - 1, math.ceil(_LEAD * float(law.at(w)[0]) / push))
 
 
 def _direction(plan: Plan, records: _Records) -> Array:
-    row = np.append(records.row, 1.0) if plan.settings["fit_intercept"] else records.row
+    row = np.append(records.row, 1.0) if plan.settings.fit_intercept else records.row
     return np.asarray(row / np.linalg.norm(row))
 
 
@@ -275,7 +283,7 @@ def _reach_of_gradients(
         return {}
     push = gradient_bound(plan) * pushing / plan.n
     if _is_saturated(plan):
-        kept = plan.settings["sparsity"] >= plan.d or push >= _LEAD * plan.noise
+        kept = plan.settings.sparsity >= plan.d or push >= _LEAD * plan.noise
         return dict.fromkeys(("gradients", "releases", *(("iterates", "final") if kept else ())), 1.0)
     every, on_support = (share(Gaussian(1 / mu), plan) if mu > 0 else 0.0 for mu in _pilot(plan, score, first, second))
     return {"gradients": every, "releases": every, "iterates": on_support}
@@ -288,7 +296,7 @@ def _pilot(plan: Plan, score: GradientRatio, first: Counted, second: Counted) ->
     for w, kept in zip(_from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
         difference = score.first.mean(w) - score.second.mean(w)
         for k, seen in enumerate((difference, difference * kept)):
-            squares[k] += float(np.mean((seen**2).sum(axis=1) / noise_at(plan, plan.noise, w) ** 2))
+            squares[k] += float(np.mean((seen**2).sum(axis=1) / plan.settings.noise_law(plan).at(w) ** 2))
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
@@ -313,7 +321,7 @@ class _Batched(NamedTuple):
 
 def _batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int) -> Pair:
     """The pair for batches of ``size`` rows that show the canary."""
-    random_size = plan.settings["sampling"] == POISSON and size < plan.n
+    random_size = plan.settings.sampling == POISSON and size < plan.n
     strengths = [_weak_push(plan, size, extra) for extra in _EXTRA] if random_size else [1.0]
     made = max((_with_push(plan, ratio, size, strength) for strength in strengths), key=lambda m: m.signal)
     kind = "weakly " if random_size else ""
@@ -324,7 +332,7 @@ def _batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int) 
 
 def _weak_push(plan: Plan, size: int, extra: float) -> float:
     """The push, as a share of a full gradient, at which the records' random number adds ``extra`` to the variance."""
-    if plan.settings["sparsity"] >= plan.d:
+    if plan.settings.sparsity >= plan.d:
         return 0.0
     noise = plan.releases[-1].scale * size / gradient_bound(plan)
     return min(1.0, noise * math.sqrt(extra / size))
@@ -342,7 +350,7 @@ def _with_push(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int
         return _Batched(first, second, records, score, 0.0, 0)
     seen = _seen(plan, score, few_runs(plan, first, second))
     batch = score.batch(size)
-    signals = [batch.signal(score.kinds.each(w), kept, noise_at(plan, scale, w)) for w, kept in seen]
+    signals = [batch.signal(score.kinds.each(w), kept, plan.settings.noise_law(plan).at(w)) for w, kept in seen]
     return _Batched(first, second, records, score, float(np.mean(signals)), len(seen))
 
 
@@ -359,7 +367,7 @@ def _reach_of_batches(plan: Plan, size: int, made: _Batched) -> dict[str, float]
     """What is seen is the canary's presence in a batch: the pair of Poisson sampling, whatever the scheme."""
     if made.signal <= 0:
         return {}
-    relation = Adjacency.ZERO_OUT if plan.settings["sampling"] == WITHOUT_REPLACEMENT else plan.adjacency
+    relation = Adjacency.ZERO_OUT if plan.settings.sampling == WITHOUT_REPLACEMENT else plan.adjacency
     event = Subsampled(Gaussian(1 / math.sqrt(made.signal)), POISSON, size / plan.n, relation)
     return {"iterates": share(Repeated(event, made.batches), plan)}
 

@@ -1,0 +1,172 @@
+"""How one record's gradient is bounded by public numbers, and how far that lets a neighbouring dataset move a query.
+
+The bounds clip the records, so each is a fact about what the solver sees; the sensitivity is computed beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptoolkit._validate import invalid, positive
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.data import Array, Rows, clip_entries, clip_rows, joint_norm, with_intercept
+from dptoolkit.losses import Loss
+from dptoolkit.solvers.settings import public_bound
+
+# Even where no bound is asked for, rows are kept this short: margins and caps are then accurate floats.
+_LONGEST_ROW = 1e150
+
+
+@dataclass(frozen=True)
+class GradientBounds:
+    """The L2 bound of one record's gradient, and the clipping that makes it true.
+
+    ``row_norm`` bounds rows without their intercept, ``grad_norm`` a record's gradient, ``label_bound`` and
+    ``margin_bound`` labels and predictions.
+    """
+
+    loss: Loss
+    row_norm: float | None = None
+    grad_norm: float | None = None
+    label_bound: float | None = None
+    margin_bound: float | None = None
+    fit_intercept: bool = False
+
+    def check(self) -> None:
+        """Refuse bounds that bound nothing, and those that would be ignored."""
+        self._refuse_unused()
+        for name in ("row_norm", "grad_norm", "label_bound", "margin_bound"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if self.row_norm is None and (self.grad_norm is None or self._is_lipschitz):
+            public_bound("row_norm", None, "the largest L2 norm of a row")
+        if self._needs_clipping and (self.label_bound is None or self.margin_bound is None):
+            raise invalid(
+                "grad_norm", None, "given for the squared loss, or both label_bound and margin_bound",
+                "The squared loss has unbounded gradients: clip each record's gradient, or labels and predictions.",
+            )
+
+    @property
+    def _is_lipschitz(self) -> bool:
+        return self.loss.residual_bound < math.inf
+
+    @property
+    def _needs_clipping(self) -> bool:
+        """Whether labels and predictions must be clipped, as nothing else bounds the residual."""
+        return not self._is_lipschitz and self.grad_norm is None
+
+    def _refuse_unused(self) -> None:
+        """A bound that changes nothing would leave the caller believing that labels or predictions are clipped."""
+        if self._needs_clipping:
+            return
+        why = f"for the {self.loss.name} loss" if self._is_lipschitz else "with grad_norm, which bounds gradients alone"
+        for name in ("label_bound", "margin_bound"):
+            if getattr(self, name) is not None:
+                repair = "It works for the squared loss without grad_norm: leave it out."
+                raise invalid(name, getattr(self, name), f"None {why}", repair)
+
+    @property
+    def joint_norm(self) -> float | None:
+        """The L2 bound of a row with its intercept; None where there is none."""
+        return None if self.row_norm is None else joint_norm(self.row_norm, self.fit_intercept)
+
+    @property
+    def largest_margin(self) -> float:
+        """Where margins are clipped; infinite where they are not."""
+        return math.inf if self.margin_bound is None else self.margin_bound
+
+    @property
+    def gradient(self) -> float:
+        """The largest |gradient|_2 of one bounded record, at any weights."""
+        label = math.inf if self.label_bound is None else self.label_bound
+        residual = self.loss.residual_limit(self.largest_margin, label)
+        natural = math.inf if self.joint_norm is None else residual * self.joint_norm
+        return natural if self.grad_norm is None else min(self.grad_norm, natural)
+
+    @property
+    def difference(self) -> float:
+        """The largest |gradient(w) - gradient(s)|_2 of one bounded record.
+
+        In general two bounded gradients differ by 2 G. Where the label gives both residuals the same sign, also after
+        clipping, they differ by at most G. Where margins are clipped the label cancels.
+        """
+        if self.loss.signed:
+            return self.gradient
+        if self.label_bound is None:
+            return 2 * self.gradient
+        assert self.joint_norm is not None
+        return 2 * self.largest_margin * self.joint_norm
+
+    @property
+    def smoothness(self) -> float | None:
+        """A bound on the second derivative of one record's loss; None where rows are not bounded."""
+        return None if self.joint_norm is None else self.loss.smoothness * self.joint_norm * self.joint_norm
+
+    def sensitivity(self, adjacency: Adjacency, size: int) -> float:
+        """How far the mean of ``size`` gradients moves in L2 between neighbours."""
+        return adjacency.contributions * self.gradient / size
+
+    def difference_sensitivity(self, adjacency: Adjacency, size: int) -> float:
+        """How far the mean of ``size`` gradient differences moves in L2 between neighbours."""
+        return adjacency.contributions * self.difference / size
+
+    def clip(self, rows: Rows, labels: Array) -> tuple[Rows, Array, Array | None]:
+        """(rows, labels, caps of the residuals) such that every record's gradient obeys the bound.
+
+        Privacy
+        -------
+        Each record is changed on its own, by public numbers: afterwards |gradient_i| <= ``gradient`` at any weights.
+        """
+        rows = clip_rows(rows, _LONGEST_ROW if self.row_norm is None else self.row_norm)
+        if self.fit_intercept:
+            rows = with_intercept(rows, 1.0)
+        if self.label_bound is not None:
+            labels = np.clip(labels, -self.label_bound, self.label_bound)
+        if self.grad_norm is None:
+            return rows, labels, None
+        norms = rows.row_norms()
+        with np.errstate(divide="ignore", over="ignore"):
+            return rows, labels, self.grad_norm / norms
+
+
+@dataclass(frozen=True)
+class EntryBounds:
+    """The largest |entry| of one record's gradient, and the clipping that makes it true.
+
+    ``feature_bound`` bounds |X_ij|, ``label_bound`` labels; an intercept is a column constant at ``feature_bound``.
+    """
+
+    loss: Loss
+    feature_bound: float
+    label_bound: float | None = None
+    fit_intercept: bool = False
+
+    def entry(self, l1_norm: float) -> float:
+        """The largest |entry| of a record's gradient at weights with |w|_1 <= ``l1_norm``."""
+        label = math.inf if self.label_bound is None else self.label_bound
+        return self.feature_bound * self.loss.residual_limit(self.feature_bound * l1_norm, label)
+
+    def clip(self, rows: Rows, labels: Array) -> tuple[Rows, Array]:
+        """Rows and labels clipped to the bounds, with the intercept column if asked for.
+
+        Privacy
+        -------
+        Each record is changed on its own, by public numbers: afterwards its gradient's entries obey ``entry``.
+        """
+        rows = clip_entries(rows, self.feature_bound)
+        if self.fit_intercept:
+            rows = with_intercept(rows, self.feature_bound)
+        if self.label_bound is not None:
+            labels = np.clip(labels, -self.label_bound, self.label_bound)
+        return rows, labels
+
+
+def score_range(adjacency: Adjacency, radius: float, entry: float, size: int) -> float:
+    """The range of the change of the scores <s, mean gradient> of the vertices s = +-radius e_j.
+
+    A score moves by at most contributions * radius * entry / size, up at s where it moves down at -s: twice that.
+    """
+    return 2 * adjacency.contributions * radius * entry / size

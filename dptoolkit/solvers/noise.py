@@ -1,0 +1,76 @@
+"""The noise of a release at public weights: one law for solvers, audits and tests.
+
+At some weights one record can move a query by less than its bound. There the noise shrinks in the same proportion, so
+that the event of the release, which knows their ratio alone, stays what was planned.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit import losses
+
+Array = NDArray[np.float64]
+# Radii at which shares are tabulated: this many a unit, up to the last; beyond it the share is 1.
+_GRID, _FURTHEST = 16, 40
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """Gaussian noise of standard deviation ``scale`` times a share that depends on |w|_2.
+
+    The share at |w| is shares[ceil(places |w|)], and the last, which is 1, beyond the table or where |w| is not a
+    number. Kernels receive ``arguments`` and look it up in the same way.
+    """
+
+    scale: float
+    shares: Array
+    places: float
+
+    @property
+    def arguments(self) -> tuple[float, Array, float]:
+        """(scale, shares, places), as kernels take them."""
+        return self.scale, self.shares, self.places
+
+    def at(self, w: Any) -> Any:
+        """The standard deviation at public weights, or at many of them, one a row."""
+        found = self.scale * self.share(np.linalg.norm(w, axis=-1))
+        return float(found) if np.ndim(found) == 0 else found
+
+    def share(self, norm: Any) -> Any:
+        """The share at |w|_2 = ``norm``."""
+        place, last = np.ceil(np.asarray(norm) * self.places), len(self.shares) - 1
+        inside = place < last
+        return np.where(inside, self.shares[np.where(inside, place, last).astype(np.intp)], self.shares[last])
+
+
+def constant(scale: float) -> NoiseLaw:
+    """The same noise at all weights."""
+    return NoiseLaw(scale, np.ones(1), 0.0)
+
+
+def gradient_law(scale: float, loss: losses.Loss, row_norm: float, around_zero: bool) -> NoiseLaw:
+    """The noise of a mean gradient of records with |x|_2 <= row_norm, at public weights.
+
+    ``around_zero`` says that a record may be left out, by Poisson sampling or by zeroing it, so that the ball around 0
+    counts; otherwise one record is replaced by another and the diameter counts.
+    """
+    return NoiseLaw(scale, _shares(loss.name, around_zero), _GRID * row_norm)
+
+
+@cache
+def _shares(name: str, around_zero: bool) -> Array:
+    """What one record can move at radius row_norm |w|, over what it can move at any w, on a grid of radii; then 1."""
+    loss = losses.get(name)
+    radii = [i / _GRID for i in range(_GRID * _FURTHEST + 1)]
+    if around_zero or loss.diameter is None:
+        reach = [loss.residual_limit(r, math.inf) / loss.residual_bound for r in radii]
+    else:
+        reach = [loss.diameter(r) / (2 * loss.residual_bound) for r in radii]
+    return np.append(np.maximum.accumulate(reach), 1.0)

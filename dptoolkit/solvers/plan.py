@@ -1,0 +1,190 @@
+"""Everything about a private fit that is fixed before the data are seen: its releases and its plan."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from dptoolkit._validate import invalid, nonnegative
+from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, account
+from dptoolkit.accounting.account import Claimed
+from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.report import number, table
+from dptoolkit.accounting.rounds import Runs
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.published import Published
+    from dptoolkit.solvers.settings import Settings
+
+GAUSSIAN, LAPLACE, GEOMETRIC = "Gaussian", "Laplace", "two-sided geometric"
+GUMBEL_MAXIMUM, LAPLACE_MAXIMUM = "Gumbel maximum", "Laplace maximum"
+
+
+def _geometric(scale: float, sensitivity: float) -> GeometricNoise:
+    return GeometricNoise(sensitivity / scale, round(sensitivity))
+
+
+# A law of noise: (scale, sensitivity) -> the mechanism, which both draws the noise and knows the event of one draw.
+LAWS: dict[str, Callable[[float, float], Any]] = {
+    GAUSSIAN: GaussianNoise,
+    LAPLACE: LaplaceNoise,
+    GEOMETRIC: _geometric,
+    GUMBEL_MAXIMUM: lambda scale, sensitivity: NoisyMaximum(scale, sensitivity, "gumbel"),
+    LAPLACE_MAXIMUM: lambda scale, sensitivity: NoisyMaximum(scale, sensitivity, "laplace"),
+}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A fresh secret batch for every release: each a share ``rate`` of the records."""
+
+    scheme: str
+    rate: float
+    adjacency: Adjacency
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of query that a solver answers with noise, and how often.
+
+    ``sensitivity`` is the L2 sensitivity of a vector (L1 for Laplace noise), or the range of a selection's scores,
+    under the plan's adjacency; ``scale`` is the absolute noise at that sensitivity. A solver may lower both together
+    where a public iterate allows it: their ratio, and so the event, stays.
+    """
+
+    query: str
+    law: str
+    sensitivity: float
+    scale: float
+    count: int
+    sampling: Sampling | None = None
+    rounds: Runs | None = None
+
+    @property
+    def mechanism(self) -> Any:
+        """What draws this release's noise."""
+        return LAWS[self.law](self.scale, self.sensitivity)
+
+    @property
+    def event(self) -> Event:
+        """What ONE release gives away, computed from its law, scale and sensitivity; ``count`` is not in it."""
+        event: Event = self.mechanism.event
+        if self.sampling is not None:
+            event = Subsampled(event, self.sampling.scheme, self.sampling.rate, self.sampling.adjacency)
+        return event if self.rounds is None else RandomRounds(event, self.rounds)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited."""
+
+    settings: Settings
+    n: int
+    d: int
+    releases: tuple[Release, ...]
+    # Determined by the other fields; it holds functions, which never compare equal.
+    published: Published | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for release in self.releases:
+            usable(release.query, release.sensitivity)
+            if not release.scale < math.inf:
+                raise invalid(f"noise of the {release.query}", release.scale, "finite", "Ask for a larger epsilon.")
+
+    @property
+    def solver(self) -> str:
+        """The name of the solver."""
+        return self.settings.solver
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The neighbouring relation of every number in the plan."""
+        return Adjacency.parse(self.settings.adjacency)
+
+    @property
+    def calibration(self) -> str:
+        """Where the noise comes from: "tight" or "published"."""
+        return self.settings.calibration
+
+    @property
+    def event(self) -> Event:
+        """What the whole fit releases; a release without noise gives everything away, whatever the others do."""
+        if any(r.scale == 0 for r in self.releases):
+            return Gaussian(0.0)
+        return Composed(*(Repeated(r.event, r.count) for r in self.releases))
+
+    @property
+    def sensitivity(self) -> float:
+        """The sensitivity of the main release."""
+        return self.releases[0].sensitivity
+
+    @property
+    def noise(self) -> float:
+        """The absolute noise scale of the main release."""
+        return self.releases[0].scale
+
+    def with_noise(self, *scales: float, factor: float = 1.0) -> Plan:
+        """The same plan with other noise: one scale for each release, or ``factor`` times what it has.
+
+        Its event and guarantee follow; what a paper claimed for the old noise is dropped.
+        """
+        nonnegative("factor", factor)
+        given = scales or tuple(r.scale for r in self.releases)
+        if len(given) != len(self.releases):
+            raise invalid("scales", scales, f"{len(self.releases)} numbers, one for each release of {self.solver}")
+        releases = (replace(r, scale=factor * s) for r, s in zip(self.releases, given, strict=True))
+        return replace(self, releases=tuple(releases), published=None)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Computed from ``event``; with published noise it also states what the paper claimed."""
+        notes = (f"n = {self.n} and all bounds in the plan are public",)
+        guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes)
+        if self.published is None:
+            return guarantee
+        paper = self.published
+        conditions = tuple(
+            f"{c.text}: {'holds' if c.holds else 'FAILS'} ({c.left:.4g} against {c.right:.4g})"
+            for c in paper.conditions
+        )
+        claimed = Claimed(paper.claim.epsilon, paper.claim.delta, paper.source, conditions)
+        return replace(guarantee, claimed=claimed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description; ``solvers.plan(name, n=, d=, **settings)`` makes the same plan from it."""
+        return {
+            "solver": self.solver, "n": self.n, "d": self.d, "settings": self.settings.to_dict(),
+            "releases": [
+                {"query": r.query, "law": r.law, "sensitivity": r.sensitivity, "scale": r.scale, "count": r.count}
+                for r in self.releases
+            ],
+            "event": self.event.to_dict(),
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """``to_dict`` as text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __repr__(self) -> str:
+        releases = ", ".join(f"{r.count:,} x {r.query} ({r.law} {number(r.scale)})" for r in self.releases)
+        return f"<Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, {self.calibration}; {releases}>"
+
+    def __str__(self) -> str:
+        rows = [
+            [r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases
+        ]
+        head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
+        releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
+        return "\n\n".join([f"{head}\n{self.settings}", releases, str(self.guarantee)])
+
+
+def usable(query: str, sensitivity: float) -> float:
+    """The sensitivity, unless the public bounds are so extreme that it over- or underflows."""
+    if not 0 < sensitivity < math.inf:
+        raise invalid(f"sensitivity of the {query}", sensitivity, "> 0 and finite", "Use less extreme public bounds.")
+    return sensitivity

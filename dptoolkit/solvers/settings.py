@@ -1,0 +1,246 @@
+"""Typed settings: ONE frozen class a solver, from which its plan, its public function, that function's signature and
+docstring, and its JSON come.
+
+A class derived from Settings says what a caller may choose (its fields), which values are allowed and what the
+defaults come to (``checked``), what is released (``releases``), and what runs on the data (``prepare``). Numbers that
+follow from the choices are properties, never stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import math
+import textwrap
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.data import Rows, check_labels, check_rows
+from dptoolkit.losses import Loss
+from dptoolkit.solvers.plan import Plan, Release
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.published import Published
+    from dptoolkit.solvers.base import Run
+
+Array = NDArray[np.float64]
+TIGHT, PUBLISHED = "tight", "published"
+Self = TypeVar("Self", bound="Settings")
+
+
+class DeltaWarning(UserWarning):
+    """delta is so large that publishing a few whole records would be allowed."""
+
+
+def setting(text: str, **default: Any) -> Any:
+    """A field of a settings class; ``text`` says in the docstrings what it is."""
+    return field(metadata={"text": text}, **default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ABC):
+    """What all private solvers let a caller choose."""
+
+    solver: ClassVar[str]
+
+    epsilon: float = setting("Total budget of the fit; ``math.inf`` for no noise.")
+    delta: float = setting("Total budget of the fit; must be above 0 unless epsilon is infinite.", default=0.0)
+    adjacency: Adjacency | str | None = setting(
+        'Which datasets are neighbours: "replace-one" or "zero-out".', default=Adjacency.REPLACE_ONE
+    )
+    calibration: str = setting(
+        '"tight", or "published" for the paper\'s own constant; the guarantee then states claim and truth.',
+        default=TIGHT,
+    )
+
+    if TYPE_CHECKING:
+        # Whoever holds a solver's plan knows which further fields its settings have.
+        def __getattr__(self, name: str) -> Any: ...
+
+    # --- what a solver defines ---------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def terms(self) -> Loss:
+        """The row of the loss table."""
+
+    @abstractmethod
+    def checked(self: Self, n: int, d: int) -> Self:
+        """These settings for n rows and d features, every value checked and every default filled in."""
+
+    @abstractmethod
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """What a fit releases, the main release first, with its noise; ``self`` is checked."""
+
+    def published(self, n: int, d: int) -> Published:
+        """The paper's own noise and claim; ``self`` is checked."""
+        raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
+
+    def rows(self, X: Any) -> Rows:
+        """X in the layout that the solver works on."""
+        return check_rows(X)
+
+    def labels(self, y: Any, n: int) -> Array:
+        """Checked labels, one a row."""
+        return check_labels(y, n, self.terms)
+
+    @abstractmethod
+    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
+        """The solver with its plan and data in place: validation and clipping are done, nothing is drawn.
+
+        Privacy
+        -------
+        Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
+        """
+
+    @property
+    def relation(self) -> Adjacency:
+        """The adjacency; ``self`` is checked."""
+        return Adjacency.parse(self.adjacency)
+
+    def width(self, d: int) -> int:
+        """The number of weights for d features: one more with an intercept."""
+        return d + 1 if getattr(self, "fit_intercept", False) else d
+
+    def model(self, weights: Array) -> tuple[Array, float | Array]:
+        """(coef, intercept) from the weights of a run, whose last column is the intercept's if there is one."""
+        return (weights[:-1], float(weights[-1])) if getattr(self, "fit_intercept", False) else (weights, 0.0)
+
+    # --- what follows -------------------------------------------------------------------------------
+
+    def plan(self, n: Any, d: Any) -> Plan:
+        """The plan of a fit with these settings, made without data."""
+        n, d = whole("n", n, low=1), whole("d", d, low=1)
+        self._check_common(n)
+        chosen = self.checked(n, d)
+        paper = None
+        if chosen.calibration == PUBLISHED:
+            if math.isinf(chosen.epsilon):
+                raise invalid("epsilon", chosen.epsilon, "finite with calibration='published'")
+            paper = chosen.published(n, d)
+        return Plan(chosen, n, d, chosen.releases(n, d, paper), paper)
+
+    def _check_common(self, n: int) -> None:
+        one_of("calibration", self.calibration, (TIGHT, PUBLISHED))
+        if self.adjacency is not None:
+            Adjacency.parse(self.adjacency)
+        check_budget(self.epsilon, self.delta, n)
+        for entry in dataclasses.fields(self):
+            if entry.type in ("bool", bool):
+                flag(entry.name, getattr(self, entry.name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the arguments that make these settings again."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    def __str__(self) -> str:
+        chosen = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return ", ".join(f"{name}={value}" for name, value in chosen if value is not None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Adjacency):
+        return str(value)
+    # JSON has no infinity; float("inf") reads it back.
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def build(kind: type[Self], arguments: dict[str, Any]) -> Self:
+    """Settings from keyword arguments; a wrong or missing name is told in words."""
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    for name in arguments:
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(fields)}."
+            raise TypeError(f"{kind.solver}() got an unexpected argument {name!r}.{hint}")
+    lacking = [n for n, f in fields.items() if n not in arguments and _is_required(f)]
+    if lacking:
+        raise TypeError(f"{kind.solver}() lacks the arguments {', '.join(lacking)}.")
+    given: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in arguments.items()}
+    return kind(**given)
+
+
+def _is_required(entry: Any) -> bool:
+    return entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+
+
+def keywords(kind: type[Settings]) -> list[inspect.Parameter]:
+    """The fields as keyword parameters, required ones first."""
+    fields = sorted(dataclasses.fields(kind), key=lambda f: not _is_required(f))
+    return [
+        inspect.Parameter(
+            f.name, inspect.Parameter.KEYWORD_ONLY, annotation=f.type,
+            default=inspect.Parameter.empty if _is_required(f) else f.default,
+        )
+        for f in fields
+    ]  # fmt: skip
+
+
+def describe(kind: type[Settings]) -> str:
+    """The numpydoc lines of all fields, one parameter each."""
+    lines = []
+    for parameter in keywords(kind):
+        text = kind.__dataclass_fields__[parameter.name].metadata["text"]
+        default = "" if parameter.default is inspect.Parameter.empty else f", default {_shown(parameter.default)}"
+        lines += [f"{parameter.name} : {parameter.annotation}{default}", textwrap.fill(text, 112, **_INDENT)]
+    return "\n".join(lines)
+
+
+_INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
+
+
+def _shown(value: Any) -> str:
+    return repr(str(value)) if isinstance(value, (str, Adjacency)) else repr(value)
+
+
+# --- checks that several solvers share ------------------------------------------------------------------
+
+
+def check_budget(epsilon: Any, delta: Any, n: int) -> tuple[float, float]:
+    """The requested budget; a delta of 1/n or more is allowed with a warning."""
+    epsilon = real("epsilon", epsilon, low=0.0, open_low=True, repair="Use math.inf for a fit without privacy.")
+    if math.isinf(epsilon):
+        return epsilon, 0.0
+    delta = delta_value(delta)
+    if delta == 0:
+        raise invalid("delta", 0.0, "> 0 for Gaussian noise or composed selections", "For example 1e-6.")
+    if delta >= 1 / n:
+        warnings.warn(
+            f"delta={delta:g}: should be well below 1/n={1 / n:.3g}; a mechanism that publishes a random record whole "
+            "has delta = 1/n.",
+            DeltaWarning,
+            stacklevel=4,
+        )
+    return epsilon, delta
+
+
+def check_sparsity(sparsity: Any, d: int) -> int:
+    """1 <= sparsity <= d."""
+    s = whole("sparsity", sparsity, low=1)
+    if s > d:
+        raise invalid("sparsity", s, f"<= d={d}", "It counts the features that are kept.")
+    return s
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False; a text such as "no" is refused, as it would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise invalid(name, value, "True or False")
+    return bool(value)
+
+
+def public_bound(name: str, value: Any, meaning: str) -> float:
+    """A bound that must be given: it is never learnt from the data."""
+    if value is None:
+        repair = f"It is {meaning}, chosen without looking at the data; what lies beyond it is clipped."
+        raise invalid(name, None, "given", repair)
+    return positive(name, value)
+

@@ -1,0 +1,88 @@
+"""What the hard-thresholding solvers let a caller choose, and how their gradients are bounded and blurred."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from dptoolkit import losses
+from dptoolkit._validate import invalid, positive
+from dptoolkit.losses import Loss
+from dptoolkit.solvers.bounds import GradientBounds
+from dptoolkit.solvers.noise import NoiseLaw, constant, gradient_law
+from dptoolkit.solvers.settings import TIGHT, Settings, check_sparsity, setting
+
+Self = TypeVar("Self", bound="ThresholdingSettings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdingSettings(Settings):
+    """Settings of gradient hard thresholding."""
+
+    loss: str = setting('"logistic", "squared", "huber" (residuals clipped at 1) or "hinge" (with a rounded corner).')
+    sparsity: int = setting("Number of features that are kept; an intercept is kept besides.")
+    step_size: float | None = setting("Length of a step; the default is 1 / smoothness, l2 included.", default=None)
+    row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
+    grad_norm: float | None = setting(
+        "Public L2 bound to which each record's gradient is clipped; for the squared loss instead of the next two.",
+        default=None,
+    )
+    label_bound: float | None = setting("Public bound to which labels are clipped (squared loss).", default=None)
+    margin_bound: float | None = setting("Public bound to which predictions are clipped (squared loss).", default=None)
+    fit_intercept: bool = setting("Add a column of ones, bounded and charged like any other.", default=False)
+    adaptive: bool | None = setting(
+        "Scale the noise with the sensitivity at the current, public iterate; by default wherever that is known.",
+        default=None,
+    )
+
+    @property
+    def terms(self) -> Loss:
+        """The row of the loss table."""
+        return losses.get(self.loss, losses.SCALAR)
+
+    @property
+    def bounds(self) -> GradientBounds:
+        """The public bounds of one record's gradient."""
+        return GradientBounds(
+            self.terms, self.row_norm, self.grad_norm, self.label_bound, self.margin_bound, self.fit_intercept
+        )
+
+    @property
+    def penalty(self) -> float:
+        """The weight of an l2 term; 0 where a solver has none."""
+        return 0.0
+
+    def _checked(self: Self, d: int) -> Self:
+        """The shared settings checked, with their defaults filled in."""
+        check_sparsity(self.sparsity, d)
+        self.bounds.check()
+        return replace(self, step_size=self._step(), adaptive=self._adapts())
+
+    def _step(self) -> float:
+        if self.step_size is not None:
+            return positive("step_size", self.step_size)
+        smoothness = self.bounds.smoothness
+        if not smoothness or not 0 < 1 / (smoothness + self.penalty) < math.inf:
+            raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
+        return 1 / (smoothness + self.penalty)
+
+    @property
+    def can_adapt(self) -> bool:
+        """Whether some noise of the solver can follow the iterate."""
+        return self.terms.diameter is not None and self.grad_norm is None and self.calibration == TIGHT
+
+    def _adapts(self) -> bool:
+        if self.adaptive and not self.can_adapt:
+            repair = "It needs tight calibration and a loss whose gradients are known to be smaller near w = 0."
+            raise invalid("adaptive", self.adaptive, f"None or False for these settings of {self.solver}", repair)
+        return self.can_adapt if self.adaptive is None else bool(self.adaptive)
+
+    def gradient_law(self, scale: float, around_zero: bool) -> NoiseLaw:
+        """The noise of a mean gradient at public weights; see noise.gradient_law for ``around_zero``."""
+        known = self.terms.diameter is not None and self.grad_norm is None
+        if not (self.adaptive and known):
+            return constant(scale)
+        norm = self.bounds.joint_norm
+        assert norm is not None
+        return gradient_law(scale, self.terms, norm, around_zero)

@@ -79,9 +79,9 @@ def test_pairs_are_neighbours_within_the_bounds(name, adjacency):
     assert not np.array_equal(pair.first.X, pair.second.X) or not np.array_equal(pair.first.y, pair.second.y)
     for data in pair:
         assert (data.n, data.X.shape[1]) == (plan.n, plan.d)
-        assert np.abs(data.X).max() <= plan.settings["feature_bound"]
+        assert np.abs(data.X).max() <= plan.settings.feature_bound
         if plan.settings.get("label_bound") is not None:
-            assert np.abs(data.y).max() <= plan.settings["label_bound"]
+            assert np.abs(data.y).max() <= plan.settings.label_bound
     assert {"releases", "step"} <= set(pair.scores) <= {"releases", "step", "final", "iterates"}
 
 
@@ -137,7 +137,7 @@ def test_a_trace_costs_nothing_and_changes_nothing(name):
     without, with_it = run(np.random.default_rng(0), False), run(np.random.default_rng(0), True)
     assert without.releases is None and without.iterates is None
     np.testing.assert_array_equal(without.weights, with_it.weights)
-    steps = plan.settings["steps"]
+    steps = plan.settings.steps
     shape = {"sparsifier": (steps + 1,), "columns": (steps, 6), "peeling": (steps, 6)}.get(name, (steps,))
     assert with_it.releases.shape == shape
     if with_it.iterates is not None:
@@ -343,8 +343,8 @@ def test_peeled_vectors_are_released_before_projection():
     data = pairs.peeling_iht(plan).first
     trace = solvers.prepare(plan, data.X, data.y, data.counts)(np.random.default_rng(0), True)
     norms = np.linalg.norm(trace.releases, axis=1, keepdims=True)
-    assert (norms > 1.5 * plan.settings["radius"]).any()
-    projected = trace.releases * np.minimum(1.0, plan.settings["radius"] / norms)
+    assert (norms > 1.5 * plan.settings.radius).any()
+    projected = trace.releases * np.minimum(1.0, plan.settings.radius / norms)
     np.testing.assert_allclose(trace.iterates, projected, rtol=1e-12)
 
 
@@ -389,11 +389,11 @@ def test_pairs_travel_to_other_processes(name):
 def test_one_record_moves_the_count_from_end_to_end(loss, adjacency):
     plan = make("sparsifier", n=80, d=16, adjacency=adjacency, **loss)
     pair = pairs.sparsifier(plan)
-    assert exact_count(plan, pair.first) <= plan.settings["lower"]
-    assert exact_count(plan, pair.second) >= plan.settings["upper"]
+    assert exact_count(plan, pair.first) <= plan.settings.lower
+    assert exact_count(plan, pair.second) >= plan.settings.upper
     counts = [outputs(plan, data, 4000)["releases"][:, -1].astype(int) for data in pair]
     law = pair.scores["releases"]
-    values = np.arange(plan.settings["lower"], plan.settings["upper"] + 1)
+    values = np.arange(plan.settings.lower, plan.settings.upper + 1)
     q = math.exp(-0.5 / (values[-1] - values[0]))
     first = (1 - q) / (1 + q) * q ** (values - values[0]).astype(float)
     first[[0, -1]] /= 1 - q

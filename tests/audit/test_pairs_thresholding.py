@@ -100,9 +100,9 @@ def test_neighbours_within_the_public_bounds():
         for data in pair:
             assert isinstance(data, Counted) and (data.n, data.X.shape[1]) == (plan.n, plan.d)
             assert len(data.y) <= 4 and (data.counts > 0).all()
-            limit = plan.settings["clip_norm"]
+            limit = plan.settings.row_norm
             assert limit is None or (np.linalg.norm(data.X, axis=1) <= limit).all()
-            bound = plan.settings["label_bound"]
+            bound = plan.settings.label_bound
             assert bound is None or (np.abs(data.y) <= bound).all()
         assert pair.adjacency is plan.adjacency and str(plan.n) in pair.description
         assert all(0 <= share <= 1 + 1e-9 for share in pair.reach.values()), pair.reach
@@ -263,10 +263,10 @@ def test_turning_gradients(more):
     kinds = pair.scores["iterates"].kinds
     start = np.zeros((300, 4))
     one, two, other = kinds.each(start)
-    full = plan.releases[1].sensitivity * plan.settings["snapshot_size"]
+    full = plan.releases[1].sensitivity * plan.settings.shape(plan.n).snapshot
     assert (0.9 * full <= np.linalg.norm(one - two, axis=1)).all()
     assert (np.linalg.norm(one - two, axis=1) <= full * (1 + 1e-12)).all()
-    full = plan.releases[0].sensitivity * plan.settings["batch_size"]
+    full = plan.releases[0].sensitivity * plan.settings.batch_size
     turned = []
     for w in path[:, :-1].swapaxes(0, 1):
         a, b, c = kinds.each(w)

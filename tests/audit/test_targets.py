@@ -81,11 +81,11 @@ def test_the_public_solver_gives_the_same_model(case):
     for i, data in enumerate((pair.first, pair.second)):
         X, y = data.expand()
         result = getattr(solvers, plan.solver)(
-            X, y, rng=source.generator(5 + i), row_norm=plan.settings["clip_norm"], adjacency=plan.adjacency,
+            X, y, rng=source.generator(5 + i), row_norm=plan.settings.row_norm, adjacency=plan.adjacency,
             epsilon=COMMON["epsilon"], delta=COMMON["delta"], **arguments,
         )
         assert result.plan == plan
-        weights = np.append(result.coef, result.intercept) if plan.settings["fit_intercept"] else result.coef
+        weights = np.append(result.coef, result.intercept) if plan.settings.fit_intercept else result.coef
         # dp_ight sums counted rows in one go, so the last digits may differ.
         np.testing.assert_allclose(outputs[i], weights, rtol=1e-9, atol=1e-12)
 
@@ -206,4 +206,4 @@ def test_small_is_decided_by_the_different_rows():
     plan = solvers.plan("dp_ight", **COMMON | SQUARED | {"steps": 2, "n": 10**6, "d": 20, "delta": 1e-9})
     pair = pairs.dp_ight(plan)
     assert pair.first.n == 10**6
-    assert gradient_iht.prepare_dp_ight(plan, pair.first.X, pair.first.y, pair.first.counts).small is not None
+    assert solvers.prepare(plan, pair.first.X, pair.first.y, pair.first.counts).small is not None

@@ -55,4 +55,4 @@ def test_limits_are_those_of_the_plan(loss, norm):
                             feature_bound=0.7, label_bound=label)  # fmt: skip
         limit = kernel.residual_limit(losses.get(loss).id, 0.7 * norm, np.inf if label is None else label)
         expected = l1_frank_wolfe.noise_at(plan, losses.get(loss))(norm)
-        assert plan.noise * min(0.7 * limit / plan.settings["lipschitz"], 1.0) == pytest.approx(expected, rel=1e-14)
+        assert plan.noise * min(0.7 * limit / plan.settings.lipschitz, 1.0) == pytest.approx(expected, rel=1e-14)

@@ -40,7 +40,7 @@ class Block:
             scale = run(rng, *self.arrays, *public, v, q, self.p, np.zeros(d), vertices, room)
             return vertices, scale * v, scale * q - self.p
         run = kernel.lazy_block if noise == "gumbel" else kernel.lazy_laplace_block
-        u, r = np.zeros(n), losses.residual(self.loss, np.zeros(n), self.y)
+        u, r = np.zeros(n), self.loss.residual(np.zeros(n), self.y)
         gradient = np.asarray(self.transposed @ r)
         scale = run(rng, self.loss.id, *self.arrays, self.y, *public, v, u, r, gradient, vertices, room)
         return vertices, scale * v, gradient
@@ -55,12 +55,12 @@ def _path(block, vertices, first):
     if first == 1:
         return reference.frank_wolfe_path(block.rows.matrix, block.y, block.loss, block.radius, vertices, np.array([1]))
     X = block.rows.matrix.toarray()
-    w, r = np.zeros(X.shape[1]), losses.residual(block.loss, np.zeros(len(X)), block.y)
+    w, r = np.zeros(X.shape[1]), block.loss.residual(np.zeros(len(X)), block.y)
     for t, vertex in enumerate(vertices, start=first):
         j, sign = vertex % len(w), 1.0 if vertex < len(w) else -1.0
         w = (1 - 2 / (t + 2)) * w
         w[j] += 2 / (t + 2) * sign * block.radius
-        new = losses.residual(block.loss, X @ w, block.y)
+        new = block.loss.residual(X @ w, block.y)
         r = new if block.loss.name == "squared" else np.where(X[:, j] != 0, new, r)
     return w, X.T @ r
 
@@ -307,7 +307,7 @@ def test_dense_and_sparse_fits_have_the_law_of_the_plan(name, noise, form):
     for _ in range(1500):
         history = run(rng, False).history
         counts[history["vertices"][0]] += 1
-    gradient = X.T @ losses.residual(losses.get(name), np.zeros(n), y) / n
+    gradient = X.T @ losses.get(name).residual(np.zeros(n), y) / n
     scores, scale = -2.0 * np.concatenate([gradient, -gradient]), history["noise_scale"][0]
     assert scores[0] / scale == pytest.approx(4.0, rel=1e-3)
     law = winners(scores, scale, noise)

@@ -52,9 +52,9 @@ def test_both_paths_give_the_same_fit(mode):
         X, y = problem(seed, n, d)
         plan = make_plan(mode, n, d, min(s, d), 6, intercept=intercept)
         form = sparse.csr_matrix(X) if as_csr else X
-        small = gradient_iht.prepare_dp_ight(plan, form, y)
+        small = solvers.prepare(plan, form, y)
         with step_by_step():
-            large = gradient_iht.prepare_dp_ight(plan, form, y)
+            large = solvers.prepare(plan, form, y)
         assert small.small is not None and large.small is None
         a, b = small(np.random.default_rng(seed), True), large(np.random.default_rng(seed), True)
         np.testing.assert_allclose(a.history["noise_scale"], b.history["noise_scale"], rtol=1e-12)
@@ -72,12 +72,12 @@ def test_counted_rows_are_written_out_rows(mode):
     plan = make_plan(mode, 13, 6, 2, 8)
     which = np.repeat(np.arange(5), counts)
     for path in (False, True):
-        whole = gradient_iht.prepare_dp_ight(plan, X[which], y[which])
+        whole = solvers.prepare(plan, X[which], y[which])
         if path:
             with step_by_step():
-                few = gradient_iht.prepare_dp_ight(plan, sparse.csr_matrix(X), y, counts)
+                few = solvers.prepare(plan, sparse.csr_matrix(X), y, counts)
         else:
-            few = gradient_iht.prepare_dp_ight(plan, X, y, counts)
+            few = solvers.prepare(plan, X, y, counts)
         a, b = few(np.random.default_rng(1), True), whole(np.random.default_rng(1), True)
         np.testing.assert_allclose(a.releases, b.releases, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
@@ -103,7 +103,7 @@ def test_every_draw_of_the_kernel(mode, intercept):
     """The kernel as plain Python with a recording generator: steps * width normals, each where it belongs."""
     X, y = problem(5, 9, 6)
     plan, width = make_plan(mode, 9, 6, 2, 5, intercept=intercept), 6 + intercept
-    run = gradient_iht.prepare_dp_ight(plan, X, y)
+    run = solvers.prepare(plan, X, y)
     spy = Spy(4)
     w, scales = np.empty(width), np.empty(5)
     releases, iterates = np.empty((5, width)), np.empty((5, width))
@@ -112,12 +112,12 @@ def test_every_draw_of_the_kernel(mode, intercept):
     assert [name for name, _ in spy.draws] == ["standard_normal"] * (5 * width)
     normals = np.array(spy.of("standard_normal")).reshape(5, width)
     bounded, labels, caps = gradient_iht.bound_records(check_rows(X), y, plan.settings)
-    before, loss = np.zeros(width), losses.get(plan.settings["loss"])
+    before, loss = np.zeros(width), losses.get(plan.settings.loss)
     for t in range(5):
         share = gradient_iht.sensitivity_at(plan, before) / plan.sensitivity
         assert scales[t] == pytest.approx(plan.noise * share, rel=1e-12)
-        margin = plan.settings["margin_bound"]
-        r = reference.clipped_residual(loss, bounded.matrix @ before, labels, margin, caps)
+        margin = plan.settings.margin_bound
+        r = loss.clipped_residual(bounded.matrix @ before, labels, margin, caps)
         exact = reference.mean_gradient(bounded.matrix, r)
         np.testing.assert_allclose(releases[t], exact + scales[t] * normals[t], rtol=1e-9, atol=1e-12)
         before = reference.hard_threshold(before - 0.7 * releases[t], 2, int(intercept))
@@ -143,12 +143,12 @@ def test_without_noise_it_is_ight():
 def test_the_size_decides_and_a_recording_generator_sees_every_draw():
     X, y = problem(1, 10, 4)
     plan = make_plan("huber", 10, 4, 2, 3)
-    assert gradient_iht.prepare_dp_ight(plan, X, y).small is not None
+    assert solvers.prepare(plan, X, y).small is not None
     spy = Spy(0)
-    gradient_iht.prepare_dp_ight(plan, X, y)(spy)
+    solvers.prepare(plan, X, y)(spy)
     assert len(spy.draws) == 3
     wide = np.ones((10, gradient_iht.SMALL // 10 + 1))
-    assert gradient_iht.prepare_dp_ight(make_plan("huber", 10, wide.shape[1], 2, 3), wide, y).small is None
+    assert solvers.prepare(make_plan("huber", 10, wide.shape[1], 2, 3), wide, y).small is None
 
 
 def test_diagnostics_agree_on_both_paths():

@@ -92,7 +92,7 @@ def dense(case: Case, draws: int, seed: int) -> np.ndarray:
     w = np.tile(start, (draws, 1))
 
     def gradient(at: Any, rows: Any) -> Any:
-        r = reference.clipped_residual(LOSSES[case.loss], at @ case.X.T, case.y, case.margin_bound, case.record_caps)
+        r = LOSSES[case.loss].clipped_residual(at @ case.X.T, case.y, case.margin_bound, case.record_caps)
         return (rows * r) @ case.X / case.batch
 
     for size in case.sizes:
@@ -308,7 +308,7 @@ def wide_dense(case: Case, draws: int, seed: int) -> list[tuple[Any, Any]]:
     rng, out = np.random.default_rng(seed), []
     w = np.zeros(WIDE)
     w[list(case.start)] = list(case.start.values())
-    r = reference.clipped_residual(LOSSES[case.loss], case.X @ w, case.y, case.margin_bound, None)
+    r = LOSSES[case.loss].clipped_residual(case.X @ w, case.y, case.margin_bound, None)
     # One step of the whole data: at the snapshot the variance-reduced gradient is 0.
     mean = w - case.step_size * (case.X.T @ r) / case.batch if case.offsets is None else w + case.offsets
     for _ in range(draws):

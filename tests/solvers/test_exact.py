@@ -121,7 +121,7 @@ def test_ight_ends_at_a_fixed_point(loss, intercept, layout):
     )
     w, support = result.coef, np.flatnonzero(result.coef)
     margin = X @ w + result.intercept
-    r = losses.residual(losses.get(loss), margin, y)
+    r = losses.get(loss).residual(margin, y)
     gradient = X.T @ r / len(y)
     if loss == "logistic":
         # Nearly separable: the minimiser is far out, so look for progress only.
@@ -133,7 +133,7 @@ def test_ight_ends_at_a_fixed_point(loss, intercept, layout):
         if intercept:
             assert abs(r.mean()) < 1e-10
     objective = result.history["not_private"]["objective"]
-    assert objective[-1] == pytest.approx(losses.value(losses.get(loss), margin, y), rel=1e-12)
+    assert objective[-1] == pytest.approx(losses.get(loss).objective(margin, y), rel=1e-12)
     assert objective[-1] <= min(objective) * (1 + 1e-9)
 
 
@@ -191,7 +191,7 @@ def test_lasso_agrees_with_scikit_learn():
     radius = np.abs(model.coef_).sum()
     result = solvers.frank_wolfe(X, y, loss="squared", l1_radius=radius, steps=20_000, diagnostics=True)
     loss = losses.get("squared")
-    optimum = losses.value(loss, X @ model.coef_, y)
+    optimum = loss.objective(X @ model.coef_, y)
     objective, gap = (result.history["not_private"][k] for k in ("objective", "duality_gap"))
     assert optimum - 1e-9 <= objective <= optimum * (1 + 1e-4)
     assert objective - gap <= optimum + 1e-9
@@ -212,7 +212,7 @@ def test_logistic_regression_agrees_with_scikit_learn():
     w = model.coef_[0]
     radius = np.abs(w).sum()
     result = solvers.frank_wolfe(X, y, loss="logistic", l1_radius=radius, steps=20_000, diagnostics=True)
-    optimum = losses.value(losses.get("logistic"), X @ w, y)
+    optimum = losses.get("logistic").objective(X @ w, y)
     objective, gap = (result.history["not_private"][k] for k in ("objective", "duality_gap"))
     assert optimum - 1e-8 <= objective <= optimum * (1 + 1e-4)
     assert objective - gap <= optimum + 1e-8
@@ -245,4 +245,4 @@ def test_default_step_is_one_over_the_smoothness():
                 fit_intercept=intercept, **more,
             )
             squares = 4.0 + intercept
-            assert plan.settings["step_size"] == pytest.approx(1 / (losses.get(loss).smoothness * squares))
+            assert plan.settings.step_size == pytest.approx(1 / (losses.get(loss).smoothness * squares))

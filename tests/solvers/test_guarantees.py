@@ -201,7 +201,7 @@ def test_corollary_5_8(epsilon, delta, truth):
     guarantee = made.guarantee
     assert guarantee.claimed[:2] == (epsilon, delta)
     assert guarantee.epsilon(delta) == pytest.approx(truth, abs=0.006)
-    assert "Corollary 5.8" in str(made) and not made.settings["adaptive"]
+    assert "Corollary 5.8" in str(made) and not made.settings.adaptive
 
 
 def test_remark_5_3_for_other_losses():
@@ -219,7 +219,7 @@ def test_published_frank_wolfe():
     assert made.releases[0].event.epsilon == pytest.approx(4 * 4.0 * 1.5 / 1000 / scale)
     assert made.guarantee.claimed[:2] == (1.0, 1e-5)
     assert made.guarantee.epsilon(1e-5) == pytest.approx(1.63, abs=0.02), "optimal composition of pure selections"
-    gumbel = plan("dp_frank_wolfe", 1.0, 1e-5, calibration="published", steps=1000, noise="gumbel")
+    gumbel = plan("dp_frank_wolfe", 1.0, 1e-5, calibration="published", steps=1000, law="gumbel")
     assert gumbel.noise == made.noise
     assert gumbel.guarantee.epsilon(1e-5) <= 0.84
 
@@ -259,7 +259,7 @@ def test_published_sparsifier(count):
     # L = 1 in the paper, whatever the radius.
     assert made.noise == pytest.approx(5.0 * math.sqrt(8 * 50 * math.log(1e5)) / 500)
     assert made.sensitivity == pytest.approx(4 * 5.0 / 500)
-    assert not made.settings["adaptive"] and made.settings["noise"] == "laplace"
+    assert not made.settings.adaptive and made.settings.law == "laplace"
     claimed = 1.1 if count == "geometric" else 1.0
     assert made.guarantee.claimed[:2] == (pytest.approx(claimed), 1e-5), "nothing is claimed for a count not made"
     if count == "geometric":

@@ -64,7 +64,7 @@ def check_ight_scales(result, mode, calibration):
     """The plan's noise at every step, except where the logistic sensitivity at the public iterate is smaller."""
     plan, scales = result.plan, np.array(result.history["noise_scale"])
     release = plan.releases[0]
-    assert (release.law, release.count) == ("Gaussian", plan.settings["steps"])
+    assert (release.law, release.count) == ("Gaussian", plan.settings.steps)
     assert release.event.noise_multiplier == pytest.approx(release.scale / release.sensitivity)
     if mode == "logistic" and calibration == "tight":
         assert scales[0] == pytest.approx(plan.noise / 2), "half the sensitivity at w = 0"
@@ -157,7 +157,7 @@ def test_dense_frank_wolfe_is_the_specification_with_the_recorded_noise(mode, no
     np.testing.assert_allclose(added, np.array(scales)[:, None] * np.array(drawn), rtol=1e-9, atol=1e-12)
     A, w = np.clip(X, -1, 1), np.zeros(d)
     for t in range(1, steps + 1):
-        gradient = A.T @ losses.residual(loss, A @ w, y) / len(y)
+        gradient = A.T @ loss.residual(A @ w, y) / len(y)
         scores = -radius * np.concatenate([gradient, -gradient]) + scales[t - 1] * drawn[t - 1]
         vertex = int(np.argmax(scores))
         assert vertex == result.history["vertices"][t - 1]
@@ -171,10 +171,10 @@ def expected_scale(plan, loss, norm):
     """By hand: plan.noise per plan.sensitivity, times 4 (or 2) radius * largest gradient entry at |w|_1 = norm, / n."""
     if plan.calibration == "published":
         return plan.noise
-    margin = plan.settings["feature_bound"] * norm
+    margin = plan.settings.feature_bound * norm
     limit = {"logistic": 1 / (1 + math.exp(-margin)), "huber": 1.0}.get(loss.name, margin + 1.0)
     moves = 4 if plan.adjacency.value == "replace-one" else 2
-    change = moves * plan.settings["l1_radius"] * plan.settings["feature_bound"] * limit / plan.n
+    change = moves * plan.settings.l1_radius * plan.settings.feature_bound * limit / plan.n
     return plan.noise / plan.sensitivity * change
 
 
@@ -254,7 +254,7 @@ def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, s
     np.testing.assert_allclose(added, plan.noise * np.array(drawn), rtol=1e-9, atol=1e-12)
     A, W, i = np.clip(X, -1, 1), np.zeros((K, d)), 0
     for t in range(1, steps + 1):
-        gradient = (A.T @ losses.residual(loss, A @ W.T, np.eye(K)[y])).T / 12
+        gradient = (A.T @ loss.residual(A @ W.T, np.eye(K)[y])).T / 12
         step = np.zeros((K, d))
         groups = [np.arange(K * d)] if selection == "vertex" else [np.arange(K) * d + j for j in range(d)]
         for group in groups:
@@ -374,7 +374,7 @@ def check_count_draws(spy, success):
 def check_added_noise(spy, added, result):
     """The selections' noise is the recorded one at the scales of the history."""
     drawn = spy.of("standard_exponential")
-    noise = -np.log(drawn[0]) if result.plan.settings["noise"] == "gumbel" else drawn[0] - drawn[1]
+    noise = -np.log(drawn[0]) if result.plan.settings.law == "gumbel" else drawn[0] - drawn[1]
     scales = np.array(result.history["noise_scale"])[:, None]
     np.testing.assert_allclose(added, scales * noise, rtol=1e-9, atol=1e-12)
 

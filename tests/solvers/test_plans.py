@@ -38,7 +38,7 @@ def data(n=20, d=6):
     return np.random.default_rng(0).standard_normal((n, d)), np.arange(n) % 2
 
 
-@pytest.mark.parametrize("name", solvers._PRIVATE)
+@pytest.mark.parametrize("name", solvers.PRIVATE)
 def test_a_plan_takes_the_arguments_of_its_solver(name):
     """The same names, with the same defaults: a plan made without data cannot drift away from the fit."""
     pair = getattr(solvers, name), getattr(solvers._module(name), f"plan_{name}")
@@ -79,7 +79,7 @@ def test_plans_cannot_be_changed(name, variant):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(made, field.name, None)
     with pytest.raises(TypeError):
-        made.settings["steps"] = 1
+        made.settings.steps = 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.releases[0].scale = 0.0
     assert isinstance(made.releases, tuple)
@@ -92,7 +92,7 @@ def test_plans_travel(name, variant):
     for copied in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
         assert copied == made and str(copied) == str(made)
         with pytest.raises(TypeError):
-            copied.settings["steps"] = 1
+            copied.settings.steps = 1
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

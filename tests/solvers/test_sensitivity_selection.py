@@ -123,7 +123,7 @@ def gradient_in_use(rows, y, loss, radius, vertices, firsts, t):
     """The sum gradient with which step t (from 1) compares vertices; at the start of a block it is exact."""
     w, lazy = reference.frank_wolfe_path(rows.matrix, y, loss, radius, vertices[: t - 1], firsts)
     if t in firsts:
-        return np.asarray(rows.matrix.T @ losses.residual(loss, np.asarray(rows.matrix @ w), y))
+        return np.asarray(rows.matrix.T @ loss.residual(np.asarray(rows.matrix @ w), y))
     return lazy
 
 
@@ -132,8 +132,8 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     arguments = BUDGET | L1[mode] | {"adjacency": adjacency} | more
     result = solvers.dp_frank_wolfe(sparse.csr_matrix(pair.X), pair.y, steps=steps, rng=seed, **arguments)
     plan, vertices, scales = result.plan, result.history["vertices"], result.history["noise_scale"]
-    loss, radius = losses.get(L1[mode]["loss"]), plan.settings["l1_radius"]
-    firsts = np.array([first for first, _ in l1_frank_wolfe.blocks(steps, plan.settings["refresh"])])
+    loss, radius = losses.get(L1[mode]["loss"]), plan.settings.l1_radius
+    firsts = np.array([first for first, _ in l1_frank_wolfe.blocks(steps, plan.settings.refresh)])
     found = []
     sides = [
         l1_frank_wolfe.bound_records(check_rows(sparse.csr_matrix(X)), y, plan.settings)

@@ -22,7 +22,7 @@ from dptoolkit.errors import BudgetExceeded, InvalidValue
 from dptoolkit.kernels import reference
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers import sgd_thresholding, variance_reduced
-from dptoolkit.solvers.batches import FULL_NOISE
+from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.variance_reduced import buckets
 from tests.strategies import FORMS, in_form
 
@@ -90,7 +90,7 @@ def test_inner_steps_from_one_snapshot_are_gradient_hard_thresholding():
         )  # fmt: skip
         w = np.zeros(D)
         for _ in range(count):
-            r = reference.clipped_residual(losses.get("logistic"), X @ w, y, math.inf, None)
+            r = losses.get("logistic").clipped_residual(X @ w, y, math.inf, None)
             w = reference.hard_threshold(w - 0.3 * (X.T @ r / N + 0.2 * w), 4)
         found = np.zeros(D)
         found[support[:filled]] = values[:filled]
@@ -284,7 +284,7 @@ def test_published_noise_says_what_it_gives_and_which_conditions_fail(name):
     assert truth == pytest.approx(account(found.event).epsilon(1e-5)) and truth != pytest.approx(8.0, rel=0.01)
     printed = re.search(r"Liang et al. 2023.* claims epsilon 8 at .*; this noise gives ([0-9.]+)", str(found))
     assert float(printed[1]) == pytest.approx(truth, rel=1e-3)
-    assert found.settings["adaptive"] is False
+    assert found.settings.adaptive is False
 
 
 def test_published_noise_inside_its_conditions_holds():
@@ -383,7 +383,7 @@ def test_adaptive_noise_needs_public_smoothness():
         plan("dp_scsg_ht", loss="squared", grad_norm=1.0, row_norm=None, step_size=0.1, adaptive=True)
     with pytest.raises(InvalidValue, match="adaptive"):
         plan("dp_scsg_ht", calibration="published", adaptive=True)
-    assert not plan("dp_scsg_ht", loss="squared", grad_norm=1.0, row_norm=None, step_size=0.1).settings["adaptive"]
+    assert not plan("dp_scsg_ht", loss="squared", grad_norm=1.0, row_norm=None, step_size=0.1).settings.adaptive
 
 
 # --- numbers that overflow -----------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_nothing_is_written_beyond_the_end():
     rows = kernel_records(np.zeros((2, 5000)), np.zeros(2))
     support, values = np.arange(3), np.full(3, math.nan)
     filled = kernel.sgd_steps(
-        np.random.default_rng(0), np.array([2]), rows, 2, 1.0, 0.0, 1.0, *FULL_NOISE, 5000, 0, 3, support, values, 3
+        np.random.default_rng(0), np.array([2]), rows, 2, 1.0, 0.0, *constant(1.0).arguments, 5000, 0, 3, support, values, 3
     )
     assert filled == 3 and support.max() < 5000
 

@@ -77,11 +77,11 @@ def watch_plain():
     real = kernel.offer_iid
     record = lambda rng, spread, *rest: outside.append(spread) or real(rng, spread, *rest)  # noqa: E731
     with mock.patch.object(kernel, "offer_touched", seen), mock.patch.object(kernel, "offer_iid", record):
-        result = solvers.dp_sgd_ht(X, y, steps=60, batch_size=5, trace_every=1, rng=spy, **PLAIN)
+        result = solvers.dp_sgd_ht(X, y, steps=60, batch_size=5, trace=True, rng=spy, **PLAIN)
     plan, shares = result.plan, noise_shares(result.plan.settings)
     norms = [0.0] + [float(np.linalg.norm(values)) for _, _, values in result.history["iterates"][:-1]]
     assert np.allclose(norms, seen.distances, rtol=1e-12, atol=0)
-    wanted = [plan.settings["step_size"] * plan.noise * share_at(shares, norm) for norm in norms]
+    wanted = [plan.settings.step_size * plan.noise * share_at(shares, norm) for norm in norms]
     assert np.allclose(seen.spreads, wanted, rtol=1e-12)
     assert outside == seen.spreads, "coordinates outside have the same noise"
     assert len(seen.spreads) == plan.releases[0].count and len(set(wanted)) > 1
@@ -122,11 +122,11 @@ def watch_reduced(adaptive):
     ]
     assert len(snapshots) == outer.count
     assert len(seen.spreads) == result.history["inner_steps"].sum() == result.history["thresholdings"]
-    full = result.plan.settings["step_size"] * inner.scale
+    full = result.plan.settings.step_size * inner.scale
     if not adaptive:
         assert set(seen.spreads) == {full}
     else:
-        wanted = np.minimum(1.0, result.plan.settings["slope"] * np.array(seen.distances))
+        wanted = np.minimum(1.0, result.plan.settings.slope * np.array(seen.distances))
         assert np.allclose(seen.spreads, full * wanted, rtol=1e-12, atol=0)
         # At the snapshot, and there alone, nothing is disclosed and no noise is needed.
         first = np.cumsum([0, *result.history["inner_steps"]])[:-1][result.history["inner_steps"] > 0]

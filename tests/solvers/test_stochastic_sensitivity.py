@@ -19,7 +19,7 @@ from scipy import sparse
 from dptoolkit import solvers
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers import variance_reduced
-from dptoolkit.solvers.batches import FULL_NOISE, share_at
+from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.variance_reduced import buckets, snapshot_gradient
 from tests.strategies import neighbours
 
@@ -96,7 +96,7 @@ def batch_gradient(rows, batch, w):
     support, values, filled = place(w)
     all_rows = np.array([len(rows.y)])
     filled = kernel.sgd_steps(
-        np.random.default_rng(0), all_rows, rows, batch, 1.0, 1.0, 0.0, *FULL_NOISE, len(w), 0, len(w), support, values,
+        np.random.default_rng(0), all_rows, rows, batch, 1.0, 1.0, *constant(0.0).arguments, len(w), 0, len(w), support, values,
         filled,
     )  # fmt: skip
     # The L2 term of weight 1 takes w away exactly.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class GaussianNoise:
         value = np.asarray(value, dtype=float)
         if self.scale == 0:
             return value.copy()
-        return np.asarray(value + self.scale * as_generator(rng).standard_normal(value.shape))
+        return np.asarray(value + self.scale * as_generator(rng, repr(self)).standard_normal(value.shape))
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class LaplaceNoise:
         value = np.asarray(value, dtype=float)
         if self.scale == 0:
             return value.copy()
-        return np.asarray(value + laplace(as_generator(rng), self.scale, value.shape))
+        return np.asarray(value + laplace(as_generator(rng, repr(self)), self.scale, value.shape))
 
 
 def laplace(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> Array:
@@ -112,7 +113,11 @@ class GeometricNoise:
 
     def release(self, value: int, rng: Any = None) -> int:
         """value + noise, an integer."""
-        count = whole("value", value, low=-(2**62), repair="Integer noise hides integers only: round first.")
-        generator = as_generator(rng)
+        # The value is private: an error says its type alone.
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or abs(int(value)) > 2**62:
+            bound = "an integer, its size at most 2^62"
+            raise invalid("value", type(value).__name__, bound, "Integer noise hides integers only: round first.")
+        count = int(value)
+        generator = as_generator(rng, repr(self))
         # Each is geometric on 1, 2, ...; the difference is two-sided geometric on the integers.
         return count + int(generator.geometric(self._success)) - int(generator.geometric(self._success))

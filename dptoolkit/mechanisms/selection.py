@@ -57,7 +57,7 @@ class NoisyMaximum:
         scores = _finite(scores)
         if self.scale == 0:
             return scores.copy()
-        generator = as_generator(rng)
+        generator = as_generator(rng, repr(self))
         if self.noise == "gumbel":
             return np.asarray(scores + gumbel(generator, self.scale, scores.shape))
         if self.noise == "laplace":
@@ -85,7 +85,7 @@ class NoisyMaximum:
         """``count`` selections one after the other, each with fresh noise among what is left."""
         scores = _finite(scores)
         count = _count(count, len(scores))
-        generator = as_generator(rng)
+        generator = as_generator(rng, repr(self))
         left = np.arange(len(scores))
         chosen = np.empty(count, dtype=np.intp)
         for i in range(count):

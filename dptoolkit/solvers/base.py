@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import numbers
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,12 +22,17 @@ from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.report import number, table
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import DpToolkitError
+from dptoolkit.mechanisms.rng import Source
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
 Array = NDArray[np.float64]
 TIGHT, PUBLISHED = "tight", "published"
+SEEDED_NOTE = (
+    "reproducible from its seed, so not a release: whoever knows or guesses the seed takes the noise off again. "
+    "Leave rng out for what others will see"
+)
 
 
 class DeltaWarning(UserWarning):
@@ -76,6 +84,17 @@ class Plan:
         return Composed(*(Repeated(r.event, r.count) for r in self.releases))
 
     @property
+    def fingerprint(self) -> str:
+        """A hash of everything in the plan: the fits of different plans draw from unrelated streams.
+
+        Exact to the last bit: noises of nearly the same scale, from the same draws, would give the draws away.
+        """
+        releases = [[r.query, r.law, r.sensitivity, r.scale, r.event.to_dict(), r.count] for r in self.releases]
+        whole_plan = [self.solver, self.n, self.d, str(self.adjacency), self.calibration, releases, self.settings]
+        text = json.dumps(_canonical(whole_plan), sort_keys=True, default=repr)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
     def sensitivity(self) -> float:
         """The sensitivity of the main release."""
         return self.releases[0].sensitivity
@@ -108,6 +127,20 @@ class Plan:
         head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
         return "\n\n".join([f"{head}\n{settings}", releases, str(self.guarantee)])
+
+
+def _canonical(value: Any) -> Any:
+    """The same for equal values: 3, 3.0 and NumPy's 3 are one number, lists and tuples one sequence."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(entry) for entry in value]
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        exact = float(value)
+        return int(exact) if exact.is_integer() else exact
+    return value
 
 
 @dataclass(frozen=True)
@@ -247,6 +280,36 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
     except DpToolkitError:
         guess = 1.0
     return calibrate(make_event, epsilon, delta, guess=guess)
+
+
+def noise_source(rng: Any, ledger: Ledger | None) -> Source:
+    """Where a fit's noise comes from, with nothing drawn yet; a seed is refused by a ledger that does not allow it.
+
+    Privacy
+    -------
+    A ledger's total is for releases whose noise nobody knows. Fits from one seed can be repeated by whoever guesses it.
+    """
+    source = Source.of(rng)
+    if source.reproducible and isinstance(ledger, Ledger) and not ledger.allow_seeds:
+        raise invalid(
+            "rng", "a seed, or a Generator made from one", "unpredictable where a ledger is charged",
+            "Leave rng out, or use Ledger(..., allow_seeds=True) for tests on data that are not private.",
+        )
+    return source
+
+
+def fit_stream(plan: Plan, source: Source) -> np.random.Generator:
+    """The Generator of one fit of this plan, related to that of no other plan, whatever seed both were given.
+
+    Without noise there is nothing to protect: batches are then those of the solver without privacy.
+    """
+    return source.stream(plan.fingerprint) if all(r.scale > 0 for r in plan.releases) else source.generator
+
+
+def fit_guarantee(plan: Plan, source: Source) -> Guarantee:
+    """The plan's guarantee, which says so where the noise came from a seed."""
+    guarantee = plan.guarantee
+    return replace(guarantee, notes=(*guarantee.notes, SEEDED_NOTE)) if source.reproducible else guarantee
 
 
 def reserve(ledger: Ledger | None, plan: Plan) -> None:

@@ -22,7 +22,7 @@ from dptoolkit.accounting import Gaussian, Ledger
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_rows, joint_norm, with_intercept
 from dptoolkit.losses import Loss
-from dptoolkit.mechanisms import as_generator
+from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.solvers.base import (
     PUBLISHED,
     TIGHT,
@@ -37,8 +37,11 @@ from dptoolkit.solvers.base import (
     check_counts,
     check_size,
     check_sparsity,
+    fit_guarantee,
+    fit_stream,
     gaussian_multiplier,
     make_plan,
+    noise_source,
     public_bound,
     record,
     reserve,
@@ -206,12 +209,12 @@ def dp_ight(
         row_norm=row_norm, grad_norm=grad_norm, label_bound=label_bound, margin_bound=margin_bound, adjacency=adjacency,
         calibration=calibration, fit_intercept=fit_intercept, adaptive=adaptive,
     )  # fmt: skip
-    generator = as_generator(rng)
+    source = noise_source(rng, ledger)
     reserve(ledger, plan)
-    w, history, *_ = _bounded_run(plan, rows, labels, None)(generator, diagnostics=diagnostics)
+    w, history, *_ = _bounded_run(plan, rows, labels, None)(fit_stream(plan, source), diagnostics=diagnostics)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept)
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
+    return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
 
 
 def prepare_dp_ight(plan: Plan, X: Any, y: Any, counts: Any = None) -> IhtRun:
@@ -326,7 +329,8 @@ class IhtRun:
         self.free = self.width - (1 if settings["fit_intercept"] else 0)
         self.small = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
         self._data = data
-        self._gradient = None if self.small is not None else self._mean_gradient()
+        # Each has room that it writes to: a call takes one out, so that no two threads write to the same.
+        self._idle = [] if self.small is not None else [self._mean_gradient()]
 
     def __call__(self, rng: np.random.Generator, trace: bool = False, diagnostics: bool = False) -> Trace:
         """One fit; ``diagnostics`` adds the objective after every step, which is NOT private."""
@@ -353,7 +357,9 @@ class IhtRun:
         w, support, step, scales = np.empty(width), np.empty(width, np.int64), np.empty(width), np.empty(steps)
         releases = np.empty((steps if trace else 0, width))
         iterates = np.empty((steps if trace or diagnostics else 0, width))
-        iht_fit(rng, self.small, self.schedule(), w, support, step, scales, releases, iterates)
+        schedule = self.schedule()
+        with exclusive(rng):
+            iht_fit(rng, self.small, schedule, w, support, step, scales, releases, iterates)
         history: dict[str, Any] = {"noise_scale": scales.tolist()}
         if diagnostics:
             gradient, everywhere = self._mean_gradient(), np.arange(width)
@@ -374,17 +380,24 @@ class IhtRun:
         weights = np.empty((len(bits), self.width))
         size = (len(bits), self.settings["steps"], self.width) if trace else (0, 0, 0)
         releases, iterates = np.empty(size), np.empty(size)
-        iht_trials(
-            rng, *place, first, np.ascontiguousarray(bits, np.int8), self.small, other.small, self.schedule(), weights,
-            releases, iterates,
-        )  # fmt: skip
+        given = np.ascontiguousarray(bits, np.int8), self.small, other.small, self.schedule()
+        with exclusive(rng):
+            iht_trials(rng, *place, first, *given, weights, releases, iterates)
         return Trials(weights, releases, iterates) if trace else Trials(weights)
 
     def _step_by_step(self, rng: np.random.Generator, trace: bool, diagnostics: bool) -> Trace:
         """The iteration on weights kept as (support, values)."""
+        try:
+            gradient = self._idle.pop()
+        except IndexError:
+            gradient = self._mean_gradient()
+        found = self._iterate(gradient, rng, trace, diagnostics)
+        self._idle.append(gradient)
+        return found
+
+    def _iterate(self, gradient: MeanGradient, rng: np.random.Generator, trace: bool, diagnostics: bool) -> Trace:
         from dptoolkit.kernels.threshold import largest
 
-        gradient = self._gradient or self._mean_gradient()
         settings, kept = self.settings, np.arange(self.free, self.width)
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
         scales, objectives, releases, iterates, border = [], [], [], [], math.inf

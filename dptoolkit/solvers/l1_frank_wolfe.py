@@ -22,8 +22,8 @@ from dptoolkit.accounting.events import Event
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_entries, kernel_arrays, with_intercept
 from dptoolkit.losses import Loss
-from dptoolkit.mechanisms import as_generator
 from dptoolkit.mechanisms.noise import laplace
+from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.mechanisms.selection import gumbel
 from dptoolkit.solvers.base import (
     PUBLISHED,
@@ -37,7 +37,10 @@ from dptoolkit.solvers.base import (
     check_budget,
     check_calibration,
     check_size,
+    fit_guarantee,
+    fit_stream,
     make_plan,
+    noise_source,
     public_bound,
     record,
     reserve,
@@ -182,15 +185,15 @@ def dp_frank_wolfe(
         calibration=calibration, fit_intercept=fit_intercept,
         refresh=refresh,
     )  # fmt: skip
-    generator = as_generator(rng)
+    source = noise_source(rng, ledger)
     reserve(ledger, plan)
-    w, history, _, _ = prepare_dp_frank_wolfe(plan, rows, labels)(generator, False)
+    w, history, _, _ = prepare_dp_frank_wolfe(plan, rows, labels)(fit_stream(plan, source), False)
     if diagnostics:
         bounded, clipped = bound_records(rows, labels, plan.settings)
         history["not_private"] = _diagnose(bounded, clipped, losses.get(loss), plan.settings["l1_radius"], w)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept, plan.settings["feature_bound"])
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
+    return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
 
 
 def prepare_dp_frank_wolfe(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
@@ -325,12 +328,14 @@ def _sparse_run(plan: Plan, rows: Rows, y: Array, loss: Loss) -> Run:
             chosen = vertices[first - 1 : first - 1 + count]
             public = first, count, radius, per_scale / noise_scale, scale
             if exact:
-                scale = squared(rng, *arrays, *public, v, q, target, gradient, chosen, room)
+                with exclusive(rng):
+                    scale = squared(rng, *arrays, *public, v, q, target, gradient, chosen, room)
             else:
                 if first > 1:
                     r = losses.residual(loss, scale * u, y)
                     gradient = np.asarray(transposed @ r)
-                scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, chosen, room)
+                with exclusive(rng):
+                    scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, chosen, room)
             scales += [noise_scale] * count
         history = {"noise_scale": scales, "vertices": vertices}
         return Trace(scale * v, history, vertices.astype(float) if trace else None)

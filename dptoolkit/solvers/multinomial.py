@@ -18,7 +18,7 @@ from dptoolkit._validate import invalid, one_of, positive, whole
 from dptoolkit.accounting import Ledger, Repeated, published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_classes, check_rows, clip_entries, with_intercept
-from dptoolkit.mechanisms import NoisyMaximum, as_generator
+from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import (
     PUBLISHED,
     TIGHT,
@@ -31,7 +31,10 @@ from dptoolkit.solvers.base import (
     check_budget,
     check_calibration,
     check_size,
+    fit_guarantee,
+    fit_stream,
     make_plan,
+    noise_source,
     public_bound,
     record,
     reserve,
@@ -114,16 +117,16 @@ def dp_multinomial_frank_wolfe(
         fit_intercept=fit_intercept,
     )  # fmt: skip
     check_classes(y, n, plan.settings["classes"])
-    generator = as_generator(rng)
+    source = noise_source(rng, ledger)
     reserve(ledger, plan)
-    weights, history, _, _ = prepare_dp_multinomial_frank_wolfe(plan, rows, y)(generator, False)
+    weights, history, _, _ = prepare_dp_multinomial_frank_wolfe(plan, rows, y)(fit_stream(plan, source), False)
     if diagnostics:
         bounded, labels = _bound_records(plan, rows, y)
         margins = np.asarray(bounded.matrix @ weights.T)
         history["not_private"] = {"objective": losses.value(losses.get("softmax"), margins, labels)}
     record(ledger, plan)
     intercept = weights[:, -1] * plan.settings["feature_bound"] if fit_intercept else np.zeros(classes)
-    return FitResult(weights[:, :d], intercept, plan.guarantee, plan, history)
+    return FitResult(weights[:, :d], intercept, fit_guarantee(plan, source), plan, history)
 
 
 def prepare_dp_multinomial_frank_wolfe(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:

@@ -29,7 +29,7 @@ from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_entries
 from dptoolkit.losses import get as get_loss
-from dptoolkit.mechanisms import GaussianNoise, LaplaceNoise, NoisyMaximum, as_generator
+from dptoolkit.mechanisms import GaussianNoise, LaplaceNoise, NoisyMaximum
 from dptoolkit.solvers.base import (
     PUBLISHED,
     TIGHT,
@@ -43,7 +43,10 @@ from dptoolkit.solvers.base import (
     check_calibration,
     check_size,
     check_sparsity,
+    fit_guarantee,
+    fit_stream,
     make_plan,
+    noise_source,
     public_bound,
     record,
     reserve,
@@ -159,11 +162,11 @@ def peeling_iht(
         n=n, d=d, sparsity=sparsity, steps=steps, step_size=step_size, radius=radius, epsilon=epsilon, delta=delta,
         feature_bound=feature_bound, label_bound=label_bound, data=data, adjacency=adjacency, calibration=calibration,
     )  # fmt: skip
-    generator = as_generator(rng)
+    source = noise_source(rng, ledger)
     reserve(ledger, plan)
-    w, history, _, _ = prepare_peeling_iht(plan, rows, y)(generator, False)
+    w, history, _, _ = prepare_peeling_iht(plan, rows, y)(fit_stream(plan, source), False)
     record(ledger, plan)
-    return FitResult(w, 0.0, plan.guarantee, plan, history)
+    return FitResult(w, 0.0, fit_guarantee(plan, source), plan, history)
 
 
 def prepare_peeling_iht(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:

@@ -22,6 +22,7 @@ from dptoolkit.accounting.published import Published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms import as_generator
+from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.solvers.base import (
     PUBLISHED,
     TIGHT,
@@ -35,7 +36,10 @@ from dptoolkit.solvers.base import (
     check_calibration,
     check_size,
     check_sparsity,
+    fit_guarantee,
+    fit_stream,
     make_plan,
+    noise_source,
     record,
     reserve,
     split_intercept,
@@ -146,13 +150,13 @@ def dp_sgd_ht(
         sampling=sampling, adjacency=adjacency, calibration=calibration, fit_intercept=fit_intercept, adaptive=adaptive,
     )  # fmt: skip
     every = _trace_interval(trace_every, plan.settings["steps"])
-    generator = as_generator(rng)
+    source = noise_source(rng, ledger)
     reserve(ledger, plan)
     run = SgdRun(bounded_batches(plan, rows, labels), plan.settings, plan.noise, noise_shares(plan.settings))
-    w, history = run.every(generator, every)
+    w, history = run.every(fit_stream(plan, source), every)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept)
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
+    return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
 
 
 def prepare_dp_sgd_ht(plan: Plan, X: Any, y: Any, counts: Any = None) -> SgdRun:
@@ -229,10 +233,12 @@ class SgdRun:
         iterate, history = Iterate(self.places), {"thresholdings": self.settings["steps"]}
         given = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
         if not trace:
-            iterate.filled = sgd_steps(*given)
+            with exclusive(rng):
+                iterate.filled = sgd_steps(*given)
             return Trace(iterate.dense(self.width), history)
         iterates = np.empty((self.settings["steps"], self.width))
-        iterate.filled = sgd_steps(*given, iterates)
+        with exclusive(rng):
+            iterate.filled = sgd_steps(*given, iterates)
         return Trace(iterate.dense(self.width), history, None, iterates)
 
     def trials(
@@ -252,10 +258,12 @@ class SgdRun:
             np.full(steps, b, dtype=np.int64), *self.arguments, weights,
         )  # fmt: skip
         if not trace:
-            sgd_trials(*given)
+            with exclusive(rng):
+                sgd_trials(*given)
             return Trials(weights)
         iterates = np.empty((len(bits), steps, self.width))
-        sgd_trials(*given, iterates)
+        with exclusive(rng):
+            sgd_trials(*given, iterates)
         return Trials(weights, None, iterates)
 
     def every(self, rng: np.random.Generator, every: int) -> tuple[Array, dict[str, Any]]:
@@ -266,8 +274,9 @@ class SgdRun:
         iterate, trace = Iterate(self.places), []
         for done in range(0, steps, every):
             part = sizes[done : done + every]
-            iterate.filled = kernel.sgd_steps(
-                rng, part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
-            )
+            with exclusive(rng):
+                iterate.filled = kernel.sgd_steps(
+                    rng, part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
+                )
             trace.append((done + len(part), *iterate.snapshot()))
         return iterate.dense(self.width), {"thresholdings": steps, "iterates": trace}

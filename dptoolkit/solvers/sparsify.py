@@ -23,7 +23,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows
 from dptoolkit.kernels.reference import hard_threshold
 from dptoolkit.losses import Loss
-from dptoolkit.mechanisms import GeometricNoise, as_generator
+from dptoolkit.mechanisms import GeometricNoise
 from dptoolkit.solvers.base import (
     PUBLISHED,
     TIGHT,
@@ -36,7 +36,10 @@ from dptoolkit.solvers.base import (
     check_budget,
     check_calibration,
     check_size,
+    fit_guarantee,
+    fit_stream,
     make_plan,
+    noise_source,
     record,
     reserve,
     smallest_noise,
@@ -190,12 +193,12 @@ def sparsifier(
         threshold=threshold, count_steps=count_steps, noise=noise, adjacency=adjacency, calibration=calibration,
         fit_intercept=fit_intercept, refresh=refresh,
     )  # fmt: skip
-    generator = as_generator(rng)
+    source = noise_source(rng, ledger)
     reserve(ledger, plan)
-    w, history, _, _ = prepare_sparsifier(plan, rows, labels)(generator, False)
+    w, history, _, _ = prepare_sparsifier(plan, rows, labels)(fit_stream(plan, source), False)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept, plan.settings["feature_bound"])
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
+    return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
 
 
 def prepare_sparsifier(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:

@@ -28,6 +28,7 @@ from dptoolkit.data import check_labels, check_rows, with_intercept
 from dptoolkit.kernels import reference
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms import as_generator
+from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.solvers.base import (
     PUBLISHED,
     TIGHT,
@@ -40,7 +41,10 @@ from dptoolkit.solvers.base import (
     check_calibration,
     check_size,
     check_sparsity,
+    fit_guarantee,
+    fit_stream,
     make_plan,
+    noise_source,
     record,
     reserve,
     split_intercept,
@@ -253,12 +257,12 @@ def dp_scsg_ht(
         label_bound=label_bound, margin_bound=margin_bound, l2=l2, option=option, sampling=sampling,
         adjacency=adjacency, calibration=calibration, fit_intercept=fit_intercept, adaptive=adaptive,
     )  # fmt: skip
-    generator = as_generator(rng)
+    source = noise_source(rng, ledger)
     reserve(ledger, plan)
-    w, history = _planned(plan, bounded_batches(plan, rows, labels)).epochs(generator, trace)
+    w, history = _planned(plan, bounded_batches(plan, rows, labels)).epochs(fit_stream(plan, source), trace)
     record(ledger, plan)
     coef, intercept = split_intercept(w, fit_intercept)
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
+    return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
 
 
 def prepare_dp_scsg_ht(plan: Plan, X: Any, y: Any, counts: Any = None) -> ScsgRun:
@@ -380,10 +384,12 @@ class ScsgRun:
             iterate.values, iterate.filled,
         )  # fmt: skip
         if kept is None:
-            iterate.filled = kernel.reduced_steps(*given)
+            with exclusive(rng):
+                iterate.filled = kernel.reduced_steps(*given)
         else:
             inner = np.empty((count, self.width))
-            iterate.filled = kernel.reduced_steps(*given, inner)
+            with exclusive(rng):
+                iterate.filled = kernel.reduced_steps(*given, inner)
             kept += [gradient, inner]
 
 

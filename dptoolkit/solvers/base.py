@@ -232,7 +232,7 @@ def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.
     """How often each of the rows occurs, None for once; together they are the plan's n rows of d features."""
     times = None if counts is None else np.array(counts)
     if times is not None and not (times.shape == shape[:1] and times.dtype.kind in "iu" and (times >= 0).all()):
-        raise invalid("counts", counts, f"{shape[0]} integers >= 0, one for every row of X")
+        raise invalid("counts", type(counts).__name__, f"{shape[0]} integers >= 0, one for every row of X")
     n = shape[0] if times is None else int(times.sum())
     if (n, shape[1]) != (plan.n, plan.d):
         given = f"{n} rows of {shape[1]} features"

@@ -93,9 +93,9 @@ def share_at(shares: tuple[Array, float], norm: float) -> float:
     return float(table[math.ceil(place)] if place < len(table) - 1 else table[-1])
 
 
-def check_sparse_rows(X: Any) -> Rows:
+def check_sparse_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as CSR rows. Dense input is converted first of all, so that it gives the same fit bit for bit."""
-    rows = check_rows(X)
+    rows = check_rows(X, n_features)
     return rows if rows.is_sparse else Rows(sparse.csr_matrix(rows.matrix), True)
 
 

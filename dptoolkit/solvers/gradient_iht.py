@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, positive, whole
+from dptoolkit._validate import flag, invalid, positive, whole
 from dptoolkit.accounting import Gaussian, Ledger
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_rows, joint_norm, with_intercept
@@ -133,6 +133,7 @@ def plan_dp_ight(
     check_sparsity(sparsity, d)
     steps = whole("steps", steps, low=1)
     relation = Adjacency.parse(adjacency)
+    fit_intercept, adaptive = flag("fit_intercept", fit_intercept), flag("adaptive", adaptive)
     bounds = gradient_bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
     step_size = default_step(step_size, bounds)
     check_calibration(calibration)
@@ -170,14 +171,14 @@ def dp_ight(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, step_size: float | None = None, epsilon: float,
     delta: float = 0.0, row_norm: float | None = None, grad_norm: float | None = None, label_bound: float | None = None,
     margin_bound: float | None = None, adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT,
-    fit_intercept: bool = False, adaptive: bool = True, rng: Any = None, ledger: Ledger | None = None,
-    diagnostics: bool = False,
+    fit_intercept: bool = False, adaptive: bool = True, label_values: tuple[float, float] | None = None,
+    n_features: int | None = None, rng: Any = None, ledger: Ledger | None = None, diagnostics: bool = False,
 ) -> FitResult:
     """Private sparse linear or logistic regression by noisy gradients and hard thresholding.
 
     Parameters
     ----------
-    X : (n, d) array or scipy.sparse matrix.  y : (n,) labels; 0/1 or -1/+1 for the logistic loss.
+    X : (n, d) array or scipy.sparse matrix.  y : (n,) labels; 0/1 for the logistic loss.
     loss : "logistic", "squared" or "huber" (residuals clipped at 1).
     sparsity : number of features kept; an intercept is kept besides.
     steps, step_size : iterations and step; the default step is 1 / (smoothness * row_norm^2).
@@ -190,7 +191,13 @@ def dp_ight(
     fit_intercept : adds a column of ones, bounded and charged like any other.
     adaptive : for logistic loss and tight calibration, scale the noise with the sensitivity at the current, public
     iterate.
-    rng : None, a seed (reproducible, so not private) or a Generator.
+    label_values : the two labels of the logistic loss where they are not 0 and 1, the positive one last: (-1, 1), say.
+        A public convention, which is never told from the data.
+    n_features : public number of features; columns of zeros are added up to it, more are refused. Give it where X was
+        read from a sparse file, whose width is its largest column.
+    rng : None, a seed or a Generator. What comes from a seed is reproducible, so not a release; another plan draws
+        other noise from the same seed. A Generator moves on and may be shared by threads, but not copied: two fits of
+        one plan that are given copies have the same noise.
     ledger : refuses before the data are used, is charged after.
     diagnostics : record the objective after every step; NOT private.
 
@@ -201,9 +208,10 @@ def dp_ight(
     replace-one sensitivity is row_norm * diameter(row_norm |w|) / n, between half of that and all of it; the noise
     shrinks with it, so the event stays the same. Public: n, d, all arguments, all iterates.
     """
-    rows = check_rows(X)
+    rows = check_rows(X, n_features)
     n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES))
+    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES), label_values)
+    flag("diagnostics", diagnostics)
     plan = plan_dp_ight(
         n=n, d=d, loss=loss, sparsity=sparsity, steps=steps, step_size=step_size, epsilon=epsilon, delta=delta,
         row_norm=row_norm, grad_norm=grad_norm, label_bound=label_bound, margin_bound=margin_bound, adjacency=adjacency,
@@ -241,16 +249,17 @@ def _bounded_run(plan: Plan, rows: Rows, labels: Array, counts: Any) -> IhtRun:
 
 def ight(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, step_size: float, fit_intercept: bool = False,
-    diagnostics: bool = False,
+    diagnostics: bool = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Iterative gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_ight``."""
     rows = check_rows(X)
     n, d = rows.shape
     table_loss = losses.get(loss, ALLOWED_LOSSES)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, table_loss, label_values)
+    flag("diagnostics", diagnostics)
     settings = {
         "sparsity": check_sparsity(sparsity, d), "steps": whole("steps", steps, low=1),
-        "step_size": positive("step_size", step_size), "fit_intercept": fit_intercept,
+        "step_size": positive("step_size", step_size), "fit_intercept": flag("fit_intercept", fit_intercept),
     }  # fmt: skip
     data = with_intercept(rows, 1.0) if fit_intercept else rows
     run = IhtRun(Bounded(data, labels, table_loss), settings, 0.0, FULL_NOISE)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import expit
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, one_of, positive, real, whole
+from dptoolkit._validate import flag, invalid, one_of, positive, real, whole
 from dptoolkit.accounting import ExponentialMechanism, Ledger, NoisyMax, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.adjacency import Adjacency
@@ -90,6 +90,7 @@ def plan_dp_frank_wolfe(
     n, d = check_size(n, d)
     table_loss = losses.get(loss, _ALLOWED)
     radius, steps = positive("l1_radius", l1_radius), whole("steps", steps, low=1)
+    fit_intercept = flag("fit_intercept", fit_intercept)
     bound = public_bound("feature_bound", feature_bound, "the largest |entry| of X")
     label = None if label_bound is None else positive("label_bound", label_bound)
     if table_loss.name == "squared":
@@ -146,13 +147,14 @@ def dp_frank_wolfe(
     X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, epsilon: float, delta: float = 0.0,
     feature_bound: float | None = None, label_bound: float | None = None, noise: str | None = None,
     adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, fit_intercept: bool = False,
-    refresh: float = 0.25, rng: Any = None, ledger: Ledger | None = None, diagnostics: bool = False,
+    refresh: float = 0.25, label_values: tuple[float, float] | None = None, n_features: int | None = None,
+    rng: Any = None, ledger: Ledger | None = None, diagnostics: bool = False,
 ) -> FitResult:
     """Private L1-constrained regression by Frank-Wolfe with noisy vertex selection.
 
     Parameters
     ----------
-    X : (n, d) array or scipy.sparse matrix.  y : (n,) labels; 0/1 or -1/+1 for the logistic loss.
+    X : (n, d) array or scipy.sparse matrix.  y : (n,) labels; 0/1 for the logistic loss.
     loss : "logistic", "squared" or "huber".
     l1_radius : radius of the ball that holds the weights, the intercept's included.
     steps : number of selections.
@@ -160,7 +162,7 @@ def dp_frank_wolfe(
     feature_bound : public bound of |X_ij|; larger entries are clipped.  label_bound : public bound of |y| (squared
     loss).
     noise : "gumbel" (the exponential mechanism) or "laplace"; by default the one that the calibration is made for.
-    adjacency, calibration, rng, ledger : as in ``dp_ight``.
+    adjacency, calibration, label_values, n_features, rng, ledger : as in ``dp_ight``.
     fit_intercept : adds a column constant at feature_bound, bounded and charged like any other.
     refresh : on sparse data, rows that do not contain the chosen feature keep their residual until the weights have
         shrunk by this factor: 1 recomputes all rows at every step (the textbook iteration). Exact for squared loss.
@@ -176,9 +178,10 @@ def dp_frank_wolfe(
     reachable until the next refresh (public), so the noise shrinks with it and the event stays. Public: n, d, all
     arguments, all vertices.
     """
-    rows = check_rows(X)
+    rows = check_rows(X, n_features)
     n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss, _ALLOWED))
+    labels = check_labels(y, n, losses.get(loss, _ALLOWED), label_values)
+    flag("diagnostics", diagnostics)
     plan = plan_dp_frank_wolfe(
         n=n, d=d, loss=loss, l1_radius=l1_radius, steps=steps, epsilon=epsilon, delta=delta,
         feature_bound=feature_bound, label_bound=label_bound, noise=noise, adjacency=adjacency,
@@ -209,13 +212,15 @@ def prepare_dp_frank_wolfe(plan: Plan, X: Any, y: Any, counts: Any = None) -> Ru
 
 
 def frank_wolfe(
-    X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, fit_intercept: bool = False, diagnostics: bool = False
+    X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, fit_intercept: bool = False, diagnostics: bool = False,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Frank-Wolfe without privacy: exact gradients, exact vertices, no clipping. Arguments as in ``dp_frank_wolfe``."""
     rows = check_rows(X)
     n, _ = rows.shape
     table_loss = losses.get(loss, _ALLOWED)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, table_loss, label_values)
+    fit_intercept, diagnostics = flag("fit_intercept", fit_intercept), flag("diagnostics", diagnostics)
     radius, steps = positive("l1_radius", l1_radius), whole("steps", steps, low=1)
     data = with_intercept(rows, 1.0) if fit_intercept else rows
     w, vertices = frank_wolfe_path(data, labels, table_loss, radius, steps)

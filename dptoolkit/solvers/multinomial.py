@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, one_of, positive, whole
+from dptoolkit._validate import flag, invalid, one_of, positive, whole
 from dptoolkit.accounting import Ledger, Repeated, published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_classes, check_rows, clip_entries, with_intercept
@@ -56,7 +56,7 @@ def plan_dp_multinomial_frank_wolfe(
     """The plan of ``dp_multinomial_frank_wolfe`` for n rows and d features; see there for the arguments."""
     n, d = check_size(n, d)
     classes, steps = whole("classes", classes, low=2), whole("steps", steps, low=1)
-    radius = positive("l1_radius", l1_radius)
+    radius, fit_intercept = positive("l1_radius", l1_radius), flag("fit_intercept", fit_intercept)
     bound = public_bound("feature_bound", feature_bound, "the largest |entry| of X")
     one_of("selection", selection, ("vertex", "columns"))
     check_calibration(calibration)
@@ -90,7 +90,7 @@ def dp_multinomial_frank_wolfe(
     X: Any, y: Any, *, classes: int, l1_radius: float, steps: int, epsilon: float, delta: float = 0.0,
     feature_bound: float | None = None, selection: str = "vertex", noise: str | None = None,
     adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, fit_intercept: bool = False,
-    rng: Any = None, ledger: Ledger | None = None, diagnostics: bool = False,
+    n_features: int | None = None, rng: Any = None, ledger: Ledger | None = None, diagnostics: bool = False,
 ) -> FitResult:
     """Private softmax regression with weights in an L1 ball; ``coef`` has shape (classes, d).
 
@@ -109,8 +109,9 @@ def dp_multinomial_frank_wolfe(
     the selection, steps times ("vertex") or steps * d times ("columns": one record moves all columns). Public: n, d,
     classes, all arguments, all vertices.
     """
-    rows = check_rows(X)
+    rows = check_rows(X, n_features)
     n, d = rows.shape
+    flag("diagnostics", diagnostics)
     plan = plan_dp_multinomial_frank_wolfe(
         n=n, d=d, classes=classes, l1_radius=l1_radius, steps=steps, epsilon=epsilon, delta=delta,
         feature_bound=feature_bound, selection=selection, noise=noise, adjacency=adjacency, calibration=calibration,

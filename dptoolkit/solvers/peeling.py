@@ -135,8 +135,8 @@ def _published(
 def peeling_iht(
     X: Any, y: Any, *, sparsity: int, steps: int, step_size: float, radius: float, epsilon: float, delta: float = 0.0,
     feature_bound: float | None = None, label_bound: float | None = None, data: str | None = None,
-    adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, rng: Any = None,
-    ledger: Ledger | None = None,
+    adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, n_features: int | None = None,
+    rng: Any = None, ledger: Ledger | None = None,
 ) -> FitResult:
     """Private sparse linear regression by peeling, for data with heavy tails.
 
@@ -155,7 +155,7 @@ def peeling_iht(
     one step only, as a record lies in one block fixed in advance. Projection is post-processing. Public: n, d, all
     arguments.
     """
-    rows = check_rows(X)
+    rows = check_rows(X, n_features)
     n, d = rows.shape
     check_labels(y, n, get_loss("squared"))
     plan = plan_peeling_iht(

@@ -26,7 +26,7 @@ def _repeat(rows: Rows, y: Any, counts: Any) -> tuple[Rows, Any]:
     often = np.asarray(counts)
     labels = np.asarray(y)
     if often.dtype.kind not in "iu" or often.shape != (rows.shape[0],) or (often < 0).any():
-        raise invalid("counts", counts, f"{rows.shape[0]} integers >= 0, one for each row of X")
+        raise invalid("counts", type(counts).__name__, f"{rows.shape[0]} integers >= 0, one for each row of X")
     if labels.shape != often.shape:
         raise invalid("y.shape", labels.shape, f"{often.shape}, one label per row of X")
     places = np.repeat(np.arange(len(often)), often)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, nonnegative, positive, whole
+from dptoolkit._validate import flag, invalid, nonnegative, positive, whole
 from dptoolkit.accounting import Ledger, Repeated, calibrate, published
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.accounting.published import Published
@@ -73,6 +73,7 @@ def plan_dp_sgd_ht(
     check_sparsity(sparsity, d)
     steps, b = whole("steps", steps, low=1), check_batch("batch_size", batch_size, n)
     scheme, relation = check_sampling(sampling, adjacency)
+    fit_intercept, adaptive = flag("fit_intercept", fit_intercept), flag("adaptive", adaptive)
     bounds = gradient_bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
     l2 = nonnegative("l2", l2)
     step_size = default_step(step_size, bounds)
@@ -118,8 +119,8 @@ def dp_sgd_ht(
     epsilon: float, delta: float = 0.0, row_norm: float | None = None, grad_norm: float | None = None,
     label_bound: float | None = None, margin_bound: float | None = None, l2: float = 0.0,
     sampling: str = WITHOUT_REPLACEMENT, adjacency: str | Adjacency | None = None, calibration: str = TIGHT,
-    fit_intercept: bool = False, adaptive: bool = True, rng: Any = None, ledger: Ledger | None = None,
-    trace_every: int | None = None,
+    fit_intercept: bool = False, adaptive: bool = True, label_values: tuple[float, float] | None = None,
+    n_features: int | None = None, rng: Any = None, ledger: Ledger | None = None, trace_every: int | None = None,
 ) -> FitResult:
     """Private sparse regression by noisy mini-batch gradients and hard thresholding.
 
@@ -140,9 +141,9 @@ def dp_sgd_ht(
     logistic loss the sensitivity at a public w is smaller (``adaptive``): the noise shrinks with it, the event stays.
     Public: n, d, all arguments, all iterates. The batches are not.
     """
-    rows = check_sparse_rows(X)
+    rows = check_sparse_rows(X, n_features)
     n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES))
+    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES), label_values)
     plan = plan_dp_sgd_ht(
         n=n, d=d, loss=loss, sparsity=sparsity, steps=steps, batch_size=batch_size, step_size=step_size,
         epsilon=epsilon, delta=delta, row_norm=row_norm, grad_norm=grad_norm, label_bound=label_bound,
@@ -173,17 +174,18 @@ def prepare_dp_sgd_ht(plan: Plan, X: Any, y: Any, counts: Any = None) -> SgdRun:
 def sgd_ht(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, batch_size: int, step_size: float, l2: float = 0.0,
     sampling: str = WITHOUT_REPLACEMENT, fit_intercept: bool = False, rng: Any = None, trace_every: int | None = None,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Stochastic gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_sgd_ht``."""
     rows = check_sparse_rows(X)
     n, d = rows.shape
     table_loss = losses.get(loss, ALLOWED_LOSSES)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, table_loss, label_values)
     scheme, _ = check_sampling(sampling, None)
     settings: dict[str, Any] = {
         "sparsity": check_sparsity(sparsity, d), "steps": whole("steps", steps, low=1), "sampling": scheme,
         "batch_size": check_batch("batch_size", batch_size, n), "step_size": positive("step_size", step_size),
-        "l2": nonnegative("l2", l2), "fit_intercept": fit_intercept,
+        "l2": nonnegative("l2", l2), "fit_intercept": flag("fit_intercept", fit_intercept),
     }  # fmt: skip
     every = _trace_interval(trace_every, settings["steps"])
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, table_loss, math.inf, None)

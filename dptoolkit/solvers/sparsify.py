@@ -162,7 +162,8 @@ def sparsifier(
     kept: int | None = None,
     threshold: float | None = None, count_steps: int = 1000, noise: str | None = None,
     adjacency: str | Adjacency = Adjacency.REPLACE_ONE, calibration: str = TIGHT, fit_intercept: bool = False,
-    refresh: float = 0.25, rng: Any = None, ledger: Ledger | None = None,
+    refresh: float = 0.25, label_values: tuple[float, float] | None = None, n_features: int | None = None,
+    rng: Any = None, ledger: Ledger | None = None,
 ) -> FitResult:
     """Private Frank-Wolfe of which only the largest weights are kept.
 
@@ -184,9 +185,9 @@ def sparsifier(
     two-sided geometric noise; and the selections of ``dp_frank_wolfe``. Event: TwoSidedGeometric(epsilon1, span)
     composed with the selections. Keeping the largest weights is post-processing. Public: n, d, all arguments.
     """
-    rows = check_rows(X)
+    rows = check_rows(X, n_features)
     n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss))
+    labels = check_labels(y, n, losses.get(loss), label_values)
     plan = plan_sparsifier(
         n=n, d=d, l1_radius=l1_radius, steps=steps, epsilon2=epsilon2, delta=delta, epsilon1=epsilon1, loss=loss,
         feature_bound=feature_bound, label_bound=label_bound, count=count, alpha=alpha, beta=beta, rho=rho, kept=kept,

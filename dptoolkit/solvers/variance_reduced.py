@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
+from dptoolkit._validate import flag, invalid, nonnegative, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Ledger, RandomRounds, Repeated, calibrate, published
 from dptoolkit.accounting.events import WITHOUT_REPLACEMENT, Event
 from dptoolkit.accounting.published import Published
@@ -94,6 +94,7 @@ def plan_dp_scsg_ht(
     check_sparsity(sparsity, d)
     shape = _shape(n, epochs, snapshot_size, batch_size, option)
     scheme, relation = check_sampling(sampling, adjacency)
+    fit_intercept = flag("fit_intercept", fit_intercept)
     bounds = gradient_bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
     step_size, l2 = default_step(step_size, bounds), nonnegative("l2", l2)
     check_calibration(calibration)
@@ -185,6 +186,8 @@ def _shape(n: int, epochs: Any, snapshot_size: Any, batch_size: Any, option: Any
 
 
 def _check_adaptive(adaptive: bool | None, bounds: Bounds, calibration: str) -> bool:
+    if adaptive is not None:
+        flag("adaptive", adaptive)
     possible = bounds.smoothness is not None and calibration == TIGHT
     if adaptive and not possible:
         raise invalid("adaptive", True, "used with row_norm and tight calibration", "The smoothness must be public.")
@@ -224,8 +227,9 @@ def dp_scsg_ht(
     step_size: float | None = None, epsilon: float, delta: float = 0.0, row_norm: float | None = None,
     grad_norm: float | None = None, label_bound: float | None = None, margin_bound: float | None = None,
     l2: float = 0.0, option: str = "I", sampling: str = WITHOUT_REPLACEMENT, adjacency: str | Adjacency | None = None,
-    calibration: str = TIGHT, fit_intercept: bool = False, adaptive: bool | None = None, rng: Any = None,
-    ledger: Ledger | None = None, trace: bool = False,
+    calibration: str = TIGHT, fit_intercept: bool = False, adaptive: bool | None = None,
+    label_values: tuple[float, float] | None = None, n_features: int | None = None,
+    rng: Any = None, ledger: Ledger | None = None, trace: bool = False,
 ) -> FitResult:
     """Private sparse regression by variance-reduced noisy gradients and hard thresholding.
 
@@ -248,9 +252,10 @@ def dp_scsg_ht(
     Geometric(B/(B+b))) or B//b of them. The number of inner steps does not depend on the data. Public: n, d, all
     arguments, all iterates, the numbers of steps.
     """
-    rows = check_sparse_rows(X)
+    rows = check_sparse_rows(X, n_features)
     n, d = rows.shape
-    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES))
+    labels = check_labels(y, n, losses.get(loss, ALLOWED_LOSSES), label_values)
+    flag("trace", trace)
     plan = plan_dp_scsg_ht(
         n=n, d=d, loss=loss, sparsity=sparsity, epochs=epochs, snapshot_size=snapshot_size, batch_size=batch_size,
         step_size=step_size, epsilon=epsilon, delta=delta, row_norm=row_norm, grad_norm=grad_norm,
@@ -297,12 +302,15 @@ def dp_svrg_ht(X: Any, y: Any, **arguments: Any) -> FitResult:
 def scsg_ht(
     X: Any, y: Any, *, loss: str, sparsity: int, epochs: int, snapshot_size: int, batch_size: int, step_size: float,
     l2: float = 0.0, option: str = "I", fit_intercept: bool = False, rng: Any = None, trace: bool = False,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Variance-reduced hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_scsg_ht``."""
     rows = check_sparse_rows(X)
     n, d = rows.shape
     table_loss = losses.get(loss, ALLOWED_LOSSES)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, table_loss, label_values)
+    fit_intercept = flag("fit_intercept", fit_intercept)
+    flag("trace", trace)
     shape = _shape(n, epochs, snapshot_size, batch_size, option)
     settings = {
         "sparsity": check_sparsity(sparsity, d), "epochs": shape.epochs, "snapshot_size": shape.snapshot,

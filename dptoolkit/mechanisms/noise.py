@@ -20,6 +20,14 @@ Array = NDArray[np.float64]
 _SMALLEST_SUCCESS = 1e-16
 
 
+def query(value: Any) -> Array:
+    """A private answer as an array of floats; an error says its type alone."""
+    try:
+        return np.asarray(value, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        raise invalid("value", type(value).__name__, "an array of real numbers") from None
+
+
 @dataclass(frozen=True)
 class GaussianNoise:
     """Adds iid N(0, scale^2) to a query of L2 sensitivity ``sensitivity``.
@@ -43,7 +51,7 @@ class GaussianNoise:
 
     def release(self, value: Array, rng: Any = None) -> Array:
         """value + noise; exactly value for scale 0."""
-        value = np.asarray(value, dtype=float)
+        value = query(value)
         if self.scale == 0:
             return value.copy()
         return np.asarray(value + self.scale * as_generator(rng, repr(self)).standard_normal(value.shape))
@@ -72,7 +80,7 @@ class LaplaceNoise:
 
     def release(self, value: Array, rng: Any = None) -> Array:
         """value + noise; exactly value for scale 0."""
-        value = np.asarray(value, dtype=float)
+        value = query(value)
         if self.scale == 0:
             return value.copy()
         return np.asarray(value + laplace(as_generator(rng, repr(self)), self.scale, value.shape))

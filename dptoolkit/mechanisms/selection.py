@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
 from dptoolkit.accounting.events import Event, ExponentialMechanism, NoisyMax, Repeated
-from dptoolkit.mechanisms.noise import laplace
+from dptoolkit.mechanisms.noise import laplace, query
 from dptoolkit.mechanisms.rng import as_generator
 
 Array = NDArray[np.float64]
@@ -96,7 +96,7 @@ class NoisyMaximum:
 
 
 def _finite(scores: Array) -> Array:
-    scores = np.asarray(scores, dtype=float)
+    scores = query(scores)
     if scores.ndim != 1 or len(scores) == 0 or not np.isfinite(scores).all():
         raise invalid("scores", f"array of shape {scores.shape}", "a non-empty vector of finite numbers")
     return scores

@@ -19,7 +19,8 @@ from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum
 from dptoolkit.mechanisms.rng import Source, as_generator, exclusive
 from dptoolkit.solvers import gradient_iht
-from tests.solvers.test_plans import CALLS, data
+from tests.solvers.test_plans import data
+from tests.solvers.test_public_facts import PRIVATE
 
 # --- threads ------------------------------------------------------------------------------------------
 
@@ -98,12 +99,11 @@ def test_calls_of_one_prepared_run_share_no_room_for_noise(monkeypatch):
     assert np.array_equal(alone, nested)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", PRIVATE)
 def test_a_kernel_waits_for_the_generator(name):
     """While another thread holds the Generator a kernel draws nothing. A kernel that did not wait would be done."""
     X, y = data()
-    arguments = {key: value for key, value in CALLS[name].items() if key not in ("X", "y")}
-    plan = solvers.plan(name, n=X.shape[0], d=X.shape[1], **arguments)
+    plan = solvers.plan(name, n=20, d=6, **PRIVATE[name])
     run, rng = solvers.prepare(plan, sparse.csr_matrix(X), y), np.random.default_rng(0)
     expected = run(np.random.default_rng(0)).weights
     found = []
@@ -194,13 +194,13 @@ def test_noises_of_two_budgets_do_not_cancel():
     assert np.linalg.norm(combined - exact) > scales[1]
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", PRIVATE)
 def test_every_solver_draws_by_its_plan(name, monkeypatch):
     keys = []
     stream = Source.stream
     monkeypatch.setattr(Source, "stream", lambda self, key: keys.append(key) or stream(self, key))
     X, y = data()
-    fit = getattr(solvers, name)(X, y, rng=0, **CALLS[name])
+    fit = getattr(solvers, name)(X, y, rng=0, **PRIVATE[name])
     assert keys == [fit.plan.fingerprint]
 
 
@@ -256,10 +256,10 @@ FRESH = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", PRIVATE)
 def test_a_guarantee_says_that_a_seeded_fit_is_no_release(name):
     X, y = data()
-    seeded, fresh = (getattr(solvers, name)(X, y, rng=rng, **CALLS[name]) for rng in (0, None))
+    seeded, fresh = (getattr(solvers, name)(X, y, rng=rng, **PRIVATE[name]) for rng in (0, None))
     assert "reproducible from its seed, so not a release" in str(seeded.guarantee)
     assert "not a release" not in str(fresh.guarantee)
     assert seeded.guarantee.event == fresh.guarantee.event
@@ -270,20 +270,20 @@ def test_what_counts_as_a_seed():
     assert [Source.of(rng).reproducible for rng in FRESH] == [False] * len(FRESH)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", PRIVATE)
 def test_a_ledger_refuses_seeds_unless_told_otherwise(name):
     X, y = data()
     ledger = Ledger(10.0, 1e-5)
     for rng in SEEDS:
         state = copy.deepcopy(rng.bit_generator.state) if isinstance(rng, np.random.Generator) else None
         with pytest.raises(InvalidValue, match="unpredictable where a ledger is charged.*allow_seeds=True"):
-            getattr(solvers, name)(X, y, rng=rng, ledger=ledger, **CALLS[name])
+            getattr(solvers, name)(X, y, rng=rng, ledger=ledger, **PRIVATE[name])
         assert state is None or np.all(state["state"]["state"] == rng.bit_generator.state["state"]["state"])
     assert not ledger.entries
-    getattr(solvers, name)(X, y, ledger=ledger, **CALLS[name])
+    getattr(solvers, name)(X, y, ledger=ledger, **PRIVATE[name])
     assert len(ledger.entries) >= 1
     allowing = Ledger(10.0, 1e-5, allow_seeds=True)
-    getattr(solvers, name)(X, y, rng=0, ledger=allowing, **CALLS[name])
+    getattr(solvers, name)(X, y, rng=0, ledger=allowing, **PRIVATE[name])
     assert allowing.entries
 
 

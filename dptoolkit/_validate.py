@@ -6,6 +6,8 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
 from dptoolkit.errors import InvalidValue, MissingDependency
 
 
@@ -79,6 +81,13 @@ def whole(name: str, value: Any, *, low: int = 0, repair: str = "") -> int:
     if int(value) < low:
         raise invalid(name, value, f">= {low}", repair)
     return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False; anything else is refused, for the text "no" counts as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise invalid(name, value, "True or False")
+    return bool(value)
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...], repair: str = "") -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, real, whole
 from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
@@ -99,8 +99,12 @@ def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
     return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.uint64)
 
 
-def check_rows(X: Any) -> Rows:
-    """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken."""
+def check_rows(X: Any, n_features: int | None = None) -> Rows:
+    """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken.
+
+    ``n_features`` is the public width: a narrower X gets columns of zeros, a wider one is refused. Readers of sparse
+    files take the largest column that they meet for the width, and with it one record decides the shape of the model.
+    """
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(X), True)
     else:
@@ -111,10 +115,25 @@ def check_rows(X: Any) -> Rows:
     n, d = rows.shape
     if n < 1 or d < 1:
         raise invalid("X.shape", rows.shape, "at least (1, 1)")
+    if n_features is not None:
+        rows = _widened(rows, whole("n_features", n_features, low=1))
     values = rows.matrix.data if rows.is_sparse else rows.matrix
     if not np.isfinite(values).all():
         raise invalid("X", "an array with NaN or infinity", "finite", "Impute or drop those entries first.")
     return rows
+
+
+def _widened(rows: Rows, width: int) -> Rows:
+    n, d = rows.shape
+    if d > width:
+        repair = "It is the public width of the data."
+        raise invalid("X", "a matrix with more columns", f"at most n_features={width} wide", repair)
+    if d == width:
+        return rows
+    if not rows.is_sparse:
+        return Rows(np.hstack([rows.matrix, np.zeros((n, width - d))]), False)
+    matrix = rows.matrix
+    return Rows(type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=(n, width)), True)
 
 
 def _real_array(name: str, value: Any, bound: str) -> Array:
@@ -136,7 +155,11 @@ def _holds_text(array: NDArray[Any]) -> bool:
 def _canonical_csr(X: Any) -> Any:
     if getattr(X, "dtype", None) is not None and X.dtype.kind == "c":
         raise invalid("X.dtype", X.dtype, "real")
-    matrix = X.tocsr().astype(np.float64, copy=False)
+    # Floats first: scipy adds up duplicates in the type of the entries, where 100 + 100 is -56 for bytes.
+    try:
+        matrix = X.astype(np.float64, copy=False).tocsr()
+    except (TypeError, ValueError, OverflowError):
+        raise invalid("X", "a sparse matrix that does not hold numbers", "real") from None
     if matrix.ndim != 2:
         raise invalid("X.shape", matrix.shape, "(n, d)")
     # A new object on the same arrays: scipy remembers whether a matrix was canonical, not whether it still is.
@@ -154,22 +177,45 @@ def _canonical_csr(X: Any) -> Any:
     return matrix
 
 
-def check_labels(y: Any, n: int, loss: Loss) -> Array:
-    """Labels of the loss's task as floats: regression any finite number; binary {0, 1} or {-1, 1}, returned as {0,
-    1}."""
+def check_labels(y: Any, n: int, loss: Loss, label_values: Any = None) -> Array:
+    """Labels of the loss's task as floats: regression any finite number; binary returned as 0 and 1.
+
+    ``label_values`` are the two labels of a binary task, (negative, positive), by default (0, 1).
+
+    Privacy
+    -------
+    The labels are a convention, public, and never told from the data: there one record could change what all others
+    mean. Each record is read on its own. A label outside the convention is refused, and not shown.
+    """
+    values = check_label_values(label_values, loss)
     labels = _real_array("y", y, "real numbers, one per row")
     if labels.shape != (n,):
         raise invalid("y.shape", labels.shape, f"({n},), one label per row of X")
     if not np.isfinite(labels).all():
         raise invalid("y", "an array with NaN or infinity", "finite")
-    if loss.task == "binary":
-        negative = bool((labels == -1).any())
-        if not np.isin(labels, (-1.0, 1.0) if negative else (0.0, 1.0)).all():
-            wrong = labels[~np.isin(labels, (-1.0, 0.0, 1.0))]
-            example = float(wrong[0]) if len(wrong) else "a mix of -1 and 0"
-            raise invalid("y", example, f"0/1 or -1/+1 for loss {loss.name!r}")
-        return (labels + 1) / 2 if negative else labels
-    return labels
+    if values is None:
+        return labels
+    if not np.isin(labels, values).all():
+        bound = f"{values[0]:g} or {values[1]:g} for loss {loss.name!r}"
+        raise invalid("y", "an array with other labels", bound, "Say which two there are: label_values=(-1, 1), say.")
+    return (labels == values[1]).astype(np.float64)
+
+
+def check_label_values(label_values: Any, loss: Loss) -> tuple[float, float] | None:
+    """(negative, positive) of a binary loss, None for the others, whose labels are numbers."""
+    if loss.task != "binary":
+        if label_values is not None:
+            raise invalid("label_values", label_values, f"None for loss {loss.name!r}", "Its labels are numbers.")
+        return None
+    if label_values is None:
+        return 0.0, 1.0
+    try:
+        low, high = (real("label", value, open_high=True) for value in label_values)
+        if not low < high:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise invalid("label_values", label_values, "two numbers, the smaller first: (negative, positive)") from None
+    return low, high
 
 
 def check_classes(y: Any, n: int, classes: int) -> Array:

@@ -248,20 +248,40 @@ def test_bad_labels(y, loss):
         data.check_labels(y, 3, losses.get(loss))
 
 
-@pytest.mark.parametrize("y", [[0, 1, 2], [-1, 0, 1], [-1, 0, 0], [0.5, 0, 1], [-1, 1, 3]])
+@pytest.mark.parametrize("y", [[0, 1, 2], [-1, 0, 1], [-1, 0, 0], [0.5, 0, 1], [-1, 1, 3], [-1, 1, 1], [0, 1, 77.25]])
 def test_labels_outside_a_binary_task(y):
-    with pytest.raises(InvalidValue, match="y=.*must be 0/1 or -1/[+]1"):
+    """The label set is a convention: it is not told from the data, and a label that breaks it is not shown."""
+    with pytest.raises(InvalidValue) as problem:
         data.check_labels(y, 3, losses.get("logistic"))
+    assert str(problem.value) == (
+        "y='an array with other labels': must be 0 or 1 for loss 'logistic'. "
+        "Say which two there are: label_values=(-1, 1), say."
+    )
 
 
 def test_labels():
     logistic = losses.get("logistic")
-    assert np.array_equal(data.check_labels([-1, 1, 1], 3, logistic), [0, 1, 1])
+    assert np.array_equal(data.check_labels([-1, 1, 1], 3, logistic, (-1, 1)), [0, 1, 1])
     assert np.array_equal(data.check_labels([0, 1, 1], 3, logistic), [0, 1, 1])
-    # Whether a label is read as -1/+1 or 0/1 must not change what the OTHER records mean: 1 is 1 in both.
+    assert np.array_equal(data.check_labels([1, 2, 1], 3, logistic, [1, 2.0]), [0, 1, 0])
+    # What is no -1 under one convention is none under the other: no record changes what the OTHERS mean.
     assert np.array_equal(data.check_labels([1, 1, 1], 3, logistic), [1, 1, 1])
+    assert np.array_equal(data.check_labels([1, 1, 1], 3, logistic, (-1, 1)), [1, 1, 1])
     assert np.array_equal(data.check_labels([True, False], 2, logistic), [1, 0])
     assert np.array_equal(data.check_labels([2, -3.5], 2, losses.get("squared")), [2, -3.5])
+    with pytest.raises(InvalidValue, match="must be -1 or 1"):
+        data.check_labels([0, 1, 1], 3, logistic, (-1, 1))
+
+
+@pytest.mark.parametrize("values", [(1, -1), (0, 0), (0,), (0, 1, 2), "01", 3, (0, np.nan), (0, np.inf), (None, 1)])
+def test_bad_label_values(values):
+    with pytest.raises(InvalidValue, match="label_values=.*must be two numbers, the smaller first"):
+        data.check_labels([0, 1, 1], 3, losses.get("logistic"), values)
+
+
+def test_numbers_have_no_label_values():
+    with pytest.raises(InvalidValue, match="label_values=.*must be None for loss 'squared'"):
+        data.check_labels([0, 1, 1], 3, losses.get("squared"), (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -274,6 +294,40 @@ def test_bad_classes(y):
 
 def test_classes():
     assert np.array_equal(data.check_classes([2, 0.0, 1], 3, 3), [[0, 0, 1], [1, 0, 0], [0, 1, 0]])
+
+
+# --- public width, and duplicates -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_public_width(form):
+    X = np.array([[3.0, 4.0, 0.0], [0.1, 0.0, 0.2]])
+    for width in (3, 5):
+        rows = data.check_rows(in_form(X, form), width)
+        assert rows.shape == (2, width)
+        assert np.array_equal(dense(rows), np.hstack([X, np.zeros((2, width - 3))]))
+    with pytest.raises(InvalidValue) as problem:
+        data.check_rows(in_form(X, form), 2)
+    assert "at most n_features=2 wide" in str(problem.value) and "3" not in str(problem.value)
+    for bad in (0, -1, 2.0, True, "3"):
+        with pytest.raises(InvalidValue, match="n_features="):
+            data.check_rows(in_form(X, form), bad)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.int32, np.float32, bool])
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr"])
+def test_duplicates_are_added_up_as_floats(kind, form):
+    """100 + 100 was -56 for bytes."""
+    entries = np.array([100, 100, 100, 1]).astype(kind)
+    X = sparse.coo_matrix((entries, ([0, 0, 0, 1], [1, 1, 1, 0])), shape=(2, 2))
+    if form != "coo":
+        X = {"csr": sparse.csr_matrix, "csc": sparse.csc_matrix, "bsr": sparse.bsr_matrix}[form](
+            {"csr": (entries, [1, 1, 1, 0], [0, 3, 4]), "csc": (entries, [0, 0, 0, 1], [0, 0, 4]),
+             "bsr": (entries.reshape(4, 1, 1), [1, 1, 1, 0], [0, 3, 4])}[form], shape=(2, 2))  # fmt: skip
+    found = dense(data.check_rows(X))
+    total = 3.0 * float(entries[0])
+    expected = [[0, total], [0, float(entries[3])]] if form == "csc" else [[0, total], [float(entries[3]), 0]]
+    assert np.array_equal(found, expected)
 
 
 # --- kernel arrays ------------------------------------------------------------------------------------
@@ -298,7 +352,7 @@ def test_nothing_is_changed_in_place(form):
     data.clip_rows(rows, 1.0)
     data.clip_entries(rows, 0.5)
     data.with_intercept(rows, 1.0)
-    labels = data.check_labels(y, 2, losses.get("logistic"))
+    labels = data.check_labels(y, 2, losses.get("logistic"), (-1, 1))
     labels[:] = 7
     after = given_X if form == "dense" else given_X.toarray()
     assert np.array_equal(after, X) and np.array_equal(dense(rows), X) and y.tolist() == [-1.0, 1.0]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dptoolkit._validate import delta_value, invalid, positive, whole
+from dptoolkit._validate import delta_value, flag, invalid, positive, whole
 from dptoolkit.accounting.account import Guarantee, account
 from dptoolkit.accounting.events import Composed, Event, Repeated, as_event, from_dict
 from dptoolkit.accounting.report import at_most, number, table
@@ -39,9 +39,13 @@ class Ledger:
     Equal releases in a row are merged. ``spend`` refuses before anything is recorded, so a caller that spends first and
     releases after can never overrun the budget. All releases must be stated for one adjacency: an epsilon for zero-out
     and one for replace-one do not add up to either. A release for which none is stated is taken to be for that one too.
+    Fits from a seed are refused unless ``allow_seeds``: their noise can be computed again, so they are no releases.
     """
 
-    def __init__(self, epsilon: float | None = None, delta: float | None = None) -> None:
+    def __init__(
+        self, epsilon: float | None = None, delta: float | None = None, *, allow_seeds: bool = False
+    ) -> None:
+        self.allow_seeds = flag("allow_seeds", allow_seeds)
         if (epsilon is None) != (delta is None):
             raise InvalidValue(
                 f"epsilon={epsilon!r}, delta={delta!r}: must be given together. "

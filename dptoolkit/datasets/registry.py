@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dptoolkit._validate import invalid, missing, one_of
+from dptoolkit._validate import flag, invalid, missing, one_of
 from dptoolkit.datasets import readers
 from dptoolkit.datasets.catalogue import BUNDLED, FILES, TEST, TRAIN, Entry
 from dptoolkit.datasets.dataset import REGRESSION, Array, Dataset
@@ -39,11 +39,12 @@ def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, ver
         may be plain or end in .gz, .xz or .bz2.
     verify : compare the sha256 of the files with the ones recorded here.
 
-    Labels of binary sets are 0 for the smaller and 1 for the larger one in the file, classes count from 0; values of X
+    Labels of binary sets are 0 for the smaller and 1 for the larger one of the set, classes count from 0; values of X
     are as in the file. Nothing is scaled by the data: solvers clip to public bounds.
     """
     _check_name(name)
     one_of("split", split, (TRAIN, TEST))
+    flag("verify", verify)
     if name in BUNDLED:
         return _load_bundled(name, split)
     entry = FILES[name]
@@ -65,12 +66,16 @@ def _check_name(name: str) -> None:
 
 
 def _encode(labels: Array, entry: Entry) -> Array:
-    """Labels as Dataset promises them."""
+    """Labels as Dataset promises them, each read on its own; one that the set does not have is refused, not shown."""
     if entry.task == REGRESSION:
         return labels
+    if not np.isin(labels, entry.labels).all():
+        known = ", ".join(f"{label:g}" for label in entry.labels)
+        raise invalid("labels", "others than the set has", f"one of {known}", "Is this the right file?")
     if entry.positive is not None:
         return (labels == entry.positive).astype(float)
-    return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(float)
+    # The known labels are in increasing order.
+    return np.searchsorted(entry.labels, labels).astype(float)
 
 
 def _home(data_home: str | Path | None) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,14 @@ Array = NDArray[np.float64]
 # A draw with a smaller success probability may not fit in 64 bits: NumPy then returns the largest integer, and the
 # difference of two such draws is no noise at all.
 _SMALLEST_SUCCESS = 1e-16
+
+
+def query(value: Any) -> Array:
+    """A private answer as an array of floats; an error says its type alone."""
+    try:
+        return np.asarray(value, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        raise invalid("value", type(value).__name__, "an array of real numbers") from None
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,10 @@ class GaussianNoise:
 
     def release(self, value: Array, rng: Any = None) -> Array:
         """value + noise; exactly value for scale 0."""
-        value = np.asarray(value, dtype=float)
+        value = query(value)
         if self.scale == 0:
             return value.copy()
-        return np.asarray(value + self.scale * as_generator(rng).standard_normal(value.shape))
+        return np.asarray(value + self.scale * as_generator(rng, repr(self)).standard_normal(value.shape))
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,10 @@ class LaplaceNoise:
 
     def release(self, value: Array, rng: Any = None) -> Array:
         """value + noise; exactly value for scale 0."""
-        value = np.asarray(value, dtype=float)
+        value = query(value)
         if self.scale == 0:
             return value.copy()
-        return np.asarray(value + laplace(as_generator(rng), self.scale, value.shape))
+        return np.asarray(value + laplace(as_generator(rng, repr(self)), self.scale, value.shape))
 
 
 def laplace(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> Array:
@@ -112,7 +121,11 @@ class GeometricNoise:
 
     def release(self, value: int, rng: Any = None) -> int:
         """value + noise, an integer."""
-        count = whole("value", value, low=-(2**62), repair="Integer noise hides integers only: round first.")
-        generator = as_generator(rng)
+        # The value is private: an error says its type alone.
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or abs(int(value)) > 2**62:
+            bound = "an integer, its size at most 2^62"
+            raise invalid("value", type(value).__name__, bound, "Integer noise hides integers only: round first.")
+        count = int(value)
+        generator = as_generator(rng, repr(self))
         # Each is geometric on 1, 2, ...; the difference is two-sided geometric on the integers.
         return count + int(generator.geometric(self._success)) - int(generator.geometric(self._success))

@@ -1,21 +1,88 @@
-"""Where randomness comes from."""
+"""Where randomness comes from: one stream for one fit, which no other thread, plan or budget shares."""
 
 from __future__ import annotations
 
+import hashlib
 import numbers
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dptoolkit._validate import invalid
 
+# A fit takes this many bytes from the Generator it is given, in one call, and grows its own stream from them.
+_ENTROPY_BYTES = 32
+# NumPy draws 128 bits where it is given no seed; what has no more bits than this was chosen by a person.
+_CHOSEN_BITS = 64
+_KNOWN = (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937)
 
-def as_generator(rng: Any = None) -> np.random.Generator:
-    """A Generator from None (fresh entropy), an integer seed (reproducible, so not private) or a Generator."""
+
+def as_generator(rng: Any = None, key: str | None = None) -> np.random.Generator:
+    """A Generator from None (fresh entropy), an integer seed (reproducible, so not private) or a Generator.
+
+    ``key`` says what an integer seed is used for: other keys give unrelated streams, so that one seed at two noise
+    scales does not give noises that cancel. A Generator is returned as it is.
+    """
     if isinstance(rng, np.random.Generator):
         return rng
     if rng is None:
         return np.random.default_rng()
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0:
-        return np.random.default_rng(int(rng))
+        seeded = np.random.default_rng(int(rng))
+        return seeded if key is None else _child(seeded, key)
     raise invalid("rng", rng, "None, an integer >= 0 or a numpy.random.Generator")
+
+
+def exclusive(rng: np.random.Generator) -> AbstractContextManager[Any]:
+    """The Generator for this thread alone, for as long as a compiled kernel draws from it.
+
+    Compiled code does not take NumPy's lock by itself, so that two threads would be handed the same numbers. NumPy's
+    own methods take it, and in older versions of NumPy nobody can take it twice: inside, call kernels and nothing else.
+    """
+    return rng.bit_generator.lock
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a fit was given as ``rng``, checked; nothing is drawn from it before ``stream``.
+
+    ``reproducible`` is whether the noise is known to come from a seed that a person chose. A Generator that was built
+    from such a seed counts; one whose origin cannot be told is taken at the caller's word.
+    """
+
+    generator: np.random.Generator
+    reproducible: bool
+    fresh: bool
+
+    @classmethod
+    def of(cls, rng: Any) -> Source:
+        """The source for an argument ``rng``."""
+        generator = as_generator(rng)
+        return cls(generator, rng is not None and _from_a_chosen_seed(generator), rng is None)
+
+    def stream(self, key: str) -> np.random.Generator:
+        """A Generator for one fit alone, from what the source draws next and from ``key``.
+
+        The draw is one call, which NumPy makes atomic: threads that share a Generator get different streams. With
+        another key the stream is another one even where the draw is the same (one seed, or copies of a Generator). A
+        bit generator or a Generator of the caller's own making is used as it is, for only it knows how it draws.
+        """
+        plain = type(self.generator) is np.random.Generator and type(self.generator.bit_generator) in _KNOWN
+        return _child(self.generator, key) if plain and not self.fresh else self.generator
+
+
+def _child(generator: np.random.Generator, key: str) -> np.random.Generator:
+    """A new Generator of the same kind, seeded by the next bytes of this one and by a hash of ``key``."""
+    entropy = np.frombuffer(generator.bytes(_ENTROPY_BYTES), dtype="<u4").tolist()
+    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4").tolist()
+    made: Any = type(generator.bit_generator)
+    return np.random.Generator(made(np.random.SeedSequence(entropy, spawn_key=tuple(words))))
+
+
+def _from_a_chosen_seed(generator: np.random.Generator) -> bool:
+    entropy = getattr(getattr(generator.bit_generator, "seed_seq", None), "entropy", None)
+    if entropy is None:
+        return False
+    return sum(int(word).bit_length() for word in np.asarray(entropy, dtype=object).flat) <= _CHOSEN_BITS

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
 from dptoolkit.accounting.events import Event, ExponentialMechanism, NoisyMax, Repeated
-from dptoolkit.mechanisms.noise import laplace
+from dptoolkit.mechanisms.noise import laplace, query
 from dptoolkit.mechanisms.rng import as_generator
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ class NoisyMaximum:
         scores = _finite(scores)
         if self.scale == 0:
             return scores.copy()
-        generator = as_generator(rng)
+        generator = as_generator(rng, repr(self))
         if self.noise == "gumbel":
             return np.asarray(scores + gumbel(generator, self.scale, scores.shape))
         if self.noise == "laplace":
@@ -85,7 +85,7 @@ class NoisyMaximum:
         """``count`` selections one after the other, each with fresh noise among what is left."""
         scores = _finite(scores)
         count = _count(count, len(scores))
-        generator = as_generator(rng)
+        generator = as_generator(rng, repr(self))
         left = np.arange(len(scores))
         chosen = np.empty(count, dtype=np.intp)
         for i in range(count):
@@ -96,7 +96,7 @@ class NoisyMaximum:
 
 
 def _finite(scores: Array) -> Array:
-    scores = np.asarray(scores, dtype=float)
+    scores = query(scores)
     if scores.ndim != 1 or len(scores) == 0 or not np.isfinite(scores).all():
         raise invalid("scores", f"array of shape {scores.shape}", "a non-empty vector of finite numbers")
     return scores

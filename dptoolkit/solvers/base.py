@@ -5,22 +5,27 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import invalid, whole
+from dptoolkit._validate import flag, invalid, whole
 from dptoolkit.accounting import Guarantee, Ledger, calibrate
 from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError
-from dptoolkit.mechanisms import as_generator
+from dptoolkit.mechanisms.rng import Source
 from dptoolkit.solvers.plan import Plan
-from dptoolkit.solvers.settings import Settings, build, describe, flag, keywords
+from dptoolkit.solvers.settings import Settings, build, describe, keywords
 
 Array = NDArray[np.float64]
+SEEDED_NOTE = (
+    "reproducible from its seed, so not a release: whoever knows or guesses the seed takes the noise off again. "
+    "Leave rng out for what others will see"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,53 +84,60 @@ class Run(Protocol):
 
 
 def fit(
-    settings: Settings, X: Any, y: Any, *, rng: Any = None, ledger: Ledger | None = None, trace: Any = False,
-    diagnostics: Any = False,
+    settings: Settings, X: Any, y: Any, *, label_values: Any = None, n_features: int | None = None, rng: Any = None,
+    ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
 ) -> FitResult:
     """One private fit.
 
     Privacy
     -------
-    The event is the plan's, made without data. A ledger refuses it before the data are used, and is charged.
+    The event is the plan's, made without data. A ledger refuses it, or is charged, before the data are used.
     """
-    rows = settings.rows(X)
-    labels = settings.labels(y, rows.shape[0])
+    rows = settings.rows(X, n_features)
+    labels = settings.labels(y, rows.shape[0], label_values)
     plan = settings.plan(*rows.shape)
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
-    generator = as_generator(rng)
-    reserve(ledger, plan)
+    source = noise_source(rng, ledger)
+    paid = reserve(ledger, plan)
     run = plan.settings.prepare(plan, rows, labels)
-    weights, history = run.fit(generator, every)
+    weights, history = run.fit(fit_stream(plan, source), every)
     if diagnose:
         history["not_private"] = run.diagnose(weights, history)
-    record(ledger, plan)
+    record(paid)
     coef, intercept = plan.settings.model(weights)
-    return FitResult(coef, intercept, plan.guarantee, plan, history)
+    return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
 
 
 def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
     """The public function of a settings class: its fields are the keywords, its docstring is the function's."""
 
-    def solve(
-        X: Any, y: Any, *, rng: Any = None, ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
-        **arguments: Any,
-    ) -> FitResult:
-        frame = {"rng": rng, "ledger": ledger, "trace": trace, "diagnostics": diagnostics}
+    def solve(X: Any, y: Any, **arguments: Any) -> FitResult:
+        frame = {name: arguments.pop(name) for name in _FRAME if name in arguments}
         return fit(build(kind, arguments), X, y, **frame)
 
     solve.__name__ = solve.__qualname__ = kind.solver
     solve.__module__ = kind.__module__
-    own = inspect.signature(solve).parameters
-    first, last = [own["X"], own["y"]], [own[name] for name in ("rng", "ledger", "trace", "diagnostics")]
-    solve.__signature__ = inspect.Signature([*first, *keywords(kind), *last], return_annotation="FitResult")  # type: ignore[attr-defined]
+    own = inspect.signature(fit).parameters
+    parameters = [own["X"], own["y"], *keywords(kind), *(own[name] for name in _FRAME)]
+    solve.__signature__ = inspect.Signature(parameters, return_annotation="FitResult")  # type: ignore[attr-defined]
     solve.__doc__ = _docstring(kind)
     return solve
 
 
-_FRAME_PARAMETERS = """rng : None, int or numpy.random.Generator, default None
-    Fresh entropy; a seed, which makes the fit reproducible and so not private; or a generator.
+# What every private solver takes besides its settings.
+_FRAME = ("label_values", "n_features", "rng", "ledger", "trace", "diagnostics")
+_FRAME_PARAMETERS = """label_values : (float, float) or None, default None
+    The two labels of a binary loss where they are not 0 and 1, the positive one last: (-1, 1), say. A public
+    convention, which is never told from the data.
+n_features : int or None, default None
+    Public number of features; columns of zeros are added up to it, more are refused. Give it where X was read from a
+    sparse file, whose width is its largest column.
+rng : None, int or numpy.random.Generator, default None
+    Fresh entropy, a seed or a Generator. What comes from a seed is reproducible, so not a release; another plan draws
+    other noise from the same seed. A Generator moves on and may be shared by threads, but not copied: two fits of one
+    plan that are given copies have the same noise.
 ledger : Ledger or None, default None
-    Refuses before the data are used, and is charged for the fit.
+    Refuses the fit, or is charged for it, before the data are used; a fit that fails later stays charged.
 trace : bool or int, default False
     Keep every iterate, or every so many-th, in history["iterates"] as (step, support, values). Iterates are released
     anyway, so this costs no privacy.
@@ -160,7 +172,7 @@ def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.
     """How often each of the rows occurs, None for once; together they are the plan's n rows of d features."""
     times = None if counts is None else np.array(counts)
     if times is not None and not (times.shape == shape[:1] and times.dtype.kind in "iu" and (times >= 0).all()):
-        raise invalid("counts", counts, f"{shape[0]} integers >= 0, one for every row of X")
+        raise invalid("counts", type(counts).__name__, f"{shape[0]} integers >= 0, one for every row of X")
     n = shape[0] if times is None else int(times.sum())
     if (n, shape[1]) != (plan.n, plan.d):
         given = f"{n} rows of {shape[1]} features"
@@ -204,15 +216,46 @@ def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
     return math.sqrt(steps) / gaussian.mu(epsilon, delta) * (1 + 1e-12)
 
 
-def reserve(ledger: Ledger | None, plan: Plan) -> None:
-    """Refuse, before the data are used, what the ledger cannot pay for."""
-    if ledger is not None:
-        if not isinstance(ledger, Ledger):
-            raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
-        ledger.check(plan.event, adjacency=plan.adjacency)
+def noise_source(rng: Any, ledger: Ledger | None) -> Source:
+    """Where a fit's noise comes from, with nothing drawn yet; a seed is refused by a ledger that does not allow it.
+
+    Privacy
+    -------
+    A ledger's total is for releases whose noise nobody knows. Fits from one seed can be repeated by whoever guesses it.
+    """
+    source = Source.of(rng)
+    if source.reproducible and isinstance(ledger, Ledger) and not ledger.allow_seeds:
+        raise invalid(
+            "rng", "a seed, or a Generator made from one", "unpredictable where a ledger is charged",
+            "Leave rng out, or use Ledger(..., allow_seeds=True) for tests on data that are not private.",
+        )
+    return source
 
 
-def record(ledger: Ledger | None, plan: Plan) -> None:
-    """Spend what was released."""
-    if ledger is not None:
-        ledger.spend(plan.event, label=plan.solver, adjacency=plan.adjacency)
+def fit_stream(plan: Plan, source: Source) -> np.random.Generator:
+    """The Generator of one fit of this plan, related to that of no other plan, whatever seed both were given.
+
+    Without noise there is nothing to protect: batches are then those of the solver without privacy.
+    """
+    return source.stream(plan.fingerprint) if all(r.scale > 0 for r in plan.releases) else source.generator
+
+
+def fit_guarantee(plan: Plan, source: Source) -> Guarantee:
+    """The plan's guarantee, which says so where the noise came from a seed."""
+    guarantee = plan.guarantee
+    return replace(guarantee, notes=(*guarantee.notes, SEEDED_NOTE)) if source.reproducible else guarantee
+
+
+def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
+    """Pay for the fit before the data are used, or refuse; whatever goes wrong before ``record``, it stays paid."""
+    if ledger is None:
+        return None
+    if not isinstance(ledger, Ledger):
+        raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
+    return ledger.reservation(plan.event, label=plan.solver, adjacency=plan.adjacency)
+
+
+def record(paid: Reservation | None) -> None:
+    """The fit that was paid for is made."""
+    if paid is not None:
+        paid.confirm()

@@ -60,9 +60,9 @@ class BatchSettings(ThresholdingSettings):
         """The noise of a batch gradient; a Poisson batch may leave a record out."""
         return self.gradient_law(scale, self.sampling == POISSON)
 
-    def rows(self, X: Any) -> Rows:
+    def rows(self, X: Any, n_features: int | None = None) -> Rows:
         """X as CSR rows. Dense input is converted first of all, so that it gives the same fit bit for bit."""
-        return check_sparse_rows(X)
+        return check_sparse_rows(X, n_features)
 
     def refuse_other_sampling(self, theorem: str) -> None:
         """The paper's theorems are for batches of fixed size."""
@@ -100,9 +100,9 @@ def batch_sizes(rng: np.random.Generator, scheme: str, n: int, size: int, count:
     return rng.binomial(n, size / n, size=count).astype(np.int64)
 
 
-def check_sparse_rows(X: Any) -> Rows:
+def check_sparse_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as CSR rows."""
-    rows = check_rows(X)
+    rows = check_rows(X, n_features)
     return rows if rows.is_sparse else Rows(sparse.csr_matrix(rows.matrix), True)
 
 

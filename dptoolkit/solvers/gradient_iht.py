@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import positive, whole
+from dptoolkit._validate import flag, positive, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
+from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver
 from dptoolkit.solvers.gradients import MeanGradient
 from dptoolkit.solvers.noise import NoiseLaw, constant
@@ -92,15 +93,17 @@ dp_ight = private_solver(DpIght)
 
 def ight(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, step_size: float, fit_intercept: bool = False,
-    diagnostics: bool = False,
+    diagnostics: bool = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Iterative gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_ight``."""
     rows = check_rows(X)
     n, d = rows.shape
     table_loss = losses.get(loss, losses.SCALAR)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, table_loss, label_values)
+    flag("diagnostics", diagnostics)
     how = Steps(
-        whole("steps", steps, low=1), positive("step_size", step_size), check_sparsity(sparsity, d), fit_intercept
+        whole("steps", steps, low=1), positive("step_size", step_size), check_sparsity(sparsity, d),
+        flag("fit_intercept", fit_intercept),
     )
     data = with_intercept(rows, 1.0) if fit_intercept else rows
     run = IhtRun(Bounded(data, labels, table_loss), how, constant(0.0))
@@ -170,7 +173,8 @@ class IhtRun:
         self.free = self.width - (1 if steps.fit_intercept else 0)
         self.small = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
         self._data = data
-        self._gradient = None if self.small is not None else self._mean_gradient()
+        # Each has room that it writes to: a call takes one out, so that no two threads write to the same.
+        self._idle = [] if self.small is not None else [self._mean_gradient()]
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit, with all noisy gradients and iterates if asked for."""
@@ -211,7 +215,9 @@ class IhtRun:
         steps, width = self.steps.steps, self.width
         w, support, step, scales = np.empty(width), np.empty(width, np.int64), np.empty(width), np.empty(steps)
         releases, iterates = np.empty((2, steps if trace else 0, width))
-        iht_fit(rng, self.small, self.schedule(), w, support, step, scales, releases, iterates)
+        schedule = self.schedule()
+        with exclusive(rng):
+            iht_fit(rng, self.small, schedule, w, support, step, scales, releases, iterates)
         history: dict[str, Any] = {"noise_scale": scales.tolist()}
         return Trace(w, history, releases, iterates) if trace else Trace(w, history)
 
@@ -229,17 +235,24 @@ class IhtRun:
         weights = np.empty((len(bits), self.width))
         size = (len(bits), self.steps.steps, self.width) if trace else (0, 0, 0)
         releases, iterates = np.empty(size), np.empty(size)
-        iht_trials(
-            rng, *place, first, np.ascontiguousarray(bits, np.int8), self.small, other.small, self.schedule(), weights,
-            releases, iterates,
-        )  # fmt: skip
+        given = np.ascontiguousarray(bits, np.int8), self.small, other.small, self.schedule()
+        with exclusive(rng):
+            iht_trials(rng, *place, first, *given, weights, releases, iterates)
         return Trials(weights, releases, iterates) if trace else Trials(weights)
 
     def _step_by_step(self, rng: np.random.Generator, trace: bool) -> Trace:
         """The iteration on weights kept as (support, values)."""
+        try:
+            gradient = self._idle.pop()
+        except IndexError:
+            gradient = self._mean_gradient()
+        trace_of_run = self._iterate(gradient, rng, trace)
+        self._idle.append(gradient)
+        return trace_of_run
+
+    def _iterate(self, gradient: MeanGradient, rng: np.random.Generator, trace: bool) -> Trace:
         from dptoolkit.kernels.threshold import largest
 
-        gradient = self._gradient or self._mean_gradient()
         how, always = self.steps, np.arange(self.free, self.width)
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
         scales, releases, iterates, border = [], [], [], math.inf

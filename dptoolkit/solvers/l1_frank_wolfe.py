@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import one_of, positive, real, whole
+from dptoolkit._validate import flag, one_of, positive, real, whole
 from dptoolkit.accounting import Repeated
 from dptoolkit.data import Rows, check_labels, check_rows, kernel_arrays, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.noise import laplace
+from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.mechanisms.selection import gumbel
 from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
@@ -200,13 +201,15 @@ def with_smallest_noise(release: Release, epsilon: float, delta: float) -> Relea
 
 
 def frank_wolfe(
-    X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, fit_intercept: bool = False, diagnostics: bool = False
+    X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, fit_intercept: bool = False, diagnostics: bool = False,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Frank-Wolfe without privacy: exact gradients, exact vertices, no clipping. Arguments as in ``dp_frank_wolfe``."""
     rows = check_rows(X)
     n, _ = rows.shape
     table_loss = losses.get(loss, losses.SCALAR)
-    labels = check_labels(y, n, table_loss)
+    labels = check_labels(y, n, table_loss, label_values)
+    fit_intercept, diagnostics = flag("fit_intercept", fit_intercept), flag("diagnostics", diagnostics)
     radius, steps = positive("l1_radius", l1_radius), whole("steps", steps, low=1)
     data = with_intercept(rows, 1.0) if fit_intercept else rows
     w, vertices = frank_wolfe_path(data, labels, table_loss, radius, steps)
@@ -333,12 +336,14 @@ def _sparse_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Genera
             chosen = vertices[first - 1 : first - 1 + count]
             public = first, count, radius, per_scale / noise_scale, scale
             if exact:
-                scale = squared(rng, *arrays, *public, v, q, target, gradient, chosen, room)
+                with exclusive(rng):
+                    scale = squared(rng, *arrays, *public, v, q, target, gradient, chosen, room)
             else:
                 if first > 1:
                     r = loss.residual(scale * u, y)
                     gradient = np.asarray(transposed @ r)
-                scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, chosen, room)
+                with exclusive(rng):
+                    scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, chosen, room)
             scales += [noise_scale] * count
         history = {"noise_scale": scales, "vertices": vertices}
         return Trace(scale * v, history, vertices.astype(float) if trace else None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dptoolkit import losses
-from dptoolkit._validate import one_of, whole
+from dptoolkit._validate import invalid, one_of, whole
 from dptoolkit.data import Rows, check_classes
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import Array, Trace, private_solver, written_out
@@ -90,8 +90,10 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         ball, budget = self.l1_radius * self.feature_bound, (self.epsilon, self.delta)
         return published.multinomial(n, self.steps + 1, self.classes, self._columns(d), ball, _PAPER_LIPSCHITZ, *budget)
 
-    def labels(self, y: Any, n: int) -> Array:
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """One-hot labels."""
+        if label_values is not None:
+            raise invalid("label_values", label_values, "None", "Classes are the integers 0, ..., classes-1.")
         return check_classes(y, n, whole("classes", self.classes, low=2))
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> MultinomialRun:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +121,15 @@ class Plan:
         return Composed(*(Repeated(r.event, r.count) for r in self.releases))
 
     @property
+    def fingerprint(self) -> str:
+        """A hash of everything in the plan: the fits of different plans draw from unrelated streams.
+
+        Exact to the last bit: noises of nearly the same scale, from the same draws, would give the draws away.
+        """
+        text = json.dumps(_canonical(self.to_dict()), sort_keys=True, default=repr)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
     def sensitivity(self) -> float:
         """The sensitivity of the main release."""
         return self.releases[0].sensitivity
@@ -181,6 +192,20 @@ class Plan:
         head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
         return "\n\n".join([f"{head}\n{self.settings}", releases, str(self.guarantee)])
+
+
+def _canonical(value: Any) -> Any:
+    """The same for equal values: 3, 3.0 and NumPy's 3 are one number, lists and tuples one sequence."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(entry) for entry in value]
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        exact = float(value)
+        return int(exact) if exact.is_integer() else exact
+    return value
 
 
 def usable(query: str, sensitivity: float) -> float:

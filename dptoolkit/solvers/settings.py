@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
+from dptoolkit._validate import delta_value, flag, invalid, one_of, positive, real, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows
 from dptoolkit.losses import Loss
@@ -84,13 +84,13 @@ class Settings(ABC):
         """The paper's own noise and claim; ``self`` is checked."""
         raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
 
-    def rows(self, X: Any) -> Rows:
-        """X in the layout that the solver works on."""
-        return check_rows(X)
+    def rows(self, X: Any, n_features: int | None = None) -> Rows:
+        """X in the layout that the solver works on; ``n_features`` is its public width."""
+        return check_rows(X, n_features)
 
-    def labels(self, y: Any, n: int) -> Array:
-        """Checked labels, one a row."""
-        return check_labels(y, n, self.terms)
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """Checked labels, one a row; ``label_values`` are the public two of a binary loss."""
+        return check_labels(y, n, self.terms, label_values)
 
     @abstractmethod
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
@@ -228,13 +228,6 @@ def check_sparsity(sparsity: Any, d: int) -> int:
     if s > d:
         raise invalid("sparsity", s, f"<= d={d}", "It counts the features that are kept.")
     return s
-
-
-def flag(name: str, value: Any) -> bool:
-    """True or False; a text such as "no" is refused, as it would count as true."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise invalid(name, value, "True or False")
-    return bool(value)
 
 
 def public_bound(name: str, value: Any, meaning: str) -> float:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import nonnegative, one_of, positive, whole
+from dptoolkit._validate import flag, nonnegative, one_of, positive, whole
 from dptoolkit.accounting import Repeated, calibrate
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
-from dptoolkit.mechanisms import as_generator
+from dptoolkit.mechanisms.rng import as_generator, exclusive
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, private_solver, trace_interval, written_out
 from dptoolkit.solvers.batches import (
     SCHEMES,
@@ -101,12 +101,14 @@ dp_sgd_ht = private_solver(DpSgdHt)
 def sgd_ht(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, batch_size: int, step_size: float, l2: float = 0.0,
     sampling: str = WITHOUT_REPLACEMENT, fit_intercept: bool = False, rng: Any = None, trace: bool | int = False,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Stochastic gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_sgd_ht``."""
     rows = check_sparse_rows(X)
     n, d = rows.shape
     terms = losses.get(loss, losses.SCALAR)
-    labels = check_labels(y, n, terms)
+    labels = check_labels(y, n, terms, label_values)
+    fit_intercept = flag("fit_intercept", fit_intercept)
     how = Batches(
         whole("steps", steps, low=1), check_batch("batch_size", batch_size, n), positive("step_size", step_size),
         check_sparsity(sparsity, d), nonnegative("l2", l2), one_of("sampling", sampling, SCHEMES), fit_intercept,
@@ -159,10 +161,12 @@ class SgdRun:
         iterate, history = Iterate(self.places), {"thresholdings": self.how.steps}
         given = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
         if not trace:
-            iterate.filled = sgd_steps(*given)
+            with exclusive(rng):
+                iterate.filled = sgd_steps(*given)
             return Trace(iterate.dense(self.width), history)
         iterates = np.empty((self.how.steps, self.width))
-        iterate.filled = sgd_steps(*given, iterates)
+        with exclusive(rng):
+            iterate.filled = sgd_steps(*given, iterates)
         return Trace(iterate.dense(self.width), history, None, iterates)
 
     def trials(
@@ -182,10 +186,12 @@ class SgdRun:
             np.full(steps, b, dtype=np.int64), *self.arguments, weights,
         )  # fmt: skip
         if not trace:
-            sgd_trials(*given)
+            with exclusive(rng):
+                sgd_trials(*given)
             return Trials(weights)
         iterates = np.empty((len(bits), steps, self.width))
-        sgd_trials(*given, iterates)
+        with exclusive(rng):
+            sgd_trials(*given, iterates)
         return Trials(weights, None, iterates)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
@@ -196,9 +202,9 @@ class SgdRun:
         iterate, kept = Iterate(self.places), []
         for done in range(0, steps, every or steps):
             part = sizes[done : done + (every or steps)]
-            iterate.filled = kernel.sgd_steps(
-                rng, part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
-            )
+            given = part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
+            with exclusive(rng):
+                iterate.filled = kernel.sgd_steps(rng, *given)
             kept.append((done + len(part), *iterate.snapshot()))
         history: dict[str, Any] = {"thresholdings": steps}
         return iterate.dense(self.width), history | {"iterates": kept} if every else history

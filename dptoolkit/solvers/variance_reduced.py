@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
+from dptoolkit._validate import flag, invalid, nonnegative, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Repeated, calibrate
 from dptoolkit.accounting.events import WITHOUT_REPLACEMENT, Event
 from dptoolkit.data import Rows, check_labels, with_intercept
-from dptoolkit.mechanisms import as_generator
+from dptoolkit.mechanisms.rng import as_generator, exclusive
 from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, trace_interval, written_out
 from dptoolkit.solvers.batches import BatchData, BatchSettings, Iterate, batch_sizes, check_batch, check_sparse_rows
 from dptoolkit.solvers.noise import NoiseLaw, constant
@@ -237,7 +237,7 @@ class Epochs:
 def scsg_ht(
     X: Any, y: Any, *, loss: str, sparsity: int, epochs: int, snapshot_size: int | None, batch_size: int,
     step_size: float, l2: float = 0.0, option: str = "I", fit_intercept: bool = False, rng: Any = None,
-    trace: bool | int = False,
+    trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Variance-reduced hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_scsg_ht``.
 
@@ -246,7 +246,8 @@ def scsg_ht(
     rows = check_sparse_rows(X)
     n, d = rows.shape
     terms = losses.get(loss, losses.SCALAR)
-    labels = check_labels(y, n, terms)
+    labels = check_labels(y, n, terms, label_values)
+    fit_intercept = flag("fit_intercept", fit_intercept)
     shape = make_shape(n, epochs, n if snapshot_size is None else snapshot_size, batch_size, option)
     how = Epochs(
         shape, positive("step_size", step_size), check_sparsity(sparsity, d), nonnegative("l2", l2),
@@ -328,10 +329,12 @@ class ScsgRun:
             iterate.values, iterate.filled,
         )  # fmt: skip
         if watch is None:
-            iterate.filled = kernel.reduced_steps(*given)
+            with exclusive(rng):
+                iterate.filled = kernel.reduced_steps(*given)
         else:
             inner = np.empty((count, self.width))
-            iterate.filled = kernel.reduced_steps(*given, inner)
+            with exclusive(rng):
+                iterate.filled = kernel.reduced_steps(*given, inner)
             watch(gradient, inner)
 
 

@@ -271,7 +271,7 @@ def test_published_sparsifier(count):
 
 def test_fits_for_different_adjacencies_do_not_share_a_ledger():
     X, y = np.random.default_rng(0).standard_normal((40, 5)), np.arange(40) % 2
-    ledger, rng = Ledger(3.0, 1e-5), np.random.default_rng(0)
+    ledger, rng = Ledger(3.0, 1e-5, allow_seeds=True), np.random.default_rng(0)
     arguments = {"loss": "logistic", "sparsity": 2, "steps": 4, "row_norm": 1.0, "epsilon": 0.5, "delta": 1e-6}
     solvers.dp_ight(X, y, adjacency="zero-out", ledger=ledger, rng=rng, **arguments)
     state, spent = rng.bit_generator.state, ledger.to_json()
@@ -282,7 +282,7 @@ def test_fits_for_different_adjacencies_do_not_share_a_ledger():
 
 def test_ledger_is_charged_with_the_event_of_the_plan():
     X, y = np.random.default_rng(0).standard_normal((50, 6)), np.arange(50) % 2
-    ledger = Ledger(3.0, 1e-5)
+    ledger = Ledger(3.0, 1e-5, allow_seeds=True)
     first = solvers.dp_ight(
         X, y, loss="logistic", sparsity=2, steps=4, row_norm=1.0, epsilon=1.0, delta=1e-6, rng=0, ledger=ledger
     )

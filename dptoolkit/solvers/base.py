@@ -16,6 +16,7 @@ from dptoolkit._validate import delta_value, invalid, one_of, positive, real, wh
 from dptoolkit.accounting import Composed, Gaussian, Guarantee, Ledger, Repeated, account, calibrate
 from dptoolkit.accounting.account import Claimed
 from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.accounting.report import number, table
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import DpToolkitError
@@ -249,18 +250,19 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
     return calibrate(make_event, epsilon, delta, guess=guess)
 
 
-def reserve(ledger: Ledger | None, plan: Plan) -> None:
-    """Refuse, before the data are used, what the ledger cannot pay for."""
-    if ledger is not None:
-        if not isinstance(ledger, Ledger):
-            raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
-        ledger.check(plan.event, adjacency=plan.adjacency)
+def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
+    """Pay for the fit before the data are used, or refuse; whatever goes wrong before ``record``, it stays paid."""
+    if ledger is None:
+        return None
+    if not isinstance(ledger, Ledger):
+        raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
+    return ledger.reservation(plan.event, label=plan.solver, adjacency=plan.adjacency)
 
 
-def record(ledger: Ledger | None, plan: Plan) -> None:
-    """Spend what was released."""
-    if ledger is not None:
-        ledger.spend(plan.event, label=plan.solver, adjacency=plan.adjacency)
+def record(paid: Reservation | None) -> None:
+    """The fit that was paid for is made."""
+    if paid is not None:
+        paid.confirm()
 
 
 def split_intercept(w: Array, fit_intercept: bool, level: float = 1.0) -> tuple[Array, float]:

@@ -188,7 +188,7 @@ def dp_ight(
     adaptive : for logistic loss and tight calibration, scale the noise with the sensitivity at the current, public
     iterate.
     rng : None, a seed (reproducible, so not private) or a Generator.
-    ledger : refuses before the data are used, is charged after.
+    ledger : refuses, or is charged, before the data are used; a fit that fails later stays charged.
     diagnostics : record the objective after every step; NOT private.
 
     Privacy
@@ -207,9 +207,9 @@ def dp_ight(
         calibration=calibration, fit_intercept=fit_intercept, adaptive=adaptive,
     )  # fmt: skip
     generator = as_generator(rng)
-    reserve(ledger, plan)
+    paid = reserve(ledger, plan)
     w, history, *_ = _bounded_run(plan, rows, labels, None)(generator, diagnostics=diagnostics)
-    record(ledger, plan)
+    record(paid)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, plan.guarantee, plan, history)
 

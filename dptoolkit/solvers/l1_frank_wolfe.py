@@ -183,12 +183,12 @@ def dp_frank_wolfe(
         refresh=refresh,
     )  # fmt: skip
     generator = as_generator(rng)
-    reserve(ledger, plan)
+    paid = reserve(ledger, plan)
     w, history, _, _ = prepare_dp_frank_wolfe(plan, rows, labels)(generator, False)
     if diagnostics:
         bounded, clipped = bound_records(rows, labels, plan.settings)
         history["not_private"] = _diagnose(bounded, clipped, losses.get(loss), plan.settings["l1_radius"], w)
-    record(ledger, plan)
+    record(paid)
     coef, intercept = split_intercept(w, fit_intercept, plan.settings["feature_bound"])
     return FitResult(coef, intercept, plan.guarantee, plan, history)
 

@@ -115,13 +115,13 @@ def dp_multinomial_frank_wolfe(
     )  # fmt: skip
     check_classes(y, n, plan.settings["classes"])
     generator = as_generator(rng)
-    reserve(ledger, plan)
+    paid = reserve(ledger, plan)
     weights, history, _, _ = prepare_dp_multinomial_frank_wolfe(plan, rows, y)(generator, False)
     if diagnostics:
         bounded, labels = _bound_records(plan, rows, y)
         margins = np.asarray(bounded.matrix @ weights.T)
         history["not_private"] = {"objective": losses.value(losses.get("softmax"), margins, labels)}
-    record(ledger, plan)
+    record(paid)
     intercept = weights[:, -1] * plan.settings["feature_bound"] if fit_intercept else np.zeros(classes)
     return FitResult(weights[:, :d], intercept, plan.guarantee, plan, history)
 

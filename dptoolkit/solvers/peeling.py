@@ -160,9 +160,9 @@ def peeling_iht(
         feature_bound=feature_bound, label_bound=label_bound, data=data, adjacency=adjacency, calibration=calibration,
     )  # fmt: skip
     generator = as_generator(rng)
-    reserve(ledger, plan)
+    paid = reserve(ledger, plan)
     w, history, _, _ = prepare_peeling_iht(plan, rows, y)(generator, False)
-    record(ledger, plan)
+    record(paid)
     return FitResult(w, 0.0, plan.guarantee, plan, history)
 
 

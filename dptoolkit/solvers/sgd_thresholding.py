@@ -147,10 +147,10 @@ def dp_sgd_ht(
     )  # fmt: skip
     every = _trace_interval(trace_every, plan.settings["steps"])
     generator = as_generator(rng)
-    reserve(ledger, plan)
+    paid = reserve(ledger, plan)
     run = SgdRun(bounded_batches(plan, rows, labels), plan.settings, plan.noise, noise_shares(plan.settings))
     w, history = run.every(generator, every)
-    record(ledger, plan)
+    record(paid)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, plan.guarantee, plan, history)
 

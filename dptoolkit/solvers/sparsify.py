@@ -191,9 +191,9 @@ def sparsifier(
         fit_intercept=fit_intercept, refresh=refresh,
     )  # fmt: skip
     generator = as_generator(rng)
-    reserve(ledger, plan)
+    paid = reserve(ledger, plan)
     w, history, _, _ = prepare_sparsifier(plan, rows, labels)(generator, False)
-    record(ledger, plan)
+    record(paid)
     coef, intercept = split_intercept(w, fit_intercept, plan.settings["feature_bound"])
     return FitResult(coef, intercept, plan.guarantee, plan, history)
 

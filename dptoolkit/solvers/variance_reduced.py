@@ -254,9 +254,9 @@ def dp_scsg_ht(
         adjacency=adjacency, calibration=calibration, fit_intercept=fit_intercept, adaptive=adaptive,
     )  # fmt: skip
     generator = as_generator(rng)
-    reserve(ledger, plan)
+    paid = reserve(ledger, plan)
     w, history = _planned(plan, bounded_batches(plan, rows, labels)).epochs(generator, trace)
-    record(ledger, plan)
+    record(paid)
     coef, intercept = split_intercept(w, fit_intercept)
     return FitResult(coef, intercept, plan.guarantee, plan, history)
 

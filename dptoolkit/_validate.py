@@ -6,6 +6,8 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
 from dptoolkit.errors import InvalidValue, MissingDependency
 
 
@@ -86,6 +88,13 @@ def one_of(name: str, value: Any, choices: tuple[str, ...], repair: str = "") ->
     if value not in choices:
         raise invalid(name, value, "one of " + ", ".join(repr(c) for c in choices), repair)
     return str(value)
+
+
+def flag(name: str, value: Any, repair: str = "") -> bool:
+    """True or False: a text or a number is refused, as "no" and "False" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise invalid(name, value, "True or False", repair)
+    return bool(value)
 
 
 def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:

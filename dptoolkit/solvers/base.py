@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
 from dptoolkit.accounting import Composed, Gaussian, Guarantee, Ledger, Repeated, account, calibrate
 from dptoolkit.accounting.account import Claimed
+from dptoolkit.accounting.calibrate import SMALLEST
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.accounting.report import number, table
@@ -247,7 +248,8 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
         guess = calibrate(make_event, epsilon, delta, method="zcdp", relative_tolerance=0.01)
     except DpToolkitError:
         guess = 1.0
-    return calibrate(make_event, epsilon, delta, guess=guess)
+    # Where sampling alone keeps the budget a trace of noise stays: a plan without any says that all is given away.
+    return calibrate(make_event, epsilon, delta, guess=guess) or SMALLEST
 
 
 def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:

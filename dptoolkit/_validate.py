@@ -97,6 +97,13 @@ def one_of(name: str, value: Any, choices: tuple[str, ...], repair: str = "") ->
     return str(value)
 
 
+def flag(name: str, value: Any, repair: str = "") -> bool:
+    """True or False: a text or a number is refused, as "no" and "False" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise invalid(name, value, "True or False", repair)
+    return bool(value)
+
+
 def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
     left = "" if low == -math.inf else f"{'>' if open_low else '>='} {low:g}"
     if high == math.inf:

@@ -40,7 +40,7 @@ from dptoolkit.accounting.events import (
     TwoSidedGeometric,
     ZCdp,
 )
-from dptoolkit.accounting.ledger import Ledger
+from dptoolkit.accounting.ledger import Ledger, Reservation
 from dptoolkit.accounting.rounds import (
     Geometric,
     Logarithmic,
@@ -53,7 +53,7 @@ from dptoolkit.adjacency import Adjacency
 __all__ = [
     "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "Event", "ExponentialMechanism", "Gaussian", "Geometric",
     "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "Poisson", "PureDp", "RandomRounds",
-    "RandomizedResponse", "Repeated", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial",
+    "RandomizedResponse", "Repeated", "Reservation", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial",
     "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events", "gaussian", "google", "pld", "rdp",
     "rounds", "sampling", "selection", "zcdp",
 ]  # fmt: skip

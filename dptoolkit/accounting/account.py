@@ -13,6 +13,7 @@ from dptoolkit.accounting import composition, gaussian, pld, rdp, sampling, sele
 from dptoolkit.accounting.events import (
     ApproxDp,
     BestOf,
+    Composed,
     Event,
     ExponentialMechanism,
     Gaussian,
@@ -21,6 +22,7 @@ from dptoolkit.accounting.events import (
     PureDp,
     RandomizedResponse,
     RandomRounds,
+    Repeated,
     Subsampled,
     TwoSidedGeometric,
     ZCdp,
@@ -29,6 +31,7 @@ from dptoolkit.accounting.events import (
     flatten,
     inner,
 )
+from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
@@ -83,6 +86,10 @@ def pure_epsilon(event: Event) -> float | None:
         return event.epsilon
     if isinstance(event, Laplace):
         return math.inf if event.noise_multiplier == 0 else 1 / event.noise_multiplier
+    if isinstance(event, BestOf) and isinstance(event.runs, TruncatedNegativeBinomial):
+        # Papernot and Steinke 2022, Theorem 2, at orders that grow without bound.
+        run = _total_pure(event.event)
+        return None if run is None else (2 + event.runs.eta) * run
     if isinstance(event, Subsampled):
         whole = _total_pure(event.event)
         return None if whole is None else sampling.amplified(whole, event.rate)
@@ -160,11 +167,49 @@ def _searched(epsilon_at: Callable[[Event, float], float]) -> Method:
     return Method(epsilon_at, lambda event, epsilon: _delta_by_search(epsilon_at, event, epsilon))
 
 
+def _without_failures(event: Event) -> tuple[Event, float]:
+    """The event with ApproxDp parts as pure ones, and log of the probability that none of them fails.
+
+    At worst an (epsilon, delta)-DP mechanism gives everything away with probability delta and is epsilon-DP otherwise
+    (Kairouz, Oh and Viswanath 2015), so failures are set apart and what is left has a Renyi divergence.
+    """
+    parts, log_kept = [], 0.0
+    for part, count in flatten(event):
+        if isinstance(part, ApproxDp):
+            log_kept += count * math.log1p(-part.delta)
+            part = PureDp(part.epsilon)
+        parts.append(Repeated(part, count))
+    return Composed(*parts), log_kept
+
+
+def _allowing_failures(method: Method) -> Method:
+    """The method for events with ApproxDp parts too: the total delta is 1 - (kept) (1 - delta of the rest)."""
+
+    def epsilon(event: Event, delta: float) -> float:
+        rest, log_kept = _without_failures(event)
+        if log_kept == 0:
+            return method.epsilon(event, delta)
+        # Less by what rounding may have added.
+        left = -math.expm1(math.log1p(-delta) - log_kept) - 4e-16 * delta
+        return method.epsilon(rest, left) if left > 0 else math.inf
+
+    def delta(event: Event, epsilon: float) -> float:
+        rest, log_kept = _without_failures(event)
+        if log_kept == 0:
+            return method.delta(event, epsilon)
+        found = method.delta(rest, epsilon)
+        return -math.expm1(log_kept + math.log1p(-found)) if found < 1 else 1.0
+
+    return Method(epsilon, delta)
+
+
 METHODS: dict[str, Method] = {
     "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
     "pld": Method(pld.epsilon, pld.delta),
-    "rdp": Method(rdp.epsilon, rdp.delta),
-    "zcdp": Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x)),
+    "rdp": _allowing_failures(Method(rdp.epsilon, rdp.delta)),
+    "zcdp": _allowing_failures(
+        Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x))
+    ),
     "bounded-range": Method(
         lambda e, d: selection.adaptive(*_selections(e), d), lambda e, x: selection.adaptive_delta(*_selections(e), x)
     ),
@@ -213,7 +258,7 @@ def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[
     parts = flatten(event)
     # The largest losses just add: the whole answer at delta 0, and the best one at tiny deltas.
     first = ["pld"] if _total_pure(event) is None else ["pld", "basic"]
-    if len(parts) == 1 and not _has_selection(event):
+    if len(parts) == 1 and not _has_selection(event) and not _contains(event, BestOf):
         # The pair is that of the mechanism itself, so a Renyi divergence can only lose. Where events of very different
         # size share a grid it may win.
         return [first, ["rdp", "zcdp"]]
@@ -225,9 +270,13 @@ def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[
 
 def _has_selection(event: Event) -> bool:
     """Whether an exponential mechanism is inside, whose worst pair differs from one composition to the next."""
+    return _contains(event, ExponentialMechanism)
+
+
+def _contains(event: Event, kind: type[Event]) -> bool:
     parts = [part for part, _ in flatten(event)]
     nested = [part for part in map(inner, parts) if part is not None]
-    return any(isinstance(part, ExponentialMechanism) for part in parts) or any(map(_has_selection, nested))
+    return any(isinstance(part, kind) for part in parts) or any(_contains(part, kind) for part in nested)
 
 
 @lru_cache(maxsize=4096)

@@ -10,9 +10,9 @@ from dptoolkit._validate import delta_value, nonnegative, positive
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event
-from dptoolkit.errors import InvalidValue
+from dptoolkit.errors import DpToolkitError, InvalidValue
 
-_SMALLEST, _LARGEST = 1e-12, 1e12
+SMALLEST, _LARGEST = 1e-12, 1e12
 
 
 def calibrate(
@@ -30,7 +30,8 @@ def calibrate(
     ----------
     make_event : noise -> event; more noise must mean less privacy loss. For a selection pass its scale, for example
         ``lambda scale: Repeated(ExponentialMechanism(1 / scale), 1000)``.
-    epsilon, delta : the budget. An infinite epsilon needs no noise: 0 is returned.
+    epsilon, delta : the budget. An infinite epsilon needs no noise, and neither does one that sampling alone keeps: 0
+        is returned, or the least noise tried where ``make_event`` has no form without noise.
     method : as in ``account``.
     relative_tolerance : the result is at most this far above the smallest noise.
     guess : a first guess, anywhere within a factor 1e12.
@@ -49,6 +50,8 @@ def calibrate(
         return _log_ratio(value, epsilon)
 
     low, high = _enclose(excess, math.log(positive("guess", guess)), epsilon, delta)
+    if math.isinf(low):
+        return _without_noise(make_event, epsilon, delta, method)
     return math.exp(crossing(excess, low, high, absolute=relative_tolerance, relative=0.0)[1])
 
 
@@ -59,19 +62,36 @@ def _log_ratio(value: float, target: float) -> float:
 
 
 def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tuple[float, float]:
-    """log noise (too little, enough); epsilon falls about like 1/noise, and steps grow while that does not suffice."""
+    """log noise (too little, enough); epsilon falls about like 1/noise, and steps grow while that does not suffice.
+
+    Too little is minus infinity where even the least noise is enough.
+    """
     first = excess(start)
     up = first > 0
     point, value, step = start, first, math.log(2)
     while True:
         guess = 1.02 * abs(value) if math.isfinite(value) else step
         other = point + (1 if up else -1) * min(max(guess, 1e-3), step)
-        if not math.log(_SMALLEST) < other < math.log(_LARGEST):
-            raise _unreachable(up, budget)
+        if other >= math.log(_LARGEST):
+            raise _unreachable(True, budget)
+        if point <= math.log(SMALLEST):
+            return -math.inf, point
+        other = max(other, math.log(SMALLEST))
         value = excess(other)
         if (value > 0) != up:
             return (point, other) if up else (other, point)
         point, step = other, 2 * step
+
+
+def _without_noise(make_event: Callable[[float], Event], epsilon: float, delta: float, method: str | None) -> float:
+    """0 if the budget is kept without noise, else the least noise tried, which keeps it."""
+    least, one = make_event(SMALLEST), make_event(1.0)
+    if least == one or account(least, method).epsilon(delta) < account(one, method).epsilon(delta):
+        raise _unreachable(False, (epsilon, delta))
+    try:
+        return 0.0 if account(make_event(0.0), method).epsilon(delta) <= epsilon else SMALLEST
+    except (ArithmeticError, DpToolkitError):
+        return SMALLEST
 
 
 def _unreachable(up: bool, budget: tuple[Any, ...]) -> InvalidValue:
@@ -81,6 +101,6 @@ def _unreachable(up: bool, budget: tuple[Any, ...]) -> InvalidValue:
             "make_event loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale)."
         )
     return InvalidValue(
-        f"(epsilon, delta)={budget}: is kept even with noise {_SMALLEST:g}. Check that make_event uses its "
+        f"(epsilon, delta)={budget}: is kept even with noise {SMALLEST:g}. Check that make_event uses its "
         "argument and loses less with more noise."
     )

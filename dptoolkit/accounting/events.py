@@ -32,6 +32,9 @@ from dptoolkit.errors import InvalidValue, UnsupportedEvent
 _NOISE_REPAIR = "It is noise scale / sensitivity; 0 means no noise."
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
+# Events are walked by recursion, and counts become floats: both ends are far beyond any release.
+_DEEPEST = 100
+_LARGEST_COUNT = 10**300
 
 
 class Event:
@@ -267,6 +270,8 @@ def flatten(event: Event) -> tuple[tuple[Event, int], ...]:
     """
     found: dict[Event, int] = {}
     _collect(as_event("event", event), 1, found)
+    if any(count > _LARGEST_COUNT for count in found.values()):
+        raise UnsupportedEvent(f"the event is repeated more than 1e300 times: must be at most {_LARGEST_COUNT:.0e}.")
     return tuple(found.items())
 
 
@@ -292,7 +297,7 @@ def inner(event: Event) -> Event | None:
 def adjacency_of(event: Event) -> Adjacency | None:
     """The adjacency that the sampling inside ``event`` fixes, None if it fixes none; an error if two disagree."""
     found: set[Adjacency] = set()
-    _adjacencies(event, found)
+    _adjacencies(event, found, _DEEPEST)
     if len(found) > 1:
         raise UnsupportedEvent(
             "the event mixes replace-one and zero-out subsampling: one guarantee has one adjacency. "
@@ -301,13 +306,24 @@ def adjacency_of(event: Event) -> Adjacency | None:
     return found.pop() if found else None
 
 
-def _adjacencies(event: Event, found: set[Adjacency]) -> None:
-    if isinstance(event, Subsampled) and event.adjacency is not None:
+def _adjacencies(event: Event, found: set[Adjacency], levels: int) -> None:
+    if levels == 0:
+        raise _too_deep()
+    if isinstance(event, Subsampled) and event.rate > 0 and event.adjacency is not None:
         found.add(event.adjacency)
+    if isinstance(event, Subsampled) and event.rate == 0 or isinstance(event, Repeated) and event.count == 0:
+        # Nothing is released, so nothing inside says anything.
+        return
     parts = event.events if isinstance(event, Composed) else (getattr(event, "event", None),)
     for part in parts:
         if part is not None:
-            _adjacencies(part, found)
+            _adjacencies(part, found, levels - 1)
+
+
+def _too_deep() -> UnsupportedEvent:
+    return UnsupportedEvent(
+        f"the event is nested more than {_DEEPEST} deep: must be less. Composed(*events) takes them all side by side."
+    )
 
 
 def from_dict(record: Mapping[str, Any]) -> Event:
@@ -317,8 +333,11 @@ def from_dict(record: Mapping[str, Any]) -> Event:
         raise UnsupportedEvent(
             f"type={name!r}: must be one of {', '.join(EVENTS)}. The record was not written by to_dict()."
         )
-    fields = {key: _decode(value) for key, value in record.items() if key != "type"}
     cls = EVENTS[name]
+    try:
+        fields = {key: _decode(value) for key, value in record.items() if key != "type"}
+    except RecursionError:
+        raise _too_deep() from None
     try:
         return cls(*fields["events"]) if cls is Composed else cls(**fields)
     except (TypeError, KeyError) as problem:

@@ -4,7 +4,8 @@ dp_accounting 0.6 under-reports in three cases, and each is mapped around here:
 
 - its RDP accountant counts a repeated ExponentialMechanismDpEvent once: selections go over as zCDP events;
 - its PLD accountant counts a repeated RandomizedResponseDpEvent once: such events are listed one by one;
-- its RDP accountant ignores that replacing a record doubles the sensitivity: replace-one goes to PLD only.
+- its RDP accountant ignores that replacing a record doubles the sensitivity: sampling under replace-one goes to PLD
+  only, and randomised responses, which it takes under replace-one alone, go to it unmixed.
 
 Noise multipliers there are per norm bound of a record, here per sensitivity: under replace-one theirs is twice ours.
 dp_accounting is imported on use.
@@ -44,19 +45,15 @@ from dptoolkit.errors import UnsupportedEvent
 ACCOUNTANTS = ("pld", "rdp")
 # Events that must be listed one by one: more than this is a sign to account for them here.
 _LONGEST_LIST = 10_000
+_RESPONSES = (PureDp, NoisyMax, RandomizedResponse)
 
 
 def to_google(event: Event, accountant: str = "pld") -> Any:
     """The DpEvent to give to dp_accounting's accountant of that kind, made with ``relation(event, accountant)``."""
     dp_event, replaced = _module(), _is_replaced(event, accountant)
-    if accountant == "rdp" and replaced:
-        raise UnsupportedEvent(
-            f"event={event!r}: must not be under replace-one for their RDP accountant, which ignores it. "
-            "Use accountant='pld', or account() here."
-        )
     parts: list[Any] = []
     for part, count in flatten(event):
-        parts += _repeated(dp_event, _one(dp_event, part, accountant, replaced), count)
+        parts += _repeated(dp_event, _one(dp_event, part, accountant, replaced), count, accountant)
     if not parts:
         return dp_event.NoOpDpEvent()
     return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(parts)
@@ -66,19 +63,33 @@ def _is_replaced(event: Event, accountant: str) -> bool:
     """Whether their accountant must be told REPLACE_ONE: the sampling says so, or a randomised response needs it."""
     one_of("accountant", accountant, ACCOUNTANTS)
     adjacency = adjacency_of(as_event("event", event))
-    responses = [e for e, _ in flatten(event) if isinstance(e, (PureDp, NoisyMax, RandomizedResponse))]
-    response = accountant == "pld" and bool(responses)
-    if response and adjacency is Adjacency.ZERO_OUT:
+    leaves = _leaves(event)
+    responses = [e for e in leaves if isinstance(e, _RESPONSES)]
+    if responses and (adjacency is Adjacency.ZERO_OUT or accountant == "rdp" and len(responses) < len(leaves)):
+        what = "zero-out sampling" if adjacency is Adjacency.ZERO_OUT else "other mechanisms"
         raise UnsupportedEvent(
-            f"event={event!r}: must not mix zero-out sampling with randomised responses there. Use account() here."
+            f"event={event!r}: must not mix {what} with randomised responses there. Use account() here."
         )
-    return response or adjacency is Adjacency.REPLACE_ONE
+    if accountant == "rdp" and adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedEvent(
+            f"event={event!r}: must not be under replace-one for their RDP accountant, which ignores it. "
+            "Use accountant='pld', or account() here."
+        )
+    return bool(responses) or adjacency is Adjacency.REPLACE_ONE
 
 
-def _repeated(dp_event: Any, one: Any, count: int) -> list[Any]:
+def _leaves(event: Event) -> list[Event]:
+    """The elementary events, those inside a BestOf included; a sampled one counts as one."""
+    found: list[Event] = []
+    for part, _ in flatten(event):
+        found += _leaves(part.event) if isinstance(part, BestOf) else [part]
+    return found
+
+
+def _repeated(dp_event: Any, one: Any, count: int, accountant: str) -> list[Any]:
     if count == 1:
         return [one]
-    if not isinstance(one, dp_event.RandomizedResponseDpEvent):
+    if accountant == "rdp" or not isinstance(one, dp_event.RandomizedResponseDpEvent):
         return [dp_event.SelfComposedDpEvent(one, count)]
     if count > _LONGEST_LIST:
         raise UnsupportedEvent(
@@ -99,8 +110,8 @@ def _one(dp_event: Any, event: Event, accountant: str, replaced: bool) -> Any:
         return dp_event.ZCDpEvent(event.rho)
     if isinstance(event, ExponentialMechanism) and accountant == "rdp":
         return dp_event.ZCDpEvent(event.epsilon**2 / 8)
-    if isinstance(event, (PureDp, NoisyMax, RandomizedResponse)):
-        return _response(dp_event, event, accountant)
+    if isinstance(event, _RESPONSES):
+        return _response(dp_event, event)
     if isinstance(event, Subsampled) and event.scheme == POISSON:
         return _poisson(dp_event, event, accountant, replaced)
     if isinstance(event, BestOf) and accountant == "rdp" and event.runs.mean >= 1:
@@ -119,10 +130,8 @@ def _additive(dp_event: Any, cls: Any, noise: float) -> Any:
     return dp_event.NoOpDpEvent() if math.isinf(noise) else cls(noise)
 
 
-def _response(dp_event: Any, event: PureDp | NoisyMax | RandomizedResponse, accountant: str) -> Any:
+def _response(dp_event: Any, event: PureDp | NoisyMax | RandomizedResponse) -> Any:
     """Randomised response, which is also the worst pure mechanism of its epsilon."""
-    if accountant == "rdp":
-        return dp_event.ZCDpEvent(event.epsilon**2 / 2)
     categories = event.categories if isinstance(event, RandomizedResponse) else 2
     # Theirs answers at random with this probability, and truly otherwise.
     odds = math.exp(-event.epsilon)

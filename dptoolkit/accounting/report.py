@@ -68,7 +68,7 @@ def guarantee_table(guarantee: Guarantee) -> str:
         table(["delta", "epsilon", "method"], epsilons),
     ]
     if guarantee.rho < float("inf"):
-        parts[2] += f"\nzCDP: rho = {number(guarantee.rho)}"
+        parts[2] += f"\nzCDP: rho = {at_most(guarantee.rho)}"
     if guarantee.claimed is not None:
         parts.append(_claim_line(guarantee))
     if guarantee.assumptions:
@@ -85,14 +85,14 @@ def _claim_line(guarantee: Guarantee) -> str:
     if upper <= epsilon:
         verdict = "holds"
     elif lower > epsilon:
-        verdict = f"is FALSE (some neighbours reach {number(lower)})"
+        verdict = f"is FALSE (some neighbours reach {at_least(lower)})"
     claim = f"{source} claims epsilon {number(epsilon)} at delta {delta:g}"
     line = f"{claim}; this noise gives {at_most(upper)}: the claim {verdict}"
     return "\n".join([line, *(f"- its condition {text}" for text in conditions)])
 
 
 def _describe(event: Event) -> tuple[str, str, str]:
-    """(mechanism, noise, sensitivity) of an elementary event."""
+    """(mechanism, noise, sensitivity) of an elementary event: parameters, so to the nearest digit."""
     if isinstance(event, Subsampled):
         inside = _inside(event)
         return f"{event.scheme} rate {number(event.rate)} of {inside[0]}", inside[1], inside[2]

@@ -36,9 +36,9 @@ def theorem_4_1_range(n: int, epochs: int, epsilon: float, delta: float) -> Verd
     return theorem_4_1(n, b, epochs, epsilon, delta)
 
 
-def theorem_5_1(**at: Any) -> Verdict:
+def theorem_5_1(grad_norm: float = 1.0, **at: Any) -> Verdict:
     """DP-SCSG-HT."""
-    return judge(published.scsg_ht_theorem_5_1(grad_norm=1.0, **at))
+    return judge(published.scsg_ht_theorem_5_1(grad_norm=grad_norm, **at))
 
 
 def theorem_5_1_range(n: int, epochs: int, epsilon: float, delta: float, option: str) -> Verdict:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dptoolkit.accounting import Adjacency, account, published
+from dptoolkit.accounting import Adjacency, account, composition, published
 from dptoolkit.accounting.events import Gaussian, Repeated, TwoSidedGeometric, flatten
+from dptoolkit.accounting.published import ties
 from dptoolkit.accounting.published.record import Budget
 from dptoolkit.errors import InvalidValue
 
@@ -284,13 +285,52 @@ def test_multinomial_two_classes(classes, features, low):
     assert printed.status == "false" and printed.lower == pytest.approx(low, abs=6e-3)
 
 
-def test_multinomial_more_classes_uses_two_vertices():
-    # Rows of opposite sign, as the softmax moves them: two candidates tie, not four, so less is shown than
-    # with four.
-    three = published.multinomial(1000, 100, 3, 1000, 10.0, 2.0, 1.0, 1e-5)
-    ten = published.multinomial(1000, 100, 10, 784, 10.0, 2.0, 1.0, 1e-5)
-    assert three.status == "false" and three.lower == pytest.approx(4.602, abs=2e-3)
-    assert ten.status == "open" and ten.lower == pytest.approx(0.9875, abs=2e-3)
+@pytest.mark.parametrize(
+    ("n", "steps", "classes", "features", "low", "status"),
+    [
+        # The best pair whose columns sum to zero; two vertices ahead of all others, which they cannot be, gave 4.50.
+        (1000, 21, 3, 1000, 4.236, "false"), (1000, 1001, 3, 1000, 4.355, "false"),
+        (1000, 21, 4, 1000, 2.551, "false"),
+        # Two vertices ahead of the rest take five classes, and many records to put them there.
+        (1000, 21, 10, 784, 0.462, "open"), (10**6, 21, 10, 784, 0.967, "open"), (10**6, 1001, 10, 784, 0.992, "open"),
+    ],
+)  # fmt: skip
+def test_multinomial_more_classes(n, steps, classes, features, low, status):
+    printed = published.multinomial(n, steps, classes, features, 10.0, 2.0, 1.0, 1e-5)
+    assert printed.status == status and printed.lower == pytest.approx(low, abs=2e-3)
+
+
+@pytest.mark.parametrize(("classes", "ahead"), [(3, 0.0), (3, 2.0), (4, 5.0), (5, 3.0), (10, 1.0)])
+def test_the_columns_of_the_pair_sum_to_zero_and_win_as_simulated(classes, ahead):
+    """The scores of column_pair are those of two gradients; 4e5 draws, within 5.2 standard deviations (1e-6 in all)."""
+    epsilon, rng, draws = 2.0, np.random.default_rng(7), 400_000
+    rest = 2 * ahead / (classes - 2)
+    gradient = np.array([-ahead - epsilon / 4, -ahead + epsilon / 4] + [rest] * (classes - 2))
+    assert gradient.sum() == pytest.approx(0.0, abs=1e-12)
+    scores = np.concatenate([-gradient, gradient])
+    won = np.argmax(scores + rng.laplace(size=(draws, 2 * classes)), axis=1)
+    truth, lie = np.isin(won, [0, classes + 1]).mean(), np.isin(won, [1, classes]).mean()
+    pair = ties._column(classes, epsilon, ahead)
+    expected = pair.answered / (1 + math.exp(-pair.epsilon))
+    for found, exact in ((truth, expected), (lie, pair.answered - expected)):
+        assert abs(found - exact) <= 5.2 * math.sqrt(exact / draws)
+    # It is one of the pairs that are tried, and no worse than a plain tie.
+    best = published.column_pair(classes, epsilon, ahead)
+    assert best.epsilon**2 * best.answered >= 0.99 * ties._column(classes, epsilon, 0.0).epsilon ** 2 * (
+        ties._column(classes, epsilon, 0.0).answered)
+
+
+def test_responses_that_are_not_always_given_compose_exactly():
+    event = ties.PartialResponse(0.7, 0.6)
+    counts = range(31)
+    weights = [math.comb(30, k) * 0.6**k * 0.4 ** (30 - k) for k in counts]
+    for delta in (1e-6, 1e-3, 0.1):
+        found = ties.partial_epsilon(event, 30, delta)
+        exact = math.fsum(w * composition.optimal_delta(0.7, k, found) for k, w in zip(counts, weights, strict=True))
+        assert exact == pytest.approx(delta, rel=1e-5)
+    whole = ties.PartialResponse(0.7, 1.0)
+    assert ties.partial_epsilon(whole, 30, 1e-5) == pytest.approx(composition.optimal(0.7, 30, 1e-5), rel=1e-6)
+    assert ties.partial_epsilon(event, 30, 0.0) == 21.0 and ties.partial_epsilon(event, 1, 0.99) == 0.0
 
 
 @pytest.mark.parametrize(("features", "factor"), [(41, 1.093), (54, 1.089), (300, 1.039)])

@@ -22,7 +22,7 @@ from dptoolkit.accounting.published.liang_2023 import (
     sgd_ht_theorem_4_1,
 )
 from dptoolkit.accounting.published.record import WASTE, Budget, Condition, Published
-from dptoolkit.accounting.published.ties import favoured, tie_pair
+from dptoolkit.accounting.published.ties import column_pair, favoured, tie_pair
 from dptoolkit.accounting.published.wang_gu_2019 import (
     ight_corollary_5_6,
     ight_corollary_5_8,
@@ -50,7 +50,7 @@ from dptoolkit.accounting.published.wang_lecture import (
 )
 
 __all__ = [
-    "WASTE", "Budget", "Condition", "Published", "favoured", "flip_eigenvalue", "heavy_tailed_change",
+    "WASTE", "Budget", "Condition", "Published", "column_pair", "favoured", "flip_eigenvalue", "heavy_tailed_change",
     "ight_corollary_5_6", "ight_corollary_5_8", "ight_remark_5_3", "ight_remark_5_3_simple",
     "ight_theorem_5_2", "kt_corollary_4_7", "kt_lemma_2_6", "kt_theorem_4_3", "lasso_frank_wolfe",
     "lecture_dp_iht", "lecture_dp_iht_constant", "lecture_frank_wolfe", "lecture_heavy_tailed_iht",

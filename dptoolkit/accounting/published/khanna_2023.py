@@ -9,9 +9,10 @@ that.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
-from dptoolkit._validate import positive, real, whole
+from dptoolkit._validate import flag, positive, real, whole
 from dptoolkit.accounting.events import (
     Composed,
     Event,
@@ -31,7 +32,7 @@ from dptoolkit.accounting.published.record import (
     log_inverse,
     sensitivity,
 )
-from dptoolkit.accounting.published.ties import tie_pair
+from dptoolkit.accounting.published.ties import column_pair, tie_pair
 from dptoolkit.adjacency import Adjacency
 
 _PAPER = "Khanna, Lu and Raff 2023, {}"
@@ -74,17 +75,23 @@ def multinomial(
 
     One record moves every column, and every column is a selection, so there are p (T - 1) of them. An entry
     of the gradient is at most 1 whatever ``lipschitz`` (2 in the paper) says. The tie pair moves two rows in
-    opposite directions, as the softmax can: all four vertices tie for two classes; two vertices, put ahead by
-    the other records, for more.
+    opposite directions, as the softmax can. For two classes all four vertices move; for more, a column of the
+    gradient sums to zero over the classes, so vertices that do not move are never far behind: ``column_pair``.
     """
     k, p = whole("classes", classes, low=2), whole("features", features, low=1)
     entry = positive("l1_radius", l1_radius) / whole("n", n, low=1)
     root = math.sqrt(8 * whole("steps", steps, low=2) * (math.log(k) + log_inverse(delta)))
     scale = entry * positive("lipschitz", lipschitz) * k * root / positive("epsilon", epsilon)
-    return selections(
+    one, rounds = 4 * entry / scale, p * (steps - 1)
+    made = selections(
         "Multinomial private LASSO, Theorem 5", _PAPER.format("Theorem 5"), {"score": scale},
-        Budget(epsilon, delta), Adjacency.REPLACE_ONE, 4 * entry / scale, p * (steps - 1), 2 if k == 2 else 1,
+        Budget(epsilon, delta), Adjacency.REPLACE_ONE, one, rounds, tied=2,
     )  # fmt: skip
+    if k == 2:
+        return made
+    # Half of the other records of class 1, half of class 2, at weights where all of them are misclassified.
+    others = entry * (n - 1) / 2 / scale
+    return replace(made, attains=partial(_tied_columns, k, one, others, rounds))
 
 
 def selections(
@@ -108,6 +115,10 @@ def _tied_rounds(tied: int, epsilon: float, rounds: int, factor: float) -> Event
     return Repeated(tie_pair(tied, epsilon / factor), rounds)
 
 
+def _tied_columns(classes: int, epsilon: float, others: float, rounds: int, factor: float) -> Event:
+    return Repeated(column_pair(classes, epsilon / factor, others / factor), rounds)
+
+
 def _gumbel_rounds(epsilon: float, rounds: int, factor: float) -> Event:
     return Repeated(ExponentialMechanism(epsilon / factor), rounds)
 
@@ -119,6 +130,7 @@ def sparsifier_count(lower: float, upper: float, epsilon: float, rounded: bool =
     fractional part of the output, unless the sum is ``rounded``; then the count moves by round(upper) -
     round(lower).
     """
+    rounded = flag("rounded", rounded)
     low, high = real("lower", lower, low=0.0), real("upper", upper, low=0.0)
     scale = positive("upper - lower", high - low) / positive("epsilon", epsilon)
     span = round(high) - round(low)
@@ -144,6 +156,7 @@ def sparsifier(
     ``as_coded`` is the program in the appendix, whose line 58 computes the count again without the noise: the
     number of nonzeros in the output is then a function of the data alone.
     """
+    as_coded = flag("as_coded", as_coded)
     count = sparsifier_count(lower, upper, epsilon_count, rounded)
     model = lasso_frank_wolfe(n, steps, l1_radius, lipschitz, epsilon_model, delta)
     parts = (_no_privacy if as_coded else count.releases, model.releases)

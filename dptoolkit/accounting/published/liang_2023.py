@@ -8,7 +8,7 @@ evaluated here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dptoolkit._validate import invalid, one_of, positive, real, whole
@@ -60,20 +60,25 @@ def sgd_ht_theorem_4_1(
 
 def scsg_ht_theorem_5_1(
     n: int, batch_size: int, snapshot_size: int, epochs: int, grad_norm: float, epsilon: float, delta: float,
-    option: str = "I", split: str = "printed", tail_factor: float | None = None,
+    option: str = "I", split: str = "printed", tail_factor: float | None = None, formula: str = "proof",
 ) -> Published:  # fmt: skip
-    """Variances 160 v (snapshot) and 40 v (inner step), v = 2 C B l^2 a J / (b n^2 epsilon).
+    """Variances 160 v (snapshot) and 40 v (inner step), v = 2 C B l^2 a J / (b n^2 epsilon) by its proof.
 
+    The paper prints v twice, and differently: formula "proof" is what the proof, Remark 5.2 and the printed
+    conditions have; "statement" is what stands in the theorem, 2 C B^2 a J / (b n^2 epsilon), which does not know
+    how large a gradient is.
     option "I" draws the number of inner steps from Geometric(B/(B+b)), with C = ``tail_factor`` (the smallest
     that the paper admits by default) and a for delta/2; "II" makes B/b steps, with C = 1 and a for delta.
     split "swapped" gives the snapshot 40 v and the inner step 160 v, which the proof and the printed
     conditions need: a snapshot moves by 2l/B and an inner step by 4l/b. The lower bound is the snapshots'
     alone, which a linear loss reaches.
     """
-    run = _Scsg(n, batch_size, snapshot_size, epochs, grad_norm, epsilon, delta, option, tail_factor)
+    one_of("formula", formula, ("proof", "statement"))
+    run = _Scsg(n, batch_size, snapshot_size, epochs, grad_norm, epsilon, delta, option, tail_factor, formula)
     scales = run.scales(one_of("split", split, tuple(_SPLITS)))
     return Published(
-        f"DP-SCSG-HT, Theorem 5.1 (option {option}, {split})", _PAPER.format("Theorem 5.1"), scales,
+        f"DP-SCSG-HT, Theorem 5.1 (option {option}, {split} split, v of the {formula})",
+        _PAPER.format("Theorem 5.1"), scales,
         Budget(epsilon, delta), Adjacency.REPLACE_ONE,
         releases=partial(run.event, *run.multipliers(split)),
         attains=partial(_batches, POISSON, snapshot_size / n, run.multipliers(split)[0], epochs),
@@ -108,6 +113,7 @@ class _Scsg:
     delta: float
     option: str
     tail_factor: float | None
+    formula: str
 
     def __post_init__(self) -> None:
         _batch("batch_size", self.batch_size, whole("n", self.n, low=1))
@@ -141,7 +147,8 @@ class _Scsg:
             * self.epochs
             / (self.batch_size * self.epsilon)
         )
-        unit = self.grad_norm * math.sqrt(inside) / self.n
+        size = self.grad_norm if self.formula == "proof" else math.sqrt(self.snapshot_size)
+        unit = size * math.sqrt(inside) / self.n
         snapshot, inner = _SPLITS[split]
         return {"snapshot": math.sqrt(snapshot) * unit, "inner": math.sqrt(inner) * unit}
 
@@ -151,8 +158,8 @@ class _Scsg:
         return snapshot, scales["inner"] * self.batch_size / (4 * self.grad_norm)
 
     def conditions(self) -> tuple[Condition, ...]:
-        # The printed inequalities are Lemma 3.2's with the noise of the swapped split.
-        snapshot, inner = self.multipliers("swapped")
+        # The printed inequalities are Lemma 3.2's with the noise of the swapped split and the v of the proof.
+        snapshot, inner = replace(self, formula="proof").multipliers("swapped")
         found = [
             _order_condition(self.order, self.snapshot_size / self.n, snapshot),
             at_least("20 a C B b J / (n^2 epsilon) >= 1.5", inner**2, _LEAST_VARIANCE),

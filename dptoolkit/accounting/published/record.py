@@ -23,6 +23,7 @@ from dptoolkit.accounting import pld
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event, Gaussian, RandomizedResponse, Repeated, flatten
+from dptoolkit.accounting.published.ties import PartialResponse, partial_epsilon
 from dptoolkit.adjacency import Adjacency
 
 EventAt = Callable[[float], Event]
@@ -206,9 +207,14 @@ def attained_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta`` of an event that a pair of neighbours reaches.
 
     Exact where the account is: at delta 0, where only the largest loss counts, for Gaussians, and for
-    repeated randomised responses, whose optimal composition is the worst case of that theorem.
+    repeated randomised responses, whose optimal composition is the worst case of that theorem, also where
+    some are not given.
     """
     parts = {type(part) for part, _ in flatten(event)}
+    if parts == {PartialResponse}:
+        ((part, count),) = flatten(event)
+        assert isinstance(part, PartialResponse)
+        return partial_epsilon(part, count, delta)
     if delta == 0 or parts == {Gaussian}:
         return guaranteed_epsilon(event, delta)
     if parts == {RandomizedResponse}:

@@ -1,0 +1,224 @@
+"""Ends of ranges in the accountant: delta 0, rate 0, budgets that need no noise, mixtures, and numbers in print."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dptoolkit.accounting import (
+    ApproxDp,
+    BestOf,
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    Geometric,
+    Laplace,
+    Ledger,
+    Logarithmic,
+    Poisson,
+    PureDp,
+    RandomizedResponse,
+    RandomRounds,
+    Repeated,
+    Subsampled,
+    TruncatedNegativeBinomial,
+    ZCdp,
+    account,
+    calibrate,
+    google,
+    published,
+)
+from dptoolkit.accounting.account import Claimed
+from dptoolkit.accounting.report import at_least, at_most
+from dptoolkit.errors import InvalidValue, UnsupportedEvent
+from dptoolkit.solvers.base import smallest_noise
+
+POI, WOR = "poisson", "without-replacement"
+
+
+# --- printed numbers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", [0.00123449, 0.12341, 7.00001, 1e-300, 123456789.0])
+def test_rho_is_printed_rounded_up(rho):
+    (line,) = [line for line in str(account(ZCdp(rho))).splitlines() if line.startswith("zCDP: rho = ")]
+    assert rho <= float(line.removeprefix("zCDP: rho = ")) <= rho * 1.001
+
+
+def test_what_neighbours_reach_is_printed_rounded_down():
+    guarantee = replace(account(Gaussian(1.0)), claimed=Claimed(1.0, 1e-5, "Somebody"))
+    lower = guarantee.bounds(1e-5).lower
+    (shown,) = re.findall(r"some neighbours reach ([0-9.]+)\)", str(guarantee))
+    assert lower * 0.999 <= float(shown) <= lower
+
+
+@pytest.mark.parametrize("value", [5e-324, 2.5e-323, 1.2345e-320, 2.2250738585072014e-308, 9.9999e307, 0.0])
+def test_rounded_bounds_are_bounds_at_the_ends(value):
+    assert float(at_least(value)) <= value <= float(at_most(value))
+
+
+# --- events for dp_accounting -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", [PureDp(0.83), Repeated(PureDp(0.83), 20_000),
+                                   Repeated(RandomizedResponse(0.3, 5), 9), BestOf(PureDp(0.2), Logarithmic(0.25))], ids=str)  # fmt: skip
+def test_pure_mechanisms_reach_their_rdp_accountant_as_pure(event):
+    pytest.importorskip("dp_accounting", reason="the bridge needs dp-accounting")
+    assert "ZCDp" not in str(google.to_google(event, "rdp"))
+    assert google.epsilon(event, 1e-6, "rdp") >= account(event, "rdp").epsilon(1e-6) * (1 - 1e-3)
+    back = google.from_google(google.to_google(event, "rdp"), google.relation(event, "rdp"))
+    assert account(back).epsilon(0.0) == pytest.approx(account(event).epsilon(0.0), rel=1e-6)
+
+
+@pytest.mark.parametrize("event", [Composed(PureDp(0.83), Gaussian(2.0)), Composed(PureDp(0.83), ZCdp(0.1)),
+                                   BestOf(Composed(PureDp(0.1), Gaussian(2.0)), Logarithmic(0.25)),
+                                   Composed(PureDp(0.1), Subsampled(Gaussian(1.0), POI, 0.1))], ids=str)  # fmt: skip
+def test_what_their_rdp_accountant_cannot_mix_is_refused(event):
+    pytest.importorskip("dp_accounting", reason="the bridge needs dp-accounting")
+    with pytest.raises(UnsupportedEvent, match="must not mix"):
+        google.to_google(event, "rdp")
+
+
+# --- delta 0 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eta", [-0.5, 0.0, 1.0, 3.0])
+def test_the_best_of_pure_runs_is_pure(eta):
+    """Papernot and Steinke 2022: (2 + eta) epsilon, here also against the exact law of a worst pair of coins."""
+    runs = TruncatedNegativeBinomial(eta, 0.05)
+    guarantee = account(BestOf(Repeated(PureDp(0.25), 2), runs))
+    assert guarantee.epsilon(0.0) == pytest.approx((2 + eta) * 0.5)
+    assert guarantee.epsilon(1e-9) <= guarantee.epsilon(0.0)
+    many = account(BestOf(Repeated(PureDp(0.02), 100), runs))
+    assert many.epsilon(1e-3) == account(many.event, "rdp").epsilon(1e-3) < many.epsilon(0.0)
+    assert _worst_loss(runs, 0.5) <= guarantee.epsilon(0.0)
+
+
+def _worst_loss(runs, epsilon):
+    """The largest loss over three-valued runs whose masses move by exp(+-epsilon), the best outcome winning."""
+    worst = 0.0
+    for top in np.geomspace(1e-6, 0.2, 20):
+        for middle in np.geomspace(1e-6, 0.2, 20):
+            for signs in ((1, 1), (1, -1), (-1, 1)):
+                p = [top, middle]
+                q = [top * math.exp(signs[0] * epsilon), middle * math.exp(signs[1] * epsilon)]
+                if 1 - sum(q) < (1 - sum(p)) * math.exp(-epsilon):
+                    continue
+                for left, right in zip(_winner(runs, p), _winner(runs, q), strict=True):
+                    worst = max(worst, abs(math.log(left / right)))
+    return worst
+
+
+def _winner(runs, masses):
+    """P(best = first), P(best = second), P(neither), from the law of the number of runs."""
+    below = [1.0, 1 - masses[0], 1 - masses[0] - masses[1]]
+    values = [_generating(runs, x) for x in below]
+    return values[0] - values[1], values[1] - values[2], values[2]
+
+
+def _generating(runs, x):
+    eta, gamma = runs.eta, runs.gamma
+    if eta == 0:
+        return math.log(1 - (1 - gamma) * x) / math.log(gamma)
+    return ((1 - (1 - gamma) * x) ** -eta - 1) / (gamma**-eta - 1)
+
+
+def test_a_random_number_of_pure_runs_that_may_be_none_is_not_pure():
+    assert account(BestOf(PureDp(0.1), Poisson(3.0))).epsilon(0.0) == math.inf
+    assert account(BestOf(Gaussian(5.0), Logarithmic(0.3))).epsilon(0.0) == math.inf
+    assert account(Composed(BestOf(PureDp(0.1), Logarithmic(0.3)), PureDp(0.3))).epsilon(0.0) == pytest.approx(0.5)
+
+
+def test_the_best_of_pure_runs_on_a_sample_is_amplified():
+    event = Subsampled(BestOf(PureDp(0.5), Logarithmic(0.3)), WOR, 0.1)
+    assert account(event).epsilon(0.0) == pytest.approx(math.log1p(0.1 * math.expm1(1.0)))
+    assert account(event).epsilon(1e-6) <= account(event).epsilon(0.0)
+
+
+# --- mixtures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_rho_and_epsilon_delta_compose(delta):
+    failing = Composed(ZCdp(0.02), Repeated(ApproxDp(0.3, delta / 10), 4))
+    guarantee = account(failing)
+    kept = -math.expm1(math.log1p(-delta) - 4 * math.log1p(-delta / 10))
+    rest = account(Composed(ZCdp(0.02), Repeated(PureDp(0.3), 4)))
+    assert guarantee.epsilon(delta) == pytest.approx(rest.epsilon(kept))
+    assert guarantee.delta(guarantee.epsilon(delta)) <= delta * (1 + 1e-9)
+    # A Gaussian of that rho is one of the mechanisms that are meant: what is exact for it is less.
+    exact = account(Composed(Gaussian(5.0), Repeated(ApproxDp(0.3, delta / 10), 4)))
+    assert exact.epsilon(delta) <= guarantee.epsilon(delta)
+
+
+def test_failures_that_alone_exceed_delta_leave_nothing():
+    event = Composed(ZCdp(0.02), ApproxDp(0.3, 1e-3))
+    assert account(event).epsilon(1e-4) == account(event).epsilon(0.0) == math.inf
+    assert account(event).epsilon(1e-3) == math.inf and account(event).delta(50.0) >= 1e-3
+    assert account(Composed(ZCdp(0.0), ApproxDp(0.3, 1e-3))).epsilon(1e-2) <= 0.3 * (1 + 1e-12)
+    ledger = Ledger(2.0, 1e-5)
+    ledger.spend(ZCdp(0.02))
+    ledger.spend(ApproxDp(0.1, 1e-6))
+    assert 0 < ledger.remaining() < 2
+
+
+def test_a_part_that_is_never_sampled_has_no_adjacency():
+    never = Subsampled(Gaussian(1.0), POI, 0.0)
+    for nothing in (never, Repeated(Subsampled(Gaussian(1.0), POI, 0.5), 0), RandomRounds(never, Geometric(0.5)),
+                    Subsampled(Subsampled(Gaussian(1.0), POI, 0.5), WOR, 0.0)):  # fmt: skip
+        assert account(nothing).adjacency is None and account(nothing).epsilon(0.0) == 0.0
+        both = Composed(nothing, Subsampled(Gaussian(3.0), WOR, 0.1))
+        assert account(both, adjacency="replace-one").epsilon(1e-5) == account(both).epsilon(1e-5) > 0
+    with pytest.raises(UnsupportedEvent, match="mixes"):
+        account(Composed(Subsampled(Gaussian(3.0), POI, 1e-9), Subsampled(Gaussian(3.0), WOR, 0.1)))
+    ledger = Ledger(5.0, 1e-5)
+    ledger.spend(never)
+    ledger.spend(Subsampled(Gaussian(3.0), WOR, 0.1))
+    assert str(ledger.adjacency) == "replace-one" and Ledger.from_json(ledger.to_json()) == ledger
+
+
+# --- budgets that need no noise -----------------------------------------------------------------------
+
+
+def test_a_budget_that_sampling_alone_keeps_needs_no_noise():
+    def sampled(noise):
+        return Subsampled(Gaussian(noise), POI, 1e-6)
+
+    assert calibrate(sampled, 1.0, 1e-3) == 0.0
+    assert account(sampled(0.0)).epsilon(1e-3) <= 1.0
+    # A selection has no form without noise: the least noise that was accounted for.
+    least = calibrate(lambda scale: Subsampled(ExponentialMechanism(1 / scale), WOR, 1e-6), 1.0, 1e-3)
+    assert 0 < least <= 1e-11
+    assert calibrate(sampled, 1.0, 1e-9) > 0.05
+    # A solver's plan keeps a trace of noise: a release without any is reported as giving everything away.
+    assert 0 < smallest_noise(sampled, 1.0, 1e-3) <= 1e-11
+
+
+@pytest.mark.parametrize("make", [lambda _: Gaussian(5.0), lambda _: PureDp(0.0), lambda z: PureDp(z)])
+def test_an_event_that_does_not_lose_less_with_more_noise_is_still_refused(make):
+    with pytest.raises(InvalidValue, match="uses its argument"):
+        calibrate(make, 5.0, 1e-3)
+
+
+# --- flags --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["no", "False", 0, 1, None, 1.0, [True]])
+def test_flags_are_true_or_false(value):
+    numbers = {"n": 100, "steps": 5, "l1_radius": 1.0, "lipschitz": 1.0, "lower": 5.5, "upper": 11.2,
+               "epsilon_count": 0.1, "epsilon_model": 1.0, "delta": 1e-5}  # fmt: skip
+    for call in (lambda: published.sparsifier_count(1.0, 5.0, 0.1, rounded=value),
+                 lambda: published.sparsifier(**numbers, rounded=value),
+                 lambda: published.sparsifier(**numbers, as_coded=value)):  # fmt: skip
+        with pytest.raises(InvalidValue, match=r"(rounded|as_coded)=.*: must be True or False"):
+            call()
+    assert published.sparsifier_count(1.5, 5.0, 0.1, rounded=np.True_).status == "holds"
+
+
+def test_laplace_noise_still_composes_with_selections():
+    """A sibling of the mixtures above that worked before, and still does."""
+    assert account(Composed(Laplace(2.0), BestOf(PureDp(0.1), Logarithmic(0.5)))).epsilon(1e-6) <= 0.7

@@ -83,13 +83,6 @@ def whole(name: str, value: Any, *, low: int = 0, repair: str = "") -> int:
     return int(value)
 
 
-def flag(name: str, value: Any) -> bool:
-    """True or False; anything else is refused, for the text "no" counts as true."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise invalid(name, value, "True or False")
-    return bool(value)
-
-
 def one_of(name: str, value: Any, choices: tuple[str, ...], repair: str = "") -> str:
     """One of a few strings."""
     if value not in choices:

@@ -22,8 +22,10 @@ from dptoolkit.losses import Loss
 from dptoolkit.solvers.base import Array, Plan, check_counts
 
 SCHEMES = (WITHOUT_REPLACEMENT, POISSON)
-# Radii at which the adaptive noise is tabulated: this many a unit, up to where it is the plan's.
+# Radii at which the adaptive noise is tabulated: this many a unit up to the furthest; beyond it is the plan's.
 _GRID, _FURTHEST = 16, 40
+# The radius is looked up by this part larger, so that no rounding of |w| finds the entry before.
+_ROUNDING = 1e-10
 # A table of shares with the one entry 1.
 FULL_NOISE = np.ones(1), 0.0
 
@@ -69,7 +71,7 @@ def noise_shares(settings: Mapping[str, Any], relation: Adjacency = Adjacency.RE
     if not settings["adaptive"] or settings["loss"] != "logistic" or settings["grad_norm"] is not None:
         return FULL_NOISE
     around_zero = settings.get("sampling") == POISSON or relation is Adjacency.ZERO_OUT
-    return _logistic_shares(around_zero), _GRID * settings["row_norm"]
+    return _logistic_shares(around_zero), _GRID * settings["row_norm"] * (1 + _ROUNDING)
 
 
 @cache
@@ -78,16 +80,15 @@ def _logistic_shares(around_zero: bool) -> Array:
 
     A gradient is at most row_norm sigmoid(radius), and one replaced by another, in all the data or in a batch of fixed
     size, moves the sum by at most row_norm logistic_diameter(radius). Where a record may be left out, by Poisson
-    sampling or by zeroing it, the ball around 0 counts.
+    sampling or by zeroing it, the ball around 0 counts. The last entry is 1: it serves every larger radius.
     """
     radii = np.arange(_GRID * _FURTHEST + 1) / _GRID
-    if around_zero:
-        return np.asarray(expit(radii))
-    return np.maximum.accumulate([losses.logistic_diameter(r) / 2 for r in radii])
+    found = expit(radii) if around_zero else [losses.logistic_diameter(r) / 2 for r in radii]
+    return np.maximum.accumulate(np.append(found, 1.0))
 
 
 def share_at(shares: tuple[Array, float], norm: float) -> float:
-    """The share of the noise at |w| = ``norm``; the last, which is the largest, where that is not a number."""
+    """The share of the noise at |w| = ``norm``; the last, which is 1, beyond the table and for what is no number."""
     table, places = shares
     place = norm * places
     return float(table[math.ceil(place)] if place < len(table) - 1 else table[-1])

@@ -116,6 +116,7 @@ def plan_dp_scsg_ht(
         "grad_norm": bounds.grad_norm, "label_bound": bounds.label_bound, "margin_bound": bounds.margin_bound, "l2": l2,
         "sampling": scheme, "fit_intercept": fit_intercept, "clip_norm": row_norm, "adaptive": adaptive,
         "slope": _slope(table_loss, bounds, scheme) if adaptive else math.inf,
+        "grain": _grain(table_loss, bounds) if adaptive else 0.0,
     }  # fmt: skip
     return make_plan("dp_scsg_ht", n, d, relation, calibration, releases, settings, paper)
 
@@ -198,6 +199,17 @@ def _slope(loss: Loss, bounds: Bounds, scheme: str) -> float:
     assert bounds.smoothness is not None
     reach = 0.5 if scheme == WITHOUT_REPLACEMENT else 1.0
     return reach * bounds.smoothness / difference_bound(loss, bounds)
+
+
+def _grain(loss: Loss, bounds: Bounds) -> float:
+    """What rounding can add to the difference of a record's two gradients, over its bound.
+
+    A residual of at most 1 is rounded to a few parts in 1e16; clipped gradients may be far smaller than that. Residuals
+    without a bound are rounded in proportion to where they are clipped, or, like margins, with the weights.
+    """
+    assert bounds.row_norm is not None
+    largest = loss.residual_bound * bounds.row_norm if math.isfinite(loss.residual_bound) else 0.0
+    return 2e-15 * (1.0 + largest / difference_bound(loss, bounds))
 
 
 def _published(
@@ -304,6 +316,7 @@ def scsg_ht(
         "sparsity": check_sparsity(sparsity, d), "epochs": shape.epochs, "snapshot_size": shape.snapshot,
         "batch_size": shape.batch, "option": option, "step_size": positive("step_size", step_size),
         "l2": nonnegative("l2", l2), "sampling": WITHOUT_REPLACEMENT, "fit_intercept": fit_intercept, "slope": math.inf,
+        "grain": 0.0,
     }  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, table_loss, math.inf, None)
     w, history = ScsgRun(data, settings, (0.0, 0.0), FULL_NOISE).epochs(as_generator(rng), trace)
@@ -338,8 +351,8 @@ class ScsgRun:
         self.places, self.free = settings["sparsity"] + protected, self.width - protected
         # What the kernel takes after the records.
         self.arguments = (
-            settings["batch_size"], settings["step_size"], settings["l2"], scales[1], settings["slope"], self.free,
-            protected, settings["sparsity"],
+            settings["batch_size"], settings["step_size"], settings["l2"], scales[1], settings["slope"],
+            settings["grain"], self.free, protected, settings["sparsity"],
         )  # fmt: skip
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
@@ -373,10 +386,9 @@ class ScsgRun:
         support, values = iterate.snapshot()
         scale = self.snapshot_scale * share_at(self.shares, float(np.linalg.norm(values)))
         gradient = snapshot_gradient(self.data, settings, support, values, scale, rng)
-        offsets = -settings["step_size"] * gradient
         sizes = batch_sizes(rng, settings["sampling"], self.n, settings["batch_size"], count)
         given = (
-            rng, sizes, records, *self.arguments, offsets, *buckets(offsets[: self.free]), iterate.support,
+            rng, sizes, records, *self.arguments, gradient, *buckets(gradient[: self.free]), iterate.support,
             iterate.values, iterate.filled,
         )  # fmt: skip
         if kept is None:
@@ -425,27 +437,27 @@ def _batch_sum(data: BatchData, chosen: NDArray[np.int64], w: Array) -> Array:
 
 # Up to this many stored entries one compiled pass over the chosen rows is faster than copying them for scipy.
 _FEW_ENTRIES = 200_000
-# Offsets whose exponent and first six bits of the fraction agree share a cell; the last one takes all that are smaller.
+# Means whose exponent and first six bits of the fraction agree share a cell; the last one takes all that are smaller.
 _LOW_BITS = 46
 _CELLS = 4096
 
 
-def buckets(offsets: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-    """(coordinates bucket by bucket, the buckets' borders, largest |offset| of each and, last, the smallest of all).
+def buckets(means: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """(coordinates bucket by bucket, the buckets' borders, largest |mean| of each and, last, the smallest of all).
 
-    A bucket holds a fifth of what is in it and above it, at least 32: the few large offsets, which decide, lie in small
-    ones. Offsets are told apart by their leading bits: O(d), where sorting them would cost more than the inner steps.
+    A bucket holds a fifth of what is in it and above it, at least 32: the few large means, which decide, lie in small
+    ones. Means are told apart by their leading bits: O(d), where sorting them would cost more than the inner steps.
     """
-    size = np.abs(offsets)
+    size = np.abs(means)
     if len(size) <= 32:
         return np.arange(len(size)), np.array([0, len(size)]), np.array([size.max(), size.min()])
     bits = size.view(np.int64)
     cells = np.minimum((bits.max() - bits) >> _LOW_BITS, _CELLS - 1)
     above = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=_CELLS))])
     ends = [0]
-    while above[ends[-1]] < len(offsets):
+    while above[ends[-1]] < len(means):
         done = int(above[ends[-1]])
-        ends.append(int(np.searchsorted(above, min(len(offsets), done + max(32, done // 4)))))
+        ends.append(int(np.searchsorted(above, min(len(means), done + max(32, done // 4)))))
     # Numbers of one byte are sorted by counting.
     bucket = np.repeat(np.arange(len(ends), dtype=np.uint8), np.diff([*ends, _CELLS]))
     ranked = np.argsort(bucket[cells], kind="stable")

@@ -70,9 +70,16 @@ def gradients(plan: Plan, X: Any, y: Any, counts: Any = None) -> Gradients:
 
 def noise_at(plan: Plan, scale: float, w: Array) -> Array:
     """The noise of a gradient at public weights, by trial."""
-    table, places = noise_shares(plan.settings, plan.adjacency)
-    place = np.ceil(np.linalg.norm(w, axis=1) * places)
-    return np.asarray(scale * table[np.minimum(place, len(table) - 1).astype(int)])
+    return np.asarray(scale * share_of(noise_shares(plan.settings, plan.adjacency), w))
+
+
+def share_of(shares: tuple[Array, float], w: Array) -> Array:
+    """batches.share_at for every row of w."""
+    table, places = shares
+    with np.errstate(over="ignore"):
+        place = np.linalg.norm(w, axis=1) * places
+    # What is not a number fails the comparison and gets the last share.
+    return np.asarray(table[np.ceil(np.where(place < len(table) - 1, place, len(table) - 1)).astype(int)])
 
 
 def _thresholded(plan: Plan, w: Array) -> Array:

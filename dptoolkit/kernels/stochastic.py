@@ -9,9 +9,9 @@ Noise joins the gradient before anything else does (``moved``): what is public, 
 snapshot's mean, comes after it. Added to large weights first, a gradient would be rounded to their last bit, which may
 be more than the noise hides. The same holds outside A, so both kinds of coordinates have the same last bits.
 
-Plain steps (``sgd_steps``): outside A all noisy gradients are iid N(0, s^2). Their order statistics are drawn from the top
-down, each at a uniformly random unused place, until one falls below the k-th largest so far. Cost O(|A| + k log k),
-nothing of length d.
+Plain steps (``sgd_steps``): outside A all noisy gradients are iid N(0, s^2). Their order statistics are drawn from the
+top down, each at a uniformly random unused place, until one falls below the k-th largest so far. Cost
+O(|A| + k log k), nothing of length d.
 
 Variance-reduced steps (``reduced_steps``): outside A coordinate j is N(a_j, s^2) with means a fixed for an epoch,
 put into buckets by |a_j| once an epoch. Given a level t, the coordinates with |value| > t are found by thinning:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import invalid, nonnegative, positive, whole
+from dptoolkit._validate import invalid, magnitude, noise_scale, positive, whole
 from dptoolkit.accounting.events import Gaussian, Laplace, TwoSidedGeometric
 from dptoolkit.mechanisms.rng import as_generator
 
@@ -32,8 +32,8 @@ class GaussianNoise:
     sensitivity: float
 
     def __post_init__(self) -> None:
-        nonnegative("scale", self.scale)
-        positive("sensitivity", self.sensitivity)
+        noise_scale("scale", self.scale)
+        magnitude("sensitivity", self.sensitivity)
 
     @property
     def event(self) -> Gaussian:
@@ -61,8 +61,8 @@ class LaplaceNoise:
     sensitivity: float
 
     def __post_init__(self) -> None:
-        nonnegative("scale", self.scale)
-        positive("sensitivity", self.sensitivity)
+        noise_scale("scale", self.scale)
+        magnitude("sensitivity", self.sensitivity)
 
     @property
     def event(self) -> Laplace:

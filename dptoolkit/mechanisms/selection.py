@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
+from dptoolkit._validate import invalid, magnitude, noise_scale, one_of, whole
 from dptoolkit.accounting.events import Event, ExponentialMechanism, NoisyMax, Repeated
 from dptoolkit.mechanisms.noise import laplace
 from dptoolkit.mechanisms.rng import as_generator
@@ -42,8 +42,8 @@ class NoisyMaximum:
     noise: str = "gumbel"
 
     def __post_init__(self) -> None:
-        nonnegative("scale", self.scale)
-        positive("score_range", self.score_range)
+        noise_scale("scale", self.scale)
+        magnitude("score_range", self.score_range)
         one_of("noise", self.noise, ("gumbel", "laplace", "exponential"))
 
     @property

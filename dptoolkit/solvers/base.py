@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import delta_value, invalid, one_of, positive, real, whole
+from dptoolkit._validate import LARGEST, delta_value, invalid, magnitude, noise_scale, one_of, real, whole
 from dptoolkit.accounting import Composed, Gaussian, Guarantee, Ledger, Repeated, account, calibrate
 from dptoolkit.accounting.account import Claimed
 from dptoolkit.accounting.events import Event
@@ -160,16 +160,15 @@ def make_plan(
     """A plan whose settings cannot be changed."""
     for release in releases:
         usable(release.query, release.sensitivity)
-        if not release.scale < math.inf:
+        noise_scale(f"noise of the {release.query}", release.scale)
+        if math.isinf(release.scale):
             raise invalid(f"noise of the {release.query}", release.scale, "finite", "Ask for a larger epsilon.")
     return Plan(solver, n, d, adjacency, calibration, releases, MappingProxyType(dict(settings)), published)
 
 
 def usable(query: str, sensitivity: float) -> float:
-    """The sensitivity, unless the public bounds are so extreme that it over- or underflows."""
-    if not 0 < sensitivity < math.inf:
-        raise invalid(f"sensitivity of the {query}", sensitivity, "> 0 and finite", "Use less extreme public bounds.")
-    return sensitivity
+    """The sensitivity, unless the public bounds are so extreme that it, or its noise, could over- or underflow."""
+    return magnitude(f"sensitivity of the {query}", sensitivity, "Use less extreme public bounds.")
 
 
 def check_size(n: Any, d: Any) -> tuple[int, int]:
@@ -225,7 +224,12 @@ def public_bound(name: str, value: Any, meaning: str) -> float:
     if value is None:
         repair = f"It is {meaning}, chosen without looking at the data; what lies beyond it is clipped."
         raise invalid(name, None, "given", repair)
-    return positive(name, value)
+    return magnitude(name, value)
+
+
+def check_l2(l2: Any) -> float:
+    """The weight of an L2 term, which may be 0."""
+    return real("l2", l2, low=0.0, high=LARGEST)
 
 
 def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, positive, whole
+from dptoolkit._validate import LARGEST, SMALLEST, invalid, magnitude, positive, whole
 from dptoolkit.accounting import Gaussian, Ledger
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, clip_rows, joint_norm, with_intercept
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
 ALLOWED_LOSSES = ("logistic", "squared", "huber")
-_LONGEST_ROW = 1e150
 # Up to this many entries, written out, one compiled call for the whole fit is faster than a call for every step.
 SMALL = 50_000
 
@@ -76,9 +75,9 @@ def gradient_bounds(
     _refuse_unused(loss, grad_norm, label_bound=label_bound, margin_bound=margin_bound)
     norm = None
     if row_norm is not None:
-        norm = joint_norm(positive("row_norm", row_norm), fit_intercept)
+        norm = joint_norm(magnitude("row_norm", row_norm), fit_intercept)
     if grad_norm is not None:
-        bound = positive("grad_norm", grad_norm)
+        bound = magnitude("grad_norm", grad_norm)
         if loss.name != "squared":
             public_bound("row_norm", row_norm, "the largest L2 norm of a row")
             assert norm is not None
@@ -95,7 +94,7 @@ def gradient_bounds(
             "grad_norm", None, "given for the squared loss, or both label_bound and margin_bound",
             "The squared loss has unbounded gradients: clip each record's gradient, or labels and predictions.",
         )
-    label, margin = positive("label_bound", label_bound), positive("margin_bound", margin_bound)
+    label, margin = magnitude("label_bound", label_bound), magnitude("margin_bound", margin_bound)
     return Bounds(norm, None, label, margin, (label + margin) * norm, smoothness)
 
 
@@ -109,13 +108,13 @@ def _refuse_unused(loss: Loss, grad_norm: Any, **bounds: Any) -> None:
             raise invalid(name, value, f"None {why}", "It works for the squared loss without grad_norm: leave it out.")
 
 
-def default_step(step_size: float | None, bounds: Bounds) -> float:
-    """The step asked for, or 1 / smoothness, which the public bounds determine."""
-    if step_size is None:
-        if not bounds.smoothness or not 0 < 1 / bounds.smoothness < math.inf:
-            raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
-        return 1 / bounds.smoothness
-    return positive("step_size", step_size)
+def default_step(step_size: float | None, bounds: Bounds, l2: float = 0.0) -> float:
+    """The step asked for, or 1 / (smoothness + l2), which the public bounds determine: longer ones may diverge."""
+    if step_size is not None:
+        return magnitude("step_size", step_size)
+    if bounds.smoothness is None or not SMALLEST <= bounds.smoothness + l2 <= LARGEST:
+        raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
+    return 1 / (bounds.smoothness + l2)
 
 
 def plan_dp_ight(
@@ -178,7 +177,7 @@ def dp_ight(
     loss : "logistic", "squared" or "huber" (residuals clipped at 1).
     sparsity : number of features kept; an intercept is kept besides.
     steps, step_size : iterations and step; the default step is 1 / (smoothness * row_norm^2).
-    epsilon, delta : the budget; epsilon=math.inf is exactly ``ight``.
+    epsilon, delta : the budget; epsilon=math.inf is ``ight`` on records that are bounded all the same, as below.
     row_norm : public L2 bound of a row; longer rows are scaled down.
     grad_norm : public L2 bound to which each record's gradient is clipped (squared loss, instead of the next two).
     label_bound, margin_bound : public bounds to which labels and predictions are clipped (squared loss, with row_norm).
@@ -265,16 +264,14 @@ def bound_records(rows: Rows, labels: Array, settings: Any) -> tuple[Rows, Array
     """
     # Even where no bound is asked for, rows are kept short enough that margins and caps are accurate floats.
     limit = settings["clip_norm"]
-    rows = clip_rows(rows, _LONGEST_ROW if limit is None else limit)
+    rows = clip_rows(rows, LARGEST if limit is None else limit)
     if settings["fit_intercept"]:
         rows = with_intercept(rows, 1.0)
     if settings["label_bound"] is not None:
         labels = np.clip(labels, -settings["label_bound"], settings["label_bound"])
     if settings["grad_norm"] is None:
         return rows, labels, None
-    norms = rows.row_norms()
-    with np.errstate(divide="ignore", over="ignore"):
-        return rows, labels, settings["grad_norm"] / norms
+    return rows, labels, rows.caps(settings["grad_norm"])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import expit
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, one_of, positive, real, whole
+from dptoolkit._validate import invalid, magnitude, one_of, positive, real, whole
 from dptoolkit.accounting import ExponentialMechanism, Ledger, NoisyMax, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.adjacency import Adjacency
@@ -86,9 +86,9 @@ def plan_dp_frank_wolfe(
     """The plan of ``dp_frank_wolfe`` for n rows and d features; see there for the arguments."""
     n, d = check_size(n, d)
     table_loss = losses.get(loss, _ALLOWED)
-    radius, steps = positive("l1_radius", l1_radius), whole("steps", steps, low=1)
+    radius, steps = magnitude("l1_radius", l1_radius), whole("steps", steps, low=1)
     bound = public_bound("feature_bound", feature_bound, "the largest |entry| of X")
-    label = None if label_bound is None else positive("label_bound", label_bound)
+    label = None if label_bound is None else magnitude("label_bound", label_bound)
     if table_loss.name == "squared":
         label = public_bound("label_bound", label_bound, "the largest |label|")
     check_calibration(calibration)
@@ -153,7 +153,7 @@ def dp_frank_wolfe(
     loss : "logistic", "squared" or "huber".
     l1_radius : radius of the ball that holds the weights, the intercept's included.
     steps : number of selections.
-    epsilon, delta : the budget; epsilon=math.inf is exactly ``frank_wolfe`` on clipped data.
+    epsilon, delta : the budget; epsilon=math.inf is ``frank_wolfe`` on clipped data, exactly.
     feature_bound : public bound of |X_ij|; larger entries are clipped.  label_bound : public bound of |y| (squared
     loss).
     noise : "gumbel" (the exponential mechanism) or "laplace"; by default the one that the calibration is made for.

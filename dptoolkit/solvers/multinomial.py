@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, one_of, positive, whole
+from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Ledger, Repeated, published
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_classes, check_rows, clip_entries, with_intercept
@@ -53,7 +53,7 @@ def plan_dp_multinomial_frank_wolfe(
     """The plan of ``dp_multinomial_frank_wolfe`` for n rows and d features; see there for the arguments."""
     n, d = check_size(n, d)
     classes, steps = whole("classes", classes, low=2), whole("steps", steps, low=1)
-    radius = positive("l1_radius", l1_radius)
+    radius = magnitude("l1_radius", l1_radius)
     bound = public_bound("feature_bound", feature_bound, "the largest |entry| of X")
     one_of("selection", selection, ("vertex", "columns"))
     check_calibration(calibration)

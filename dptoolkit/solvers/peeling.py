@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit._validate import invalid, one_of, positive, whole
+from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import (
     Composed,
     ExponentialMechanism,
@@ -61,7 +61,7 @@ def plan_peeling_iht(
     """The plan of ``peeling_iht`` for n rows and d features; see there for the arguments."""
     n, d = check_size(n, d)
     s, steps = check_sparsity(sparsity, d), whole("steps", steps, low=1)
-    step_size, radius = positive("step_size", step_size), positive("radius", radius)
+    step_size, radius = magnitude("step_size", step_size), magnitude("radius", radius)
     feature = public_bound("feature_bound", feature_bound, "where entries of X are truncated")
     label = public_bound("label_bound", label_bound, "where labels are truncated")
     check_calibration(calibration)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, nonnegative, positive, whole
+from dptoolkit._validate import invalid, positive, whole
 from dptoolkit.accounting import Ledger, Repeated, calibrate, published
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.accounting.published import Published
@@ -33,12 +33,14 @@ from dptoolkit.solvers.base import (
     Trials,
     check_budget,
     check_calibration,
+    check_l2,
     check_size,
     check_sparsity,
     make_plan,
     record,
     reserve,
     split_intercept,
+    usable,
 )
 from dptoolkit.solvers.batches import (
     FULL_NOISE,
@@ -70,11 +72,11 @@ def plan_dp_sgd_ht(
     steps, b = whole("steps", steps, low=1), check_batch("batch_size", batch_size, n)
     scheme, relation = check_sampling(sampling, adjacency)
     bounds = gradient_bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
-    l2 = nonnegative("l2", l2)
-    step_size = default_step(step_size, bounds)
+    l2 = check_l2(l2)
+    step_size = default_step(step_size, bounds, l2)
     check_calibration(calibration)
     epsilon, delta = check_budget(epsilon, delta, n)
-    rate, sensitivity = b / n, factor(relation) * bounds.gradient / b
+    rate, sensitivity = b / n, usable("batch gradient", factor(relation) * bounds.gradient / b)
     paper = _published(calibration, n, b, steps, bounds.gradient, epsilon, delta, scheme)
     if paper is not None:
         scale = paper.scales["gradient"]
@@ -122,6 +124,7 @@ def dp_sgd_ht(
     Parameters (others as in ``dp_ight``)
     ----------
     steps, batch_size : number of batches, and their (expected) size.
+    step_size : the default is 1 / (smoothness * row_norm^2 + l2).
     l2 : weight of a term l2/2 |w|^2; its gradient is public and stays outside the clipping.
     sampling : "without-replacement", batches of fixed size, under replace-one; or "poisson", a coin for every row,
         under zero-out (default) or replace-one. Sums are divided by ``batch_size``, never by the realised size.
@@ -179,7 +182,7 @@ def sgd_ht(
     settings: dict[str, Any] = {
         "sparsity": check_sparsity(sparsity, d), "steps": whole("steps", steps, low=1), "sampling": scheme,
         "batch_size": check_batch("batch_size", batch_size, n), "step_size": positive("step_size", step_size),
-        "l2": nonnegative("l2", l2), "fit_intercept": fit_intercept,
+        "l2": check_l2(l2), "fit_intercept": fit_intercept,
     }  # fmt: skip
     every = _trace_interval(trace_every, settings["steps"])
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, table_loss, math.inf, None)

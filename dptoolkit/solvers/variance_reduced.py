@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
+from dptoolkit._validate import invalid, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Ledger, RandomRounds, Repeated, calibrate, published
 from dptoolkit.accounting.events import WITHOUT_REPLACEMENT, Event
 from dptoolkit.accounting.published import Published
@@ -38,12 +38,14 @@ from dptoolkit.solvers.base import (
     Trace,
     check_budget,
     check_calibration,
+    check_l2,
     check_size,
     check_sparsity,
     make_plan,
     record,
     reserve,
     split_intercept,
+    usable,
 )
 from dptoolkit.solvers.batches import (
     FULL_NOISE,
@@ -91,12 +93,13 @@ def plan_dp_scsg_ht(
     shape = _shape(n, epochs, snapshot_size, batch_size, option)
     scheme, relation = check_sampling(sampling, adjacency)
     bounds = gradient_bounds(table_loss, row_norm, grad_norm, label_bound, margin_bound, fit_intercept)
-    step_size, l2 = default_step(step_size, bounds), nonnegative("l2", l2)
+    l2 = check_l2(l2)
+    step_size = default_step(step_size, bounds, l2)
     check_calibration(calibration)
     epsilon, delta = check_budget(epsilon, delta, n)
     adaptive = _check_adaptive(adaptive, bounds, calibration)
-    outer = factor(relation) * bounds.gradient / shape.snapshot
-    inner = factor(relation) * difference_bound(table_loss, bounds) / shape.batch
+    outer = usable("snapshot gradient", factor(relation) * bounds.gradient / shape.snapshot)
+    inner = usable(shape.inner_query, factor(relation) * difference_bound(table_loss, bounds) / shape.batch)
     paper = _published(calibration, n, shape, bounds.gradient, epsilon, delta, scheme)
     if paper is not None:
         scales = paper.scales["snapshot"], paper.scales["inner"]
@@ -315,7 +318,7 @@ def scsg_ht(
     settings = {
         "sparsity": check_sparsity(sparsity, d), "epochs": shape.epochs, "snapshot_size": shape.snapshot,
         "batch_size": shape.batch, "option": option, "step_size": positive("step_size", step_size),
-        "l2": nonnegative("l2", l2), "sampling": WITHOUT_REPLACEMENT, "fit_intercept": fit_intercept, "slope": math.inf,
+        "l2": check_l2(l2), "sampling": WITHOUT_REPLACEMENT, "fit_intercept": fit_intercept, "slope": math.inf,
         "grain": 0.0,
     }  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, table_loss, math.inf, None)

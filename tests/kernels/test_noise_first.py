@@ -30,9 +30,8 @@ def sgd_step(gradient, seed, scale):
     """One step from LARGE that shrinks nothing and adds ``gradient``, that of one clipped record."""
     support, weights = np.zeros(1, np.int64), np.array([LARGE])
     rows = records([[-1.0]], [0.0], cap=gradient)
-    kernel.sgd_steps(
-        np.random.default_rng(seed), np.array([1]), rows, 1.0, 1.0, 0.0, scale, *FULL_NOISE, 1, 0, 1, support, weights, 1
-    )
+    rng, one = np.random.default_rng(seed), np.array([1])
+    kernel.sgd_steps(rng, one, rows, 1.0, 1.0, 0.0, scale, *FULL_NOISE, 1, 0, 1, support, weights, 1)
     return weights[0]
 
 
@@ -42,7 +41,7 @@ def reduced_step(gradient, seed, scale):
     rows = records([[-1.0]], [gradient / 2], cap=gradient / 2)
     means, rng = np.array([-LARGE / 2]), np.random.default_rng(seed)
     arguments = rows, 1.0, 1.0, 0.0
-    # At half of LARGE the residual is at its lower end, at the snapshot at its upper one: their difference is -gradient.
+    # At half of LARGE the residual is at its lower end, at the snapshot at its upper one.
     kernel.reduced_steps(
         rng, np.array([0, 1]), *arguments, scale, math.inf, 0.0, 1, 0, 1, means, *buckets(means), support, weights, 0
     )

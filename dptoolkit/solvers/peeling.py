@@ -52,6 +52,9 @@ from dptoolkit.solvers.base import (
 )
 from dptoolkit.solvers.records import planned_records, without_empty_rows
 
+# Two roundings of a number, over its size.
+_LAST_BITS = 2.0**-52
+
 
 def plan_peeling_iht(
     *, n: int, d: int, sparsity: int, steps: int, step_size: float, radius: float, epsilon: float, delta: float = 0.0,
@@ -73,7 +76,8 @@ def plan_peeling_iht(
     block = n // steps if data == "split" else n
     # |x_j (<x, w> - y)| <= feature (feature sqrt(s) radius + label) for an s-sparse w in the ball.
     entry = step_size * feature * (feature * math.sqrt(s) * radius + label) / block
-    change = usable("support", (2.0 if relation is Adjacency.REPLACE_ONE else 1.0) * entry)
+    # The vector is the iterate moved, so it is rounded to the last bit of entries as large as the radius.
+    change = usable("support", (2.0 if relation is Adjacency.REPLACE_ONE else 1.0) * entry + _LAST_BITS * radius)
     rounds = 1 if data == "split" else steps
     paper = _published(calibration, n, steps, s, radius, feature, label, step_size, epsilon, delta)
     releases = (

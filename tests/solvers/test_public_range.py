@@ -121,3 +121,14 @@ def test_an_infinite_budget_bounds_records_all_the_same():
     assert np.array_equal(private.coef, solvers.ight(clipped, y, **common).coef)
     assert not np.allclose(private.coef, solvers.ight(X, y, **common).coef)
     assert "bounded all the same" in gradient_iht.dp_ight.__doc__
+
+
+def test_peeling_charges_the_last_bit_of_its_iterate():
+    """v = w - step * gradient is rounded to w's last bit, which a step of 1e-30 is far below; noise covers the bit."""
+    calm = {"sparsity": 2, "steps": 2, "feature_bound": 1.0, "label_bound": 1.0, **BUDGET}
+    for radius in (1.0, 1e10):
+        plan = solvers.plan("peeling_iht", n=20, d=5, step_size=1e-30, radius=radius, **calm)
+        gap = np.spacing(0.99 * radius)
+        assert plan.sensitivity / 2 >= gap and plan.releases[1].sensitivity >= gap
+    ordinary = solvers.plan("peeling_iht", n=20, d=5, step_size=0.5, radius=1.0, **calm)
+    assert ordinary.sensitivity == pytest.approx(4 * 0.5 * (math.sqrt(2) + 1) / 20, rel=1e-12)

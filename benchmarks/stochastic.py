@@ -159,23 +159,23 @@ def _step_table(length: int) -> list[Check]:
 class LazyReducedSteps(LazySteps):
     """Inner steps of dp_scsg_ht from one snapshot."""
 
-    def __init__(self, X: Any, y: Array, offsets: Array) -> None:
+    def __init__(self, X: Any, y: Array, means: Array) -> None:
         super().__init__(X, y)
-        self.offsets, self.buckets = offsets, buckets(offsets)
+        self.means, self.buckets = means, buckets(means)
 
     def __call__(self) -> None:
         self.filled = kernel.reduced_steps(
-            self.rng, self.sizes, self.rows, BATCH, STEP_SIZE, 0.0, SCALE, np.inf, self.width, 0, SPARSITY,
-            self.offsets, *self.buckets, self.support, self.weights, self.filled,
+            self.rng, self.sizes, self.rows, BATCH, STEP_SIZE, 0.0, SCALE, np.inf, 0.0, self.width, 0, SPARSITY,
+            self.means, *self.buckets, self.support, self.weights, self.filled,
         )  # fmt: skip
 
 
 class DenseReducedStep(DenseStep):
     """The same inner step with d normals and a partition."""
 
-    def __init__(self, X: Any, y: Array, offsets: Array) -> None:
+    def __init__(self, X: Any, y: Array, means: Array) -> None:
         super().__init__(X, y)
-        self.snapshot, self.mean = self.w.copy(), -offsets / STEP_SIZE
+        self.snapshot, self.mean = self.w.copy(), means
 
     def __call__(self) -> None:
         d = len(self.w)
@@ -193,10 +193,10 @@ def _reduced_table(length: int) -> None:
     for width in WIDTHS[:2]:
         X, y = make_rows(width, length)
         # The snapshot's noise is about a third of an inner step's for B = 10 b.
-        offsets = 0.3 * STEP_SIZE * SCALE * np.random.default_rng(3).standard_normal(width)
+        means = 0.3 * SCALE * np.random.default_rng(3).standard_normal(width)
         rivals: dict[str, Callable[[], Any]] = {
-            "lazy": LazyReducedSteps(X, y, offsets), "dense": DenseReducedStep(X, y, offsets),
-            "buckets": partial(buckets, offsets), "normals": partial(np.random.default_rng(4).standard_normal, width),
+            "lazy": LazyReducedSteps(X, y, means), "dense": DenseReducedStep(X, y, means),
+            "buckets": partial(buckets, means), "normals": partial(np.random.default_rng(4).standard_normal, width),
         }  # fmt: skip
         best = cpu_race(rivals, 8)
         lazy = best["lazy"] / LAZY_STEPS

@@ -52,6 +52,24 @@ def positive(name: str, value: Any, repair: str = "") -> float:
     return real(name, value, low=0.0, high=math.inf, open_low=True, open_high=True, repair=repair)
 
 
+# The range of public bounds, sensitivities and steps. Far from the ends of doubles, about 1e-308 and 1e308: a product
+# of two of them, which is as far as solvers go before noise is added, neither over- nor underflows.
+SMALLEST, LARGEST = 1e-140, 1e140
+
+
+def magnitude(name: str, value: Any, repair: str = "") -> float:
+    """A number from SMALLEST to LARGEST: a public bound, a sensitivity or a step, whose products are exact enough."""
+    return real(name, value, low=SMALLEST, high=LARGEST, repair=repair or "Rescale the data or the labels.")
+
+
+def noise_scale(name: str, value: Any) -> float:
+    """The scale of noise: 0 for none, or far enough from the smallest doubles that its draws are not rounded away."""
+    number = nonnegative(name, value)
+    if 0 < number < SMALLEST * 1e-20:
+        raise invalid(name, value, f"0 or >= {SMALLEST * 1e-20:g}", "Rescale the query.")
+    return number
+
+
 def nonnegative(name: str, value: Any, repair: str = "") -> float:
     """A number >= 0; infinity is allowed."""
     return real(name, value, low=0.0, repair=repair)

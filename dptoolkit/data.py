@@ -42,6 +42,15 @@ class Rows:
         with np.errstate(over="ignore"):
             return np.asarray(largest * relative)
 
+    def caps(self, bound: float) -> Array:
+        """bound / norm of each row, infinite for rows of zeros: a factor of at most that keeps a row within ``bound``.
+
+        Not by the norm itself, which for the smallest doubles has lost its digits.
+        """
+        largest, relative = self._norm_parts()
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            return np.asarray(np.where(largest > 0, bound / relative / largest, np.inf))
+
     def _norm_parts(self) -> tuple[Array, Array]:
         """(largest |entry|, norm / largest): their product is the norm, and neither overflows."""
         largest = self.largest_entries()

@@ -2,7 +2,9 @@
 
 One step touches the rows that contain the chosen feature, and the features of those rows. The iterate is w = scale * v,
 so shrinking costs nothing. The vertex is drawn from the exponential mechanism exactly: feature j has weight
-2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks the groups, then one group.
+2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks the groups, then one group. The
+53 bits of one uniform number cannot tell features of small probability apart: those are drawn by a pass over all, now
+and then (``draw``), so that every vertex has its probability, however small.
 
 Bounded-residual losses keep the residuals of untouched rows ("lazy rows") until the caller refreshes them. For the
 squared loss the gradient is scale * q - p with q = X^T X v kept up to date, so nothing is stale; weights are kept for
@@ -24,13 +26,20 @@ from numpy.typing import NDArray
 SQUARED, LOGISTIC, HUBER = 0, 1, 2
 # Weights are kept relative to exp(offset); beyond this they are rebuilt with a new offset.
 _LARGEST_EXPONENT = 500.0
-# Likewise when all weights together have become this small: the offset is then far too high.
-_SMALLEST_TOTAL = 1e-200
+# Likewise when all weights together have become this small: the offset is then far too high, and weights of small
+# probability would be rounded away.
+_SMALLEST_TOTAL = 1e-20
 # A group's sum that has lost all but this part of itself is mostly the rounding error of what it lost: it is summed
 # anew.
 _LOST = 1e-3
 # Rejection: the largest exponent by which a stale weight may be off before all are rebuilt.
 _LARGEST_DRIFT = 1.0
+# Features of at most this probability together are left out of the walk, and a draw in 1 / _RARE passes over them all.
+_RARE = 2.0**-12
+# A group is walked as if its sum were this part more, which rounding stays below: what lies in it is drawn again.
+_SLACK = 1e-9
+# A probability below this is told by as many bits more as it needs.
+_SHORT = 2.0**-20
 
 
 class Sampler(NamedTuple):
@@ -139,27 +148,93 @@ def settle(room: Sampler) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def draw_feature(target: float, room: Sampler) -> int:
-    """The feature at which the weights, added up in order, pass ``target``."""
+    """The feature at which the weights, added up in order, pass ``target``; -1 in the slack at the end of a group."""
     sums, weights = room.sums, room.weights
     g = 0
     while g < sums.shape[0] - 1 and target >= sums[g]:
         target -= sums[g]
         g += 1
+    target *= 1.0 + _SLACK
     j, last = g << room.shift, (g + 1) << room.shift
     if last > weights.shape[0]:
         last = weights.shape[0]
-    while j < last - 1 and target >= weights[j]:
+    while j < last and target >= weights[j]:
         target -= weights[j]
         j += 1
-    return j
+    return j if j < last else -1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def draw_sign(u: float, exponent: float) -> float:
+def coin(rng: Any, chance: float) -> bool:
+    """True with this probability, however small it is: 20 bits at a time until 53 can tell."""
+    while chance < _SHORT:
+        if chance <= 0.0 or rng.random() >= _SHORT:
+            return False
+        chance /= _SHORT
+    return rng.random() < chance
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def rare_feature(rng: Any, light: float, room: Sampler) -> int:
+    """A feature of weight below ``light`` with its probability over _RARE, by one pass over all; -1 with the rest.
+
+    Of the light features seen so far one is kept, each in proportion to its weight. Coins are tossed for the smaller
+    side, so that no probability is rounded away.
+    """
+    weights, chosen, before, total = room.weights, -1, 0.0, 0.0
+    for j in range(weights.shape[0]):
+        w = weights[j]
+        total += w
+        if 0.0 < w < light:
+            if w <= before:
+                if coin(rng, w / (before + w)):
+                    chosen = j
+            elif not coin(rng, before / (before + w)):
+                chosen = j
+            before += w
+    return chosen if coin(rng, before / total / _RARE) else -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def draw(rng: Any, total: float, room: Sampler) -> int:
+    """A feature in proportion to its weight; ``total`` is what ``settle`` returns.
+
+    Light features, of probability below _RARE / d each and _RARE together, come by ``rare_feature`` alone, which is
+    asked once in 1 / _RARE draws; the others by the walk, whose roundings are small beside them.
+    """
+    light = _RARE / room.weights.shape[0] * total
+    u = rng.random()
+    if u < _RARE:
+        j = rare_feature(rng, light, room)
+        if j >= 0:
+            return j
+        u = rng.random()
+    else:
+        u = (u - _RARE) / (1.0 - _RARE)
+    while True:
+        j = draw_feature(u * total, room)
+        # Not ">=", which a weight that is no number would never fulfil.
+        if j >= 0 and not room.weights[j] < light:
+            return j
+        u = rng.random()
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def draw_sign(rng: Any, exponent: float) -> float:
     """+1 or -1 with odds exp(-exponent) : exp(exponent): against the gradient."""
-    if exponent >= 0:
-        return -1.0 if u * (1.0 + math.exp(-2.0 * exponent)) < 1.0 else 1.0
-    return 1.0 if u * (1.0 + math.exp(2.0 * exponent)) < 1.0 else -1.0
+    e = math.exp(-2.0 * abs(exponent))
+    against = not coin(rng, e / (1.0 + e))
+    return -1.0 if against == (exponent >= 0) else 1.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def exponential(rng: Any) -> float:
+    """A standard exponential whose tail goes on: a Generator's own ends at 44. What is long is 16 and a fresh one."""
+    e, start = rng.standard_exponential(), 0.0
+    while e > 16.0:
+        start += 16.0
+        e = rng.standard_exponential()
+    return start + e
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -168,8 +243,8 @@ def laplace_vertex(rng: Any, gradient: NDArray[Any], sharpness: float) -> tuple[
     best, chosen, sign = math.inf, 0, 1.0
     for j in range(gradient.shape[0]):
         score = sharpness * gradient[j]
-        plus = score + rng.standard_exponential() - rng.standard_exponential()
-        minus = -score + rng.standard_exponential() - rng.standard_exponential()
+        plus = score + exponential(rng) - exponential(rng)
+        minus = -score + exponential(rng) - exponential(rng)
         if plus < best:
             best, chosen, sign = plus, j, 1.0
         if minus < best:
@@ -219,8 +294,8 @@ def lazy_block(
         if total < _SMALLEST_TOTAL:
             offset = rebuild(gradient, sharpness, room)
             total = settle(room)
-        j = draw_feature(rng.random() * total, room)
-        sign = draw_sign(rng.random(), sharpness * gradient[j])
+        j = draw(rng, total, room)
+        sign = draw_sign(rng, sharpness * gradient[j])
         vertices[step - first] = j if sign > 0 else d + j
         mu = 2.0 / (step + 2.0)
         scale *= 1.0 - mu
@@ -302,8 +377,8 @@ def squared_block(
                 offset = rebuild(gradient, sharpness, room)
                 total = settle(room)
             drift = sharpness * (scale - base)
-            j = draw_feature(rng.random() * total, room)
-            sign = draw_sign(rng.random(), sharpness * gradient[j])
+            j = draw(rng, total, room)
+            sign = draw_sign(rng, sharpness * gradient[j])
             if drift == 0.0 or math.log(1.0 - rng.random()) <= -sign * drift * q[j] - abs(drift) * largest:
                 break
         vertices[step - first] = j if sign > 0 else d + j

@@ -127,6 +127,13 @@ def mean_gradient(records: Records, w: NDArray[Any], support: NDArray[Any], fill
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
+    """The share of the noise at |w| = ``norm``, as batches.share_at; for what is not a number the last, the largest."""
+    place, last = norm * shares_per_unit, shares.shape[0] - 1
+    return shares[math.ceil(place)] if place < last else shares[last]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def iht_fit(
     rng: Any, records: Records, how: Schedule, w: NDArray[Any], support: NDArray[Any], step: NDArray[Any],
     scales: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
@@ -143,10 +150,7 @@ def iht_fit(
         square = 0.0
         for a in range(filled):
             square += w[support[a]] ** 2
-        place = math.sqrt(square) * how.shares_per_unit
-        last = how.shares.shape[0] - 1
-        # A norm that is not a number gets the last share, the largest.
-        spread = how.scale * (how.shares[math.ceil(place)] if place < last else how.shares[last])
+        spread = how.scale * share_at(how.shares, how.shares_per_unit, math.sqrt(square))
         scales[t] = spread
         mean_gradient(records, w, support, filled, step)
         if spread > 0.0:

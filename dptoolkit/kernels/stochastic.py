@@ -5,11 +5,15 @@ mean other than a known one. The rest carry independent Gaussian noise, of which
 matter; those are drawn, the others are not. The law of the new iterate is exactly that of adding noise to all d
 coordinates and thresholding.
 
-Plain steps (``sgd_steps``): outside A all coordinates are iid N(0, s^2). Their order statistics are drawn from the top
-down, each at a uniformly random unused place, until one falls below the k-th largest so far. Cost O(|A| + k log k),
-nothing of length d.
+Noise joins the gradient before anything else does (``moved``): what is public, the weights, their L2 term and the
+snapshot's mean, comes after it. Added to large weights first, a gradient would be rounded to their last bit, which may
+be more than the noise hides. The same holds outside A, so both kinds of coordinates have the same last bits.
 
-Variance-reduced steps (``reduced_steps``): outside A coordinate j is N(a_j, s^2) with offsets a fixed for an epoch,
+Plain steps (``sgd_steps``): outside A all noisy gradients are iid N(0, s^2). Their order statistics are drawn from the
+top down, each at a uniformly random unused place, until one falls below the k-th largest so far. Cost
+O(|A| + k log k), nothing of length d.
+
+Variance-reduced steps (``reduced_steps``): outside A coordinate j is N(a_j, s^2) with means a fixed for an epoch,
 put into buckets by |a_j| once an epoch. Given a level t, the coordinates with |value| > t are found by thinning:
 geometric skips visit each member of a bucket with the bucket's largest probability, and a visited one is kept with its
 own share of it. If fewer than k values in all reach the level, the others are completed from their law given that they
@@ -30,6 +34,10 @@ _SQRT_2 = math.sqrt(2.0)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 # Doubles from a Generator are multiples of 2^-53.
 _UNIT = 2.0**53
+# A uniform number below this is drawn anew on its own scale, where it has all its bits again.
+_SHORT = 2.0**-20
+# Rounding of a sum of products, per product and unit of the two vectors' norms, twice over; and of a residual.
+_BLUR = 4e-16
 
 
 class Records(NamedTuple):
@@ -46,7 +54,9 @@ class Records(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The touched coordinates: entry e is keys[e], with weight before[e], old[e] at the snapshot, and next values[e].
+    """The touched coordinates: entry e is keys[e], with weight before[e] and old[e] at the snapshot.
+
+    values[e] is its gradient sum, until ``offer_touched`` makes it the next weight.
 
     ``table`` is an open hash table of base + e; what lies below the base of the current step counts as empty, so
     nothing is ever cleared. ``places`` holds the entries of one row.
@@ -104,6 +114,34 @@ def uniform_below(rng: Any, n: int) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def lengthened(rng: Any, u: float) -> float:
+    """A uniform number u with as many bits as it needs: one below _SHORT is _SHORT times a fresh one, and so on."""
+    scale = 1.0
+    while u < _SHORT and scale > 1e-290:
+        scale *= _SHORT
+        u = rng.random()
+    # 0 has no logarithm; that small it is one number of 2^53 on a scale where nothing is told apart any more.
+    return max(scale * u, 1e-300)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def log_uniform(rng: Any) -> float:
+    """log U for a uniform U, with all its digits both where U is next to 0 and where it is next to 1."""
+    u = rng.random()
+    return math.log(lengthened(rng, u)) if u < 0.5 else math.log1p(-lengthened(rng, u - 0.5))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def coin(rng: Any, chance: float) -> bool:
+    """True with this probability, however small it is: 20 bits at a time until 53 can tell."""
+    while chance < _SHORT:
+        if chance <= 0.0 or rng.random() >= _SHORT:
+            return False
+        chance /= _SHORT
+    return rng.random() < chance
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def tail(x: float) -> float:
     """P(Z > x)."""
     return 0.5 * math.erfc(x / _SQRT_2)
@@ -154,13 +192,12 @@ def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def touch(t: Entries, base: int, count: int, key: int, offsets: NDArray[Any]) -> int:
-    """The entry of ``key``; a new one becomes number ``count``, with weights 0 and its offset, if any, as value."""
+def touch(t: Entries, base: int, count: int, key: int) -> int:
+    """The entry of ``key``; a new one becomes number ``count``, with weights and value 0."""
     slot = find(t.table, t.keys, base, key)
     if t.table[slot] < base:
         t.table[slot] = base + count
-        t.keys[count], t.before[count], t.old[count] = key, 0.0, 0.0
-        t.values[count] = offsets[key] if offsets.shape[0] > 0 else 0.0
+        t.keys[count], t.before[count], t.old[count], t.values[count] = key, 0.0, 0.0, 0.0
     return t.table[slot] - base
 
 
@@ -182,35 +219,65 @@ def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base
 @njit(cache=True, nogil=True, error_model="numpy")
 def touch_weights(
     t: Entries, base: int, support: NDArray[Any], weights: NDArray[Any], snap_support: NDArray[Any],
-    snap_weights: NDArray[Any], free: int, protected: int, shrink: float, offsets: NDArray[Any],
+    snap_weights: NDArray[Any], free: int, protected: int,
 ) -> tuple[int, float]:
     """Enter the weights, the snapshot and the protected coordinates; returns (number of entries, |w - snapshot|)."""
     count: Any = np.int64(0)
     for a in range(support.shape[0]):
-        e = touch(t, base, count, support[a], offsets)
+        e = touch(t, base, count, support[a])
         count = max(count, e + 1)
         t.before[e] = weights[a]
-        t.values[e] += shrink * weights[a]
     for a in range(snap_support.shape[0]):
-        e = touch(t, base, count, snap_support[a], offsets)
+        e = touch(t, base, count, snap_support[a])
         count = max(count, e + 1)
         t.old[e] = snap_weights[a]
     for j in range(free, free + protected):
-        count = max(count, 1 + touch(t, base, count, j, offsets))
-    square = 0.0
-    for e in range(count):
-        square += (t.before[e] - t.old[e]) ** 2
-    return count, math.sqrt(square)
+        count = max(count, 1 + touch(t, base, count, j))
+    return count, distance(t.before, t.old, count)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_gradient(
-    t: Entries, base: int, count: int, rows: Records, size: int, factor: float, offsets: NDArray[Any]
-) -> int:
-    """Add ``factor`` times the batch's gradient sum, less that at the snapshot if there is one; returns the entries."""
+def distance(one: NDArray[Any], two: NDArray[Any], count: int) -> float:
+    """The norm of one - two over the first ``count`` entries; 0 only where they are equal."""
+    square, largest = 0.0, 0.0
+    for e in range(count):
+        gap = abs(one[e] - two[e])
+        square += gap * gap
+        largest = max(largest, gap)
+    if square < 1e-280 and largest > 0.0:
+        # Squares that underflow: in units of the largest.
+        square = 0.0
+        for e in range(count):
+            square += ((one[e] - two[e]) / largest) ** 2
+        return largest * math.sqrt(square)
+    return math.sqrt(square)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def residual_change(
+    loss: int, margin: float, old_margin: float, y: float, margin_bound: float, cap: float
+) -> float:
+    """The clipped residual less that at the old margin.
+
+    Where nothing but margins is clipped, the squared loss's label cancels before it is rounded with: next to a large
+    label a small difference of margins would be lost, or grow to the label's last bit.
+    """
+    if loss == SQUARED and cap == math.inf:
+        new = 0.0 if math.isnan(margin) else min(max(margin, -margin_bound), margin_bound)
+        old = 0.0 if math.isnan(old_margin) else min(max(old_margin, -margin_bound), margin_bound)
+        change = new - old
+        return 0.0 if math.isnan(change) else change
+    return clipped_residual(loss, margin, y, margin_bound, cap) - clipped_residual(
+        loss, old_margin, y, margin_bound, cap
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_gradient(t: Entries, base: int, count: int, rows: Records, size: int, reduced: bool) -> int:
+    """Add the batch's gradient sum, less that at the snapshot if ``reduced``; returns the number of entries."""
     table, keys, before, old, values, places = t
     loss, data, indices, indptr, y, margin_bound, caps, order = rows
-    mask, reduced = table.shape[0] - 1, offsets.shape[0] > 0
+    mask = table.shape[0] - 1
     for a in range(size):
         i = order[a]
         low, high = indptr[i], indptr[i + 1]
@@ -223,18 +290,18 @@ def add_gradient(
                 slot = (slot + 1) & mask
             if table[slot] < base:
                 table[slot] = base + count
-                keys[count], before[count], old[count] = key, 0.0, 0.0
-                values[count] = offsets[key] if reduced else 0.0
+                keys[count], before[count], old[count], values[count] = key, 0.0, 0.0, 0.0
                 count += 1
             e = table[slot] - base
             places[b - low] = e
             margin += data[b] * before[e]
             old_margin += data[b] * old[e]
-        r = clipped_residual(loss, margin, y[i], margin_bound, caps[i])
         if reduced:
-            r -= clipped_residual(loss, old_margin, y[i], margin_bound, caps[i])
+            r = residual_change(loss, margin, old_margin, y[i], margin_bound, caps[i])
+        else:
+            r = clipped_residual(loss, margin, y[i], margin_bound, caps[i])
         for b in range(low, high):
-            values[places[b - low]] += factor * r * data[b]
+            values[places[b - low]] += r * data[b]
     return count
 
 
@@ -282,14 +349,29 @@ def offer(top: Top, size: int, key: int, value: float) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def offer_touched(rng: Any, spread: float, t: Entries, count: int, free: int, top: Top) -> tuple[int, int]:
-    """Add noise to the touched values and offer those that compete; returns (how many compete, size)."""
-    keys, values, smallest, limit = t.keys, t.values, top.values, top.keys.shape[0]
+def moved(weight: float, mean: float, noisy: float, step_size: float, shrink: float) -> float:
+    """shrink weight - step_size (mean + noisy), where ``noisy`` alone holds data; 0 where that is not a number."""
+    value = shrink * weight - step_size * (mean + noisy)
+    return 0.0 if math.isnan(value) else value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def offer_touched(
+    rng: Any, spread: float, batch: float, step_size: float, shrink: float, means: NDArray[Any], t: Entries, count: int,
+    free: int, top: Top,
+) -> tuple[int, int]:
+    """Turn the touched gradient sums into noisy means and these into next values, and offer those that compete.
+
+    Returns (how many compete, size).
+    """
+    keys, before, values, smallest, limit = t.keys, t.before, t.values, top.values, top.keys.shape[0]
     inside: Any = np.int64(0)
     size: Any = np.int64(0)
     for e in range(count):
+        noisy = values[e] / batch
         if spread > 0.0:
-            values[e] += spread * rng.standard_normal()
+            noisy += spread * rng.standard_normal()
+        values[e] = moved(before[e], means[keys[e]] if means.shape[0] > 0 else 0.0, noisy, step_size, shrink)
         if keys[e] < free:
             inside += 1
             if size < limit or abs(values[e]) > abs(smallest[0]):
@@ -322,18 +404,29 @@ def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
+    """The share of the noise at |w| = ``norm``, as batches.share_at; for what is not a number the last, the largest."""
+    place, last = norm * shares_per_unit, shares.shape[0] - 1
+    return shares[math.ceil(place)] if place < last else shares[last]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def offer_iid(
-    rng: Any, spread: float, free: int, inside: int, t: Entries, base: int, count: int, top: Top, size: int
+    rng: Any, spread: float, step_size: float, free: int, inside: int, t: Entries, base: int, count: int, top: Top,
+    size: int,
 ) -> int:
-    """Offer the largest of the ``free - inside`` untouched N(0, spread^2) coordinates; returns the new size."""
+    """Offer the largest of the ``free - inside`` untouched coordinates, whose noisy gradients are N(0, spread^2).
+
+    Returns the new size.
+    """
     limit = top.keys.shape[0]
     log_below = 0.0
     # No more than ``limit`` can enter: they come in falling order.
     for i in range(min(free - inside, limit)):
         # log P(|Z| < this order statistic)
-        log_below += math.log(1.0 - rng.random()) / (free - inside - i)
-        value = spread * tail_quantile(-0.5 * math.expm1(log_below))
-        if size == limit and value <= abs(top.values[0]):
+        log_below += log_uniform(rng) / (free - inside - i)
+        noisy = spread * tail_quantile(-0.5 * math.expm1(log_below))
+        if size == limit and step_size * noisy <= abs(top.values[0]):
             break
         key = uniform_below(rng, free)
         while t.table[find(t.table, t.keys, base, key)] >= base:
@@ -341,7 +434,7 @@ def offer_iid(
         t.table[find(t.table, t.keys, base, key)] = base + count
         t.keys[count] = key
         count += 1
-        size = offer(top, size, key, value if rng.random() < 0.5 else -value)
+        size = offer(top, size, key, moved(0.0, 0.0, noisy if rng.random() < 0.5 else -noisy, step_size, 1.0))
     return size
 
 
@@ -361,22 +454,18 @@ def sgd_steps(
     """
     t, base = make_entries(np.int64(256)), np.int64(0)
     top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
-    no_support, no_weights = np.empty(0, np.int64), np.empty(0)
+    no_support, no_weights, shrink = np.empty(0, np.int64), np.empty(0), 1.0 - step_size * l2
     for step in range(sizes.shape[0]):
         batch_size = sizes[step]
         t, base = next_batch(rng, rows, batch_size, filled + protected + sparsity, t, base)
         count, norm = touch_weights(
-            t, base, support[:filled], weights[:filled], no_support, no_weights, free, protected, 1.0 - step_size * l2,
-            no_weights,
+            t, base, support[:filled], weights[:filled], no_support, no_weights, free, protected
         )
-        count = add_gradient(t, base, count, rows, batch_size, -step_size / batch, no_weights)
-        place = norm * shares_per_unit
-        # A norm that is not a number gets the last share, the largest.
-        share = shares[math.ceil(place)] if place < shares.shape[0] - 1 else shares[shares.shape[0] - 1]
-        spread = step_size * scale * share
-        inside, size = offer_touched(rng, spread, t, count, free, top)
+        count = add_gradient(t, base, count, rows, batch_size, False)
+        spread = scale * share_at(shares, shares_per_unit, norm)
+        inside, size = offer_touched(rng, spread, batch, step_size, shrink, no_weights, t, count, free, top)
         if spread > 0.0:
-            size = offer_iid(rng, spread, free, inside, t, base, count, top, size)
+            size = offer_iid(rng, spread, step_size, free, inside, t, base, count, top, size)
         filled = write_back(t, base, top, size, free, protected, support, weights)
         if iterates is not None:
             write_dense(support, weights, filled, iterates[step])
@@ -423,29 +512,38 @@ def sgd_trials(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def chance_above(level: float, offset: float, spread: float) -> float:
-    """P(|offset + spread Z| > level)."""
-    return tail((level - offset) / spread) + tail((level + offset) / spread)
+def chance_above(level: float, mean: float, spread: float) -> float:
+    """P(|mean + spread Z| > level)."""
+    return tail((level - mean) / spread) + tail((level + mean) / spread)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def value_above(rng: Any, level: float, offset: float, spread: float) -> float:
-    """offset + spread Z given that it lies outside [-level, level]."""
-    up, down = tail((level - offset) / spread), tail((level + offset) / spread)
-    # The lower tail is the upper tail of the mirror image.
-    sign, mass = (1.0, up) if rng.random() * (up + down) < up else (-1.0, down)
-    z = tail_quantile(mass * (1.0 - rng.random()))
-    return sign * max(sign * offset + spread * z, level)
+def noise_above(rng: Any, level: float, mean: float, spread: float) -> float:
+    """spread Z given that mean + spread Z lies outside [-level, level]."""
+    up, down = tail((level - mean) / spread), tail((level + mean) / spread)
+    # The lower tail is the upper tail of the mirror image. The less likely of them is told by the coin that can.
+    upper = not coin(rng, down / (up + down)) if down < up else coin(rng, up / (up + down))
+    z = tail_quantile((up if upper else down) * lengthened(rng, rng.random()))
+    return spread * z if upper else -spread * z
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def value_within(rng: Any, level: float, offset: float, spread: float) -> float:
-    """offset + spread Z given that it lies in [-level, level]."""
-    # Mirrored so that the interval lies to the left, where the two probabilities are not rounded to 1.
-    sign, centre = (1.0, offset) if offset >= 0 else (-1.0, -offset)
-    low, high = tail((level + centre) / spread), tail((centre - level) / spread)
-    z = -tail_quantile(low + (high - low) * rng.random())
-    return sign * min(max(centre + spread * z, -level), level)
+def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
+    """spread Z given that mean + spread Z lies in [-level, level].
+
+    By the probability of lying further out than Z, which has all its digits in both tails.
+    """
+    # Mirrored so that the interval is [-left, right] with left >= 0, in units of the spread.
+    sign, centre = (1.0, mean) if mean >= 0 else (-1.0, -mean)
+    left, right = (level + centre) / spread, (level - centre) / spread
+    end = tail(left)
+    if right <= 0.0:
+        start = tail(-right)
+        return -sign * spread * tail_quantile(end + (start - end) * lengthened(rng, rng.random()))
+    below, above = math.erf(left / _SQRT_2), math.erf(right / _SQRT_2)
+    if coin(rng, above / (below + above)):
+        sign, end = -sign, tail(right)
+    return -sign * spread * tail_quantile(end + (0.5 - end) * lengthened(rng, rng.random()))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -475,16 +573,17 @@ def choose_level(wanted: float, spread: float, starts: NDArray[Any], heights: ND
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def offer_offsets(
-    rng: Any, level: float, spread: float, free: int, offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
-    heights: NDArray[Any], t: Entries, base: int, top: Top, size: int,
+def offer_means(
+    rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], ranked: NDArray[Any],
+    starts: NDArray[Any], heights: NDArray[Any], t: Entries, base: int, top: Top, size: int,
 ) -> int:
-    """Offer all untouched N(a_j, spread^2) coordinates that can enter; returns the new size.
+    """Offer all untouched coordinates, of noisy gradients N(a_j, spread^2), that can enter; returns the new size.
 
-    Bucket b is ranked[starts[b]:starts[b+1]], with offsets of at most heights[b]. The law is the same for any level.
+    Bucket b is ranked[starts[b]:starts[b+1]], with means of at most heights[b]. The law is the same for any level.
     """
     if size == top.keys.shape[0]:
-        level = max(level, abs(top.values[0]))
+        # A little less, so that rounding leaves out none that could enter.
+        level = max(level, abs(top.values[0]) / step_size * (1.0 - 1e-14))
     for b in range(starts.shape[0] - 1):
         ceiling = min(chance_above(level, heights[b], spread), 1.0)
         if ceiling <= 0.0:
@@ -493,23 +592,25 @@ def offer_offsets(
         place = starts[b]
         while True:
             # On to the next member whose coin of probability ``ceiling`` shows heads.
-            skip = math.log(1.0 - rng.random()) / log_miss
+            skip = log_uniform(rng) / log_miss
             if not skip < starts[b + 1] - place:
                 break
             place += int(skip)
             j = ranked[place]
             place += 1
-            kept = rng.random() * ceiling < chance_above(level, offsets[j], spread)
+            kept = coin(rng, chance_above(level, means[j], spread) / ceiling)
             if kept and t.table[find(t.table, t.keys, base, j)] < base:
-                size = offer(top, size, j, value_above(rng, level, offsets[j], spread))
-    if size < top.keys.shape[0] or abs(top.values[0]) < level:
-        size = complete_below(rng, level, spread, free, offsets, t, base, top, size)
+                noisy = noise_above(rng, level, means[j], spread)
+                size = offer(top, size, j, moved(0.0, means[j], noisy, step_size, 1.0))
+    if size < top.keys.shape[0] or abs(top.values[0]) < step_size * level * (1.0 - 1e-13):
+        size = complete_below(rng, level, spread, step_size, free, means, t, base, top, size)
     return size
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def complete_below(
-    rng: Any, level: float, spread: float, free: int, offsets: NDArray[Any], t: Entries, base: int, top: Top, size: int
+    rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], t: Entries, base: int,
+    top: Top, size: int,
 ) -> int:
     """Too few reach the level: offer all other untouched coordinates from their law below it, O(d); returns the size.
 
@@ -517,41 +618,58 @@ def complete_below(
     """
     found = np.zeros(free, np.bool_)
     for a in range(size):
-        if abs(top.values[a]) >= level:
-            found[top.keys[a]] = True
+        found[top.keys[a]] = True
     for j in range(free):
         if not found[j] and t.table[find(t.table, t.keys, base, j)] < base:
-            size = offer(top, size, j, value_within(rng, level, offsets[j], spread))
+            noisy = noise_within(rng, level, means[j], spread)
+            size = offer(top, size, j, moved(0.0, means[j], noisy, step_size, 1.0))
     return size
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def offer_exact(
-    offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any], t: Entries, base: int,
-    top: Top, size: int,
+    step_size: float, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any],
+    t: Entries, base: int, top: Top, size: int,
 ) -> int:
-    """Without noise: offer the untouched offsets, bucket by bucket, until none can enter. Returns the new size."""
+    """Without noise: offer the untouched means, bucket by bucket, until none can enter. Returns the new size."""
     for b in range(starts.shape[0] - 1):
         for a in range(starts[b], starts[b + 1]):
-            if size == top.keys.shape[0] and heights[b] <= abs(top.values[0]):
+            if size == top.keys.shape[0] and step_size * heights[b] <= abs(top.values[0]):
                 return size
             if t.table[find(t.table, t.keys, base, ranked[a])] < base:
-                size = offer(top, size, ranked[a], offsets[ranked[a]])
+                size = offer(top, size, ranked[a], moved(0.0, means[ranked[a]], 0.0, step_size, 1.0))
     return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def reduced_share(slope: float, grain: float, apart: float, size: float, places: int) -> float:
+    """min(1, slope |w - snapshot| + rounding), and 0 where the two are equal; 1 where a number is none.
+
+    ``size`` is |w| + |snapshot|, over ``places`` entries: a margin is rounded by no more than _BLUR of it an entry, and
+    each rounding can move the difference of two gradients, however near w and the snapshot are. ``grain`` is the same
+    for the residuals' own rounding, over their bound. Equal weights have equal margins bit for bit.
+    """
+    if apart == 0.0 and slope < math.inf:
+        return 0.0
+    share = slope * (apart + _BLUR * (places + 2.0) * size) + grain
+    return share if share < 1.0 else 1.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def reduced_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
-    free: int, protected: int, sparsity: int, offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
-    heights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int, iterates: Any = None,
+    grain: float, free: int, protected: int, sparsity: int, means: NDArray[Any], ranked: NDArray[Any],
+    starts: NDArray[Any], heights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int,
+    iterates: Any = None,
 ) -> int:
     """One lazy variance-reduced step per batch size, from the snapshot, which is the iterate on entry.
 
-    ``offsets`` is -step_size times the noisy snapshot gradient; buckets as in ``offer_offsets``. The noise is ``scale``
-    times min(1, slope |w - snapshot|); slope infinity means ``scale`` always. Other arguments as in ``sgd_steps``.
+    ``means`` is the noisy snapshot gradient; buckets as in ``offer_means``. The noise is ``scale`` times
+    ``reduced_share``; slope infinity means ``scale`` always. Other arguments as in ``sgd_steps``.
     """
     snap_support, snap_weights = support[:filled].copy(), weights[:filled].copy()
+    nothing, shrink = np.zeros(max(sparsity + protected, filled)), 1.0 - step_size * l2
+    snap_norm = distance(snap_weights, nothing, filled)
     t, base = make_entries(np.int64(256)), np.int64(0)
     top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
     wanted = 1.15 * sparsity + 4.0 * math.sqrt(sparsity) + 8.0
@@ -560,22 +678,19 @@ def reduced_steps(
         batch_size = sizes[step]
         others = filled + snap_support.shape[0] + protected
         t, base = next_batch(rng, rows, batch_size, others, t, base)
-        count, distance = touch_weights(
-            t, base, support[:filled], weights[:filled], snap_support, snap_weights, free, protected,
-            1.0 - step_size * l2, offsets,
+        count, apart = touch_weights(
+            t, base, support[:filled], weights[:filled], snap_support, snap_weights, free, protected
         )
-        count = add_gradient(t, base, count, rows, batch_size, -step_size / batch, offsets)
-        spread = step_size * scale
-        # A distance that is not a number leaves the full noise.
-        if slope * distance < 1.0:
-            spread *= slope * distance
-        _, size = offer_touched(rng, spread, t, count, free, top)
+        norm = distance(weights, nothing, filled)
+        spread = scale * reduced_share(slope, grain, apart, norm + snap_norm, count)
+        count = add_gradient(t, base, count, rows, batch_size, True)
+        _, size = offer_touched(rng, spread, batch, step_size, shrink, means, t, count, free, top)
         if spread > 0.0:
             if abs(spread - level_spread) > 0.005 * spread:
                 level, level_spread = choose_level(wanted, spread, starts, heights), spread
-            size = offer_offsets(rng, level, spread, free, offsets, ranked, starts, heights, t, base, top, size)
+            size = offer_means(rng, level, spread, step_size, free, means, ranked, starts, heights, t, base, top, size)
         else:
-            size = offer_exact(offsets, ranked, starts, heights, t, base, top, size)
+            size = offer_exact(step_size, means, ranked, starts, heights, t, base, top, size)
         filled = write_back(t, base, top, size, free, protected, support, weights)
         if iterates is not None:
             write_dense(support, weights, filled, iterates[step])

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import invalid, nonnegative, one_of, positive, whole
+from dptoolkit._validate import invalid, magnitude, noise_scale, one_of, whole
 from dptoolkit.accounting.events import Event, ExponentialMechanism, NoisyMax, Repeated
-from dptoolkit.mechanisms.noise import laplace, query
+from dptoolkit.mechanisms.noise import exponential, laplace, query
 from dptoolkit.mechanisms.rng import as_generator
 
 Array = NDArray[np.float64]
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 def gumbel(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> Array:
     """iid Gumbel(scale): minus the log of an exponential."""
-    return np.asarray(-scale * np.log(rng.standard_exponential(shape)))
+    return np.asarray(-scale * np.log(exponential(rng, shape)))
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class NoisyMaximum:
     noise: str = "gumbel"
 
     def __post_init__(self) -> None:
-        nonnegative("scale", self.scale)
-        positive("score_range", self.score_range)
+        noise_scale("scale", self.scale)
+        magnitude("score_range", self.score_range)
         one_of("noise", self.noise, ("gumbel", "laplace", "exponential"))
 
     @property
@@ -62,7 +62,7 @@ class NoisyMaximum:
             return np.asarray(scores + gumbel(generator, self.scale, scores.shape))
         if self.noise == "laplace":
             return np.asarray(scores + laplace(generator, self.scale, scores.shape))
-        return np.asarray(scores + self.scale * generator.standard_exponential(scores.shape))
+        return np.asarray(scores + self.scale * exponential(generator, scores.shape))
 
     def select(self, scores: Array, rng: Any = None) -> int:
         """One index."""

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dptoolkit._validate import invalid, nonnegative, one_of, whole
+from dptoolkit._validate import invalid, one_of, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Gaussian, Subsampled
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Array, Rows, check_rows, kernel_arrays
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.noise import NoiseLaw
 from dptoolkit.solvers.plan import Sampling
-from dptoolkit.solvers.settings import setting
+from dptoolkit.solvers.settings import check_l2, setting
 from dptoolkit.solvers.thresholding import ThresholdingSettings
 
 SCHEMES = (WITHOUT_REPLACEMENT, POISSON)
@@ -49,7 +49,7 @@ class BatchSettings(ThresholdingSettings):
     def _batches_checked(self: Self, n: int, d: int) -> Self:
         """The shared settings checked, with their defaults filled in."""
         check_batch("batch_size", self.batch_size, n)
-        nonnegative("l2", self.l2)
+        check_l2(self.l2)
         return replace(self, adjacency=check_sampling(self.sampling, self.adjacency))._checked(d)
 
     def sampled(self, size: int, n: int) -> Sampling:

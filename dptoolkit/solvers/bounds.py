@@ -10,14 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptoolkit._validate import invalid, positive
+from dptoolkit._validate import LARGEST, invalid, magnitude
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Array, Rows, clip_entries, clip_rows, joint_norm, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.settings import public_bound
-
-# Even where no bound is asked for, rows are kept this short: margins and caps are then accurate floats.
-_LONGEST_ROW = 1e150
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class GradientBounds:
         self._refuse_unused()
         for name in ("row_norm", "grad_norm", "label_bound", "margin_bound"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                magnitude(name, getattr(self, name))
         if self.row_norm is None and (self.grad_norm is None or self._is_lipschitz):
             public_bound("row_norm", None, "the largest L2 norm of a row")
         if self._needs_clipping and (self.label_bound is None or self.margin_bound is None):
@@ -120,16 +117,15 @@ class GradientBounds:
         -------
         Each record is changed on its own, by public numbers: afterwards |gradient_i| <= ``gradient`` at any weights.
         """
-        rows = clip_rows(rows, _LONGEST_ROW if self.row_norm is None else self.row_norm)
+        # Even where no bound is asked for, rows are kept short enough that margins and caps are accurate floats.
+        rows = clip_rows(rows, LARGEST if self.row_norm is None else self.row_norm)
         if self.fit_intercept:
             rows = with_intercept(rows, 1.0)
         if self.label_bound is not None:
             labels = np.clip(labels, -self.label_bound, self.label_bound)
         if self.grad_norm is None:
             return rows, labels, None
-        norms = rows.row_norms()
-        with np.errstate(divide="ignore", over="ignore"):
-            return rows, labels, self.grad_norm / norms
+        return rows, labels, rows.caps(self.grad_norm)
 
 
 @dataclass(frozen=True)

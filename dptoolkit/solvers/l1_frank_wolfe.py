@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import flag, one_of, positive, real, whole
+from dptoolkit._validate import flag, magnitude, one_of, positive, real, whole
 from dptoolkit.accounting import Repeated
 from dptoolkit.data import Rows, check_labels, check_rows, kernel_arrays, with_intercept
 from dptoolkit.losses import Loss
@@ -59,7 +59,7 @@ class SelectionSettings(Settings):
         """The shared settings checked, with their defaults filled in."""
         default = "laplace" if self.calibration == PUBLISHED else "gumbel"
         return replace(
-            self, l1_radius=positive("l1_radius", self.l1_radius), steps=whole("steps", self.steps, low=1),
+            self, l1_radius=magnitude("l1_radius", self.l1_radius), steps=whole("steps", self.steps, low=1),
             feature_bound=public_bound("feature_bound", self.feature_bound, "the largest |entry| of X"),
             law=default if self.law is None else one_of("law", self.law, tuple(LAWS)),
         )  # fmt: skip
@@ -111,7 +111,7 @@ class BallSettings(SelectionSettings):
 
     def _checked(self: Self) -> Self:
         """The settings checked, with their defaults filled in."""
-        label = None if self.label_bound is None else positive("label_bound", self.label_bound)
+        label = None if self.label_bound is None else magnitude("label_bound", self.label_bound)
         if self.terms.residual_bound == math.inf:
             label = public_bound("label_bound", self.label_bound, "the largest |label|")
         real("refresh", self.refresh, low=0.0, high=1.0, repair="1 recomputes every row at every step, 0 never.")

@@ -19,6 +19,8 @@ from dptoolkit import losses
 Array = NDArray[np.float64]
 # Radii at which shares are tabulated: this many a unit, up to the last; beyond it the share is 1.
 _GRID, _FURTHEST = 16, 40
+# The radius is looked up by this part larger, so that no rounding of |w| finds the entry before.
+_ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,11 @@ class NoiseLaw:
 
     def share(self, norm: Any) -> Any:
         """The share at |w|_2 = ``norm``."""
-        place, last = np.ceil(np.asarray(norm) * self.places), len(self.shares) - 1
-        inside = place < last
-        return np.where(inside, self.shares[np.where(inside, place, last).astype(np.intp)], self.shares[last])
+        last = len(self.shares) - 1
+        with np.errstate(over="ignore"):
+            place = np.ceil(np.asarray(norm) * self.places)
+        # What is not a number fails the comparison and gets the last share.
+        return self.shares[np.where(place < last, place, last).astype(np.intp)]
 
 
 def constant(scale: float) -> NoiseLaw:
@@ -61,7 +65,7 @@ def gradient_law(scale: float, loss: losses.Loss, row_norm: float, around_zero: 
     ``around_zero`` says that a record may be left out, by Poisson sampling or by zeroing it, so that the ball around 0
     counts; otherwise one record is replaced by another and the diameter counts.
     """
-    return NoiseLaw(scale, _shares(loss.name, around_zero), _GRID * row_norm)
+    return NoiseLaw(scale, _shares(loss.name, around_zero), _GRID * row_norm * (1 + _ROUNDING))
 
 
 @cache

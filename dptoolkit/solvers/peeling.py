@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, one_of, positive, whole
+from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, ExponentialMechanism, Gaussian, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
@@ -29,6 +29,9 @@ from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, publ
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
+
+# Two roundings of a number, over its size.
+_LAST_BITS = 2.0**-52
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +86,18 @@ class PeelingIht(Settings):
         if data == "split" and steps > n:
             raise invalid("steps", steps, f"<= n={n} when the data are split", "Use data='full'.")
         return replace(
-            self, step_size=positive("step_size", self.step_size), radius=positive("radius", self.radius), data=data,
+            self, step_size=magnitude("step_size", self.step_size), radius=magnitude("radius", self.radius), data=data,
             feature_bound=public_bound("feature_bound", self.feature_bound, "where entries of X are truncated"),
             label_bound=public_bound("label_bound", self.label_bound, "where labels are truncated"),
         )  # fmt: skip
 
     def entry_change(self, n: int) -> float:
-        """How far an entry of v moves: an s-sparse w in the ball has |w|_1 <= sqrt(s) radius."""
+        """How far an entry of v moves: an s-sparse w in the ball has |w|_1 <= sqrt(s) radius.
+
+        The vector is the iterate moved, so it is rounded to the last bit of entries as large as the radius.
+        """
         entry = self.bounds.entry(math.sqrt(self.sparsity) * self.radius)
-        return self.relation.contributions * (self.step_size * entry / self.block(n))
+        return self.relation.contributions * (self.step_size * entry / self.block(n)) + _LAST_BITS * self.radius
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The support and the values on it, once a step; a record lies in one block only when the data are split."""

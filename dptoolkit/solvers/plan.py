@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dptoolkit._validate import invalid, nonnegative
+from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
 from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, account
 from dptoolkit.accounting.account import Claimed
 from dptoolkit.accounting.events import Event
@@ -94,8 +94,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         for release in self.releases:
-            usable(release.query, release.sensitivity)
-            if not release.scale < math.inf:
+            magnitude(f"sensitivity of the {release.query}", release.sensitivity, "Use less extreme public bounds.")
+            noise_scale(f"noise of the {release.query}", release.scale)
+            if math.isinf(release.scale):
                 raise invalid(f"noise of the {release.query}", release.scale, "finite", "Ask for a larger epsilon.")
 
     @property
@@ -207,9 +208,3 @@ def _canonical(value: Any) -> Any:
         return int(exact) if exact.is_integer() else exact
     return value
 
-
-def usable(query: str, sensitivity: float) -> float:
-    """The sensitivity, unless the public bounds are so extreme that it over- or underflows."""
-    if not 0 < sensitivity < math.inf:
-        raise invalid(f"sensitivity of the {query}", sensitivity, "> 0 and finite", "Use less extreme public bounds.")
-    return sensitivity

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import delta_value, flag, invalid, one_of, positive, real, whole
+from dptoolkit._validate import LARGEST, delta_value, flag, invalid, magnitude, one_of, real, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows
 from dptoolkit.losses import Loss
@@ -235,5 +235,10 @@ def public_bound(name: str, value: Any, meaning: str) -> float:
     if value is None:
         repair = f"It is {meaning}, chosen without looking at the data; what lies beyond it is clipped."
         raise invalid(name, None, "given", repair)
-    return positive(name, value)
+    return magnitude(name, value)
 
+
+
+def check_l2(l2: Any) -> float:
+    """The weight of an L2 term, which may be 0."""
+    return real("l2", l2, low=0.0, high=LARGEST)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import flag, nonnegative, one_of, positive, whole
+from dptoolkit._validate import flag, one_of, positive, whole
 from dptoolkit.accounting import Repeated, calibrate
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
@@ -33,7 +33,7 @@ from dptoolkit.solvers.batches import (
 )
 from dptoolkit.solvers.noise import NoiseLaw, constant
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
-from dptoolkit.solvers.settings import check_sparsity, setting
+from dptoolkit.solvers.settings import check_l2, check_sparsity, setting
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -111,7 +111,7 @@ def sgd_ht(
     fit_intercept = flag("fit_intercept", fit_intercept)
     how = Batches(
         whole("steps", steps, low=1), check_batch("batch_size", batch_size, n), positive("step_size", step_size),
-        check_sparsity(sparsity, d), nonnegative("l2", l2), one_of("sampling", sampling, SCHEMES), fit_intercept,
+        check_sparsity(sparsity, d), check_l2(l2), one_of("sampling", sampling, SCHEMES), fit_intercept,
     )  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
     w, history = SgdRun(data, how, constant(0.0)).fit(as_generator(rng), trace_interval(trace))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, positive
+from dptoolkit._validate import LARGEST, SMALLEST, flag, invalid, magnitude
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.noise import NoiseLaw, constant, gradient_law
@@ -60,10 +59,11 @@ class ThresholdingSettings(Settings):
         return replace(self, step_size=self._step(), adaptive=self._adapts())
 
     def _step(self) -> float:
+        """The step asked for, or 1 / (smoothness + l2), which the public bounds determine: longer ones may diverge."""
         if self.step_size is not None:
-            return positive("step_size", self.step_size)
+            return magnitude("step_size", self.step_size)
         smoothness = self.bounds.smoothness
-        if not smoothness or not 0 < 1 / (smoothness + self.penalty) < math.inf:
+        if smoothness is None or not SMALLEST <= smoothness + self.penalty <= LARGEST:
             raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
         return 1 / (smoothness + self.penalty)
 
@@ -73,6 +73,8 @@ class ThresholdingSettings(Settings):
         return self.terms.diameter is not None and self.grad_norm is None and self.calibration == TIGHT
 
     def _adapts(self) -> bool:
+        if self.adaptive is not None:
+            flag("adaptive", self.adaptive)
         if self.adaptive and not self.can_adapt:
             repair = "It needs tight calibration and a loss whose gradients are known to be smaller near w = 0."
             raise invalid("adaptive", self.adaptive, f"None or False for these settings of {self.solver}", repair)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
-from dptoolkit._validate import flag, invalid, nonnegative, one_of, positive, whole
+from dptoolkit._validate import flag, invalid, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Repeated, calibrate
 from dptoolkit.accounting.events import WITHOUT_REPLACEMENT, Event
 from dptoolkit.data import Rows, check_labels, with_intercept
@@ -28,7 +28,7 @@ from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, trac
 from dptoolkit.solvers.batches import BatchData, BatchSettings, Iterate, batch_sizes, check_batch, check_sparse_rows
 from dptoolkit.solvers.noise import NoiseLaw, constant
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
-from dptoolkit.solvers.settings import TIGHT, check_sparsity, setting
+from dptoolkit.solvers.settings import TIGHT, check_l2, check_sparsity, setting
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -119,6 +119,21 @@ class ReducedSettings(BatchSettings):
         reach = 0.5 if self.sampling == WITHOUT_REPLACEMENT else 1.0
         return reach * self.bounds.smoothness / self.bounds.difference
 
+    @property
+    def grain(self) -> float:
+        """What rounding can add to the difference of a record's two gradients, over its bound; 0 if not used.
+
+        A residual of at most 1 is rounded to a few parts in 1e16; clipped gradients may be far smaller than that.
+        Residuals without a bound are rounded in proportion to where they are clipped, or, like margins, with the
+        weights.
+        """
+        if not self.adaptive:
+            return 0.0
+        norm, residual = self.bounds.joint_norm, self.terms.residual_bound
+        assert norm is not None
+        largest = residual * norm if math.isfinite(residual) else 0.0
+        return 2e-15 * (1.0 + largest / self.bounds.difference)
+
     def checked(self, n: int, d: int) -> Any:
         """See ``Settings``."""
         self.shape(n)
@@ -166,8 +181,9 @@ class ReducedSettings(BatchSettings):
         """See ``Settings``."""
         assert self.step_size is not None
         how = Epochs(
-            self.shape(plan.n), self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept, self.slope
-        )
+            self.shape(plan.n), self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept, self.slope,
+            self.grain,
+        )  # fmt: skip
         return ScsgRun(self.bounded_batches(*written_out(rows, y, counts)), how, self.noise_law(plan), plan.noise)
 
 
@@ -231,7 +247,8 @@ class Epochs:
     l2: float
     sampling: str
     fit_intercept: bool
-    slope: float
+    slope: float = math.inf
+    grain: float = 0.0
 
 
 def scsg_ht(
@@ -250,8 +267,8 @@ def scsg_ht(
     fit_intercept = flag("fit_intercept", fit_intercept)
     shape = make_shape(n, epochs, n if snapshot_size is None else snapshot_size, batch_size, option)
     how = Epochs(
-        shape, positive("step_size", step_size), check_sparsity(sparsity, d), nonnegative("l2", l2),
-        WITHOUT_REPLACEMENT, fit_intercept, math.inf,
+        shape, positive("step_size", step_size), check_sparsity(sparsity, d), check_l2(l2),
+        WITHOUT_REPLACEMENT, fit_intercept,
     )  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
     w, history = ScsgRun(data, how, constant(0.0), 0.0).fit(as_generator(rng), trace_interval(trace))
@@ -280,7 +297,8 @@ class ScsgRun:
         self.places, self.free = how.sparsity + protected, self.width - protected
         # What the kernel takes after the records.
         self.arguments = (
-            how.shape.batch, how.step_size, how.l2, inner_scale, how.slope, self.free, protected, how.sparsity,
+            how.shape.batch, how.step_size, how.l2, inner_scale, how.slope, how.grain, self.free, protected,
+            how.sparsity,
         )  # fmt: skip
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
@@ -322,10 +340,9 @@ class ScsgRun:
         how = self.how
         support, values = iterate.snapshot()
         gradient = snapshot_gradient(self.data, how, support, values, self.snapshots.at(values), rng)
-        offsets = -how.step_size * gradient
         sizes = batch_sizes(rng, how.sampling, self.n, how.shape.batch, count)
         given = (
-            rng, sizes, records, *self.arguments, offsets, *buckets(offsets[: self.free]), iterate.support,
+            rng, sizes, records, *self.arguments, gradient, *buckets(gradient[: self.free]), iterate.support,
             iterate.values, iterate.filled,
         )  # fmt: skip
         if watch is None:
@@ -376,27 +393,27 @@ def _batch_sum(data: BatchData, chosen: NDArray[np.int64], w: Array) -> Array:
 
 # Up to this many stored entries one compiled pass over the chosen rows is faster than copying them for scipy.
 _FEW_ENTRIES = 200_000
-# Offsets whose exponent and first six bits of the fraction agree share a cell; the last one takes all that are smaller.
+# Means whose exponent and first six bits of the fraction agree share a cell; the last one takes all that are smaller.
 _LOW_BITS = 46
 _CELLS = 4096
 
 
-def buckets(offsets: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-    """(coordinates bucket by bucket, the buckets' borders, largest |offset| of each and, last, the smallest of all).
+def buckets(means: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """(coordinates bucket by bucket, the buckets' borders, largest |mean| of each and, last, the smallest of all).
 
-    A bucket holds a fifth of what is in it and above it, at least 32: the few large offsets, which decide, lie in small
-    ones. Offsets are told apart by their leading bits: O(d), where sorting them would cost more than the inner steps.
+    A bucket holds a fifth of what is in it and above it, at least 32: the few large means, which decide, lie in small
+    ones. Means are told apart by their leading bits: O(d), where sorting them would cost more than the inner steps.
     """
-    size = np.abs(offsets)
+    size = np.abs(means)
     if len(size) <= 32:
         return np.arange(len(size)), np.array([0, len(size)]), np.array([size.max(), size.min()])
     bits = size.view(np.int64)
     cells = np.minimum((bits.max() - bits) >> _LOW_BITS, _CELLS - 1)
     above = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=_CELLS))])
     ends = [0]
-    while above[ends[-1]] < len(offsets):
+    while above[ends[-1]] < len(means):
         done = int(above[ends[-1]])
-        ends.append(int(np.searchsorted(above, min(len(offsets), done + max(32, done // 4)))))
+        ends.append(int(np.searchsorted(above, min(len(means), done + max(32, done // 4)))))
     # Numbers of one byte are sorted by counting.
     bucket = np.repeat(np.arange(len(ends), dtype=np.uint8), np.diff([*ends, _CELLS]))
     ranked = np.argsort(bucket[cells], kind="stable")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import sparse
+from scipy import sparse, stats
 
 from dptoolkit import losses, solvers
 from dptoolkit.data import check_rows, kernel_arrays
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
 from dptoolkit.solvers import l1_frank_wolfe
-from tests.statistics import assert_binomial, assert_chi2, rejected
+from tests.statistics import assert_binomial, assert_chi2, assert_ks, rejected
 
 LAZY = ["logistic", "huber"]
 EVERY = [*LAZY, "squared"]
@@ -110,7 +112,7 @@ def test_path_of_a_whole_fit(name, refresh):
 
 @given(st.integers(0, 2**32), st.integers(1, 200), st.sampled_from((1e-3, 1.0, 30.0, 1e4)))
 def test_draws_are_inverse_cdfs(seed, d, sharpness):
-    """At a given u the feature is the quantile of its law, and the sign too."""
+    """At a given u the feature is the quantile of its law, or the draw is repeated."""
     rng = np.random.default_rng(seed)
     gradient = rng.standard_normal(d)
     room = kernel.sampler(d, shift=int(rng.integers(0, 9)))
@@ -123,12 +125,8 @@ def test_draws_are_inverse_cdfs(seed, d, sharpness):
     edges = np.concatenate([[0.0], np.cumsum(features)])
     for u in rng.random(20):
         j = kernel.draw_feature(u * total, room)
-        assert edges[j] - 1e-12 <= u <= edges[j + 1] + 1e-12
-        against = features[j] and law[d + j] / features[j] if gradient[j] >= 0 else law[j] / features[j]
-        if abs(u - against) > 1e-9:
-            down = gradient[j] >= 0
-            assert kernel.draw_sign(u, sharpness * gradient[j]) == ((-1.0 if down else 1.0) if u < against else
-                                                                    (1.0 if down else -1.0))
+        if j >= 0:
+            assert edges[j] - 1e-12 <= u <= edges[j + 1] + 1e-8
 
 
 def test_draw_beyond_65536_features():
@@ -140,23 +138,19 @@ def test_draw_beyond_65536_features():
     assert np.flatnonzero(w).tolist() == [d - 1]
     room = kernel.sampler(d)
     kernel.rebuild(np.zeros(d), 1.0, room)
-    for u in (0.0, 0.25, 65_540.5 / d, 1 - 1e-9):
+    for u in (0.0, 0.25, 65_540.5 / d, 1 - 1e-8):
         assert kernel.draw_feature(u * kernel.settle(room), room) == int(u * d)
 
 
-def quantile(law, u):
-    return int(np.searchsorted(np.cumsum(law), u, side="right"))
-
-
 def specified_vertices(block, sharpness, count, rng, first=1):
-    """What the specification draws with the kernel's own uniforms: a feature, then a sign."""
+    """What the kernel's own draw finds in weights that were built anew: a feature, then a sign."""
     d = block.rows.shape[1]
     found = []
     for _ in range(count):
-        law = reference.vertex_weights(block.gradient(found, first), sharpness)
-        j = min(quantile(law[:d] + law[d:], rng.random()), d - 1)
-        g = block.gradient(found, first)[j]
-        found.append(j if kernel.draw_sign(rng.random(), sharpness * g) > 0 else d + j)
+        gradient, room = block.gradient(found, first), kernel.sampler(d)
+        kernel.rebuild(gradient, sharpness, room)
+        j = kernel.draw(rng, kernel.settle(room), room)
+        found.append(j if kernel.draw_sign(rng, sharpness * gradient[j]) > 0 else d + j)
     return np.array(found)
 
 
@@ -185,6 +179,112 @@ def test_laplace_noise_on_every_vertex(name):
         noise = np.concatenate([draws[:, 0] - draws[:, 1], draws[:, 2] - draws[:, 3]])
         found.append(int(np.argmin(sharpness * np.concatenate([gradient, -gradient]) + noise)))
     assert vertices.tolist() == found
+
+
+# --- small probabilities -----------------------------------------------------------------------------
+
+
+class Script:
+    """A generator whose uniform numbers are given, and then all the same."""
+
+    def __init__(self, *numbers, then=0.0):
+        self.numbers, self.then = list(numbers), then
+
+    def random(self):
+        return self.numbers.pop(0) if self.numbers else self.then
+
+    standard_exponential = random
+
+
+def in_python(name, *arguments, **others):
+    """A kernel function as Python, with ``coin`` and the others as Python too."""
+    plain = {f: getattr(kernel, f).py_func for f in ("coin", "rare_feature", "draw_feature", "draw_sign", "draw")}
+    with mock.patch.multiple(kernel, **plain | others):
+        return getattr(kernel, name)(*arguments)
+
+
+def weighted(*weights):
+    room = kernel.sampler(len(weights))
+    room.weights[:] = weights
+    np.add.at(room.sums, np.arange(len(weights)) >> room.shift, weights)
+    room.peaks[:] = room.sums
+    return room
+
+
+def old_sign(rng, exponent):
+    """The broken twin: 53 bits against odds of e^60."""
+    return -1.0 if rng.random() * (1.0 + np.exp(-2.0 * exponent)) < 1.0 else 1.0
+
+
+def turns(sign, exponent):
+    assert {sign(Script(then=0.0), exponent), sign(Script(then=1 - 2.0**-53), exponent)} == {1.0, -1.0}
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 18.0, 30.0, 100.0, 350.0])
+def test_either_sign_can_be_drawn(exponent):
+    """The less likely one at e^-2 to e^-700, if the bits say so."""
+    turns(lambda rng, e: in_python("draw_sign", rng, e), exponent)
+    turns(lambda rng, e: in_python("draw_sign", rng, -e), exponent)
+    if exponent >= 30:
+        rejected(turns, old_sign, exponent)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.4, -1.5, 3.0])
+def test_law_of_the_sign(exponent):
+    rng = np.random.default_rng(8)
+    up = sum(kernel.draw_sign(rng, exponent) > 0 for _ in range(20_000))
+    assert_binomial(up, 20_000, 1 / (1 + np.exp(2 * exponent)))
+
+
+def test_law_of_rare_features():
+    """Each light feature with its probability over _RARE, and none with the rest."""
+    light, rng = np.array([2e-5, 1e-5, 4e-6]), np.random.default_rng(9)
+    room = weighted(light[0], 1.0, light[1], light[2])
+    total = kernel.settle(room)
+    draws = [kernel.rare_feature(rng, kernel._RARE / 4 * total, room) for _ in range(50_000)]
+    counts = np.bincount(np.array(draws) + 1, minlength=5)[[0, 1, 3, 4]]
+    chances = light / total / kernel._RARE
+    assert_chi2(counts, np.append(1 - chances.sum(), chances))
+    rejected(assert_chi2, counts, np.append(1 - 0.8 * chances.sum(), 0.8 * chances))
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e-100, 1e-290])
+def test_features_of_any_probability_keep_their_proportions(size):
+    """Given that a rare feature comes at all, whatever its size: 1 to 3 to 6, beside one a million times smaller."""
+    room, rng = weighted(3 * size, 1.0, size, 6 * size, size * 1e-6), np.random.default_rng(10)
+    plain = kernel.coin.py_func
+
+    def coin(generator, chance):
+        # The last one is tossed for all of them together.
+        together = 10.000001 * size / kernel._RARE
+        return abs(chance / together - 1) < 1e-9 or plain(generator, chance)
+
+    draws = [in_python("rare_feature", rng, kernel._RARE / 5, room, coin=coin) for _ in range(3000)]
+    counts = np.bincount(draws, minlength=5)
+    assert counts[1] == 0 and counts[4] <= 3
+    assert_chi2(counts[[0, 2, 3]], np.array([0.3, 0.1, 0.6]))
+    rejected(assert_chi2, counts[[0, 2, 3]], np.array([0.25, 0.15, 0.6]))
+
+
+def test_law_of_the_whole_draw():
+    """Heavy features by the walk, light ones now and then; the slack and light ones met by the walk are drawn again."""
+    weights, rng = np.array([1e-5, 3.0, 1e-9, 1.0, 4.0, 0.05, 1e-4]), np.random.default_rng(11)
+    room = weighted(*weights)
+    total = kernel.settle(room)
+    counts = np.bincount([kernel.draw(rng, total, room) for _ in range(60_000)], minlength=7)
+    assert_chi2(counts, weights)
+    rejected(assert_chi2, counts, weights * [1, 1.1, 1, 1, 1, 1, 1])
+    # A walk that ends on a light feature does not return it: it has come with its probability already.
+    assert in_python("draw", Script(kernel._RARE, 0.5), total, room) != 0
+    # The walk alone cannot reach the third one, 1e-10 of all, whose place is less than the slack; the draw does.
+    assert in_python("draw", Script(then=0.0), total, room) in (0, 2)
+
+
+def test_exponentials_do_not_end():
+    """Beyond 16 a fresh one is added, so that 53 bits are no end; the law stays."""
+    assert kernel.exponential.py_func(Script(17.0, 40.0, 3.0)) == 35.0
+    rng = np.random.default_rng(12)
+    assert_ks([kernel.exponential(rng) for _ in range(20_000)], stats.expon.cdf)
 
 
 # --- the law ------------------------------------------------------------------------------------------
@@ -259,9 +359,9 @@ def test_sums_of_weights_that_rise_and_fall(seed, d, height):
         sums = np.add.reduceat(room.weights, np.arange(0, d, 2**room.shift))
         np.testing.assert_allclose(room.sums, sums, rtol=1e-10)
         assert total == pytest.approx(sums.sum(), rel=1e-10)
-        # The quantile 1 - 1e-9 is the last feature only if its weight says so.
-        j = kernel.draw_feature((1 - 1e-9) * total, room)
-        assert room.weights[j + 1 :].sum() <= 1.1e-9 * total
+        # The quantile 1 - 1e-8 is the last feature only if its weight says so.
+        j = kernel.draw_feature((1 - 1e-8) * total, room)
+        assert j >= 0 and room.weights[j + 1 :].sum() <= 1.1e-8 * total
 
 
 def collapsing(name, first):

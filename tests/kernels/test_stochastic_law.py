@@ -51,6 +51,11 @@ class Case:
         return self.X.shape[1]
 
     @property
+    def means(self) -> Any:
+        """The snapshot gradient that moves the weights by ``offsets``."""
+        return -self.offsets / self.step_size
+
+    @property
     def record_caps(self) -> Any:
         return np.full(len(self.y), np.inf) if self.caps is None else self.caps
 
@@ -67,7 +72,7 @@ def lazy(case: Case, draws: int, seed: int) -> np.ndarray:
     sizes, records = np.array(case.sizes), case.records()
     free, k = case.width - case.protected, case.sparsity
     shared = records, case.batch, case.step_size, case.l2, case.scale
-    piles = None if case.offsets is None else buckets(case.offsets[:free])
+    piles = None if case.offsets is None else buckets(case.means[:free])
     for i in range(draws):
         support, weights = np.zeros(k + case.protected, np.int64), np.zeros(k + case.protected)
         support[: len(case.start)], weights[: len(case.start)] = list(case.start), list(case.start.values())
@@ -76,7 +81,7 @@ def lazy(case: Case, draws: int, seed: int) -> np.ndarray:
             filled = kernel.sgd_steps(rng, sizes, *shared, *case.shares, free, case.protected, k, *ends)
         else:
             filled = kernel.reduced_steps(
-                rng, sizes, *shared, case.slope, free, case.protected, k, case.offsets, *piles, *ends
+                rng, sizes, *shared, case.slope, 0.0, free, case.protected, k, case.means, *piles, *ends
             )
         assert filled == k + case.protected and len(set(support)) == filled
         out[i, support] = weights
@@ -232,20 +237,25 @@ def test_a_defect_is_seen(case, defect):
 
 # --- any level is correct --------------------------------------------------------------------------------
 
+STEP = 0.3
+
 
 def outside(
     level: float, offsets: Any, spread: float, limit: int, touched: dict[int, float], draws: int, seed: int
 ) -> np.ndarray:
     """The largest of the touched values and the noisy offsets, with the kernel's search at a level of our choice."""
     rng, out = np.random.default_rng(seed), np.zeros((draws, len(offsets)))
-    none, piles = np.empty(0), buckets(offsets)
+    piles = buckets(-offsets / STEP)
     for i in range(draws):
         t, top_of = kernel.make_entries(64), kernel.Top(np.empty(limit, np.int64), np.empty(limit))
         size = 0
         for number, (key, value) in enumerate(touched.items()):
-            kernel.touch(t, 0, number, key, none)
+            kernel.touch(t, 0, number, key)
             size = kernel.offer(top_of, size, key, value)
-        size = kernel.offer_offsets(rng, level, spread, len(offsets), offsets, *piles, t, 0, top_of, size)
+        means = -offsets / STEP
+        size = kernel.offer_means(
+            rng, level / STEP, spread / STEP, STEP, len(offsets), means, *piles, t, 0, top_of, size
+        )
         assert size == limit
         out[i, top_of.keys] = top_of.values
     return out
@@ -291,7 +301,7 @@ def wide_case(reduced: bool) -> Case:
 def wide_lazy(case: Case, draws: int, seed: int, free: int = WIDE) -> list[tuple[Any, Any]]:
     rng, sizes, out = np.random.default_rng(seed), np.array(case.sizes), []
     shared = case.records(), case.batch, case.step_size, case.l2, case.scale
-    piles = None if case.offsets is None else buckets(case.offsets[:free])
+    piles = None if case.offsets is None else buckets(case.means[:free])
     for _ in range(draws):
         support, weights = np.zeros(WIDE_K, np.int64), np.zeros(WIDE_K)
         support[: len(case.start)], weights[: len(case.start)] = list(case.start), list(case.start.values())
@@ -299,7 +309,7 @@ def wide_lazy(case: Case, draws: int, seed: int, free: int = WIDE) -> list[tuple
         if piles is None:
             kernel.sgd_steps(rng, sizes, *shared, *case.shares, free, 0, WIDE_K, *ends)
         else:
-            kernel.reduced_steps(rng, sizes, *shared, case.slope, free, 0, WIDE_K, case.offsets, *piles, *ends)
+            kernel.reduced_steps(rng, sizes, *shared, case.slope, 0.0, free, 0, WIDE_K, case.means, *piles, *ends)
         out.append((support, weights))
     return out
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from dptoolkit.accounting import Gaussian, Laplace, TwoSidedGeometric
 from dptoolkit.errors import InvalidValue
-from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, as_generator
+from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, as_generator, noise
 from tests.statistics import assert_chi2, assert_ks, rejected
 
 DRAWS = 60_000
@@ -65,6 +65,40 @@ def test_events_hold_noise_per_sensitivity():
 def test_bad_scales(mechanism, scale, sensitivity):
     with pytest.raises(InvalidValue, match="must be"):
         mechanism(scale, sensitivity)
+
+
+# --- tails of exponentials -----------------------------------------------------------------------------
+
+
+class Script:
+    """A generator whose numbers are given."""
+
+    def __init__(self, exponentials, uniforms=()):
+        self.exponentials, self.uniforms = list(exponentials), list(uniforms)
+
+    def standard_exponential(self, shape=None):
+        return self.exponentials.pop(0) if shape is None else np.array(self.exponentials.pop(0))
+
+    def random(self):
+        return self.uniforms.pop(0)
+
+
+def test_exponentials_go_on_in_both_tails():
+    """Beyond 16 a fresh one is added; below a millionth there are new bits, and none is 0, whose Gumbel is infinite."""
+    found = noise.exponential(Script([[1.0, 40.0, 0.0, 1e-16], 20.0, 3.0], [0.0, 0.5, 0.25]), (4,))
+    assert found[0] == 1.0 and found[1] == 35.0
+    assert found[2] == pytest.approx(0.5 * 2.0**-40, rel=1e-5) and found[3] == pytest.approx(0.25 * 2.0**-20, rel=1e-5)
+    assert noise.exponential(np.random.default_rng(0), ()).shape == ()
+
+
+def test_law_of_exponentials(monkeypatch):
+    """With tails that begin early, so that most draws come by them."""
+    monkeypatch.setattr(noise, "_SHORT", 0.3)
+    monkeypatch.setattr(noise, "_LONG", 1.0)
+    draws = noise.exponential(np.random.default_rng(1), (20_000,))
+    assert_ks(draws, stats.expon.cdf)
+    monkeypatch.setattr(noise, "_far", lambda rng, draw: 0.9 * draw)
+    rejected(assert_ks, noise.exponential(np.random.default_rng(1), (20_000,)), stats.expon.cdf)
 
 
 # --- two-sided geometric ------------------------------------------------------------------------------

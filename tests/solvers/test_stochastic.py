@@ -82,11 +82,11 @@ def test_inner_steps_from_one_snapshot_are_gradient_hard_thresholding():
     X, y = data()
     for count in range(1, 6):
         rows = kernel_records(X, y)
-        offsets = -0.3 * X.T @ (0.5 - y) / N
+        means = X.T @ (0.5 - y) / N
         support, values = np.zeros(4, np.int64), np.zeros(4)
         filled = kernel.reduced_steps(
-            np.random.default_rng(0), np.full(count, N), rows, N, 0.3, 0.2, 0.0, math.inf, D, 0, 4, offsets,
-            *buckets(offsets), support, values, 0,
+            np.random.default_rng(0), np.full(count, N), rows, N, 0.3, 0.2, 0.0, math.inf, 0.0, D, 0, 4, means,
+            *buckets(means), support, values, 0,
         )  # fmt: skip
         w = np.zeros(D)
         for _ in range(count):
@@ -397,9 +397,9 @@ def step(start, scale, X=((1e150, -1e150, 0.0),), l2=0.0, cap=1e-150, reduced=Fa
     support, values = np.arange(width), np.array(start, dtype=float)
     sizes, common = np.array([len(X)]), (rows, len(X), 1.0, l2, scale)
     if reduced:
-        offsets = np.zeros(width)
+        means = np.zeros(width)
         kernel.reduced_steps(
-            rng, sizes, *common, slope, width, 0, width, offsets, *buckets(offsets), support, values, width
+            rng, sizes, *common, slope, 0.0, width, 0, width, means, *buckets(means), support, values, width
         )
     else:
         shares = np.array([0.0, 0.0, 1.0]), 1.0
@@ -429,13 +429,13 @@ def test_weights_that_are_no_numbers_do_not_switch_the_noise_off(spoilt, reduced
 
 
 def test_nothing_is_written_beyond_the_end():
-    """Weights that are no numbers never leave the top; the search outside must stop all the same."""
+    """Weights that are no numbers become 0, whose places the search outside takes, and no more than those."""
     rows = kernel_records(np.zeros((2, 5000)), np.zeros(2))
     support, values = np.arange(3), np.full(3, math.nan)
     filled = kernel.sgd_steps(
         np.random.default_rng(0), np.array([2]), rows, 2, 1.0, 0.0, *constant(1.0).arguments, 5000, 0, 3, support, values, 3
     )
-    assert filled == 3 and support.max() < 5000
+    assert filled == 3 and support.max() < 5000 and np.isfinite(values).all()
 
 
 def test_the_noise_multiplier_is_what_the_event_says():

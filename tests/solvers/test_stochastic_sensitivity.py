@@ -50,8 +50,8 @@ def handed_over():
         seen.rows, seen.shares = rows, (shares, places)
         return rest[-1]
 
-    def reduced(rng, sizes, rows, batch, step_size, l2, scale, slope, *rest):
-        seen.rows, seen.slope = rows, slope
+    def reduced(rng, sizes, rows, batch, step_size, l2, scale, slope, grain, *rest):
+        seen.rows, seen.slope, seen.grain = rows, slope, grain
         return rest[-1]
 
     def snapshot(data, settings, support, values, scale, rng):
@@ -104,11 +104,14 @@ def batch_gradient(rows, batch, w):
 
 
 def reduced_gradient(rows, batch, w, s):
-    """The sum over rows of gradient(w) - gradient(s), over ``batch``: an empty batch leads from s to w."""
+    """The sum over rows of gradient(w) - gradient(s), over ``batch``: an empty batch leads from s to w.
+
+    With a snapshot gradient of -w, and an L2 term of weight 1 that takes the weights away, it comes out with w on top.
+    """
     support, values, filled = place(s)
     filled = kernel.reduced_steps(
-        np.random.default_rng(0), np.array([0, len(rows.y)]), rows, batch, 1.0, 1.0, 0.0, np.inf, len(w), 0, len(w),
-        w.copy(), *buckets(w.copy()), support, values, filled,
+        np.random.default_rng(0), np.array([0, len(rows.y)]), rows, batch, 1.0, 1.0, 0.0, np.inf, 0.0, len(w), 0,
+        len(w), -w, *buckets(w.copy()), support, values, filled,
     )  # fmt: skip
     return w - vector(support, values, filled, len(w))
 
@@ -145,7 +148,8 @@ def moves(pair, mode, sampling, intercept, w, s):
     *ours, (first, second, plain, reduced) = queries(pair.X, pair.y, mode, sampling, intercept, w, s, n)
     *theirs, _ = queries(*other, mode, sampling, intercept, w, s, n)
     plain_share = share_at(first.shares, float(np.linalg.norm(w)))
-    reduced_share = min(1.0, second.slope * float(np.linalg.norm(w - s)))
+    sizes = float(np.linalg.norm(w) + np.linalg.norm(s))
+    reduced_share = kernel.reduced_share(second.slope, second.grain, float(np.linalg.norm(w - s)), sizes, 2 * len(w))
     snapshot_share = share_at(first.shares, float(np.linalg.norm(s)))
     allowed = [
         ("batch gradient", plain.sensitivity, plain_share),

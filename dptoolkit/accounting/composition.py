@@ -132,7 +132,8 @@ def _log_binomial_mass(count: int, centre: int, offset: Array, lie: float, truth
         shape = shape + (_stirling(np.asarray(float(count))) - _stirling(lies) - _stirling(truths))
     inside = (lies > 0) & (truths > 0)
     log_mass = np.where(inside, shape, 0.0) - exponent
-    margin = 1e-14 + 4e-16 * exponent + 2e-15 * np.abs(away) * (1 + np.abs(away) / max(mean_lies, 1.0))
+    far = np.abs(away)
+    margin = 1e-14 + 4e-16 * np.minimum(exponent, 1e6) + 2e-15 * far * (1 + far / max(mean_lies, 1.0))
     return np.asarray(log_mass + margin)
 
 

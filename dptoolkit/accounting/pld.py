@@ -205,7 +205,7 @@ def _next_decade(decade: int, value: float, infinite: float) -> int:
     if found == decade:
         return min(found + 1, _LAST_DECADE) if place > _NEAR_END else found
     # What is cut off a grid is a millionth of its decade: a value made of that says only that delta is smaller.
-    return min(found + 3, _LAST_DECADE) if found > decade and infinite > 0.1 * value else found
+    return min(max(2 * decade, found), _LAST_DECADE) if found > decade and infinite > 0.1 * value else found
 
 
 def _largest_delta(decade: int) -> float:
@@ -638,16 +638,24 @@ class _Sum:
 
         low, high = math.log(1e-3 / max(self.spread, reach)), math.log(300 / self.spread)
         best, exponent = zoom_minimum(value, low, high, points=33, zooms=3)
-        tilt = math.exp(best)
-        while self.log_mgf(tilt) == math.inf:
+        return _View(self.permitted(math.exp(best)), max(exponent, self.spread))
+
+    def permitted(self, tilt: float) -> float:
+        """The tilt, or less where the moment generating function is infinite."""
+        smallest = 1e-12 * tilt
+        while not math.isfinite(self.log_mgf(tilt)):
             tilt *= 0.9
-        return _View(tilt, max(exponent, self.spread))
+            if tilt <= smallest:
+                raise _too_many(self.steps)
+        return tilt
 
     def tail(self, tilt: float, *, lower: bool) -> _Tail | None:
         """The law of the sum near the point that the tilt looks at; None if the grid would be too large."""
         base = self.log_mgf(tilt)
         window = self._window(tilt, base, lower=lower)
         points = (window.high - window.low) / self.step + 2
+        if not math.isfinite(points):
+            raise _too_many(self.steps)
         # The lower bound is for comparison: it need not take seconds.
         if points > (MAX_POINTS // 16 if lower else MAX_POINTS):
             return None
@@ -699,7 +707,16 @@ class _Sum:
             if np.all(np.isfinite(k)):
                 break
             t /= 2
+        else:
+            return self.mean, self.spread
         return float(k[2] - k[0]) / (2 * t), math.sqrt(max(float(k[0] - 2 * k[1] + k[2]), 0.0)) / t
+
+
+def _too_many(steps: float) -> UnsupportedEvent:
+    return UnsupportedEvent(
+        f"the event has about {steps:.2g} releases: must be fewer for method 'pld', whose round-off grows with them. "
+        "Use method='rdp'."
+    )
 
 
 def _error(coarse: _Sum, fine: _Sum, tilt: float) -> float:
@@ -720,10 +737,7 @@ class _Composition:
     def __init__(self, nodes: tuple[_Node, ...], delta: float, *, lower: bool = False) -> None:
         steps = _steps(nodes)
         if steps > _MOST_STEPS:
-            raise UnsupportedEvent(
-                f"the event has {steps:.3g} releases: must be at most {_MOST_STEPS:.0e} for method 'pld', whose "
-                "round-off grows with them. Use method='rdp'."
-            )
+            raise _too_many(steps)
         self._nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
         self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
         tail = delta * 1e-6 / max(steps, 1.0)
@@ -769,11 +783,13 @@ class _Composition:
         """The law of the sum seen with less and less tilt: each reaches further down than the one before."""
         while len(self._tails) <= index:
             tilt = self._view.tilt * _TILTS[len(self._tails)]
-            tail = self._sum.tail(tilt, lower=self._lower)
+            tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
             while tail is None:
                 self._sharp = False
                 self._sum = self._at(self._sum.step * 1.5, _rounded if self._lower else _connect_the_dots)
-                tail = self._sum.tail(tilt, lower=self._lower)
+                if self._sum.step > 1e3 * self._reach:
+                    raise _too_many(self._sum.steps)
+                tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
             self._sharp = self._sharp and self._sum.round_off(tilt, 2**16) < _SHARP_ROUND_OFF
             self._tails.append(tail)
         return self._tails[index]
@@ -816,8 +832,8 @@ class _Composition:
     def _settled(self, epsilon: float, delta: float) -> float:
         """The first of a few points from epsilon on where the curve itself is at most delta: rounding ends here."""
         step = math.ulp(epsilon)
-        while self._value(epsilon) > delta:
-            if epsilon + step > 2 * epsilon + 1e-6:
+        while math.isfinite(epsilon) and self._value(epsilon) > delta:
+            if step > epsilon + 1e-6:
                 return math.inf
             epsilon, step = epsilon + step, 2 * step
         return epsilon

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dptoolkit._validate import delta_value, invalid, nonnegative, one_of
 from dptoolkit.accounting import composition, gaussian, pld, rdp, sampling, selection, zcdp
 from dptoolkit.accounting.events import (
@@ -126,14 +128,32 @@ def _step_bounds(event: Event, delta0: float) -> tuple[float, float]:
 
 def _basic(event: Event, delta: float) -> float:
     parts = flatten(event)
-    total = sum(count for part, count in parts if pure_epsilon(part) is None and not isinstance(part, ApproxDp))
-    spent = math.fsum(count * part.delta for part, count in parts if isinstance(part, ApproxDp))
+    total = sum(count for part, count in parts if not _has_bounds(part))
+    spent = _spent_delta(event)
     if spent > delta:
         return math.inf
     share = (delta - spent) / total if total else 0.0
     if total and share == 0:
         return math.inf
     return math.fsum(composition.basic(_step_bounds(part, share)[0], count)[0] for part, count in parts)
+
+
+def _basic_delta(event: Event, epsilon: float) -> float:
+    if not all(_has_bounds(part) for part, _ in flatten(event)):
+        return _delta_by_search(_basic, event, epsilon)
+    spent = _spent_delta(event)
+    return spent if spent < 1 and _basic(event, spent) <= epsilon else 1.0
+
+
+def _spent_delta(event: Event) -> float:
+    return math.fsum(count * part.delta for part, count in flatten(event) if isinstance(part, ApproxDp))
+
+
+def _on_lattice(epsilon_at: Callable[[Event, float], float], event: Event, delta: float) -> float:
+    """epsilon at the delta of the lattice below, unless the parts have bounds of their own: see _delta_by_search."""
+    if all(_has_bounds(part) for part, _ in flatten(event)):
+        return epsilon_at(event, delta)
+    return epsilon_at(event, _lattice_delta(_lattice_index(delta)))
 
 
 def _advanced(event: Event, delta: float) -> float:
@@ -143,9 +163,21 @@ def _advanced(event: Event, delta: float) -> float:
 
 
 def _optimal(event: Event, delta: float) -> float:
+    part, _ = _single(event, "optimal")
+    if _has_bounds(part):
+        return _on_the_private_side(_optimal_at, _optimal_delta, event, delta)
+    return _on_lattice(_optimal_at, event, delta)
+
+
+def _optimal_at(event: Event, delta: float) -> float:
     part, count = _single(event, "optimal")
     epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
     return composition.optimal(epsilon0, count, delta, delta0)
+
+
+def _has_bounds(event: Event) -> bool:
+    """Whether one (epsilon, delta) is all that is known of an elementary event, or all there is."""
+    return pure_epsilon(event) is not None or isinstance(event, ApproxDp)
 
 
 def _selections(event: Event) -> tuple[float, int]:
@@ -157,14 +189,37 @@ def _selections(event: Event) -> tuple[float, int]:
 
 def _optimal_delta(event: Event, epsilon: float) -> float:
     part, count = _single(event, "optimal")
-    if pure_epsilon(part) is None and not isinstance(part, ApproxDp):
-        return _delta_by_search(_optimal, event, epsilon)
+    if not _has_bounds(part):
+        return _delta_by_search(_optimal_at, event, epsilon)
     epsilon0, delta0 = _step_bounds(part, 0.0)
     return composition.optimal_delta(epsilon0, count, epsilon, delta0)
 
 
-def _searched(epsilon_at: Callable[[Event, float], float]) -> Method:
-    return Method(epsilon_at, lambda event, epsilon: _delta_by_search(epsilon_at, event, epsilon))
+def _verified(method: Method) -> Method:
+    """The method with an epsilon at which its own delta is at most the one asked for, to the last bit.
+
+    Both are sound whatever the other says; but they look for their best order or grid separately, and a guarantee whose
+    delta is not the one it was asked for is none. Where they differ the same question is asked for a smaller delta.
+    """
+    return Method(lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta)
+
+
+def _on_the_private_side(
+    epsilon_at: Callable[[Event, float], float], delta_at: Callable[[Event, float], float], event: Event, delta: float
+) -> float:
+    target, factor = delta, 1.0
+    while True:
+        epsilon = epsilon_at(event, target)
+        if math.isinf(epsilon):
+            return epsilon
+        found = delta_at(event, epsilon)
+        if found <= delta:
+            return epsilon
+        if target == 0:
+            return math.inf
+        # The excess, then twice, four times as much: it ends within a few rounds, at delta 0 at the latest.
+        target *= min(delta / found, 1 - 1e-15) ** factor
+        factor *= 2
 
 
 def _without_failures(event: Event) -> tuple[Event, float]:
@@ -204,32 +259,51 @@ def _allowing_failures(method: Method) -> Method:
 
 
 METHODS: dict[str, Method] = {
+    # Each epsilon is the inverse of its delta: by one curve for both, by verification, or on a lattice of deltas.
     "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
     "pld": Method(pld.epsilon, pld.delta),
-    "rdp": _allowing_failures(Method(rdp.epsilon, rdp.delta)),
-    "zcdp": _allowing_failures(
+    "rdp": _verified(_allowing_failures(Method(rdp.epsilon, rdp.delta))),
+    "zcdp": _verified(_allowing_failures(
         Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x))
-    ),
-    "bounded-range": Method(
-        lambda e, d: selection.adaptive(*_selections(e), d), lambda e, x: selection.adaptive_delta(*_selections(e), x)
+    )),
+    "bounded-range": _verified(
+        Method(
+            lambda e, d: selection.adaptive(*_selections(e), d),
+            lambda e, x: selection.adaptive_delta(*_selections(e), x),
+        )
     ),
     "optimal": Method(_optimal, _optimal_delta),
-    "advanced": _searched(_advanced),
-    "basic": _searched(_basic),
+    "advanced": Method(
+        lambda e, d: _advanced(e, _lattice_delta(_lattice_index(d))), lambda e, x: _delta_by_search(_advanced, e, x)
+    ),
+    "basic": Method(lambda e, d: _on_lattice(_basic, e, d), _basic_delta),
 }
 
 
+# A lattice of deltas: the floats whose last 32 bits are 0, 2^20 in every factor of two.
+_LATTICE_BITS = 32
+
+
+def _lattice_index(delta: float) -> int:
+    """The number of the largest delta of the lattice that is not above ``delta``."""
+    return int(np.float64(delta).view(np.int64)) >> _LATTICE_BITS
+
+
+def _lattice_delta(index: int) -> float:
+    return float(np.int64(index << _LATTICE_BITS).view(np.float64))
+
+
 def _delta_by_search(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
-    """delta by inverting epsilon(delta), from the private side, for methods that give only that."""
+    """The smallest delta of the lattice whose epsilon(delta) is at most ``epsilon``."""
     if epsilon_at(event, 0.0) <= epsilon:
         return 0.0
-    low, high = math.log(1e-300), 0.0
-    if epsilon_at(event, math.exp(low)) <= epsilon:
-        return math.exp(low)
-    while high - low > 1e-6:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if epsilon_at(event, math.exp(middle)) > epsilon else (low, middle)
-    return math.exp(high)
+    low, high = _lattice_index(1e-300), _lattice_index(1.0)
+    if epsilon_at(event, _lattice_delta(low)) <= epsilon:
+        return _lattice_delta(low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon_at(event, _lattice_delta(middle)) > epsilon else (low, middle)
+    return _lattice_delta(high)
 
 
 # --- choosing ------------------------------------------------------------------------------------
@@ -251,16 +325,16 @@ def _is_exact(event: Event) -> bool:
 
 
 def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[list[str]]:
-    """Methods in groups: the first group with a finite answer decides, by its smallest one."""
+    """Methods in groups: the first group with a finite and sharp answer decides; the smallest answer seen wins."""
     exact = _exact_method(event)
     if exact is not None:
         return [[exact]]
     parts = flatten(event)
     # The largest losses just add: the whole answer at delta 0, and the best one at tiny deltas.
     first = ["pld"] if _total_pure(event) is None else ["pld", "basic"]
-    if len(parts) == 1 and not _has_selection(event) and not _contains(event, BestOf):
-        # The pair is that of the mechanism itself, so a Renyi divergence can only lose. Where events of very different
-        # size share a grid it may win.
+    if not _has_selection(event) and not _contains(event, BestOf):
+        # The pairs are those of the mechanisms themselves, so a Renyi divergence can only lose, unless the grid was too
+        # coarse: where events of very different size share one, or where there are too many.
         return [first, ["rdp", "zcdp"]]
     part, count = parts[0]
     if len(parts) == 1 and isinstance(part, ExponentialMechanism) and affordable(part.epsilon, count):
@@ -284,7 +358,12 @@ def _best_epsilon(event: Event, delta: float) -> tuple[float, str]:
     def affordable(epsilon0: float, count: int) -> bool:
         return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
 
-    return _best(_candidates(event, affordable), lambda m: m.epsilon(event, delta), math.inf)
+    def evaluate(name: str) -> pld.Answer:
+        if name == "pld":
+            return pld.epsilon_answer(event, delta)
+        return pld.Answer(METHODS[name].epsilon(event, delta), True)
+
+    return _best(_candidates(event, affordable), evaluate, math.inf)
 
 
 @lru_cache(maxsize=4096)
@@ -292,19 +371,28 @@ def _best_delta(event: Event, epsilon: float) -> tuple[float, str]:
     def affordable(epsilon0: float, count: int) -> bool:
         return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
 
-    return _best(_candidates(event, affordable), lambda m: m.delta(event, epsilon), 1.0)
+    def evaluate(name: str) -> pld.Answer:
+        if name == "pld":
+            return pld.delta_answer(event, epsilon)
+        return pld.Answer(METHODS[name].delta(event, epsilon), True)
+
+    return _best(_candidates(event, affordable), evaluate, 1.0)
 
 
-def _best(groups: list[list[str]], evaluate: Callable[[Method], float], useless: float) -> tuple[float, str]:
+def _best(groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useless: float) -> tuple[float, str]:
     results: list[tuple[float, str]] = []
     refused: list[str] = []
     for group in groups:
+        sharp = True
         for name in group:
             try:
-                results.append((evaluate(METHODS[name]), name))
+                answer = evaluate(name)
             except UnsupportedEvent as problem:
                 refused.append(str(problem))
-        if results and min(results)[0] < useless:
+                continue
+            results.append((answer.value, name))
+            sharp = sharp and answer.sharp
+        if results and sharp and min(results)[0] < useless:
             break
     if not results:
         raise UnsupportedEvent(refused[0])

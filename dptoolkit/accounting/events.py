@@ -30,11 +30,12 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 _NOISE_REPAIR = "It is noise scale / sensitivity; 0 means no noise."
+# Counts are whole numbers of any size, the accountants' numbers are not.
+_LARGEST_COUNT = 1e100
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
-# Events are walked by recursion, and counts become floats: both ends are far beyond any release.
+# Events are walked by recursion; nobody's release is nested that deep.
 _DEEPEST = 100
-_LARGEST_COUNT = 10**300
 
 
 class Event:
@@ -270,8 +271,12 @@ def flatten(event: Event) -> tuple[tuple[Event, int], ...]:
     """
     found: dict[Event, int] = {}
     _collect(as_event("event", event), 1, found)
-    if any(count > _LARGEST_COUNT for count in found.values()):
-        raise UnsupportedEvent(f"the event is repeated more than 1e300 times: must be at most {_LARGEST_COUNT:.0e}.")
+    largest = max(found.values(), default=0)
+    if largest > _LARGEST_COUNT:
+        magnitude = math.floor(largest.bit_length() * math.log10(2))
+        raise InvalidValue(
+            f"count=about 10^{magnitude}: must be at most {_LARGEST_COUNT:.0e} in all. Check the number of steps."
+        )
     return tuple(found.items())
 
 

@@ -115,4 +115,8 @@ def mu(epsilon: float, delta: float) -> float:
 
 def _log_excess(mu: float, eps: float, target: float) -> float:
     value = float(_profile(mu, np.asarray(eps)))
-    return math.log(value / target) if value > 0 else -math.inf
+    if value <= 0:
+        return -math.inf
+    # The quotient of two neighbouring numbers may round to 1: the sign is that of the comparison.
+    log_ratio = math.log(value / target)
+    return max(log_ratio, math.ulp(0.0)) if value > target else min(log_ratio, 0.0)

@@ -58,6 +58,11 @@ _LOWER_TOLERANCE = 1e-3
 _LOG_OUTSIDE = 18.0
 # Terms this many logs below the scale of a sum are lost to underflow.
 _LARGEST_LOG = 600.0
+# Shares of the tilt at which the law of the sum is looked at, one after the other, while the answer lies lower.
+_TILTS = (*(0.5**k for k in range(12)), 0.0)
+# Releases beyond which round-off is all there is, and the round-off from which on another method may do better.
+_MOST_STEPS = 1e13
+_SHARP_ROUND_OFF = 1e-4
 # Share of delta that the lower bound gives to Hoeffding's inequality.
 _HOEFFDING_SHARE = 1e-3
 
@@ -69,24 +74,50 @@ class Bracket(NamedTuple):
     upper: float
 
 
+class Answer(NamedTuple):
+    """A sound upper bound, and whether the grid was fine enough for it to be as good as the pairs allow."""
+
+    value: float
+    sharp: bool
+
+
 def epsilon(event: Event, delta: float) -> float:
     """The sound upper bound on epsilon at ``delta``."""
-    found = 0.0
-    for tree in _directions(event, dominating):
-        # Backwards the loss of a subsampled step is at most -log(1 - rate): often no need to look.
-        if _largest_loss(tree, delta) > found:
-            found = max(found, _epsilon_of_tree(tree, delta))
-    return found
+    return epsilon_answer(event, delta).value
 
 
 def delta(event: Event, epsilon: float) -> float:
-    """The sound upper bound on delta at ``epsilon``."""
-    return max(_delta_of_tree(tree, epsilon) for tree in _directions(event, dominating))
+    """The sound upper bound on delta at ``epsilon``; at ``epsilon(event, d)`` it is at most d."""
+    return delta_answer(event, epsilon).value
+
+
+def epsilon_answer(event: Event, delta: float) -> Answer:
+    """``epsilon``, and whether the grid was fine enough."""
+    found = Answer(0.0, True)
+    for tree in _directions(event, dominating):
+        # Backwards the loss of a subsampled step is at most -log(1 - rate): often no need to look.
+        if _largest_loss(tree, delta) > found.value:
+            found = _worse(found, _epsilon_of_tree(tree, delta))
+    return found
+
+
+def delta_answer(event: Event, epsilon: float) -> Answer:
+    """``delta``, and whether the grid was fine enough."""
+    found = Answer(0.0, True)
+    for tree in _directions(event, dominating):
+        # What cannot exceed the direction already known need not be chased to its own tiny value.
+        if found.value == 0 or _largest_loss(tree, found.value) > epsilon:
+            found = _worse(found, _delta_of_tree(tree, epsilon, enough=found.value))
+    return found
+
+
+def _worse(first: Answer, second: Answer) -> Answer:
+    return Answer(max(first.value, second.value), first.sharp and second.sharp)
 
 
 def lower_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta``: some neighbours attain it, so no analysis can prove less."""
-    return max(_epsilon_of_tree(tree, delta, lower=True) for tree in _directions(event, attained))
+    return max(_lower_epsilon_of_tree(tree, delta) for tree in _directions(event, attained))
 
 
 def bracket(event: Event, delta: float) -> Bracket:
@@ -112,24 +143,73 @@ def _total_variation(tree: tuple[_Node, ...]) -> float:
     )
 
 
-def _epsilon_of_tree(tree: tuple[_Node, ...], delta: float, *, lower: bool = False) -> float:
+def _lower_epsilon_of_tree(tree: tuple[_Node, ...], delta: float) -> float:
+    if _total_variation(tree) <= delta or delta == 0:
+        return 0.0
+    return _Composition(tree, delta, lower=True).lower_epsilon(delta)
+
+
+# Both questions, epsilon at a delta and delta at an epsilon, are answered by the same curves, one for every decade of
+# delta, each on the grid that is best for the middle of its decade: so the one answer is the inverse of the other.
+_LAST_DECADE = 300
+# Near the smaller end of a decade (in decades) the next curve is asked as well: no step up from one to the other.
+_NEAR_END = 0.48
+
+
+def _place(delta: float) -> tuple[int, float]:
+    """The decade of a delta, and where in it the delta lies, from -1/2 (large) to 1/2."""
+    exponent = -math.log10(delta) if delta > 0 else math.inf
+    decade = min(max(round(min(exponent, 1e3)), 1), _LAST_DECADE)
+    return decade, exponent - decade
+
+
+def _epsilon_of_tree(tree: tuple[_Node, ...], delta: float) -> Answer:
     if _total_variation(tree) <= delta:
-        return 0.0
+        return Answer(0.0, True)
     if delta == 0:
-        return 0.0 if lower else math.inf
-    return _Composition(tree, _AtDelta(delta), delta, lower=lower).epsilon(delta)
+        return Answer(math.inf, True)
+    decade, place = _place(delta)
+    answer = _Composition(tree, 10.0**-decade).epsilon(delta)
+    if place > _NEAR_END and decade < _LAST_DECADE:
+        end = min(10.0 ** -(decade + 0.5), delta)
+        other = _Composition(tree, 10.0 ** -(decade + 1)).epsilon(end)
+        answer = Answer(min(answer.value, other.value), answer.sharp and other.sharp)
+    return answer
 
 
-def _delta_of_tree(tree: tuple[_Node, ...], epsilon: float) -> float:
-    """delta at epsilon; the grid's cut-off depends on delta, so a first pass finds its size."""
+def _delta_of_tree(tree: tuple[_Node, ...], epsilon: float, enough: float) -> Answer:
+    """delta at epsilon from the curve of its own decade, to which the others lead; at most ``enough`` is enough."""
     if not tree or math.isinf(epsilon):
-        return 0.0
-    guess = 1e-10
-    while True:
-        value = _Composition(tree, _AtEpsilon(epsilon), guess).delta(epsilon)
-        if value >= guess or guess < 1e-290:
-            return value
-        guess = max(value * 1e-3, 1e-300)
+        return Answer(0.0, True)
+    best, sharp = min(_total_variation(tree), 1.0), True
+    decade, seen = _first_decade(tree, epsilon), set[int]()
+    while decade not in seen and best > enough:
+        seen.add(decade)
+        composition = _Composition(tree, 10.0**-decade)
+        answer = composition.delta(epsilon)
+        best, sharp = min(best, answer.value), sharp and answer.sharp
+        decade = _next_decade(decade, answer.value, composition.infinite)
+    return Answer(best, sharp)
+
+
+def _first_decade(tree: tuple[_Node, ...], epsilon: float) -> int:
+    """Where to begin: the middle of the range, or the end if no loss reaches epsilon."""
+    return _LAST_DECADE if _largest_loss(tree, 10.0**-_LAST_DECADE) <= epsilon else 10
+
+
+def _next_decade(decade: int, value: float, infinite: float) -> int:
+    """The decade to look at after one gave a value of which ``infinite`` is mass at infinity."""
+    if infinite >= _largest_delta(decade):
+        return _place(infinite)[0]
+    found, place = _place(value)
+    if found == decade:
+        return min(found + 1, _LAST_DECADE) if place > _NEAR_END else found
+    # What is cut off a grid is a millionth of its decade: a value made of that says only that delta is smaller.
+    return min(max(2 * decade, found), _LAST_DECADE) if found > decade and infinite > 0.1 * value else found
+
+
+def _largest_delta(decade: int) -> float:
+    return min(10.0 ** (0.5 - decade), 1.0)
 
 
 # --- events to pairs ------------------------------------------------------------------------------
@@ -440,9 +520,19 @@ class _Grid:
 
     def log_finite(self) -> float:
         """log of the probability that the loss is finite."""
-        return self.count * self._one(
+        log_one = self._one(
             lambda g: g.log_finite(), lambda leaf: math.log1p(-leaf.infinite) if leaf.infinite < 1 else -math.inf
         )
+        # Never more than certain, whatever a generating function rounds to.
+        return self.count * min(log_one, 0.0)
+
+    def steps(self, tilt: float) -> float:
+        """A bound on the expected number of elementary releases after tilting."""
+        if self.leaf is not None:
+            return float(self.count)
+        assert self.runs is not None
+        log_z = math.fsum(g.log_mgf(tilt) for g in self.inner)
+        return self.count * self.runs.tilted_mean(log_z) * math.fsum(g.steps(tilt) for g in self.inner)
 
     def _one(self, of_grid: Callable[[_Grid], float], of_leaf: Callable[[_Leaf], float]) -> float:
         if self.leaf is not None:
@@ -506,38 +596,6 @@ def _log_share(tilt: Array) -> Array:
     return -tilt * np.log1p(1 / tilt) - np.log1p(tilt)
 
 
-@dataclass(frozen=True)
-class _AtDelta:
-    """The question for epsilon at a delta: Chernoff's bound on epsilon is to be smallest."""
-
-    delta: float
-
-    @property
-    def hopeless(self) -> float:
-        """The mass at infinite loss from which on the answer is trivial."""
-        return self.delta
-
-    def exponent(self, log_mgf: Array, tilt: Array) -> Array:
-        return (log_mgf + _log_share(tilt) - math.log(self.delta)) / tilt
-
-    def epsilon(self, smallest_exponent: float) -> float:
-        return smallest_exponent
-
-
-@dataclass(frozen=True)
-class _AtEpsilon:
-    """The question for delta at an epsilon: Chernoff's bound on log delta is to be smallest."""
-
-    target: float
-    hopeless = 1.0
-
-    def exponent(self, log_mgf: Array, tilt: Array) -> Array:
-        return log_mgf + _log_share(tilt) - tilt * self.target
-
-    def epsilon(self, smallest_exponent: float) -> float:
-        return self.target
-
-
 class _View(NamedTuple):
     """Where the answer lies: the tilt for it, and the size that errors are measured against."""
 
@@ -571,25 +629,33 @@ class _Sum:
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(np.sum([g.rough_log_mgf(tilts) for g in self.grids], axis=0))
 
-    def look_at(self, question: _AtDelta | _AtEpsilon, reach: float) -> _View:
-        """The tilt that minimises a Chernoff exponent; any tilt is sound, a good one keeps the digits."""
+    def look_at(self, delta: float, reach: float) -> _View:
+        """The tilt whose Chernoff bound on epsilon is smallest; any tilt is sound, a good one keeps the digits."""
 
         def value(log_tilts: Array) -> Array:
             tilts = np.exp(log_tilts)
-            return question.exponent(self.rough_log_mgf(tilts), tilts)
+            return (self.rough_log_mgf(tilts) + _log_share(tilts) - math.log(delta)) / tilts
 
         low, high = math.log(1e-3 / max(self.spread, reach)), math.log(300 / self.spread)
         best, exponent = zoom_minimum(value, low, high, points=33, zooms=3)
-        tilt = math.exp(best)
-        while self.log_mgf(tilt) == math.inf:
+        return _View(self.permitted(math.exp(best)), max(exponent, self.spread))
+
+    def permitted(self, tilt: float) -> float:
+        """The tilt, or less where the moment generating function is infinite."""
+        smallest = 1e-12 * tilt
+        while not math.isfinite(self.log_mgf(tilt)):
             tilt *= 0.9
-        return _View(tilt, max(question.epsilon(exponent), self.spread))
+            if tilt <= smallest:
+                raise _too_many(self.steps)
+        return tilt
 
     def tail(self, tilt: float, *, lower: bool) -> _Tail | None:
         """The law of the sum near the point that the tilt looks at; None if the grid would be too large."""
         base = self.log_mgf(tilt)
         window = self._window(tilt, base, lower=lower)
         points = (window.high - window.low) / self.step + 2
+        if not math.isfinite(points):
+            raise _too_many(self.steps)
         # The lower bound is for comparison: it need not take seconds.
         if points > (MAX_POINTS // 16 if lower else MAX_POINTS):
             return None
@@ -598,10 +664,17 @@ class _Sum:
         for g in self.grids:
             transform *= g.transform(tilt, size)
         mass = np.roll(np.fft.irfft(transform, size), -(first % size))
-        # Each of the steps multiplies by a transform that carries a few units of round-off.
-        noise = 2.0**-52 * 4 * math.log2(size) * (self.steps + 4)
+        noise = self.round_off(tilt, size)
         floor = noise * float(np.mean(np.abs(transform)))
-        return _Tail(self.step, first, mass, tilt, base, floor, math.exp(-window.log_outside), lower)
+        log_norm = base - noise if lower else base + noise
+        return _Tail(
+            self.step, first, mass, tilt, log_norm, floor, math.exp(-window.log_outside), self.infinite, lower
+        )
+
+    def round_off(self, tilt: float, size: int) -> float:
+        """Each of the steps multiplies by a transform that carries a few units of round-off."""
+        steps = max(self.steps, math.fsum(g.steps(tilt) for g in self.grids))
+        return 2.0**-52 * 4 * math.log2(size) * (steps + 4)
 
     def _window(self, tilt: float, base: float, *, lower: bool) -> _Window:
         """Where the tilted law has its mass, by Chernoff.
@@ -634,7 +707,16 @@ class _Sum:
             if np.all(np.isfinite(k)):
                 break
             t /= 2
+        else:
+            return self.mean, self.spread
         return float(k[2] - k[0]) / (2 * t), math.sqrt(max(float(k[0] - 2 * k[1] + k[2]), 0.0)) / t
+
+
+def _too_many(steps: float) -> UnsupportedEvent:
+    return UnsupportedEvent(
+        f"the event has about {steps:.2g} releases: must be fewer for method 'pld', whose round-off grows with them. "
+        "Use method='rdp'."
+    )
 
 
 def _error(coarse: _Sum, fine: _Sum, tilt: float) -> float:
@@ -650,19 +732,24 @@ def _grid(node: _Node, step: float, leaf_of: Callable[[Pair, float], _Leaf]) -> 
 
 
 class _Composition:
-    """A tree and one question about it, on the coarsest grid that answers it well."""
+    """A tree on the coarsest grid that is good at one delta: one curve, read in both directions."""
 
-    def __init__(
-        self, nodes: tuple[_Node, ...], question: _AtDelta | _AtEpsilon, delta: float, *, lower: bool = False
-    ) -> None:
-        self._nodes, self._question, self._lower = nodes, question, lower
-        tail = delta * 1e-6 / max(_steps(nodes), 1.0)
+    def __init__(self, nodes: tuple[_Node, ...], delta: float, *, lower: bool = False) -> None:
+        steps = _steps(nodes)
+        if steps > _MOST_STEPS:
+            raise _too_many(steps)
+        self._nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
+        self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
+        tail = delta * 1e-6 / max(steps, 1.0)
         self._spans = {id(n.pair): _span(n.pair, tail) for n in _leaves(nodes) if n.pair is not None}
         self._reach = max(max(s.above, s.below) for s in self._spans.values())
         self._sum, self._view = self._fine_enough()
         if lower:
             step = min(self._sum.step, _LOWER_TOLERANCE * self._view.size / self._hoeffding(1.0, delta))
             self._sum = self._at(self._aligned(max(step, 8 * self._smallest_step)), _rounded)
+        self.infinite = self._sum.infinite
+        self._at_zero = self.infinite + self._at_most_at_zero()
+        self._tails: list[_Tail] = []
 
     @property
     def _smallest_step(self) -> float:
@@ -679,54 +766,90 @@ class _Composition:
     def _fine_enough(self) -> tuple[_Sum, _View]:
         """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
         coarse = self._at(self._aligned(self._reach / 256), _connect_the_dots)
-        if coarse.infinite >= self._question.hopeless:
-            return coarse, coarse.look_at(self._question, self._reach)
+        if coarse.infinite >= self._hopeless:
+            return coarse, coarse.look_at(self._delta, self._reach)
         while True:
             fine = self._at(coarse.step / 2, _connect_the_dots)
-            view = fine.look_at(self._question, self._reach)
+            view = fine.look_at(self._delta, self._reach)
             excess = _error(coarse, fine, view.tilt) / (_TOLERANCE * view.size)
             if excess <= 1 or fine.step <= self._smallest_step:
+                self._sharp = excess <= 1
                 return fine, view
             shrink = max(0.9 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
             step = max(coarse.step * shrink, 2 * self._smallest_step)
             coarse = fine if shrink > 0.4 else self._at(self._aligned(step), _connect_the_dots)
 
-    def _tail(self, tilt: float) -> _Tail:
-        tail = self._sum.tail(tilt, lower=self._lower)
-        while tail is None:
-            self._sum = self._at(self._sum.step * 1.5, _rounded if self._lower else _connect_the_dots)
-            tail = self._sum.tail(tilt, lower=self._lower)
-        return tail
+    def _tail(self, index: int) -> _Tail:
+        """The law of the sum seen with less and less tilt: each reaches further down than the one before."""
+        while len(self._tails) <= index:
+            tilt = self._view.tilt * _TILTS[len(self._tails)]
+            tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
+            while tail is None:
+                self._sharp = False
+                self._sum = self._at(self._sum.step * 1.5, _rounded if self._lower else _connect_the_dots)
+                if self._sum.step > 1e3 * self._reach:
+                    raise _too_many(self._sum.steps)
+                tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
+            self._sharp = self._sharp and self._sum.round_off(tilt, 2**16) < _SHARP_ROUND_OFF
+            self._tails.append(tail)
+        return self._tails[index]
 
-    def delta(self, epsilon: float) -> float:
+    def delta(self, epsilon: float) -> Answer:
         """The bound on delta at epsilon."""
-        if self._sum.infinite >= self._question.hopeless:
-            return 1.0
-        tail = self._tail(self._view.tilt)
-        missed = 0.0
-        if tail.first_loss > epsilon:
-            # Without tilt the mass below the window is known to be small; it counts in full.
-            tail, missed = self._tail(0.0), math.exp(-_LOG_OUTSIDE)
-        return min(self._sum.infinite + tail.delta_at(epsilon) + missed, 1.0)
+        if self.infinite >= self._hopeless:
+            return Answer(1.0, True)
+        value = self._value(epsilon)
+        return Answer(value, self._sharp)
 
-    def epsilon(self, delta: float) -> float:
-        """The bound on epsilon at delta."""
-        share = _HOEFFDING_SHARE if self._lower else 0.0
-        slack = delta * (1 + share) - self._sum.infinite
+    def _value(self, epsilon: float) -> float:
+        tail, missed = self._tail(0), 0.0
+        for index in range(1, len(_TILTS)):
+            if tail.first_loss <= epsilon:
+                break
+            tail = self._tail(index)
+        else:
+            # Without tilt the mass below the window is known to be small; it counts in full.
+            missed = math.exp(-_LOG_OUTSIDE) if tail.first_loss > epsilon else 0.0
+        return min(tail.infinite + tail.delta_at(epsilon) + missed, self._at_zero, 1.0)
+
+    def epsilon(self, delta: float) -> Answer:
+        """The smallest epsilon found where the bound on delta is at most ``delta``."""
+        if self.infinite >= min(delta, self._hopeless):
+            return Answer(math.inf, True)
+        if self._at_zero <= delta:
+            return Answer(0.0, self._sharp)
+        # If the answer lies below the window, the window's first loss is a bound, and a smaller tilt centres it lower.
+        best = math.inf
+        for index in range(len(_TILTS)):
+            tail = self._tail(index)
+            slack = delta - tail.infinite
+            found = tail.epsilon_at(slack) if slack > 0 else math.inf
+            best = min(best, tail.first_loss if found is None else found)
+            if found is not None:
+                break
+        return Answer(self._settled(max(best, 0.0), delta), self._sharp)
+
+    def _settled(self, epsilon: float, delta: float) -> float:
+        """The first of a few points from epsilon on where the curve itself is at most delta: rounding ends here."""
+        step = math.ulp(epsilon)
+        while math.isfinite(epsilon) and self._value(epsilon) > delta:
+            if step > epsilon + 1e-6:
+                return math.inf
+            epsilon, step = epsilon + step, 2 * step
+        return epsilon
+
+    def lower_epsilon(self, delta: float) -> float:
+        """The bound from below on epsilon at delta."""
+        slack = delta * (1 + _HOEFFDING_SHARE) - self.infinite
         if slack <= 0:
             return math.inf
-        if self._at_most_at_zero() <= slack:
+        if self._at_zero <= delta:
             return 0.0
-        # If the answer lies below the window, the window's first loss is a bound, and a smaller tilt centres it lower.
-        best = 0.0 if self._lower else math.inf
-        for factor in (*(0.5**k for k in range(12)), 0.0):
-            tail = self._tail(self._view.tilt * factor)
-            found = tail.epsilon_at(slack)
-            if not self._lower:
-                best = min(best, tail.first_loss if found is None else found)
+        for index in range(len(_TILTS)):
+            found = self._tail(index).epsilon_at(slack)
             if found is not None:
-                return max(found - self._hoeffding(self._sum.step, delta), 0.0) if self._lower else max(best, 0.0)
-        return max(best, 0.0)
+                return max(found - self._hoeffding(self._sum.step, delta), 0.0)
+        return 0.0
 
     def _at_most_at_zero(self) -> float:
         """A bound on delta at epsilon 0 but for the infinite mass: 1 - e^-x <= |x|, whose mean the moments bound."""
@@ -750,18 +873,22 @@ class _Tail:
 
     def __init__(
         self, step: float, first: int, mass: Array, tilt: float, log_norm: float, floor: float, outside: float,
-        lower: bool,
+        infinite: float, lower: bool,
     ) -> None:
         mass = np.maximum(mass - floor, 0.0) if lower else np.maximum(mass, 0.0) + floor
         self._losses = step * (first + np.arange(len(mass)))
         self._step, self._first, self._tilt, self._log_norm, self._lower = step, first, tilt, log_norm, lower
-        self._p = _discounted(mass, tilt * step)
+        self.infinite = infinite
         self._q = _discounted(mass, (tilt + 1) * step)
+        # The sum of delta(l_i) by parts, sum_{j>i} exp(-tilt (l_j - l_i)) (1 - e^-step) q_j, has no term that cancels:
+        # where the mass is at the largest loss, the difference of the two sums would be all round-off.
+        later = np.append(self._q[1:], 0.0)
+        self._d = -math.expm1(-step) * math.exp(-tilt * step) * _discounted(later, tilt * step)
         if lower:
             # Mass that wrapped around may have landed anywhere: the lower bound gives it back.
-            self._p -= 2 * outside
+            self._d -= 2 * outside
         else:
-            self._p += outside * np.exp(-tilt * (self._losses[-1] - self._losses))
+            self._d += outside * np.exp(-tilt * (self._losses[-1] - self._losses))
 
     @property
     def first_loss(self) -> float:
@@ -770,13 +897,14 @@ class _Tail:
     def delta_at(self, epsilon: float) -> float:
         """delta at an epsilon that is not below the window."""
         i = math.floor(epsilon / self._step) + 1 - self._first
-        if i >= len(self._p):
-            i = len(self._p) - 1
+        if i >= len(self._d):
+            i = len(self._d) - 1
             epsilon = self._losses[i]
         i = max(i, 0)
         if self._log_norm - self._tilt * self._losses[i] > _LARGEST_LOG:
             return 1.0
-        value = self._p[i] - math.exp(epsilon - self._losses[i]) * self._q[i]
+        # Between points i-1 and i delta is exp(log_scale_i) (d_i + (1 - exp(epsilon - l_i)) q_i).
+        value = self._d[i] - math.expm1(epsilon - self._losses[i]) * self._q[i]
         if value <= 0:
             return 0.0
         return math.exp(min(self._log_norm - self._tilt * self._losses[i] + math.log(value), 0.0))
@@ -785,7 +913,7 @@ class _Tail:
         """The point where delta is reached; None if it lies below the window."""
         log_scale = self._log_norm - self._tilt * self._losses
         with np.errstate(divide="ignore"):
-            log_delta = log_scale + np.log(np.maximum(self._p - self._q, 0.0))
+            log_delta = log_scale + np.log(np.maximum(self._d, 0.0))
         exceeds = log_delta > math.log(delta)
         if not self._lower:
             # So far below the answer the sums have lost terms to underflow.
@@ -796,11 +924,10 @@ class _Tail:
         i = int(above[-1]) + 1
         if i == len(log_delta):
             return math.inf
-        # Between points i-1 and i delta is exp(log_scale_i) (p_i - exp(epsilon - l_i) q_i).
-        room = self._p[i] - math.exp(min(math.log(delta) - log_scale[i], 700.0))
-        if room <= 0 or self._q[i] <= 0:
-            return float(self._losses[i - 1] if room <= 0 else self._losses[i])
-        inside = self._losses[i] + math.log(room / self._q[i])
+        room = math.exp(min(math.log(delta) - log_scale[i], 700.0)) - self._d[i]
+        if room >= self._q[i]:
+            return float(self._losses[i - 1])
+        inside = self._losses[i] + math.log1p(-max(room, 0.0) / self._q[i])
         return float(min(max(inside, self._losses[i - 1]), self._losses[i]))
 
 

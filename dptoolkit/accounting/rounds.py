@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 from scipy.special import betainc, pdtrc
 
 from dptoolkit._validate import invalid, positive, real, whole
-from dptoolkit.accounting._numeric import Array, crossing
+from dptoolkit.accounting._numeric import Array, crossing, log1mexp
 from dptoolkit.errors import InvalidValue
 
 Complex = NDArray[np.complex128]
+
+# Distances in log z over which the slope of a generating function is taken.
+_SLOPES = np.geomspace(1e-14, 10.0, 61)
 
 
 class Runs:
@@ -44,6 +47,19 @@ class Runs:
     def tilted(self, log_z: float, phi: Complex) -> Complex:
         """E[(z phi)^N] / E[z^N] for complex |phi| <= 1: the characteristic function after tilting by z."""
         raise TypeError(f"{type(self).__name__} has no generating function")  # pragma: no cover
+
+    def tilted_mean(self, log_z: float) -> float:
+        """A bound from above on E[N z^N] / E[z^N], the mean after tilting by z; infinite where there is none.
+
+        It is the slope of ``log_pgf``, which is convex: every slope to the right is a bound, and the smallest is used.
+        """
+        start = float(self.log_pgf(np.asarray(log_z)))
+        if not math.isfinite(start):
+            return math.inf
+        with np.errstate(invalid="ignore", over="ignore"):
+            rise = self.log_pgf(log_z + _SLOPES) - start
+            slopes = (rise + 1e-15 * (1 + abs(start))) / _SLOPES
+        return float(np.nanmin(np.where(np.isnan(slopes), np.inf, slopes)))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description."""
@@ -73,8 +89,9 @@ class Geometric(Runs):
             return np.where(grown < 1, -np.log1p(-np.minimum(grown, 1.0)), np.inf)
 
     def tilted(self, log_z: float, phi: Complex) -> Complex:
-        grown = self.gamma * math.exp(log_z)
-        return np.asarray((1 - grown) / (1 - grown * phi))
+        # 1 - gamma z without cancellation: the mean is its inverse.
+        rest = (1 - self.gamma) - self.gamma * math.expm1(log_z)
+        return np.asarray(rest / (rest + self.gamma * math.exp(log_z) * (1 - phi)))
 
 
 @dataclass(frozen=True)
@@ -99,14 +116,19 @@ class TruncatedGeometric(Runs):
         if self.gamma == 0:
             return np.zeros_like(t)
         log_w = math.log(self.gamma) + t
-        # sum_{k<limit} (1-gamma) w^k + w^limit, divided by max(1, w^limit)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            power = self.limit * log_w
-            scaled_sum = np.where(log_w == 0, self.limit, np.expm1(-np.abs(power)) / np.expm1(-np.abs(log_w)))
-            # Above w = 1 the sum is w^(limit-1) times the same sum in 1/w.
-            scaled_sum = np.where(log_w > 0, scaled_sum * np.exp(-log_w), scaled_sum)
-            total = (1 - self.gamma) * scaled_sum + np.exp(np.minimum(power, 0.0))
-            return np.where(np.isposinf(t), np.inf, np.log(total) + np.maximum(power, 0.0))
+            # log of sum_{j<limit} w^j, w = gamma z; above w = 1 it is w^(limit-1) times the same sum in 1/w.
+            size = np.abs(log_w)
+            log_sum = np.where(size == 0, math.log(self.limit), np.log(np.expm1(-self.limit * size) / np.expm1(-size)))
+            log_sum = log_sum + np.where(log_w > 0, (self.limit - 1) * log_w, 0.0)
+            # E[z^N] - 1 = (z - 1) sum_j P(N > j) z^j, a sum of one sign: nothing cancels near z = 1.
+            log_change = log_sum + math.log(self.gamma)
+            up = np.logaddexp(0.0, np.where(t > 30, t, np.log(np.expm1(np.minimum(t, 30.0)))) + log_change)
+            change = np.expm1(np.minimum(t, 0.0)) * np.exp(np.minimum(log_change, 700.0))
+            down = np.log1p(np.maximum(change, -1.0))
+            # Far below z = 1 the terms themselves, which are all positive.
+            far = np.log((1 - self.gamma) * np.exp(log_sum) + np.exp(np.minimum(self.limit * log_w, 0.0)))
+            return np.where(np.isposinf(t), np.inf, np.where(t > 0, up, np.where(change > -0.5, down, far)))
 
     def tilted(self, log_z: float, phi: Complex) -> Complex:
         if self.gamma == 0:
@@ -181,18 +203,35 @@ class TruncatedNegativeBinomial(Runs):
         return self.eta * (1 - self.gamma) / math.expm1(-self.eta * math.log(self.gamma))
 
     def log_pgf(self, log_z: Array) -> Array:
+        t = np.asarray(log_z, dtype=float)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            rest = 1 - (1 - self.gamma) * np.exp(np.asarray(log_z, dtype=float))
-            return np.where(rest > 0, np.log(self._shape(np.maximum(rest, 1e-300))), np.inf)
+            # The rest 1 - (1-gamma) z is gamma times 1 - grown: E[z^N] - 1 comes without cancellation near z = 1.
+            grown = (1 - self.gamma) / self.gamma * np.expm1(t)
+            change = self._change(np.log1p(-np.minimum(grown, 1.0)), math.log(self.gamma))
+            near = np.log1p(np.maximum(change, -1.0))
+            rest = self.gamma - (1 - self.gamma) * np.expm1(t)
+            log_rest = np.where(rest < 0.5, np.log(rest), np.log1p(-(1 - self.gamma) * np.exp(np.minimum(t, 0.0))))
+            far = self._log_shape(log_rest) - self._log_shape(np.asarray(math.log(self.gamma)))
+            return np.where(grown < 1, np.where(change > -0.5, near, far), np.inf)
 
     def tilted(self, log_z: float, phi: Complex) -> Complex:
-        z = (1 - self.gamma) * math.exp(log_z)
-        return np.asarray(self._shape(1 - z * phi) / self._shape(np.asarray(1 - z)))
+        w = (1 - self.gamma) * math.exp(log_z)
+        rest = self.gamma - (1 - self.gamma) * math.expm1(log_z)
+        log_rest = math.log1p(-w) if w < 0.5 else math.log(rest)
+        return np.asarray(1 + self._change(np.log1p(w / rest * (1 - phi)), log_rest))
 
-    def _shape(self, rest: Any) -> Any:
+    def _log_shape(self, log_rest: Array) -> Array:
+        """log |rest^-eta - 1|, which is E[z^N] up to its norm for the rest 1 - (1-gamma) z."""
         if self.eta == 0:
-            return np.log(rest) / math.log(self.gamma)
-        return np.expm1(-self.eta * np.log(rest)) / math.expm1(-self.eta * math.log(self.gamma))
+            return np.log(-log_rest)
+        x = -abs(self.eta) * log_rest
+        return log1mexp(x) + (x if self.eta > 0 else 0.0)
+
+    def _change(self, log_ratio: Any, log_rest: float) -> Any:
+        """(E[(z phi)^N] - E[z^N]) / E[z^N], from log of the ratio of the two rests and log of the second."""
+        if self.eta == 0:
+            return log_ratio / log_rest
+        return np.expm1(-self.eta * log_ratio) / -math.expm1(self.eta * log_rest)
 
 
 def Logarithmic(gamma: float) -> TruncatedNegativeBinomial:

@@ -108,9 +108,9 @@ def adaptive_delta(epsilon0: float, count: int, epsilon: float) -> float:
     if math.isinf(epsilon0):
         return 1.0
     points = _recursion_points(epsilon0, count, _least_delta(epsilon0, count, epsilon))
-    _, value = _recursion(epsilon0, count, points)
-    # The grid point at or below epsilon; the margin is for an epsilon that lies on the grid.
-    return float(value[math.floor(epsilon / epsilon0 * _CELLS + 1e-9)])
+    x, value = _recursion(epsilon0, count, points)
+    # The grid point at or below epsilon.
+    return float(value[np.searchsorted(x, epsilon, side="right") - 1])
 
 
 def _recursion(epsilon0: float, count: int, points: int) -> tuple[Array, Array]:

@@ -84,6 +84,13 @@ def delta(event: Event, epsilon: float) -> float:
     return max(_delta_of_tree(tree, epsilon) for tree in _directions(event, dominating))
 
 
+def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """delta as a function of epsilon for each order of the dominating neighbours; the larger is ``delta``."""
+    trees = _directions(event, dominating)
+    forward, backward = trees[0], trees[-1]
+    return lambda epsilon: _delta_of_tree(forward, epsilon), lambda epsilon: _delta_of_tree(backward, epsilon)
+
+
 def lower_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta``: some neighbours attain it, so no analysis can prove less."""
     return max(_epsilon_of_tree(tree, delta, lower=True) for tree in _directions(event, attained))

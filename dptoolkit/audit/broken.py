@@ -333,11 +333,11 @@ _sparsifier = _plan("sparsifier", n=4, d=4, l1_radius=4.0, steps=25, epsilon1=1.
 _SELECTIONS = (
     Broken("Laplace selection as exponential mechanism", "Laplace noisy-max is charged epsilon^2/8, which holds for "
            "Gumbel noise: a few per cent of epsilon, too little for sampling to see.",
-           Selections("laplace", 0.1, 50), Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2)),
+           Selections("laplace", 0.1, 50), Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2), records=False),
            Repeated(ExponentialMechanism(0.1), 50), Selections("gumbel", 0.1, 50), probe=Selections.exact),
     Broken("permute-and-flip as bounded range", "Selection by exponential noise is charged as bounded range; it has "
            "twice that range.",
-           Selections("exponential", 0.5, 10), Pair(_halves(0.25), _halves(-0.25)),
+           Selections("exponential", 0.5, 10), Pair(_halves(0.25), _halves(-0.25), records=False),
            Repeated(ExponentialMechanism(0.5), 10), Selections("gumbel", 0.5, 10)),
     Broken("count without noise", "The sparsifier's printed code counts again after adding noise: the exact number of "
            "weights is published.",
@@ -464,7 +464,7 @@ def _peel_pair(plan: Plan) -> Pair:
         return np.asarray(sign * (change / choice.scale + change * value / values.scale**2))
 
     first = 1 + _halves(change / 2)
-    return Pair(first, first[::-1].copy(), plan.adjacency, "two entries swap places", {"final": ratio})
+    return Pair(first, first[::-1].copy(), plan.adjacency, "two entries swap places", {"final": ratio}, records=False)
 
 
 def _solver_faults() -> tuple[Broken, ...]:

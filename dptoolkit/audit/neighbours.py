@@ -32,7 +32,7 @@ def check(pair: Pair, neighbours: str) -> None:
         return
     check_neighbours(pair)
     first, second = columns(pair.first), columns(pair.second)
-    if first is None or second is None:
+    if not pair.records or first is None or second is None:
         return
     if [c.shape[1] for c in first] != [c.shape[1] for c in second]:
         widths = " and ".join(str([c.shape[1] for c in side]) for side in (first, second))
@@ -50,7 +50,7 @@ def _check_rows(pair: Pair, first: list[Any], second: list[Any]) -> None:
     if changed > 1:
         raise invalid("pair", f"{changed:,} records differ", "neighbours: one record may differ", _OVERRIDE)
     if changed == 0:
-        raise invalid("pair", "no record differs", "neighbours that differ", f"Nothing could be found. {_OVERRIDE}")
+        raise invalid("pair", "the same records", "neighbours that differ", f"Nothing could be found. {_OVERRIDE}")
     if pair.adjacency is Adjacency.ZERO_OUT and not _zeroed(first[0], second[0]):
         raise invalid("pair", "neither of the rows that differ is zero", "zero-out neighbours", _OVERRIDE)
 

@@ -58,7 +58,7 @@ def test_how_many_records_differ(form):
     check(changed([3])[::-1].copy())
     for other, words in [
         (changed([1, 3]), "2 records differ"), (changed(slice(None)), "6 records differ"),
-        (TABLE[:-2], "6 and 4 records"), (changed([0])[:-1], "2 records differ"), (TABLE.copy(), "no record differs"),
+        (TABLE[:-2], "6 and 4 records"), (changed([0])[:-1], "2 records differ"), (TABLE.copy(), "the same records"),
     ]:  # fmt: skip
         with pytest.raises(InvalidValue, match=words):
             check(other)
@@ -82,6 +82,10 @@ def test_a_known_adjacency_is_held_to():
         neighbours.check(Pair(TABLE, changed([2]), Adjacency.ZERO_OUT), "checked")
     with pytest.raises(InvalidValue, match="one size"):
         neighbours.check(Pair(TABLE, TABLE[:-1], Adjacency.REPLACE_ONE), "checked")
+
+
+def test_sums_and_scores_are_not_counted_by_entry():
+    neighbours.check(Pair(np.ones(4), np.zeros(4), records=False), "checked")
 
 
 @pytest.mark.parametrize("pair", [(1.0, 0.0), ("a", "b"), ((1.0, 2.0), (3.0, 4.0)), (object(), object())])

@@ -333,12 +333,13 @@ _sparsifier = _plan("sparsifier", n=4, d=4, l1_radius=4.0, steps=25, epsilon1=1.
 _SELECTIONS = (
     Broken("Laplace selection as exponential mechanism", "Laplace noisy-max is charged epsilon^2/8, which holds for "
            "Gumbel noise: a few per cent of epsilon, too little for sampling to see.",
-           Selections("laplace", 0.1, 50), Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2), records=False),
+           Selections("laplace", 0.1, 50),
+           Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2), records=False),
            Repeated(ExponentialMechanism(0.1), 50), Selections("gumbel", 0.1, 50), probe=Selections.exact),
     Broken("permute-and-flip as bounded range", "Selection by exponential noise is charged as bounded range; it has "
            "twice that range.",
            Selections("exponential", 0.5, 10), Pair(_halves(0.25), _halves(-0.25), records=False),
-           Repeated(ExponentialMechanism(0.5), 10), Selections("gumbel", 0.5, 10)),
+           Repeated(ExponentialMechanism(0.5), 10), Selections("gumbel", 0.5, 10), arguments={"power_against": 1.5}),
     Broken("count without noise", "The sparsifier's printed code counts again after adding noise: the exact number of "
            "weights is published.",
            _ExactCount(_sparsifier), Pair((_rows(0, 1, 2, 3), np.ones(4)), (_rows(0, 1, 2, 0), np.ones(4))),

@@ -659,3 +659,13 @@ def test_trials_that_chose_the_statistic_are_not_counted_in_it(claim):
 def test_a_gaussian_claim_needs_no_choice():
     report = audit.audit(lambda x, rng: x + rng.standard_normal(), PAIR, audit.GDP(1.0), trials=8000)
     assert report.guesses.trials == 8000 - 100
+
+
+@pytest.mark.parametrize("name", ["broken", "one_run", "probes"])
+def test_documented_modules_are_attributes(name):
+    assert getattr(audit, name).__name__ == f"dptoolkit.audit.{name}" and name in dir(audit)
+
+
+def test_unknown_attributes_are_refused():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        audit.nothing  # noqa: B018

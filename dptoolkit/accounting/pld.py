@@ -115,6 +115,13 @@ def _worse(first: Answer, second: Answer) -> Answer:
     return Answer(max(first.value, second.value), first.sharp and second.sharp)
 
 
+def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """delta as a function of epsilon for each order of the dominating neighbours; the larger is ``delta``."""
+    trees = _directions(event, dominating)
+    forward, backward = trees[0], trees[-1]
+    return lambda epsilon: _delta_of_tree(forward, epsilon), lambda epsilon: _delta_of_tree(backward, epsilon)
+
+
 def lower_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta``: some neighbours attain it, so no analysis can prove less."""
     return max(_lower_epsilon_of_tree(tree, delta) for tree in _directions(event, attained))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from dptoolkit.audit import pairs, presets
 from dptoolkit.audit.claims import GDP, PLD, RDP, ZCDP, ApproxDP, Claim, Profile, PureDP
 from dptoolkit.audit.pairs import Pair
@@ -13,3 +16,16 @@ __all__ = [
     "GDP", "PLD", "RDP", "ZCDP", "ApproxDP", "AuditReport", "Claim", "Pair", "Profile", "PureDP", "assert_private",
     "audit", "pairs", "presets", "search", "sweep", "trials_for",
 ]  # fmt: skip
+
+# Seldom used, and costly to import: loaded when they are asked for.
+_LATER = ("broken", "one_run", "probes")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

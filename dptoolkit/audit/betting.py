@@ -29,6 +29,9 @@ _ROUNDS, _SPEED = 100, 10.0
 # Before anything is learned, this many imagined trials of a mechanism that breaks the claim by about twice.
 _IMAGINED, _TWICE = 500.0, 1.9
 _LOOKS = 4096
+# The first trials teach the first attack and bets, which are learned again whenever the trials have doubled: an attack
+# from the outputs of at most MEMORY trials, bets from the scores of at most LESSONS.
+FIRST, MEMORY, LESSONS = 100, 20_000, 500_000
 
 
 @lru_cache(maxsize=64)
@@ -101,6 +104,12 @@ class Wealth:
         # Now, and where it first reached 1/alpha: two stopping times, so exp of either is an e-value.
         self.log_now = self.log_crossing = 0.0
         self.crossed_at: int | None = None
+
+    @property
+    def bets(self) -> tuple[Array, Array]:
+        """Edges of the bins of scores, and log returns by cell, 2 * bin + bit, of the bets now placed."""
+        assert self._edges is not None
+        return self._edges, self._factors
 
     def learn(self, scores: Array, bits: NDArray[np.int8]) -> None:
         """Choose thresholds and weights for the coming trials from past ones."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,12 @@ def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if refuted(10.0**middle) else (middle, high)
     return float(10.0**high)
+
+
+def above(found: Bound, claimed: float) -> Bound:
+    """The bound of a claim that is refuted at no more than the bound's error: its epsilon is above the claimed one."""
+    epsilon = max(found.epsilon, claimed)
+    return replace(found, epsilon=epsilon, upper=max(found.upper, epsilon), factor=max(found.factor, 1.0))
 
 
 def epsilon_at(claim: Claim, factor: float, delta: float) -> float:

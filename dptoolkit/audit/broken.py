@@ -142,7 +142,7 @@ _SUMS = (
            _sum_with_location, _ONE, GDP(0.25), partial(_sum, scale=4.0)),
     Broken("Laplace without sensitivity", "The Laplace scale is 1/epsilon instead of sensitivity/epsilon.",
            partial(_laplace_sum, scale=1.0), _BOTH, PureDP(1.0), partial(_laplace_sum, scale=2.0),
-           arguments={"trials": 6000}),
+           arguments={"trials": 6000, "power": None}),
     Broken("forgotten clip", "Records are assumed to obey a bound that nothing enforces.",
            partial(_sum, scale=1.0), _LARGE, GDP(1.0), partial(_clipped_sum, scale=1.0)),
     Broken("divided by n twice", "Noise made for a mean is added to the sum, then everything is divided by n.",
@@ -333,12 +333,13 @@ _sparsifier = _plan("sparsifier", n=4, d=4, l1_radius=4.0, steps=25, epsilon=3.0
 _SELECTIONS = (
     Broken("Laplace selection as exponential mechanism", "Laplace noisy-max is charged epsilon^2/8, which holds for "
            "Gumbel noise: a few per cent of epsilon, too little for sampling to see.",
-           Selections("laplace", 0.1, 50), Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2)),
+           Selections("laplace", 0.1, 50),
+           Pair(np.repeat(_halves(0.25), 2), np.repeat(_halves(-0.25), 2), records=False),
            Repeated(ExponentialMechanism(0.1), 50), Selections("gumbel", 0.1, 50), probe=Selections.exact),
     Broken("permute-and-flip as bounded range", "Selection by exponential noise is charged as bounded range; it has "
            "twice that range.",
-           Selections("exponential", 0.5, 10), Pair(_halves(0.25), _halves(-0.25)),
-           Repeated(ExponentialMechanism(0.5), 10), Selections("gumbel", 0.5, 10)),
+           Selections("exponential", 0.5, 10), Pair(_halves(0.25), _halves(-0.25), records=False),
+           Repeated(ExponentialMechanism(0.5), 10), Selections("gumbel", 0.5, 10), arguments={"power_against": 1.5}),
     Broken("count without noise", "The sparsifier's printed code counts again after adding noise: the exact number of "
            "weights is published.",
            _ExactCount(_sparsifier), Pair((_rows(0, 1, 2, 3), np.ones(4)), (_rows(0, 1, 2, 0), np.ones(4))),
@@ -389,11 +390,12 @@ _BATCHES = (
            "for as Poisson samples.",
            partial(_batch_sums, shuffled=True), Pair(np.eye(1, 10)[0], np.zeros(10), Adjacency.ZERO_OUT),
            Repeated(Subsampled(Gaussian(0.5), POISSON, 0.1), 10), partial(_batch_sums, shuffled=False),
-           arguments={"attack": _batch_ratio, "trials": 16_000}),
+           arguments={"attack": _batch_ratio, "trials": 16_000, "power": None}),
     Broken("realised batch size", "The sum of a Poisson batch is divided by its realised size, the noise by the "
            "expected one.",
            partial(_batch_mean, realised=True), Pair(np.array([1.0, *-np.ones(7)]), -np.ones(7)),
-           Subsampled(Gaussian(1.0), POISSON, 0.5), partial(_batch_mean, realised=False), arguments={"trials": 10_000}),
+           Subsampled(Gaussian(1.0), POISSON, 0.5), partial(_batch_mean, realised=False),
+           arguments={"trials": 10_000, "power": None}),
     Broken("delta spent twice", "All of delta calibrates the noise, and a test that may fail spends it again.",
            Leaky(gaussian.mu(1.0, 1e-5), 1e-5), _ONE, ApproxDP(1.0, 1e-5), Leaky(gaussian.mu(1.0, 5e-6), 5e-6),
            probe=Leaky.exact),
@@ -457,7 +459,7 @@ def _peel_pair(plan: Plan) -> Pair:
         return np.asarray(sign * (change / choice.scale + change * value / values.scale**2))
 
     first = 1 + _halves(change / 2)
-    return Pair(first, first[::-1].copy(), plan.adjacency, "two entries swap places", {"final": ratio})
+    return Pair(first, first[::-1].copy(), plan.adjacency, "two entries swap places", {"final": ratio}, records=False)
 
 
 def _solver_faults() -> tuple[Broken, ...]:

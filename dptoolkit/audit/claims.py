@@ -296,16 +296,16 @@ class Released(Claim):
         return Released(replace(self.guarantee, event=scaled(self.guarantee.event, factor), claimed=None))
 
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
-        mu = self._mu
+        mu = self.gaussian_mu
         return super().factor_at(delta, epsilon) if mu is None else GDP(mu).factor_at(delta, epsilon)
 
     @property
     def is_gaussian(self) -> bool:
-        return self._mu is not None
+        return self.gaussian_mu is not None
 
     @property
-    def _mu(self) -> float | None:
-        """mu of an event made of Gaussians alone."""
+    def gaussian_mu(self) -> float | None:
+        """mu of an event made of Gaussians alone, None for another."""
         parts = flatten(self.guarantee.event)
         if not all(isinstance(part, Gaussian) and part.noise_multiplier > 0 for part, _ in parts):
             return None

@@ -126,6 +126,10 @@ class Game:
         self._jobs = n_jobs
         self._seconds_each = 0.0
 
+    def alone(self) -> None:
+        """Play in this thread only."""
+        self._jobs = 1
+
     def play(self, first: int, count: int) -> tuple[Bits, Array]:
         """(bits, outputs) of the trials first, ..., first + count - 1."""
         bits = self.streams.bits(first, count)

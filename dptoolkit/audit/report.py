@@ -21,6 +21,7 @@ from dptoolkit.audit.statistics import Guesses, TradeOff
 
 Array = NDArray[np.float64]
 VIOLATION, NONE_FOUND = "violation", "no violation found by this attack"
+UNDER_NOISED = "under-noised"
 # An exact attack that should reach this share of the claim, and is seen to reach clearly less, means too much noise.
 _KNOWN_TIGHT, _SLACK = 0.9, 0.95
 
@@ -77,7 +78,12 @@ class AuditReport:
 
     @property
     def efficiency(self) -> str:
-        """"tight", "loose", "over-noised", or "not known": over-noised only where the pair is known to be tight."""
+        """"tight", "loose", "over-noised", "under-noised" or "not known".
+
+        Under-noised where the claim is refuted; over-noised only where the pair is known to be tight.
+        """
+        if self.violated:
+            return UNDER_NOISED
         if self.ratio >= _KNOWN_TIGHT:
             return "tight"
         if self.reach is None or self.reach < _KNOWN_TIGHT:
@@ -93,7 +99,8 @@ class AuditReport:
     def replay(self, trial: int) -> Any:
         """The output of trial number ``trial``, bit for bit; only in the process that made the report."""
         if self._replay is None:
-            raise invalid("report", "loaded from JSON or merged", "the one that audit() returned", "Audit again.")
+            found = "loaded from JSON, merged, or of a mechanism whose trials do not repeat"
+            raise invalid("report", found, "the one that audit() returned", "Audit again.")
         return self._replay(trial)
 
     def merge(self, other: AuditReport) -> AuditReport:
@@ -106,17 +113,45 @@ class AuditReport:
         """One line."""
         at = "" if self.delta == 0 else f" at delta {self.delta:g}"
         return (
-            f"{self.verdict}: epsilon >= {number(self.epsilon_lower)}{at} ({self.confidence:.6g} confidence), "
-            f"claimed {number(self.epsilon_claimed)}, {self.trials:,} trials"
+            f"{self.verdict}: {self._epsilon_words('epsilon', at)}, claimed {number(self.epsilon_claimed)}, "
+            f"{self.trials:,} trials"
         )
+
+    def _epsilon_words(self, name: str, at: str) -> str:
+        """The bound, and in front of it what the verdict says if that is more."""
+        bound = f"{name} >= {number(self.epsilon_lower)}{at} ({self.confidence:.6g} confidence)"
+        if not self.violated or self.epsilon_lower >= self.epsilon_claimed:
+            return bound
+        more = f"{name} > {number(self.epsilon_claimed)}{at} ({1 - self.alpha:.6g} confidence)"
+        return f"{more}, {bound.removeprefix(name).strip()} by guesses alone"
+
+    def _least_words(self) -> str:
+        words = f"{number(self.epsilon_lower)} with confidence {self.confidence:.6g} ({self.mode})"
+        if not self.violated or self.epsilon_lower >= self.epsilon_claimed:
+            return words
+        more = f"{number(self.epsilon_claimed)} with confidence {1 - self.alpha:.6g}, as the claim is refuted"
+        return f"{more}; by guesses alone {words}"
+
+    def _noise_words(self) -> str:
+        if self.violated and self.noise_factor <= 1:
+            return "less than what the claim needs"
+        return f"{number(1 / self.noise_factor)} times what the claim needs" if self.noise_factor > 0 else "anything"
+
+    def _doubts(self) -> list[str]:
+        """What a reader of the verdict should know about the bound beside it."""
+        if self.violated or self.epsilon_lower <= self.epsilon_claimed:
+            return []
+        return [
+            f"The bound exceeds the claim at confidence {self.confidence:.6g}, but the evidence does not reach "
+            f"alpha {self.alpha:g}: audit again with another seed and more trials."
+        ]
 
     def __str__(self) -> str:
         rows = [
             ["claim", self.claim],
             ["epsilon claimed", number(self.epsilon_claimed) + f" at delta {self.delta:g}"],
-            ["epsilon at least", f"{number(self.epsilon_lower)} with confidence {self.confidence:.6g} ({self.mode})"],
-            ["noise at most", f"{number(1 / self.noise_factor)} times what the claim needs"
-             if self.noise_factor > 0 else "anything"],
+            ["epsilon at least", self._least_words()],
+            ["noise at most", self._noise_words()],
             ["evidence", f"e-value {number(self.e_value)}, p-value {number(self.p_value)}, alpha {self.alpha:g}"],
             ["guesses", f"{self.guesses.correct:,} right of {self.guesses.made:,} ({self.statistic})"],
             ["attack", f"{self.attack}, adversary sees {self.adversary}"],
@@ -126,7 +161,7 @@ class AuditReport:
             ["seconds", f"{self.seconds:.2f} ({self.trainings_per_second:,.0f} trials a second), seed {self.seed}"],
         ]  # fmt: skip
         lines = [f"Audit: {self.verdict}", "", table(["", ""], rows).split("\n", 2)[2]]
-        return "\n".join([*lines, *(f"  - {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"  - {note}" for note in (*self._doubts(), *self.notes))])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -8,51 +8,98 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from dptoolkit._validate import invalid, real, whole
+from dptoolkit.accounting import gaussian
 from dptoolkit.accounting.report import number, table
-from dptoolkit.audit.claims import as_claim
+from dptoolkit.audit.betting import FIRST
+from dptoolkit.audit.claims import GDP, ApproxDP, Claim, as_claim
 from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.audit.power import trials_needed
 from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.run import SEQUENTIAL, audit, claim_of
 from dptoolkit.audit.streams import Streams
 from dptoolkit.errors import PrivacyViolation
 
-# A betting player needs about as many trials as the test of fixed length that the formula is for, and some to learn.
-_BETTING, _LEARNING = 1.0, 300
+# A test suite should not run for an hour without having been asked to.
+_UNASKED = 1_000_000
 
 
 def trials_for(claim: Any, power_against: float = 2.0, alpha: float = 1e-6, power: float = 0.999) -> int:
-    """Trials after which noise ``power_against`` times too small is found with probability ``power``.
+    """Trials after which ``assert_private`` finds noise ``power_against`` times too small with probability ``power``.
 
-    For a pair on which the claim is tight. A guesser is then right with probability (1 + TV)/2, where TV is delta(0) of
-    the claim weakened by the factor: a matter of telling two coins apart.
+    For a pair on which the claim is tight. It is the number for the test that is run, played against a mechanism that
+    the claim would be tight for, with that much less noise: Gaussian noise for (epsilon, delta), zCDP and Renyi curves,
+    the harder of Laplace noise and randomised response for epsilon-DP, the released mechanisms for a Guarantee. A bare
+    (epsilon, delta) takes many more trials than a claim about the whole profile; where no number of trials would do,
+    this raises.
     """
     goal = as_claim(claim)
-    factor = real("power_against", power_against, low=1.0, open_low=True, open_high=True)
-    gap = goal.weakened(factor).delta(0.0) - goal.delta(0.0)
-    if not gap > 1e-4:
-        raise invalid("power_against", factor, "large enough to change the claim", "Both allow the same guesses.")
-    return _LEARNING + math.ceil(_BETTING * (float(-ndtri(alpha) - ndtri(1 - power)) / gap) ** 2)
+    factor, alpha, power = _levels(power_against, alpha, power)
+    count = trials_needed(goal, factor, alpha, power)
+    if math.isinf(count):
+        raise invalid(
+            "claim", str(goal), f"one of which noise {factor:g} times too small can be seen by betting on guesses",
+            _typed(goal, factor, alpha, power) or "Give a larger power_against.",
+        )
+    return int(count)
+
+
+def _levels(power_against: Any, alpha: Any, power: Any) -> tuple[float, float, float]:
+    return (
+        real("power_against", power_against, low=1.0, open_low=True, open_high=True),
+        real("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True),
+        real("power", power, low=0.0, high=1.0, open_low=True, open_high=True),
+    )
+
+
+def _typed(goal: Claim, factor: float, alpha: float, power: float) -> str:
+    """What to write instead of (epsilon, delta), and what it takes then; nothing for other claims."""
+    if not isinstance(goal, ApproxDP) or goal.epsilon_claimed <= 0:
+        return ""
+    mu = gaussian.mu(goal.epsilon_claimed, goal.delta_claimed)
+    count = trials_needed(GDP(mu), factor, alpha, power)
+    return (
+        "(epsilon, delta) is one point of a privacy profile. Give what the mechanism is: GDP, ZCDP, an event or a "
+        f"Guarantee; for Gaussian noise audit.GDP({mu:.6g}), which takes {count:,.0f} trials."
+    )
+
+
+def _promised(goal: Claim, trials: Any, factor: float, alpha: float, power: float | None) -> tuple[int, str]:
+    """The number of trials and what they promise; refuse a promise that they cannot keep."""
+    if power is None:
+        if trials is None:
+            raise invalid("power", power, "a probability where trials is left out", "Give trials, power or both.")
+        return whole("trials", trials, low=2 * FIRST), "no power is promised"
+    factor, alpha, power = _levels(factor, alpha, power)
+    what = f"noise {factor:g} times too small found with probability {power:g}"
+    needed = trials_for(goal, factor, alpha, power)
+    repair = f"{_typed(goal, factor, alpha, power)} Give power=None to run without a promise.".lstrip()
+    if trials is None and needed > _UNASKED:
+        raise invalid("claim", str(goal), f"one that {_UNASKED:,} trials can test", f"To have {what} takes "
+                      f"trials={needed}. {repair}")  # fmt: skip
+    count = needed if trials is None else whole("trials", trials, low=2 * FIRST)
+    if count < needed:
+        raise invalid("trials", count, f">= {needed}, to have {what} where {goal} is claimed", repair)
+    return count, f"where the pair is tight, {what.replace('found', 'would be found')}"
 
 
 def assert_private(
     mechanism: Any, pair: Any, claim: Any = None, *, alpha: float = 1e-6, power_against: float = 2.0,
-    power: float = 0.999, trials: int | None = None, **arguments: Any,
+    power: float | None = 0.999, trials: int | None = None, **arguments: Any,
 ) -> AuditReport:
     """Raise PrivacyViolation if an audit refutes the claim; for test suites.
 
     A correct mechanism fails with probability at most ``alpha``, over the choice of the seed. Where the pair is tight
-    for the claim, noise too small by ``power_against`` is found with probability ``power``; the number of trials is
-    chosen for that, and the audit stops as soon as it has its evidence. Other arguments as for ``audit``.
+    for the claim, noise too small by ``power_against`` is found with probability ``power``: ``trials_for`` trials are
+    played, and the audit stops as soon as it has its evidence. Fewer ``trials`` than that are refused, and so is a
+    claim that takes more than a million unless ``trials`` asks for them; ``power=None`` runs any number of trials and
+    promises nothing. Other arguments as for ``audit``.
     """
     goal = claim_of(mechanism, claim)
-    count = trials_for(goal, power_against, alpha, power) if trials is None else whole("trials", trials, low=200)
+    count, promise = _promised(goal, trials, power_against, alpha, power)
     report = audit(mechanism, pair, goal, trials=count, alpha=alpha, mode=SEQUENTIAL, **arguments)
-    found = f"noise {power_against:g} times too small would be found with probability {power:g}"
-    where = f"false-alarm probability {alpha:g}; where the pair is tight, {found}"
-    report = replace(report, notes=(*report.notes, where))
+    report = replace(report, notes=(*report.notes, f"false-alarm probability {alpha:g}; {promise}"))
     if report.violated:
         raise PrivacyViolation(report)
     return report

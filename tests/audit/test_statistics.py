@@ -26,9 +26,9 @@ from dptoolkit.accounting import (
     account,
     gaussian,
 )
-from dptoolkit.audit import bounds, run, statistics
+from dptoolkit.audit import bounds, statistics
 from dptoolkit.audit.attacks import Rule, best_tails, threshold
-from dptoolkit.audit.betting import Wealth
+from dptoolkit.audit.betting import FIRST, Wealth
 from dptoolkit.audit.claims import (
     GDP,
     PLD,
@@ -73,8 +73,8 @@ def response_scores(rng, bits, epsilon, delta=0.0):
 
 
 def play(claim, alpha, scores, bits):
-    """The schedule of run.py on given scores: rules and bets are learned again whenever the trials have doubled."""
-    wealth, done = Wealth(claim, alpha), run._FIRST
+    """The schedule of an audit on given scores: rules and bets are learned again whenever the trials have doubled."""
+    wealth, done = Wealth(claim, alpha), FIRST
     while done < len(bits) and wealth.crossed_at is None:
         wealth.learn(scores[:done], bits[:done])
         rule = threshold(scores[:done], bits[:done])

@@ -1,7 +1,7 @@
 """Every private solver stays within its guarantee on its worst pair, over generated configurations.
 
-Each audit has a false-alarm probability of 1e-7 by its e-value; the examples are fixed by the profile, so a run with
-the "ci" profile is deterministic.
+Each audit has a false-alarm probability of 1e-7 by its e-value and one of 1e-7 by its bound: less than 1e-5 for the
+suite. The examples are fixed by the profile, so a run with the "ci" profile is deterministic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ ADJACENCY = st.sampled_from(["replace-one", "zero-out"])
 
 
 def stays_within(plan: solvers.Plan, adversary: str, trials: int) -> None:
-    report = audit.assert_private(plan, presets.pair(plan), trials=trials, alpha=ALPHA, adversary=adversary)
+    # Few of these pairs are tight, so nothing is promised about what these trials would find.
+    report = audit.assert_private(
+        plan, presets.pair(plan), trials=trials, power=None, alpha=ALPHA, confidence=1 - ALPHA, adversary=adversary
+    )
     assert report.epsilon_lower <= report.epsilon_claimed
 
 
@@ -120,5 +123,6 @@ def test_the_same_audit_finds_a_third_of_the_noise(name):
     adversary = "releases" if name == "dp_frank_wolfe" else "final"
     with pytest.raises(PrivacyViolation):
         audit.assert_private(
-            quiet, presets.pair(plan), as_claim(plan.guarantee), trials=6000, alpha=ALPHA, adversary=adversary
-        )
+            quiet, presets.pair(plan), as_claim(plan.guarantee), trials=6000, power=None, alpha=ALPHA,
+            adversary=adversary,
+        )  # fmt: skip

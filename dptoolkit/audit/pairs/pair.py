@@ -61,6 +61,8 @@ class Pair:
     ``scores`` gives, by adversary, the statistic known to be best; an adversary without one gets a learned statistic.
     ``reach`` gives, by adversary, the share of a tight guarantee's epsilon that the exact attack on this pair has:
     where it is near 1, an audit that stays far below the claim means too much noise. No entry means not known.
+    ``records`` says whether arrays have one row for each record; sums, scores and the like, made from all records, have
+    not, so that nothing can be told from how many of their entries differ.
     """
 
     first: Any
@@ -69,6 +71,7 @@ class Pair:
     description: str = "two datasets"
     scores: Mapping[str, Score] = field(default_factory=dict)
     reach: Mapping[str, float] = field(default_factory=dict)
+    records: bool = True
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.first, self.second))

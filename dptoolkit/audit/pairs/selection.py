@@ -156,8 +156,9 @@ def selection(
     keys = ("final", "releases", "step")
     description = f"scores of {candidates} candidates; {favoured} of them, {offset:.3g} scales below, rise"
     return Pair(
-        base + quarter, base - quarter, None, description, dict.fromkeys(keys, score), dict.fromkeys(keys, attained)
-    )
+        base + quarter, base - quarter, None, description, dict.fromkeys(keys, score), dict.fromkeys(keys, attained),
+        records=False,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dptoolkit._validate import invalid
 from dptoolkit.datasets import readers
 from dptoolkit.datasets.dataset import BINARY, MULTICLASS, REGRESSION, Array
 
@@ -28,7 +29,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Entry:
-    """How one set is read: reader(paths, entry) -> (X, raw labels)."""
+    """How one set is read: reader(paths, entry) -> (X, raw labels).
+
+    ``labels`` are the labels in the files, in the order of their codes 0, 1, ...: a public convention of the set, as
+    what the data happen to hold would change with one record. None for regression. ``positive`` is the label that is
+    coded 1, with all others 0.
+    """
 
     task: str
     d: int
@@ -37,6 +43,7 @@ class Entry:
     train: Split | None = None
     test: Split | None = None
     dense: bool = False
+    labels: tuple[float, ...] | None = (-1.0, 1.0)
     positive: float | None = None
 
     @property
@@ -54,6 +61,8 @@ def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
     from scipy import sparse
 
     images, labels = (readers.read_idx(path) for path in paths)
+    if labels.ndim != 1 or len(images) != len(labels) or images.size != len(images) * entry.d:
+        raise invalid("path", str(paths[0]), f"{entry.d} bytes an image, with a label for each in {paths[1].name}")
     X = sparse.csr_matrix(images.reshape(-1, entry.d)).astype(np.float64)
     # 255 is the largest byte, so the division is public.
     X.data /= 255.0
@@ -61,7 +70,7 @@ def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
 
 
 def _covtype(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
-    table = readers.read_csv(paths[0])
+    table = readers.read_csv(paths[0], entry.d + 1)
     return np.ascontiguousarray(table[:, :-1]), table[:, -1]
 
 
@@ -69,8 +78,15 @@ def _part(file: str, sha256: str) -> Split:
     return Split((file,), (sha256,))
 
 
-def _binary(d: int, description: str, train: Split | None, test: Split | None = None, dense: bool = False) -> Entry:
-    return Entry(BINARY, d, description, _libsvm, train, test, dense)
+def _binary(
+    d: int, description: str, train: Split | None, test: Split | None = None, dense: bool = False,
+    labels: tuple[float, float] = (-1.0, 1.0),
+) -> Entry:  # fmt: skip
+    return Entry(BINARY, d, description, _libsvm, train, test, dense, labels)
+
+
+def _counted(first: int, last: int) -> tuple[float, ...]:
+    return tuple(float(label) for label in range(first, last + 1))
 
 
 _COVTYPE = _part("covtype/covtype.csv", "5087faa89346c62af6424141d4512b74cd850abe42fd10c2064c75288a87310b")
@@ -97,10 +113,12 @@ FILES: dict[str, Entry] = {
     "mushrooms": _binary(
         112, "mushrooms, edible or not, binary features",
         _part("mushrooms/mushrooms", "3858c3db4473745af77765fe8ca48a4f29428838229ff7cb1a2ed7d5285f3403"),
+        labels=(1.0, 2.0),
     ),
     "phishing": _binary(
         68, "phishing sites, rows of norm 1",
         _part("phishing/phishing", "0874d5541017e4167b5c98618efe6fb41acad450b24d1cffa114f6e1db7ad45e"),
+        labels=(0.0, 1.0),
     ),
     "splice": _binary(
         60, "DNA splice junctions, values 1 to 4",
@@ -150,15 +168,17 @@ FILES: dict[str, Entry] = {
     "bodyfat": Entry(
         REGRESSION, 14, "body density from 14 measures in [-1, 1]", _libsvm,
         _part("bodyfat/bodyfat_scale", "542142487b0229267c51a874ff82e6eb878f2f6c66559016edcc6686e993cec7"),
-        dense=True,
+        dense=True, labels=None,
     ),
     "news20": Entry(
         MULTICLASS, 62_061, "20 newsgroups, word counts", _libsvm,
         _part("news20/news20", "ae8b2389bcce9ef47d7f6ac3760eea6e549421a550e3e22b5899033445e3e5b8"),
+        labels=_counted(1, 20),
     ),
-    "covtype": Entry(MULTICLASS, 54, "forest cover, 7 kinds", _covtype, _COVTYPE, dense=True),
+    "covtype": Entry(MULTICLASS, 54, "forest cover, 7 kinds", _covtype, _COVTYPE, dense=True, labels=_counted(1, 7)),
     "covtype.binary": Entry(
-        BINARY, 54, "forest cover, kind 2 against the rest", _covtype, _COVTYPE, dense=True, positive=2.0
+        BINARY, 54, "forest cover, kind 2 against the rest", _covtype, _COVTYPE, dense=True,
+        labels=_counted(1, 7), positive=2.0,
     ),
     "mnist": Entry(
         MULTICLASS, 784, "handwritten digits, pixels in [0, 1]", _mnist,
@@ -172,6 +192,7 @@ FILES: dict[str, Entry] = {
             ("5634745efa576a17e7d4cf5cd9d09123c75e6538e5114267c2d156edaf519341",
              "ae18e77e031ccde52407f794d123116439864147d33ac992975f85dd4dc42af6"),
         ),
+        labels=_counted(0, 9),
     ),
 }  # fmt: skip
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 
 import pytest
 
 import dptoolkit
-from dptoolkit import cli
+from dptoolkit import cli, solvers
 from dptoolkit.accounting import (
+    METHODS,
     ApproxDp,
     ExponentialMechanism,
     Gaussian,
@@ -29,6 +33,7 @@ from dptoolkit.accounting import (
     ZCdp,
     account,
 )
+from dptoolkit.audit import presets
 
 
 @pytest.fixture
@@ -148,6 +153,14 @@ def test_compare_does_not_wait_for_the_long_recursion(asked):
     assert "epsilon" in asked("--selection 0.1 --steps 20 --compare")["methods"]["bounded-range"]
 
 
+def test_a_method_that_fails_does_not_take_the_others_along(asked, monkeypatch):
+    failing = dataclasses.replace(METHODS["rdp"], epsilon=_raising(OverflowError("large")))
+    monkeypatch.setitem(METHODS, "rdp", failing)
+    methods = asked("--laplace 2 --steps 10 --compare")["methods"]
+    assert methods["rdp"] == {"why_not": "the numbers are too large or too small for it"}
+    assert "epsilon" in methods["zcdp"]
+
+
 CALIBRATIONS = [
     ("--gaussian", "noise_multiplier", lambda v: Repeated(Gaussian(v), 100)),
     ("--laplace", "noise_multiplier", lambda v: Repeated(Laplace(v), 100)),
@@ -259,7 +272,9 @@ def test_help_is_there_with_examples(capsys, line):
 
 
 def _commands_in_help() -> list[str]:
-    return [line.strip() for line in cli.COMMANDS["account"].examples.splitlines() if "--ledger" not in line]
+    examples = cli.COMMANDS["account"].examples + "\n" + cli.COMMANDS["plan"].examples
+    lines = examples.replace("\\\n", "").splitlines()
+    return [line.strip() for line in lines if "--ledger" not in line and "--help" not in line]
 
 
 @pytest.mark.parametrize("line", _commands_in_help())
@@ -397,6 +412,8 @@ def test_the_traceback_can_be_asked_for(run, monkeypatch):
 
 @pytest.mark.parametrize("line", [
     "--gaussian 2 --random-rounds 0.99999999 --delta 1e-5", f"--laplace 2 --steps 1{'0' * 22} --delta 1e-5",
+    f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5", f"--pure 1e-3 --steps 1{'0' * 22}",
+    f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5 --method optimal",
 ])  # fmt: skip
 def test_ends_of_the_ranges_have_an_answer_or_one_line(run, line):
     code, out, err = run(f"account {line}")
@@ -487,6 +504,33 @@ def test_letters_that_the_terminal_lacks_are_no_error(root, tmp_path):
 def test_ctrl_c_is_one_line_and_130(run, monkeypatch):
     monkeypatch.setattr(dptoolkit.accounting, "account", _raising(KeyboardInterrupt()))
     assert _is_one_line(run("account --gaussian 2"), 130) == "dptoolkit: stopped.\n"
+
+
+def test_ctrl_c_that_a_library_swallows_is_heard(run, monkeypatch):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
+
+    def deaf(*arguments, **named):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            while True:
+                signal.pause()
+        except KeyboardInterrupt:
+            while True:
+                signal.pause()
+
+    monkeypatch.setattr(cli.interrupts, "_AGAIN", 0.01)
+    monkeypatch.setattr(dptoolkit.accounting, "account", deaf)
+    assert _is_one_line(run("account --gaussian 2"), 130)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_the_command_runs_in_a_thread_where_there_are_no_signals(monkeypatch, capsys):
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(cli.main(["account", "--gaussian", "2"])))
+    thread.start()
+    thread.join()
+    assert codes == [0] and "epsilon" in capsys.readouterr().out
 
 
 def test_a_stopped_audit_goes_on_from_its_file(run, monkeypatch, tmp_path):
@@ -611,3 +655,38 @@ def test_a_report_that_fails_at_the_end_does_not_lose_what_was_found(run, monkey
     monkeypatch.setattr(AuditReport, "to_html", _raising(OSError(28, "No space left on device")))
     code, out, err = run(f"audit dp_ight --epsilon 4 --trials 1000 --report {tmp_path / 'page.html'}")
     assert code == 2 and "no violation found" in out and "No space left" in err and err.count("\n") == 1
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+PLAN = "dp_ight --n 1000 --d 50 --loss logistic --sparsity 5 --steps 10 --row-norm 1 --epsilon 1 --delta 1e-6"
+
+
+def test_plan_prints_the_plan(run):
+    settings = {"loss": "logistic", "sparsity": 5, "steps": 10, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    made = solvers.plan("dp_ight", n=1000, d=50, **settings)
+    assert run(f"plan {PLAN}") == (0, f"{made}\n", "")
+    record = json.loads(run(f"plan {PLAN} --json")[1])
+    assert record["releases"][0]["scale"] == made.noise
+    assert record["guarantee"]["event"] == made.event.to_dict()
+
+
+def test_every_solver_can_be_planned_from_its_own_options(run):
+    for name in solvers._PRIVATE:
+        settings = dict(presets.PRESETS[name])
+        budget = {"epsilon1": 0.5, "epsilon2": 0.5} if name == "sparsifier" else {"epsilon": 1.0}
+        settings |= {"delta": 1e-5, **budget}
+        options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
+        options += "" if name == "peeling_iht" else " --fit-intercept no"
+        assert run(f"plan {name} {options}") == (0, f"{solvers.plan(name, **settings)}\n", "")
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("plan", "required: SOLVER"), ("plan nobody", "name='nobody': must be one of"),
+    ("plan nobody --n 3", "unrecognized arguments: --n"), ("plan ight", "must be one of"),
+    (PLAN.replace("--sparsity", "--sparsty").join(["plan ", ""]), "--sparsty. Did you mean --sparsity?"),
+    ("plan dp_ight --n 10", "arguments are required: --d"), (f"plan {PLAN} --fit-intercept 2", "must be yes or no"),
+    (f"plan {PLAN} --n 0", "n=0: must be >= 1"), (f"plan {PLAN} --snapshot-size 3", "unrecognized arguments"),
+])  # fmt: skip
+def test_plan_refuses_in_one_line(run, line, words):
+    assert words in _is_one_line(run(line), 2)

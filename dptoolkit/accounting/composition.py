@@ -13,9 +13,12 @@ import numpy as np
 
 from dptoolkit._validate import delta_value, nonnegative, whole
 from dptoolkit.accounting._numeric import Array, crossing, log_binomial
+from dptoolkit.errors import UnsupportedEvent
 
 # Outcomes further than this many standard deviations from the mean weigh less than 1e-300 together.
 _STANDARD_DEVIATIONS = 40.0
+# Values of the loss that are kept in memory at once, some hundred megabytes.
+_MOST_LOSSES = 2**24
 
 
 def basic(epsilon0: float, count: int, delta0: float = 0.0) -> tuple[float, float]:
@@ -95,7 +98,13 @@ def _response_losses(epsilon0: float, count: int) -> tuple[Array, Array]:
     lie = math.exp(log_lie)
     mean = count * lie
     spread = _STANDARD_DEVIATIONS * (math.sqrt(count * lie * (1 - lie)) + 1.0) + _STANDARD_DEVIATIONS**2
-    lies = np.arange(max(0, int(mean - spread)), min(count, int(mean + spread)) + 1, dtype=float)
+    first, last = max(0, int(mean - spread)), min(count, int(mean + spread))
+    if last - first > _MOST_LOSSES:
+        raise UnsupportedEvent(
+            f"count={count}: must be small enough for method 'optimal', which needs {last - first:,} values here and "
+            f"takes at most {_MOST_LOSSES:,}. Choose another method, for example 'zcdp'."
+        )
+    lies = np.arange(first, last + 1, dtype=float)
     log_mass = log_binomial(count, lies) + lies * log_lie + (count - lies) * log_truth
     return (count - 2 * lies) * epsilon0, log_mass
 

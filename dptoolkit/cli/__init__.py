@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dptoolkit.cli import account, audit, check, demo, output
+from dptoolkit.cli import account, audit, check, demo, output, plan
 from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command
+from dptoolkit.cli.interrupts import heard
 from dptoolkit.cli.parsing import parse
 
 __all__ = ["BAD_INPUT", "CHECK_FAILED", "COMMANDS", "FINE", "INTERRUPTED", "main"]
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType({
     "audit": audit.COMMAND,
     "check": check.COMMAND,
     "demo": demo.COMMAND,
+    "plan": plan.COMMAND,
 })  # fmt: skip
 
 
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(line: Sequence[str]) -> int:
     args = parse(COMMANDS, line)
-    with warnings.catch_warnings(record=True) as notes:
+    with heard(), warnings.catch_warnings(record=True) as notes:
         text, code = COMMANDS[args.command].run(args)
     # Told with an answer only: what is refused is told in one line.
     for note in dict.fromkeys(str(note.message) for note in notes):

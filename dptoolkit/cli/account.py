@@ -274,6 +274,9 @@ def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[
         # Errors read "what: must be <bound>. <repair>": the bound is the reason.
         bound = str(problem).partition(": must ")[2].partition(". ")[0]
         return f"must {bound}".replace(f" for method {method!r}", "").rstrip(".")
+    except (ArithmeticError, MemoryError):
+        # One column of a comparison; the others may have their answer.
+        return "the numbers are too large or too small for it"
 
 
 def _is_long(event: Any, delta: float) -> bool:

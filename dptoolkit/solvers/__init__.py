@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import one_of
@@ -50,9 +51,14 @@ def _module(name: str) -> Any:
 
 def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
     """The plan of solver ``name`` for n rows and d features, from the solver's own arguments."""
-    make = getattr(_module(one_of("name", name, _PRIVATE)), f"plan_{name}")
-    made: Plan = make(n=n, d=d, **arguments)
+    made: Plan = plan_function(name)(n=n, d=d, **arguments)
     return made
+
+
+def plan_function(name: str) -> Callable[..., Plan]:
+    """The function that makes the plan of solver ``name``; its signature lists the arguments."""
+    found: Callable[..., Plan] = getattr(_module(one_of("name", name, _PRIVATE)), f"plan_{name}")
+    return found
 
 
 def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:

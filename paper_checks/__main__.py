@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
 
-from paper_checks.claims import BadClaims, load, paper_folders
-from paper_checks.report import as_json, table
-from paper_checks.run import TIERS, run
+_INTERRUPTED = 130
+
+try:
+    from paper_checks.claims import BadClaims, load, paper_folders
+    from paper_checks.report import as_json, table
+    from paper_checks.run import TIERS, Row, run
+except KeyboardInterrupt:
+    # Loading takes a second, in which Ctrl-C may come.
+    print("paper_checks: stopped.", file=sys.stderr)
+    sys.exit(_INTERRUPTED)
 
 ROOT = Path(__file__).parent
 
 
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
-    """0 if every verdict is the expected one, 1 if one has changed, 2 for bad input."""
+    """0 if every verdict is the expected one, 1 if one has changed, 2 for bad input, 130 if stopped by Ctrl-C."""
     parser = argparse.ArgumentParser(
         "paper_checks", description="Papers' privacy claims against exact accounting."
     )
@@ -24,14 +33,35 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         "--tier", choices=TIERS, default="fast", help="fast (default), or full: slow points too"
     )
     arguments = parser.parse_args(argv)
+    show = as_json if arguments.json else table
+    rows: list[Row] = []
     try:
         papers = [load(folder) for folder in paper_folders(root, arguments.paper)]
-        rows = run(papers, arguments.tier)
+        for row in run(papers, arguments.tier):
+            rows.append(row)
     except BadClaims as problem:
         print(problem, file=sys.stderr)
         return 2
-    print(as_json(rows) if arguments.json else table(rows))
+    except KeyboardInterrupt:
+        # Whoever started this may pass the signal on: what is finished is printed all the same.
+        _ignore_interrupts()
+        if rows:
+            print(show(rows), flush=True)
+        print(f"paper_checks: stopped. {len(rows)} points are checked.", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as problem:
+        # An exit code of 1 says that a claim has changed; a defect says nothing about claims.
+        if os.environ.get("DPTOOLKIT_TRACEBACK"):
+            raise
+        words = " ".join(f"{type(problem).__name__}: {problem}".split())
+        print(f"paper_checks: unexpected {words}. Set DPTOOLKIT_TRACEBACK=1 to see where.", file=sys.stderr)
+        return 2
+    print(show(rows))
     return 0 if all(row.as_expected for row in rows) else 1
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +61,16 @@ class Row:
         return not self.changes
 
 
-def run(papers: Iterable[Paper], tier: str) -> list[Row]:
-    """Every point of the tier, in order."""
+def run(papers: Iterable[Paper], tier: str) -> Iterator[Row]:
+    """Every point of the tier, in order, each as soon as it is computed."""
     tiers = TIERS[: TIERS.index(tier) + 1]
-    return [
+    return (
         _row(paper.name, claim, point)
         for paper in papers
         for claim in paper.claims
         for point in claim.points
         if point.tier in tiers
-    ]
+    )
 
 
 def _row(paper: str, claim: Claim, point: Point) -> Row:

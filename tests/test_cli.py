@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import warnings
 
 import pytest
 
-from dptoolkit import cli
+import dptoolkit
+from dptoolkit import cli, solvers
 from dptoolkit.accounting import (
+    METHODS,
     ApproxDp,
     ExponentialMechanism,
     Gaussian,
@@ -27,6 +33,7 @@ from dptoolkit.accounting import (
     ZCdp,
     account,
 )
+from dptoolkit.audit import presets
 
 
 @pytest.fixture
@@ -146,6 +153,14 @@ def test_compare_does_not_wait_for_the_long_recursion(asked):
     assert "epsilon" in asked("--selection 0.1 --steps 20 --compare")["methods"]["bounded-range"]
 
 
+def test_a_method_that_fails_does_not_take_the_others_along(asked, monkeypatch):
+    failing = dataclasses.replace(METHODS["rdp"], epsilon=_raising(OverflowError("large")))
+    monkeypatch.setitem(METHODS, "rdp", failing)
+    methods = asked("--laplace 2 --steps 10 --compare")["methods"]
+    assert methods["rdp"] == {"why_not": "the numbers are too large or too small for it"}
+    assert "epsilon" in methods["zcdp"]
+
+
 CALIBRATIONS = [
     ("--gaussian", "noise_multiplier", lambda v: Repeated(Gaussian(v), 100)),
     ("--laplace", "noise_multiplier", lambda v: Repeated(Laplace(v), 100)),
@@ -178,7 +193,7 @@ def test_a_calibrated_number_is_printed_as_it_was_accounted_for(run, asked):
 @pytest.mark.parametrize("up", [True, False])
 def test_rounding_never_leaves_the_private_side(up):
     for value in (1.41469012345, 0.0527318799, 123456789.123, 3e-9, 1.0):
-        short = cli._rounded(value, up=up)
+        short = cli.account._rounded(value, up=up)
         assert short >= value if up else short <= value
         assert abs(short / value - 1) <= 1e-6
 
@@ -257,7 +272,9 @@ def test_help_is_there_with_examples(capsys, line):
 
 
 def _commands_in_help() -> list[str]:
-    return [line.strip() for line in cli.COMMANDS["account"].examples.splitlines() if "--ledger" not in line]
+    examples = cli.COMMANDS["account"].examples + "\n" + cli.COMMANDS["plan"].examples
+    lines = examples.replace("\\\n", "").splitlines()
+    return [line.strip() for line in lines if "--ledger" not in line and "--help" not in line]
 
 
 @pytest.mark.parametrize("line", _commands_in_help())
@@ -268,7 +285,7 @@ def test_the_examples_in_the_help_run(run, line):
 
 
 def test_check_is_refused_where_the_checks_are_not(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(cli.dptoolkit, "__file__", str(tmp_path / "dptoolkit" / "__init__.py"))
+    monkeypatch.setattr(dptoolkit, "__file__", str(tmp_path / "dptoolkit" / "__init__.py"))
     code, out, err = run("check")
     assert (code, out) == (2, "")
     assert "must be run from a checkout" in err
@@ -280,7 +297,7 @@ def test_check_exits_as_the_checks_do(run, monkeypatch, tmp_path, code):
     checks.mkdir()
     expected = ["--tier", "full", "a"]
     (checks / "__main__.py").write_text(f"import sys; sys.exit({code} if sys.argv[1:] == {expected} else 9)")
-    monkeypatch.setattr(cli.dptoolkit, "__file__", str(tmp_path / "dptoolkit" / "__init__.py"))
+    monkeypatch.setattr(dptoolkit, "__file__", str(tmp_path / "dptoolkit" / "__init__.py"))
     assert run("check --full a") == (code, "", "")
 
 
@@ -345,3 +362,331 @@ def test_audit_refuses_in_one_line(line, words, capsys):
     assert out.out == ""
     assert words in out.err
     assert out.err.count("\n") == 1
+
+
+# --- nothing but one line, and the right exit code -----------------------------------------------------------------
+
+
+def _is_one_line(result: tuple[int, str, str], code: int) -> str:
+    assert result[0] == code
+    assert result[1] == ""
+    assert result[2].count("\n") == 1 and result[2].startswith("dptoolkit: ")
+    return result[2]
+
+
+PROBLEMS = [
+    (ValueError("cannot convert\nfloat NaN"), "unexpected ValueError: cannot convert float NaN"),
+    (KeyError("x"), "unexpected KeyError: 'x'"),
+    (AssertionError(), "unexpected AssertionError. Set DPTOOLKIT_TRACEBACK=1"),
+    (RecursionError("deep"), "nested too deeply"),
+    (MemoryError("Unable to allocate 29.8 GiB"), "more memory than there is. Unable to allocate"),
+    (OverflowError("large"), "too large or too small"),
+    (ZeroDivisionError("zero"), "too large or too small"),
+    (OSError(28, "No space left on device"), "No space left on device"),
+    (BrokenPipeError(), "BrokenPipeError"),
+    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "unexpected UnicodeDecodeError"),
+]
+
+
+@pytest.mark.parametrize(("problem", "words"), PROBLEMS, ids=[type(problem).__name__ for problem, _ in PROBLEMS])
+def test_whatever_goes_wrong_is_one_line_and_never_a_failed_check(run, monkeypatch, problem, words):
+    monkeypatch.delenv("DPTOOLKIT_TRACEBACK", raising=False)
+    monkeypatch.setattr(dptoolkit.accounting, "account", _raising(problem))
+    assert words in _is_one_line(run("account --gaussian 2"), 2)
+
+
+def _raising(problem: BaseException):
+    def fail(*arguments, **named):
+        raise problem
+
+    return fail
+
+
+def test_the_traceback_can_be_asked_for(run, monkeypatch):
+    monkeypatch.setenv("DPTOOLKIT_TRACEBACK", "1")
+    monkeypatch.setattr(dptoolkit.accounting, "account", _raising(KeyError("x")))
+    code, out, err = run("account --gaussian 2")
+    assert (code, out) == (2, "")
+    assert "Traceback" in err and "in fail" in err and err.splitlines()[-1].startswith("dptoolkit: unexpected KeyError")
+
+
+@pytest.mark.parametrize("line", [
+    "--gaussian 2 --random-rounds 0.99999999 --delta 1e-5", f"--laplace 2 --steps 1{'0' * 22} --delta 1e-5",
+    f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5", f"--pure 1e-3 --steps 1{'0' * 22}",
+    f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5 --method optimal",
+])  # fmt: skip
+def test_ends_of_the_ranges_have_an_answer_or_one_line(run, line):
+    code, out, err = run(f"account {line}")
+    assert (code == 0 and out and not err) or (code == 2 and not out and err.count("\n") == 1)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"[" * 100_000, "not nested deeply"), (b'{"a":' * 3000 + b"1" + b"}" * 3000, "nested"), (b"\xff\xfe", "decode"),
+    (b"", "must be JSON"), (b"[1, 2]", "must be JSON with format"),
+])  # fmt: skip
+def test_a_ledger_that_cannot_be_read_is_named(run, tmp_path, content, words):
+    path = tmp_path / "mine.json"
+    path.write_bytes(content)
+    told = _is_one_line(run(f"account --ledger {path}"), 2)
+    assert words in told and "mine.json" in told
+
+
+def test_a_ledger_without_end_is_not_read_to_its_end(run, monkeypatch):
+    monkeypatch.setattr(cli.output, "_MAX_TEXT", 1000)
+    assert "more than 1,000 bytes" in _is_one_line(run("account --ledger /dev/zero"), 2)
+
+
+TYPOS = [
+    ("acount --gaussian 2", "Did you mean account?"),
+    ("--verson", "unrecognized arguments: --verson. Did you mean --version?"),
+    ("account --gausian 2", "unrecognized arguments: --gausian. Did you mean --gaussian?"),
+    ("account --gaussian 2 --detla=1e-5", "unrecognized arguments: --detla. Did you mean --delta?"),
+    ("account --gaussian 2 -delta 1e-5", "unrecognized arguments: -delta. Did you mean --delta?"),
+    ("audit dp_ight --epsilom 1", "unrecognized arguments: --epsilom. Did you mean --epsilon?"),
+    ("check --ful", "Did you mean --full?"),
+    ("demo --output x", "unrecognized arguments: --output. Did you mean --out?"),
+    ("account --gaussian 2 --zzzzzz", "unrecognized arguments: --zzzzzz. See dptoolkit account --help"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), TYPOS, ids=[line for line, _ in TYPOS])
+def test_a_typo_is_named_with_what_was_meant(run, line, words):
+    assert words in _is_one_line(run(line), 2)
+
+
+def test_numbers_below_zero_are_no_typos(run):
+    assert "noise_multiplier=-3.0: must be >= 0" in _is_one_line(run("account --gaussian -3"), 2)
+
+
+def test_a_warning_is_one_line_too(run, monkeypatch):
+    def warn(*arguments, **named):
+        warnings.warn("delta is\nlarge", UserWarning, stacklevel=2)
+        return account(Gaussian(2.0))
+
+    monkeypatch.setattr(dptoolkit.accounting, "account", warn)
+    code, out, err = run("account --gaussian 2")
+    assert (code, err) == (0, "dptoolkit: warning: delta is large\n") and out
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_full_disk_is_one_line(root):
+    command = [sys.executable, "-m", "dptoolkit", "account", "--gaussian", "2"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, cwd=root, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert _is_one_line((done.returncode, "", done.stderr), 2)
+
+
+def test_help_for_a_reader_that_has_left_is_no_error(root):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dptoolkit", "account", "--help"]
+    done = subprocess.run(command, cwd=root, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_letters_that_the_terminal_lacks_are_no_error(root, tmp_path):
+    ledger = Ledger()
+    ledger.spend(Gaussian(4.0), label="\u03b5")
+    (tmp_path / "\u03b5.json").write_text(ledger.to_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "dptoolkit", "account", "--ledger", str(tmp_path / "\u03b5.jso")]
+    done = subprocess.run(command, cwd=root, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    code = "from dptoolkit.cli import output; output.write('\\u03b5')"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=root, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"\\u03b5", b"")
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_is_one_line_and_130(run, monkeypatch):
+    monkeypatch.setattr(dptoolkit.accounting, "account", _raising(KeyboardInterrupt()))
+    assert _is_one_line(run("account --gaussian 2"), 130) == "dptoolkit: stopped.\n"
+
+
+def test_ctrl_c_that_a_library_swallows_is_heard(run, monkeypatch):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
+
+    def deaf(*arguments, **named):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            while True:
+                signal.pause()
+        except KeyboardInterrupt:
+            while True:
+                signal.pause()
+
+    monkeypatch.setattr(cli.interrupts, "_AGAIN", 0.01)
+    monkeypatch.setattr(dptoolkit.accounting, "account", deaf)
+    assert _is_one_line(run("account --gaussian 2"), 130)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_the_command_runs_in_a_thread_where_there_are_no_signals(monkeypatch, capsys):
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(cli.main(["account", "--gaussian", "2"])))
+    thread.start()
+    thread.join()
+    assert codes == [0] and "epsilon" in capsys.readouterr().out
+
+
+def test_a_stopped_audit_goes_on_from_its_file(run, monkeypatch, tmp_path):
+    from dptoolkit.audit import engine
+
+    path, played = tmp_path / "kept", []
+    line = f"audit dp_ight --epsilon 4 --trials 9000 --resume {path}"
+    whole = run("audit dp_ight --epsilon 4 --trials 9000 --json")
+    monkeypatch.setattr(engine.Game, "portion", lambda self, seconds: 1000)
+    play = engine.Game.play
+
+    def stopping(game, first, count):
+        played.append((first, count))
+        if first >= 5000 and len(played) < 100:
+            raise KeyboardInterrupt
+        return play(game, first, count)
+
+    monkeypatch.setattr(engine.Game, "play", stopping)
+    assert "The finished trials are in" in _is_one_line(run(line), 130)
+    before = len(played)
+    played.extend([(0, 0)] * 100)
+    again = run(line + " --json")
+    # Nothing that was finished is played again, and the report is that of an audit that was not stopped.
+    assert min(first for first, _ in played[before + 100 :]) >= 5000
+    one, two = json.loads(whole[1]), json.loads(again[1])
+    assert {key: value for key, value in one.items() if key != "seconds"} == {
+        key: value for key, value in two.items() if key != "seconds"
+    }
+
+
+def test_a_stopped_audit_says_how_to_keep_trials(run, monkeypatch, tmp_path):
+    from dptoolkit.audit import engine
+
+    monkeypatch.setattr(engine.Game, "play", _raising(KeyboardInterrupt()))
+    line = "audit dp_ight --epsilon 4 --trials 9000"
+    assert "with --resume FILE" in _is_one_line(run(line), 130)
+    assert "No trial was finished" in _is_one_line(run(f"{line} --resume {tmp_path / 'kept'}"), 130)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _checks(tmp_path, monkeypatch, program: str) -> None:
+    checks = tmp_path / "paper_checks"
+    checks.mkdir()
+    (checks / "__main__.py").write_text(program)
+    monkeypatch.setattr(dptoolkit, "__file__", str(tmp_path / "dptoolkit" / "__init__.py"))
+
+
+def test_ctrl_c_reaches_the_checks_and_waits_for_what_they_print(run, monkeypatch, tmp_path):
+    # The checks say that they are up by a file, then wait for the signal; the parent is told by a patched wait.
+    ready, done = tmp_path / "ready", tmp_path / "done"
+    _checks(tmp_path, monkeypatch, f"""
+import pathlib, signal, sys
+try:
+    pathlib.Path({str(ready)!r}).touch()
+    signal.pause()
+except KeyboardInterrupt:
+    pathlib.Path({str(done)!r}).touch()
+    sys.exit(130)
+""")  # fmt: skip
+    wait, calls = subprocess.Popen.wait, []
+
+    def stopping(child, timeout=None):
+        calls.append(timeout)
+        if len(calls) == 1:
+            while not ready.exists():
+                pass
+            raise KeyboardInterrupt
+        return wait(child, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", stopping)
+    monkeypatch.setattr(cli.check, "_GRACE", 0.01)
+    assert run("check") == (130, "", "")
+    assert done.exists()
+
+
+@pytest.mark.parametrize(("program", "code"), [
+    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137), ("import sys; sys.exit(77)", 2),
+])  # fmt: skip
+def test_checks_that_crash_are_not_checks_that_fail(run, monkeypatch, tmp_path, program, code):
+    _checks(tmp_path, monkeypatch, program)
+    assert run("check")[0] == code
+
+
+# --- files that cannot be written are refused before the work --------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--report", "--resume"])
+@pytest.mark.parametrize("where", ["nowhere/page.html", "folder", "file/page.html"])
+def test_an_audit_is_not_begun_for_a_file_that_cannot_be_written(run, monkeypatch, tmp_path, option, where):
+    from dptoolkit import audit
+
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr(audit, "audit", _raising(AssertionError("the audit has begun")))
+    told = _is_one_line(run(f"audit dp_ight --epsilon 1 {option} {tmp_path / where}"), 2)
+    assert f"{option[2:]}=" in told and "must be a file" in told
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_report_that_is_there_stays_until_there_is_a_new_one(run, monkeypatch, tmp_path):
+    from dptoolkit import audit
+
+    page = tmp_path / "page.html"
+    monkeypatch.setattr(audit, "audit", _raising(KeyboardInterrupt()))
+    assert run(f"audit dp_ight --epsilon 1 --report {page}")[0] == 130
+    assert not page.exists()
+    page.write_text("old")
+    assert run(f"audit dp_ight --epsilon 1 --report {page}")[0] == 130
+    assert page.read_text() == "old"
+
+
+def test_the_report_does_not_overwrite_the_trials(run, tmp_path):
+    path = tmp_path / "x"
+    told = _is_one_line(run(f"audit dp_ight --epsilon 1 --report {path} --resume {tmp_path}/./x"), 2)
+    assert "another file than that of --resume" in told
+
+
+def test_a_report_that_fails_at_the_end_does_not_lose_what_was_found(run, monkeypatch, tmp_path):
+    from dptoolkit.audit.report import AuditReport
+
+    monkeypatch.setattr(AuditReport, "to_html", _raising(OSError(28, "No space left on device")))
+    code, out, err = run(f"audit dp_ight --epsilon 4 --trials 1000 --report {tmp_path / 'page.html'}")
+    assert code == 2 and "no violation found" in out and "No space left" in err and err.count("\n") == 1
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+PLAN = "dp_ight --n 1000 --d 50 --loss logistic --sparsity 5 --steps 10 --row-norm 1 --epsilon 1 --delta 1e-6"
+
+
+def test_plan_prints_the_plan(run):
+    settings = {"loss": "logistic", "sparsity": 5, "steps": 10, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    made = solvers.plan("dp_ight", n=1000, d=50, **settings)
+    assert run(f"plan {PLAN}") == (0, f"{made}\n", "")
+    record = json.loads(run(f"plan {PLAN} --json")[1])
+    assert record["releases"][0]["scale"] == made.noise
+    assert record["guarantee"]["event"] == made.event.to_dict()
+
+
+def test_every_solver_can_be_planned_from_its_own_options(run):
+    for name in solvers._PRIVATE:
+        settings = dict(presets.PRESETS[name])
+        budget = {"epsilon1": 0.5, "epsilon2": 0.5} if name == "sparsifier" else {"epsilon": 1.0}
+        settings |= {"delta": 1e-5, **budget}
+        options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
+        options += "" if name == "peeling_iht" else " --fit-intercept no"
+        assert run(f"plan {name} {options}") == (0, f"{solvers.plan(name, **settings)}\n", "")
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("plan", "required: SOLVER"), ("plan nobody", "name='nobody': must be one of"),
+    ("plan nobody --n 3", "unrecognized arguments: --n"), ("plan ight", "must be one of"),
+    (PLAN.replace("--sparsity", "--sparsty").join(["plan ", ""]), "--sparsty. Did you mean --sparsity?"),
+    ("plan dp_ight --n 10", "arguments are required: --d"), (f"plan {PLAN} --fit-intercept 2", "must be yes or no"),
+    (f"plan {PLAN} --n 0", "n=0: must be >= 1"), (f"plan {PLAN} --snapshot-size 3", "unrecognized arguments"),
+])  # fmt: skip
+def test_plan_refuses_in_one_line(run, line, words):
+    assert words in _is_one_line(run(line), 2)

@@ -7,6 +7,7 @@ import math
 import re
 import struct
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,3 +203,33 @@ def test_a_file_in_the_way_is_refused(capsys, tmp_path):
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert (tmp_path / "r").read_text() == "mine"
+
+
+def _section(name):
+    return lambda: demo.Section(name, "b", [demo.Table("c", ["d"], [["1"]])], [])
+
+
+def test_a_stopped_demo_leaves_its_finished_sections(monkeypatch, capsys, tmp_path):
+    def stop():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "SECTIONS", (_section("First"), stop, _section("Third")))
+    assert cli.main(["demo", "--out", str(tmp_path / "r")]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and "1 of 3 sections are finished" in captured.err
+    page = (tmp_path / "r" / "report.md").read_text()
+    assert "First" in page and "Third" not in page
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch, capsys, tmp_path):
+    def work():
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr(demo, "SECTIONS", (work,))
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "r", Path("/proc/self")):
+        assert cli.main(["demo", "--out", str(out)]) == 2
+        captured = capsys.readouterr()
+        assert "must be a folder that can be written to" in captured.err
+        assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert (tmp_path / "file").read_text() == "mine"

@@ -194,7 +194,7 @@ def test_tiers():
     paper = load(ROOT / "liang_2023_stochastic_ht")
     fast = [point for claim in paper.claims for point in claim.points if point.tier == "fast"]
     proof = [claim for claim in paper.claims if claim.id == "theorem-5.1-proof"]
-    assert len(run([type(paper)(paper.name, tuple(proof))], "fast")) == 2
+    assert len(list(run([type(paper)(paper.name, tuple(proof))], "fast"))) == 2
     assert 0 < len(fast) < sum(len(claim.points) for claim in paper.claims)
 
 
@@ -216,3 +216,27 @@ def test_judge_keeps_apart_false_and_vacuous():
     assert false.kind == "false" and false.truth == false.lower and false.factor < 1
     outside = judge(published.ight_remark_5_3_simple(1000, 50, 1.0, 12.0, 1e-5))
     assert outside.kind == "vacuous" and "epsilon <= log(1/delta)" in outside.detail
+
+
+def test_ctrl_c_prints_what_is_finished(monkeypatch, capsys):
+    def rows(papers, tier):
+        yield type("Row", (), {"paper": "first"})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paper_checks.__main__.run", rows)
+    monkeypatch.setattr("paper_checks.__main__.table", lambda rows: " ".join(row.paper for row in rows))
+    monkeypatch.setattr("paper_checks.__main__._ignore_interrupts", lambda: None)
+    assert main([]) == 130
+    assert capsys.readouterr() == ("first\n", "paper_checks: stopped. 1 points are checked.\n")
+
+
+def test_a_defect_is_not_a_changed_claim(monkeypatch, capsys):
+    def rows(papers, tier):
+        raise RuntimeError("two\nlines")
+        yield
+
+    monkeypatch.delenv("DPTOOLKIT_TRACEBACK", raising=False)
+    monkeypatch.setattr("paper_checks.__main__.run", rows)
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "RuntimeError: two lines" in captured.err and captured.err.count("\n") == 1

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import pickle
+import sys
 import time
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -144,6 +145,13 @@ class Game:
         self.width = widths.pop() if widths else None
         width = outputs[0].shape[1] if self.width is None else self.width
         return bits, np.concatenate([_fit(piece, width) for piece in outputs])
+
+    def portion(self, seconds: float) -> int:
+        """About how many trials take this long, and enough for all workers; without limit as long as none succeeded."""
+        if self.width is None:
+            return sys.maxsize
+        workers = self._jobs or os.cpu_count() or 1
+        return max(workers * _CHUNK, int(seconds / max(self._seconds_each, 1e-9)))
 
     def _map(self, pieces: list[tuple[int, Bits]]) -> Iterable[Array]:
         jobs = self._jobs or os.cpu_count() or 1

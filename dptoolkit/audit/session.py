@@ -30,6 +30,8 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
 FIXED, SEQUENTIAL = "fixed", "sequential"
+# Seconds of work that a stop may cost an audit that keeps its trials in a file.
+_KEPT_SECONDS = 5.0
 # Shares of the claimed epsilon at which the excess of confident guesses is tried.
 _SHARES = (0.2, 0.35, 0.5, 0.7)
 # Each may cost a composition; between them the plot is an upper envelope anyway.
@@ -160,10 +162,12 @@ class Session:
         kept = min(self._checkpoint.available(first), count)
         parts = [self._checkpoint.outputs(first, kept)] if kept else []
         # What is missing of a slice is played now: slices, and so the report, are those of an audit without a stop.
-        if kept < count:
-            _, new = self.game.play(first + kept, count - kept)
+        # They are kept every few seconds, as a slice may be half of a long audit.
+        while kept < count:
+            _, new = self.game.play(first + kept, min(count - kept, self.game.portion(_KEPT_SECONDS)))
             self._checkpoint.append(new)
             parts.append(new)
+            kept += len(new)
         return self.game.streams.bits(first, count), np.concatenate(parts)
 
     # --- learning ----------------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dptoolkit.datasets.dataset import Dataset
-    from dptoolkit.datasets.readers import read_libsvm
+    from dptoolkit.datasets.readers import WidthWarning, read_libsvm
     from dptoolkit.datasets.registry import describe, load, names
     from dptoolkit.datasets.synthetic import make_heavy_tailed, make_ight, make_khanna, make_rcv1_like
 
 _HOMES = {
     "Dataset": "dataset",
+    "WidthWarning": "readers",
     "describe": "registry",
     "load": "registry",
     "make_heavy_tailed": "synthetic",
@@ -26,8 +27,8 @@ _HOMES = {
     "read_libsvm": "readers",
 }
 __all__ = [
-    "Dataset", "describe", "load", "make_heavy_tailed", "make_ight", "make_khanna", "make_rcv1_like", "names",
-    "read_libsvm",
+    "Dataset", "WidthWarning", "describe", "load", "make_heavy_tailed", "make_ight", "make_khanna", "make_rcv1_like",
+    "names", "read_libsvm",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dptoolkit._validate import invalid
 from dptoolkit.datasets import readers
 from dptoolkit.datasets.dataset import BINARY, MULTICLASS, REGRESSION, Array
 
@@ -30,8 +31,9 @@ class Split:
 class Entry:
     """How one set is read: reader(paths, entry) -> (X, raw labels).
 
-    ``labels`` are the labels in the files, class 0 first. They are known, as the width ``d`` is, and never told from
-    the file, where one record more or less could rename all classes.
+    ``labels`` are the labels in the files, in the order of their codes 0, 1, ...: a public convention of the set, as
+    what the data happen to hold would change with one record. None for regression. ``positive`` is the label that is
+    coded 1, with all others 0.
     """
 
     task: str
@@ -41,7 +43,7 @@ class Entry:
     train: Split | None = None
     test: Split | None = None
     dense: bool = False
-    labels: tuple[float, ...] = (-1.0, 1.0)
+    labels: tuple[float, ...] | None = (-1.0, 1.0)
     positive: float | None = None
 
     @property
@@ -59,6 +61,8 @@ def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
     from scipy import sparse
 
     images, labels = (readers.read_idx(path) for path in paths)
+    if labels.ndim != 1 or len(images) != len(labels) or images.size != len(images) * entry.d:
+        raise invalid("path", str(paths[0]), f"{entry.d} bytes an image, with a label for each in {paths[1].name}")
     X = sparse.csr_matrix(images.reshape(-1, entry.d)).astype(np.float64)
     # 255 is the largest byte, so the division is public.
     X.data /= 255.0
@@ -66,7 +70,7 @@ def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
 
 
 def _covtype(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
-    table = readers.read_csv(paths[0])
+    table = readers.read_csv(paths[0], entry.d + 1)
     return np.ascontiguousarray(table[:, :-1]), table[:, -1]
 
 
@@ -164,19 +168,17 @@ FILES: dict[str, Entry] = {
     "bodyfat": Entry(
         REGRESSION, 14, "body density from 14 measures in [-1, 1]", _libsvm,
         _part("bodyfat/bodyfat_scale", "542142487b0229267c51a874ff82e6eb878f2f6c66559016edcc6686e993cec7"),
-        dense=True,
+        dense=True, labels=None,
     ),
     "news20": Entry(
         MULTICLASS, 62_061, "20 newsgroups, word counts", _libsvm,
         _part("news20/news20", "ae8b2389bcce9ef47d7f6ac3760eea6e549421a550e3e22b5899033445e3e5b8"),
         labels=_counted(1, 20),
     ),
-    "covtype": Entry(
-        MULTICLASS, 54, "forest cover, 7 kinds", _covtype, _COVTYPE, dense=True, labels=_counted(1, 7)
-    ),
+    "covtype": Entry(MULTICLASS, 54, "forest cover, 7 kinds", _covtype, _COVTYPE, dense=True, labels=_counted(1, 7)),
     "covtype.binary": Entry(
-        BINARY, 54, "forest cover, kind 2 against the rest", _covtype, _COVTYPE, dense=True, labels=_counted(1, 7),
-        positive=2.0,
+        BINARY, 54, "forest cover, kind 2 against the rest", _covtype, _COVTYPE, dense=True,
+        labels=_counted(1, 7), positive=2.0,
     ),
     "mnist": Entry(
         MULTICLASS, 784, "handwritten digits, pixels in [0, 1]", _mnist,

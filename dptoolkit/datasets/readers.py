@@ -1,13 +1,15 @@
-"""Readers of LIBSVM text, comma-separated text and idx files, plain or compressed."""
+"""Readers of LIBSVM text, comma-separated text and idx files, plain or compressed.
+
+A file is read as a whole or refused as a whole. What is wrong is named by file, line and what was expected; the line
+itself is never shown, as it may be somebody's record.
+"""
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import math
+import re
 import warnings
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,94 +17,247 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, whole
+from dptoolkit.datasets.files import MAX_BYTES, read_bytes
+from dptoolkit.errors import InvalidValue
 
 Array = NDArray[np.float64]
-_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-SUFFIXES = ("", *_OPENERS)
+Places = NDArray[np.int64]
+
+# The largest width that a file alone can ask for: one wrong digit must not ask for gigabytes of coefficients.
+_WIDEST_TOLD = 100_000_000
+_WIDEST = int(np.iinfo(np.int32).max)
+_PAIRS = "one label, then column:value pairs of plain numbers, as in LIBSVM text"
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_TOLD = (
+    "n_features was not given: the width of X is told from the data, where one record can change it. Give the public "
+    "number of columns for private fits."
+)
+_MARK = b"\xef\xbb\xbf"  # what some editors write before UTF-8 text
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """The unpacked content; .gz, .xz and .bz2 are known by their suffix."""
-    path = Path(path)
-    opener = _OPENERS.get(path.suffix)
-    if opener is None:
-        return path.read_bytes()
-    with opener(path) as file:
-        return bytes(file.read())
+class WidthWarning(UserWarning):
+    """The number of features was told from the data, which is not private."""
 
 
-def read_libsvm(path: str | Path, n_features: int | None = None) -> tuple[Any, Array]:
+def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int = MAX_BYTES) -> tuple[Any, Array]:
     """(X, y) of a LIBSVM text file, ``label column:value column:value ...`` with columns from 1; X is CSR.
 
-    n_features : the width; by default the largest column in the file, which for a test file may be too small.
+    Columns may come in any order, each at most once in a row. Text after ``#`` is a remark; blank lines are skipped.
+    NaN, infinity, ``qid:`` and files without a row are refused.
+
+    Parameters
+    ----------
+    path : the file, plain or ending in .gz, .xz or .bz2.
+    n_features : the public width of X: a column beyond it is an error. Without it the width is the largest column in
+        the file, and a WidthWarning says so.
+    max_bytes : the size when unpacked beyond which the file is refused.
+
+    Privacy
+    -------
+    Reading releases nothing, except through the width: without ``n_features`` one record can change the number of
+    columns, and so the length of everything that is fitted to X, and no noise hides that. Give ``n_features`` for
+    private fits. Errors tell a line number and what was expected there, never what the line holds.
     """
-    text = _without_comments(read_bytes(path))
-    counts = np.array([line.count(b":") for line in text.split(b"\n") if line.strip()], dtype=np.int64)
-    numbers = _numbers(text.replace(b":", b" "))
-    if numbers is None or len(numbers) != len(counts) + 2 * counts.sum():
-        raise _unreadable(path, "one label, then column:value pairs")
-    starts = np.cumsum(1 + 2 * counts) - (1 + 2 * counts)
+    limit = _WIDEST_TOLD if n_features is None else _width(n_features)
+    text = _without_remarks(_text(path, max_bytes))
+    lines = _lines(text, b":", path)
+    starts, counts = _rows_of_pairs(lines)
+    numbers = _numbers(lines, _PAIRS)
     pairs = np.delete(numbers, starts).reshape(-1, 2)
-    columns = _columns(pairs[:, 0], n_features, path)
-    width = n_features if n_features is not None else int(columns.max(initial=-1)) + 1
+    columns = _columns(pairs[:, 0], lines, starts, limit, n_features is None)
     indptr = np.concatenate([[0], np.cumsum(counts)])
+    width = n_features if n_features is not None else int(columns.max(initial=-1)) + 1
     X = sparse.csr_matrix((np.ascontiguousarray(pairs[:, 1]), columns, indptr), shape=(len(counts), width))
     X.sort_indices()
     if not X.has_canonical_format:
-        raise _unreadable(path, "each column at most once in a row")
+        raise lines.fault(_twice(X, lines, starts), "a row of LIBSVM text with each column at most once")
+    if n_features is None:
+        warnings.warn(_TOLD, WidthWarning, stacklevel=2)
     return X, numbers[starts]
 
 
-def _without_comments(text: bytes) -> bytes:
+def _width(n_features: Any) -> int:
+    width = whole("n_features", n_features, low=1, repair="It is the public number of columns.")
+    if width > _WIDEST:
+        raise invalid("n_features", width, f"<= {_WIDEST}")
+    return width
+
+
+# --- lines and the numbers in them ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Where numbers and the separators between them are in a text.
+
+    ``spaced`` is the text with blanks for separators, ``begins`` is where lines begin, ``numbers`` and ``marks`` are
+    where numbers begin and separators are, ``number_counts`` and ``mark_counts`` are how many each line has.
+    """
+
+    path: str
+    spaced: bytes
+    blank: NDArray[np.bool_]
+    begins: Places
+    numbers: Places
+    marks: Places
+    number_counts: Places
+    mark_counts: Places
+    above: int = 0  # lines of the file that come before the text
+
+    @property
+    def filled(self) -> NDArray[np.bool_]:
+        """Which lines hold anything."""
+        return (self.number_counts > 0) | (self.mark_counts > 0)
+
+    def fault(self, place: int, expected: str, repair: str = "") -> InvalidValue:
+        """The error for what stands at a place of the text."""
+        line = int(np.searchsorted(self.begins, place, side="right")) + self.above
+        return _fault(self.path, line, expected, repair)
+
+
+def _fault(path: str | Path, line: int, expected: str, repair: str = "") -> InvalidValue:
+    tail = f" {repair}" if repair else ""
+    return InvalidValue(f"path={str(path)!r}, line {line}: must be {expected}.{tail}")
+
+
+def _text(path: str | Path, max_bytes: int) -> bytes:
+    return read_bytes(path, max_bytes).removeprefix(_MARK)
+
+
+def _without_remarks(text: bytes) -> bytes:
     if b"#" not in text:
         return text
     return b"\n".join(line.split(b"#", 1)[0] for line in text.split(b"\n"))
 
 
-def _numbers(text: bytes) -> Array | None:
-    """All numbers of a text with white space between them; None if there is anything else."""
+def _lines(text: bytes, separator: bytes, path: str | Path, above: int = 0) -> _Lines:
+    """The layout of a text, by arrays: a loop over the numbers in Python would take longer than to read them."""
+    codes = np.frombuffer(text or b"\n", dtype=np.uint8)
+    spaced = text.replace(separator, b" ")
+    # Other control characters count as blanks here, but not for the parser, which will stop at them.
+    blank = np.frombuffer(spaced or b"\n", dtype=np.uint8) <= ord(" ")
+    numbers = np.flatnonzero(~blank & np.concatenate([[True], blank[:-1]]))
+    marks = np.flatnonzero(codes == separator[0])
+    begins = np.concatenate([[0], np.flatnonzero(codes == ord("\n")) + 1])
+    lines = _Lines(
+        str(path), spaced, blank, begins, numbers, marks, _by_line(numbers, begins), _by_line(marks, begins), above
+    )
+    if not len(numbers):
+        raise invalid("path", str(path), "a file with at least one row", "There is none in it.")
+    return lines
+
+
+def _by_line(places: Places, begins: Places) -> Places:
+    """How many of the places each line has."""
+    return np.diff(np.append(np.searchsorted(places, begins), len(places)))
+
+
+def _numbers(lines: _Lines, expected: str) -> Array:
+    """All numbers, one at each place where one begins, and finite."""
     with warnings.catch_warnings():
-        # NumPy stops at what it cannot read, with a warning only.
-        warnings.simplefilter("error", DeprecationWarning)
+        # NumPy stops at what it cannot read, some versions with a warning only.
+        warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            return np.fromstring(text.decode("ascii"), dtype=np.float64, sep=" ")
-        except (DeprecationWarning, ValueError):
-            return None
+            numbers = np.fromstring(lines.spaced, dtype=np.float64, sep=" ")
+        except ValueError:
+            numbers = np.zeros(0)
+    # It also takes "1-2" for two numbers: only the count shows that each piece of text was one.
+    if len(numbers) != len(lines.numbers):
+        raise _unreadable(lines, expected)
+    if not np.isfinite(numbers).all():
+        place = lines.numbers[np.flatnonzero(~np.isfinite(numbers))[0]]
+        raise lines.fault(place, "finite numbers", "Impute or drop NaN and infinity first.")
+    return np.asarray(numbers)
 
 
-def _columns(values: Array, n_features: int | None, path: str | Path) -> NDArray[np.int32]:
+def _unreadable(lines: _Lines, expected: str) -> InvalidValue:
+    """The error for the first piece of text that is no number."""
+    for piece in re.finditer(rb"[^ \t\n\r\f\v]+", lines.spaced):
+        if _NUMBER.fullmatch(piece[0]) is None and piece[0].lower().lstrip(b"+-") not in _NOT_FINITE:
+            repair = "Groups of rows (qid) are not read here." if piece[0] == b"qid" else ""
+            return lines.fault(piece.start(), expected, repair)
+    return invalid("path", lines.path, expected)
+
+
+_NOT_FINITE = (b"nan", b"inf", b"infinity")
+
+
+# --- LIBSVM --------------------------------------------------------------------------------------------------
+
+
+def _rows_of_pairs(lines: _Lines) -> tuple[Places, Places]:
+    """(which numbers are labels, pairs a row), after a check that every line is a label and then pairs."""
+    wrong = lines.filled & (lines.number_counts != 1 + 2 * lines.mark_counts)
+    if wrong.any():
+        raise lines.fault(lines.begins[np.flatnonzero(wrong)[0]], _PAIRS)
+    starts = np.cumsum(lines.number_counts)[lines.filled] - lines.number_counts[lines.filled]
+    # A line has the right count of numbers; a colon must follow the first and touch the second of each of its pairs.
+    values = np.delete(lines.numbers, starts)[1::2]
+    apart = (values != lines.marks + 1) | lines.blank[lines.marks - 1]
+    if apart.any():
+        raise lines.fault(lines.marks[np.flatnonzero(apart)[0]], _PAIRS)
+    return starts, lines.mark_counts[lines.filled]
+
+
+def _columns(values: Array, lines: _Lines, starts: Places, limit: int, told: bool) -> NDArray[np.int32]:
     """Zero-based columns from one-based ones that were read as floats."""
-    limit = np.iinfo(np.int32).max if n_features is None else n_features
-    if len(values) == 0:
+    if not len(values):
         return np.zeros(0, dtype=np.int32)
     if values.min() < 1 or values.max() > limit or not np.array_equal(values, np.trunc(values)):
-        raise _unreadable(path, f"columns that are integers from 1 to {limit}")
+        wrong = (values < 1) | (values > limit) | (values != np.trunc(values))
+        place = np.delete(lines.numbers, starts)[::2][np.flatnonzero(wrong)[0]]
+        repair = "Give n_features to read more columns." if told else "n_features is the public number of columns."
+        raise lines.fault(place, f"a row of LIBSVM text with columns that are integers from 1 to {limit}", repair)
     return (values - 1).astype(np.int32)
 
 
-def _unreadable(path: str | Path, expected: str) -> Exception:
-    return invalid("path", str(path), f"a LIBSVM text file with {expected}")
+def _twice(X: Any, lines: _Lines, starts: Places) -> int:
+    """The place of the first row that has a column twice; the columns of X are sorted."""
+    same = np.flatnonzero(np.diff(X.indices) == 0)
+    rows = np.searchsorted(X.indptr, same, side="right") - 1
+    inside = same + 1 < X.indptr[rows + 1]
+    return int(lines.numbers[starts[rows[inside][0]]])
 
 
-def read_csv(path: str | Path) -> Array:
-    """All rows of a numeric comma-separated file with one header line."""
-    header, _, body = read_bytes(path).partition(b"\n")
-    width = header.count(b",") + 1
-    numbers = _numbers(body.replace(b",", b" "))
-    if numbers is None or len(numbers) % width:
-        raise invalid("path", str(path), f"a csv file of numbers, {width} in every row, with a header")
-    return numbers.reshape(-1, width)
+# --- comma-separated text and idx ----------------------------------------------------------------------------
 
 
-def read_idx(path: str | Path) -> NDArray[np.uint8]:
+def read_csv(path: str | Path, n_columns: int | None = None, max_bytes: int = MAX_BYTES) -> Array:
+    """All rows of a numeric comma-separated file with one header line of names.
+
+    ``n_columns`` is how many there must be; by default as many as the header has names, which is taken to be public.
+
+    Privacy
+    -------
+    Reading releases nothing. Errors tell a line number and what was expected there, never what the line holds.
+    """
+    header, _, body = _text(path, max_bytes).partition(b"\n")
+    names = header.split(b",")
+    width = len(names) if n_columns is None else whole("n_columns", n_columns, low=1)
+    if header and (len(names) != width or all(_NUMBER.fullmatch(name.strip()) for name in names)):
+        raise _fault(path, 1, f"a header of {width} names, as in a csv file", "Its first line holds no record.")
+    lines = _lines(body, b",", path, above=1)
+    expected = f"{width} numbers with commas between them, as the header of the csv file says"
+    wrong = lines.filled & ((lines.number_counts != width) | (lines.mark_counts != width - 1))
+    if wrong.any():
+        raise lines.fault(lines.begins[np.flatnonzero(wrong)[0]], expected)
+    cells = lines.numbers.reshape(-1, width)
+    commas = lines.marks.reshape(len(cells), width - 1)
+    apart = (commas < cells[:, :-1]) | (commas > cells[:, 1:])
+    if apart.any():
+        raise lines.fault(commas[apart][0], expected)
+    return _numbers(lines, expected).reshape(-1, width)
+
+
+def read_idx(path: str | Path, max_bytes: int = MAX_BYTES) -> NDArray[np.uint8]:
     """The array of bytes in an idx file (the format of MNIST)."""
-    content = read_bytes(path)
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise invalid("path", str(path), "an idx file of unsigned bytes")
-    dimensions = content[3]
-    shape = tuple(int(size) for size in np.frombuffer(content, dtype=">u4", count=dimensions, offset=4))
+    content = read_bytes(path, max_bytes)
+    dimensions = content[3] if len(content) >= 4 else 0
     head = 4 + 4 * dimensions
+    if content[:3] != b"\0\0\x08" or not dimensions or len(content) < head:
+        raise invalid("path", str(path), "an idx file of unsigned bytes, with its whole head")
+    shape = tuple(int(size) for size in np.frombuffer(content, dtype=">u4", count=dimensions, offset=4))
     if len(content) - head != math.prod(shape):
         raise invalid("path", str(path), f"an idx file with {math.prod(shape)} entries, as its head says")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from dptoolkit._validate import flag, invalid, missing, one_of
-from dptoolkit.datasets import readers
+from dptoolkit.datasets import files
 from dptoolkit.datasets.catalogue import BUNDLED, FILES, TEST, TRAIN, Entry
-from dptoolkit.datasets.dataset import REGRESSION, Array, Dataset
+from dptoolkit.datasets.dataset import Array, Dataset
+from dptoolkit.errors import InvalidValue
 
 DATA_VARIABLE = "DPTOOLKIT_DATA"
 
@@ -39,8 +40,13 @@ def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, ver
         may be plain or end in .gz, .xz or .bz2.
     verify : compare the sha256 of the files with the ones recorded here.
 
-    Labels of binary sets are 0 for the smaller and 1 for the larger one of the set, classes count from 0; values of X
-    are as in the file. Nothing is scaled by the data: solvers clip to public bounds.
+    Labels of binary sets are 0 for the smaller and 1 for the larger one of the set's convention, classes count from 0;
+    values of X are as in the file. Nothing is scaled by the data: solvers clip to public bounds.
+
+    Privacy
+    -------
+    Width and label set come from the registry, not from the files: a record with another column or label is an error,
+    which tells where it is and not what it holds.
     """
     _check_name(name)
     one_of("split", split, (TRAIN, TEST))
@@ -57,7 +63,7 @@ def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, ver
         for path, expected in zip(paths, part.sha256, strict=True):
             _verify(path, expected)
     X, labels = entry.read(paths, entry)
-    return Dataset(X, _encode(labels, entry), entry.task, name, entry.description)
+    return Dataset(X, _encode(labels, entry, paths[-1]), entry.task, name, entry.description)
 
 
 def _check_name(name: str) -> None:
@@ -65,17 +71,19 @@ def _check_name(name: str) -> None:
         raise invalid("name", name, "one of " + ", ".join(names()))
 
 
-def _encode(labels: Array, entry: Entry) -> Array:
-    """Labels as Dataset promises them, each read on its own; one that the set does not have is refused, not shown."""
-    if entry.task == REGRESSION:
+def _encode(labels: Array, entry: Entry, path: Path) -> Array:
+    """Labels as Dataset promises them; which ones there may be is public, and no error shows one that is not."""
+    if entry.labels is None:
         return labels
-    if not np.isin(labels, entry.labels).all():
-        known = ", ".join(f"{label:g}" for label in entry.labels)
-        raise invalid("labels", "others than the set has", f"one of {known}", "Is this the right file?")
+    known = np.array(entry.labels)
+    if not np.isin(labels, known).all():
+        row = int(np.flatnonzero(~np.isin(labels, known))[0]) + 1
+        words = ", ".join(f"{label:g}" for label in entry.labels)
+        raise InvalidValue(f"path={str(path)!r}, label of row {row}: must be one of {words}.")
     if entry.positive is not None:
         return (labels == entry.positive).astype(float)
-    # The known labels are in increasing order.
-    return np.searchsorted(entry.labels, labels).astype(float)
+    # The labels of an entry are in increasing order.
+    return np.searchsorted(known, labels).astype(float)
 
 
 def _home(data_home: str | Path | None) -> Path:
@@ -90,11 +98,11 @@ def _home(data_home: str | Path | None) -> Path:
 
 
 def _find(home: Path, file: str) -> Path:
-    for suffix in readers.SUFFIXES:
+    for suffix in files.SUFFIXES:
         path = home / (file + suffix)
         if path.is_file():
             return path
-    known = ", ".join(suffix for suffix in readers.SUFFIXES if suffix)
+    known = ", ".join(suffix for suffix in files.SUFFIXES if suffix)
     raise invalid("data_home", str(home), f"a folder with {file}, plain or {known}", "Put the file there.")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dptoolkit import __version__, plots
-from dptoolkit._validate import missing
+from dptoolkit._validate import invalid, missing
 from dptoolkit.accounting.report import table
 from dptoolkit.demo.audits import audited
 from dptoolkit.demo.compositions import composition
@@ -47,16 +48,41 @@ class Report:
 
 
 def run(out: Path) -> Report:
-    """Compute every section and write report.html, report.md and the plots into ``out``."""
+    """Compute every section and write report.html, report.md and the plots into ``out``.
+
+    What is finished is written at once, so that a run that is stopped leaves its finished sections behind.
+    """
     plots.require()
     _require_data()
-    out.mkdir(parents=True, exist_ok=True)
-    report = Report(out, tuple(section() for section in SECTIONS))
-    for picture in report.pictures:
-        plots.save(picture.figure, out / f"{picture.name}.png")
-    (out / "report.md").write_text(_markdown(report), encoding="utf-8")
-    (out / "report.html").write_text(_page(report), encoding="utf-8")
+    _require_folder(out)
+    report = Report(out, ())
+    try:
+        for section in SECTIONS:
+            report = Report(out, (*report.sections, section()))
+            _write(report)
+    except KeyboardInterrupt:
+        done = f"{len(report.sections)} of {len(SECTIONS)} sections are finished"
+        raise KeyboardInterrupt(f"{done}, in {out}." if report.sections else f"{done}.") from None
     return report
+
+
+def _write(report: Report) -> None:
+    """The report so far; pictures of earlier sections are there already."""
+    for picture in report.sections[-1].pictures:
+        plots.save(picture.figure, report.folder / f"{picture.name}.png")
+    (report.folder / "report.md").write_text(_markdown(report), encoding="utf-8")
+    (report.folder / "report.html").write_text(_page(report), encoding="utf-8")
+
+
+def _require_folder(out: Path) -> None:
+    """Refuse, before any work is done, a folder into which nothing can be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise invalid("out", str(out), "a folder that can be written to", f"{reason}.") from None
 
 
 def _require_data() -> None:

@@ -14,7 +14,6 @@ from dptoolkit.audit import layout, pairs, streams
 from dptoolkit.audit.pairs import Counted, Pair
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.targets import PlanTarget
-from dptoolkit.solvers import gradient_iht
 from tests.solvers.capture import step_by_step
 
 COMMON = {"n": 30, "d": 6, "sparsity": 2, "epsilon": 3.0, "delta": 1e-5, "step_size": 0.4}

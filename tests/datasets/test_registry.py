@@ -53,6 +53,35 @@ def test_labels_are_encoded_from_zero(tmp_path) -> None:
     assert np.array_equal(datasets.load("mushrooms", data_home=tmp_path).y, [0, 1, 1])
 
 
+def test_labels_are_those_of_the_convention_whatever_the_file_holds(tmp_path) -> None:
+    # A file in which every record is positive, and one more or less record does not change what the others are.
+    _write(tmp_path, "mushrooms/mushrooms.gz", "2 2:1\n2 3:1\n")
+    assert np.array_equal(datasets.load("mushrooms", data_home=tmp_path).y, [1, 1])
+    _write(tmp_path, "mushrooms/mushrooms.gz", "2 2:1\n\n4242 3:1\n")
+    with pytest.raises(InvalidValue, match=r"mushrooms.gz', label of row 2: must be one of 1, 2\.$") as caught:
+        datasets.load("mushrooms", data_home=tmp_path)
+    assert "4242" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_every_entry_has_labels_in_order(name) -> None:
+    labels = FILES[name].labels
+    assert (labels is None) == (FILES[name].task == "regression")
+    if labels is not None:
+        assert list(labels) == sorted(set(labels)) and len(labels) >= 2
+        assert FILES[name].positive is None or FILES[name].positive in labels
+
+
+def test_images_and_labels_that_do_not_fit_are_refused(tmp_path) -> None:
+    for images, labels in [((2, 28, 28), 3), ((2, 27, 28), 2)]:
+        for file, shape in [("train-images-idx3-ubyte", images), ("train-labels-idx1-ubyte", (labels,))]:
+            head = bytes([0, 0, 8, len(shape)]) + np.array(shape, dtype=">u4").tobytes()
+            (tmp_path / "mnist").mkdir(exist_ok=True)
+            (tmp_path / "mnist" / file).write_bytes(head + bytes(int(np.prod(shape))))
+        with pytest.raises(InvalidValue, match="784 bytes an image"):
+            datasets.load("mnist", data_home=tmp_path)
+
+
 def test_checksum(tmp_path) -> None:
     _write(tmp_path, "w8a/w8a.gz", "1 1:1\n-1 2:1\n")
     datasets.load("w8a", data_home=tmp_path)

@@ -15,7 +15,6 @@ import pytest
 from scipy import sparse, stats
 
 from dptoolkit import losses
-from dptoolkit.kernels import reference
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers.variance_reduced import buckets
 from tests.statistics import ALPHA, rejected

@@ -11,7 +11,7 @@ from scipy import sparse
 from dptoolkit.data import check_rows, kernel_arrays
 from dptoolkit.kernels import reference
 from dptoolkit.kernels.threshold import feature_sums, largest, mean_residuals, support_margins
-from dptoolkit.losses import LOSSES, residual
+from dptoolkit.losses import LOSSES
 
 # Few distinct values, so that ties are the rule.
 TIED = st.lists(st.sampled_from((-2.0, -1.0, -0.0, 0.0, 5e-324, 1.0, 2.0, 1e300)), min_size=1, max_size=30)

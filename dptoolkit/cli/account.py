@@ -1,106 +1,21 @@
-"""The ``dptoolkit`` command. A subcommand is one row of COMMANDS: its arguments, and a function that returns text.
-
-Exit codes: 0 fine, 1 a check failed, 2 bad input, told in one line on stderr with nothing on stdout. What a subcommand
-needs is imported when it runs, so ``--help`` costs little more than argparse.
-"""
+"""``dptoolkit account``: what a release guarantees, or how much noise a guarantee needs."""
 
 from __future__ import annotations
 
 import argparse
 import decimal
-import json
 import math
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import dptoolkit
 from dptoolkit._validate import invalid, positive, whole
+from dptoolkit.cli.command import FINE, Command
+from dptoolkit.cli.output import json_text, read_text
 from dptoolkit.errors import DpToolkitError, InvalidValue, UnsupportedEvent
 
-FINE, CHECK_FAILED, BAD_INPUT = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class Command:
-    """One subcommand; ``run`` returns the text to print and the exit code."""
-
-    help: str
-    examples: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], tuple[str, int]]
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse that raises instead of printing its usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InvalidValue(f"{message}. See {self.prog} --help")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    try:
-        args = _parser().parse_args(argv)
-        text, code = COMMANDS[args.command].run(args)
-    except (DpToolkitError, OSError) as problem:
-        return _refuse(str(problem))
-    except ArithmeticError as problem:
-        return _refuse(f"the numbers are too large or too small to compute with: {problem}")
-    _write(text)
-    return code
-
-
-def _refuse(message: str) -> int:
-    print("dptoolkit: " + " ".join(message.split()), file=sys.stderr)
-    return BAD_INPUT
-
-
-def _write(text: str) -> None:
-    try:
-        if text:
-            print(text, flush=True)
-    except BrokenPipeError:
-        # The reader has left, as in `dptoolkit account ... | head`; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="dptoolkit", allow_abbrev=False,
-        description="Sparse learning under differential privacy.",
-        epilog="Each command has its own help, with examples: dptoolkit account --help",
-    )
-    parser.add_argument("--version", action="version", version=f"dptoolkit {dptoolkit.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
-        sub = commands.add_parser(
-            name, help=command.help, description=command.help, epilog="examples:\n" + command.examples,
-            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.arguments(sub)
-        sub.add_argument("--json", action="store_true", help="print JSON, for machines")
-    return parser
-
-
-def _json(record: dict[str, Any]) -> str:
-    return json.dumps(_finite(record), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: it becomes the string "inf"."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# --- account: what was released --------------------------------------------------------------------
+# --- what was released ----------------------------------------------------------------------------
 
 _OMITTED = object()
 
@@ -213,7 +128,7 @@ def _given_event(args: argparse.Namespace) -> Any:
 
 def _ledger_event(args: argparse.Namespace) -> Any:
     """Everything in the ledger; its adjacency, if it has one, is that of the answer."""
-    ledger = _read_ledger(args.ledger)
+    ledger = _saved_ledger(args.ledger)
     if ledger.adjacency is not None:
         if args.adjacency not in (None, ledger.adjacency.value):
             raise invalid("--adjacency", args.adjacency, f"'{ledger.adjacency}', as in the ledger, or left out")
@@ -221,12 +136,14 @@ def _ledger_event(args: argparse.Namespace) -> Any:
     return ledger.event
 
 
-def _read_ledger(path: str) -> Any:
+def _saved_ledger(path: str) -> Any:
+    text = read_text("ledger", path, "a file written by Ledger.to_json()")
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as problem:
-        raise invalid("ledger", path, "a file written by Ledger.to_json()", f"{problem}") from None
-    return dptoolkit.accounting.Ledger.from_json(text)
+        return dptoolkit.accounting.Ledger.from_json(text)
+    except RecursionError:
+        raise invalid("ledger", path, "JSON that is not nested deeply, as Ledger.to_json() writes it") from None
+    except DpToolkitError as problem:
+        raise type(problem)(f"ledger={path!r}: {problem}") from None
 
 
 def _event(args: argparse.Namespace, *numbers: float) -> Any:
@@ -247,7 +164,7 @@ def _rounds(gamma: float, limit: int | None) -> Any:
     return acc.Geometric(gamma) if limit is None else acc.TruncatedGeometric(gamma, limit)
 
 
-# --- account: what to tell -------------------------------------------------------------------------
+# --- what to tell ---------------------------------------------------------------------------------
 
 # Digits of a calibrated number.
 _DIGITS = 7
@@ -265,7 +182,7 @@ def _account(args: argparse.Namespace) -> tuple[str, int]:
     text, record = _compare(args, guarantee) if args.compare else _tell(args, guarantee)
     if found is not None:
         text, record = f"{_sentence(found)}\n\n{text}", {"calibrated": found} | record
-    return (_json(record) if args.json else text), FINE
+    return (json_text(record) if args.json else text), FINE
 
 
 def _calibrated(args: argparse.Namespace) -> dict[str, Any]:
@@ -357,6 +274,9 @@ def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[
         # Errors read "what: must be <bound>. <repair>": the bound is the reason.
         bound = str(problem).partition(": must ")[2].partition(". ")[0]
         return f"must {bound}".replace(f" for method {method!r}", "").rstrip(".")
+    except (ArithmeticError, MemoryError):
+        # One column of a comparison; the others may have their answer.
+        return "the numbers are too large or too small for it"
 
 
 def _is_long(event: Any, delta: float) -> bool:
@@ -369,103 +289,14 @@ def _is_long(event: Any, delta: float) -> bool:
     )  # fmt: skip
 
 
-# --- audit -------------------------------------------------------------------------------------------
-
-
-def _audit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("solver", metavar="SOLVER", help="dp_ight, dp_frank_wolfe, ...; see docs/audit.md")
-    parser.add_argument("--epsilon", type=float, required=True, help="the budget of the fit")
-    parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
-    parser.add_argument("--published", action="store_true", help="the paper's noise, tested for the paper's claim")
-    parser.add_argument("--adversary", default="final", help="what is seen: final (default), support, iterates, ...")
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", type=float, help="how long, default 10")
-    length.add_argument("--trials", type=int, help="how many fits")
-    parser.add_argument("--confidence", type=float, default=0.95, help="of the lower bound, default 0.95")
-    parser.add_argument("--sequential", action="store_true", help="stop as soon as the claim is refuted")
-    parser.add_argument("--seed", type=int, default=0, help="default 0")
-    parser.add_argument("--resume", metavar="FILE", help="keep the trials there; go on from it after a kill")
-    parser.add_argument("--report", metavar="FILE", help="also write a page with the trade-off curve")
-
-
-def _audit(args: argparse.Namespace) -> tuple[str, int]:
-    from dptoolkit import audit
-    from dptoolkit.audit import presets, run
-
-    if args.report:
-        from dptoolkit import plots
-
-        plots.require()
-    plan = presets.plan(args.solver, args.epsilon, args.delta, published=args.published)
-    seconds = 10.0 if args.seconds is None and args.trials is None else args.seconds
-    report = audit.audit(
-        plan, presets.pair(plan), presets.claim(plan), trials=args.trials, seconds=seconds, delta=args.delta,
-        confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED, adversary=args.adversary,
-        rng=args.seed, resume=args.resume, progress=sys.stderr.isatty(),
-    )  # fmt: skip
-    if args.report:
-        report.to_html(args.report)
-    computed = plan.guarantee.epsilon(args.delta)
-    given = f"\nWhat this noise gives: epsilon {computed:.4g} at delta {args.delta:g}" if args.published else ""
-    text = _json(report.to_dict() | {"epsilon_computed": computed}) if args.json else f"{report}{given}"
-    return text, CHECK_FAILED if report.violated else FINE
-
-
-# --- check and demo --------------------------------------------------------------------------------
-
-
-def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("papers", nargs="*", metavar="PAPER", help="only these; all if none is named")
-    parser.add_argument("--full", action="store_true", help="the slow points too")
-
-
-def _check(args: argparse.Namespace) -> tuple[str, int]:
-    """Run ``python -m paper_checks`` in the checkout; it writes for itself."""
-    root = Path(dptoolkit.__file__).resolve().parent.parent
-    if not (root / "paper_checks" / "__main__.py").is_file():
-        raise InvalidValue("paper_checks is not here: must be run from a checkout. An installed package leaves it out.")
-    options = (["--json"] if args.json else []) + (["--tier", "full"] if args.full else [])
-    command = [sys.executable, "-m", "paper_checks", *options, *args.papers]
-    return "", subprocess.run(command, cwd=root, check=False).returncode
-
-
-def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="report", metavar="DIR", help="folder for the report, default report")
-
-
-def _demo(args: argparse.Namespace) -> tuple[str, int]:
-    from dptoolkit import demo
-
-    report = demo.run(Path(args.out))
-    return (_json(report.to_dict()) if args.json else report.text()), FINE
-
-
-COMMANDS = {
-    "account": Command(
-        "What a release guarantees, or how much noise a guarantee needs.",
-        """\
+COMMAND = Command(
+    "What a release guarantees, or how much noise a guarantee needs.",
+    """\
   dptoolkit account --gaussian 2.5 --sampling without-replacement --rate 0.01 --steps 1000 --delta 1e-5
   dptoolkit account --gaussian --calibrate 1 --delta 1e-5 --sampling poisson --rate 0.01 --steps 1000
   dptoolkit account --selection 0.1 --steps 1000 --compare
   dptoolkit account --selection --calibrate 1 --delta 1e-5 --steps 100
   dptoolkit account --gaussian 20 --random-rounds 0.9 --epochs 10 --delta 1e-5 --bracket
   dptoolkit account --ledger ledger.json --delta 1e-6 --json""",
-        _account_arguments, _account),
-    "audit": Command(
-        "Attack a solver on its worst pair; exit code 1 if the claim is refuted.",
-        """\
-  dptoolkit audit dp_ight --epsilon 1 --seconds 30
-  dptoolkit audit dp_ight --epsilon 4 --published --adversary gradients --report audit.html
-  dptoolkit audit dp_frank_wolfe --epsilon 4 --adversary releases --trials 100000 --json""",
-        _audit_arguments,
-        _audit,
-    ),
-    "check": Command(
-        "What papers claim, against what is true.",
-        "  dptoolkit check\n  dptoolkit check --full --json",
-        _check_arguments, _check),
-    "demo": Command(
-        "Tables and plots that compare the ways to account.",
-        "  dptoolkit demo --out report",
-        _demo_arguments, _demo),
-}  # fmt: skip
+    _account_arguments, _account,
+)  # fmt: skip

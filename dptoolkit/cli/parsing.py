@@ -1,0 +1,80 @@
+"""argparse in the manner of the house: errors are raised, and say what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+import dptoolkit
+from dptoolkit.cli.command import Command
+from dptoolkit.errors import InvalidValue
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of printing its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith("?") else "."
+        raise InvalidValue(f"{message}{end} See {self.prog} --help")
+
+    @property
+    def options(self) -> list[str]:
+        """Every option that this parser knows."""
+        return list(self._option_string_actions)
+
+
+def parse(commands: Mapping[str, Command], line: Sequence[str]) -> argparse.Namespace:
+    """The arguments on a command line."""
+    parser = Parser(
+        prog="dptoolkit", allow_abbrev=False,
+        description="Sparse learning under differential privacy.",
+        epilog="Each command has its own help, with examples: dptoolkit account --help",
+    )
+    parser.add_argument("--version", action="version", version=f"dptoolkit {dptoolkit.__version__}")
+    rows = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    name = next(iter(line), "")
+    for key, command in commands.items():
+        sub = rows.add_parser(
+            key, help=command.help, description=command.help, epilog="examples:\n" + command.examples,
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print JSON, for machines")
+        if key == name:
+            if command.more is not None:
+                command.more(sub, line[1:])
+            _refuse_typos(sub, line[1:])
+    _refuse_unknown_command(parser, commands, name)
+    return parser.parse_args(line)
+
+
+def _refuse_unknown_command(parser: Parser, commands: Iterable[str], name: str) -> None:
+    if name.startswith("-"):
+        _refuse_typos(parser, [name])
+    elif name and name not in commands and _meant(name, commands):
+        parser.error(f"invalid choice: {name!r}{_meant(name, commands)}")
+
+
+def _refuse_typos(parser: Parser, tokens: Sequence[str]) -> None:
+    """An option that is not known is named before anything else: argparse would first ask for what is missing."""
+    for token in tokens:
+        if token == "--":
+            return
+        option = token.partition("=")[0]
+        if token.startswith("-") and len(token) > 1 and not _is_number(token) and option not in parser.options:
+            parser.error(f"unrecognized arguments: {option}{_meant(option, parser.options)}")
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f". Did you mean {near[0]}?" if near else ""
+
+
+def _is_number(token: str) -> bool:
+    try:
+        float(token)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,90 @@
+"""``dptoolkit plan``: what a private fit would release, with how much noise, before there are any data."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from dptoolkit.cli.command import FINE, Command
+from dptoolkit.cli.output import json_text
+from dptoolkit.errors import InvalidValue
+
+_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("solver", metavar="SOLVER", help="dp_ight, dp_frank_wolfe, ...; --help after it lists its own")
+
+
+def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
+    """The options of the solver on the command line are the arguments of its plan."""
+    name = next((token for token in line if not token.startswith("-")), "")
+    try:
+        parameters = _parameters(name)
+    except InvalidValue:
+        # Told when the plan is made, unless --help was asked for.
+        return
+    for size, text in (("n", "Number of records."), ("d", "Number of features.")):
+        parser.add_argument(f"--{size}", type=int, required=True, metavar="INT", help=text)
+    for parameter, text in parameters:
+        kind = _kind(str(parameter.annotation))
+        parser.add_argument(
+            "--" + parameter.name.replace("_", "-"), dest=parameter.name, type=kind, default=argparse.SUPPRESS,
+            required=parameter.default is inspect.Parameter.empty, metavar=kind.__name__.upper(),
+            help=_help(parameter, text),
+        )  # fmt: skip
+
+
+def _help(parameter: inspect.Parameter, text: str) -> str:
+    # argparse takes a percent sign for a format.
+    words = text.replace("%", "%%")
+    return words if parameter.default in (inspect.Parameter.empty, None) else f"{words} Default: {parameter.default}."
+
+
+def _parameters(name: str) -> list[tuple[inspect.Parameter, str]]:
+    from dptoolkit import solvers
+    from dptoolkit.solvers.settings import keywords
+
+    kind = solvers.settings_class(name)
+    return [(p, kind.__dataclass_fields__[p.name].metadata["text"]) for p in keywords(kind)]
+
+
+def _kind(annotation: str) -> Any:
+    """How the text of an option becomes a value, by the type that the argument is declared with."""
+    for word, kind in (("bool", flag), ("int", int), ("float", float)):
+        if word in annotation:
+            return kind
+    return str
+
+
+def flag(text: str) -> bool:
+    """yes or no."""
+    if text.lower() not in _WORDS:
+        raise argparse.ArgumentTypeError(f"must be yes or no, not {text!r}")
+    return _WORDS[text.lower()]
+
+
+def _plan(args: argparse.Namespace) -> tuple[str, int]:
+    from dptoolkit import solvers
+
+    given = {key: value for key, value in vars(args).items() if key not in ("command", "json", "solver")}
+    # A name that is not known has no options of its own, so that n and d may be missing.
+    made = solvers.plan(args.solver, **({"n": 1, "d": 1} | given))
+    return (json_text(_record(made)) if args.json else str(made)), FINE
+
+
+def _record(made: Any) -> dict[str, Any]:
+    return made.to_dict() | {"guarantee": made.guarantee.to_dict()}
+
+
+COMMAND = Command(
+    "What a private fit would release, with how much noise: no data are needed.",
+    """\
+  dptoolkit plan dp_ight --help
+  dptoolkit plan dp_ight --n 9000 --d 500 --loss logistic --sparsity 20 --steps 50 --row-norm 1 --epsilon 1 --delta 1e-6
+  dptoolkit plan peeling_iht --n 9000 --d 500 --sparsity 5 --steps 9 --step-size 1 --radius 1 --feature-bound 1 \\
+      --label-bound 1 --epsilon 1 --delta 1e-6 --json""",
+    _plan_arguments, _plan, _solver_arguments,
+)  # fmt: skip

@@ -65,7 +65,8 @@ def test_rounded_bounds_are_bounds_at_the_ends(value):
 
 
 @pytest.mark.parametrize("event", [PureDp(0.83), Repeated(PureDp(0.83), 20_000),
-                                   Repeated(RandomizedResponse(0.3, 5), 9), BestOf(PureDp(0.2), Logarithmic(0.25))], ids=str)  # fmt: skip
+                                   Repeated(RandomizedResponse(0.3, 5), 9),
+                                   BestOf(PureDp(0.2), Logarithmic(0.25))], ids=str)  # fmt: skip
 def test_pure_mechanisms_reach_their_rdp_accountant_as_pure(event):
     pytest.importorskip("dp_accounting", reason="the bridge needs dp-accounting")
     assert "ZCDp" not in str(google.to_google(event, "rdp"))

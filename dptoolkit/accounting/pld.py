@@ -119,7 +119,11 @@ def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float
     """delta as a function of epsilon for each order of the dominating neighbours; the larger is ``delta``."""
     trees = _directions(event, dominating)
     forward, backward = trees[0], trees[-1]
-    return lambda epsilon: _delta_of_tree(forward, epsilon), lambda epsilon: _delta_of_tree(backward, epsilon)
+
+    def of(tree: tuple[_Node, ...]) -> Callable[[float], float]:
+        return lambda epsilon: _delta_of_tree(tree, epsilon, enough=0.0).value
+
+    return of(forward), of(backward)
 
 
 def lower_epsilon(event: Event, delta: float) -> float:

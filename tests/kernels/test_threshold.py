@@ -111,6 +111,6 @@ def test_residuals_in_one_pass(name, seed, margin_bound, capped):
 
 def test_a_record_without_a_margin_counts_as_nothing():
     """inf - inf in one record must not turn the whole gradient into NaN: that would tell everybody that it is there."""
-    for name in ("squared", "logistic", "huber"):
+    for name in ("squared", "logistic", "huber", "hinge"):
         r = LOSSES[name].clipped_residual(np.array([np.nan, 1.0]), np.zeros(2), np.inf, np.array([0.5, 0.5]))
         assert r[0] == 0 and r[1] > 0

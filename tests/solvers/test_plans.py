@@ -25,7 +25,7 @@ CALLS = {
         "sparsity": 2, "steps": 3, "step_size": 0.5, "radius": 1.0, "feature_bound": 1.0, "label_bound": 1.0,
     },
     "sparsifier": {
-        "epsilon1": 0.5, "epsilon2": 1.0, "delta": 1e-6, "l1_radius": 2.0, "steps": 3, "feature_bound": 1.0,
+        "epsilon": 1.5, "count_share": 1 / 3, "delta": 1e-6, "l1_radius": 2.0, "steps": 3, "feature_bound": 1.0,
         "alpha": 1, "beta": 4, "count_steps": 5,
     },
 }  # fmt: skip

@@ -60,7 +60,8 @@ def test_constants_are_attained():
     assert LOSSES["logistic"].residual(np.array([50.0]), np.zeros(1))[0] == pytest.approx(1.0)
     assert LOSSES["huber"].residual(np.array([50.0]), np.zeros(1))[0] == 1.0
     assert LOSSES["softmax"].residual(np.array([[50.0, 0.0]]), np.array([[0.0, 1.0]]))[0, 0] == pytest.approx(1.0)
-    assert LOSSES["hinge"].residual(np.array([50.0, -50.0, 0.75]), np.array([0.0, 1.0, 1.0])).tolist() == [1.0, -1.0, -0.5]
+    hinge = LOSSES["hinge"].residual(np.array([50.0, -50.0, 0.75]), np.array([0.0, 1.0, 1.0]))
+    assert hinge.tolist() == [1.0, -1.0, -0.5]
     h = 1e-4
     slope = [LOSSES["logistic"].residual(np.array([m]), np.zeros(1))[0] for m in (-h, h)]
     assert (slope[1] - slope[0]) / (2 * h) == pytest.approx(LOSSES["logistic"].smoothness, rel=1e-6)
@@ -87,7 +88,7 @@ def test_signed_losses_keep_their_sign(name, a, b, y):
 
 
 def test_only_losses_that_keep_their_sign_are_called_signed():
-    for name, loss in ((name, LOSSES[name]) for name in SCALAR):
+    for loss in (LOSSES[name] for name in SCALAR):
         y = np.array([0.0, 1.0])
         found = [loss.residual(np.full(2, m), y) for m in (-30.0, 30.0)]
         assert loss.signed == bool((found[0] * found[1] >= 0).all())

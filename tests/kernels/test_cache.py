@@ -43,6 +43,9 @@ from dptoolkit.solvers import dp_ight
 plan = dptoolkit.solvers.plan("dp_ight", n=10, d=3, loss="logistic", sparsity=1, steps=2, row_norm=1.0, epsilon=1.0,
                               delta=1e-6)
 str(plan)
+for law in ("gumbel", "laplace"):
+    dptoolkit.solvers.plan("sparsifier", n=10, d=3, l1_radius=1.0, steps=2, feature_bound=1.0, epsilon=1.0, delta=1e-6,
+                           count="fixed", number=1, law=law)
 heavy = {"numba", "sklearn", "dp_accounting", "matplotlib"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -72,13 +72,13 @@ def test_noise_hides_what_lies_below_the_last_bit_of_the_weights(step):
 @pytest.mark.parametrize("l2", [0.0, 1.0, 1e8, 1e17])
 def test_the_noise_of_touched_and_untouched_is_one(l2):
     """A record at weights as large as an L2 term makes them: what it touches looks like what it does not."""
-    d, draws, step = 6, 4000, 1.0
+    d, draws, step, noise = 6, 4000, 1.0, constant(0.5).arguments
     rows, rng = records([[1.0, 0, 0, 0, 0, 0]], [0.0]), np.random.default_rng(1)
     seen = np.empty((draws, d))
     for i in range(draws):
         support, weights = np.arange(d), np.zeros(d)
         weights[5] = 1.0
-        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, l2, *constant(0.5).arguments, d, 0, d, support, weights, d)
+        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, l2, *noise, d, 0, d, support, weights, d)
         seen[i, support] = weights
     for j in range(5):
         assert_ks(seen[:, j] / 0.5, stats.norm.cdf, 1e-6 / 5)
@@ -86,11 +86,11 @@ def test_the_noise_of_touched_and_untouched_is_one(l2):
 
 def test_untouched_values_have_the_bits_of_touched_ones():
     """Both are -step_size times a double. Drawn in units of the weights, a third of them would be no such product."""
-    step, d = 0.3, 4
+    step, d, noise = 0.3, 4, constant(1.0).arguments
     rows, rng = records(np.zeros((1, d)), [0.0]), np.random.default_rng(2)
     for i in range(300):
         support, weights = np.zeros(d, np.int64), np.zeros(d)
-        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, 0.0, *constant(1.0).arguments, d, 0, d, support, weights, 0)
+        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, 0.0, *noise, d, 0, d, support, weights, 0)
         assert all(products(step, value) for value in weights), i
     plain = np.random.default_rng(3).standard_normal(300)
     assert sum(not products(step, value) for value in plain) > 30

@@ -129,6 +129,8 @@ def test_ight_scale(epsilon, delta, mu):
     ("more", "bound"),
     [
         ({"loss": "logistic", "row_norm": 3.0}, 3.0),
+        ({"loss": "hinge", "row_norm": 3.0}, 3.0),
+        ({"loss": "hinge", "row_norm": 3.0, "grad_norm": 0.5}, 0.5),
         ({"loss": "logistic", "row_norm": 3.0, "fit_intercept": True}, math.sqrt(10)),
         ({"loss": "logistic", "row_norm": 3.0, "grad_norm": 0.5}, 0.5),
         ({"loss": "logistic", "row_norm": 3.0, "grad_norm": 5.0}, 3.0),
@@ -181,11 +183,11 @@ def test_full_data_beats_split_data():
     assert split.noise / full.noise == pytest.approx(math.sqrt(5), rel=0.05)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber", "squared"])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "squared", "hinge"])
 def test_frank_wolfe_ranges(loss):
     labels = {"label_bound": 2.0} if loss == "squared" else {}
     made = plan("dp_frank_wolfe", loss=loss, l1_radius=3.0, feature_bound=0.5, **labels)
-    limit = {"logistic": 1 / (1 + math.exp(-1.5)), "huber": 1.0, "squared": 1.5 + 2.0}[loss]
+    limit = {"logistic": 1 / (1 + math.exp(-1.5)), "huber": 1.0, "hinge": 1.0, "squared": 1.5 + 2.0}[loss]
     assert made.sensitivity == pytest.approx(4 * 3.0 * 0.5 * limit / 1000)
 
 

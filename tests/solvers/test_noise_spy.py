@@ -127,6 +127,7 @@ def test_ight_adaptive_scale_follows_the_iterate():
 L1 = {
     "logistic": {"loss": "logistic", "l1_radius": 3.0, "feature_bound": 1.0},
     "huber": {"loss": "huber", "l1_radius": 2.0, "feature_bound": 1.0},
+    "hinge": {"loss": "hinge", "l1_radius": 2.0, "feature_bound": 1.0},
     "squared": {"loss": "squared", "l1_radius": 2.0, "feature_bound": 1.0, "label_bound": 1.0},
 }
 

@@ -157,8 +157,8 @@ def _private_path(plan: Plan, rows: Rows, labels: Array) -> Run:
     def run(rng: np.random.Generator, trace: bool = False) -> Trace:
         weights = np.zeros((classes, width))
         chosen, iterates = (np.empty((steps, groups)), np.empty((steps, weights.size))) if trace else (None, None)
+        margins = np.zeros((len(labels), classes))
         for t in range(1, steps + 1):
-            margins = np.asarray(rows.matrix @ weights.T)
             gradient = np.asarray(transposed @ losses.residual(loss, margins, labels)).T / plan.n
             step = np.zeros_like(weights)
             if settings["selection"] == "vertex":
@@ -167,6 +167,13 @@ def _private_path(plan: Plan, rows: Rows, labels: Array) -> Run:
                 picks = [_pick(step[:, j], gradient[:, j], radius, mechanism, rng) for j in range(width)]
             mu = 2 / (t + 2)
             weights = (1 - mu) * weights + mu * step
+            if settings["selection"] == "vertex":
+                # One weight has grown, so the margins follow without a pass over the rows.
+                k, j = divmod(picks[0] % weights.size, width)
+                margins *= 1 - mu
+                _add_feature(margins[:, k], rows, transposed, j, mu * step[k, j])
+            else:
+                margins = np.asarray(rows.matrix @ weights.T)
             if chosen is not None and iterates is not None:
                 chosen[t - 1], iterates[t - 1] = picks, weights.reshape(-1)
         history: dict[str, Any] = {"noise_scale": [plan.noise] * steps}
@@ -175,6 +182,15 @@ def _private_path(plan: Plan, rows: Rows, labels: Array) -> Run:
         return Trace(weights, history, chosen, iterates)
 
     return run
+
+
+def _add_feature(margins: Array, rows: Rows, transposed: Any, j: int, weight: float) -> None:
+    """margins += weight x_j."""
+    if rows.is_sparse:
+        column = slice(transposed.indptr[j], transposed.indptr[j + 1])
+        margins[transposed.indices[column]] += weight * transposed.data[column]
+    else:
+        margins += weight * transposed[j]
 
 
 def _pick(target: Array, gradient: Array, radius: float, mechanism: NoisyMaximum, rng: np.random.Generator) -> int:

@@ -185,9 +185,11 @@ def prepare_peeling_iht(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
         w = np.zeros(plan.d)
         peeled, iterates = (np.empty((steps, plan.d)), np.empty((steps, plan.d))) if trace else (None, None)
         for t in range(steps):
-            matrix, target = parts[t % len(parts)]
-            r = np.asarray(matrix @ w) - target
-            v = w - step_size * np.asarray(matrix.T @ r) / settings["block"]
+            transposed, target = parts[t % len(parts)]
+            # The iterate has few non-zeros: only their features are read.
+            filled = np.flatnonzero(w)
+            r = np.asarray(transposed[filled].T @ w[filled]) - target
+            v = w - step_size * np.asarray(transposed @ r) / settings["block"]
             released = peel(v, plan, rng)
             w = _project(released, radius)
             if peeled is not None and iterates is not None:
@@ -198,10 +200,12 @@ def prepare_peeling_iht(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
 
 
 def _blocks(rows: Rows, y: Array, settings: Any) -> list[tuple[Any, Array]]:
+    """(transposed rows, labels) of every block that the steps take in turn."""
     m = settings["block"]
     count = settings["steps"] if settings["data"] == "split" else 1
     parts = [(Rows(rows.matrix[i * m : (i + 1) * m], rows.is_sparse), y[i * m : (i + 1) * m]) for i in range(count)]
-    return [(part.matrix, labels) for part, labels in (without_empty_rows(*part) for part in parts)]
+    filled = (without_empty_rows(*part) for part in parts)
+    return [(part.transpose() if part.is_sparse else part.matrix.T, labels) for part, labels in filled]
 
 
 def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 SQUARED, LOGISTIC, HUBER = 0, 1, 2
@@ -30,6 +31,11 @@ _SQRT_2 = math.sqrt(2.0)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 # Doubles from a Generator are multiples of 2^-53.
 _UNIT = 2.0**53
+
+
+# Compiled into its callers, and plain Python for everybody else. An entrance of its own for every helper, which takes
+# the arrays out of their Python objects, would double what is to be compiled before the first fit.
+helper = register_jitable(error_model="numpy", no_cfunc_wrapper=True)
 
 
 class Records(NamedTuple):
@@ -67,7 +73,7 @@ class Top(NamedTuple):
     values: NDArray[Any]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def residual(loss: int, margin: float, y: float) -> float:
     """d loss / d margin of one row (the same table as losses.residual)."""
     if loss == LOGISTIC:
@@ -81,7 +87,7 @@ def residual(loss: int, margin: float, y: float) -> float:
     return difference
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, cap: float) -> float:
     """The residual after clipping the margin and then the residual; a margin that overflowed both ways counts 0."""
     if math.isnan(margin):
@@ -93,7 +99,7 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 # --- uniform integers, normal tails ------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def uniform_below(rng: Any, n: int) -> int:
     """A uniform integer in 0..n-1, without bias; Generator.integers does the same and compiles for a second longer."""
     fair = 9007199254740992 // n * n
@@ -103,13 +109,13 @@ def uniform_below(rng: Any, n: int) -> int:
     return draw % n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def tail(x: float) -> float:
     """P(Z > x)."""
     return 0.5 * math.erfc(x / _SQRT_2)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def tail_quantile(p: float) -> float:
     """The x with P(Z > x) = p: a starting value, then Newton steps on the logarithm, which converge far out too."""
     small = max(min(p, 1.0 - p), 1e-300)
@@ -124,7 +130,7 @@ def tail_quantile(p: float) -> float:
 # --- touched coordinates ---------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def make_entries(capacity: int) -> Entries:
     """Room for ``capacity`` coordinates; the table has at least twice as many slots."""
     size = 64
@@ -137,13 +143,13 @@ def make_entries(capacity: int) -> Entries:
     return Entries(table, keys, np.empty(capacity), np.empty(capacity), np.empty(capacity), places)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def first_slot(key: int, mask: int) -> int:
     """Where the search for ``key`` begins."""
     return int((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
     """Slot of ``key``: where it is, or the empty slot where it belongs."""
     mask = table.shape[0] - 1
@@ -153,7 +159,7 @@ def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
     return slot
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def touch(t: Entries, base: int, count: int, key: int, offsets: NDArray[Any]) -> int:
     """The entry of ``key``; a new one becomes number ``count``, with weights 0 and its offset, if any, as value."""
     slot = find(t.table, t.keys, base, key)
@@ -164,7 +170,7 @@ def touch(t: Entries, base: int, count: int, key: int, offsets: NDArray[Any]) ->
     return t.table[slot] - base
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base: int) -> tuple[Entries, int]:
     """Put ``size`` rows, uniform without replacement, at the front of the order.
 
@@ -179,7 +185,7 @@ def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base
     return (make_entries(needed + needed // 4) if needed > t.keys.shape[0] else t), base
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def touch_weights(
     t: Entries, base: int, support: NDArray[Any], weights: NDArray[Any], snap_support: NDArray[Any],
     snap_weights: NDArray[Any], free: int, protected: int, shrink: float, offsets: NDArray[Any],
@@ -203,7 +209,7 @@ def touch_weights(
     return count, math.sqrt(square)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def add_gradient(
     t: Entries, base: int, count: int, rows: Records, size: int, factor: float, offsets: NDArray[Any]
 ) -> int:
@@ -238,7 +244,7 @@ def add_gradient(
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def add_rows(rows: Records, chosen: NDArray[Any], w: NDArray[Any], out: NDArray[Any]) -> None:
     """Add the gradients of the chosen rows at w to ``out``: one pass, no copy of the rows."""
     loss, data, indices, indptr, y, margin_bound, caps, _ = rows
@@ -255,33 +261,34 @@ def add_rows(rows: Records, chosen: NDArray[Any], w: NDArray[Any], out: NDArray[
 # --- the k largest values -----------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer(top: Top, size: int, key: int, value: float) -> int:
     """Put (key, value) among the ``size`` values so far if it belongs there; returns the new size."""
-    limit = top.keys.shape[0]
+    keys, values = top.keys, top.values
+    limit = keys.shape[0]
     if size < limit:
         i = size
-        while i > 0 and abs(top.values[(i - 1) // 2]) > abs(value):
-            top.keys[i], top.values[i] = top.keys[(i - 1) // 2], top.values[(i - 1) // 2]
+        while i > 0 and abs(values[(i - 1) // 2]) > abs(value):
+            keys[i], values[i] = keys[(i - 1) // 2], values[(i - 1) // 2]
             i = (i - 1) // 2
-        top.keys[i], top.values[i] = key, value
+        keys[i], values[i] = key, value
         return size + 1
-    if abs(value) <= abs(top.values[0]):
+    if abs(value) <= abs(values[0]):
         return size
     i = 0
     while 2 * i + 1 < limit:
         child = 2 * i + 1
-        if child + 1 < limit and abs(top.values[child + 1]) < abs(top.values[child]):
+        if child + 1 < limit and abs(values[child + 1]) < abs(values[child]):
             child += 1
-        if abs(value) <= abs(top.values[child]):
+        if abs(value) <= abs(values[child]):
             break
-        top.keys[i], top.values[i] = top.keys[child], top.values[child]
+        keys[i], values[i] = keys[child], values[child]
         i = child
-    top.keys[i], top.values[i] = key, value
+    keys[i], values[i] = key, value
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_touched(rng: Any, spread: float, t: Entries, count: int, free: int, top: Top) -> tuple[int, int]:
     """Add noise to the touched values and offer those that compete; returns (how many compete, size)."""
     keys, values, smallest, limit = t.keys, t.values, top.values, top.keys.shape[0]
@@ -297,7 +304,7 @@ def offer_touched(rng: Any, spread: float, t: Entries, count: int, free: int, to
     return inside, size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def write_back(
     t: Entries, base: int, top: Top, size: int, free: int, protected: int, support: NDArray[Any], weights: NDArray[Any]
 ) -> int:
@@ -309,7 +316,7 @@ def write_back(
     return size + protected
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: NDArray[Any]) -> None:
     """The iterate as a vector."""
     for j in range(out.shape[0]):
@@ -321,7 +328,7 @@ def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: 
 # --- plain steps ---------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_iid(
     rng: Any, spread: float, free: int, inside: int, t: Entries, base: int, count: int, top: Top, size: int
 ) -> int:
@@ -345,7 +352,7 @@ def offer_iid(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def sgd_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
     shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, sparsity: int, support: NDArray[Any],
@@ -383,7 +390,7 @@ def sgd_steps(
     return filled
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def sgd_trials(
     rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
     rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
@@ -422,13 +429,13 @@ def sgd_trials(
 # --- variance-reduced steps ---------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def chance_above(level: float, offset: float, spread: float) -> float:
     """P(|offset + spread Z| > level)."""
     return tail((level - offset) / spread) + tail((level + offset) / spread)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def value_above(rng: Any, level: float, offset: float, spread: float) -> float:
     """offset + spread Z given that it lies outside [-level, level]."""
     up, down = tail((level - offset) / spread), tail((level + offset) / spread)
@@ -438,7 +445,7 @@ def value_above(rng: Any, level: float, offset: float, spread: float) -> float:
     return sign * max(sign * offset + spread * z, level)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def value_within(rng: Any, level: float, offset: float, spread: float) -> float:
     """offset + spread Z given that it lies in [-level, level]."""
     # Mirrored so that the interval lies to the left, where the two probabilities are not rounded to 1.
@@ -448,7 +455,7 @@ def value_within(rng: Any, level: float, offset: float, spread: float) -> float:
     return sign * min(max(centre + spread * z, -level), level)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def expected_above(level: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
     """About how many coordinates exceed the level: in a bucket, the mean of its highest and its lowest."""
     total, upper = 0.0, chance_above(level, heights[0], spread)
@@ -459,7 +466,7 @@ def expected_above(level: float, spread: float, starts: NDArray[Any], heights: N
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def choose_level(wanted: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
     """A level that about ``wanted`` coordinates exceed. Any level is correct; this one is cheap."""
     low, high = 0.0, heights[0] + 10.0 * spread
@@ -474,7 +481,7 @@ def choose_level(wanted: float, spread: float, starts: NDArray[Any], heights: ND
     return low
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_offsets(
     rng: Any, level: float, spread: float, free: int, offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
     heights: NDArray[Any], t: Entries, base: int, top: Top, size: int,
@@ -507,7 +514,7 @@ def offer_offsets(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def complete_below(
     rng: Any, level: float, spread: float, free: int, offsets: NDArray[Any], t: Entries, base: int, top: Top, size: int
 ) -> int:
@@ -525,7 +532,7 @@ def complete_below(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_exact(
     offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any], t: Entries, base: int,
     top: Top, size: int,
@@ -540,7 +547,7 @@ def offer_exact(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def reduced_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
     free: int, protected: int, sparsity: int, offsets: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],

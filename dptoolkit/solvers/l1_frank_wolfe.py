@@ -418,7 +418,7 @@ class _Steepest:
         change = np.abs(r - anchor)
         largest = float(change.max())
         with np.errstate(over="ignore", invalid="ignore"):
-            # Relative to the largest, so that no square underflows, and without BLAS, whose threads wait for each other.
+            # Relative to the largest, so that no square underflows; without BLAS, whose threads wait for each other.
             distance = largest * math.sqrt(float(np.square(change / largest).sum())) if largest > 0 else 0.0
             moved = self.lengths * (1.000001 * distance)
             slack = 1e-9 * self.size.max()

@@ -37,12 +37,14 @@ def ight_steps(
 def frank_wolfe_steps(
     X: Any, y: Array, loss: str, l1_radius: float, scale: float, steps: int, rng: np.random.Generator
 ) -> Array:
-    """Frank-Wolfe steps to the vertex with the smallest score after Laplace noise on all 2d of them."""
+    """Frank-Wolfe steps to the vertex with the smallest score after Laplace noise, if any, on all 2d of them."""
     n, d = X.shape
     w = np.zeros(d)
     for t in range(1, steps + 1):
         gradient = X.T @ residual(loss, X @ w, y) / n
-        scores = l1_radius * np.concatenate([gradient, -gradient]) + rng.laplace(0.0, scale, 2 * d)
+        scores = l1_radius * np.concatenate([gradient, -gradient])
+        if scale > 0:
+            scores += rng.laplace(0.0, scale, 2 * d)
         vertex = int(np.argmin(scores))
         w *= 1 - 2 / (t + 2)
         w[vertex % d] += 2 / (t + 2) * (l1_radius if vertex < d else -l1_radius)

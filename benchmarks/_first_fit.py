@@ -22,6 +22,11 @@ y = generator.integers(0, 2, n)
 budget = dict(loss="logistic", epsilon=1.0, delta=1e-6, rng=0)
 if {solver!r} == "dp_ight":
     solvers.dp_ight(X, y, sparsity=10, steps=10, row_norm=1.0, **budget)
+elif {solver!r} == "dp_sgd_ht":
+    solvers.dp_sgd_ht(X, y, sparsity=10, steps=20, batch_size=64, step_size=1.0, row_norm=1.0, **budget)
+elif {solver!r} == "dp_scsg_ht":
+    solvers.dp_scsg_ht(
+        X, y, sparsity=10, epochs=2, snapshot_size=640, batch_size=64, step_size=1.0, row_norm=1.0, **budget)
 else:
     solvers.dp_frank_wolfe(X, y, l1_radius=10.0, steps=50, feature_bound=1.0, **budget)
 print(time.perf_counter() - start, time.process_time() - used)

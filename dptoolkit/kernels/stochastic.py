@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 SQUARED, LOGISTIC, HUBER = 0, 1, 2
@@ -38,6 +39,11 @@ _UNIT = 2.0**53
 _SHORT = 2.0**-20
 # Rounding of a sum of products, per product and unit of the two vectors' norms, twice over; and of a residual.
 _BLUR = 4e-16
+
+
+# Compiled into its callers, and plain Python for everybody else. An entrance of its own for every helper, which takes
+# the arrays out of their Python objects, would double what is to be compiled before the first fit.
+helper = register_jitable(error_model="numpy", no_cfunc_wrapper=True)
 
 
 class Records(NamedTuple):
@@ -77,7 +83,7 @@ class Top(NamedTuple):
     values: NDArray[Any]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def residual(loss: int, margin: float, y: float) -> float:
     """d loss / d margin of one row (the same table as losses.residual)."""
     if loss == LOGISTIC:
@@ -91,7 +97,7 @@ def residual(loss: int, margin: float, y: float) -> float:
     return difference
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, cap: float) -> float:
     """The residual after clipping the margin and then the residual; a margin that overflowed both ways counts 0."""
     if math.isnan(margin):
@@ -103,7 +109,7 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 # --- uniform integers, normal tails ------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def uniform_below(rng: Any, n: int) -> int:
     """A uniform integer in 0..n-1, without bias; Generator.integers does the same and compiles for a second longer."""
     fair = 9007199254740992 // n * n
@@ -113,7 +119,7 @@ def uniform_below(rng: Any, n: int) -> int:
     return draw % n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def lengthened(rng: Any, u: float) -> float:
     """A uniform number u with as many bits as it needs: one below _SHORT is _SHORT times a fresh one, and so on."""
     scale = 1.0
@@ -124,14 +130,14 @@ def lengthened(rng: Any, u: float) -> float:
     return max(scale * u, 1e-300)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def log_uniform(rng: Any) -> float:
     """log U for a uniform U, with all its digits both where U is next to 0 and where it is next to 1."""
     u = rng.random()
     return math.log(lengthened(rng, u)) if u < 0.5 else math.log1p(-lengthened(rng, u - 0.5))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def coin(rng: Any, chance: float) -> bool:
     """True with this probability, however small it is: 20 bits at a time until 53 can tell."""
     while chance < _SHORT:
@@ -141,13 +147,13 @@ def coin(rng: Any, chance: float) -> bool:
     return rng.random() < chance
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def tail(x: float) -> float:
     """P(Z > x)."""
     return 0.5 * math.erfc(x / _SQRT_2)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def tail_quantile(p: float) -> float:
     """The x with P(Z > x) = p: a starting value, then Newton steps on the logarithm, which converge far out too."""
     small = max(min(p, 1.0 - p), 1e-300)
@@ -162,7 +168,7 @@ def tail_quantile(p: float) -> float:
 # --- touched coordinates ---------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def make_entries(capacity: int) -> Entries:
     """Room for ``capacity`` coordinates; the table has at least twice as many slots."""
     size = 64
@@ -175,13 +181,13 @@ def make_entries(capacity: int) -> Entries:
     return Entries(table, keys, np.empty(capacity), np.empty(capacity), np.empty(capacity), places)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def first_slot(key: int, mask: int) -> int:
     """Where the search for ``key`` begins."""
     return int((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
     """Slot of ``key``: where it is, or the empty slot where it belongs."""
     mask = table.shape[0] - 1
@@ -191,7 +197,7 @@ def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
     return slot
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def touch(t: Entries, base: int, count: int, key: int) -> int:
     """The entry of ``key``; a new one becomes number ``count``, with weights and value 0."""
     slot = find(t.table, t.keys, base, key)
@@ -201,7 +207,7 @@ def touch(t: Entries, base: int, count: int, key: int) -> int:
     return t.table[slot] - base
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base: int) -> tuple[Entries, int]:
     """Put ``size`` rows, uniform without replacement, at the front of the order.
 
@@ -216,7 +222,7 @@ def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base
     return (make_entries(needed + needed // 4) if needed > t.keys.shape[0] else t), base
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def touch_weights(
     t: Entries, base: int, support: NDArray[Any], weights: NDArray[Any], snap_support: NDArray[Any],
     snap_weights: NDArray[Any], free: int, protected: int,
@@ -236,7 +242,7 @@ def touch_weights(
     return count, distance(t.before, t.old, count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def distance(one: NDArray[Any], two: NDArray[Any], count: int) -> float:
     """The norm of one - two over the first ``count`` entries; 0 only where they are equal."""
     square, largest = 0.0, 0.0
@@ -253,7 +259,7 @@ def distance(one: NDArray[Any], two: NDArray[Any], count: int) -> float:
     return math.sqrt(square)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def residual_change(
     loss: int, margin: float, old_margin: float, y: float, margin_bound: float, cap: float
 ) -> float:
@@ -272,7 +278,7 @@ def residual_change(
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def add_gradient(t: Entries, base: int, count: int, rows: Records, size: int, reduced: bool) -> int:
     """Add the batch's gradient sum, less that at the snapshot if ``reduced``; returns the number of entries."""
     table, keys, before, old, values, places = t
@@ -305,7 +311,7 @@ def add_gradient(t: Entries, base: int, count: int, rows: Records, size: int, re
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def add_rows(rows: Records, chosen: NDArray[Any], w: NDArray[Any], out: NDArray[Any]) -> None:
     """Add the gradients of the chosen rows at w to ``out``: one pass, no copy of the rows."""
     loss, data, indices, indptr, y, margin_bound, caps, _ = rows
@@ -322,40 +328,41 @@ def add_rows(rows: Records, chosen: NDArray[Any], w: NDArray[Any], out: NDArray[
 # --- the k largest values -----------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer(top: Top, size: int, key: int, value: float) -> int:
     """Put (key, value) among the ``size`` values so far if it belongs there; returns the new size."""
-    limit = top.keys.shape[0]
+    keys, values = top.keys, top.values
+    limit = keys.shape[0]
     if size < limit:
         i = size
-        while i > 0 and abs(top.values[(i - 1) // 2]) > abs(value):
-            top.keys[i], top.values[i] = top.keys[(i - 1) // 2], top.values[(i - 1) // 2]
+        while i > 0 and abs(values[(i - 1) // 2]) > abs(value):
+            keys[i], values[i] = keys[(i - 1) // 2], values[(i - 1) // 2]
             i = (i - 1) // 2
-        top.keys[i], top.values[i] = key, value
+        keys[i], values[i] = key, value
         return size + 1
-    if abs(value) <= abs(top.values[0]):
+    if abs(value) <= abs(values[0]):
         return size
     i = 0
     while 2 * i + 1 < limit:
         child = 2 * i + 1
-        if child + 1 < limit and abs(top.values[child + 1]) < abs(top.values[child]):
+        if child + 1 < limit and abs(values[child + 1]) < abs(values[child]):
             child += 1
-        if abs(value) <= abs(top.values[child]):
+        if abs(value) <= abs(values[child]):
             break
-        top.keys[i], top.values[i] = top.keys[child], top.values[child]
+        keys[i], values[i] = keys[child], values[child]
         i = child
-    top.keys[i], top.values[i] = key, value
+    keys[i], values[i] = key, value
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def moved(weight: float, mean: float, noisy: float, step_size: float, shrink: float) -> float:
     """shrink weight - step_size (mean + noisy), where ``noisy`` alone holds data; 0 where that is not a number."""
     value = shrink * weight - step_size * (mean + noisy)
     return 0.0 if math.isnan(value) else value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_touched(
     rng: Any, spread: float, batch: float, step_size: float, shrink: float, means: NDArray[Any], t: Entries, count: int,
     free: int, top: Top,
@@ -379,7 +386,7 @@ def offer_touched(
     return inside, size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def write_back(
     t: Entries, base: int, top: Top, size: int, free: int, protected: int, support: NDArray[Any], weights: NDArray[Any]
 ) -> int:
@@ -391,7 +398,7 @@ def write_back(
     return size + protected
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: NDArray[Any]) -> None:
     """The iterate as a vector."""
     for j in range(out.shape[0]):
@@ -403,14 +410,14 @@ def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: 
 # --- plain steps ---------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
     """The share of the noise at |w| = ``norm``, as batches.share_at; for what is not a number the last, the largest."""
     place, last = norm * shares_per_unit, shares.shape[0] - 1
     return shares[math.ceil(place)] if place < last else shares[last]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_iid(
     rng: Any, spread: float, step_size: float, free: int, inside: int, t: Entries, base: int, count: int, top: Top,
     size: int,
@@ -438,7 +445,7 @@ def offer_iid(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def sgd_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
     shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, sparsity: int, support: NDArray[Any],
@@ -472,7 +479,7 @@ def sgd_steps(
     return filled
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def sgd_trials(
     rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
     rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
@@ -511,13 +518,13 @@ def sgd_trials(
 # --- variance-reduced steps ---------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def chance_above(level: float, mean: float, spread: float) -> float:
     """P(|mean + spread Z| > level)."""
     return tail((level - mean) / spread) + tail((level + mean) / spread)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def noise_above(rng: Any, level: float, mean: float, spread: float) -> float:
     """spread Z given that mean + spread Z lies outside [-level, level]."""
     up, down = tail((level - mean) / spread), tail((level + mean) / spread)
@@ -527,7 +534,7 @@ def noise_above(rng: Any, level: float, mean: float, spread: float) -> float:
     return spread * z if upper else -spread * z
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
     """spread Z given that mean + spread Z lies in [-level, level].
 
@@ -546,7 +553,7 @@ def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
     return -sign * spread * tail_quantile(end + (0.5 - end) * lengthened(rng, rng.random()))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def expected_above(level: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
     """About how many coordinates exceed the level: in a bucket, the mean of its highest and its lowest."""
     total, upper = 0.0, chance_above(level, heights[0], spread)
@@ -557,7 +564,7 @@ def expected_above(level: float, spread: float, starts: NDArray[Any], heights: N
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def choose_level(wanted: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
     """A level that about ``wanted`` coordinates exceed. Any level is correct; this one is cheap."""
     low, high = 0.0, heights[0] + 10.0 * spread
@@ -572,7 +579,7 @@ def choose_level(wanted: float, spread: float, starts: NDArray[Any], heights: ND
     return low
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_means(
     rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], ranked: NDArray[Any],
     starts: NDArray[Any], heights: NDArray[Any], t: Entries, base: int, top: Top, size: int,
@@ -607,7 +614,7 @@ def offer_means(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def complete_below(
     rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], t: Entries, base: int,
     top: Top, size: int,
@@ -626,7 +633,7 @@ def complete_below(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def offer_exact(
     step_size: float, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any],
     t: Entries, base: int, top: Top, size: int,
@@ -641,7 +648,7 @@ def offer_exact(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def reduced_share(slope: float, grain: float, apart: float, size: float, places: int) -> float:
     """min(1, slope |w - snapshot| + rounding), and 0 where the two are equal; 1 where a number is none.
 
@@ -655,7 +662,7 @@ def reduced_share(slope: float, grain: float, apart: float, size: float, places:
     return share if share < 1.0 else 1.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def reduced_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
     grain: float, free: int, protected: int, sparsity: int, means: NDArray[Any], ranked: NDArray[Any],

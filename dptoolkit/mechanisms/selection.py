@@ -79,7 +79,10 @@ class NoisyMaximum:
             raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew.")
         noisy = self.noisy(scores, rng)
         count = _count(count, len(noisy))
-        return np.asarray(np.argsort(-noisy, kind="stable")[:count])
+        # Only what reaches the border is sorted; all that is equal to it is among that, and the first of them count.
+        border = np.partition(noisy, len(noisy) - count)[len(noisy) - count]
+        candidates = np.flatnonzero(noisy >= border)
+        return np.asarray(candidates[np.argsort(-noisy[candidates], kind="stable")[:count]])
 
     def peel(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
         """``count`` selections one after the other, each with fresh noise among what is left."""

@@ -19,7 +19,7 @@ from dptoolkit.data import Rows, check_classes
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import Array, Trace, private_solver, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
-from dptoolkit.solvers.l1_frank_wolfe import SelectionSettings, with_smallest_noise, without_empty_rows
+from dptoolkit.solvers.l1_frank_wolfe import SelectionSettings, add_feature, with_smallest_noise, without_empty_rows
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import setting
 
@@ -136,9 +136,10 @@ class MultinomialRun:
         settings, steps = self.settings, self.settings.steps
         weights = np.zeros((settings.classes, self.width))
         groups = self.width if settings.selection == "columns" else 1
+        margins = np.zeros((len(self.y), settings.classes))
         chosen, iterates = np.empty((steps, groups)), np.empty((steps if trace else 0, weights.size))
         for t in range(1, steps + 1):
-            chosen[t - 1], weights = self._step(weights, t, rng)
+            chosen[t - 1], weights = self._step(weights, margins, t, rng)
             if trace:
                 iterates[t - 1] = weights.reshape(-1)
         history: dict[str, Any] = {"noise_scale": [self.plan.noise] * steps}
@@ -146,9 +147,8 @@ class MultinomialRun:
             return Trace(weights, history)
         return Trace(weights, history, chosen[:, 0] if settings.selection == "vertex" else chosen, iterates)
 
-    def _step(self, weights: Array, t: int, rng: np.random.Generator) -> tuple[list[int], Array]:
-        """(picks, next weights)."""
-        margins = np.asarray(self.rows.matrix @ weights.T)
+    def _step(self, weights: Array, margins: Array, t: int, rng: np.random.Generator) -> tuple[list[int], Array]:
+        """(picks, next weights); ``margins`` are those of the weights, and follow them."""
         gradient = np.asarray(self._transposed @ self.loss.residual(margins, self.y)).T / self.plan.n
         step, radius, mechanism = np.zeros_like(weights), self.settings.l1_radius, self.mechanism
         if self.settings.selection == "vertex":
@@ -156,7 +156,15 @@ class MultinomialRun:
         else:
             picks = [_pick(step[:, j], gradient[:, j], radius, mechanism, rng) for j in range(self.width)]
         mu = 2 / (t + 2)
-        return picks, (1 - mu) * weights + mu * step
+        weights = (1 - mu) * weights + mu * step
+        if self.settings.selection == "vertex":
+            # One weight has grown, so the margins follow without a pass over the rows.
+            k, j = divmod(picks[0] % weights.size, self.width)
+            margins *= 1 - mu
+            add_feature(margins[:, k], self._transposed, j, mu * step[k, j])
+        else:
+            margins[:] = self.rows.matrix @ weights.T
+        return picks, weights
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates are of the flattened weights."""

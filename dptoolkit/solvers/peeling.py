@@ -163,19 +163,23 @@ class PeelingRun:
         self.parts = self._parts(rows, y)
 
     def _parts(self, rows: Rows, y: Array) -> list[tuple[Any, Array]]:
+        """(transposed rows, labels) of every block that the steps take in turn."""
         m = self.block
         count = self.settings.steps if self.settings.data == "split" else 1
         parts = [(Rows(rows.matrix[i * m : (i + 1) * m], rows.is_sparse), y[i * m : (i + 1) * m]) for i in range(count)]
-        return [(part.matrix, labels) for part, labels in (without_empty_rows(*part) for part in parts)]
+        filled = (without_empty_rows(*part) for part in parts)
+        return [(part.transpose() if part.is_sparse else part.matrix.T, labels) for part, labels in filled]
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the peeled vectors, before projection."""
         settings, steps, d = self.settings, self.settings.steps, self.plan.d
         w, (peeled, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
         for t in range(steps):
-            matrix, target = self.parts[t % len(self.parts)]
-            r = np.asarray(matrix @ w) - target
-            v = w - settings.step_size * np.asarray(matrix.T @ r) / self.block
+            transposed, target = self.parts[t % len(self.parts)]
+            # The iterate has few non-zeros: only their features are read.
+            filled = np.flatnonzero(w)
+            r = np.asarray(transposed[filled].T @ w[filled]) - target
+            v = w - settings.step_size * np.asarray(transposed @ r) / self.block
             released = peel(v, self.plan, rng)
             w = _project(released, settings.radius)
             if trace:

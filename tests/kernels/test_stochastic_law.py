@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import njit
 from scipy import sparse, stats
 
 from dptoolkit import losses
@@ -244,20 +245,27 @@ def outside(
 ) -> np.ndarray:
     """The largest of the touched values and the noisy offsets, with the kernel's search at a level of our choice."""
     rng, out = np.random.default_rng(seed), np.zeros((draws, len(offsets)))
-    piles = buckets(-offsets / STEP)
-    for i in range(draws):
-        t, top_of = kernel.make_entries(64), kernel.Top(np.empty(limit, np.int64), np.empty(limit))
-        size = 0
-        for number, (key, value) in enumerate(touched.items()):
-            kernel.touch(t, 0, number, key)
-            size = kernel.offer(top_of, size, key, value)
-        means = -offsets / STEP
-        size = kernel.offer_means(
-            rng, level / STEP, spread / STEP, STEP, len(offsets), means, *piles, t, 0, top_of, size
-        )
-        assert size == limit
-        out[i, top_of.keys] = top_of.values
+    keys, values = np.array([*touched], dtype=np.int64), np.array([*touched.values()], dtype=float)
+    means = -offsets / STEP
+    assert draw_outside(rng, level / STEP, spread / STEP, STEP, means, *buckets(means), limit, keys, values, out)
     return out
+
+
+@njit
+def draw_outside(rng, level, spread, step, means, ranked, starts, heights, limit, keys, values, out):
+    """A draw for every row of ``out``; False if one of them left a place empty."""
+    free, full = len(means), True
+    for i in range(len(out)):
+        t, top_of = kernel.make_entries(np.int64(64)), kernel.Top(np.empty(limit, np.int64), np.empty(limit))
+        size = 0
+        for number in range(len(keys)):
+            kernel.touch(t, 0, number, keys[number])
+            size = kernel.offer(top_of, size, keys[number], values[number])
+        size = kernel.offer_means(rng, level, spread, step, free, means, ranked, starts, heights, t, 0, top_of, size)
+        full = full and size == limit
+        for a in range(size):
+            out[i, top_of.keys[a]] = top_of.values[a]
+    return full
 
 
 @pytest.mark.parametrize("touched", [{}, {1: 0.01, 2: -0.02, 3: 0.005}, {0: 1.5, 4: -1.2, 5: 1.1}], ids=len)

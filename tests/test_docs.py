@@ -23,7 +23,7 @@ def run_page(text: str) -> list[tuple[str | None, str]]:
     for match in BLOCK.finditer(text):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(match["code"], "docs block", "exec"), names)
+            exec(compile(match["code"], "docs block", "exec", dont_inherit=True), names)
         results.append((match["output"], printed.getvalue()))
     return results
 

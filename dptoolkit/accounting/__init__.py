@@ -21,7 +21,7 @@ from dptoolkit.accounting import (
     selection,
     zcdp,
 )
-from dptoolkit.accounting.account import METHODS, Guarantee, account
+from dptoolkit.accounting.account import account
 from dptoolkit.accounting.calibrate import calibrate
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -40,7 +40,9 @@ from dptoolkit.accounting.events import (
     TwoSidedGeometric,
     ZCdp,
 )
+from dptoolkit.accounting.guarantee import Guarantee
 from dptoolkit.accounting.ledger import Ledger, Reservation
+from dptoolkit.accounting.methods import METHODS
 from dptoolkit.accounting.rounds import (
     Geometric,
     Logarithmic,

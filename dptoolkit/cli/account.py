@@ -217,7 +217,7 @@ def _sentence(found: dict[str, Any]) -> str:
 
 
 def _deltas(args: argparse.Namespace) -> list[float]:
-    from dptoolkit.accounting.account import REFERENCE_DELTA
+    from dptoolkit.accounting.guarantee import REFERENCE_DELTA
 
     return args.delta or [REFERENCE_DELTA]
 

@@ -82,7 +82,7 @@ class SelectionSettings(Settings):
 class BallSettings(SelectionSettings):
     """Settings of private Frank-Wolfe for losses of one margin."""
 
-    loss: str = setting('"logistic", "squared", "huber" or "hinge".')
+    loss: str = setting(f"{losses.described(losses.SCALAR)}.")
     label_bound: float | None = setting("Public bound of |y|; needed for the squared loss.", default=None)
     refresh: float = setting(
         "On sparse data, rows that do not contain the chosen feature keep their residual until the weights have shrunk "
@@ -352,7 +352,7 @@ def _sparse_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Genera
 
 
 def _dense_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generator, bool], Trace]:
-    from dptoolkit.kernels import dense_frank_wolfe as kernel
+    from dptoolkit.kernels import frank_wolfe as kernel
 
     settings = plan.settings
     assert isinstance(settings, BallSettings) and settings.law is not None
@@ -370,7 +370,7 @@ def _dense_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generat
         for first, count in parts:
             part = slice(first, first + count)
             noise = draw(rng, 1.0, (count, 2 * d))
-            kernel.steps(
+            kernel.dense_steps(
                 matrix, y, loss.id, noise, first + 1, radius, plan.n, law.scale, *bounds, w, u, work, scales[part],
                 chosen[part], iterates[part],
             )  # fmt: skip

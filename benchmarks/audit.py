@@ -52,10 +52,11 @@ def _share(subject: str, report: AuditReport, target: float) -> Check:
 
 def _gaussian() -> list[Check]:
     few = [
-        audit.audit(gaussian_mechanism, (1.0, 0.0), audit.GDP(MU), trials=10_000, rng=seed).ratio for seed in range(60)
+        audit.audit(gaussian_mechanism, (1.0, 0.0), audit.GaussianClaim(MU), trials=10_000, rng=seed).ratio
+        for seed in range(60)
     ]
     many = [
-        audit.audit(gaussian_mechanism, (1.0, 0.0), audit.GDP(MU), trials=1_000_000, rng=seed).ratio
+        audit.audit(gaussian_mechanism, (1.0, 0.0), audit.GaussianClaim(MU), trials=1_000_000, rng=seed).ratio
         for seed in range(5)
     ]
     # One exact binomial has medians of 0.831 and 0.983 in closed form, with no trial spent on learning.
@@ -91,7 +92,7 @@ def _selections() -> list[Check]:
     checks = []
     for noise in ("laplace", "exponential"):
         mechanism = NoisyMaximum(1.0, 1.0, noise)
-        report = audit.audit(_Select(mechanism), audit.pairs.selection(mechanism), audit.PureDP(1.0), trials=500_000)
+        report = audit.audit(_Select(mechanism), audit.pairs.selection(mechanism), audit.PureClaim(1.0), trials=500_000)
         checks.append(_share(f"one selection, {noise} noise", report, 0.97))
     report = _preset("dp_frank_wolfe", 4.0, "releases", 100_000)
     return [*checks, _share("dp_frank_wolfe, Gumbel noise, all vertices", report, 0.85)]

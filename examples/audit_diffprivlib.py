@@ -60,11 +60,11 @@ def main() -> int:
         return 2
     warnings.simplefilter("ignore")
     reports = {
-        "Laplace": audit.audit(laplace, (1.0, 0.0), audit.PureDP(EPSILON), trials=100_000),
+        "Laplace": audit.audit(laplace, (1.0, 0.0), audit.PureClaim(EPSILON), trials=100_000),
         "GaussianAnalytic": audit.audit(
-            gaussian_noise, (1.0, 0.0), audit.GDP(gaussian.mu(EPSILON, DELTA)), trials=100_000
+            gaussian_noise, (1.0, 0.0), audit.GaussianClaim(gaussian.mu(EPSILON, DELTA)), trials=100_000
         ),
-        "LogisticRegression": audit.audit(logistic_regression, flipped_label(), audit.PureDP(EPSILON), trials=6_000),
+        "LogisticRegression": audit.audit(logistic_regression, flipped_label(), audit.PureClaim(EPSILON), trials=6_000),
     }
     for name, report in reports.items():
         print(f"{name}: {report.summary()}")

@@ -205,7 +205,7 @@ def test_a_saved_ledger_is_accounted_for(asked, run, tmp_path):
     path = tmp_path / "ledger.json"
     path.write_text(ledger.to_json(), encoding="utf-8")
     (answer,) = asked(f"--ledger {path} --delta 1e-6")["asked"]
-    assert answer["epsilon"] == ledger.guarantee().epsilon(1e-6)
+    assert answer["epsilon"] == ledger.guarantee.epsilon(1e-6)
     assert "Laplace" in run(f"account --ledger {path}")[1]
     # Poisson sampling has fixed the adjacency.
     assert "zero-out" in run(f"account --ledger {path}")[1]

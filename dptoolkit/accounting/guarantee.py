@@ -29,13 +29,27 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a release guarantees, computed from the event on demand. ``print`` shows it as a table."""
+    """What a release guarantees, computed from the event on demand. ``print`` shows it as a table.
+
+    ``asked_delta`` is the delta that somebody asked for, where one is known: the table lists it besides the usual ones.
+    """
 
     event: Event
     forced_method: str | None = None
     adjacency: Adjacency | None = None
     notes: tuple[str, ...] = field(default=())
     claimed: Claimed | None = None
+    asked_delta: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.asked_delta is not None:
+            delta_value(self.asked_delta)
+
+    @property
+    def deltas(self) -> tuple[float, ...]:
+        """The deltas at which epsilon is printed, the largest first."""
+        asked = () if self.asked_delta is None else (float(self.asked_delta),)
+        return tuple(sorted({*TABLE_DELTAS, *asked}, reverse=True))
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon known to hold at ``delta``."""
@@ -98,7 +112,7 @@ class Guarantee:
             "event": self.event.to_dict(),
             "adjacency": None if self.adjacency is None else self.adjacency.value,
             "method": self.method,
-            "epsilon": {f"{d:g}": _json_number(self.epsilon(d)) for d in TABLE_DELTAS},
+            "epsilon": {repr(d): _json_number(self.epsilon(d)) for d in self.deltas},
             "rho": _json_number(self.rho),
             "assumptions": list(self.assumptions),
             "claimed": self._claim_record(),

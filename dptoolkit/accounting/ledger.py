@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -187,11 +188,13 @@ class Ledger:
         with self._held() as book:
             return book.adjacency
 
+    @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of everything spent."""
+        """The guarantee of everything spent; its table lists the delta of the budget."""
         with self._held() as book:
             event, adjacency = composed(book.total), book.adjacency
-        return account(event, adjacency=adjacency)
+        asked = None if self._budget is None else self._budget[1]
+        return replace(account(event, adjacency=adjacency), asked_delta=asked)
 
     def check(self, event: Event, count: int = 1, adjacency: Adjacency | str | None = None) -> None:
         """Raise if ``count`` more releases of ``event`` would break the budget or mix adjacencies; record nothing.
@@ -260,7 +263,7 @@ class Ledger:
         """
         if self._budget is None:
             return math.inf
-        return max(self._budget[0] - self.guarantee().epsilon(self._budget[1]), 0.0)
+        return max(self._budget[0] - self.guarantee.epsilon(self._budget[1]), 0.0)
 
     def to_json(self) -> str:
         """The ledger as JSON text, what is reserved as spent; ``from_json`` reads it back.
@@ -312,7 +315,7 @@ class Ledger:
         return f"Ledger(budget={self._budget}, entries={len(self._book.settled) + len(self._book.pending)}{place})"
 
     def __str__(self) -> str:
-        entries, guarantee = self.entries, self.guarantee()
+        entries, guarantee = self.entries, self.guarantee
         rows = [[e.label or "-", str(e.event), f"{e.count:,}"] for e in entries]
         head = "Ledger without budget"
         if self._budget is not None:

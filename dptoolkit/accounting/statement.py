@@ -18,7 +18,7 @@ def guarantee_table(guarantee: Guarantee) -> str:
     """Mechanisms with count, noise and sensitivity; epsilon at a few deltas with the method; assumptions."""
     adjacency = str(guarantee.adjacency) if guarantee.adjacency else "as the noise was planned for"
     mechanisms = [[*words(part), f"{count:,}"] for part, count in flatten(guarantee.event)]
-    epsilons = [[f"{d:g}", at_most(guarantee.epsilon(d)), guarantee.method_at(d)] for d in TABLE_DELTAS]
+    epsilons = [[f"{d:g}", at_most(guarantee.epsilon(d)), guarantee.method_at(d)] for d in guarantee.deltas]
     parts = [
         f"Guarantee, adjacency: {adjacency}",
         table(["mechanism", "noise", "sensitivity", "count"], mechanisms or [["nothing released", "-", "-", "0"]]),

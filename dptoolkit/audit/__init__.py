@@ -6,15 +6,24 @@ import importlib
 from typing import Any
 
 from dptoolkit.audit import pairs, presets
-from dptoolkit.audit.claims import GDP, PLD, RDP, ZCDP, ApproxDP, Claim, Profile, PureDP
+from dptoolkit.audit.claims import (
+    ApproxClaim,
+    Claim,
+    GaussianClaim,
+    ProfileClaim,
+    PureClaim,
+    RenyiClaim,
+    ZcdpClaim,
+    pld_claim,
+)
 from dptoolkit.audit.pairs import Pair
 from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.run import audit
 from dptoolkit.audit.suite import assert_private, search, sweep, trials_for
 
 __all__ = [
-    "GDP", "PLD", "RDP", "ZCDP", "ApproxDP", "AuditReport", "Claim", "Pair", "Profile", "PureDP", "assert_private",
-    "audit", "pairs", "presets", "search", "sweep", "trials_for",
+    "ApproxClaim", "AuditReport", "Claim", "GaussianClaim", "Pair", "ProfileClaim", "PureClaim", "RenyiClaim",
+    "ZcdpClaim", "assert_private", "audit", "pairs", "pld_claim", "presets", "search", "sweep", "trials_for",
 ]  # fmt: skip
 
 # Seldom used, and costly to import: loaded when they are asked for.

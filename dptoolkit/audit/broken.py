@@ -20,7 +20,7 @@ from dptoolkit.accounting import ExponentialMechanism, Gaussian, Repeated, Subsa
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import pairs, probes
-from dptoolkit.audit.claims import GDP, ApproxDP, PureDP
+from dptoolkit.audit.claims import ApproxClaim, GaussianClaim, PureClaim
 from dptoolkit.audit.pairs.likelihood import Projection
 from dptoolkit.audit.pairs.pair import Counted, Pair
 from dptoolkit.audit.probes import Probe
@@ -135,30 +135,30 @@ def _sum_in(data: Array, rng: Rng, kind: type) -> float:
 _MANY = Pair(np.array([2.0**26, 4.0, 1.0]), np.array([2.0**26, 4.0, 0.0]), Adjacency.ZERO_OUT, "large, and 1 more")
 _SUMS = (
     Broken("half the noise", "The noise has half of the scale that the claim needs.",
-           partial(_sum, scale=0.5), _ONE, GDP(1.0), partial(_sum, scale=1.0)),
+           partial(_sum, scale=0.5), _ONE, GaussianClaim(1.0), partial(_sum, scale=1.0)),
     Broken("variance for scale", "The variance is passed where the sampler takes the standard deviation.",
-           partial(_sum, scale=0.5**2), _ONE, GDP(2.0), partial(_sum, scale=0.5)),
+           partial(_sum, scale=0.5**2), _ONE, GaussianClaim(2.0), partial(_sum, scale=0.5)),
     Broken("scale as location", "In normal(scale) the scale is taken for the location: the real scale is 1.",
-           _sum_with_location, _ONE, GDP(0.25), partial(_sum, scale=4.0)),
+           _sum_with_location, _ONE, GaussianClaim(0.25), partial(_sum, scale=4.0)),
     Broken("Laplace without sensitivity", "The Laplace scale is 1/epsilon instead of sensitivity/epsilon.",
-           partial(_laplace_sum, scale=1.0), _BOTH, PureDP(1.0), partial(_laplace_sum, scale=2.0),
+           partial(_laplace_sum, scale=1.0), _BOTH, PureClaim(1.0), partial(_laplace_sum, scale=2.0),
            arguments={"trials": 6000, "power": None}),
     Broken("forgotten clip", "Records are assumed to obey a bound that nothing enforces.",
-           partial(_sum, scale=1.0), _LARGE, GDP(1.0), partial(_clipped_sum, scale=1.0)),
+           partial(_sum, scale=1.0), _LARGE, GaussianClaim(1.0), partial(_clipped_sum, scale=1.0)),
     Broken("divided by n twice", "Noise made for a mean is added to the sum, then everything is divided by n.",
-           partial(_mean_of_noisy_sum, scale=1.0), _ONE, GDP(1.0), partial(_mean, scale=1.0)),
+           partial(_mean_of_noisy_sum, scale=1.0), _ONE, GaussianClaim(1.0), partial(_mean, scale=1.0)),
     Broken("clip after averaging", "The mean is clipped instead of every record.",
-           partial(_mean_then_clip, scale=1.0), _LARGE, GDP(1.0), partial(_clip_then_mean, scale=1.0)),
+           partial(_mean_then_clip, scale=1.0), _LARGE, GaussianClaim(1.0), partial(_clip_then_mean, scale=1.0)),
     Broken("normalised by the maximum", "Records are divided by the data's own maximum, so one record moves them all.",
-           partial(_normalised_sum, scale=1.0), _SKEWED, GDP(1.0), partial(_sum, scale=1.0)),
+           partial(_normalised_sum, scale=1.0), _SKEWED, GaussianClaim(1.0), partial(_sum, scale=1.0)),
     Broken("bound from the data", "The bound that the noise is for is learned from the data: the noise names it.",
-           partial(_sum_with_own_bound, scale=1.0), _OUTLIER, GDP(1.0), partial(_sum, scale=1.0)),
+           partial(_sum_with_own_bound, scale=1.0), _OUTLIER, GaussianClaim(1.0), partial(_sum, scale=1.0)),
     Broken("integer noise on fractions", "Geometric noise on a count clipped to fractional bounds, as in Theorem 3 of "
            "the sparse private LASSO: the fraction passes through.",
-           partial(_count, low=6.4, high=12.8), Pair(6, 7), PureDP(1.0), partial(_count, low=7, high=12),
+           partial(_count, low=6.4, high=12.8), Pair(6, 7), PureClaim(1.0), partial(_count, low=7, high=12),
            probe=partial(probes.output_grid, pair=(6, 8))),
     Broken("noise rounded away", "In single precision the noise next to a large sum rounds to 0.",
-           partial(_sum_in, kind=np.float32), _MANY, GDP(1.0), partial(_sum_in, kind=np.float64)),
+           partial(_sum_in, kind=np.float32), _MANY, GaussianClaim(1.0), partial(_sum_in, kind=np.float64)),
 )  # fmt: skip
 
 
@@ -200,16 +200,16 @@ def _noisy_sums(data: Array, rng: Rng, fresh: bool) -> Array:
 _own = partial(probes.given_generator, data=_ONE.first)
 _RANDOMNESS = (
     Broken("fixed seed", "A seed inside the mechanism makes its noise a constant.",
-           _seeded_sum, _ONE, GDP(1.0), partial(_sum, scale=1.0), probe=_own),
+           _seeded_sum, _ONE, GaussianClaim(1.0), partial(_sum, scale=1.0), probe=_own),
     Broken("seed from the data", "The seed is a function of the data, so the output is one too.",
-           _sum_seeded_by_data, _ONE, GDP(1.0), partial(_sum, scale=1.0), probe=_own),
+           _sum_seeded_by_data, _ONE, GaussianClaim(1.0), partial(_sum, scale=1.0), probe=_own),
     Broken("global random state", "Noise comes from NumPy's global state, which other code may seed, not from the "
            "Generator that was given.",
-           _sum_with_global_noise, _ONE, GDP(1.0), partial(_sum, scale=1.0), probe=_own),
+           _sum_with_global_noise, _ONE, GaussianClaim(1.0), partial(_sum, scale=1.0), probe=_own),
     Broken("seed reused in every fit", "A model starts from its seed again in every fit: all fits share their noise.",
-           _Model(fresh=False), _ONE, GDP(1.0), _Model(fresh=True), probe=_fit_again),
+           _Model(fresh=False), _ONE, GaussianClaim(1.0), _Model(fresh=True), probe=_fit_again),
     Broken("noise reused across steps", "The noise is drawn before the loop and added in every step.",
-           partial(_noisy_sums, fresh=False), _ONE, GDP(1.0), partial(_noisy_sums, fresh=True),
+           partial(_noisy_sums, fresh=False), _ONE, GaussianClaim(1.0), partial(_noisy_sums, fresh=True),
            probe=partial(probes.fresh_steps, data=np.zeros(4), scale=math.sqrt(10))),
 )  # fmt: skip
 
@@ -255,14 +255,14 @@ def _rows(*columns: int) -> Array:
 _CHOICES = (
     Broken("early stopping on the data", "Training stops when the true loss is small: the number of steps tells.",
            partial(_descend, stop=True), Pair(np.array([1.0, *np.zeros(4)]), np.zeros(5), Adjacency.ZERO_OUT),
-           GDP(1.0), partial(_descend, stop=False)),
+           GaussianClaim(1.0), partial(_descend, stop=False)),
     Broken("uncharged tuning", "The best of 20 runs by its true score is published, and one run is charged.",
-           partial(_best_run, runs=20), _ONE, GDP(1.0), partial(_best_run, runs=1)),
+           partial(_best_run, runs=20), _ONE, GaussianClaim(1.0), partial(_best_run, runs=1)),
     Broken("best iterate by true loss", "All iterates are charged, but the data choose the one that is returned.",
-           partial(_iterates, best=True), _ONE, GDP(1.0), partial(_iterates, best=False)),
+           partial(_iterates, best=True), _ONE, GaussianClaim(1.0), partial(_iterates, best=False)),
     Broken("noise on the support only", "Coordinates are chosen by exact values, and only those get noise.",
            partial(_thresholded, everywhere=False), Pair(_rows(0, 1, 0), _rows(0, 1, 1), Adjacency.REPLACE_ONE),
-           GDP(1.0), partial(_thresholded, everywhere=True)),
+           GaussianClaim(1.0), partial(_thresholded, everywhere=True)),
 )  # fmt: skip
 
 
@@ -397,7 +397,7 @@ _BATCHES = (
            Subsampled(Gaussian(1.0), POISSON, 0.5), partial(_batch_mean, realised=False),
            arguments={"trials": 10_000, "power": None}),
     Broken("delta spent twice", "All of delta calibrates the noise, and a test that may fail spends it again.",
-           Leaky(gaussian.mu(1.0, 1e-5), 1e-5), _ONE, ApproxDP(1.0, 1e-5), Leaky(gaussian.mu(1.0, 5e-6), 5e-6),
+           Leaky(gaussian.mu(1.0, 1e-5), 1e-5), _ONE, ApproxClaim(1.0, 1e-5), Leaky(gaussian.mu(1.0, 5e-6), 5e-6),
            probe=Leaky.exact),
 )  # fmt: skip
 

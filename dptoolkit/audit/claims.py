@@ -80,7 +80,7 @@ class Claim(ABC):
 
 
 @dataclass(frozen=True)
-class PureDP(Claim):
+class PureClaim(Claim):
     """epsilon-DP; its profile is that of randomised response, the worst such mechanism."""
 
     epsilon_claimed: float
@@ -94,8 +94,8 @@ class PureDP(Claim):
     def epsilon(self, delta: float) -> float:
         return _response_epsilon(self.epsilon_claimed, 0.0, delta)
 
-    def weakened(self, factor: float) -> PureDP:
-        return PureDP(factor * self.epsilon_claimed) if factor > 0 else PureDP(1e-300)
+    def weakened(self, factor: float) -> PureClaim:
+        return PureClaim(factor * self.epsilon_claimed) if factor > 0 else PureClaim(1e-300)
 
     @property
     def reference_delta(self) -> float:
@@ -115,7 +115,7 @@ class PureDP(Claim):
 
 
 @dataclass(frozen=True)
-class ApproxDP(Claim):
+class ApproxClaim(Claim):
     """(epsilon, delta)-DP: one point of the profile; the rest is what that point implies."""
 
     epsilon_claimed: float
@@ -131,7 +131,7 @@ class ApproxDP(Claim):
     def epsilon(self, delta: float) -> float:
         return _response_epsilon(self.epsilon_claimed, self.delta_claimed, delta)
 
-    def weakened(self, factor: float) -> ApproxDP:
+    def weakened(self, factor: float) -> ApproxClaim:
         return replace(self, epsilon_claimed=factor * self.epsilon_claimed)
 
     @property
@@ -151,7 +151,7 @@ class ApproxDP(Claim):
 
 
 @dataclass(frozen=True)
-class GDP(Claim):
+class GaussianClaim(Claim):
     """mu-Gaussian DP: as hard to break as N(0, 1) against N(mu, 1)."""
 
     mu: float
@@ -169,8 +169,8 @@ class GDP(Claim):
     def is_gaussian(self) -> bool:
         return True
 
-    def weakened(self, factor: float) -> GDP:
-        return GDP(factor * self.mu)
+    def weakened(self, factor: float) -> GaussianClaim:
+        return GaussianClaim(factor * self.mu)
 
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
         if epsilon > 0 or self.mu == 0:
@@ -182,7 +182,7 @@ class GDP(Claim):
 
 
 @dataclass(frozen=True)
-class ZCDP(Claim):
+class ZcdpClaim(Claim):
     """rho-zCDP."""
 
     rho: float
@@ -198,15 +198,15 @@ class ZCDP(Claim):
     def epsilon(self, delta: float) -> float:
         return 0.0 if delta >= _variation(self.rho) else zcdp.to_epsilon(self.rho, delta)
 
-    def weakened(self, factor: float) -> ZCDP:
-        return ZCDP(factor * factor * self.rho)
+    def weakened(self, factor: float) -> ZcdpClaim:
+        return ZcdpClaim(factor * factor * self.rho)
 
     def __str__(self) -> str:
         return f"{self.rho:.4g}-zCDP"
 
 
 @dataclass(frozen=True)
-class RDP(Claim):
+class RenyiClaim(Claim):
     """A Renyi curve: ``values[i]`` at ``orders[i]`` > 1. The family scales it as it scales with Gaussian noise."""
 
     orders: tuple[float, ...]
@@ -227,15 +227,15 @@ class RDP(Claim):
     def epsilon(self, delta: float) -> float:
         return rdp.to_epsilon(np.array(self.orders), np.array(self.values), delta)
 
-    def weakened(self, factor: float) -> RDP:
-        return RDP(self.orders, np.array(self.values) * factor * factor)
+    def weakened(self, factor: float) -> RenyiClaim:
+        return RenyiClaim(self.orders, np.array(self.values) * factor * factor)
 
     def __str__(self) -> str:
         return f"a Renyi curve at {len(self.orders)} orders"
 
 
 @dataclass(frozen=True)
-class Profile(Claim):
+class ProfileClaim(Claim):
     """Any profile delta(epsilon), non-increasing. Its family moves epsilon: weakened(f).delta(e) = delta(e / f).
 
     The family holds every mechanism whose epsilon grows by the factor at every delta; it is not one of noise. So an
@@ -251,8 +251,8 @@ class Profile(Claim):
     def epsilon(self, delta: float) -> float:
         return _smallest_epsilon(self.delta, delta)
 
-    def weakened(self, factor: float) -> Profile:
-        return Profile(lambda epsilon: self.function(epsilon / factor), self.name)
+    def weakened(self, factor: float) -> ProfileClaim:
+        return ProfileClaim(lambda epsilon: self.function(epsilon / factor), self.name)
 
     @property
     def any_mechanism(self) -> bool:
@@ -269,7 +269,7 @@ class Profile(Claim):
 
 
 @dataclass(frozen=True)
-class Released(Claim):
+class ReleaseClaim(Claim):
     """What the accountant says of an event: the whole profile; its family divides the noise of every part."""
 
     guarantee: Guarantee
@@ -280,14 +280,14 @@ class Released(Claim):
     def epsilon(self, delta: float) -> float:
         return self.guarantee.epsilon(delta)
 
-    def weakened(self, factor: float) -> Released:
+    def weakened(self, factor: float) -> ReleaseClaim:
         if factor == 1:
             return self
-        return Released(replace(self.guarantee, event=scaled(self.guarantee.event, factor), claimed=None))
+        return ReleaseClaim(replace(self.guarantee, event=scaled(self.guarantee.event, factor), claimed=None))
 
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
         mu = self.gaussian_mu
-        return super().factor_at(delta, epsilon) if mu is None else GDP(mu).factor_at(delta, epsilon)
+        return super().factor_at(delta, epsilon) if mu is None else GaussianClaim(mu).factor_at(delta, epsilon)
 
     @property
     def is_gaussian(self) -> bool:
@@ -303,12 +303,12 @@ class Released(Claim):
         return f"the guarantee of {_short(self.guarantee.event)}"
 
 
-def PLD(event: Event) -> Released:
+def pld_claim(event: Event) -> ReleaseClaim:
     """The privacy-loss distribution of an event, as the accountant composes it."""
-    return Released(account(event, method="pld"))
+    return ReleaseClaim(account(event, method="pld"))
 
 
-_TYPED = "Use PureDP, ApproxDP, GDP, ZCDP, RDP or a Guarantee."
+_TYPED = "Use PureClaim, ApproxClaim, GaussianClaim, ZcdpClaim, RenyiClaim or a Guarantee."
 
 
 def as_claim(claim: Any) -> Claim:
@@ -316,21 +316,22 @@ def as_claim(claim: Any) -> Claim:
     if isinstance(claim, Claim):
         return claim
     if isinstance(claim, Guarantee):
-        return Released(claim)
+        return ReleaseClaim(claim)
     if isinstance(claim, Event):
-        return Released(account(claim))
+        return ReleaseClaim(account(claim))
     if isinstance(claim, tuple) and len(claim) == 2:
         epsilon, delta = claim
         delta = delta_value(delta)
-        return PureDP(epsilon) if delta == 0 else ApproxDP(epsilon, delta)
+        return PureClaim(epsilon) if delta == 0 else ApproxClaim(epsilon, delta)
     raise invalid("claim", claim, "a typed claim, a Guarantee, an event or (epsilon, delta)", _TYPED)
 
 
 def to_dict(claim: Claim) -> dict[str, Any] | None:
-    """JSON-ready; None for a Profile, which is a function."""
-    if isinstance(claim, Released):
-        return {"type": "Released", "event": claim.guarantee.event.to_dict(), "method": claim.guarantee.forced_method}
-    if isinstance(claim, Profile):
+    """JSON-ready; None for a ProfileClaim, which is a function."""
+    if isinstance(claim, ReleaseClaim):
+        guarantee = claim.guarantee
+        return {"type": "ReleaseClaim", "event": guarantee.event.to_dict(), "method": guarantee.forced_method}
+    if isinstance(claim, ProfileClaim):
         return None
     return {"type": type(claim).__name__, **vars(claim)}
 
@@ -339,9 +340,10 @@ def from_dict(record: dict[str, Any]) -> Claim:
     """The inverse of ``to_dict``."""
     values = dict(record)
     kind = values.pop("type")
-    if kind == "Released":
-        return Released(account(event_from_dict(values["event"]), method=values["method"]))
-    kinds: dict[str, Callable[..., Claim]] = {c.__name__: c for c in (PureDP, ApproxDP, GDP, ZCDP, RDP)}
+    if kind == "ReleaseClaim":
+        return ReleaseClaim(account(event_from_dict(values["event"]), method=values["method"]))
+    typed = (PureClaim, ApproxClaim, GaussianClaim, ZcdpClaim, RenyiClaim)
+    kinds: dict[str, Callable[..., Claim]] = {c.__name__: c for c in typed}
     if kind not in kinds:
         raise invalid("type of the claim", kind, "one of " + ", ".join(sorted(kinds)))
     return kinds[kind](**values)

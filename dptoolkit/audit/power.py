@@ -21,7 +21,15 @@ from dptoolkit.accounting.structure import scaled, total_rho
 from dptoolkit.audit import worlds
 from dptoolkit.audit.attacks import threshold
 from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, Wealth
-from dptoolkit.audit.claims import GDP, RDP, ZCDP, ApproxDP, Claim, PureDP, Released
+from dptoolkit.audit.claims import (
+    ApproxClaim,
+    Claim,
+    GaussianClaim,
+    PureClaim,
+    ReleaseClaim,
+    RenyiClaim,
+    ZcdpClaim,
+)
 from dptoolkit.audit.statistics import coin_log_wealth
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.worlds import Worlds
@@ -46,13 +54,13 @@ def faults(claim: Claim, factor: float) -> tuple[Worlds, ...]:
     Gaussian noise for (epsilon, delta), zCDP and a Renyi curve. The profile that such a claim implies is larger than
     that of any of them, and a test is to be judged by what is there to be found.
     """
-    if isinstance(claim, PureDP):
+    if isinstance(claim, PureClaim):
         epsilon = factor * claim.epsilon_claimed
         return worlds.LaplaceWorlds(epsilon), worlds.response(epsilon)
     mu = _gaussian_mu(claim)
     if mu is not None:
         return (worlds.GaussianWorlds(factor * mu),)
-    if isinstance(claim, Released):
+    if isinstance(claim, ReleaseClaim):
         return (_released(claim, factor),)
     weak = claim.weakened(factor)
     return (worlds.from_profile(weak.delta, weak.delta, _top(weak)),)
@@ -60,19 +68,19 @@ def faults(claim: Claim, factor: float) -> tuple[Worlds, ...]:
 
 def _gaussian_mu(claim: Claim) -> float | None:
     """mu of the Gaussian mechanism that the claim would be tight for; None where that is another mechanism."""
-    if isinstance(claim, GDP):
+    if isinstance(claim, GaussianClaim):
         return claim.mu
-    if isinstance(claim, ZCDP):
+    if isinstance(claim, ZcdpClaim):
         return math.sqrt(2 * claim.rho)
-    if isinstance(claim, RDP):
+    if isinstance(claim, RenyiClaim):
         # The least noise whose curve stays below the claimed one.
         return min(math.sqrt(2 * v / a) for a, v in zip(claim.orders, claim.values, strict=True))
-    if isinstance(claim, ApproxDP):
+    if isinstance(claim, ApproxClaim):
         return gaussian.mu(claim.epsilon_claimed, claim.delta_claimed)
-    return claim.gaussian_mu if isinstance(claim, Released) else None
+    return claim.gaussian_mu if isinstance(claim, ReleaseClaim) else None
 
 
-def _released(claim: Released, factor: float) -> Worlds:
+def _released(claim: ReleaseClaim, factor: float) -> Worlds:
     """What the event releases with less noise: both orders of its own pair, not the worse of them twice."""
     weak, event = claim.weakened(factor), scaled(claim.guarantee.event, factor)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import pairs
-from dptoolkit.audit.claims import Claim, Released, as_claim
+from dptoolkit.audit.claims import Claim, ReleaseClaim, as_claim
 from dptoolkit.audit.pairs.pair import Pair
 from dptoolkit.solvers.plan import Plan
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT
@@ -64,11 +64,11 @@ def claim(made: Plan) -> Claim:
     own = as_claim(made.guarantee)
     if made.guarantee.claimed is None:
         return own
-    assert isinstance(own, Released)
+    assert isinstance(own, ReleaseClaim)
     return member(own, made.guarantee.claimed.epsilon, made.guarantee.claimed.delta)
 
 
-def member(own: Released, epsilon: float, delta: float) -> Released:
+def member(own: ReleaseClaim, epsilon: float, delta: float) -> ReleaseClaim:
     """The member of a claim's family with this epsilon at ``delta``, from the side of less privacy."""
     low, high = 0.0, 1.0
     while own.weakened(high).epsilon(delta) < epsilon:

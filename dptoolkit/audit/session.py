@@ -287,8 +287,8 @@ class Session:
                  "1/trials, timing and floating-point fingerprints are not seen."]  # fmt: skip
         if self.claim.at_one_point:
             notes.append(
-                "The claim fixes one point of the privacy profile; a whole profile (GDP, a Guarantee) needs far fewer "
-                "trials to be refuted."
+                "The claim fixes one point of the privacy profile; a whole profile (GaussianClaim, a Guarantee) needs "
+                "far fewer trials to be refuted."
             )
         if self._own_noise:
             notes.append(

@@ -13,7 +13,7 @@ from dptoolkit._validate import invalid, real, whole
 from dptoolkit.accounting import gaussian
 from dptoolkit.accounting.report import number, table
 from dptoolkit.audit.betting import FIRST
-from dptoolkit.audit.claims import GDP, ApproxDP, Claim, as_claim
+from dptoolkit.audit.claims import ApproxClaim, Claim, GaussianClaim, as_claim
 from dptoolkit.audit.pairs.pair import Pair
 from dptoolkit.audit.power import trials_needed
 from dptoolkit.audit.report import AuditReport
@@ -55,13 +55,13 @@ def _levels(power_against: Any, alpha: Any, power: Any) -> tuple[float, float, f
 
 def _typed(goal: Claim, factor: float, alpha: float, power: float) -> str:
     """What to write instead of (epsilon, delta), and what it takes then; nothing for other claims."""
-    if not isinstance(goal, ApproxDP) or goal.epsilon_claimed <= 0:
+    if not isinstance(goal, ApproxClaim) or goal.epsilon_claimed <= 0:
         return ""
     mu = gaussian.mu(goal.epsilon_claimed, goal.delta_claimed)
-    count = trials_needed(GDP(mu), factor, alpha, power)
+    count = trials_needed(GaussianClaim(mu), factor, alpha, power)
     return (
-        "(epsilon, delta) is one point of a privacy profile. Give what the mechanism is: GDP, ZCDP, an event or a "
-        f"Guarantee; for Gaussian noise audit.GDP({mu:.6g}), which takes {count:,.0f} trials."
+        "(epsilon, delta) is one point of a privacy profile. Give what the mechanism is: GaussianClaim, ZcdpClaim, an "
+        f"event or a Guarantee; for Gaussian noise audit.GaussianClaim({mu:.6g}), which takes {count:,.0f} trials."
     )
 
 

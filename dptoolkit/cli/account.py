@@ -239,9 +239,9 @@ def _at_delta(guarantee: Any, delta: float, bracket: bool) -> dict[str, Any]:
 
 
 def _answer_table(answers: list[dict[str, Any]]) -> str:
-    from dptoolkit.accounting.report import at_most, number, table
+    from dptoolkit.accounting.report import at_least, at_most, number, table
 
-    shown: dict[str, Callable[[Any], str]] = {"delta": number, "epsilon": at_most, "method": str, "lower": number}
+    shown: dict[str, Callable[[Any], str]] = {"delta": number, "epsilon": at_most, "method": str, "lower": at_least}
     names = [name for name in shown if any(name in answer for answer in answers)]
     rows = [[shown[name](answer[name]) if name in answer else "-" for name in names] for answer in answers]
     return table(names, rows)

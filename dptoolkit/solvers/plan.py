@@ -156,7 +156,8 @@ class Plan:
     def guarantee(self) -> Guarantee:
         """Computed from ``event``; with published noise it also states what the paper claimed."""
         notes = (f"n = {self.n} and all bounds in the plan are public",)
-        guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes)
+        asked = None if math.isinf(self.settings.epsilon) else self.settings.delta
+        guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes, asked_delta=asked)
         if self.published is None:
             return guarantee
         paper = self.published

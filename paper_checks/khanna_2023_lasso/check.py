@@ -12,7 +12,7 @@ from dptoolkit import solvers
 from dptoolkit.accounting import Composed, Repeated, published
 from dptoolkit.accounting.events import Event, NoisyMax, flatten
 from dptoolkit.accounting.published import tie_pair
-from dptoolkit.audit import ApproxDP, Claim, Pair, PureDP, pairs
+from dptoolkit.audit import ApproxClaim, Claim, Pair, PureClaim, pairs
 from dptoolkit.audit.pairs.sparsify import exact_count
 from dptoolkit.kernels.reference import hard_threshold
 from dptoolkit.mechanisms import GeometricNoise
@@ -73,7 +73,7 @@ def audit_algorithm_2_count(trials: int, features: int, epsilon: float, rounded:
     """A count at its lower and at its upper bound."""
     root = math.sqrt(features)
     printed = published.sparsifier_count(root, 2 * root, epsilon, rounded)
-    lower = _audit_count(printed, root, rounded, PureDP(epsilon), trials)
+    lower = _audit_count(printed, root, rounded, PureClaim(epsilon), trials)
     return Audited(lower, epsilon, printed.upper)
 
 
@@ -99,11 +99,11 @@ def audit_theorem_3(
         lower=root, upper=2 * root, epsilon_count=epsilon_count, epsilon_model=epsilon_model, delta=delta, **model
     )
     if root != round(root):
-        return Audited(_audit_count(printed, root, False, ApproxDP(claimed, delta), trials), claimed)
+        return Audited(_audit_count(printed, root, False, ApproxClaim(claimed, delta), trials), claimed)
     plan = _sparsifier_plan(printed, features, epsilon_count, **model)
     pair = pairs.sparsifier(plan)
     if as_coded:
-        report = attack(_as_coded(plan, pair), (0, 1), ApproxDP(claimed, delta), trials)
+        report = attack(_as_coded(plan, pair), (0, 1), ApproxClaim(claimed, delta), trials)
         return Audited(report.epsilon_lower, claimed)
     return printed_noise(plan, printed, pair, trials, "releases", _sparsifier_law(printed, features))
 
@@ -147,7 +147,7 @@ def audit_max_abs_scaling(trials: int, n: int, ordinary: float) -> Audited:
     large = X.copy()
     large[0] = 1.0
     scaled = tuple((features / np.abs(features).max(axis=0), y) for features in (X, large))
-    report = attack(plan, scaled, ApproxDP(claimed, delta), trials)
+    report = attack(plan, scaled, ApproxClaim(claimed, delta), trials)
     return Audited(report.epsilon_lower, claimed, in_currency=False)
 
 

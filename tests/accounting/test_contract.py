@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
+from dptoolkit import solvers
 from dptoolkit.accounting import (
     METHODS,
     ApproxDp,
@@ -227,10 +231,10 @@ def test_selections_at_the_ends_of_floating_point(epsilon, count):
 def test_a_ledger_has_one_adjacency():
     ledger = Ledger(10.0, 1e-5)
     ledger.spend(Gaussian(6.0))
-    assert ledger.adjacency is None and ledger.guarantee().adjacency is None
+    assert ledger.adjacency is None and ledger.guarantee.adjacency is None
     ledger.spend(Gaussian(6.0), adjacency="zero-out")
     before = ledger.to_json()
-    assert str(ledger.adjacency) == str(ledger.guarantee().adjacency) == "zero-out" and "zero-out" in str(ledger)
+    assert str(ledger.adjacency) == str(ledger.guarantee.adjacency) == "zero-out" and "zero-out" in str(ledger)
     for release in (lambda: ledger.spend(Gaussian(9.0), adjacency="replace-one"),
                     lambda: ledger.check(Gaussian(9.0), adjacency="replace-one"),
                     lambda: ledger.spend(Subsampled(Gaussian(9.0), WOR, 0.1))):
@@ -267,5 +271,45 @@ def test_a_ledger_refuses_before_it_spends():
     ledger.spend(Gaussian(20.0), 2)
     ledger.spend(Gaussian(20.0))
     assert ledger.entries[-1].count == 3
-    assert ledger.guarantee().epsilon(1e-5) <= 1.0
+    assert ledger.guarantee.epsilon(1e-5) <= 1.0
     assert 0 <= ledger.remaining() < 0.4
+
+
+# --- the surface ------------------------------------------------------------------------------------
+
+
+def test_accounting_works_where_numba_and_its_peers_are_not_installed(root):
+    code = (
+        "import sys\n"
+        "for name in ('numba', 'llvmlite', 'dp_accounting', 'sklearn'): sys.modules[name] = None\n"
+        "from dptoolkit.accounting import *\n"
+        "noise = calibrate(lambda z: Repeated(Subsampled(Gaussian(z), 'poisson', 0.1), 10), 1.0, 1e-5)\n"
+        "ledger = Ledger(epsilon=1.0, delta=1e-5)\n"
+        "ledger.spend(Subsampled(Gaussian(noise), 'poisson', 0.1), count=10)\n"
+        "print(ledger.guarantee.epsilon(1e-5) <= 1.0, len(str(ledger)) > 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr
+
+
+def test_the_delta_that_was_asked_for_is_printed():
+    guarantee = replace(account(Gaussian(3.0)), asked_delta=2e-6)
+    assert guarantee.deltas == (1e-3, 1e-5, 2e-6, 1e-7, 1e-9)
+    assert "\n2e-06  " in str(guarantee)
+    assert guarantee.to_dict()["epsilon"]["2e-06"] == guarantee.epsilon(2e-6)
+    usual = account(Gaussian(3.0))
+    assert usual.deltas == replace(usual, asked_delta=1e-5).deltas == (1e-3, 1e-5, 1e-7, 1e-9)
+    assert list(usual.to_dict()["epsilon"]) == ["0.001", "1e-05", "1e-07", "1e-09"]
+    with pytest.raises(DpToolkitError, match="delta=2"):
+        replace(usual, asked_delta=2.0)
+
+
+def test_a_budget_or_a_plan_asks_for_its_delta():
+    ledger = Ledger(epsilon=1.0, delta=3e-6)
+    ledger.spend(Gaussian(10.0))
+    assert ledger.guarantee.asked_delta == 3e-6 and "\n3e-06  " in str(ledger.guarantee)
+    assert Ledger().guarantee.asked_delta is None
+    public = {"n": 100, "d": 5, "loss": "logistic", "sparsity": 2, "steps": 2, "row_norm": 1.0}
+    plan = solvers.plan("dp_ight", epsilon=1.0, delta=3e-6, **public)
+    assert plan.guarantee.asked_delta == 3e-6 and "\n3e-06  " in str(plan)
+    assert solvers.plan("dp_ight", epsilon=math.inf, **public).guarantee.asked_delta is None

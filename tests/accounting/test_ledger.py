@@ -96,13 +96,13 @@ def test_eight_threads_do_not_overrun_a_budget_of_three(kind, path):
     noise = [4.0 + number / 10 for number in range(8)]
     granted = in_threads(lambda i: tries(ledger, 3, Gaussian(noise[i])))
     assert 0 < sum(granted) < 24 and sum(e.count for e in ledger.entries) == sum(granted)
-    assert ledger.guarantee().epsilon(1e-6) <= 3.0
+    assert ledger.guarantee.epsilon(1e-6) <= 3.0
 
 
 def test_the_planted_fault_overruns_it():
     ledger = Unlocked(3.0, 0.0)
     in_threads(lambda _: tries(ledger, 1))
-    assert ledger.guarantee().epsilon(0.0) > 3.0
+    assert ledger.guarantee.epsilon(0.0) > 3.0
 
 
 def test_no_spend_of_many_threads_is_lost():
@@ -126,7 +126,7 @@ def test_threads_that_fit_stay_within_the_budget():
 
     made = [result for result in in_threads(fit) if result is not None]
     # Five fits of epsilon 1 cost 2.40 together, six 2.65.
-    assert len(made) == ledger.entries[0].count == 5 and ledger.guarantee().epsilon(1e-6) <= 2.5
+    assert len(made) == ledger.entries[0].count == 5 and ledger.guarantee.epsilon(1e-6) <= 2.5
 
 
 # --- reservations -------------------------------------------------------------------------------------
@@ -594,7 +594,7 @@ def test_distinct_labels_do_not_add_work(accounted):
     for number in range(2000):
         ledger.spend(Subsampled(Gaussian(2.0), "poisson", 0.01), label=str(number))
     assert not accounted and len(ledger.entries) == 2000
-    assert len(ledger.event.events) == 1 and ledger.guarantee().epsilon(1e-5) <= 10.0
+    assert len(ledger.event.events) == 1 and ledger.guarantee.epsilon(1e-5) <= 10.0
 
 
 def test_different_sampled_spends_are_quick_far_from_the_budget_and_right_near_it(accounted):
@@ -605,7 +605,7 @@ def test_different_sampled_spends_are_quick_far_from_the_budget_and_right_near_i
         ledger = Ledger(budget, 1e-5)
         assert sum(tries(ledger, 1, event) for event in events) == granted
         assert budget < 50 or not accounted
-        assert ledger.guarantee().epsilon(1e-5) <= budget
+        assert ledger.guarantee.epsilon(1e-5) <= budget
 
 
 @pytest.mark.parametrize("budget", [0.3, 1.0, 8.0])
@@ -623,7 +623,7 @@ def test_the_quick_bound_never_admits_what_the_accountant_would_not(budget, delt
             ledger.spend(event, int(rng.integers(1, 4)))
         except (BudgetExceeded, DpToolkitError):
             continue
-        assert ledger.guarantee().epsilon(delta) <= budget
+        assert ledger.guarantee.epsilon(delta) <= budget
 
 
 def test_counts_beyond_every_float_are_refused_not_lost():

@@ -9,7 +9,7 @@ from scipy import sparse
 from dptoolkit import audit
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.audit import GDP, Pair, neighbours
+from dptoolkit.audit import GaussianClaim, Pair, neighbours
 from dptoolkit.errors import InvalidValue
 
 TABLE = np.arange(12.0).reshape(6, 2)
@@ -99,10 +99,10 @@ def test_audits_refuse_and_can_be_told():
 
     pair = (np.ones(5), np.zeros(5))
     with pytest.raises(InvalidValue, match="5 records differ.*as given"):
-        audit.audit(correct, pair, GDP(1.0), trials=400)
-    assert audit.audit(correct, pair, GDP(1.0), trials=400, neighbours="as given").violated
+        audit.audit(correct, pair, GaussianClaim(1.0), trials=400)
+    assert audit.audit(correct, pair, GaussianClaim(1.0), trials=400, neighbours="as given").violated
     with pytest.raises(InvalidValue, match="neighbours='ignored'"):
-        audit.audit(correct, pair, GDP(1.0), trials=400, neighbours="ignored")
+        audit.audit(correct, pair, GaussianClaim(1.0), trials=400, neighbours="ignored")
 
 
 # --- noise from elsewhere -------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ def test_audits_refuse_and_can_be_told():
 
 def test_a_generator_of_its_own_is_noticed():
     own = np.random.default_rng(5)
-    found = audit.audit(lambda x, rng: x + own.standard_normal(), (1.0, 0.0), GDP(1.0), trials=400, n_jobs=2)
+    found = audit.audit(lambda x, rng: x + own.standard_normal(), (1.0, 0.0), GaussianClaim(1.0), trials=400, n_jobs=2)
     assert "generator of its own" in str(found)
     with pytest.raises(InvalidValue, match="do not repeat"):
         found.replay(3)
-    usual = audit.audit(lambda x, rng: x + rng.standard_normal(), (1.0, 0.0), GDP(1.0), trials=400)
+    usual = audit.audit(lambda x, rng: x + rng.standard_normal(), (1.0, 0.0), GaussianClaim(1.0), trials=400)
     assert "of its own" not in str(usual) and usual.replay(3).shape == (1,)
 
 
@@ -128,7 +128,7 @@ def half(total, rng):
 
 
 @pytest.mark.parametrize("arguments", [{"mode": "sequential", "alpha": 1e-6}, {}, {"alpha": 1e-3}], ids=str)
-@pytest.mark.parametrize("claim", [GDP(MU), audit.ZCDP(MU**2 / 2), audit.PureDP(0.5)], ids=str)
+@pytest.mark.parametrize("claim", [GaussianClaim(MU), audit.ZcdpClaim(MU**2 / 2), audit.PureClaim(0.5)], ids=str)
 def test_a_violation_has_no_words_against_it(claim, arguments):
     found = audit.audit(half, (1.0, 0.0), claim, trials=30_000, **arguments)
     assert found.violated and found.efficiency == "under-noised"
@@ -138,11 +138,11 @@ def test_a_violation_has_no_words_against_it(claim, arguments):
 
 def test_a_violation_seen_by_bets_alone_says_so():
     # One point of a profile is refuted by bets on rare events; all guesses together show much less.
-    found = audit.audit(half, (1.0, 0.0), audit.ApproxDP(0.7, 1e-5), trials=200_000, mode="sequential", alpha=1e-6)
+    found = audit.audit(half, (1.0, 0.0), audit.ApproxClaim(0.7, 1e-5), trials=200_000, mode="sequential", alpha=1e-6)
     assert found.violated and found.epsilon_lower == 0.7 and found.noise_factor == 1.0
     assert "less than what the claim needs" in str(found) and "tight" not in str(found).split("efficiency")[1][:20]
     # At alpha = 1 - confidence the bound cannot pay for the verdict too, so both are named.
-    weak = audit.audit(half, (1.0, 0.0), audit.ApproxDP(0.7, 1e-5), trials=200_000, mode="sequential")
+    weak = audit.audit(half, (1.0, 0.0), audit.ApproxClaim(0.7, 1e-5), trials=200_000, mode="sequential")
     assert weak.violated and weak.epsilon_lower < 0.7
     for words in ("epsilon > 0.7", "by guesses alone"):
         assert words in weak.summary()
@@ -150,6 +150,6 @@ def test_a_violation_seen_by_bets_alone_says_so():
 
 
 def test_a_bound_above_the_claim_without_a_verdict_says_so():
-    found = audit.audit(half, (1.0, 0.0), GDP(MU), trials=1500, alpha=1e-9)
+    found = audit.audit(half, (1.0, 0.0), GaussianClaim(MU), trials=1500, alpha=1e-9)
     assert not found.violated and found.epsilon_lower > found.epsilon_claimed
     assert "audit again with another seed and more trials" in str(found)

@@ -13,7 +13,7 @@ import pytest
 
 from dptoolkit import audit
 from dptoolkit.accounting import Composed, Gaussian, Laplace, Subsampled, account, gaussian
-from dptoolkit.audit import GDP, RDP, ZCDP, ApproxDP, Profile, PureDP, power, worlds
+from dptoolkit.audit import ApproxClaim, GaussianClaim, ProfileClaim, PureClaim, RenyiClaim, ZcdpClaim, power, worlds
 from dptoolkit.audit.attacks import threshold
 from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, Wealth
 from dptoolkit.audit.claims import as_claim
@@ -41,10 +41,10 @@ def found_after(claim, fault, trials, seed, alpha=1e-6):
     return wealth.crossed_at
 
 
-CURVE = RDP([2.0, 4.0, 8.0], [MU * MU, 2 * MU * MU, 4 * MU * MU])
+CURVE = RenyiClaim([2.0, 4.0, 8.0], [MU * MU, 2 * MU * MU, 4 * MU * MU])
 CLAIMS = {
-    "GDP": GDP(MU), "GDP at 8": GDP(gaussian.mu(8.0, 1e-5)), "zCDP": ZCDP(MU * MU / 2), "Renyi": CURVE,
-    "pure": PureDP(1.0), "pure at 5": PureDP(5.0),
+    "Gaussian": GaussianClaim(MU), "Gaussian at 8": GaussianClaim(gaussian.mu(8.0, 1e-5)),
+    "zCDP": ZcdpClaim(MU * MU / 2), "Renyi": CURVE, "pure": PureClaim(1.0), "pure at 5": PureClaim(5.0),
     "Gaussians": Composed(*[Gaussian(4.0)] * 4), "Laplaces": Composed(*[Laplace(4.0)] * 4),
     "sampled": Subsampled(Gaussian(0.5), "poisson", 0.3),
 }  # fmt: skip
@@ -58,8 +58,8 @@ def test_planted_faults_are_found_in_the_trials_that_are_promised(claim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("claim", [*CLAIMS.values(), ApproxDP(1.0, 1e-5), ApproxDP(3.0, 1e-5),
-                                   Profile(lambda e: float(gaussian.delta(MU, e)))], ids=str)  # fmt: skip
+@pytest.mark.parametrize("claim", [*CLAIMS.values(), ApproxClaim(1.0, 1e-5), ApproxClaim(3.0, 1e-5),
+                                   ProfileClaim(lambda e: float(gaussian.delta(MU, e)))], ids=str)  # fmt: skip
 def test_the_promised_power_over_many_audits(claim):
     # At power 0.99, 300 audits miss more than 14 with probability below 1e-6.
     goal, trials = as_claim(claim), audit.trials_for(claim, power=0.99)
@@ -67,7 +67,9 @@ def test_the_promised_power_over_many_audits(claim):
         assert sum(found_after(goal, fault, trials, seed) is None for seed in range(300)) <= 14
 
 
-@pytest.mark.parametrize(("claim", "trials"), [(GDP(MU), 2500), (PureDP(1.0), 450), (ZCDP(MU * MU / 2), 4500)], ids=str)
+@pytest.mark.parametrize(
+    ("claim", "trials"), [(GaussianClaim(MU), 2500), (PureClaim(1.0), 450), (ZcdpClaim(MU * MU / 2), 4500)], ids=str
+)
 def test_the_power_of_few_trials_is_not_overstated(claim, trials):
     # 200 audits of true power p find fewer than the stated share less 0.17 with probability below 1e-6.
     fault = power.faults(claim, 2.0)[0]
@@ -78,7 +80,7 @@ def test_the_power_of_few_trials_is_not_overstated(claim, trials):
 def test_half_the_noise_is_caught_on_every_seed():
     for seed in range(20):
         with pytest.raises(PrivacyViolation):
-            audit.assert_private(half, (1.0, 0.0), GDP(MU), rng=seed)
+            audit.assert_private(half, (1.0, 0.0), GaussianClaim(MU), rng=seed)
 
 
 def test_a_bare_claim_is_refuted():
@@ -95,7 +97,7 @@ def test_a_bare_claim_is_refuted_on_every_seed():
 
 
 def test_few_trials_of_a_bare_claim_are_refused():
-    with pytest.raises(InvalidValue, match=r"trials=986: must be >= \d{6}, .*audit\.GDP\(0\.268.*power=None"):
+    with pytest.raises(InvalidValue, match=r"trials=986: must be >= \d{6}, .*audit\.GaussianClaim\(0\.268.*power=None"):
         audit.assert_private(half, (1.0, 0.0), (1.0, 1e-5), trials=986)
     kept = audit.assert_private(half, (1.0, 0.0), (1.0, 1e-5), trials=986, power=None)
     assert "no power is promised" in kept.notes[-1]
@@ -107,16 +109,16 @@ def test_claims_that_cannot_be_tested_are_refused_in_words():
     with pytest.raises(InvalidValue, match="one point of a privacy profile"):
         audit.assert_private(half, (1.0, 0.0), (8.0, 1e-9))
     with pytest.raises(InvalidValue, match="1,000,000 trials can test.*trials="):
-        audit.assert_private(half, (1.0, 0.0), GDP(0.01))
+        audit.assert_private(half, (1.0, 0.0), GaussianClaim(0.01))
     for bad in ({"power": 1.0}, {"power": 0.0}, {"alpha": 0.0}, {"power_against": 1.0}, {"power_against": math.nan}):
         with pytest.raises(InvalidValue, match=next(iter(bad))):
-            audit.trials_for(GDP(1.0), **bad)
+            audit.trials_for(GaussianClaim(1.0), **bad)
 
 
 def test_more_power_takes_more_trials():
-    counts = [audit.trials_for(GDP(MU), power=p) for p in (0.5, 0.9, 0.999)]
+    counts = [audit.trials_for(GaussianClaim(MU), power=p) for p in (0.5, 0.9, 0.999)]
     assert counts == sorted(counts) and counts[0] < counts[2] / 2
-    assert audit.trials_for(GDP(MU), alpha=1e-12) > counts[2]
+    assert audit.trials_for(GaussianClaim(MU), alpha=1e-12) > counts[2]
 
 
 # --- the laws of faults -----------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ EDGES = np.linspace(-3, 5, 33)
 
 @pytest.mark.parametrize(
     "law", [worlds.GaussianWorlds(0.7), worlds.LaplaceWorlds(2.0), worlds.response(1.0),
-            worlds.from_profile(GDP(1.0).delta, GDP(1.0).delta, 4.0)],
+            worlds.from_profile(GaussianClaim(1.0).delta, GaussianClaim(1.0).delta, 4.0)],
     ids=["Gaussian", "Laplace", "response", "profile"],
 )  # fmt: skip
 def test_draws_have_the_stated_law(law):

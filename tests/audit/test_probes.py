@@ -12,7 +12,7 @@ from scipy import stats
 
 from dptoolkit import solvers
 from dptoolkit.audit import probes
-from dptoolkit.audit.claims import GDP, PureDP
+from dptoolkit.audit.claims import GaussianClaim, PureClaim
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import GeometricNoise
 
@@ -131,9 +131,9 @@ def test_coins_epsilon_against_the_definition():
 
 def test_exact_composition_decides_at_the_claim():
     p = 1 / (1 + math.exp(-0.5))
-    assert probes.exact_composition(p, 1 - p, 1, PureDP(0.5001)).passed
-    assert not probes.exact_composition(p, 1 - p, 1, PureDP(0.4999)).passed
-    assert not probes.exact_composition(p, 1 - p, 20, GDP(1.0)).passed
+    assert probes.exact_composition(p, 1 - p, 1, PureClaim(0.5001)).passed
+    assert not probes.exact_composition(p, 1 - p, 1, PureClaim(0.4999)).passed
+    assert not probes.exact_composition(p, 1 - p, 20, GaussianClaim(1.0)).passed
 
 
 def test_a_plan_without_noise_is_seen():

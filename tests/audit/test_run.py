@@ -19,7 +19,16 @@ import pytest
 from dptoolkit import audit, solvers
 from dptoolkit.accounting import Gaussian, Repeated, Subsampled
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.audit import GDP, RDP, ApproxDP, AuditReport, Pair, Profile, PureDP, assert_private
+from dptoolkit.audit import (
+    ApproxClaim,
+    AuditReport,
+    GaussianClaim,
+    Pair,
+    ProfileClaim,
+    PureClaim,
+    RenyiClaim,
+    assert_private,
+)
 from dptoolkit.audit.attacks import given, learn
 from dptoolkit.audit.betting import Wealth
 from dptoolkit.audit.engine import CallableTarget, Game, flatten, identity
@@ -57,7 +66,7 @@ def plan():
 
 @pytest.fixture(scope="module")
 def report():
-    return audit.audit(noisy, PAIR, GDP(1.0), trials=3000)
+    return audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=3000)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------
@@ -93,7 +102,7 @@ def counted(*rows, counts=None):
 )  # fmt: skip
 def test_bad_arguments(arguments, words):
     with pytest.raises(InvalidValue, match=words):
-        audit.audit(noisy, PAIR, GDP(1.0), **arguments)
+        audit.audit(noisy, PAIR, GaussianClaim(1.0), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +121,7 @@ def test_bad_arguments(arguments, words):
 )
 def test_bad_mechanisms(mechanism, words):
     with pytest.raises(InvalidValue, match=words):
-        audit.audit(mechanism, PAIR, GDP(1.0), trials=400)
+        audit.audit(mechanism, PAIR, GaussianClaim(1.0), trials=400)
 
 
 def test_an_output_that_grows_later_is_refused_too():
@@ -123,7 +132,7 @@ def test_an_output_that_grows_later_is_refused_too():
         return rng.random(2 if len(calls) <= 140 else 3)
 
     with pytest.raises(InvalidValue, match=r"\[2, 3\] numbers': must be of one size"):
-        audit.audit(growing, PAIR, GDP(1.0), trials=400)
+        audit.audit(growing, PAIR, GaussianClaim(1.0), trials=400)
 
 
 @pytest.mark.parametrize(
@@ -139,17 +148,17 @@ def test_an_output_that_grows_later_is_refused_too():
 )
 def test_pairs_that_are_not_neighbours(pair, words):
     with pytest.raises(InvalidValue, match=words):
-        audit.audit(lambda data, rng: rng.random(), pair, GDP(1.0), trials=400)
+        audit.audit(lambda data, rng: rng.random(), pair, GaussianClaim(1.0), trials=400)
 
 
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
         (None, "claim=None: must be a typed claim"),
-        (1.0, "claim=1.0: must be a typed claim.*Use PureDP"),
-        (GDP(0.0), "must be one that allows something"),
-        (GDP(100.0), "must be one that promises something"),
-        (ApproxDP(1e9, 0.5), "allows everything"),
+        (1.0, "claim=1.0: must be a typed claim.*Use PureClaim"),
+        (GaussianClaim(0.0), "must be one that allows something"),
+        (GaussianClaim(100.0), "must be one that promises something"),
+        (ApproxClaim(1e9, 0.5), "allows everything"),
     ],
     ids=["none", "number", "nothing-allowed", "everything-allowed", "everything-approximate"],
 )
@@ -174,7 +183,7 @@ def test_failures_are_an_output():
             raise RuntimeError("diverged")
         return rng.standard_normal()
 
-    found = audit.audit(fragile, PAIR, GDP(0.1), trials=2000, alpha=1e-6)
+    found = audit.audit(fragile, PAIR, GaussianClaim(0.1), trials=2000, alpha=1e-6)
     # About 21% of the trials; the rest of an output says nothing.
     assert 300 < found.failures < 550 and found.violated
 
@@ -195,7 +204,7 @@ def test_nan_counts_as_a_failure():
     def fragile(x, rng):
         return math.nan if rng.random() < 0.2 else noisy(x, rng)
 
-    found = audit.audit(fragile, PAIR, GDP(1.0), trials=2000)
+    found = audit.audit(fragile, PAIR, GaussianClaim(1.0), trials=2000)
     assert 300 < found.failures < 500 and not found.violated and math.isfinite(found.epsilon_lower)
 
 
@@ -208,7 +217,7 @@ def test_a_whole_block_of_failures_is_survived(tmp_path):
             raise RuntimeError("not yet")
         return vector(x, rng)
 
-    found = audit.audit(late, PAIR, GDP(1.0), trials=800, resume=tmp_path / "kept")
+    found = audit.audit(late, PAIR, GaussianClaim(1.0), trials=800, resume=tmp_path / "kept")
     assert found.failures == 100 and found.trials == 800
 
 
@@ -217,7 +226,7 @@ def test_infinite_outputs_are_told_from_finite_ones():
     def overflowing(x, rng):
         return math.inf if rng.random() < (0.5 if x == 1.0 else 0.01) else rng.standard_normal()
 
-    found = audit.audit(overflowing, PAIR, GDP(0.5), trials=2000, alpha=1e-6)
+    found = audit.audit(overflowing, PAIR, GaussianClaim(0.5), trials=2000, alpha=1e-6)
     assert found.violated and found.failures == 0
 
 
@@ -226,7 +235,7 @@ def test_a_rare_answer_is_no_fixed_seed():
     def response(x, rng):
         return x if rng.random() < 1 / (1 + math.exp(-8.0)) else 1 - x
 
-    found = audit.audit(response, PAIR, PureDP(8.0), trials=1000, alpha=1e-6)
+    found = audit.audit(response, PAIR, PureClaim(8.0), trials=1000, alpha=1e-6)
     assert not found.violated and found.epsilon_lower > 4
 
 
@@ -249,7 +258,8 @@ def test_outputs_become_numbers(output, numbers):
 
 def test_encode_makes_numbers_of_anything():
     found = audit.audit(
-        lambda x, rng: "yes" if noisy(x, rng) > 0.5 else "no", PAIR, GDP(1.0), trials=400, encode=lambda s: s == "yes"
+        lambda x, rng: "yes" if noisy(x, rng) > 0.5 else "no", PAIR, GaussianClaim(1.0), trials=400,
+        encode=lambda s: s == "yes",
     )
     assert found.attack in ("frequencies", "difference") and found.failures == 0 and found.epsilon_lower > 0
 
@@ -261,9 +271,9 @@ def test_a_fixed_audit_is_one_exact_binomial(report):
     guesses = report.guesses
     assert (report.trials, report.pilot, guesses.trials) == (3000, 100, 2900)
     p = lower_bound(guesses.correct, guesses.made, 0.95)
-    expected = GDP(1.0).weakened(GDP(1.0).factor_at(2 * p - 1)).epsilon(1e-5)
+    expected = GaussianClaim(1.0).weakened(GaussianClaim(1.0).factor_at(2 * p - 1)).epsilon(1e-5)
     assert report.epsilon_lower == pytest.approx(expected)
-    assert report.epsilon_claimed == GDP(1.0).epsilon(1e-5) and report.delta == 1e-5
+    assert report.epsilon_claimed == GaussianClaim(1.0).epsilon(1e-5) and report.delta == 1e-5
     assert not report.violated and report.ratio == report.epsilon_lower / report.epsilon_claimed
     assert report.verdict == "no violation found by this attack"
 
@@ -277,24 +287,25 @@ def test_the_report_in_words(report):
 
 
 def test_a_sequential_audit_stops_early():
-    found = audit.audit(half, PAIR, GDP(1.0), trials=100_000, mode="sequential", alpha=1e-6)
+    found = audit.audit(half, PAIR, GaussianClaim(1.0), trials=100_000, mode="sequential", alpha=1e-6)
     assert found.violated and found.stopped_at < 1000 and found.trials <= 2 * found.stopped_at
     assert found.e_value >= 1e6
-    quiet = audit.audit(noisy, PAIR, GDP(1.0), trials=2000, mode="sequential", alpha=1e-6)
+    quiet = audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=2000, mode="sequential", alpha=1e-6)
     assert not quiet.violated and quiet.trials == 2000 and quiet.stopped_at is None
 
 
 def test_a_sequential_bound_is_below_the_fixed_one():
-    kinds = [audit.audit(noisy, PAIR, GDP(1.0), trials=2000, alpha=1e-6, mode=m) for m in ("fixed", "sequential")]
+    arguments = {"trials": 2000, "alpha": 1e-6}
+    kinds = [audit.audit(noisy, PAIR, GaussianClaim(1.0), mode=m, **arguments) for m in ("fixed", "sequential")]
     assert kinds[1].epsilon_lower < kinds[0].epsilon_lower
     assert kinds[0].guesses == kinds[1].guesses
 
 
 def test_assert_private_raises_with_the_report():
     with pytest.raises(PrivacyViolation, match="Audit: violation") as caught:
-        assert_private(half, PAIR, GDP(1.0))
+        assert_private(half, PAIR, GaussianClaim(1.0))
     assert caught.value.report.violated and isinstance(caught.value, AssertionError)
-    kept = assert_private(noisy, PAIR, GDP(1.0))
+    kept = assert_private(noisy, PAIR, GaussianClaim(1.0))
     assert any("false-alarm probability 1e-06" in note for note in kept.notes)
 
 
@@ -304,17 +315,18 @@ def test_assert_private_raises_with_the_report():
 )
 def test_efficiency_on_a_pair_known_to_be_tight(scale, verdict):
     pair = Pair(*PAIR, reach={"final": 1.0})
-    found = audit.audit(lambda x, rng: noisy(x, rng, scale), pair, GDP(1.0), trials=20_000)
+    found = audit.audit(lambda x, rng: noisy(x, rng, scale), pair, GaussianClaim(1.0), trials=20_000)
     assert found.efficiency == verdict and found.violated == (scale < 1)
 
 
 def test_efficiency_is_not_known_without_a_reach():
-    assert audit.audit(lambda x, rng: noisy(x, rng, 2.0), PAIR, GDP(1.0), trials=2000).efficiency == "not known"
+    found = audit.audit(lambda x, rng: noisy(x, rng, 2.0), PAIR, GaussianClaim(1.0), trials=2000)
+    assert found.efficiency == "not known"
 
 
 def test_too_few_trials_do_not_show_too_much_noise():
     pair = Pair(*PAIR, reach={"final": 1.0})
-    assert audit.audit(noisy, pair, GDP(1.0), trials=400).efficiency in ("loose", "tight")
+    assert audit.audit(noisy, pair, GaussianClaim(1.0), trials=400).efficiency in ("loose", "tight")
 
 
 def test_claims_at_one_point_say_what_is_lost():
@@ -323,7 +335,7 @@ def test_claims_at_one_point_say_what_is_lost():
 
 
 def test_a_profile_is_judged_as_a_whole():
-    claim = Profile(GDP(1.0).delta, "a curve")
+    claim = ProfileClaim(GaussianClaim(1.0).delta, "a curve")
     fine, wrong = (audit.audit(m, PAIR, claim, trials=3000, alpha=1e-6) for m in (noisy, half))
     assert not fine.violated and 0 < fine.epsilon_lower < fine.epsilon_claimed
     assert wrong.violated and wrong.claim == "a curve"
@@ -343,12 +355,12 @@ def test_a_plan_brings_its_own_claim(plan):
 
 def test_a_known_statistic_is_used_and_a_learned_one_found():
     known = Pair(np.array([1.0, 0.0]), np.zeros(2), scores={"final": lambda outputs: outputs[:, 0]})
-    found = audit.audit(lambda x, rng: x + rng.standard_normal(2), known, GDP(1.0), trials=2000)
+    found = audit.audit(lambda x, rng: x + rng.standard_normal(2), known, GaussianClaim(1.0), trials=2000)
     assert found.attack == "known for this pair (final)"
-    learned = audit.audit(lambda x, rng: x + rng.standard_normal(2), tuple(known), GDP(1.0), trials=4000)
+    learned = audit.audit(lambda x, rng: x + rng.standard_normal(2), tuple(known), GaussianClaim(1.0), trials=4000)
     assert learned.attack in ("difference", "discriminant", "squares")
     assert learned.epsilon_lower > 0.5 * found.epsilon_lower
-    backwards = audit.audit(vector, PAIR, GDP(1.0), trials=2000, attack=lambda outputs: -outputs[:, 0])
+    backwards = audit.audit(vector, PAIR, GaussianClaim(1.0), trials=2000, attack=lambda outputs: -outputs[:, 0])
     assert backwards.attack == "given" and backwards.epsilon_lower == 0
 
 
@@ -356,7 +368,7 @@ def test_a_known_statistic_is_used_and_a_learned_one_found():
 
 
 def test_the_seed_decides_everything():
-    first, again, other = (audit.audit(vector, PAIR, GDP(1.0), trials=1000, rng=seed) for seed in (5, 5, 6))
+    first, again, other = (audit.audit(vector, PAIR, GaussianClaim(1.0), trials=1000, rng=seed) for seed in (5, 5, 6))
     assert without_time(first) == without_time(again) and first.guesses != other.guesses
 
 
@@ -369,7 +381,7 @@ def test_replay_is_bit_for_bit(plan):
             seen.append(outputs.copy())
             return outputs[:, 0]
 
-        found = audit.audit(mechanism, where, GDP(1.0), trials=400, attack=watch, adversary=adversary)
+        found = audit.audit(mechanism, where, GaussianClaim(1.0), trials=400, attack=watch, adversary=adversary)
         # Scored first: the first 100 trials, of which everything is learned; then they and the next 100.
         for trial in (0, 37, 99):
             assert np.array_equal(found.replay(trial), seen[0][trial])
@@ -392,7 +404,8 @@ def test_processes_do_not_matter():
     pytest.importorskip("joblib")
     offset = 0.25
     one, two = (
-        audit.audit(lambda x, rng: offset + vector(x, rng), PAIR, GDP(1.0), trials=5000, n_jobs=n) for n in (1, 2)
+        audit.audit(lambda x, rng: offset + vector(x, rng), PAIR, GaussianClaim(1.0), trials=5000, n_jobs=n)
+        for n in (1, 2)
     )
     assert without_time(one) == without_time(two)
 
@@ -432,7 +445,7 @@ def test_slices_of_a_block_do_not_matter():
     scores = bits + rng.standard_normal(900)
     ends = []
     for cuts in ([100, 900], [100, 101, 500, 900]):
-        wealth = Wealth(GDP(0.7), 0.05)
+        wealth = Wealth(GaussianClaim(0.7), 0.05)
         wealth.learn(scores[:100], bits[:100])
         for a, b in zip(cuts, cuts[1:], strict=False):
             wealth.bet(scores[a:b], bits[a:b], (scores[a:b] > 0.5) == bits[a:b])
@@ -441,16 +454,16 @@ def test_slices_of_a_block_do_not_matter():
 
 
 def test_seconds_keep_to_the_time():
-    found = audit.audit(noisy, PAIR, GDP(1.0), seconds=0.3)
+    found = audit.audit(noisy, PAIR, GaussianClaim(1.0), seconds=0.3)
     assert found.trials >= 200 and 0.3 <= found.seconds < 5
 
 
 def test_progress_is_told(capsys):
     told = []
-    audit.audit(noisy, PAIR, GDP(1.0), trials=1000, progress=lambda done, seconds: told.append((done, seconds)))
+    audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=1000, progress=lambda *news: told.append(news))
     assert [done for done, _ in told] == [100, 200, 400, 800, 1000]
     assert all(a <= b for (_, a), (_, b) in zip(told, told[1:], strict=False))
-    audit.audit(noisy, PAIR, GDP(1.0), trials=400, progress=True)
+    audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=400, progress=True)
     assert "400 trials" in capsys.readouterr().err
 
 
@@ -469,14 +482,14 @@ def test_resumed_audits_give_the_report_of_uninterrupted_ones(tmp_path, mode, ro
     path = tmp_path / "kept"
     arguments = {"trials": 1000, "mode": mode, "alpha": 1e-6}
     mechanism = half if mode == "sequential" else noisy
-    whole = audit.audit(lambda x, rng: [mechanism(x, rng), 0.0], PAIR, GDP(1.0), resume=path, **arguments)
+    whole = audit.audit(lambda x, rng: [mechanism(x, rng), 0.0], PAIR, GaussianClaim(1.0), resume=path, **arguments)
     # A sequential audit ends after 800 trials here.
     cut(path, rows, 2, extra)
     before = path.stat().st_size
-    again = audit.audit(lambda x, rng: [mechanism(x, rng), 0.0], PAIR, GDP(1.0), resume=path, **arguments)
+    again = audit.audit(lambda x, rng: [mechanism(x, rng), 0.0], PAIR, GaussianClaim(1.0), resume=path, **arguments)
     assert without_time(again) == without_time(whole)
     assert path.stat().st_size >= before
-    alone = audit.audit(lambda x, rng: [mechanism(x, rng), 0.0], PAIR, GDP(1.0), **arguments)
+    alone = audit.audit(lambda x, rng: [mechanism(x, rng), 0.0], PAIR, GaussianClaim(1.0), **arguments)
     assert without_time(alone) == without_time(whole)
 
 
@@ -487,24 +500,24 @@ def test_a_resumed_audit_does_not_run_kept_trials_again(tmp_path):
         calls.append(0)
         return noisy(x, rng)
 
-    audit.audit(counting, PAIR, GDP(1.0), trials=1000, resume=tmp_path / "kept")
+    audit.audit(counting, PAIR, GaussianClaim(1.0), trials=1000, resume=tmp_path / "kept")
     done = len(calls)
-    longer = audit.audit(counting, PAIR, GDP(1.0), trials=1500, resume=tmp_path / "kept")
+    longer = audit.audit(counting, PAIR, GaussianClaim(1.0), trials=1500, resume=tmp_path / "kept")
     # 40 runs look whether it works, and 500 are new.
     assert len(calls) - done == 540 and longer.trials == 1500
-    assert without_time(longer) == without_time(audit.audit(counting, PAIR, GDP(1.0), trials=1500))
+    assert without_time(longer) == without_time(audit.audit(counting, PAIR, GaussianClaim(1.0), trials=1500))
 
 
 def test_checkpoints_of_other_audits_are_refused(tmp_path, plan):
     path = tmp_path / "kept"
-    audit.audit(noisy, PAIR, GDP(1.0), trials=400, resume=path)
+    audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=400, resume=path)
     others = [
-        (noisy, PAIR, GDP(1.0), {"rng": 1}),
-        (noisy, PAIR, GDP(1.1), {}),
-        (noisy, (2.0, 0.0), GDP(1.0), {}),
-        (half, PAIR, GDP(1.0), {}),
-        (lambda x, rng: noisy(x, rng), PAIR, GDP(1.0), {}),
-        (noisy, PAIR, GDP(1.0), {"attack": lambda outputs: outputs[:, 0]}),
+        (noisy, PAIR, GaussianClaim(1.0), {"rng": 1}),
+        (noisy, PAIR, GaussianClaim(1.1), {}),
+        (noisy, (2.0, 0.0), GaussianClaim(1.0), {}),
+        (half, PAIR, GaussianClaim(1.0), {}),
+        (lambda x, rng: noisy(x, rng), PAIR, GaussianClaim(1.0), {}),
+        (noisy, PAIR, GaussianClaim(1.0), {"attack": lambda outputs: outputs[:, 0]}),
     ]
     kept = path.read_bytes()
     for mechanism, pair, claim, more in others:
@@ -512,10 +525,10 @@ def test_checkpoints_of_other_audits_are_refused(tmp_path, plan):
             audit.audit(mechanism, pair, claim, trials=400, resume=path, **more)
     assert path.read_bytes() == kept
     pair, halved = audit.pairs.dp_ight(plan), replace(plan, releases=(replace(plan.releases[0], scale=0.1),))
-    audit.audit(plan, pair, GDP(1.0), trials=400, resume=tmp_path / "plan")
+    audit.audit(plan, pair, GaussianClaim(1.0), trials=400, resume=tmp_path / "plan")
     for other, adversary in ((halved, "final"), (plan, "iterates")):
         with pytest.raises(InvalidValue, match="belongs to another"):
-            audit.audit(other, pair, GDP(1.0), trials=400, resume=tmp_path / "plan", adversary=adversary)
+            audit.audit(other, pair, GaussianClaim(1.0), trials=400, resume=tmp_path / "plan", adversary=adversary)
 
 
 def test_files_that_are_no_checkpoint(tmp_path):
@@ -523,20 +536,21 @@ def test_files_that_are_no_checkpoint(tmp_path):
     (tmp_path / "json").write_text('{"width": 2}\n')
     for name in ("text", "json"):
         with pytest.raises(InvalidValue, match="must be a checkpoint of an audit"):
-            audit.audit(noisy, PAIR, GDP(1.0), trials=400, resume=tmp_path / name)
+            audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=400, resume=tmp_path / name)
     for path in (tmp_path, tmp_path / "no" / "file"):
         with pytest.raises(InvalidValue, match="must be a file in a folder that exists"):
-            audit.audit(noisy, PAIR, GDP(1.0), trials=400, resume=path)
+            audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=400, resume=path)
     (tmp_path / "empty").touch()
-    assert audit.audit(noisy, PAIR, GDP(1.0), trials=400, resume=tmp_path / "empty").trials == 400
+    assert audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=400, resume=tmp_path / "empty").trials == 400
 
 
 def test_identity_is_the_same_in_every_process():
     code = (
         "from functools import partial; import numpy as np, hashlib; from dptoolkit.audit.engine import identity;"
-        "from dptoolkit.audit import Pair, GDP;\n"
+        "from dptoolkit.audit import Pair, GaussianClaim;\n"
         "def f(x, rng, a=2): return x + {'p', 'q'}.__len__() * rng.random()\n"
-        "found = identity([f, partial(f, a=3), lambda x: x + 1, Pair(np.arange(3), {'b': 1, 'a': None}), GDP(1.0)])\n"
+        "pair = Pair(np.arange(3), {'b': 1, 'a': None})\n"
+        "found = identity([f, partial(f, a=3), lambda x: x + 1, pair, GaussianClaim(1.0)])\n"
         "print(hashlib.sha256(repr(found).encode()).hexdigest())"
     )
     root = str(Path(__file__).resolve().parents[2])
@@ -567,9 +581,9 @@ def test_identity_tells_constants_and_closures_apart():
 
 @pytest.mark.parametrize(
     "claim",
-    [GDP(1.0), PureDP(3.0), ApproxDP(3.0, 1e-4), RDP([2.0, 8.0, 16.0], [1.0, 4.0, math.inf]),
+    [GaussianClaim(1.0), PureClaim(3.0), ApproxClaim(3.0, 1e-4), RenyiClaim([2.0, 8.0, 16.0], [1.0, 4.0, math.inf]),
      Repeated(Gaussian(2.0), 4), Subsampled(Gaussian(1.0), "poisson", 0.9)],
-    ids=["GDP", "PureDP", "ApproxDP", "RDP", "Repeated", "Subsampled"],
+    ids=["GaussianClaim", "PureClaim", "ApproxClaim", "RenyiClaim", "Repeated", "Subsampled"],
 )  # fmt: skip
 def test_reports_travel_as_json(tmp_path, claim):
     made = audit.audit(noisy, PAIR, claim, trials=800)
@@ -590,11 +604,11 @@ def test_infinite_numbers_travel_too(report):
 
 
 def test_merged_audits_pool_their_counts():
-    a, b = (audit.audit(noisy, PAIR, GDP(1.0), trials=2000, rng=seed) for seed in (0, 1))
+    a, b = (audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=2000, rng=seed) for seed in (0, 1))
     both = a.merge(AuditReport.from_json(b.to_json()))
     assert both.guesses == a.guesses + b.guesses == Guesses(3800, 3800, a.guesses.correct + b.guesses.correct)
     p = lower_bound(both.guesses.correct, 3800, 0.95)
-    assert both.epsilon_lower == pytest.approx(GDP(GDP(1.0).factor_at(2 * p - 1)).epsilon(1e-5))
+    assert both.epsilon_lower == pytest.approx(GaussianClaim(GaussianClaim(1.0).factor_at(2 * p - 1)).epsilon(1e-5))
     assert both.epsilon_lower == b.merge(a).epsilon_lower and both.trials == 4000
     assert both.log_e_value == pytest.approx(a.log_e_value + b.log_e_value)
 
@@ -603,7 +617,7 @@ def test_merged_odds_pool_their_guesses():
     def laplace(x, rng):
         return x + rng.laplace()
 
-    a, b = (audit.audit(laplace, PAIR, PureDP(1.0), trials=40_000, rng=seed) for seed in (0, 1))
+    a, b = (audit.audit(laplace, PAIR, PureClaim(1.0), trials=40_000, rng=seed) for seed in (0, 1))
     assert a.statistic == b.statistic == "odds of confident guesses"
     both = a.merge(b)
     assert both.epsilon_lower == (a.guesses + b.guesses).odds_lower(0.0, 0.95)
@@ -613,8 +627,8 @@ def test_what_cannot_be_merged(report):
     with pytest.raises(InvalidValue, match="seed=0: must be different in the two reports"):
         report.merge(report)
     with pytest.raises(InvalidValue, match="claim="):
-        report.merge(audit.audit(noisy, PAIR, GDP(1.2), trials=400, rng=1))
-    sequential = [audit.audit(noisy, PAIR, GDP(1.0), trials=400, mode="sequential", rng=r) for r in (0, 1)]
+        report.merge(audit.audit(noisy, PAIR, GaussianClaim(1.2), trials=400, rng=1))
+    sequential = [audit.audit(noisy, PAIR, GaussianClaim(1.0), trials=400, mode="sequential", rng=r) for r in (0, 1)]
     with pytest.raises(InvalidValue, match="Multiply the e-values"):
         sequential[0].merge(sequential[1])
 
@@ -634,21 +648,22 @@ def test_plot_writes_a_file(tmp_path, report):
 
 def test_a_sweep_averages_its_evidence():
     pairs = [(0.1, 0.0), (1.0, 0.0), (0.5, 0.0)]
-    table = audit.sweep(half, pairs, GDP(1.0), trials=2000, alpha=1e-6)
+    table = audit.sweep(half, pairs, GaussianClaim(1.0), trials=2000, alpha=1e-6)
     assert table.e_value == pytest.approx(np.mean([r.e_value for r in table.reports])) and table.violated
     assert "3 pairs" in str(table) and str(table).count("two datasets") == 3
-    assert not audit.sweep(noisy, pairs, GDP(1.0), trials=1000, alpha=1e-6).violated
+    assert not audit.sweep(noisy, pairs, GaussianClaim(1.0), trials=1000, alpha=1e-6).violated
     with pytest.raises(InvalidValue, match="at least one pair"):
-        audit.sweep(noisy, [], GDP(1.0), trials=400)
+        audit.sweep(noisy, [], GaussianClaim(1.0), trials=400)
 
 
 def test_a_search_finds_the_better_pair():
-    found = audit.search(noisy, lambda shift: (shift, 0.0), [[0.0, 0.5, 1.0]], GDP(1.0), trials=1000, rounds=1)
+    shifts = [[0.0, 0.5, 1.0]]
+    found = audit.search(noisy, lambda shift: (shift, 0.0), shifts, GaussianClaim(1.0), trials=1000, rounds=1)
     assert found.parameters[0] >= 1.0 and found.tried >= 4
-    assert audit.audit(noisy, found.pair, GDP(1.0), trials=400).trials == 400
+    assert audit.audit(noisy, found.pair, GaussianClaim(1.0), trials=400).trials == 400
 
 
-@pytest.mark.parametrize("claim", [PureDP(1.0), audit.ZCDP(0.5)], ids=["PureDP", "ZCDP"])
+@pytest.mark.parametrize("claim", [PureClaim(1.0), audit.ZcdpClaim(0.5)], ids=["PureClaim", "ZcdpClaim"])
 def test_trials_that_chose_the_statistic_are_not_counted_in_it(claim):
     # Otherwise the better of two bounds would be taken, each at the whole error.
     report = audit.audit(lambda x, rng: x + rng.laplace(), PAIR, claim, trials=8000)
@@ -657,7 +672,7 @@ def test_trials_that_chose_the_statistic_are_not_counted_in_it(claim):
 
 
 def test_a_gaussian_claim_needs_no_choice():
-    report = audit.audit(lambda x, rng: x + rng.standard_normal(), PAIR, audit.GDP(1.0), trials=8000)
+    report = audit.audit(lambda x, rng: x + rng.standard_normal(), PAIR, audit.GaussianClaim(1.0), trials=8000)
     assert report.guesses.trials == 8000 - 100
 
 

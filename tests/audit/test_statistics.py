@@ -30,16 +30,16 @@ from dptoolkit.audit import bounds, statistics
 from dptoolkit.audit.attacks import Rule, best_tails, threshold
 from dptoolkit.audit.betting import FIRST, Wealth
 from dptoolkit.audit.claims import (
-    GDP,
-    PLD,
-    RDP,
-    ZCDP,
-    ApproxDP,
-    Profile,
-    PureDP,
-    Released,
+    ApproxClaim,
+    GaussianClaim,
+    ProfileClaim,
+    PureClaim,
+    ReleaseClaim,
+    RenyiClaim,
+    ZcdpClaim,
     as_claim,
     from_dict,
+    pld_claim,
     scaled,
     to_dict,
 )
@@ -103,9 +103,9 @@ def at_most(share, audits):
 @pytest.mark.parametrize(
     ("claim", "draw", "parameter", "audits"),
     [
-        (GDP(1.0), gaussian_scores, 1.0, AUDITS),
-        (PureDP(1.0), laplace_scores, 1.0, AUDITS),
-        (PureDP(1.0), response_scores, 1.0, 300),
+        (GaussianClaim(1.0), gaussian_scores, 1.0, AUDITS),
+        (PureClaim(1.0), laplace_scores, 1.0, AUDITS),
+        (PureClaim(1.0), response_scores, 1.0, 300),
     ],
     ids=["Gaussian-as-GDP", "Laplace-as-PureDP", "response-as-PureDP"],
 )
@@ -116,7 +116,7 @@ def test_false_alarms_of_correct_mechanisms_inspected_after_every_trial(claim, d
 
 def test_false_alarms_are_possible():
     # The twin of the test above: a quarter less noise than claimed is found more often than 5%.
-    assert false_alarms(GDP(1.0), gaussian_scores, 1.3, 60) > at_most(0.05, 60)
+    assert false_alarms(GaussianClaim(1.0), gaussian_scores, 1.3, 60) > at_most(0.05, 60)
 
 
 def test_peeking_at_a_test_of_fixed_length_exceeds_its_error():
@@ -135,7 +135,7 @@ def test_wealth_is_fair_on_average():
     rng, ends = np.random.default_rng(13), []
     for _ in range(400):
         bits = coins(rng, 400)
-        ends.append(math.exp(play(GDP(1.0), 1e-9, gaussian_scores(rng, bits, 1.0), bits).log_now))
+        ends.append(math.exp(play(GaussianClaim(1.0), 1e-9, gaussian_scores(rng, bits, 1.0), bits).log_now))
     assert np.mean(ends) <= 1 + 5 * np.std(ends) / math.sqrt(len(ends))
 
 
@@ -144,17 +144,17 @@ def test_half_the_noise_is_found_in_7500_trials():
     mu, rng, found = gaussian.mu(1.0, 1e-5), np.random.default_rng(0), []
     for _ in range(200):
         bits = coins(rng, 7500)
-        found.append(play(GDP(mu), 1e-6, gaussian_scores(rng, bits, 2 * mu), bits).crossed_at)
+        found.append(play(GaussianClaim(mu), 1e-6, gaussian_scores(rng, bits, 2 * mu), bits).crossed_at)
     assert sum(f is not None for f in found) >= 198
     assert np.mean([f for f in found if f is not None]) < 3500
 
 
 def test_trials_for_grows_as_the_claims_come_closer():
-    assert audit.trials_for(GDP(0.268)) < 2 * 7500
-    assert audit.trials_for(GDP(0.268), power_against=1.2) > 10 * audit.trials_for(GDP(0.268))
+    assert audit.trials_for(GaussianClaim(0.268)) < 2 * 7500
+    assert audit.trials_for(GaussianClaim(0.268), power_against=1.2) > 10 * audit.trials_for(GaussianClaim(0.268))
     assert audit.trials_for((1.0, 1e-5), alpha=1e-12) > audit.trials_for((1.0, 1e-5))
     with pytest.raises(InvalidValue, match="power_against"):
-        audit.trials_for(GDP(1.0), power_against=1.0)
+        audit.trials_for(GaussianClaim(1.0), power_against=1.0)
 
 
 # --- coverage of lower bounds -------------------------------------------------------------------------------
@@ -179,14 +179,14 @@ def fixed_bound(claim, scores, bits, delta, statistic):
 @pytest.mark.parametrize(
     ("claim", "draw", "parameters", "truth", "delta", "statistic", "least"),
     [
-        (GDP(1.0), gaussian_scores, (1.0,), GDP(1.0).epsilon(1e-5), 1e-5, "all", 0.01),
-        (GDP(2.0), gaussian_scores, (2.0,), GDP(2.0).epsilon(1e-5), 1e-5, "excess", 0.0),
-        (PureDP(1.0), response_scores, (1.0,), 1.0, 0.0, "all", 0.02),
-        (PureDP(1.0), response_scores, (1.0,), 1.0, 0.0, "odds", 0.02),
-        (PureDP(1.0), laplace_scores, (1.0,), 1.0, 0.0, "odds", 0.0),
-        (ApproxDP(1.0, 0.01), response_scores, (1.0, 0.01), 1.0, 0.01, "odds", 0.0),
+        (GaussianClaim(1.0), gaussian_scores, (1.0,), GaussianClaim(1.0).epsilon(1e-5), 1e-5, "all", 0.01),
+        (GaussianClaim(2.0), gaussian_scores, (2.0,), GaussianClaim(2.0).epsilon(1e-5), 1e-5, "excess", 0.0),
+        (PureClaim(1.0), response_scores, (1.0,), 1.0, 0.0, "all", 0.02),
+        (PureClaim(1.0), response_scores, (1.0,), 1.0, 0.0, "odds", 0.02),
+        (PureClaim(1.0), laplace_scores, (1.0,), 1.0, 0.0, "odds", 0.0),
+        (ApproxClaim(1.0, 0.01), response_scores, (1.0, 0.01), 1.0, 0.01, "odds", 0.0),
     ],
-    ids=["GDP", "GDP-excess", "PureDP-all", "PureDP-odds", "PureDP-odds-Laplace", "ApproxDP-odds"],
+    ids=["GaussianClaim", "GDP-excess", "PureDP-all", "PureDP-odds", "PureDP-odds-Laplace", "ApproxDP-odds"],
 )
 def test_lower_bounds_exceed_the_truth_as_seldom_as_stated(
     claim, draw, parameters, truth, delta, statistic, least
@@ -214,7 +214,7 @@ def test_laplace_audited_as_pure_dp_stays_below_its_epsilon():
     for seed in range(3):
         # Exceeds 1 with probability at most 1e-6 a run.
         report = audit.audit(
-            lambda x, rng: mechanism.release(x, rng), (np.ones(1), np.zeros(1)), PureDP(1.0), trials=4000, rng=seed,
+            lambda x, rng: mechanism.release(x, rng), (np.ones(1), np.zeros(1)), PureClaim(1.0), trials=4000, rng=seed,
             confidence=1 - 1e-6,
         )  # fmt: skip
         assert 0.4 < report.epsilon_lower <= 1.0 and not report.violated
@@ -222,7 +222,7 @@ def test_laplace_audited_as_pure_dp_stays_below_its_epsilon():
 
 def test_gaussian_inference_about_a_laplace_mechanism_would_be_wrong():
     # Why a bare number is never read as GDP: the same trials, a correct 1-DP mechanism, would "show" epsilon > 3.
-    claim = GDP(gaussian.mu(1.0, 1e-5))
+    claim = GaussianClaim(gaussian.mu(1.0, 1e-5))
     report = audit.audit(lambda x, rng: x + rng.laplace(), (1.0, 0.0), claim, trials=4000)
     assert report.epsilon_lower > 3
 
@@ -367,11 +367,11 @@ def test_a_rule_abstains_between_its_thresholds():
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 positive = st.floats(0.02, 4.0)
 typed = st.one_of(
-    positive.map(PureDP),
-    st.builds(ApproxDP, positive, st.floats(1e-9, 0.05)),
-    positive.map(GDP),
-    st.floats(1e-3, 2.0).map(ZCDP),
-    st.floats(0.3, 5.0).map(lambda z: RDP(ORDERS, [a / (2 * z * z) for a in ORDERS])),
+    positive.map(PureClaim),
+    st.builds(ApproxClaim, positive, st.floats(1e-9, 0.05)),
+    positive.map(GaussianClaim),
+    st.floats(1e-3, 2.0).map(ZcdpClaim),
+    st.floats(0.3, 5.0).map(lambda z: RenyiClaim(ORDERS, [a / (2 * z * z) for a in ORDERS])),
     st.floats(0.3, 20.0).map(lambda z: as_claim(Gaussian(z))),
     st.builds(lambda z, n: as_claim(Repeated(Gaussian(z), n)), st.floats(1.0, 20.0), st.integers(1, 9)),
     st.floats(0.3, 20.0).map(lambda b: as_claim(Laplace(b))),
@@ -418,57 +418,57 @@ def test_claims_travel_as_json(claim):
 
 def test_profiles_against_closed_forms():
     e = math.e
-    assert PureDP(1.0).delta(0.0) == pytest.approx((e - 1) / (e + 1))
-    assert PureDP(1.0).delta(0.4) == pytest.approx((e - math.exp(0.4)) / (e + 1))
-    assert PureDP(1.0).delta(1.0) == 0 and PureDP(1.0).epsilon(0.0) == 1.0
-    assert ApproxDP(1.0, 0.01).delta(0.0) == pytest.approx(0.01 + 0.99 * (e - 1) / (e + 1))
-    assert ApproxDP(1.0, 0.01).delta(3.0) == 0.01 and ApproxDP(1.0, 0.01).epsilon(0.001) == math.inf
+    assert PureClaim(1.0).delta(0.0) == pytest.approx((e - 1) / (e + 1))
+    assert PureClaim(1.0).delta(0.4) == pytest.approx((e - math.exp(0.4)) / (e + 1))
+    assert PureClaim(1.0).delta(1.0) == 0 and PureClaim(1.0).epsilon(0.0) == 1.0
+    assert ApproxClaim(1.0, 0.01).delta(0.0) == pytest.approx(0.01 + 0.99 * (e - 1) / (e + 1))
+    assert ApproxClaim(1.0, 0.01).delta(3.0) == 0.01 and ApproxClaim(1.0, 0.01).epsilon(0.001) == math.inf
     for mu, eps in ((0.5, 0.0), (1.0, 1.0), (2.0, 0.3)):
         a, b = stats.norm.cdf(mu / 2 - eps / mu), stats.norm.cdf(-mu / 2 - eps / mu)
-        assert GDP(mu).delta(eps) == pytest.approx(a - math.exp(eps) * b, rel=1e-10)
+        assert GaussianClaim(mu).delta(eps) == pytest.approx(a - math.exp(eps) * b, rel=1e-10)
     assert as_claim(Laplace(2.0)).delta(0.0) == pytest.approx(-math.expm1(-0.25), rel=1e-4)
     selection = as_claim(account(NoisyMax(0.7, "laplace")))
-    assert isinstance(selection, Released) and selection.delta(0.0) <= PureDP(0.7).delta(0.0) + 1e-9
+    assert isinstance(selection, ReleaseClaim) and selection.delta(0.0) <= PureClaim(0.7).delta(0.0) + 1e-9
 
 
 def test_zcdp_allows_what_its_tightest_mechanism_does():
     # The Gaussian mechanism of rho-zCDP has mu = sqrt(2 rho): the claim must lie above its profile everywhere.
     for rho in (0.01, 0.1, 1.0, 3.0):
         for epsilon in (0.0, 0.1, 1.0, 4.0):
-            assert ZCDP(rho).delta(epsilon) >= GDP(math.sqrt(2 * rho)).delta(epsilon)
+            assert ZcdpClaim(rho).delta(epsilon) >= GaussianClaim(math.sqrt(2 * rho)).delta(epsilon)
         # delta(0) is bounded through Pinsker's inequality too, and epsilon knows it.
-        assert ZCDP(rho).epsilon(ZCDP(rho).delta(0.0)) == pytest.approx(0.0, abs=1e-9)
-    curve = RDP(ORDERS, [0.5 * a for a in ORDERS])
-    assert curve.delta(2.0) >= GDP(1.0).delta(2.0)
+        assert ZcdpClaim(rho).epsilon(ZcdpClaim(rho).delta(0.0)) == pytest.approx(0.0, abs=1e-9)
+    curve = RenyiClaim(ORDERS, [0.5 * a for a in ORDERS])
+    assert curve.delta(2.0) >= GaussianClaim(1.0).delta(2.0)
 
 
 def test_families_divide_the_noise():
-    assert PureDP(0.5).weakened(2.0) == PureDP(1.0)
-    assert ApproxDP(0.5, 1e-6).weakened(2.0) == ApproxDP(1.0, 1e-6)
-    assert GDP(0.5).weakened(2.0) == GDP(1.0) and ZCDP(0.5).weakened(2.0) == ZCDP(2.0)
+    assert PureClaim(0.5).weakened(2.0) == PureClaim(1.0)
+    assert ApproxClaim(0.5, 1e-6).weakened(2.0) == ApproxClaim(1.0, 1e-6)
+    assert GaussianClaim(0.5).weakened(2.0) == GaussianClaim(1.0) and ZcdpClaim(0.5).weakened(2.0) == ZcdpClaim(2.0)
     event = Repeated(Subsampled(Gaussian(4.0), "poisson", 0.1), 7)
     assert scaled(event, 2.0) == Repeated(Subsampled(Gaussian(2.0), "poisson", 0.1), 7)
     assert scaled(ExponentialMechanism(0.5), 2.0) == ExponentialMechanism(1.0)
     assert as_claim(Gaussian(2.0)).weakened(1.0).delta(0.3) == as_claim(Gaussian(2.0)).delta(0.3)
-    assert PLD(Gaussian(1.0)).epsilon(1e-5) == pytest.approx(GDP(1.0).epsilon(1e-5), rel=1e-3)
+    assert pld_claim(Gaussian(1.0)).epsilon(1e-5) == pytest.approx(GaussianClaim(1.0).epsilon(1e-5), rel=1e-3)
 
 
 @pytest.mark.parametrize("bare", [1.0, 1, "1", None, (1.0,), (1.0, 1e-5, 2), [1.0, 1e-5], gaussian.mu])
 def test_a_bare_number_is_no_claim(bare):
-    with pytest.raises(InvalidValue, match="claim=.*must be a typed claim.*Use PureDP, ApproxDP, GDP"):
+    with pytest.raises(InvalidValue, match="claim=.*must be a typed claim.*Use PureClaim, ApproxClaim, GaussianClaim"):
         as_claim(bare)
 
 
 def test_a_pair_of_numbers_is_never_read_as_gaussian():
-    assert as_claim((1.0, 0)) == PureDP(1.0) and as_claim((1.0, 1e-5)) == ApproxDP(1.0, 1e-5)
+    assert as_claim((1.0, 0)) == PureClaim(1.0) and as_claim((1.0, 1e-5)) == ApproxClaim(1.0, 1e-5)
     with pytest.raises(InvalidValue, match="delta"):
         as_claim((1.0, 2.0))
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: PureDP(0.0), lambda: GDP(-1.0), lambda: ZCDP(math.nan), lambda: ApproxDP(-1.0, 0.1),
-     lambda: RDP([1.0], [0.1]), lambda: RDP([2.0, 3.0], [0.1]), lambda: RDP([2.0], [-0.1]),
+    [lambda: PureClaim(0.0), lambda: GaussianClaim(-1.0), lambda: ZcdpClaim(math.nan), lambda: ApproxClaim(-1.0, 0.1),
+     lambda: RenyiClaim([1.0], [0.1]), lambda: RenyiClaim([2.0, 3.0], [0.1]), lambda: RenyiClaim([2.0], [-0.1]),
      lambda: from_dict({"type": "Nothing"})],
     ids=["PureDP-0", "GDP-negative", "ZCDP-nan", "ApproxDP-negative", "RDP-order-1", "RDP-shapes", "RDP-negative",
          "unknown-type"],
@@ -479,7 +479,8 @@ def test_impossible_claims_are_refused(make):
 
 
 def test_a_profile_is_a_claim_of_its_own():
-    claim = Profile(lambda epsilon: GDP(1.0).delta(epsilon), "somebody's curve")
-    assert claim.delta(0.5) == GDP(1.0).delta(0.5) and str(claim) == "somebody's curve" and to_dict(claim) is None
-    assert claim.epsilon(1e-5) == pytest.approx(GDP(1.0).epsilon(1e-5), rel=1e-6)
+    claim = ProfileClaim(lambda epsilon: GaussianClaim(1.0).delta(epsilon), "somebody's curve")
+    assert claim.delta(0.5) == GaussianClaim(1.0).delta(0.5) and str(claim) == "somebody's curve"
+    assert to_dict(claim) is None
+    assert claim.epsilon(1e-5) == pytest.approx(GaussianClaim(1.0).epsilon(1e-5), rel=1e-6)
     assert claim.weakened(2.0).epsilon(1e-5) == pytest.approx(2 * claim.epsilon(1e-5), rel=1e-6)

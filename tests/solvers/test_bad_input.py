@@ -285,7 +285,7 @@ def test_the_budget_runs_out(name):
             fits += 1
     assert 1 <= fits <= 4
     assert ledger.to_json() == before and rng.bit_generator.state == state
-    assert ledger.guarantee().epsilon(1e-6) <= 2.0
+    assert ledger.guarantee.epsilon(1e-6) <= 2.0
 
 
 def test_an_infinite_budget_is_refused_by_a_ledger():

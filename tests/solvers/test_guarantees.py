@@ -293,5 +293,5 @@ def test_ledger_is_charged_with_the_event_of_the_plan():
         X, y, loss="logistic", l1_radius=2.0, steps=4, feature_bound=1.0, epsilon=1.0, delta=1e-6, rng=0, ledger=ledger
     )
     assert set(flatten(ledger.event)) == set(flatten(first.plan.event)) | set(flatten(second.plan.event))
-    spent = ledger.guarantee().epsilon(1e-5)
+    spent = ledger.guarantee.epsilon(1e-5)
     assert max(first.guarantee.epsilon(1e-5), second.guarantee.epsilon(1e-5)) < spent < 2.0

@@ -291,7 +291,7 @@ def test_published_noise_inside_its_conditions_holds():
 def test_the_ledger_pays(name):
     ledger = Ledger(epsilon=3.0, delta=1e-4, allow_seeds=True)
     fit(name, ledger=ledger)
-    assert ledger.guarantee().epsilon(1e-4) == pytest.approx(2.0, rel=5e-3)
+    assert ledger.guarantee.epsilon(1e-4) == pytest.approx(2.0, rel=5e-3)
     generator = np.random.default_rng(7)
     state, spent = generator.bit_generator.state, ledger.to_json()
     with pytest.raises(BudgetExceeded):

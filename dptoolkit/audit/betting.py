@@ -20,6 +20,8 @@ from dptoolkit.audit.claims import Claim
 from dptoolkit.audit.statistics import coin_log_wealth
 
 Array = NDArray[np.float64]
+# How an audit ends: after a number of trials or seconds, or as soon as the evidence is in.
+FIXED, SEQUENTIAL = "fixed", "sequential"
 
 _QUANTILES = np.array([0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 0.97, 0.99, 0.997])
 # Shares of the claimed epsilon at which bets are placed.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
 from dptoolkit.accounting.report import number, table
+from dptoolkit.audit.merging import merged
 from dptoolkit.audit.statistics import Guesses, TradeOff
 
 Array = NDArray[np.float64]
@@ -105,8 +106,6 @@ class AuditReport:
 
     def merge(self, other: AuditReport) -> AuditReport:
         """Both audits together: e-values multiply, guesses add. They must ask the same with different seeds."""
-        from dptoolkit.audit.run import merged
-
         return merged(self, other)
 
     def summary(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +13,12 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.audit import neighbours as neighbouring
-from dptoolkit.audit.betting import FIRST
-from dptoolkit.audit.bounds import ADVANTAGE, ODDS, TAIL, Confident, above, bound
-from dptoolkit.audit.claims import Claim, as_claim, from_dict
+from dptoolkit.audit.betting import FIRST, FIXED, SEQUENTIAL
+from dptoolkit.audit.claims import Claim, as_claim
 from dptoolkit.audit.engine import CallableTarget, Target
 from dptoolkit.audit.pairs.pair import Pair
 from dptoolkit.audit.report import AuditReport
-from dptoolkit.audit.session import FIXED, SEQUENTIAL, Session, Settings
+from dptoolkit.audit.session import Session, Settings
 from dptoolkit.audit.streams import Streams
 from dptoolkit.solvers.plan import Plan
 
@@ -172,31 +170,3 @@ def _probe(target: Target, seed: int) -> _Probed:
             "It must draw from the Generator it is given: a fixed seed inside makes every output a fingerprint.",
         )
     return _Probed(int(next(w.shape[1] for w in worlds if len(w))), repeats)
-
-
-def merged(a: AuditReport, b: AuditReport) -> AuditReport:
-    """See ``AuditReport.merge``: guesses are pooled, so the bound is that of one audit with all the trials."""
-    for name in ("claim", "delta", "pair", "adversary", "mode", "statistic", "confidence", "alpha"):
-        if getattr(a, name) != getattr(b, name):
-            raise invalid(name, getattr(b, name), f"equal to {getattr(a, name)!r}, as in the other report")
-    if a.seed == b.seed:
-        raise invalid("seed", b.seed, "different in the two reports", "The same seed gives the same trials again.")
-    if a.mode == SEQUENTIAL or a.claim_record is None:
-        raise invalid("mode", a.mode, "'fixed', with a typed claim", "Multiply the e-values of sequential audits.")
-    claim = from_dict(a.claim_record)
-    both = a.guesses + b.guesses
-    if a.statistic == TAIL:
-        raise invalid("statistic", a.statistic, f"{ADVANTAGE!r} or {ODDS!r} to be pooled", "Audit once, for longer.")
-    tail = Confident(both, 0.0, 2) if a.statistic == ODDS else None
-    found = bound(claim, a.delta, both, tail, np.zeros(0, bool), a.confidence)
-    log_e = a.log_e_value + b.log_e_value
-    violated = found.p_value <= a.alpha
-    if violated and a.alpha <= (1 - a.confidence) * (1 + 1e-9):
-        found = above(found, a.epsilon_claimed)
-    return replace(
-        a, trials=a.trials + b.trials, pilot=a.pilot + b.pilot, failures=a.failures + b.failures, guesses=both,
-        seconds=a.seconds + b.seconds, log_e_value=log_e, e_value=math.exp(min(log_e, 700.0)), p_value=found.p_value,
-        epsilon_lower=found.epsilon, epsilon_upper_of_attack=found.upper, noise_factor=found.factor,
-        violated=violated, notes=(*a.notes, f"merged with the audit of seed {b.seed}"),
-        trade_off=a.trade_off if a.trials >= b.trials else b.trade_off, _replay=None,
-    )  # fmt: skip

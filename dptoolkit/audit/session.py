@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, whole
 from dptoolkit.audit.attacks import Attack, Rule, best_tails, given, learn, threshold
-from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, Wealth
+from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, SEQUENTIAL, Wealth
 from dptoolkit.audit.bounds import Confident, above, bound, epsilon_at
 from dptoolkit.audit.claims import Claim, to_dict
 from dptoolkit.audit.engine import Checkpoint, Game, Target, identity
@@ -29,7 +29,6 @@ from dptoolkit.audit.statistics import lower_bound as binomial_lower
 Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
-FIXED, SEQUENTIAL = "fixed", "sequential"
 # Seconds of work that a stop may cost an audit that keeps its trials in a file.
 _KEPT_SECONDS = 5.0
 # Shares of the claimed epsilon at which the excess of confident guesses is tried.

@@ -18,6 +18,8 @@ put into buckets by |a_j| once an epoch. Given a level t, the coordinates with |
 geometric skips visit each member of a bucket with the bucket's largest probability, and a visited one is kept with its
 own share of it. If fewer than k values in all reach the level, the others are completed from their law given that they
 stayed below it. Cost O(|A| + k log k + buckets) a step.
+
+Long because a kernel and every helper that it calls live in one file: Numba's cache does not notice edits elsewhere.
 """
 
 from __future__ import annotations

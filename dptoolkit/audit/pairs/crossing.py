@@ -24,7 +24,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout
 from dptoolkit.audit.pairs.likelihood import EpochRatio, SumRatio, gradients
 from dptoolkit.audit.pairs.pair import Counted, Pair, Score
-from dptoolkit.audit.pairs.thresholding import as_counted, few_runs, gradient_bound, share
+from dptoolkit.audit.pairs.thresholding import as_counted, batched, expect_solver, few_runs, gradient_bound, share
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
@@ -57,6 +57,21 @@ def pair(plan: Plan) -> Pair | None:
     text = f"turning gradient: one record of {plan.n}, all others push it over its label"
     scores: dict[str, Score] = {"iterates": score, "final": _final(plan, slants)}
     return Pair(first, second, plan.adjacency, text, scores, {"iterates": _reach(plan, score, first, second)})
+
+
+def dp_scsg_ht(plan: Plan) -> Pair:
+    """The kept coordinate for variance-reduced solvers, as for ``dp_sgd_ht``; or the crossing pair, if that shows more.
+
+    A gradient at its bound, and a flipped label, do not move differences of gradients: the kept coordinate shows the
+    snapshots' half of the loss, not the inner steps'.
+    """
+    expect_solver(plan, "dp_scsg_ht", "dp_svrg_ht")
+    kept = batched(plan, EpochRatio, plan.settings.shape(plan.n).snapshot)
+    crossed = pair(plan)
+    return crossed if crossed is not None and crossed.reach["iterates"] > kept.reach.get("iterates", 0.0) else kept
+
+
+dp_svrg_ht = dp_scsg_ht
 
 
 def _applies(plan: Plan) -> bool:

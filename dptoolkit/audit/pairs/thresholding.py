@@ -66,7 +66,7 @@ def dp_ight(plan: Plan) -> Pair:
     clipped gradients the pair attains the guarantee; a logistic one does near w = 0 (``reach`` is estimated from 256
     runs); with bounded labels and margins the label's share of the bound is what can be shown.
     """
-    _expect(plan, "dp_ight")
+    expect_solver(plan, "dp_ight")
     records = _records(plan, 1.0)
     pushing = _pushing(plan, records)
     first, second = _pair_of(plan, records, pushing)
@@ -84,25 +84,8 @@ def dp_sgd_ht(plan: Plan) -> Pair:
     batches their random number is noise besides: there they push weakly. Score for "iterates": the likelihood ratio
     summed over the steps, a mixture in each of them.
     """
-    _expect(plan, "dp_sgd_ht")
-    return _batched(plan, BatchRatio, plan.settings.batch_size)
-
-
-def dp_scsg_ht(plan: Plan) -> Pair:
-    """The kept coordinate for variance-reduced solvers, as for ``dp_sgd_ht``; or ``crossing``, if that shows more.
-
-    A gradient at its bound, and a flipped label, do not move differences of gradients: the kept coordinate shows the
-    snapshots' half of the loss, not the inner steps'.
-    """
-    from dptoolkit.audit.pairs import crossing
-
-    _expect(plan, "dp_scsg_ht", "dp_svrg_ht")
-    kept = _batched(plan, EpochRatio, plan.settings.shape(plan.n).snapshot)
-    crossed = crossing.pair(plan)
-    return crossed if crossed is not None and crossed.reach["iterates"] > kept.reach.get("iterates", 0.0) else kept
-
-
-dp_svrg_ht = dp_scsg_ht
+    expect_solver(plan, "dp_sgd_ht")
+    return batched(plan, BatchRatio, plan.settings.batch_size)
 
 
 def natural(plan: Plan, X: Any, y: Any) -> Pair:
@@ -155,7 +138,7 @@ def _safe_step(plan: Plan, X: Array) -> float:
 # --- records -------------------------------------------------------------------------------------------
 
 
-def _expect(plan: Plan, *solvers: str) -> None:
+def expect_solver(plan: Plan, *solvers: str) -> None:
     if plan.solver not in solvers:
         raise invalid("plan.solver", plan.solver, " or ".join(map(repr, solvers)))
     _check_zero_out(plan)
@@ -319,7 +302,7 @@ class _Batched(NamedTuple):
     batches: int
 
 
-def _batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int) -> Pair:
+def batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int) -> Pair:
     """The pair for batches of ``size`` rows that show the canary."""
     random_size = plan.settings.sampling == POISSON and size < plan.n
     strengths = [_weak_push(plan, size, extra) for extra in _EXTRA] if random_size else [1.0]

@@ -1,0 +1,22 @@
+"""Mechanisms known to be wrong, each with the claim its author would make and, where there is one, its correct twin.
+
+They measure the auditor: it must catch every one of them, and pass every twin. Errors of this kind were all found in
+published code. Those named after a solver are plans whose noise was changed, run by the solver's own production code.
+"""
+
+from __future__ import annotations
+
+from dptoolkit.audit.broken.batches import BATCHES
+from dptoolkit.audit.broken.choices import CHOICES
+from dptoolkit.audit.broken.fault import Broken, Found
+from dptoolkit.audit.broken.plans import solver_faults
+from dptoolkit.audit.broken.randomness import RANDOMNESS
+from dptoolkit.audit.broken.selections import SELECTIONS
+from dptoolkit.audit.broken.sums import SUMS
+
+__all__ = ["BROKEN", "Broken", "Found"]
+
+BROKEN: dict[str, Broken] = {
+    fault.name: fault
+    for fault in (*SUMS, *RANDOMNESS, *CHOICES, *SELECTIONS, *BATCHES, *solver_faults())
+}

@@ -22,6 +22,8 @@ from dptoolkit.audit.pairs.selection import event_odds
 from dptoolkit.audit.pairs.sparsify import CountLaw, exact_count
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import NoisyMaximum
+from dptoolkit.mechanisms.rng import Source
+from dptoolkit.solvers.base import fit_stream
 from tests.statistics import assert_binomial, assert_chi2, rejected
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
@@ -123,7 +125,7 @@ def test_the_solver_is_the_prepared_run(name, intercept, layout):
     plan = solvers.plan(solver.__name__, n=20, d=5, **arguments, **more)
     for trace in (False, True):
         run = solvers.prepare(plan, layout(X), y)
-        again, w = np.random.default_rng(5), run(np.random.default_rng(5), trace).weights
+        again, w = fit_stream(plan, Source.of(5)), run(fit_stream(plan, Source.of(5)), trace).weights
         np.testing.assert_array_equal(run(again, trace).weights, w, err_msg="a run changed what was prepared")
         np.testing.assert_array_equal(np.atleast_2d(w)[:, :5], np.atleast_2d(result.coef))
         assert plan == result.plan

@@ -13,7 +13,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,8 +108,7 @@ class _Select:
 def _half_the_noise() -> list[Check]:
     """dp_ight with half the noise it claims: trials until the e-value reaches 1e6, over 100 seeds."""
     plan = presets.plan("dp_ight", 1.0, DELTA)
-    release = plan.releases[0]
-    half = replace(plan, releases=(replace(release, scale=release.scale / 2),))
+    half = plan.with_noise(factor=0.5)
     pair, claim = presets.pair(plan), as_claim(plan.guarantee)
     found, began = [], time.perf_counter()
     for seed in range(100):

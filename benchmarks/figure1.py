@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +24,6 @@ from dptoolkit.accounting.report import table
 from dptoolkit.datasets import Dataset
 from dptoolkit.errors import InvalidValue
 from dptoolkit.solvers import DeltaWarning
-from dptoolkit.solvers.gradients import MeanGradient
 
 Array = NDArray[np.float64]
 # (passes over the data, thresholdings, validation loss) of every released iterate.
@@ -71,24 +67,10 @@ def load(data_home: str | None) -> Split:
 # --- the released iterates of each solver -----------------------------------------------------------------
 
 
-@contextmanager
-def full_gradient_iterates() -> Iterator[list[tuple[Any, Any]]]:
-    """The iterates at which dp_ight evaluates its diagnostics: all of them."""
-    seen: list[tuple[Any, Any]] = []
-
-    def look(self: MeanGradient, support: Any, values: Any) -> float:
-        seen.append((support.copy(), values.copy()))
-        return 0.0
-
-    with mock.patch.object(MeanGradient, "objective", look):
-        yield seen
-
-
 def ight_curve(split: Split, **fit: Any) -> Curve:
     """A pass and a thresholding a step."""
-    with full_gradient_iterates() as seen:
-        solvers.dp_ight(split.fit.X, split.fit.y, diagnostics=True, **COMMON, **IGHT, **fit)
-    return [(step, step, split.loss(*iterate)) for step, iterate in enumerate(seen, start=1)]
+    result = solvers.dp_ight(split.fit.X, split.fit.y, trace=True, **COMMON, **IGHT, **fit)
+    return [(step, step, split.loss(*iterate)) for step, *iterate in result.history["iterates"]]
 
 
 def sgd_curve(split: Split, **fit: Any) -> Curve:

@@ -71,16 +71,16 @@ def hard_thresholding(printed: Published, n: int, steps: int, grad_norm: float, 
 
 
 def frank_wolfe(
-    printed: Published, n: int, rounds: int, l1_radius: float, lipschitz: float, trials: int, noise: str = "laplace"
+    printed: Published, n: int, rounds: int, l1_radius: float, lipschitz: float, trials: int, law: str = "laplace"
 ) -> Audited:
     """Frank-Wolfe on two features with a loss that is linear where it is used: all four vertices tie."""
     made = solvers.plan(
         "dp_frank_wolfe", n=n, d=2, steps=rounds, loss="huber", l1_radius=l1_radius, feature_bound=lipschitz,
-        epsilon=1.0, delta=1e-9, noise=noise, calibration="published",
+        epsilon=1.0, delta=1e-9, law=law, calibration="published",
     )  # fmt: skip
     plan = made.with_noise(printed.scales["score"])
-    law = None if noise == "laplace" else _gumbel_ties(printed)
-    return printed_noise(plan, printed, pairs.dp_frank_wolfe(plan, pulling=0), trials, "releases", law)
+    reached = None if law == "laplace" else _gumbel_ties(printed)
+    return printed_noise(plan, printed, pairs.dp_frank_wolfe(plan, pulling=0), trials, "releases", reached)
 
 
 def _gumbel_ties(printed: Published) -> Event:

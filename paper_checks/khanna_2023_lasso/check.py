@@ -14,7 +14,6 @@ from dptoolkit.accounting.events import Event, NoisyMax, flatten
 from dptoolkit.accounting.published import tie_pair
 from dptoolkit.audit import ApproxClaim, Claim, Pair, PureClaim, pairs
 from dptoolkit.audit.pairs.sparsify import exact_count
-from dptoolkit.kernels.reference import hard_threshold
 from dptoolkit.mechanisms import GeometricNoise
 from dptoolkit.solvers.base import Plan
 from paper_checks.audits import Audited, attack, frank_wolfe, printed_noise
@@ -57,16 +56,16 @@ def theorem_5(**at: Any) -> Verdict:
 
 
 def audit_algorithm_1(
-    trials: int, n: int, steps: int, l1_radius: float, lipschitz: float, noise: str = "laplace", **at: Any
+    trials: int, n: int, steps: int, l1_radius: float, lipschitz: float, law: str = "laplace", **at: Any
 ) -> Audited:
     """Ties of all vertices."""
     printed = published.lasso_frank_wolfe(n, steps, l1_radius, lipschitz, **at)
-    return frank_wolfe(printed, n, steps - 1, l1_radius, lipschitz, trials, noise)
+    return frank_wolfe(printed, n, steps - 1, l1_radius, lipschitz, trials, law)
 
 
 def audit_algorithm_1_gumbel(**at: Any) -> Audited:
     """The same with Gumbel noise."""
-    return audit_algorithm_1(noise="gumbel", **at)
+    return audit_algorithm_1(law="gumbel", **at)
 
 
 def audit_algorithm_2_count(trials: int, features: int, epsilon: float, rounded: bool = False) -> Audited:
@@ -114,7 +113,8 @@ def _sparsifier_plan(
 ) -> Plan:  # fmt: skip
     made = solvers.plan(
         "sparsifier", n=n, d=features, steps=steps - 1, loss="huber", l1_radius=l1_radius, feature_bound=lipschitz,
-        epsilon1=epsilon_count, epsilon2=1.0, delta=1e-9, calibration="published",
+        epsilon=epsilon_count + 1.0, count_share=epsilon_count / (epsilon_count + 1.0), delta=1e-9,
+        calibration="published",
     )  # fmt: skip
     return made.with_noise(printed.scales["score"], printed.scales["count"])
 
@@ -133,7 +133,15 @@ def _as_coded(plan: Plan, pair: Pair) -> Any:
     whole = dataclasses.replace(plan, settings=dataclasses.replace(settings, count="fixed", number=plan.d))
     counts = [exact_count(plan, data) for data in pair]
     runs = [solvers.prepare(whole, data.X, data.y, data.counts) for data in pair]
-    return lambda which, rng: hard_threshold(runs[which](rng).weights, counts[which])
+    return lambda which, rng: _largest(runs[which](rng).weights, counts[which])
+
+
+def _largest(weights: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """The ``count`` largest weights, the others 0."""
+    first = np.argsort(-np.abs(weights), kind="stable")[:count]
+    cut = np.zeros_like(weights)
+    cut[first] = weights[first]
+    return cut
 
 
 def audit_max_abs_scaling(trials: int, n: int, ordinary: float) -> Audited:

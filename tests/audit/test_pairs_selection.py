@@ -22,21 +22,23 @@ from dptoolkit.audit.pairs.selection import event_odds
 from dptoolkit.audit.pairs.sparsify import CountLaw, exact_count
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import NoisyMaximum
+from dptoolkit.mechanisms.rng import Source
+from dptoolkit.solvers.base import fit_stream
 from tests.statistics import assert_binomial, assert_chi2, rejected
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 L1 = {"l1_radius": 0.1, "steps": 10, "feature_bound": 1.0}
-SPLIT = {"epsilon1": 0.5, "epsilon2": 1.0, "delta": 1e-5, "count_steps": 60}
+SPLIT = {"epsilon": 1.5, "count_share": 1 / 3, "delta": 1e-5, "count_steps": 60}
 PEEL = BUDGET | {"sparsity": 2, "steps": 4, "step_size": 0.1, "radius": 0.01, "feature_bound": 1.0, "label_bound": 1.0}
 PLANS = {
     "logistic": ("dp_frank_wolfe", L1 | BUDGET | {"loss": "logistic"}),
     "huber": ("dp_frank_wolfe", L1 | BUDGET | {"loss": "huber", "l1_radius": 1.0}),
     "squared": ("dp_frank_wolfe", L1 | BUDGET | {"loss": "squared", "label_bound": 1.0}),
-    "laplace": ("dp_frank_wolfe", L1 | BUDGET | {"loss": "huber", "noise": "laplace"}),
+    "laplace": ("dp_frank_wolfe", L1 | BUDGET | {"loss": "huber", "law": "laplace"}),
     "published": ("dp_frank_wolfe", L1 | BUDGET | {"loss": "logistic", "calibration": "published"}),
     "sparsifier": ("sparsifier", L1 | SPLIT | {"loss": "logistic"}),
     "sparsifier, huber": ("sparsifier", L1 | SPLIT | {"loss": "huber"}),
-    "sparsifier, fixed": ("sparsifier", L1 | SPLIT | {"count": "fixed", "kept": 2, "epsilon1": None}),
+    "sparsifier, fixed": ("sparsifier", L1 | SPLIT | {"count": "fixed", "number": 2, "epsilon": 1.0}),
     "vertex": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 3}),
     "columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 2, "selection": "columns"}),
     "peeling": ("peeling_iht", PEEL),
@@ -80,7 +82,7 @@ def test_pairs_are_neighbours_within_the_bounds(name, adjacency):
     for data in pair:
         assert (data.n, data.X.shape[1]) == (plan.n, plan.d)
         assert np.abs(data.X).max() <= plan.settings.feature_bound
-        if plan.settings.get("label_bound") is not None:
+        if getattr(plan.settings, "label_bound", None) is not None:
             assert np.abs(data.y).max() <= plan.settings.label_bound
     assert {"releases", "step"} <= set(pair.scores) <= {"releases", "step", "final", "iterates"}
 
@@ -123,7 +125,7 @@ def test_the_solver_is_the_prepared_run(name, intercept, layout):
     plan = solvers.plan(solver.__name__, n=20, d=5, **arguments, **more)
     for trace in (False, True):
         run = solvers.prepare(plan, layout(X), y)
-        again, w = np.random.default_rng(5), run(np.random.default_rng(5), trace).weights
+        again, w = fit_stream(plan, Source.of(5)), run(fit_stream(plan, Source.of(5)), trace).weights
         np.testing.assert_array_equal(run(again, trace).weights, w, err_msg="a run changed what was prepared")
         np.testing.assert_array_equal(np.atleast_2d(w)[:, :5], np.atleast_2d(result.coef))
         assert plan == result.plan
@@ -280,9 +282,9 @@ def test_rare_events_reach_a_share():
 @pytest.mark.parametrize("name", [name for name in PLANS if "published" not in name])
 def test_larger_scores_mean_the_first_dataset(name, adjacency):
     """At a large epsilon every adversary's mean score is larger on the first dataset, by 5 standard errors."""
-    large = {"epsilon1": 4.0, "epsilon2": 6.0} if "sparsifier" in name else {"epsilon": 8.0}
+    large = {"epsilon": 10.0, "count_share": 0.4} if "sparsifier" in name else {"epsilon": 8.0}
     if name == "sparsifier, fixed":
-        large["epsilon1"] = None
+        large["epsilon"] = 6.0
     plan = make(name, adjacency=adjacency, **large)
     pair = getattr(pairs, plan.solver)(plan)
     runs = 1000
@@ -299,7 +301,7 @@ def test_releases_are_scored_by_their_likelihood_ratio(name):
 
     The bound is 6 standard errors; twice the log ratio misses it.
     """
-    large = {"epsilon1": 1.0, "epsilon2": 3.0} if name == "sparsifier" else {"epsilon": 4.0}
+    large = {"epsilon": 4.0, "count_share": 0.25} if name == "sparsifier" else {"epsilon": 4.0}
     plan = make(name, **large)
     pair = getattr(pairs, plan.solver)(plan)
     runs = 2000 if name == "columns" else 4000
@@ -389,18 +391,19 @@ def test_pairs_travel_to_other_processes(name):
 def test_one_record_moves_the_count_from_end_to_end(loss, adjacency):
     plan = make("sparsifier", n=80, d=16, adjacency=adjacency, **loss)
     pair = pairs.sparsifier(plan)
-    assert exact_count(plan, pair.first) <= plan.settings.lower
-    assert exact_count(plan, pair.second) >= plan.settings.upper
+    lower, upper = plan.settings.span
+    assert exact_count(plan, pair.first) <= lower
+    assert exact_count(plan, pair.second) >= upper
     counts = [outputs(plan, data, 4000)["releases"][:, -1].astype(int) for data in pair]
     law = pair.scores["releases"]
-    values = np.arange(plan.settings.lower, plan.settings.upper + 1)
+    values = np.arange(lower, upper + 1)
     q = math.exp(-0.5 / (values[-1] - values[0]))
     first = (1 - q) / (1 + q) * q ** (values - values[0]).astype(float)
     first[[0, -1]] /= 1 - q
     for seen, mass in zip(counts, (first, first[::-1]), strict=True):
         assert_chi2(np.bincount(seen, minlength=values[-1] + 1)[values[0] :], mass)
     np.testing.assert_allclose(law.ratio, np.log(first / first[::-1]), rtol=1e-9)
-    assert law.ratio[0] == pytest.approx(0.5), "the ends have the whole epsilon1"
+    assert law.ratio[0] == pytest.approx(0.5), "the ends have the whole epsilon of the count"
     np.testing.assert_allclose(np.exp(CountLaw(plan, 1, 16).first), first, rtol=1e-12)
     assert first.sum() == pytest.approx(1.0)
 

@@ -524,7 +524,7 @@ def test_checkpoints_of_other_audits_are_refused(tmp_path, plan):
         with pytest.raises(InvalidValue, match="must be a checkpoint of this audit. It belongs to another"):
             audit.audit(mechanism, pair, claim, trials=400, resume=path, **more)
     assert path.read_bytes() == kept
-    pair, halved = audit.pairs.dp_ight(plan), replace(plan, releases=(replace(plan.releases[0], scale=0.1),))
+    pair, halved = audit.pairs.dp_ight(plan), plan.with_noise(0.1)
     audit.audit(plan, pair, GaussianClaim(1.0), trials=400, resume=tmp_path / "plan")
     for other, adversary in ((halved, "final"), (plan, "iterates")):
         with pytest.raises(InvalidValue, match="belongs to another"):

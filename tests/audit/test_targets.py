@@ -76,7 +76,7 @@ def test_the_public_solver_gives_the_same_model(case, monkeypatch):
     plan, pair = make(case)
     names = ("loss", "grad_norm", "steps", "epochs", "snapshot_size", "batch_size", "option", "sampling", "l2",
              "fit_intercept", "sparsity", "step_size")  # fmt: skip
-    arguments = {name: plan.settings[name] for name in names if name in plan.settings}
+    arguments = {name: getattr(plan.settings, name) for name in names if hasattr(plan.settings, name)}
     source = Streams(0, "trials")
     outputs = PlanTarget(plan, pair, "final").run(np.array([1, 0], np.int8), 5, source)
     for i, data in enumerate((pair.first, pair.second)):

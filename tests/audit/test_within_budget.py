@@ -7,7 +7,6 @@ suite. The examples are fixed by the profile, so a run with the "ci" profile is 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -76,10 +75,10 @@ def test_dp_scsg_ht(budget, option, adversary):
 @EXAMPLES
 @given(BUDGET, ADJACENCY, st.sampled_from(["logistic", "squared", "huber"]), st.sampled_from(["gumbel", "laplace"]),
        st.sampled_from([0.1, 1.0]), st.sampled_from(["final", "releases"]))  # fmt: skip
-def test_dp_frank_wolfe(budget, adjacency, loss, noise, radius, adversary):
+def test_dp_frank_wolfe(budget, adjacency, loss, law, radius, adversary):
     plan = solvers.plan(
         "dp_frank_wolfe", n=50, d=3, loss=loss, l1_radius=radius, steps=8, feature_bound=1.0, label_bound=1.0,
-        noise=noise, adjacency=adjacency, **budget,
+        law=law, adjacency=adjacency, **budget,
     )  # fmt: skip
     stays_within(plan, adversary, 4000)
 
@@ -87,10 +86,8 @@ def test_dp_frank_wolfe(budget, adjacency, loss, noise, radius, adversary):
 @EXAMPLES
 @given(BUDGET, st.sampled_from(["final", "releases"]))
 def test_sparsifier(budget, adversary):
-    half = budget["epsilon"] / 2
     plan = solvers.plan(
-        "sparsifier", n=50, d=9, l1_radius=0.1, steps=6, feature_bound=1.0, epsilon1=half, epsilon2=half,
-        delta=budget["delta"],
+        "sparsifier", n=50, d=9, l1_radius=0.1, steps=6, feature_bound=1.0, count_share=0.5, **budget,
     )  # fmt: skip
     stays_within(plan, adversary, 1500)
 
@@ -118,8 +115,7 @@ def test_peeling_iht(budget, adjacency, data):
 @pytest.mark.parametrize("name", ["dp_ight", "dp_sgd_ht", "dp_frank_wolfe"])
 def test_the_same_audit_finds_a_third_of_the_noise(name):
     plan = presets.plan(name, 2.0, 1e-5)
-    loud = plan.releases[0]
-    quiet = replace(plan, releases=(replace(loud, scale=loud.scale / 3), *plan.releases[1:]))
+    quiet = plan.with_noise(factor=1 / 3)
     adversary = "releases" if name == "dp_frank_wolfe" else "final"
     with pytest.raises(PrivacyViolation):
         audit.assert_private(

@@ -12,6 +12,7 @@ import numpy as np
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, one_of
 from dptoolkit.accounting import composition, gaussian, pld, rdp, sampling, selection, zcdp
+from dptoolkit.accounting._numeric import inverse_up, sum_up
 from dptoolkit.accounting.events import (
     ApproxDp,
     BestOf,
@@ -87,11 +88,11 @@ def pure_epsilon(event: Event) -> float | None:
     if isinstance(event, (PureDp, NoisyMax, ExponentialMechanism, RandomizedResponse, TwoSidedGeometric)):
         return event.epsilon
     if isinstance(event, Laplace):
-        return math.inf if event.noise_multiplier == 0 else 1 / event.noise_multiplier
+        return inverse_up(event.noise_multiplier)
     if isinstance(event, BestOf) and isinstance(event.runs, TruncatedNegativeBinomial):
         # Papernot and Steinke 2022, Theorem 2, at orders that grow without bound.
         run = _total_pure(event.event)
-        return None if run is None else (2 + event.runs.eta) * run
+        return None if run is None else sum_up([(2, run), (event.runs.eta, run)])
     if isinstance(event, Subsampled):
         whole = _total_pure(event.event)
         return None if whole is None else sampling.amplified(whole, event.rate)
@@ -101,7 +102,7 @@ def pure_epsilon(event: Event) -> float | None:
 def _total_pure(event: Event) -> float | None:
     """The sum of the pure epsilons, None if a part has none."""
     found = [(pure_epsilon(part), count) for part, count in flatten(event)]
-    return None if any(e is None for e, _ in found) else math.fsum(count * e for e, count in found if e is not None)
+    return None if any(e is None for e, _ in found) else sum_up((count, e) for e, count in found if e is not None)
 
 
 def _single(event: Event, method: str) -> tuple[Event, int]:
@@ -132,10 +133,11 @@ def _basic(event: Event, delta: float) -> float:
     spent = _spent_delta(event)
     if spent > delta:
         return math.inf
-    share = (delta - spent) / total if total else 0.0
+    # Less by what rounding may have added.
+    share = (delta - spent) / total * (1 - 1e-15) if total else 0.0
     if total and share == 0:
         return math.inf
-    return math.fsum(composition.basic(_step_bounds(part, share)[0], count)[0] for part, count in parts)
+    return sum_up((count, _step_bounds(part, share)[0]) for part, count in parts)
 
 
 def _basic_delta(event: Event, epsilon: float) -> float:
@@ -146,7 +148,7 @@ def _basic_delta(event: Event, epsilon: float) -> float:
 
 
 def _spent_delta(event: Event) -> float:
-    return math.fsum(count * part.delta for part, count in flatten(event) if isinstance(part, ApproxDp))
+    return sum_up((count, part.delta) for part, count in flatten(event) if isinstance(part, ApproxDp))
 
 
 def _on_lattice(epsilon_at: Callable[[Event, float], float], event: Event, delta: float) -> float:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from dptoolkit.accounting import gaussian as gaussian_profile
 from dptoolkit.accounting import profiles, sampling, selection
-from dptoolkit.accounting._numeric import Array, log_sum_exp, zoom_minimum
+from dptoolkit.accounting._numeric import Array, inverse_up, log_sum_exp, sum_up, zoom_minimum
 from dptoolkit.accounting.events import (
     POISSON,
     ApproxDp,
@@ -63,6 +63,8 @@ _TILTS = (*(0.5**k for k in range(12)), 0.0)
 # Releases beyond which round-off is all there is, and the round-off from which on another method may do better.
 _MOST_STEPS = 1e13
 _SHARP_ROUND_OFF = 1e-4
+# Relative round-off of a largest loss that was found on a grid.
+_LOSS_ROUND_OFF = 1e-15
 # Share of delta that the lower bound gives to Hoeffding's inequality.
 _HOEFFDING_SHARE = 1e-3
 
@@ -169,7 +171,7 @@ def _largest_loss(tree: tuple[_Node, ...], delta: float) -> float:
     pairs = [(n.count, n.pair) for n in tree if n.pair is not None]
     if math.fsum(count * (pair.infinite_mass + tail) for count, pair in pairs) > delta:
         return math.inf
-    return math.fsum(count * _span(pair, tail).above for count, pair in pairs)
+    return sum_up((count, _span(pair, tail).above) for count, pair in pairs)
 
 
 def _total_variation(tree: tuple[_Node, ...]) -> float:
@@ -277,7 +279,7 @@ def _explicit(event: Event) -> Pair:
     if isinstance(event, Gaussian):
         return _finite(_inverse(event.noise_multiplier), profiles.gaussian)
     if isinstance(event, Laplace):
-        return _finite(_inverse(event.noise_multiplier), profiles.laplace)
+        return _finite(inverse_up(event.noise_multiplier), profiles.laplace)
     if isinstance(event, PureDp):
         return _finite(event.epsilon, profiles.randomized_response)
     if isinstance(event, ApproxDp):
@@ -838,6 +840,8 @@ class _Composition:
         return Answer(value, self._sharp)
 
     def _value(self, epsilon: float) -> float:
+        # Losses on the grid are rounded products, and so are their sums: the curve is read below them all.
+        epsilon *= 1 - _LOSS_ROUND_OFF
         tail, missed = self._tail(0), 0.0
         for index in range(1, len(_TILTS)):
             if tail.first_loss <= epsilon:
@@ -863,7 +867,7 @@ class _Composition:
             best = min(best, tail.first_loss if found is None else found)
             if found is not None:
                 break
-        return Answer(self._settled(max(best, 0.0), delta), self._sharp)
+        return Answer(self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta), self._sharp)
 
     def _settled(self, epsilon: float, delta: float) -> float:
         """The first of a few points from epsilon on where the curve itself is at most delta: rounding ends here."""

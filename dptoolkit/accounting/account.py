@@ -46,10 +46,14 @@ _RECURSION_COST = 5e7
 
 @dataclass(frozen=True)
 class Method:
-    """One way to account: epsilon at a delta, and delta at an epsilon."""
+    """One way to account: epsilon at a delta, and delta at an epsilon.
+
+    ``searched`` is epsilon before it was verified against delta, where that is another function: as sound, and faster.
+    """
 
     epsilon: Callable[[Event, float], float]
     delta: Callable[[Event, float], float]
+    searched: Callable[[Event, float], float] | None = None
 
 
 # --- the events that a method needs in another form ------------------------------------------------
@@ -124,7 +128,7 @@ def _step_bounds(event: Event, delta0: float) -> tuple[float, float]:
         return pure, 0.0
     if isinstance(event, ApproxDp):
         return event.epsilon, event.delta
-    return account(event).epsilon(delta0), delta0
+    return searched_epsilon(event, delta0), delta0
 
 
 def _basic(event: Event, delta: float) -> float:
@@ -165,13 +169,6 @@ def _advanced(event: Event, delta: float) -> float:
 
 
 def _optimal(event: Event, delta: float) -> float:
-    part, _ = _single(event, "optimal")
-    if _has_bounds(part):
-        return _on_the_private_side(_optimal_at, _optimal_delta, event, delta)
-    return _on_lattice(_optimal_at, event, delta)
-
-
-def _optimal_at(event: Event, delta: float) -> float:
     part, count = _single(event, "optimal")
     epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
     return composition.optimal(epsilon0, count, delta, delta0)
@@ -192,7 +189,7 @@ def _selections(event: Event) -> tuple[float, int]:
 def _optimal_delta(event: Event, epsilon: float) -> float:
     part, count = _single(event, "optimal")
     if not _has_bounds(part):
-        return _delta_by_search(_optimal_at, event, epsilon)
+        return _delta_by_search(_optimal, event, epsilon)
     epsilon0, delta0 = _step_bounds(part, 0.0)
     return composition.optimal_delta(epsilon0, count, epsilon, delta0)
 
@@ -203,7 +200,9 @@ def _verified(method: Method) -> Method:
     Both are sound whatever the other says; but they look for their best order or grid separately, and a guarantee whose
     delta is not the one it was asked for is none. Where they differ the same question is asked for a smaller delta.
     """
-    return Method(lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta)
+    return Method(
+        lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta, method.epsilon
+    )
 
 
 def _on_the_private_side(
@@ -261,7 +260,7 @@ def _allowing_failures(method: Method) -> Method:
 
 
 METHODS: dict[str, Method] = {
-    # Each epsilon is the inverse of its delta: by one curve for both, by verification, or on a lattice of deltas.
+    # Each epsilon is the inverse of its delta: by one curve for both, or by verification.
     "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
     "pld": Method(pld.epsilon, pld.delta),
     "rdp": _verified(_allowing_failures(Method(rdp.epsilon, rdp.delta))),
@@ -274,11 +273,11 @@ METHODS: dict[str, Method] = {
             lambda e, x: selection.adaptive_delta(*_selections(e), x),
         )
     ),
-    "optimal": Method(_optimal, _optimal_delta),
-    "advanced": Method(
+    "optimal": _verified(Method(lambda e, d: _on_lattice(_optimal, e, d), _optimal_delta)),
+    "advanced": _verified(Method(
         lambda e, d: _advanced(e, _lattice_delta(_lattice_index(d))), lambda e, x: _delta_by_search(_advanced, e, x)
-    ),
-    "basic": Method(lambda e, d: _on_lattice(_basic, e, d), _basic_delta),
+    )),
+    "basic": _verified(Method(lambda e, d: _on_lattice(_basic, e, d), _basic_delta)),
 }
 
 
@@ -355,30 +354,49 @@ def _contains(event: Event, kind: type[Event]) -> bool:
     return any(isinstance(part, kind) for part in parts) or any(_contains(part, kind) for part in nested)
 
 
+def searched_epsilon(event: Event, delta: float, method: str | None = None) -> float:
+    """A sound epsilon that was not verified against delta: for a search, whose last answer alone is verified."""
+    if method is None:
+        return _best_epsilon(event, delta, False)[0]
+    return (METHODS[method].searched or METHODS[method].epsilon)(event, delta)
+
+
 @lru_cache(maxsize=4096)
-def _best_epsilon(event: Event, delta: float) -> tuple[float, str]:
+def _best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[float, str]:
     def affordable(epsilon0: float, count: int) -> bool:
         return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
 
     def evaluate(name: str) -> pld.Answer:
         if name == "pld":
-            return pld.epsilon_answer(event, delta)
-        return pld.Answer(METHODS[name].epsilon(event, delta), True)
+            return pld.epsilon_answer(event, delta, verified=verified)
+        used = METHODS[name].epsilon if verified else METHODS[name].searched or METHODS[name].epsilon
+        return pld.Answer(used(event, delta), True)
 
-    return _best(_candidates(event, affordable), evaluate, math.inf)
+    epsilon, name = _best(_candidates(event, affordable), evaluate, math.inf)
+    if not verified or name in _delta_candidates(event, epsilon):
+        return epsilon, name
+    return _on_the_private_side(
+        lambda e, d: _best_epsilon(e, d, False)[0], lambda e, x: _best_delta(e, x)[0], event, delta
+    ), name
+
+
+def _delta_candidates(event: Event, epsilon: float) -> list[str]:
+    """Every method, not only the first group: whichever gave epsilon was verified, and is asked for delta too."""
+
+    def affordable(epsilon0: float, count: int) -> bool:
+        return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
+
+    return [name for group in _candidates(event, affordable) for name in group]
 
 
 @lru_cache(maxsize=4096)
 def _best_delta(event: Event, epsilon: float) -> tuple[float, str]:
-    def affordable(epsilon0: float, count: int) -> bool:
-        return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
-
     def evaluate(name: str) -> pld.Answer:
         if name == "pld":
             return pld.delta_answer(event, epsilon)
         return pld.Answer(METHODS[name].delta(event, epsilon), True)
 
-    return _best(_candidates(event, affordable), evaluate, 1.0)
+    return _best([_delta_candidates(event, epsilon)], evaluate, 1.0)
 
 
 def _best(groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useless: float) -> tuple[float, str]:

@@ -93,7 +93,7 @@ def delta(event: Event, epsilon: float) -> float:
     return delta_answer(event, epsilon).value
 
 
-def epsilon_answer(event: Event, delta: float) -> Answer:
+def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answer:
     """``epsilon``, and whether the grid was fine enough; where delta is steep, verified against ``delta_answer``.
 
     Losses of Gaussians have smooth tails, where the curves of different grids agree. Next to a largest loss delta falls
@@ -102,7 +102,7 @@ def epsilon_answer(event: Event, delta: float) -> Answer:
     target, factor = delta, 1.0
     while True:
         found = _epsilon_answer(event, target)
-        if math.isinf(found.value) or found.value == 0 or _smooth(event):
+        if not verified or math.isinf(found.value) or found.value == 0 or _smooth(event):
             return found
         own = delta_answer(event, found.value).value
         if own <= delta:
@@ -822,9 +822,12 @@ class _Composition:
         while len(self._tails) <= index:
             tilt = self._view.tilt * _TILTS[len(self._tails)]
             tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
+            wider = 1.5
             while tail is None:
                 self._sharp = False
-                self._sum = self._at(self._sum.step * 1.5, _rounded if self._lower else _connect_the_dots)
+                self._sum = self._at(self._sum.step * wider, _rounded if self._lower else _connect_the_dots)
+                # Far from fitting, the steps to a coarser grid grow: each costs a new grid.
+                wider = min(1.25 * wider, 4.0)
                 if self._sum.step > 1e3 * self._reach:
                     raise _too_many(self._sum.steps)
                 tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)

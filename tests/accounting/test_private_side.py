@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from dptoolkit.accounting import (
+    METHODS,
     ApproxDp,
     BestOf,
     Composed,
     ExponentialMechanism,
+    Gaussian,
     Laplace,
     PureDp,
     RandomizedResponse,
@@ -23,6 +25,7 @@ from dptoolkit.accounting import (
     TruncatedNegativeBinomial,
     TwoSidedGeometric,
     account,
+    calibrate,
     composition,
     pld,
     sampling,
@@ -30,9 +33,11 @@ from dptoolkit.accounting import (
 )
 from dptoolkit.accounting._numeric import inverse_up, sum_up
 from tests.accounting.reference import exact_delta
-from tests.accounting.test_fuzz import faults
+from tests.accounting.test_fuzz import faults, forget
 
+# The package also exports functions of these names.
 account_module = importlib.import_module("dptoolkit.accounting.account")
+calibrate_module = importlib.import_module("dptoolkit.accounting.calibrate")
 
 
 # --- rounding up -------------------------------------------------------------------------------------
@@ -133,3 +138,67 @@ def test_a_curve_read_where_the_largest_loss_was_rounded_to():
         for ulps in (1, 2, 4, 16):
             below = largest - ulps * math.ulp(largest)
             assert pld.delta(event, below) >= exact_delta(event, below) * (1 - 1e-9)
+
+
+# --- epsilon and delta are inverse -------------------------------------------------------------------
+
+
+def _wiggling(event: object, delta0: float) -> tuple[float, float]:
+    """One application whose epsilon rises and falls with delta, as one does whose grid changes with delta."""
+    log_delta = math.log(max(delta0, 1e-320))
+    return 0.5 - 0.01 * log_delta + 0.05 * math.sin(40 * log_delta), delta0
+
+
+@pytest.mark.parametrize("method", ["advanced", "optimal", "basic"])
+def test_composition_theorems_are_verified_where_one_step_is_not_monotone(method, monkeypatch):
+    monkeypatch.setattr(account_module, "_step_bounds", _wiggling)
+    event, rng = Repeated(Subsampled(Gaussian(1.0), "poisson", 0.1), 3), np.random.default_rng(5)
+    deltas = [float(d) for d in 10.0 ** rng.uniform(-17, -1, 10)]
+    used = METHODS[method]
+    assert all(used.delta(event, used.epsilon(event, d)) <= d for d in deltas)
+    assert any(used.delta(event, used.searched(event, d)) > d for d in deltas)
+
+
+def test_delta_asks_every_method_that_epsilon_may_have_used(monkeypatch):
+    """A grid that is not fine enough for epsilon and says it was for delta: Renyi gave the one, and gives the other."""
+    monkeypatch.setattr(pld, "epsilon_answer", lambda *a, **k: pld.Answer(50.0, False))
+    monkeypatch.setattr(pld, "delta_answer", lambda *a, **k: pld.Answer(1e-3, True))
+    forget()
+    event = Composed(Gaussian(9.0), Laplace(30.0))
+    epsilon = account(event).epsilon(1e-9)
+    assert account(event).method_at(1e-9) in ("rdp", "zcdp")
+    assert account(event).delta(epsilon) <= 1e-9
+    forget()
+
+
+def test_an_epsilon_whose_method_is_too_slow_for_delta_is_verified(monkeypatch):
+    event = Repeated(ExponentialMechanism(0.05), 20)
+    assert account(event).method_at(1e-6) == "bounded-range"
+    monkeypatch.setattr(selection, "delta_cost", lambda *a: math.inf)
+    forget()
+    assert account(event).delta(account(event).epsilon(1e-6)) <= 1e-6
+    forget()
+
+
+# --- calibration -------------------------------------------------------------------------------------
+
+
+def test_calibration_verifies_its_last_answer_alone(monkeypatch):
+    asked = []
+    honest = pld.delta_answer
+    monkeypatch.setattr(pld, "delta_answer", lambda *a: asked.append(a) or honest(*a))
+    forget()
+    noise = calibrate(lambda z: Repeated(Laplace(z), 20), 1.0, 1e-6)
+    assert 1 <= len(asked) <= 2
+    assert account(Repeated(Laplace(noise), 20)).epsilon(1e-6) <= 1.0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999, 1 - 1e-9])
+def test_calibration_ends_where_the_verified_epsilon_keeps_the_budget(share, monkeypatch):
+    """A search that is told too little ends below; its end is moved up until the epsilon that users see is kept."""
+    honest = calibrate_module.searched_epsilon
+    monkeypatch.setattr(calibrate_module, "searched_epsilon", lambda *a: share * honest(*a))
+    noise = calibrate(lambda z: Repeated(Laplace(z), 5), 1.0, 1e-6)
+    assert account(Repeated(Laplace(noise), 5)).epsilon(1e-6) <= 1.0
+    monkeypatch.undo()
+    assert noise <= calibrate(lambda z: Repeated(Laplace(z), 5), 1.0, 1e-6) * 2.1

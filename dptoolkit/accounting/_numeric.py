@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
 Array = NDArray[np.float64]
+
+
+def sum_up(terms: Iterable[tuple[float, float]]) -> float:
+    """The sum of factor * value over (factor, value) pairs: the next float at or above the exact sum.
+
+    Largest losses add. Half a unit in the last place too little at a sum of 100 is a delta of 1e-14 that nobody paid.
+    """
+    kept = [(factor, value) for factor, value in terms if factor != 0 and value != 0]
+    if any(math.isinf(factor) or math.isinf(value) for factor, value in kept):
+        return math.inf
+    return _float_up(sum((Fraction(factor) * Fraction(value) for factor, value in kept), Fraction(0)))
+
+
+def inverse_up(value: float) -> float:
+    """1 / value for a value >= 0, the next float at or above the exact quotient; infinite at 0."""
+    if value == 0 or math.isinf(value):
+        return math.inf if value == 0 else 0.0
+    return _float_up(1 / Fraction(value))
+
+
+def _float_up(exact: Fraction) -> float:
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        return math.inf
+    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 
 
 def crossing(

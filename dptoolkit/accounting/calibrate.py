@@ -10,6 +10,7 @@ from dptoolkit._validate import delta_value, nonnegative, positive
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.methods import searched_epsilon
 from dptoolkit.errors import DpToolkitError, InvalidValue
 
 SMALLEST, _LARGEST = 1e-12, 1e12
@@ -46,13 +47,27 @@ def calibrate(
         return 0.0
 
     def excess(log_noise: float) -> float:
-        value = account(make_event(math.exp(log_noise)), method).epsilon(delta)
-        return _log_ratio(value, epsilon)
+        event = account(make_event(math.exp(log_noise)), method).event
+        return _log_ratio(searched_epsilon(event, delta, method), epsilon)
+
+    def verified(log_noise: float) -> float:
+        return _log_ratio(account(make_event(math.exp(log_noise)), method).epsilon(delta), epsilon)
 
     low, high = _enclose(excess, math.log(positive("guess", guess)), epsilon, delta)
     if math.isinf(low):
         return _without_noise(make_event, epsilon, delta, method)
-    return math.exp(crossing(excess, low, high, absolute=relative_tolerance, relative=0.0)[1])
+    log_noise = crossing(excess, low, high, absolute=relative_tolerance, relative=0.0)[1]
+    return math.exp(_settled(verified, log_noise, relative_tolerance, epsilon, delta))
+
+
+def _settled(excess: Callable[[float], float], log_noise: float, step: float, *budget: Any) -> float:
+    """The first log noise from there on that keeps the budget when its epsilon is verified: mostly the first tried."""
+    while (value := excess(log_noise)) > 0:
+        log_noise += max(value, step) if math.isfinite(value) else step
+        step *= 2
+        if log_noise >= math.log(_LARGEST):
+            raise _unreachable(True, budget)
+    return log_noise
 
 
 def _log_ratio(value: float, target: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dptoolkit._validate import delta_value, nonnegative, whole
-from dptoolkit.accounting._numeric import Array, crossing
+from dptoolkit.accounting._numeric import Array, crossing, sum_up
 
 # Outcomes further than this many standard deviations from the mean weigh less than 1e-300 together.
 _STANDARD_DEVIATIONS = 40.0
@@ -24,8 +24,8 @@ _MOST_OUTCOMES = 2**20
 def basic(epsilon0: float, count: int, delta0: float = 0.0) -> tuple[float, float]:
     """(count * epsilon0, count * delta0): epsilons and deltas add."""
     epsilon0, count = nonnegative("epsilon0", epsilon0), whole("count", count)
-    total = count * delta_value(delta0, "delta0")
-    return (count * epsilon0 if count else 0.0), min(total, 1.0)
+    total = sum_up([(count, delta_value(delta0, "delta0"))])
+    return sum_up([(count, epsilon0)]), min(total, 1.0)
 
 
 def advanced(epsilon0: float, count: int, delta: float, delta0: float = 0.0) -> float:
@@ -58,7 +58,7 @@ def optimal(epsilon0: float, count: int, delta: float, delta0: float = 0.0) -> f
     if log_kept > 0:
         return math.inf
     pure_delta = -math.expm1(log_kept)
-    largest = count * epsilon0
+    largest = sum_up([(count, epsilon0)])
     if pure_delta == 0 or math.isinf(largest):
         return largest
     losses, log_mass = _response_losses(epsilon0, count)
@@ -75,7 +75,7 @@ def optimal_delta(epsilon0: float, count: int, epsilon: float, delta0: float = 0
     epsilon, delta0 = nonnegative("epsilon", epsilon), delta_value(delta0, "delta0")
     if count == 0:
         return 0.0
-    if epsilon >= count * epsilon0:
+    if epsilon >= sum_up([(count, epsilon0)]):
         pure = 0.0
     elif math.isinf(epsilon0):
         return 1.0
@@ -88,15 +88,15 @@ def _parts(
     epsilon0: float, count: int, delta: float, delta0: float
 ) -> tuple[float, int, float]:
     epsilon0, count = nonnegative("epsilon0", epsilon0), whole("count", count)
-    return epsilon0, count, delta_value(delta) - count * delta_value(delta0, "delta0")
+    return epsilon0, count, delta_value(delta) - sum_up([(count, delta_value(delta0, "delta0"))])
 
 
 def _response_losses(epsilon0: float, count: int) -> tuple[Array, Array]:
     """Losses and log masses that are never less than those of ``count`` randomised responses with epsilon0.
 
     Every outcome by itself while there are few; beyond that blocks of outcomes, each at its largest loss and with its
-    size times its largest mass, so that 10^16 responses take no more memory than 10^8. The masses carry their round-off
-    upwards.
+    size times its largest mass, so that 10^16 responses take no more memory than 10^8. Masses and losses carry their
+    round-off upwards.
     """
     odds = math.exp(-epsilon0)
     lie, truth = odds / (1 + odds), 1 / (1 + odds)
@@ -113,7 +113,8 @@ def _response_losses(epsilon0: float, count: int) -> tuple[Array, Array]:
     log_mass = _log_binomial_mass(count, centre, heaviest, lie, truth)
     if block > 1:
         log_mass = log_mass + (math.log(block) + 2.0 / (mean * truth))
-    return (float(count - 2 * centre) - 2 * starts) * epsilon0, log_mass
+    # Losses below 0 are never asked for.
+    return (float(count - 2 * centre) - 2 * starts) * (epsilon0 * (1 + 1e-15)), log_mass
 
 
 def _log_binomial_mass(count: int, centre: int, offset: Array, lie: float, truth: float) -> Array:

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from dptoolkit.accounting import composition, gaussian, pld, rdp, selection, zcdp
+from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, PureDp, flatten
 from dptoolkit.accounting.rows import row
 from dptoolkit.accounting.structure import (
@@ -33,10 +34,14 @@ _RECURSION_COST = 5e7
 
 @dataclass(frozen=True)
 class Method:
-    """One way to account: epsilon at a delta, and delta at an epsilon."""
+    """One way to account: epsilon at a delta, and delta at an epsilon.
+
+    ``searched`` is epsilon before it was verified against delta, where that is another function: as sound, and faster.
+    """
 
     epsilon: Callable[[Event, float], float]
     delta: Callable[[Event, float], float]
+    searched: Callable[[Event, float], float] | None = None
 
 
 # --- composition theorems -------------------------------------------------------------------------
@@ -61,7 +66,7 @@ def _step_bounds(event: Event, delta0: float) -> tuple[float, float]:
         pure = pure_epsilon(rest)
         assert pure is not None
         return pure, lost
-    return best_epsilon(event, delta0)[0], delta0
+    return searched_epsilon(event, delta0), delta0
 
 
 def _basic(event: Event, delta: float) -> float:
@@ -70,10 +75,11 @@ def _basic(event: Event, delta: float) -> float:
     spent = spent_delta(event)
     if spent > delta:
         return math.inf
-    share = (delta - spent) / total if total else 0.0
+    # Less by what rounding may have added.
+    share = (delta - spent) / total * (1 - 1e-15) if total else 0.0
     if total and share == 0:
         return math.inf
-    return math.fsum(composition.basic(_step_bounds(part, share)[0], count)[0] for part, count in parts)
+    return sum_up((count, _step_bounds(part, share)[0]) for part, count in parts)
 
 
 def _basic_delta(event: Event, epsilon: float) -> float:
@@ -97,13 +103,6 @@ def _advanced(event: Event, delta: float) -> float:
 
 
 def _optimal(event: Event, delta: float) -> float:
-    part, _ = _single(event, "optimal")
-    if has_bounds(part):
-        return _on_the_private_side(_optimal_at, _optimal_delta, event, delta)
-    return _on_lattice(_optimal_at, event, delta)
-
-
-def _optimal_at(event: Event, delta: float) -> float:
     part, count = _single(event, "optimal")
     epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
     return composition.optimal(epsilon0, count, delta, delta0)
@@ -120,7 +119,7 @@ def _selections(event: Event) -> tuple[float, int]:
 def _optimal_delta(event: Event, epsilon: float) -> float:
     part, count = _single(event, "optimal")
     if not has_bounds(part):
-        return _delta_by_search(_optimal_at, event, epsilon)
+        return _delta_by_search(_optimal, event, epsilon)
     epsilon0, delta0 = _step_bounds(part, 0.0)
     return composition.optimal_delta(epsilon0, count, epsilon, delta0)
 
@@ -131,7 +130,9 @@ def _verified(method: Method) -> Method:
     Both are sound whatever the other says; but they look for their best order or grid separately, and a guarantee whose
     delta is not the one it was asked for is none. Where they differ the same question is asked for a smaller delta.
     """
-    return Method(lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta)
+    return Method(
+        lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta, method.epsilon
+    )
 
 
 def _on_the_private_side(
@@ -174,7 +175,7 @@ def _allowing_failures(method: Method) -> Method:
 
 
 METHODS: dict[str, Method] = {
-    # Each epsilon is the inverse of its delta: by one curve for both, by verification, or on a lattice of deltas.
+    # Each epsilon is the inverse of its delta: by one curve for both, or by verification.
     "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
     "pld": Method(pld.epsilon, pld.delta),
     "rdp": _verified(_allowing_failures(Method(rdp.epsilon, rdp.delta))),
@@ -187,11 +188,11 @@ METHODS: dict[str, Method] = {
             lambda e, x: selection.adaptive_delta(*_selections(e), x),
         )
     ),
-    "optimal": Method(_optimal, _optimal_delta),
-    "advanced": Method(
+    "optimal": _verified(Method(lambda e, d: _on_lattice(_optimal, e, d), _optimal_delta)),
+    "advanced": _verified(Method(
         lambda e, d: _advanced(e, _lattice_delta(_lattice_index(d))), lambda e, x: _delta_by_search(_advanced, e, x)
-    ),
-    "basic": Method(lambda e, d: _on_lattice(_basic, e, d), _basic_delta),
+    )),
+    "basic": _verified(Method(lambda e, d: _on_lattice(_basic, e, d), _basic_delta)),
 }
 
 
@@ -256,8 +257,15 @@ def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[
     return [[*first, "rdp", "zcdp"]]
 
 
+def searched_epsilon(event: Event, delta: float, method: str | None = None) -> float:
+    """A sound epsilon that was not verified against delta: for a search, whose last answer alone is verified."""
+    if method is None:
+        return best_epsilon(event, delta, False)[0]
+    return (METHODS[method].searched or METHODS[method].epsilon)(event, delta)
+
+
 @lru_cache(maxsize=4096)
-def best_epsilon(event: Event, delta: float) -> tuple[float, str]:
+def best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[float, str]:
     """The smallest epsilon that a method proves at ``delta``, and the method."""
 
     def affordable(epsilon0: float, count: int) -> bool:
@@ -265,25 +273,37 @@ def best_epsilon(event: Event, delta: float) -> tuple[float, str]:
 
     def evaluate(name: str) -> pld.Answer:
         if name == "pld":
-            return pld.epsilon_answer(event, delta)
-        return pld.Answer(METHODS[name].epsilon(event, delta), True)
+            return pld.epsilon_answer(event, delta, verified=verified)
+        used = METHODS[name].epsilon if verified else METHODS[name].searched or METHODS[name].epsilon
+        return pld.Answer(used(event, delta), True)
 
-    return _best(_candidates(event, affordable), evaluate, math.inf)
+    epsilon, name = _best(_candidates(event, affordable), evaluate, math.inf)
+    if not verified or name in _delta_candidates(event, epsilon):
+        return epsilon, name
+    return _on_the_private_side(
+        lambda e, d: best_epsilon(e, d, False)[0], lambda e, x: best_delta(e, x)[0], event, delta
+    ), name
+
+
+def _delta_candidates(event: Event, epsilon: float) -> list[str]:
+    """Every method, not only the first group: whichever gave epsilon was verified, and is asked for delta too."""
+
+    def affordable(epsilon0: float, count: int) -> bool:
+        return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
+
+    return [name for group in _candidates(event, affordable) for name in group]
 
 
 @lru_cache(maxsize=4096)
 def best_delta(event: Event, epsilon: float) -> tuple[float, str]:
     """The smallest delta that a method proves at ``epsilon``, and the method."""
 
-    def affordable(epsilon0: float, count: int) -> bool:
-        return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
-
     def evaluate(name: str) -> pld.Answer:
         if name == "pld":
             return pld.delta_answer(event, epsilon)
         return pld.Answer(METHODS[name].delta(event, epsilon), True)
 
-    return _best(_candidates(event, affordable), evaluate, 1.0)
+    return _best([_delta_candidates(event, epsilon)], evaluate, 1.0)
 
 
 def _best(groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useless: float) -> tuple[float, str]:

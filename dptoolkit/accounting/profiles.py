@@ -102,7 +102,10 @@ def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 
 
     def curve(x: Array) -> Array:
         i = np.searchsorted(losses, x, side="right")
-        return np.clip(p_up[i] - np.exp(np.minimum(x, 700.0)) * q_up[i], 0.0, 1.0) + infinite_mass
+        below = np.clip(p_up[i] - np.exp(np.minimum(x, 700.0)) * q_up[i], 0.0, 1.0)
+        # Next to the largest loss the difference is all round-off: the mass there times 1 - e^(x - loss) is not.
+        last = p[-1] * -np.expm1(np.minimum(x - losses[-1], 0.0))
+        return np.where(i >= len(losses) - 1, last, below) + infinite_mass
 
     def tails(x: Array) -> Tails:
         i = np.searchsorted(losses, x, side="right")

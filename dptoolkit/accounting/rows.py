@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dptoolkit.accounting import profiles, renyi, selection, zcdp
-from dptoolkit.accounting._numeric import Array
+from dptoolkit.accounting._numeric import Array, inverse_up
 from dptoolkit.accounting.events import (
     ApproxDp,
     Event,
@@ -141,9 +141,9 @@ ROWS: dict[type[Event], Row] = {
         words=lambda e: _words(e, f"multiplier {number(e.noise_multiplier)}", "1 (L1)"),
         assumption=f"L1 sensitivity {_REAL_NOISE}",
         scaled=_less_noise,
-        dominating=lambda e: finite_pair(inverse(e.noise_multiplier), profiles.laplace),
+        dominating=lambda e: finite_pair(inverse_up(e.noise_multiplier), profiles.laplace),
         renyi=lambda e, orders: renyi.laplace(e.noise_multiplier, orders),
-        pure=lambda e: inverse(e.noise_multiplier),
+        pure=lambda e: inverse_up(e.noise_multiplier),
         at_centre=lambda e: Laplace(2 * e.noise_multiplier),
     ),
     TwoSidedGeometric: Row(

@@ -30,7 +30,19 @@ from dptoolkit.accounting.profiles import Curve, Pair, Tails
 
 def amplified(epsilon: float, rate: float) -> float:
     """log(1 + rate (e^epsilon - 1)): what an epsilon-DP mechanism is on a random batch, under every scheme here."""
-    return epsilon if rate == 1 else float(_outer_loss(np.asarray(epsilon), rate)) if rate > 0 else 0.0
+    if rate in (0, 1) or math.isinf(epsilon):
+        return epsilon if rate > 0 else 0.0
+    if epsilon < 700:
+        value = math.log1p(rate * math.expm1(epsilon))
+    else:
+        value = float(np.logaddexp(0.0, epsilon * (1 + 1e-15) + math.log(rate)))
+    # More by what rounding may have taken; the sample never loses more than the whole.
+    return min(value * (1 + 1e-15), epsilon)
+
+
+def _inner_loss_below(x: Array, rate: float) -> Array:
+    """``_inner_loss`` less its round-off: read there, a decreasing divergence is never too small."""
+    return np.asarray(_inner_loss(x, rate) * (1 - 1e-15))
 
 
 def poisson_zero_out(pair: Pair, rate: float) -> Pair:
@@ -39,7 +51,7 @@ def poisson_zero_out(pair: Pair, rate: float) -> Pair:
         return pair
 
     def above(x: Array) -> Array:
-        return rate * pair.above(_inner_loss(x, rate))
+        return rate * pair.above(_inner_loss_below(x, rate))
 
     def below(x: Array) -> Array:
         y = _inner_loss_backwards(x, rate)
@@ -73,7 +85,7 @@ def replace_one(pair: Pair, rate: float) -> Pair:
         return pair
 
     def curve(x: Array) -> Array:
-        y = _inner_loss(x, rate)
+        y = _inner_loss_below(x, rate)
         return rate * np.maximum(pair.above(y), pair.below(y))
 
     return Pair(curve, curve, infinite_mass=rate * pair.infinite_mass)

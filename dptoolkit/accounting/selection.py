@@ -14,7 +14,7 @@ import numpy as np
 
 from dptoolkit._validate import nonnegative
 from dptoolkit.accounting import zcdp
-from dptoolkit.accounting._numeric import Array, log1mexp
+from dptoolkit.accounting._numeric import Array, log1mexp, sum_up
 
 
 def bounded_range_rho(epsilon: float) -> float:
@@ -98,12 +98,12 @@ def adaptive(epsilon0: float, count: int, delta: float) -> float:
         return math.inf
     x, value = _recursion(epsilon0, count, _recursion_points(epsilon0, count, delta))
     inside = np.flatnonzero(value <= delta)
-    return float(x[inside[0]]) if len(inside) else count * epsilon0
+    return float(x[inside[0]]) if len(inside) else sum_up([(count, epsilon0)])
 
 
 def adaptive_delta(epsilon0: float, count: int, epsilon: float) -> float:
     """Delta of ``adaptive`` at ``epsilon``."""
-    if count == 0 or epsilon >= count * epsilon0:
+    if count == 0 or epsilon >= sum_up([(count, epsilon0)]):
         return 0.0
     if math.isinf(epsilon0):
         return 1.0

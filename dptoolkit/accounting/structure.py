@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dptoolkit.accounting import gaussian, sampling, zcdp
+from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import (
     WITHOUT_REPLACEMENT,
     BestOf,
@@ -103,7 +104,7 @@ def pure_epsilon(event: Event) -> float | None:
     if isinstance(event, BestOf) and isinstance(event.runs, TruncatedNegativeBinomial):
         # Papernot and Steinke 2022, Theorem 2, at orders that grow without bound.
         run = total_pure(event.event)
-        return None if run is None else (2 + event.runs.eta) * run
+        return None if run is None else sum_up([(2, run), (event.runs.eta, run)])
     if isinstance(event, Subsampled):
         whole = total_pure(event.event)
         return None if whole is None else sampling.amplified(whole, event.rate)
@@ -113,7 +114,7 @@ def pure_epsilon(event: Event) -> float | None:
 def total_pure(event: Event) -> float | None:
     """The sum of the pure epsilons, None if a part has none."""
     found = [(pure_epsilon(part), count) for part, count in flatten(event)]
-    return None if any(e is None for e, _ in found) else math.fsum(count * e for e, count in found if e is not None)
+    return None if any(e is None for e, _ in found) else sum_up((count, e) for e, count in found if e is not None)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def without_failures(event: Event) -> tuple[Event, float]:
 
 def spent_delta(event: Event) -> float:
     """The sum of the probabilities of failure."""
-    return math.fsum(count * failure(part)[1] for part, count in flatten(event))
+    return sum_up((count, failure(part)[1]) for part, count in flatten(event))
 
 
 # --- what is inside -------------------------------------------------------------------------------

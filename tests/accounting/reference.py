@@ -16,6 +16,7 @@ from scipy.special import erfcx, ndtr
 
 from dptoolkit.accounting import (
     ApproxDp,
+    BestOf,
     Composed,
     Event,
     ExponentialMechanism,
@@ -34,6 +35,7 @@ from dptoolkit.accounting import (
     TwoSidedGeometric,
     ZCdp,
 )
+from dptoolkit.adjacency import Adjacency
 
 DIGITS = 60
 # A law: what outcomes of one loss weigh under the one and under the other data set.
@@ -78,10 +80,14 @@ def _law(event: Event) -> Law:
     if isinstance(event, Repeated):
         return _power(_law(event.event), event.count)
     if isinstance(event, Subsampled):
+        if _centred(event) and not isinstance(event.event, (PureDp, ApproxDp, RandomizedResponse)):
+            raise TooLarge("a record that is left out is neither of the two")
         rate = mp.mpf(event.rate)
         return _merged([((1 - rate) * q + rate * p, q) for p, q in _law(event.event).values()])
     if isinstance(event, RandomRounds):
         return _random(event)
+    if isinstance(event, BestOf):
+        return _best_of(event)
     return _merged(_outcomes(event))
 
 
@@ -103,6 +109,33 @@ def _outcomes(event: Event) -> list[tuple[mp.mpf, mp.mpf]]:
         ends = [(1 / (1 + q), q**top / (1 + q)), (q**top / (1 + q), 1 / (1 + q))]
         return [(centre * p, centre * r) for p, r in inner] + ends
     raise TooLarge(f"{type(event).__name__} is not discrete")
+
+
+def _centred(event: Subsampled) -> bool:
+    """Whether a record that is left out of the batch lies between the two that are exchanged."""
+    return event.scheme == "poisson" and event.adjacency is Adjacency.REPLACE_ONE
+
+
+def _best_of(event: BestOf) -> Law:
+    """Scores that grow with the loss: the best of N is below a score if all are, E[(probability below)^N]."""
+    none = generating_function(event.runs, mp.mpf(0))
+    found, below, chance = [(none, none)], (mp.mpf(0), mp.mpf(0)), (none, none)
+    for _, (p, q) in sorted(_law(event.event).items()):
+        below = (min(below[0] + p, mp.mpf(1)), min(below[1] + q, mp.mpf(1)))
+        here = (generating_function(event.runs, below[0]), generating_function(event.runs, below[1]))
+        found.append((here[0] - chance[0], here[1] - chance[1]))
+        chance = here
+    return _merged(found)
+
+
+def generating_function(runs: object, z: mp.mpf) -> mp.mpf:
+    """E[z^N]."""
+    if isinstance(runs, Poisson):
+        return mp.exp(mp.mpf(runs.expected) * (z - 1))
+    assert isinstance(runs, TruncatedNegativeBinomial)
+    e, g = mp.mpf(runs.eta), mp.mpf(runs.gamma)
+    rest = 1 - (1 - g) * z
+    return mp.log(rest) / mp.log(g) if e == 0 else (rest**-e - 1) / (g**-e - 1)
 
 
 def _random(event: RandomRounds) -> Law:
@@ -186,6 +219,8 @@ def _gaussian_curve(event: Event) -> Curve | None:
     if isinstance(event, Gaussian):
         return lambda x: (gaussian_delta(math.sqrt(count) / event.noise_multiplier, x),)
     if isinstance(event, Subsampled) and isinstance(event.event, Gaussian) and count == 1:
+        if _centred(event):
+            return lambda x: (_two_mixtures(1 / event.event.noise_multiplier, event.rate, x),)
         return lambda x: _mixture(1 / event.event.noise_multiplier, event.rate, x)
     if isinstance(event, RandomRounds) and isinstance(event.event, Gaussian):
         masses = _total_rounds(event.rounds, count)
@@ -235,3 +270,15 @@ def _mixture(mu: float, rate: float, epsilon: float) -> tuple[float, float]:
         s = point(-e)
         backward = mp.mpf(0) if s is None else mp.ncdf(s) - mp.exp(e) * ((1 - q) * mp.ncdf(s) + q * mp.ncdf(s - m))
         return float(forward), float(backward)
+
+
+def _two_mixtures(mu: float, rate: float, epsilon: float) -> float:
+    """(1-q) N(0) + q N(mu/2) against (1-q) N(0) + q N(-mu/2), by the point where the loss is epsilon."""
+    with mp.workdps(DIGITS):
+        r, q, e = mp.mpf(mu) / 2, mp.mpf(rate), mp.mpf(epsilon)
+        grown, k = mp.exp(e), q * mp.exp(-r * r / 2)
+        # k u^2 - (1-q)(e^x - 1) u - e^x k = 0 for u = exp(r t).
+        half = (1 - q) * (grown - 1) / 2
+        t = mp.log((half + mp.sqrt(half * half + grown * k * k)) / k) / r
+        alone, common = mp.ncdf(r - t) - grown * mp.ncdf(-r - t), (1 - q) * (grown - 1) * mp.ncdf(-t)
+        return float(q * alone - common)

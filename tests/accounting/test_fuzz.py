@@ -18,6 +18,7 @@ import pytest
 from dptoolkit.accounting import (
     METHODS,
     ApproxDp,
+    BestOf,
     Composed,
     Event,
     ExponentialMechanism,
@@ -41,13 +42,15 @@ from dptoolkit.accounting import (
     pld,
     selection,
 )
+from dptoolkit.accounting.events import adjacency_of
 from dptoolkit.accounting.rounds import Runs
 from dptoolkit.errors import DpToolkitError, UnsupportedEvent
 from tests.accounting.reference import TooLarge, exact_delta, gaussian_delta, gaussian_deltas
 
-QUICK, SLOW, CHUNK = 60, 2000, 100
+# Events of the quick and of the slow tier, of the slow one on the grid that users get, and of one test.
+QUICK, SLOW, FINE, CHUNK = 40, 2000, 200, 100
 # A coarser grid is looser and must be as sound; it is also thirty times faster where the events differ much in size.
-FUZZ_POINTS = 2**17
+QUICK_POINTS, FUZZ_POINTS = 2**14, 2**17
 REFERENCE_ERROR = 1e-9
 SMALLEST = 1e-290
 
@@ -89,15 +92,21 @@ class Draw:
 
     def sampled(self, event: Event) -> Event:
         rate = 1 - self.log_uniform(1e-6, 0.5) if self.chance(0.3) else self.log_uniform(1e-3, 0.9)
-        scheme = str(self.rng.choice(["poisson", "without-replacement"]))
-        return Subsampled(event, scheme, rate)
+        scheme, adjacency = [
+            ("poisson", None), ("poisson", "replace-one"), ("without-replacement", None),
+        ][self.whole(0, 2)]  # fmt: skip
+        return Subsampled(event, scheme, rate, adjacency)
+
+    def tuned(self, event: Event) -> Event:
+        runs = self.runs()
+        return BestOf(event, runs if isinstance(runs, (Poisson, TruncatedNegativeBinomial)) else Poisson(2.0))
 
     def part(self) -> Event:
         event = self.discrete()
         if self.chance(0.3):
             event = self.sampled(event)
         if self.chance(0.2):
-            event = RandomRounds(event, self.runs())
+            event = self.tuned(event) if self.chance(0.3) else RandomRounds(event, self.runs())
         return Repeated(event, self.whole(2, 4)) if self.chance(0.3) else event
 
     def gaussian(self) -> Event:
@@ -115,8 +124,10 @@ class Draw:
         if self.chance(0.45):
             return self.gaussian()
         parts = [self.part() for _ in range(self.whole(1, 3))]
-        # One adjacency in all: what is sampled without replacement decides.
-        if len({getattr(e, "scheme", None) for e in map(_innermost_sampling, parts)} - {None}) > 1:
+        try:
+            adjacency_of(Composed(*parts))
+        except UnsupportedEvent:
+            # One adjacency in all.
             parts = parts[:1]
         return parts[0] if len(parts) == 1 else Composed(*parts)
 
@@ -127,12 +138,6 @@ class Draw:
         return None if self.chance(0.5) else str(self.rng.choice(list(METHODS)))
 
 
-def _innermost_sampling(event: Event) -> Event | None:
-    while event is not None and not isinstance(event, Subsampled):
-        event = getattr(event, "event", None)
-    return event
-
-
 def _affordable(event: Event, method: str | None, delta: float) -> bool:
     """The recursion for selections takes minutes for many large ones."""
     if method != "bounded-range":
@@ -141,21 +146,19 @@ def _affordable(event: Event, method: str | None, delta: float) -> bool:
     return isinstance(one, ExponentialMechanism) and selection.recursion_cost(one.epsilon, 4, delta) < 1e7
 
 
-def cases(seed: int, count: int) -> Iterator[tuple[Event, str | None, float, float]]:
-    """(event, method, delta, epsilon) that the method supports and the reference can do."""
+def drawn(seed: int, count: int) -> Iterator[list[str]]:
+    """The faults of ``count`` random events that the method supports and the reference can do."""
     draw = Draw(seed)
-    found = 0
-    while found < count:
+    while count:
         event, method, delta, epsilon = draw.event(), draw.method(), draw.delta(), draw.log_uniform(1e-4, 1e3)
         try:
             if not _affordable(event, method, delta):
                 continue
-            account(event, method).epsilon(delta)
             exact_delta(event, 1.0)
+            yield faults(event, method, delta, epsilon)
         except (UnsupportedEvent, TooLarge):
             continue
-        found += 1
-        yield event, method, delta, epsilon
+        count -= 1
 
 
 def faults(event: Event, method: str | None, delta: float, epsilon: float) -> list[str]:
@@ -178,24 +181,33 @@ def faults(event: Event, method: str | None, delta: float, epsilon: float) -> li
 
 @pytest.fixture
 def coarse_grid(monkeypatch):
-    _forget()
-    monkeypatch.setattr(pld.composition, "MAX_POINTS", FUZZ_POINTS)
+    yield from _with_points(monkeypatch, FUZZ_POINTS)
+
+
+@pytest.fixture
+def coarsest_grid(monkeypatch):
+    yield from _with_points(monkeypatch, QUICK_POINTS)
+
+
+def _with_points(monkeypatch: pytest.MonkeyPatch, points: int) -> Iterator[None]:
+    forget()
+    monkeypatch.setattr(pld.composition, "MAX_POINTS", points)
     yield
-    _forget()
+    forget()
 
 
-def _forget() -> None:
+def forget() -> None:
     for answers in (methods.best_epsilon, methods.best_delta):
         answers.cache_clear()
 
 
 def check(seed: int, count: int) -> None:
-    found = [fault for case in cases(seed, count) for fault in faults(*case)]
+    found = [fault for event in drawn(seed, count) for fault in event]
     assert not found, f"{len(found)} faults:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize("seed", range(QUICK // 20))
-def test_random_events_are_never_told_too_little(seed, coarse_grid):
+def test_random_events_are_never_told_too_little(seed, coarsest_grid):
     check(seed, 20)
 
 
@@ -203,6 +215,12 @@ def test_random_events_are_never_told_too_little(seed, coarse_grid):
 @pytest.mark.parametrize("seed", range(1000, 1000 + SLOW // CHUNK))
 def test_two_thousand_random_events_are_never_told_too_little(seed, coarse_grid):
     check(seed, CHUNK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5000, 5000 + FINE // 20))
+def test_random_events_are_never_told_too_little_on_the_grid_of_every_day(seed):
+    check(seed, 20)
 
 
 def test_an_epsilon_one_step_too_low_is_a_fault(monkeypatch):
@@ -341,6 +359,6 @@ def test_renyi_is_not_asked_after_the_grid_has_won(monkeypatch):
     honest = METHODS["rdp"]
     spied = type(honest)(lambda e, d: asked.append(d) or honest.epsilon(e, d), honest.delta)
     monkeypatch.setitem(METHODS, "rdp", spied)
-    _forget()
+    forget()
     account(event).epsilon(1e-5)
     assert not asked

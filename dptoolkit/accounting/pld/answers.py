@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
 from dptoolkit.accounting.pld.curve import Answer, Composition
 from dptoolkit.accounting.pld.grid import span_of
@@ -30,7 +31,7 @@ def delta(event: Event, epsilon: float) -> float:
     return delta_answer(event, epsilon).value
 
 
-def epsilon_answer(event: Event, delta: float) -> Answer:
+def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answer:
     """``epsilon``, and whether the grid was fine enough; where delta is steep, verified against ``delta_answer``.
 
     Losses of Gaussians have smooth tails, where the curves of different grids agree. Next to a largest loss delta falls
@@ -39,7 +40,7 @@ def epsilon_answer(event: Event, delta: float) -> Answer:
     target, factor = delta, 1.0
     while True:
         found = _epsilon_answer(event, target)
-        if math.isinf(found.value) or found.value == 0 or _smooth(event):
+        if not verified or math.isinf(found.value) or found.value == 0 or _smooth(event):
             return found
         own = delta_answer(event, found.value).value
         if own <= delta:
@@ -108,7 +109,7 @@ def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
     pairs = [(n.count, n.pair) for n in tree if n.pair is not None]
     if math.fsum(count * (pair.infinite_mass + tail) for count, pair in pairs) > delta:
         return math.inf
-    return math.fsum(count * span_of(pair, tail).above for count, pair in pairs)
+    return sum_up((count, span_of(pair, tail).above) for count, pair in pairs)
 
 
 def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:

@@ -21,6 +21,8 @@ _TILTS = (*(0.5**k for k in range(12)), 0.0)
 # Releases beyond which round-off is all there is, and the round-off from which on another method may do better.
 _MOST_STEPS = 1e13
 _SHARP_ROUND_OFF = 1e-4
+# Relative round-off of a largest loss that was found on a grid.
+_LOSS_ROUND_OFF = 1e-15
 # Share of delta that the lower bound gives to Hoeffding's inequality.
 _HOEFFDING_SHARE = 1e-3
 
@@ -85,9 +87,12 @@ class Composition:
         while len(self._tails) <= index:
             tilt = self._view.tilt * _TILTS[len(self._tails)]
             tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
+            wider = 1.5
             while tail is None:
                 self._sharp = False
-                self._sum = self._at(self._sum.step * 1.5, rounded if self._lower else connect_the_dots)
+                self._sum = self._at(self._sum.step * wider, rounded if self._lower else connect_the_dots)
+                # Far from fitting, the steps to a coarser grid grow: each costs a new grid.
+                wider = min(1.25 * wider, 4.0)
                 if self._sum.step > 1e3 * self._reach:
                     raise too_many(self._sum.steps)
                 tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
@@ -103,6 +108,8 @@ class Composition:
         return Answer(value, self._sharp)
 
     def _value(self, epsilon: float) -> float:
+        # Losses on the grid are rounded products, and so are their sums: the curve is read below them all.
+        epsilon *= 1 - _LOSS_ROUND_OFF
         tail, missed = self._tail(0), 0.0
         for index in range(1, len(_TILTS)):
             if tail.first_loss <= epsilon:
@@ -128,7 +135,7 @@ class Composition:
             best = min(best, tail.first_loss if found is None else found)
             if found is not None:
                 break
-        return Answer(self._settled(max(best, 0.0), delta), self._sharp)
+        return Answer(self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta), self._sharp)
 
     def _settled(self, epsilon: float, delta: float) -> float:
         """The first of a few points from epsilon on where the curve itself is at most delta: rounding ends here."""

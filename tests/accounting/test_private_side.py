@@ -1,0 +1,202 @@
+"""Sums of largest losses end above the truth, and epsilon and delta are inverse to each other: the private side."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from dptoolkit.accounting import (
+    METHODS,
+    ApproxDp,
+    BestOf,
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    PureDp,
+    RandomizedResponse,
+    Repeated,
+    Subsampled,
+    TruncatedNegativeBinomial,
+    TwoSidedGeometric,
+    account,
+    calibrate,
+    composition,
+    pld,
+    sampling,
+    selection,
+)
+from dptoolkit.accounting._numeric import inverse_up, sum_up
+from tests.accounting.reference import exact_delta
+from tests.accounting.test_fuzz import faults, forget
+
+# The package also exports functions of these names.
+calibrate_module = importlib.import_module("dptoolkit.accounting.calibrate")
+
+
+# --- rounding up -------------------------------------------------------------------------------------
+
+
+def test_a_sum_of_products_is_the_next_float_at_or_above_the_exact_one():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        terms = [(int(rng.integers(0, 10**6)), float(10.0 ** rng.uniform(-9, 3))) for _ in range(3)]
+        exact = sum(Fraction(n) * Fraction(x) for n, x in terms)
+        found = Fraction(sum_up(terms))
+        assert exact <= found <= exact * (1 + Fraction(1, 2**51))
+
+
+@pytest.mark.parametrize(
+    ("terms", "value"),
+    [([], 0.0), ([(0, math.inf)], 0.0), ([(3, 0.5), (2, 0.25)], 2.0), ([(1, math.inf), (2, 1.0)], math.inf),
+     ([(10**100, 1e300)], math.inf), ([(1, 5e-324)], 5e-324), ([(0.5, 5e-324)], 5e-324)],
+)  # fmt: skip
+def test_exact_sums_stay_and_the_ends_are_kept(terms, value):
+    assert sum_up(terms) == value
+
+
+def test_an_inverse_is_never_below_the_exact_one():
+    rng = np.random.default_rng(1)
+    for noise in [*(10.0 ** rng.uniform(-5, 5, 300)), 0.25, 1e300, 1e-300, 5e-324]:
+        assert inverse_up(noise) == math.inf or Fraction(inverse_up(noise)) * Fraction(noise) >= 1
+    assert inverse_up(0.25) == 4.0
+    assert (inverse_up(0.0), inverse_up(math.inf)) == (math.inf, 0.0)
+
+
+def _random_pure(rng: np.random.Generator) -> tuple[Composed, Fraction]:
+    parts = [(float(10.0 ** rng.uniform(-4, 2)), int(rng.integers(1, 50))) for _ in range(3)]
+    event = Composed(*(Repeated(RandomizedResponse(e, 3), n) for e, n in parts))
+    return event, sum(Fraction(e) * n for e, n in parts)
+
+
+def test_largest_losses_add_up_to_no_less_than_they_are():
+    """Rounded to the nearest float, about half of these sums were below the exact one."""
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        event, exact = _random_pure(rng)
+        assert Fraction(account(event, "basic").epsilon(0.0)) >= exact
+        assert Fraction(structure.total_pure(event)) >= exact
+
+
+def test_siblings_of_the_sum_round_up_too():
+    rng = np.random.default_rng(3)
+    for _ in range(100):
+        e, n, d = float(10.0 ** rng.uniform(-4, 2)), int(rng.integers(2, 1000)), float(10.0 ** rng.uniform(-9, -4))
+        total = Fraction(e) * n
+        assert Fraction(composition.basic(e, n)[0]) >= total
+        assert Fraction(composition.basic(e, n, d)[1]) >= Fraction(d) * n
+        assert Fraction(composition.optimal(e, n, 0.0)) >= total
+        assert Fraction(structure.spent_delta(Repeated(ApproxDp(1.0, d), n))) >= Fraction(d) * n
+        assert Fraction(selection.adaptive(e, 1, 0.0)) >= Fraction(e)
+        best = BestOf(PureDp(e), TruncatedNegativeBinomial(0.3, 0.1))
+        assert Fraction(structure.pure_epsilon(best)) >= (2 + Fraction(0.3)) * Fraction(e)
+        assert Fraction(structure.pure_epsilon(Laplace(e))) * Fraction(e) >= 1
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e-3, 0.3, 0.999998, 1 - 1e-15])
+def test_amplification_rounds_up(rate):
+    rng = np.random.default_rng(4)
+    for epsilon in 10.0 ** rng.uniform(-6, 2.8, 200):
+        with mp.workdps(60):
+            exact = mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(float(epsilon))))
+            found = sampling.amplified(float(epsilon), rate)
+            assert exact <= found <= exact * (1 + mp.mpf(2) ** -48)
+
+
+@pytest.mark.parametrize("method", [None, "basic", "pld"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        Composed(Subsampled(TwoSidedGeometric(0.0179, 3), "poisson", 0.1499),
+                 Repeated(RandomizedResponse(30.185, 19), 4)),
+        Composed(RandomizedResponse(30.1, 3), RandomizedResponse(0.7, 3), RandomizedResponse(17.3)),
+        Subsampled(RandomizedResponse(30.3), "poisson", 1e-11), Subsampled(RandomizedResponse(7.7), "poisson", 1e-3),
+        Composed(RandomizedResponse(0.011, 4), Repeated(TwoSidedGeometric(0.013, 3), 3)), Laplace(0.0133),
+        Repeated(RandomizedResponse(0.3), 7), Repeated(ExponentialMechanism(0.7), 3),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_largest_loss_is_not_rounded_down_at_tiny_deltas(event, method):
+    """One unit in the last place of an epsilon of 100 is a delta of 1e-14."""
+    for delta in (2.5e-18, 1e-17, 1e-16, 1e-15):
+        assert not faults(event, method, delta, 1.0)
+        if isinstance(event, Repeated):
+            assert not faults(event, "optimal", delta, 1.0)
+
+
+def test_a_curve_read_where_the_largest_loss_was_rounded_to():
+    """Just below the largest loss the exact delta is the distance times the mass: the grid must not read 0 there."""
+    for epsilon in (0.0111, 0.3, 2.7, 30.1):
+        event = Composed(RandomizedResponse(epsilon), RandomizedResponse(epsilon / 3, 3))
+        largest = account(event, "basic").epsilon(0.0)
+        for ulps in (1, 2, 4, 16):
+            below = largest - ulps * math.ulp(largest)
+            assert pld.delta(event, below) >= exact_delta(event, below) * (1 - 1e-9)
+
+
+# --- epsilon and delta are inverse -------------------------------------------------------------------
+
+
+def _wiggling(event: object, delta0: float) -> tuple[float, float]:
+    """One application whose epsilon rises and falls with delta, as one does whose grid changes with delta."""
+    log_delta = math.log(max(delta0, 1e-320))
+    return 0.5 - 0.01 * log_delta + 0.05 * math.sin(40 * log_delta), delta0
+
+
+@pytest.mark.parametrize("method", ["advanced", "optimal", "basic"])
+def test_composition_theorems_are_verified_where_one_step_is_not_monotone(method, monkeypatch):
+    monkeypatch.setattr(methods, "_step_bounds", _wiggling)
+    event, rng = Repeated(Subsampled(Gaussian(1.0), "poisson", 0.1), 3), np.random.default_rng(5)
+    deltas = [float(d) for d in 10.0 ** rng.uniform(-17, -1, 10)]
+    used = METHODS[method]
+    assert all(used.delta(event, used.epsilon(event, d)) <= d for d in deltas)
+    assert any(used.delta(event, used.searched(event, d)) > d for d in deltas)
+
+
+def test_delta_asks_every_method_that_epsilon_may_have_used(monkeypatch):
+    """A grid that is not fine enough for epsilon and says it was for delta: Renyi gave the one, and gives the other."""
+    monkeypatch.setattr(pld, "epsilon_answer", lambda *a, **k: pld.Answer(50.0, False))
+    monkeypatch.setattr(pld, "delta_answer", lambda *a, **k: pld.Answer(1e-3, True))
+    forget()
+    event = Composed(Gaussian(9.0), Laplace(30.0))
+    epsilon = account(event).epsilon(1e-9)
+    assert account(event).method_at(1e-9) in ("rdp", "zcdp")
+    assert account(event).delta(epsilon) <= 1e-9
+    forget()
+
+
+def test_an_epsilon_whose_method_is_too_slow_for_delta_is_verified(monkeypatch):
+    event = Repeated(ExponentialMechanism(0.05), 20)
+    assert account(event).method_at(1e-6) == "bounded-range"
+    monkeypatch.setattr(selection, "delta_cost", lambda *a: math.inf)
+    forget()
+    assert account(event).delta(account(event).epsilon(1e-6)) <= 1e-6
+    forget()
+
+
+# --- calibration -------------------------------------------------------------------------------------
+
+
+def test_calibration_verifies_its_last_answer_alone(monkeypatch):
+    asked = []
+    honest = pld.delta_answer
+    monkeypatch.setattr(pld, "delta_answer", lambda *a: asked.append(a) or honest(*a))
+    forget()
+    noise = calibrate(lambda z: Repeated(Laplace(z), 20), 1.0, 1e-6)
+    assert 1 <= len(asked) <= 2
+    assert account(Repeated(Laplace(noise), 20)).epsilon(1e-6) <= 1.0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999, 1 - 1e-9])
+def test_calibration_ends_where_the_verified_epsilon_keeps_the_budget(share, monkeypatch):
+    """A search that is told too little ends below; its end is moved up until the epsilon that users see is kept."""
+    honest = calibrate_module.searched_epsilon
+    monkeypatch.setattr(calibrate_module, "searched_epsilon", lambda *a: share * honest(*a))
+    noise = calibrate(lambda z: Repeated(Laplace(z), 5), 1.0, 1e-6)
+    assert account(Repeated(Laplace(noise), 5)).epsilon(1e-6) <= 1.0
+    monkeypatch.undo()
+    assert noise <= calibrate(lambda z: Repeated(Laplace(z), 5), 1.0, 1e-6) * 2.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from fractions import Fraction
 
@@ -26,9 +27,11 @@ from dptoolkit.accounting import (
     account,
     calibrate,
     composition,
+    methods,
     pld,
     sampling,
     selection,
+    structure,
 )
 from dptoolkit.accounting._numeric import inverse_up, sum_up
 from tests.accounting.reference import exact_delta
@@ -184,7 +187,7 @@ def test_an_epsilon_whose_method_is_too_slow_for_delta_is_verified(monkeypatch):
 def test_calibration_verifies_its_last_answer_alone(monkeypatch):
     asked = []
     honest = pld.delta_answer
-    monkeypatch.setattr(pld, "delta_answer", lambda *a: asked.append(a) or honest(*a))
+    monkeypatch.setattr(pld.answers, "delta_answer", lambda *a: asked.append(a) or honest(*a))
     forget()
     noise = calibrate(lambda z: Repeated(Laplace(z), 20), 1.0, 1e-6)
     assert 1 <= len(asked) <= 2

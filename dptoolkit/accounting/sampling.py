@@ -54,10 +54,9 @@ def poisson_zero_out(pair: Pair, rate: float) -> Pair:
         return rate * pair.above(_inner_loss_below(x, rate))
 
     def below(x: Array) -> Array:
-        y = _inner_loss_backwards(x, rate)
-        inside = np.isfinite(y)
-        value = rate * np.exp(x - np.where(inside, y, x)) * pair.below(np.where(inside, y, 0.0))
-        return np.where(inside, value, 0.0)
+        y, left = _inner_loss_backwards(x, rate)
+        inside = left > 0
+        return np.where(inside, np.exp(np.where(inside, x, 0.0)) * left * pair.below(np.where(inside, y, 0.0)), 0.0)
 
     inner_tails = pair.tails
 
@@ -136,11 +135,16 @@ def _outer_loss(y: Array, rate: float) -> Array:
     return np.where(y < 1, near, np.logaddexp(math.log1p(-rate), math.log(rate) + y))
 
 
-def _inner_loss_backwards(x: Array, rate: float) -> Array:
-    """-log(1 - (1 - e^-x)/rate) for x >= 0, infinite from -log(1-rate) on."""
-    inside = np.expm1(-x) / rate
+def _inner_loss_backwards(x: Array, rate: float) -> tuple[Array, Array]:
+    """y = -log(1 - (1 - e^-x)/rate) for x >= 0 and rate e^-y, which is not positive from -log(1-rate) on.
+
+    Both are rounded to where a divergence is larger: y down, and the rest e^-x - (1 - rate), which cancels, up.
+    """
+    left = np.where(x < 0.5, np.expm1(-x) + rate, np.exp(-x) - (1 - rate))
+    left = left + 1e-15 * np.minimum(np.exp(-x), rate)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(inside > -1, -np.log1p(np.maximum(inside, -1.0)), np.inf)
+        near = -np.log1p(np.maximum(np.expm1(-x) / rate, -1.0))
+        return np.where(left > 0.5 * rate, near, -np.log(left / rate)) * (1 - 1e-15), left
 
 
 # --- Renyi divergences ------------------------------------------------------------------------------

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import flag, invalid, whole
-from dptoolkit.accounting import Guarantee, Ledger, calibrate
+from dptoolkit.accounting import Guarantee, Ledger, Repeated, calibrate
+from dptoolkit.accounting.calibrate import SMALLEST
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError
 from dptoolkit.mechanisms.rng import Source
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import Settings, build, describe, keywords
 
 Array = NDArray[np.float64]
@@ -203,7 +204,15 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
         guess = calibrate(make_event, epsilon, delta, method="zcdp", relative_tolerance=0.01)
     except DpToolkitError:
         guess = 1.0
-    return calibrate(make_event, epsilon, delta, guess=guess)
+    # Where sampling alone keeps the budget a trace of noise stays: a plan without any says that all is given away.
+    return calibrate(make_event, epsilon, delta, guess=guess) or SMALLEST
+
+
+def with_smallest_noise(release: Release, epsilon: float, delta: float) -> Release:
+    """The release with the least noise that keeps the budget, when nothing else is released."""
+    unit = replace(release, sensitivity=1.0)
+    multiplier = smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, release.count), epsilon, delta)
+    return replace(release, scale=release.sensitivity * multiplier)
 
 
 def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import flag, magnitude, one_of, positive, real, whole
-from dptoolkit.accounting import Repeated
 from dptoolkit.data import Rows, check_labels, check_rows, kernel_arrays, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.noise import laplace
 from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.mechanisms.selection import gumbel
-from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, smallest_noise, written_out
+from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
@@ -191,13 +190,6 @@ class DpFrankWolfe(BallSettings):
 
 
 dp_frank_wolfe = private_solver(DpFrankWolfe)
-
-
-def with_smallest_noise(release: Release, epsilon: float, delta: float) -> Release:
-    """The release with the least noise that keeps the budget, when nothing else is released."""
-    unit = replace(release, sensitivity=1.0)
-    multiplier = smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, release.count), epsilon, delta)
-    return replace(release, scale=release.sensitivity * multiplier)
 
 
 def frank_wolfe(

@@ -17,9 +17,9 @@ from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, whole
 from dptoolkit.data import Rows, check_classes
 from dptoolkit.mechanisms import NoisyMaximum
-from dptoolkit.solvers.base import Array, Trace, private_solver, written_out
+from dptoolkit.solvers.base import Array, Trace, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
-from dptoolkit.solvers.l1_frank_wolfe import SelectionSettings, add_feature, with_smallest_noise, without_empty_rows
+from dptoolkit.solvers.l1_frank_wolfe import SelectionSettings, add_feature, without_empty_rows
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import setting
 

@@ -17,11 +17,19 @@ from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import flag, one_of, positive, whole
-from dptoolkit.accounting import Repeated, calibrate
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms.rng import as_generator, exclusive
-from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, private_solver, trace_interval, written_out
+from dptoolkit.solvers.base import (
+    Array,
+    FitResult,
+    Trace,
+    Trials,
+    private_solver,
+    trace_interval,
+    with_smallest_noise,
+    written_out,
+)
 from dptoolkit.solvers.batches import (
     SCHEMES,
     BatchData,
@@ -67,11 +75,7 @@ class DpSgdHt(BatchSettings):
         silent = Release("batch gradient", GAUSSIAN, sensitivity, 0.0, self.steps, self.sampled(self.batch_size, n))
         if paper is not None:
             return (replace(silent, scale=paper.scales["gradient"]),)
-        if math.isinf(self.epsilon):
-            return (silent,)
-        unit = replace(silent, sensitivity=1.0)
-        z = calibrate(lambda m: Repeated(replace(unit, scale=m).event, self.steps), self.epsilon, self.delta)
-        return (replace(silent, scale=sensitivity * z),)
+        return (with_smallest_noise(silent, self.epsilon, self.delta),)
 
     def published(self, n: int, d: int) -> Published:
         """The noise of Theorem 4.1."""

@@ -20,11 +20,19 @@ from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import flag, invalid, one_of, positive, whole
-from dptoolkit.accounting import Composed, Geometric, Repeated, calibrate
+from dptoolkit.accounting import Composed, Geometric, Repeated
 from dptoolkit.accounting.events import WITHOUT_REPLACEMENT, Event
 from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms.rng import as_generator, exclusive
-from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, trace_interval, written_out
+from dptoolkit.solvers.base import (
+    Array,
+    FitResult,
+    Trace,
+    private_solver,
+    smallest_noise,
+    trace_interval,
+    written_out,
+)
 from dptoolkit.solvers.batches import BatchData, BatchSettings, Iterate, batch_sizes, check_batch, check_sparse_rows
 from dptoolkit.solvers.noise import NoiseLaw, constant
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
@@ -152,15 +160,13 @@ class ReducedSettings(BatchSettings):
         )  # fmt: skip
         if paper is not None:
             return replace(inner, scale=paper.scales["inner"]), replace(outer, scale=paper.scales["snapshot"])
-        if math.isinf(self.epsilon):
-            return inner, outer
         steps, snapshots = replace(inner, sensitivity=1.0), replace(outer, sensitivity=1.0)
 
         def event(m: float) -> Event:
             first, second = replace(snapshots, scale=shape.ratio * m), replace(steps, scale=m)
             return Composed(Repeated(first.event, first.count), Repeated(second.event, second.count))
 
-        z = calibrate(event, self.epsilon, self.delta)
+        z = smallest_noise(event, self.epsilon, self.delta)
         return replace(inner, scale=z * inner.sensitivity), replace(outer, scale=shape.ratio * z * outer.sensitivity)
 
     def published(self, n: int, d: int) -> Published:

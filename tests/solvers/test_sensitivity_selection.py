@@ -137,7 +137,7 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     firsts = np.array([first for first, _ in l1_frank_wolfe.blocks(steps, plan.settings.refresh)])
     found = []
     sides = [
-        l1_frank_wolfe.bound_records(check_rows(sparse.csr_matrix(X)), y, plan.settings)
+        plan.settings.bounds.clip(check_rows(sparse.csr_matrix(X)), y)
         for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
     ]
     for t in range(1, steps + 1):

@@ -155,6 +155,9 @@ def _total_variation(tree: tuple[_Node, ...]) -> float:
 
 
 def _lower_epsilon_of_tree(tree: tuple[_Node, ...], delta: float) -> float:
+    # A release without noise gives everything away; beside it the others may be too small for any grid.
+    if any(n.pair is not None and n.count > 0 and n.pair.infinite_mass == 1 for n in tree):
+        return math.inf
     if _total_variation(tree) <= delta or delta == 0:
         return 0.0
     return _Composition(tree, delta, lower=True).lower_epsilon(delta)

@@ -313,3 +313,10 @@ def test_a_budget_or_a_plan_asks_for_its_delta():
     plan = solvers.plan("dp_ight", epsilon=1.0, delta=3e-6, **public)
     assert plan.guarantee.asked_delta == 3e-6 and "\n3e-06  " in str(plan)
     assert solvers.plan("dp_ight", epsilon=math.inf, **public).guarantee.asked_delta is None
+
+
+@pytest.mark.parametrize("epsilon", [1e-300, 1e-22, 1e-2])
+def test_a_release_without_noise_beside_tiny_ones_gives_everything_away(epsilon):
+    event = Composed(Gaussian(0.0), Repeated(PureDp(epsilon), 1000))
+    assert pld.lower_epsilon(event, 1e-4) == math.inf
+    assert account(event).bounds(1e-4) == (math.inf, math.inf)

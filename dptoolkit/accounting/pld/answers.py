@@ -113,6 +113,9 @@ def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
 
 
 def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:
+    # A release without noise gives everything away; beside it the others may be too small for any grid.
+    if any(n.pair is not None and n.count > 0 and n.pair.infinite_mass == 1 for n in tree):
+        return math.inf
     if total_variation(tree) <= delta or delta == 0:
         return 0.0
     return Composition(tree, delta, lower=True).lower_epsilon(delta)

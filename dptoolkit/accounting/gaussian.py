@@ -44,7 +44,7 @@ def delta(mu: float, epsilon: float | Array) -> float | Array:
 
 def _profile(mu: float, eps: Array) -> Array:
     if mu == 0:
-        return np.maximum(-np.expm1(eps), 0.0)
+        return np.asarray(-np.expm1(np.minimum(eps, 0.0)))
     if math.isinf(mu):
         return np.ones_like(eps)
     magnitude = np.abs(eps)
@@ -62,7 +62,8 @@ def _delta_nonnegative(mu: float, eps: Array) -> Array:
         near = ndtr(-x) - density * _mills(x + mu)
     # For a tiny mu, x >= -mu/2 is as good as positive, and ndtr - ... would cancel.
     out = np.where(x > (0.0 if mu >= _TINY_MU else -1.0), tail, near)
-    return np.clip(np.where(np.isposinf(eps), 0.0, out), 0.0, 1.0)
+    # So far out that the density underflows nothing is left of delta, whatever the other factor overflowed to.
+    return np.clip(np.where(np.isposinf(eps) | ((density == 0) & (x > 0)), 0.0, out), 0.0, 1.0)
 
 
 def _mills(x: Array) -> Array:

@@ -29,6 +29,7 @@ from dptoolkit.accounting import (
     ZCdp,
     account,
     calibrate,
+    gaussian,
     google,
     published,
 )
@@ -223,3 +224,15 @@ def test_flags_are_true_or_false(value):
 def test_laplace_noise_still_composes_with_selections():
     """A sibling of the mixtures above that worked before, and still does."""
     assert account(Composed(Laplace(2.0), BestOf(PureDp(0.1), Logarithmic(0.5)))).epsilon(1e-6) <= 0.7
+
+
+# --- the smallest and the largest shifts ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [0.0, 5e-324, 1e-310, 1e-200, 1e-160, 1e-20, 1e8, 1e300, math.inf])
+def test_a_gaussian_profile_is_a_number_for_any_shift(mu):
+    """delta(1e-160, 1.0) was not a number: 0 times infinity where the density underflows."""
+    points = np.array([-1e3, -1.0, 0.0, 1e-300, 1e-20, 1.0, 1e3, math.inf])
+    values = gaussian.delta(mu, points)
+    assert ((values >= 0) & (values <= 1)).all()
+    assert (np.diff(values) <= 1e-15).all()

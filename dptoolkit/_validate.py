@@ -1,4 +1,4 @@
-"""One wording for every complaint about a value: name=value: must be <bound>. <repair>"""
+"""One wording for every complaint about a value: "name=value: must be (bound). (repair)."."""
 
 from __future__ import annotations
 

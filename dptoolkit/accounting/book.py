@@ -143,6 +143,7 @@ class Book:
 
 
 def composed(total: Mapping[Event, int]) -> Composed:
+    """The elementary events with their counts as one event."""
     return Composed(*(Repeated(part, count) for part, count in total.items()))
 
 

@@ -223,8 +223,8 @@ class Ledger:
     ) -> Reservation:
         """As ``spend``, for a release that may still fail: spent from now on, and to be confirmed after it.
 
-            with ledger.reservation(event, label="mean") as paid:
-                ...  # bad input found here: paid.cancel()
+        with ledger.reservation(event, label="mean") as paid:
+            ...  # bad input found here: paid.cancel()
         """
         return Reservation(self, self._charge("reserve", _entry(event, count, label, adjacency)))
 

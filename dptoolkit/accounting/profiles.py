@@ -92,8 +92,7 @@ def laplace(epsilon: float) -> Pair:
 
 
 def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 0.0) -> Pair:
-    """A symmetric pair with finitely many loss values: P puts ``p`` on ``losses``, Q puts the same on their
-    negatives."""
+    """A symmetric pair of finitely many losses: P puts ``p`` on ``losses``, Q the same on their negatives."""
     order = np.argsort(losses)
     losses, p = losses[order], p[order]
     q = p[::-1]

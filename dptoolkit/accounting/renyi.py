@@ -67,6 +67,7 @@ def exponential_mechanism(epsilon: float, orders: Array) -> Array:
 
 
 def order_array(orders: Any) -> Array:
+    """Renyi orders as an array; all must be above 1."""
     a = np.atleast_1d(np.asarray(orders, dtype=float))
     if not np.all(a > 1):
         raise invalid("orders", np.asarray(orders).tolist(), "> 1", "Order 1 is the KL divergence: use 1 + 1e-6.")

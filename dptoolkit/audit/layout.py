@@ -37,8 +37,11 @@ def is_reduced(plan: Plan) -> bool:
 
 
 def most_inner_steps(plan: Plan) -> int:
-    """How many inner steps of an epoch an adversary looks at: all of a fixed number, three times the mean of a random
-    one. What it does not look at cannot help it, so this is safe; longer rows would cost memory for rare epochs."""
+    """How many inner steps of an epoch an adversary looks at.
+
+    All of a fixed number, three times the mean of a random one. What it does not look at cannot help it, so this is
+    safe; longer rows would cost memory for rare epochs.
+    """
     shape = plan.settings.shape(plan.n)
     return shape.steps if shape.option == "II" else math.ceil(3 * shape.snapshot / shape.batch)
 

@@ -69,8 +69,10 @@ def fresh_fits(fit: Callable[[], Any], name: str = "fresh noise in every fit") -
 
 
 def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int = 0) -> Probe:
-    """Noise is drawn anew in every step. ``data`` must be such that the query without noise is the same in all steps,
-    for example all zero; the mechanism returns its noisy queries, (steps, width), as "releases" of a Plan are.
+    """Noise is drawn anew in every step.
+
+    ``data`` must be such that the query without noise is the same in all steps, for example all zero; the mechanism
+    returns its noisy queries, (steps, width), as "releases" of a Plan are.
 
     With ``scale`` the differences of consecutive steps must also have variance 2 scale^2 (chi-square, error 1e-9).
     """
@@ -96,8 +98,11 @@ def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int
 
 
 def noise_everywhere(mechanism: Any, data: Any, runs: int = 64, seed: int = 0) -> Probe:
-    """Every coordinate of the output varies. ``data`` should favour none, for example all zero: then noise alone
-    selects, and a coordinate that stays zero in all runs is left out for certain."""
+    """Every coordinate of the output varies.
+
+    ``data`` should favour none, for example all zero: then noise alone selects, and a coordinate that stays zero in all
+    runs is left out for certain.
+    """
     runs = whole("runs", runs, low=2)
     run, streams = _runner(mechanism, data, "final"), Streams(seed, "probes")
     outputs = np.array([run(streams.generator(i)) for i in range(runs)])
@@ -147,8 +152,11 @@ def _grid_fault(values: list[Array]) -> str:
 
 
 def exact_composition(p: float, q: float, count: int, claim: Any, delta: float | None = None) -> Probe:
-    """The claim against the exact privacy loss of ``count`` independent coins: heads with p on one dataset, q on the
-    other. For faults of a few per cent in the accounting, which no affordable number of trials would show."""
+    """The claim against the exact privacy loss of ``count`` independent coins.
+
+    They show heads with p on one dataset, q on the other. For faults of a few per cent in the accounting, which no
+    affordable number of trials would show.
+    """
     goal = as_claim(claim)
     at = goal.reference_delta if delta is None else delta
     found, claimed = coins_epsilon(p, q, count, at), goal.epsilon(at)

@@ -41,8 +41,7 @@ def threshold_step(
 
 
 def vertex_weights(gradient: Array, sharpness: float) -> Array:
-    """Probabilities of the 2d vertices (+e_1, ..., +e_d, -e_1, ..., -e_d): proportional to exp(-sharpness <s,
-    gradient>)."""
+    """Probabilities of the vertices +e_1, ..., +e_d, -e_1, ..., -e_d: those of exp(-sharpness <s, gradient>)."""
     scores = -sharpness * np.concatenate([gradient, -gradient])
     weights = np.exp(scores - scores.max())
     return np.asarray(weights / weights.sum())

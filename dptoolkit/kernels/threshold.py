@@ -1,5 +1,4 @@
-"""Hard thresholding: a whole fit on small data in one call, many of them for audits, and the parts of a step on large
-sparse rows.
+"""Hard thresholding: a whole fit on small data in one call, and the parts of a step on large sparse rows.
 
 Small data are dense rows with weights (how often they occur, over n), so that a dataset of few different rows costs
 what the few cost. ``iht_trials`` calls the function that production calls, ``iht_fit``. Large data: margins from the

@@ -73,8 +73,7 @@ class NoisyMaximum:
         return Repeated(self.event, count)
 
     def top(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
-        """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the same law as peeling ``count``
-        times."""
+        """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the law of ``count`` peelings."""
         if self.noise != "gumbel":
             raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew.")
         noisy = self.noisy(scores, rng)

@@ -1,6 +1,6 @@
-"""Typed settings: ONE frozen class a solver, from which its plan, its public function, that function's signature and
-docstring, and its JSON come.
+"""Typed settings: ONE frozen class a solver.
 
+From it come the solver's plan, its public function, that function's signature and docstring, and its JSON.
 A class derived from Settings says what a caller may choose (its fields), which values are allowed and what the
 defaults come to (``checked``), what is released (``releases``), and what runs on the data (``prepare``). Numbers that
 follow from the choices are properties, never stored.

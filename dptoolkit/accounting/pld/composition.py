@@ -228,6 +228,7 @@ class Sum:
 
 
 def too_many(steps: float) -> UnsupportedEvent:
+    """The error for more releases than a distribution on a grid can follow; the caller raises it."""
     return UnsupportedEvent(
         f"the event has about {steps:.2g} releases: must be fewer for method 'pld', whose round-off grows with them. "
         "Use method='rdp'."

@@ -114,6 +114,7 @@ def steps_of(nodes: tuple[Node, ...]) -> float:
 
 
 def leaves(nodes: tuple[Node, ...]) -> list[Node]:
+    """The nodes that have a pair of their own, also those inside others."""
     return [leaf for n in nodes for leaf in ([n] if n.pair is not None else leaves(n.inner))]
 
 

@@ -50,6 +50,7 @@ def _thresholded(data: Array, rng: Rng, everywhere: bool) -> Array:
 
 
 def rows(*columns: int) -> Array:
+    """One-hot rows of four columns."""
     return np.asarray(np.eye(4)[list(columns)])
 
 

@@ -81,6 +81,7 @@ def _peel_pair(plan: Plan) -> Pair:
 
 
 def solver_faults() -> tuple[Broken, ...]:
+    """Faults that are plans of our solvers with other noise than they claim."""
     ight, small, one = _ight(), _ight(epsilon=0.1, steps=1, d=2), _ight(steps=1)
     halved = _ight(adjacency=Adjacency.ZERO_OUT)
     free, joint = (_ight(loss="logistic", grad_norm=None, row_norm=1.0, steps=1, sparsity=4, fit_intercept=column)

@@ -58,6 +58,7 @@ _LAWS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
 
 
 def plan_of(name: str, **arguments: Any) -> Plan:
+    """A plan at delta 1e-5."""
     return solvers.plan(name, delta=1e-5, **arguments)
 
 
@@ -80,6 +81,7 @@ class _ExactCount:
 
 
 def halves(shift: float) -> Array:
+    """Two scores that lie ``shift`` on both sides of 0."""
     return shift * np.array([1.0, -1.0])
 
 

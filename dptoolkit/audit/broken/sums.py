@@ -27,6 +27,7 @@ _SKEWED = Pair(np.array([1.0, *abs(_SMALL)]), np.array([0.0, *abs(_SMALL)]), Adj
 
 
 def noisy_sum(data: Array, rng: Rng, scale: float) -> float:
+    """The sum of the records plus Gaussian noise."""
     return float(data.sum() + scale * rng.standard_normal())
 
 

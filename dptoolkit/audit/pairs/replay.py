@@ -179,7 +179,7 @@ class _Rows:
         self.loss = plan.settings.terms
 
     def gradient(self, weights: Array) -> Array:
-        """(runs, groups, size)"""
+        """The gradients at many weights, of shape (runs, groups, size)."""
         if not self.classes:
             margins = weights[:, 0] @ self.X.T
             return np.asarray((self.loss.residual(margins, self.y) * self.share) @ self.X)[:, None, :]

@@ -46,6 +46,7 @@ def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
 
 
 def check_plan(plan: Plan, solver: str) -> None:
+    """Refuse plans of other solvers, and those for which no pair of this kind is known."""
     if plan.solver != solver:
         raise invalid("plan.solver", plan.solver, repr(solver))
     if plan.noise == 0:

@@ -139,6 +139,7 @@ def _safe_step(plan: Plan, X: Array) -> float:
 
 
 def expect_solver(plan: Plan, *solvers: str) -> None:
+    """Refuse plans of other solvers, and those for which no pair of this kind is known."""
     if plan.solver not in solvers:
         raise invalid("plan.solver", plan.solver, " or ".join(map(repr, solvers)))
     _check_zero_out(plan)

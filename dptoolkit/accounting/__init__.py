@@ -17,6 +17,7 @@ from dptoolkit.accounting import (
     pld,
     rdp,
     rounds,
+    rows,
     sampling,
     selection,
     zcdp,
@@ -27,6 +28,7 @@ from dptoolkit.accounting.events import (
     ApproxDp,
     BestOf,
     Composed,
+    DiscreteGaussian,
     Event,
     ExponentialMechanism,
     Gaussian,
@@ -53,9 +55,9 @@ from dptoolkit.accounting.rounds import (
 from dptoolkit.adjacency import Adjacency
 
 __all__ = [
-    "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "Event", "ExponentialMechanism", "Gaussian", "Geometric",
-    "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "Poisson", "PureDp", "RandomRounds",
-    "RandomizedResponse", "Repeated", "Reservation", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial",
-    "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events", "gaussian", "google", "pld", "rdp",
-    "rounds", "sampling", "selection", "zcdp",
+    "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "DiscreteGaussian", "Event", "ExponentialMechanism",
+    "Gaussian", "Geometric", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "Poisson", "PureDp",
+    "RandomRounds", "RandomizedResponse", "Repeated", "Reservation", "Subsampled", "TruncatedGeometric",
+    "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events",
+    "gaussian", "google", "pld", "rdp", "rounds", "rows", "sampling", "selection", "zcdp",
 ]  # fmt: skip

@@ -84,6 +84,23 @@ class TwoSidedGeometric(Event):
 
 
 @dataclass(frozen=True)
+class DiscreteGaussian(Event):
+    """An INTEGER query of integer sensitivity D plus X, P(X=k) proportional to exp(-k^2 / (2 sigma^2)).
+
+    Canonne, Kamath and Steinke 2020 (arXiv:2004.00010). sigma is that of the formula, not per sensitivity: integer
+    noise does not scale. For large sigma it is as good as Gaussian(sigma / D).
+    """
+
+    sigma: float
+    sensitivity: int = 1
+
+    def __post_init__(self) -> None:
+        _set(self, sigma=nonnegative("sigma", self.sigma, "0 means no noise."))
+        _set(self, sensitivity=whole("sensitivity", self.sensitivity, low=1, repair=(
+            "Integer noise hides an integer query only: round the query, or use Gaussian.")))
+
+
+@dataclass(frozen=True)
 class RandomizedResponse(Event):
     """One of ``categories`` answers: the true one with odds exp(epsilon) against each other one."""
 

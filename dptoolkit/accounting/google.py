@@ -39,7 +39,7 @@ from dptoolkit.accounting.events import (
     flatten,
 )
 from dptoolkit.accounting.rounds import Poisson, TruncatedNegativeBinomial
-from dptoolkit.accounting.structure import as_single, is_gaussian
+from dptoolkit.accounting.structure import as_single, is_gaussian, total_rho
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
@@ -135,8 +135,8 @@ def _discrete_laplace(way: _Way, event: TwoSidedGeometric) -> Any:
     return None
 
 
-def _zcdp(way: _Way, rho: float) -> Any:
-    return way.dp_event.ZCDpEvent(rho) if way.accountant == "rdp" else None
+def _zcdp(way: _Way, event: Event) -> Any:
+    return way.dp_event.ZCDpEvent(total_rho(event)) if way.accountant == "rdp" else None
 
 
 def _response(way: _Way, event: PureDp | NoisyMax | RandomizedResponse) -> Any:
@@ -174,8 +174,8 @@ _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
         way, way.dp_event.GaussianDpEvent, (2 if way.replaced else 1) * e.noise_multiplier),
     Laplace: _laplace,
     TwoSidedGeometric: _discrete_laplace,
-    ZCdp: lambda way, e: _zcdp(way, e.rho),
-    ExponentialMechanism: lambda way, e: _zcdp(way, e.epsilon**2 / 8),
+    ZCdp: _zcdp,
+    ExponentialMechanism: _zcdp,
     RandomizedResponse: _response,
     PureDp: _response,
     NoisyMax: _response,

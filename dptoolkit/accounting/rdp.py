@@ -28,6 +28,7 @@ from dptoolkit.accounting.events import (
     flatten,
 )
 from dptoolkit.accounting.renyi import (
+    discrete_gaussian,
     exponential_mechanism,
     gaussian,
     laplace,
@@ -41,8 +42,8 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
 __all__ = [
-    "DEFAULT_ORDERS", "composed", "curve", "delta", "epsilon", "exponential_mechanism", "gaussian", "laplace",
-    "randomized_response", "subsampled_gaussian", "to_delta", "to_epsilon", "two_sided_geometric",
+    "DEFAULT_ORDERS", "composed", "curve", "delta", "discrete_gaussian", "epsilon", "exponential_mechanism", "gaussian",
+    "laplace", "randomized_response", "subsampled_gaussian", "to_delta", "to_epsilon", "two_sided_geometric",
 ]  # fmt: skip
 
 # Dense near 1, integers where subsampling needs them, then far out for tiny epsilon.

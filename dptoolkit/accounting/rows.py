@@ -19,6 +19,7 @@ from dptoolkit.accounting import profiles, renyi, selection, zcdp
 from dptoolkit.accounting._numeric import Array, inverse_up
 from dptoolkit.accounting.events import (
     ApproxDp,
+    DiscreteGaussian,
     Event,
     ExponentialMechanism,
     Gaussian,
@@ -113,6 +114,11 @@ def _half_integer(event: TwoSidedGeometric) -> Event:
     return TwoSidedGeometric(event.epsilon * half / event.sensitivity, max(half, 1))
 
 
+def _half_discrete(event: DiscreteGaussian) -> Event:
+    half = event.sensitivity // 2
+    return DiscreteGaussian(event.sigma, half) if half else DiscreteGaussian(math.inf)
+
+
 def _words(event: Any, noise: str, sensitivity: str = "-") -> Words:
     return type(event).__name__, noise, sensitivity
 
@@ -122,6 +128,7 @@ def _epsilon_words(event: Any, sensitivity: str = "-") -> Words:
 
 
 _REAL_NOISE = "bounded as stated; noise is real-valued (floating point is idealised)"
+_INTEGER = "the query is an integer with the stated integer sensitivity"
 _RANGE = "score differences move by at most the stated range"
 
 
@@ -148,12 +155,22 @@ ROWS: dict[type[Event], Row] = {
     ),
     TwoSidedGeometric: Row(
         words=lambda e: _epsilon_words(e, f"{e.sensitivity} (integer)"),
-        assumption="the query is an integer with the stated integer sensitivity",
+        assumption=_INTEGER,
         scaled=_more_epsilon,
         dominating=lambda e: finite_pair(e.epsilon, lambda x: profiles.two_sided_geometric(x, e.sensitivity)),
         renyi=lambda e, orders: renyi.two_sided_geometric(e.epsilon, e.sensitivity, orders),
         pure=lambda e: e.epsilon,
         at_centre=_half_integer,
+    ),
+    DiscreteGaussian: Row(
+        words=lambda e: _words(e, f"sigma {number(e.sigma)}", f"{e.sensitivity} (integer)"),
+        assumption=_INTEGER,
+        scaled=lambda e, factor: replace(e, sigma=e.sigma / factor if factor > 0 else math.inf),
+        dominating=lambda e: finite_pair(
+            inverse(e.sigma), lambda _: profiles.discrete_gaussian(e.sigma, e.sensitivity)),
+        renyi=lambda e, orders: renyi.discrete_gaussian(e.sigma, e.sensitivity, orders),
+        rho=lambda e: zcdp.discrete_gaussian(e.sigma, e.sensitivity),
+        at_centre=_half_discrete,
     ),
     RandomizedResponse: Row(
         words=_epsilon_words,

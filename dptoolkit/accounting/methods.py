@@ -267,6 +267,11 @@ def searched_epsilon(event: Event, delta: float, method: str | None = None) -> f
 @lru_cache(maxsize=4096)
 def best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[float, str]:
     """The smallest epsilon that a method proves at ``delta``, and the method."""
+    if verified:
+        # What a search has found is mostly on the private side already: then the winner alone is verified.
+        epsilon, name = best_epsilon(event, delta, False)
+        if name in _delta_candidates(event, epsilon) and _keeps(name, event, epsilon, delta):
+            return epsilon, name
 
     def affordable(epsilon0: float, count: int) -> bool:
         return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
@@ -283,6 +288,13 @@ def best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[flo
     return _on_the_private_side(
         lambda e, d: best_epsilon(e, d, False)[0], lambda e, x: best_delta(e, x)[0], event, delta
     ), name
+
+
+def _keeps(name: str, event: Event, epsilon: float, delta: float) -> bool:
+    """Whether the method's own delta at epsilon is at most ``delta``."""
+    if name == "pld":
+        return pld.keeps(event, epsilon, delta)
+    return METHODS[name].delta(event, epsilon) <= delta
 
 
 def _delta_candidates(event: Event, epsilon: float) -> list[str]:

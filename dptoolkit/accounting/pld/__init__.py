@@ -26,6 +26,7 @@ from dptoolkit.accounting.pld.answers import (
     divergences,
     epsilon,
     epsilon_answer,
+    keeps,
     lower_epsilon,
 )
 from dptoolkit.accounting.pld.curve import Answer
@@ -33,5 +34,5 @@ from dptoolkit.accounting.pld.trees import attained, dominating
 
 __all__ = [
     "Answer", "Bracket", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating", "epsilon",
-    "epsilon_answer", "lower_epsilon",
+    "epsilon_answer", "keeps", "lower_epsilon",
 ]  # fmt: skip

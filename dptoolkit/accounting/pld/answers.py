@@ -48,6 +48,11 @@ def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answ
         target, factor = target * min(delta / own, 1 - 1e-15) ** factor, 2 * factor
 
 
+def keeps(event: Event, epsilon: float, delta: float) -> bool:
+    """Whether an epsilon that was found at ``delta`` needs no other one: ``delta`` there is at most that."""
+    return math.isinf(epsilon) or epsilon == 0 or _smooth(event) or delta_answer(event, epsilon).value <= delta
+
+
 def _smooth(event: Event) -> bool:
     """Whether all noise is Gaussian."""
     parts = [part for part, _ in flatten(event)]

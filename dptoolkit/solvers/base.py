@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import flag, invalid, whole
 from dptoolkit.accounting import Guarantee, Ledger, calibrate
+from dptoolkit.accounting.calibrate import SMALLEST
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows
@@ -203,7 +204,8 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
         guess = calibrate(make_event, epsilon, delta, method="zcdp", relative_tolerance=0.01)
     except DpToolkitError:
         guess = 1.0
-    return calibrate(make_event, epsilon, delta, guess=guess)
+    # Where sampling alone keeps the budget a trace of noise stays: a plan without any says that all is given away.
+    return calibrate(make_event, epsilon, delta, guess=guess) or SMALLEST
 
 
 def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:

@@ -87,12 +87,9 @@ class Composition:
         while len(self._tails) <= index:
             tilt = self._view.tilt * _TILTS[len(self._tails)]
             tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
-            wider = 1.5
             while tail is None:
                 self._sharp = False
-                self._sum = self._at(self._sum.step * wider, rounded if self._lower else connect_the_dots)
-                # Far from fitting, the steps to a coarser grid grow: each costs a new grid.
-                wider = min(1.25 * wider, 4.0)
+                self._sum = self._at(self._sum.step * 1.5, rounded if self._lower else connect_the_dots)
                 if self._sum.step > 1e3 * self._reach:
                     raise too_many(self._sum.steps)
                 tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)

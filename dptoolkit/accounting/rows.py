@@ -231,5 +231,5 @@ _UNKNOWN = Row(words=lambda e: _words(e, "-"))
 
 
 def row(event: Event) -> Row:
-    """The row of an elementary event."""
-    return ROWS.get(type(event), _UNKNOWN)
+    """The row of an elementary event; a subclass has that of its parent."""
+    return next((ROWS[kind] for kind in type(event).__mro__ if kind in ROWS), _UNKNOWN)

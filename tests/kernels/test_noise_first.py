@@ -186,15 +186,15 @@ TINY = 2.0**-21
 
 
 def test_small_uniforms_get_more_bits():
-    assert kernel.lengthened.py_func(Script(), 0.5) == 0.5
-    assert kernel.lengthened.py_func(Script(0.25), TINY) == 0.25 * 2.0**-20
-    assert kernel.lengthened.py_func(Script(0.0, 0.75), 0.0) == 0.75 * 2.0**-40
-    assert 0 < kernel.lengthened.py_func(Script(*[0.0] * 99), 0.0) <= 1e-290
+    assert kernel.lengthened(Script(), 0.5) == 0.5
+    assert kernel.lengthened(Script(0.25), TINY) == 0.25 * 2.0**-20
+    assert kernel.lengthened(Script(0.0, 0.75), 0.0) == 0.75 * 2.0**-40
+    assert 0 < kernel.lengthened(Script(*[0.0] * 99), 0.0) <= 1e-290
 
 
 def test_coins_of_any_probability():
     """2^-100 is five times 20 zero bits; the 53 bits of one number alone would never show it."""
-    tell = kernel.coin.py_func
+    tell = kernel.coin
     assert tell(Script(*[TINY] * 5, 0.0), 2.0**-100 * 0.5) and not tell(Script(*[TINY] * 4, 0.5), 2.0**-100)
     assert not tell(Script(*[TINY] * 4, 0.5, 0.7), 2.0**-80 * 0.5)
     assert not tell(Script(), 0.0) and tell(Script(0.999), 1.0)

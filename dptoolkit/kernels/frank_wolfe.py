@@ -1,10 +1,10 @@
-"""Frank-Wolfe over the L1 ball on sparse rows: many steps without a full pass over the data.
+"""Frank-Wolfe over the L1 ball, many steps in one call, on sparse rows and on dense ones.
 
-One step touches the rows that contain the chosen feature, and the features of those rows. The iterate is w = scale * v,
-so shrinking costs nothing. The vertex is drawn from the exponential mechanism exactly: feature j has weight
-2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks the groups, then one group. The
-53 bits of one uniform number cannot tell features of small probability apart: those are drawn by a pass over all, now
-and then (``draw``), so that every vertex has its probability, however small.
+On sparse rows a step touches the rows that contain the chosen feature, and the features of those rows. The iterate is
+w = scale * v, so shrinking costs nothing. The vertex is drawn from the exponential mechanism exactly: feature j has
+weight 2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks the groups, then one
+group. The 53 bits of one uniform number cannot tell features of small probability apart: those are drawn by a pass over
+all, now and then (``draw``), so that every vertex has its probability, however small.
 
 Bounded-residual losses keep the residuals of untouched rows ("lazy rows") until the caller refreshes them. For the
 squared loss the gradient is scale * q - p with q = X^T X v kept up to date, so nothing is stale; weights are kept for
@@ -23,7 +23,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-SQUARED, LOGISTIC, HUBER = 0, 1, 2
+SQUARED, LOGISTIC, HUBER, HINGE = 0, 1, 2, 4
+# The smoothed hinge is rounded over this much of its margin (losses.HINGE_WIDTH).
+_WIDTH = 0.5
 # Weights are kept relative to exp(offset); beyond this they are rebuilt with a new offset.
 _LARGEST_EXPONENT = 500.0
 # Likewise when all weights together have become this small: the offset is then far too high, and weights of small
@@ -67,17 +69,37 @@ def sampler(d: int, shift: int | None = None) -> Sampler:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def clipped(value: float, low: float, high: float) -> float:
+    """The value, or the end that it is beyond; what is not a number stays so, which min and max do not promise."""
+    if value < low:
+        return low
+    return high if value > high else value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def residual(loss: int, margin: float, y: float) -> float:
-    """d loss / d margin of one row (the same table as losses.residual)."""
+    """d loss / d margin of one row, as losses.py has it; not a number for a loss that has no branch here."""
     if loss == LOGISTIC:
-        if margin >= 0:
-            return 1.0 / (1.0 + math.exp(-margin)) - y
-        e = math.exp(margin)
-        return e / (1.0 + e) - y
-    difference = margin - y
+        e = math.exp(-abs(margin))
+        return (1.0 if margin >= 0 else e) / (1.0 + e) - y
+    if loss == HINGE:
+        sign = 2.0 * y - 1.0
+        return -sign * clipped((1.0 - sign * margin) / _WIDTH, 0.0, 1.0)
     if loss == HUBER:
-        return min(max(difference, -1.0), 1.0)
-    return difference
+        return clipped(margin - y, -1.0, 1.0)
+    return margin - y if loss == SQUARED else math.nan
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def residual_limit(loss: int, margin: float, label: float) -> float:
+    """The largest |residual| where |margin| and |label| are at most these; losses.py has the same."""
+    if loss == LOGISTIC:
+        return 1.0 / (1.0 + math.exp(-margin))
+    if loss == HINGE:
+        return min(1.0, (1.0 + margin) / _WIDTH)
+    if loss == HUBER:
+        return min(1.0, margin + label)
+    return margin + label if loss == SQUARED else math.nan
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -415,3 +437,64 @@ def squared_laplace_block(
         v[j] += growth
         squared_move(data, indices, indptr, t_data, t_indices, t_indptr, j, growth, step, q, room)
     return scale
+
+
+# --- dense rows ------------------------------------------------------------------------------------------------
+# The caller draws the noise: handing a Generator to a compiled function costs more than the steps of a small problem.
+# Margins follow the iterate, u <- (1 - mu) u +- mu radius x_j, so a step passes over the rows once.
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def choose(gradient: NDArray[Any], scale: float, noise: NDArray[Any]) -> int:
+    """The vertex of the largest noisy score: j for +e_j, of score -gradient_j, and d + j for -e_j, of +gradient_j."""
+    d = gradient.shape[0]
+    best, highest = 0, -np.inf
+    for j in range(d):
+        up = scale * noise[j] - gradient[j]
+        if up > highest:
+            best, highest = j, up
+    for j in range(d):
+        down = scale * noise[d + j] + gradient[j]
+        if down > highest:
+            best, highest = d + j, down
+    return best
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def dense_steps(
+    matrix: NDArray[Any], y: NDArray[Any], loss: int, noise: NDArray[Any], first: int, radius: float, n: int,
+    scale: float, adaptive: bool, feature_bound: float, label_bound: float, lipschitz: float, w: NDArray[Any],
+    u: NDArray[Any], gradient: NDArray[Any], scales: NDArray[Any], vertices: NDArray[Any], iterates: NDArray[Any],
+) -> None:
+    """One step for each row of ``noise``; updates the weights w and the margins u in place.
+
+    ``scale`` multiplies the noise; if ``adaptive``, times residual bound at |w|_1 over ``lipschitz``. ``gradient`` is
+    work space. Iterates are kept if there is room for them.
+    """
+    m, d = matrix.shape
+    for step in range(noise.shape[0]):
+        norm = 0.0
+        for j in range(d):
+            norm += abs(w[j])
+            gradient[j] = 0.0
+        for i in range(m):
+            # Divided before it is summed, so that no sum of bounded entries overflows.
+            r = residual(loss, u[i], y[i]) * (radius / n)
+            for j in range(d):
+                gradient[j] += r * matrix[i, j]
+        used = scale
+        if adaptive:
+            limit = residual_limit(loss, feature_bound * min(norm, radius), label_bound)
+            used = scale * min(feature_bound * limit / lipschitz, 1.0)
+        vertex = choose(gradient, used, noise[step])
+        scales[step], vertices[step] = used, vertex
+        mu = 2.0 / (first + step + 2.0)
+        chosen = vertex % d
+        push = mu * radius if vertex < d else -mu * radius
+        for j in range(d):
+            w[j] *= 1.0 - mu
+        w[chosen] += push
+        for i in range(m):
+            u[i] = (1.0 - mu) * u[i] + push * matrix[i, chosen]
+        if iterates.shape[0] > 0:
+            iterates[step, :] = w

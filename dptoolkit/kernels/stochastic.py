@@ -29,7 +29,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-SQUARED, LOGISTIC, HUBER = 0, 1, 2
+SQUARED, LOGISTIC, HUBER, HINGE = 0, 1, 2, 4
+# The smoothed hinge is rounded over this much of its margin (losses.HINGE_WIDTH).
+_WIDTH = 0.5
 _SQRT_2 = math.sqrt(2.0)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 # Doubles from a Generator are multiples of 2^-53.
@@ -78,17 +80,25 @@ class Top(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def clipped(value: float, low: float, high: float) -> float:
+    """The value, or the end that it is beyond; what is not a number stays so, which min and max do not promise."""
+    if value < low:
+        return low
+    return high if value > high else value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def residual(loss: int, margin: float, y: float) -> float:
-    """d loss / d margin of one row (the same table as losses.residual)."""
+    """d loss / d margin of one row, as losses.py has it; not a number for a loss that has no branch here."""
     if loss == LOGISTIC:
-        if margin >= 0:
-            return 1.0 / (1.0 + math.exp(-margin)) - y
-        e = math.exp(margin)
-        return e / (1.0 + e) - y
-    difference = margin - y
+        e = math.exp(-abs(margin))
+        return (1.0 if margin >= 0 else e) / (1.0 + e) - y
+    if loss == HINGE:
+        sign = 2.0 * y - 1.0
+        return -sign * clipped((1.0 - sign * margin) / _WIDTH, 0.0, 1.0)
     if loss == HUBER:
-        return min(max(difference, -1.0), 1.0)
-    return difference
+        return clipped(margin - y, -1.0, 1.0)
+    return margin - y if loss == SQUARED else math.nan
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -96,8 +106,7 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
     """The residual after clipping the margin and then the residual; a margin that overflowed both ways counts 0."""
     if math.isnan(margin):
         return 0.0
-    r = residual(loss, min(max(margin, -margin_bound), margin_bound), y)
-    return min(max(r, -cap), cap)
+    return clipped(residual(loss, clipped(margin, -margin_bound, margin_bound), y), -cap, cap)
 
 
 # --- uniform integers, normal tails ------------------------------------------------------------------
@@ -263,8 +272,8 @@ def residual_change(
     label a small difference of margins would be lost, or grow to the label's last bit.
     """
     if loss == SQUARED and cap == math.inf:
-        new = 0.0 if math.isnan(margin) else min(max(margin, -margin_bound), margin_bound)
-        old = 0.0 if math.isnan(old_margin) else min(max(old_margin, -margin_bound), margin_bound)
+        new = 0.0 if math.isnan(margin) else clipped(margin, -margin_bound, margin_bound)
+        old = 0.0 if math.isnan(old_margin) else clipped(old_margin, -margin_bound, margin_bound)
         change = new - old
         return 0.0 if math.isnan(change) else change
     return clipped_residual(loss, margin, y, margin_bound, cap) - clipped_residual(

@@ -1,15 +1,217 @@
-"""Hard thresholding on sparse rows: margins from the support's columns alone, residuals, X^T r in parts, the top-s."""
+"""Hard thresholding: a whole fit on small data in one call, many of them for audits, and the parts of a step on large
+sparse rows.
+
+Small data are dense rows with weights (how often they occur, over n), so that a dataset of few different rows costs
+what the few cost. ``iht_trials`` calls the function that production calls, ``iht_fit``. Large data: margins from the
+support's columns alone, residuals, X^T r in parts, the top-s.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-SQUARED, LOGISTIC, HUBER = 0, 1, 2
+SQUARED, LOGISTIC, HUBER, HINGE = 0, 1, 2, 4
+# The smoothed hinge is rounded over this much of its margin (losses.HINGE_WIDTH).
+_WIDTH = 0.5
+
+
+class Records(NamedTuple):
+    """Bounded dense rows with what their gradients need; ``weights`` is counts / n."""
+
+    loss: int
+    X: NDArray[Any]
+    y: NDArray[Any]
+    weights: NDArray[Any]
+    margin_bound: float
+    caps: NDArray[Any]
+
+
+class Schedule(NamedTuple):
+    """What every step does: noise of scale * shares[ceil(shares_per_unit |w|)], the last share beyond the end.
+
+    Coordinates 0..free-1 compete for ``sparsity`` places; those after them are always kept.
+    """
+
+    steps: int
+    step_size: float
+    scale: float
+    shares: NDArray[Any]
+    shares_per_unit: float
+    free: int
+    sparsity: int
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def clipped(value: float, low: float, high: float) -> float:
+    """The value, or the end that it is beyond; what is not a number stays so, which min and max do not promise."""
+    if value < low:
+        return low
+    return high if value > high else value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def residual(loss: int, margin: float, y: float) -> float:
+    """d loss / d margin of one row, as losses.py has it; not a number for a loss that has no branch here."""
+    if loss == LOGISTIC:
+        e = math.exp(-abs(margin))
+        return (1.0 if margin >= 0 else e) / (1.0 + e) - y
+    if loss == HINGE:
+        sign = 2.0 * y - 1.0
+        return -sign * clipped((1.0 - sign * margin) / _WIDTH, 0.0, 1.0)
+    if loss == HUBER:
+        return clipped(margin - y, -1.0, 1.0)
+    return margin - y if loss == SQUARED else math.nan
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, cap: float) -> float:
+    """The residual after clipping the margin and then the residual; a margin that overflowed both ways counts 0."""
+    if math.isnan(margin):
+        return 0.0
+    return clipped(residual(loss, clipped(margin, -margin_bound, margin_bound), y), -cap, cap)
+
+
+# --- small data: a fit in one call ---------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def keep_largest(values: NDArray[Any], free: int, count: int, support: NDArray[Any]) -> int:
+    """Put the places of the ``count`` largest |values[:free]|, ties to the smaller index, into ``support``.
+
+    Returns their number. A heap with the smallest in front; of equal ones the larger index counts as smaller. What is
+    not a number takes a place and is not kept (as in ``largest``).
+    """
+    if count >= free:
+        for j in range(free):
+            support[j] = j
+        return free
+    limit = count
+    for j in range(free):
+        if math.isnan(values[j]):
+            limit -= 1
+    size = 0
+    for j in range(free):
+        v = abs(values[j])
+        if size < limit:
+            if math.isnan(v):
+                continue
+            i = size
+            while i > 0 and abs(values[support[(i - 1) // 2]]) >= v:
+                support[i] = support[(i - 1) // 2]
+                i = (i - 1) // 2
+            support[i] = j
+            size += 1
+        elif limit > 0 and v > abs(values[support[0]]):
+            sift_down(values, support, limit, j)
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sift_down(values: NDArray[Any], support: NDArray[Any], size: int, j: int) -> None:
+    """Put place ``j``, the largest index so far, into the heap instead of the one in front."""
+    v, i = abs(values[j]), 0
+    while 2 * i + 1 < size:
+        child = 2 * i + 1
+        if child + 1 < size:
+            one, two = abs(values[support[child]]), abs(values[support[child + 1]])
+            if two < one or (two == one and support[child + 1] > support[child]):
+                child += 1
+        if v <= abs(values[support[child]]):
+            break
+        support[i] = support[child]
+        i = child
+    support[i] = j
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def mean_gradient(records: Records, w: NDArray[Any], support: NDArray[Any], filled: int, out: NDArray[Any]) -> None:
+    """out = sum_i weights_i * clipped residual_i * x_i at the w that is zero outside ``support[:filled]``."""
+    loss, X, y, weights, margin_bound, caps = records
+    m, width = X.shape
+    for j in range(width):
+        out[j] = 0.0
+    for i in range(m):
+        margin = 0.0
+        for a in range(filled):
+            margin += X[i, support[a]] * w[support[a]]
+        r = clipped_residual(loss, margin, y[i], margin_bound, caps[i]) * weights[i]
+        for j in range(width):
+            out[j] += r * X[i, j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
+    """The share of the noise at |w| = ``norm``, as NoiseLaw.share; for what is not a number the last, the largest."""
+    place, last = norm * shares_per_unit, shares.shape[0] - 1
+    return shares[math.ceil(place)] if place < last else shares[last]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def iht_fit(
+    rng: Any, records: Records, how: Schedule, w: NDArray[Any], support: NDArray[Any], step: NDArray[Any],
+    scales: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
+) -> None:
+    """The whole iteration from w = 0, which is overwritten with the result; ``scales`` gets every step's noise.
+
+    ``support`` and ``step`` are scratch of the width of w. ``releases`` and ``iterates``, if they have rows, get the
+    noisy gradient and the weights of every step. The normals of a step are drawn for all coordinates, in order.
+    """
+    width, filled = w.shape[0], 0
+    for j in range(width):
+        w[j] = 0.0
+    for t in range(how.steps):
+        square = 0.0
+        for a in range(filled):
+            square += w[support[a]] ** 2
+        spread = how.scale * share_at(how.shares, how.shares_per_unit, math.sqrt(square))
+        scales[t] = spread
+        mean_gradient(records, w, support, filled, step)
+        if spread > 0.0:
+            for j in range(width):
+                step[j] += spread * rng.standard_normal()
+        if releases.shape[0] > 0:
+            releases[t, :] = step
+        for j in range(width):
+            step[j] = w[j] - how.step_size * step[j]
+            w[j] = 0.0
+        filled = keep_largest(step, how.free, how.sparsity, support)
+        for j in range(how.free, width):
+            support[filled] = j
+            filled += 1
+        for a in range(filled):
+            w[support[a]] = step[support[a]]
+        if iterates.shape[0] > 0:
+            iterates[t, :] = w
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def iht_trials(
+    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
+    how: Schedule, weights: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
+) -> None:
+    """Trials first, first + 1, ...: a fit on ``one`` where the bit is 1, on ``two`` where it is 0.
+
+    ``counter`` and ``flags`` are the memory of ``rng``, a Philox generator: each trial starts at its own place, exactly
+    as audit.streams.seek does it. ``releases`` and ``iterates`` have one entry a trial, or none at all.
+    """
+    width = weights.shape[1]
+    support, step, scales = np.empty(width, np.int64), np.empty(width), np.empty(how.steps)
+    nothing = np.empty((0, 0))
+    for i in range(bits.shape[0]):
+        counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
+        flags[0], flags[10] = 4, 0
+        release = releases[i] if releases.shape[0] > 0 else nothing
+        iterate = iterates[i] if iterates.shape[0] > 0 else nothing
+        records = one if bits[i] == 1 else two
+        iht_fit(rng, records, how, weights[i], support, step, scales, release, iterate)
+
+
+# --- large data: the parts of a step -------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -30,30 +232,11 @@ def support_margins(
 def mean_residuals(
     loss: int, margins: NDArray[Any], y: NDArray[Any], margin_bound: float, caps: NDArray[Any], out: NDArray[Any]
 ) -> None:
-    """out = reference.clipped_residual / n in one pass; empty ``caps`` for none."""
+    """out = Loss.clipped_residual / n in one pass; empty ``caps`` for none."""
     n = margins.shape[0]
     for i in range(n):
-        m = margins[i]
-        # Comparisons are false for NaN, which so passes through to the end.
-        if m > margin_bound:
-            m = margin_bound
-        elif m < -margin_bound:
-            m = -margin_bound
-        if loss == LOGISTIC:
-            e = math.exp(-abs(m))
-            r = (1.0 if m >= 0 else e) / (1.0 + e) - y[i]
-        else:
-            r = m - y[i]
-        cap = 1.0 if loss == HUBER else math.inf
-        if caps.shape[0] > 0 and caps[i] < cap:
-            cap = caps[i]
-        if r > cap:
-            r = cap
-        elif r < -cap:
-            r = -cap
-        elif r != r:
-            r = 0.0
-        out[i] = r / n
+        cap = caps[i] if caps.shape[0] > 0 else math.inf
+        out[i] = clipped_residual(loss, margins[i], y[i], margin_bound, cap) / n
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

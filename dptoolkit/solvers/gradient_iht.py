@@ -145,8 +145,8 @@ class Bounded:
                        counts=None)  # fmt: skip
 
     def compiled(self) -> Any:
-        """The records as kernels/iht.py takes them; rows that are zero, or occur never, have no gradient."""
-        from dptoolkit.kernels.iht import Records
+        """The records as kernels/threshold.py takes them; rows that are zero, or occur never, have no gradient."""
+        from dptoolkit.kernels.threshold import Records
 
         X = self.rows.matrix.toarray() if self.rows.is_sparse else self.rows.matrix
         counts = np.ones(len(X)) if self.counts is None else self.counts
@@ -203,14 +203,14 @@ class IhtRun:
         return MeanGradient(data.rows, data.y, data.loss, data.margin_bound, data.caps)
 
     def schedule(self) -> Any:
-        """The steps as kernels/iht.py takes them."""
-        from dptoolkit.kernels.iht import Schedule
+        """The steps as kernels/threshold.py takes them."""
+        from dptoolkit.kernels.threshold import Schedule
 
         s = self.steps
         return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, min(s.sparsity, self.free))
 
     def _compiled(self, rng: np.random.Generator, trace: bool) -> Trace:
-        from dptoolkit.kernels.iht import iht_fit
+        from dptoolkit.kernels.threshold import iht_fit
 
         steps, width = self.steps.steps, self.width
         w, support, step, scales = np.empty(width), np.empty(width, np.int64), np.empty(width), np.empty(steps)
@@ -230,7 +230,7 @@ class IhtRun:
         """
         if self.small is None or other.small is None:
             return None
-        from dptoolkit.kernels.iht import iht_trials
+        from dptoolkit.kernels.threshold import iht_trials
 
         weights = np.empty((len(bits), self.width))
         size = (len(bits), self.steps.steps, self.width) if trace else (0, 0, 0)

@@ -352,7 +352,7 @@ def _sparse_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Genera
 
 
 def _dense_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generator, bool], Trace]:
-    from dptoolkit.kernels import dense_frank_wolfe as kernel
+    from dptoolkit.kernels import frank_wolfe as kernel
 
     settings = plan.settings
     assert isinstance(settings, BallSettings) and settings.law is not None
@@ -370,7 +370,7 @@ def _dense_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generat
         for first, count in parts:
             part = slice(first, first + count)
             noise = draw(rng, 1.0, (count, 2 * d))
-            kernel.steps(
+            kernel.dense_steps(
                 matrix, y, loss.id, noise, first + 1, radius, plan.n, law.scale, *bounds, w, u, work, scales[part],
                 chosen[part], iterates[part],
             )  # fmt: skip

@@ -7,9 +7,9 @@ from dptoolkit.audit.pairs.pair import Counted, Pair, counted
 from dptoolkit.audit.pairs.peeling import peeling_iht
 from dptoolkit.audit.pairs.selection import dp_frank_wolfe, selection
 from dptoolkit.audit.pairs.sparsify import sparsifier
-from dptoolkit.audit.pairs.thresholding import dp_ight, dp_scsg_ht, dp_sgd_ht, dp_svrg_ht, natural
+from dptoolkit.audit.pairs.thresholding import dp_dual_averaging, dp_ight, dp_scsg_ht, dp_sgd_ht, dp_svrg_ht, natural
 
 __all__ = [
-    "Counted", "Pair", "counted", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe", "dp_scsg_ht", "dp_sgd_ht",
+    "Counted", "Pair", "counted", "dp_dual_averaging", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe", "dp_scsg_ht", "dp_sgd_ht",
     "dp_svrg_ht", "natural", "peeling_iht", "selection", "sparsifier",
 ]  # fmt: skip

@@ -106,3 +106,20 @@ def clipped(settings: Kind) -> Kind:
     if settings.grad_norm is not None or settings.adaptive or settings.terms.task != BINARY or norm is None:
         return settings
     return replace(settings, grad_norm=RESIDUAL * settings.terms.residual_bound * norm)
+
+
+# --- the stages of dp_pipeline --------------------------------------------------------------------------------
+
+# Parts of mu^2 for the column means, the eigenvalue, the descent and the scale. They are used up together.
+MEANS_SHARE, EIGENVALUE_SHARE, DESCENT_SHARE, SCALE_SHARE = 0.10, 0.01, 0.87, 0.02
+# A feature is kept if its noisy mean is above this many standard deviations of the noise: most of what is kept beyond
+# is signal, and what little noise comes with it is weighted down by the descent itself.
+CUT = 1.5
+# Features are weighted with their mean to minus this power: rare words say more than frequent ones.
+TEMPERING = 0.25
+# The column that stands for the intercept. Rows have norm 1 with it, so it costs 1 - sqrt(1 - 0.09) of their length.
+LEVEL = 0.3
+# The mean of a prepared column goes like its mean to this power: where rows point on average.
+MEAN_POWER = 1 - TEMPERING
+# The final scale: halvings of an interval of logarithms, with margins clipped so that one record moves little.
+HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0

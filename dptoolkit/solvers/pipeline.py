@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -73,8 +73,6 @@ class DpPipeline(Settings):
 
     def checked(self, n: int, d: int) -> DpPipeline:
         """See ``Settings``."""
-        from dataclasses import replace
-
         if self.calibration != TIGHT:
             raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
         if self.sparsity is not None:
@@ -94,12 +92,11 @@ class DpPipeline(Settings):
             scale = sensitivity / mu * math.sqrt(count / share) * (1 + 1e-12)
             return Release(query, GAUSSIAN, sensitivity, scale, count)
 
-        smallest = math.exp(-rules.LARGEST_LOG_SCALE)
         return (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), rules.DESCENT_SHARE),
             gaussian("column means", means_sensitivity(relation, n), rules.MEANS_SHARE),
             gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
-            gaussian("slope in the scale", slope_range(relation, smallest) / n, rules.SCALE_SHARE, rules.HALVINGS),
+            gaussian("slope in the scale", largest_slope(relation) / n, rules.SCALE_SHARE, rules.HALVINGS),
         )
 
     def gradient_sensitivity(self, n: int) -> float:
@@ -146,7 +143,7 @@ def column_means(rows: Rows, share: Array) -> Array:
         return np.asarray(share @ np.abs(rows.matrix))
     matrix = rows.matrix
     sizes = np.abs(matrix.data) * np.repeat(share, np.diff(matrix.indptr))
-    return np.bincount(matrix.indices, sizes, minlength=matrix.shape[1])
+    return np.asarray(np.bincount(matrix.indices, sizes, minlength=matrix.shape[1]), dtype=np.float64)
 
 
 def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> float:
@@ -160,15 +157,11 @@ def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> float:
     |s| <= |x| <= 1, and the largest eigenvalue of a mean of s s^T moves by at most 1/n when one s is replaced or left
     out. Nothing is iterated, so no tolerance has to be charged.
     """
-    along = _absolute(rows.matrix) @ np.append(direction, 0.0)
+    along = abs(rows.matrix) @ np.append(direction, 0.0)
     level = rows.matrix[:, [-1]]
     last = np.asarray(level.toarray() if rows.is_sparse else level).ravel()
     first, mixed, second = (float(share @ entry) for entry in (along * along, along * last, last * last))
     return (first + second) / 2 + math.hypot((first - second) / 2, mixed)
-
-
-def _absolute(matrix: Any) -> Any:
-    return abs(matrix)
 
 
 def slope_range(adjacency: Adjacency, scale: float) -> float:
@@ -178,9 +171,16 @@ def slope_range(adjacency: Adjacency, scale: float) -> float:
     """
     bound = rules.LARGEST_MARGIN
     # t sigmoid(-c t) is largest where c t = 1.278..., with 0.27846.../c; bounded from above.
-    best = 0.2784646 / scale if 1.2785 <= scale * bound else bound * float(expit(-scale * bound)) * (1 + 1e-12)
+    best = 0.2784646 / scale if scale * bound >= 1.2785 else bound * float(expit(-scale * bound)) * (1 + 1e-12)
     worst = bound * float(expit(scale * bound)) * (1 + 1e-12)
     return best + worst if adjacency is Adjacency.REPLACE_ONE else max(best, worst)
+
+
+def largest_slope(adjacency: Adjacency) -> float:
+    """``slope_range`` at the worst of all scales that may be tried: the middles of 1, 2, 4, ... equal parts."""
+    parts = 2**rules.HALVINGS
+    logs = (rules.LARGEST_LOG_SCALE * (2 * i / parts - 1) for i in range(1, parts))
+    return max(slope_range(adjacency, math.exp(log)) for log in logs)
 
 
 def slope(margins: Array, scale: float, share: Array) -> float:
@@ -246,7 +246,7 @@ class Preparation:
 
 
 def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
-    """The margins of new rows under a fitted model: positive for label 1. Rows are prepared as the fit prepared its own.
+    """The margins of new rows under a fitted model, positive for label 1; rows are prepared as the fit's were.
 
     Privacy
     -------

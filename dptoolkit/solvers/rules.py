@@ -30,8 +30,8 @@ PREDICTION_NOISE = 0.1
 # What a binary loss's residual is clipped to. Records that are right by little count in full, those that are wrong no
 # more than they: a bias that pays for four times the descent.
 RESIDUAL = 0.25
-# Steps are this much shorter than 1 / smoothness.
-SLACK = 1.1
+# A step is 1 / (SLACK smoothness); descent is stable for any above 1/2.
+SLACK = 0.55
 # Fewer steps are not smooth, more take longer than they are worth; the time shrinks with the number then.
 FEWEST, MOST = 20, 1500
 

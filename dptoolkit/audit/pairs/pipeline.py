@@ -41,8 +41,8 @@ class DescentRatio:
         step = settings.margin_noise / (plan.releases[DESCENT].scale * steps) if plan.noise > 0 else 1.0
         margin = np.hstack([np.zeros((len(along), 1)), -step * np.cumsum(along, axis=1)[:, :-1]])
         cap, n = settings.grad_norm, plan.n
-        residual = [settings.terms.clipped_residual(margin, np.full_like(margin, y), math.inf, None) for y in (0.0, 1.0)]
-        low, high = (np.clip(r, -cap, cap) / n for r in residual)
+        residuals = (settings.terms.residual(margin, np.full_like(margin, y)) for y in (0.0, 1.0))
+        low, high = (np.clip(r, -cap, cap) / n for r in residuals)
         others = (n - 1 - (n - 1) // 2) * low + ((n - 1) // 2) * high
         first = others + low
         second = others + (0.0 if plan.adjacency is Adjacency.ZERO_OUT else high)

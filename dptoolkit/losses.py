@@ -58,6 +58,8 @@ class Loss:
     diameter
         radius -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1, any label} at |w|_2 = radius,
         where that is known to be less than twice the residual bound; None where it is not.
+    note
+        What the name does not say, for docstrings.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Loss:
     signed: bool = False
     linear: bool = False
     diameter: Callable[[float], float] | None = None
+    note: str = ""
 
     @property
     def residual_bound(self) -> float:
@@ -93,6 +96,12 @@ def get(name: str, allowed: tuple[str, ...] | None = None) -> Loss:
     if name not in names:
         raise invalid("loss", name, "one of " + ", ".join(repr(a) for a in names))
     return LOSSES[name]
+
+
+def described(names: tuple[str, ...]) -> str:
+    """The names as a docstring lists them."""
+    words = [f'"{name}"' + (f" ({LOSSES[name].note})" if LOSSES[name].note else "") for name in names]
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 # --- the functions of the rows -----------------------------------------------------------------------------
@@ -241,9 +250,11 @@ LOSSES: dict[str, Loss] = {
         Loss("squared", 0, REGRESSION, _squared_residual, _squared_objective, _squared_limit, 1.0, linear=True),
         Loss("logistic", 1, BINARY, _logistic_residual, _logistic_objective, _logistic_limit, 0.25, signed=True,
              diameter=logistic_diameter),
-        Loss("huber", 2, REGRESSION, _huber_residual, _huber_objective, _huber_limit, 1.0),
+        Loss("huber", 2, REGRESSION, _huber_residual, _huber_objective, _huber_limit, 1.0,
+             note="residuals clipped at 1"),
         Loss("softmax", 3, MULTICLASS, _softmax_residual, _softmax_objective, _softmax_limit, 0.5),
-        Loss("hinge", 4, BINARY, _hinge_residual, _hinge_objective, _hinge_limit, 1 / HINGE_WIDTH, signed=True),
+        Loss("hinge", 4, BINARY, _hinge_residual, _hinge_objective, _hinge_limit, 1 / HINGE_WIDTH, signed=True,
+             note="its corner rounded"),
     )
 }  # fmt: skip
 # Losses of one margin a row, which all solvers but the multinomial one take.

@@ -82,7 +82,7 @@ class SelectionSettings(Settings):
 class BallSettings(SelectionSettings):
     """Settings of private Frank-Wolfe for losses of one margin."""
 
-    loss: str = setting('"logistic", "squared", "huber" or "hinge".')
+    loss: str = setting(f"{losses.described(losses.SCALAR)}.")
     label_bound: float | None = setting("Public bound of |y|; needed for the squared loss.", default=None)
     refresh: float = setting(
         "On sparse data, rows that do not contain the chosen feature keep their residual until the weights have shrunk "

@@ -51,7 +51,9 @@ class Settings(ABC):
 
     solver: ClassVar[str]
 
-    epsilon: float = setting("Total budget of the fit; ``math.inf`` for no noise.")
+    epsilon: float = setting(
+        "Total budget of the fit; ``math.inf`` for no noise, on records that are bounded all the same."
+    )
     delta: float = setting("Total budget of the fit; must be above 0 unless epsilon is infinite.", default=0.0)
     adjacency: Adjacency | str | None = setting(
         'Which datasets are neighbours: "replace-one" or "zero-out".', default=Adjacency.REPLACE_ONE

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.accounting import Composed, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
-from dptoolkit.kernels.threshold import largest
 from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.l1_frank_wolfe import BallSettings, VertexRun, frank_wolfe_path
 from dptoolkit.solvers.plan import GEOMETRIC, Plan, Release
@@ -45,7 +45,7 @@ class Sparsifier(BallSettings):
 
     solver: ClassVar[str] = "sparsifier"
 
-    loss: str = setting('"logistic", "squared", "huber" or "hinge".', default="logistic")
+    loss: str = setting(f"{losses.described(losses.SCALAR)}.", default="logistic")
     count: str = setting(
         'How many weights are kept: "geometric", the paper\'s private count of the non-zeros of a non-private '
         'solution; "fixed", the public ``number``; "threshold", all private weights of size at least ``threshold``. '
@@ -173,6 +173,8 @@ class SparsifierRun:
 
     def _largest(self, w: Array, number: int) -> Array:
         """The weights with the ``number`` largest alone, and the intercept's."""
+        from dptoolkit.kernels.threshold import largest
+
         free = self.plan.d
         keep = np.concatenate([largest(w[:free], number), np.arange(free, len(w))])
         out = np.zeros_like(w)

@@ -19,7 +19,7 @@ Self = TypeVar("Self", bound="ThresholdingSettings")
 class ThresholdingSettings(Settings):
     """Settings of gradient hard thresholding."""
 
-    loss: str = setting('"logistic", "squared", "huber" (residuals clipped at 1) or "hinge" (with a rounded corner).')
+    loss: str = setting(f"{losses.described(losses.SCALAR)}.")
     sparsity: int = setting("Number of features that are kept; an intercept is kept besides.")
     step_size: float | None = setting("Length of a step; the default is 1 / smoothness, l2 included.", default=None)
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)

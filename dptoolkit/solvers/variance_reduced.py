@@ -218,7 +218,8 @@ class DpSvrgHt(ReducedSettings):
 
     Privacy
     -------
-    As in ``dp_scsg_ht``; a snapshot of all rows is a Gaussian release without subsampling.
+    Queries and sensitivities as in ``dp_scsg_ht`` with B = n. Event: as there, a snapshot of all rows being a Gaussian
+    release without subsampling. Public: n, d, all arguments, all iterates, the numbers of steps.
     """
 
     solver: ClassVar[str] = "dp_svrg_ht"

@@ -20,14 +20,14 @@ l1 = {"l1_radius": 2.0, "steps": 4, "feature_bound": 1.0, "label_bound": 1.0}
 solvers.dp_ight(X, y, loss="logistic", sparsity=3, steps=2, row_norm=1.0, **budget)
 wide = sparse.random(30, 4000, 0.01, format="csr", random_state=1)
 solvers.dp_ight(wide, y, loss="logistic", sparsity=3, steps=2, row_norm=1.0, **budget)
-for loss in ("logistic", "huber", "squared"):
-    for noise in ("gumbel", "laplace"):
+for loss in ("logistic", "huber", "squared", "hinge"):
+    for law in ("gumbel", "laplace"):
         for rows in (X, X.toarray()):
-            solvers.dp_frank_wolfe(rows, y, loss=loss, noise=noise, **l1, **budget)
+            solvers.dp_frank_wolfe(rows, y, loss=loss, law=law, **l1, **budget)
 from numba.core.dispatcher import Dispatcher
-from dptoolkit.kernels import dense_frank_wolfe, frank_wolfe, iht, threshold
+from dptoolkit.kernels import frank_wolfe, threshold
 stats = {}
-for module in (dense_frank_wolfe, frank_wolfe, iht, threshold):
+for module in (frank_wolfe, threshold):
     for name, kernel in vars(module).items():
         if isinstance(kernel, Dispatcher):
             hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
@@ -43,6 +43,9 @@ from dptoolkit.solvers import dp_ight
 plan = dptoolkit.solvers.plan("dp_ight", n=10, d=3, loss="logistic", sparsity=1, steps=2, row_norm=1.0, epsilon=1.0,
                               delta=1e-6)
 str(plan)
+for law in ("gumbel", "laplace"):
+    dptoolkit.solvers.plan("sparsifier", n=10, d=3, l1_radius=1.0, steps=2, feature_bound=1.0, epsilon=1.0, delta=1e-6,
+                           count="fixed", number=1, law=law)
 heavy = {"numba", "sklearn", "dp_accounting", "matplotlib"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -58,7 +61,8 @@ assert "numba" not in sys.modules
 
 # What a fit calls from Python; the helpers are compiled into them.
 ENTRANCES = {
-    "support_margins", "iht_fit", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block", "steps",
+    "support_margins", "iht_fit", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block",
+    "dense_steps",
 }  # fmt: skip
 
 

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from dptoolkit import losses, solvers
-from dptoolkit.kernels import dense_frank_wolfe as kernel
+from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
 from dptoolkit.solvers import l1_frank_wolfe
 
-LOSSES = {"logistic": {}, "huber": {}, "squared": {"label_bound": 1.0}}
+LOSSES = {"logistic": {}, "huber": {}, "squared": {"label_bound": 1.0}, "hinge": {}}
 
 
-def fit(loss, noise="gumbel", steps=15, **more):
+def fit(loss, law="gumbel", steps=15, **more):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((9, 5)), np.arange(9) % 2
     X[3] = 0.0
     arguments = {"l1_radius": 3.0, "feature_bound": 1.0, "epsilon": 3.0, "delta": 1e-6} | LOSSES[loss] | more
-    return X, y, solvers.dp_frank_wolfe(X, y, loss=loss, steps=steps, noise=noise, rng=7, **arguments)
+    return X, y, solvers.dp_frank_wolfe(X, y, loss=loss, steps=steps, law=law, rng=7, **arguments)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -29,12 +29,12 @@ def test_weights_are_those_of_the_chosen_vertices(loss):
     np.testing.assert_allclose(result.coef, w, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("noise", ["gumbel", "laplace"])
+@pytest.mark.parametrize("law", ["gumbel", "laplace"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_compiled_is_uncompiled(loss, noise, monkeypatch):
-    _, _, one = fit(loss, noise)
-    monkeypatch.setattr(kernel, "steps", kernel.steps.py_func)
-    _, _, two = fit(loss, noise)
+def test_compiled_is_uncompiled(loss, law, monkeypatch):
+    _, _, one = fit(loss, law)
+    monkeypatch.setattr(kernel, "dense_steps", kernel.dense_steps.py_func)
+    _, _, two = fit(loss, law)
     np.testing.assert_array_equal(one.history["vertices"], two.history["vertices"])
     np.testing.assert_allclose(one.history["noise_scale"], two.history["noise_scale"], rtol=1e-14)
 
@@ -50,9 +50,9 @@ def test_noise_may_be_drawn_in_parts(at_once, monkeypatch):
 @pytest.mark.parametrize("norm", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_limits_are_those_of_the_plan(loss, norm):
-    for label in (None, 0.4) if loss == "huber" else (1.0,):
+    for label in (None, 0.4) if loss in ("huber", "hinge") else (1.0,):
         plan = solvers.plan("dp_frank_wolfe", n=9, d=5, loss=loss, l1_radius=3.0, steps=4, epsilon=1.0, delta=1e-6,
                             feature_bound=0.7, label_bound=label)  # fmt: skip
         limit = kernel.residual_limit(losses.get(loss).id, 0.7 * norm, np.inf if label is None else label)
-        expected = l1_frank_wolfe.noise_at(plan, losses.get(loss))(norm)
+        expected = plan.settings.noise_law(plan).at_norm(norm)
         assert plan.noise * min(0.7 * limit / plan.settings.lipschitz, 1.0) == pytest.approx(expected, rel=1e-14)

@@ -17,7 +17,7 @@ from dptoolkit.kernels import reference
 from dptoolkit.solvers import l1_frank_wolfe
 from tests.statistics import assert_binomial, assert_chi2, assert_ks, rejected
 
-LAZY = ["logistic", "huber"]
+LAZY = ["logistic", "huber", "hinge"]
 EVERY = [*LAZY, "squared"]
 
 
@@ -400,7 +400,7 @@ def test_dense_and_sparse_fits_have_the_law_of_the_plan(name, noise, form):
     X[:, 0] = 1.0
     plan = solvers.plan(
         "dp_frank_wolfe", n=n, d=d, loss=name, l1_radius=2.0, steps=1, epsilon=2.0, delta=1e-9, feature_bound=1.0,
-        label_bound=1.0, noise=noise,
+        label_bound=1.0, law=noise,
     )
     run = solvers.prepare(plan, sparse.csr_matrix(X) if form == "csr" else X, y)
     rng, counts = np.random.default_rng(6), np.zeros(2 * d)

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from dptoolkit import losses, solvers
 from dptoolkit.data import check_rows
-from dptoolkit.kernels import iht, reference
+from dptoolkit.kernels import reference, threshold
 from dptoolkit.kernels.threshold import largest
 from dptoolkit.solvers import gradient_iht
 from tests.solvers.capture import Spy, step_by_step
@@ -24,6 +24,8 @@ MODES = {
     "logistic, zero-out": {"loss": "logistic", "row_norm": 1.5, "adjacency": "zero-out"},
     "logistic, clipped gradients": {"loss": "logistic", "row_norm": 1.0, "grad_norm": 0.3},
     "huber": {"loss": "huber", "row_norm": 0.8},
+    "hinge": {"loss": "hinge", "row_norm": 1.2},
+    "hinge, clipped gradients": {"loss": "hinge", "row_norm": 1.2, "grad_norm": 0.5},
     "squared": {"loss": "squared", "grad_norm": 1.5},
     "squared, labels and margins": {"loss": "squared", "row_norm": 0.8, "label_bound": 1.0, "margin_bound": 0.5},
 }
@@ -108,16 +110,15 @@ def test_every_draw_of_the_kernel(mode, intercept):
     w, scales = np.empty(width), np.empty(5)
     releases, iterates = np.empty((5, width)), np.empty((5, width))
     scratch = np.empty(width, np.int64), np.empty(width)
-    iht.iht_fit.py_func(spy, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
+    threshold.iht_fit.py_func(spy, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
     assert [name for name, _ in spy.draws] == ["standard_normal"] * (5 * width)
     normals = np.array(spy.of("standard_normal")).reshape(5, width)
-    bounded, labels, caps = gradient_iht.bound_records(check_rows(X), y, plan.settings)
-    before, loss = np.zeros(width), losses.get(plan.settings.loss)
+    bounds = plan.settings.bounds
+    bounded, labels, caps = bounds.clip(check_rows(X), y)
+    before, law, loss = np.zeros(width), plan.settings.noise_law(plan), losses.get(plan.settings.loss)
     for t in range(5):
-        share = gradient_iht.sensitivity_at(plan, before) / plan.sensitivity
-        assert scales[t] == pytest.approx(plan.noise * share, rel=1e-12)
-        margin = plan.settings.margin_bound
-        r = loss.clipped_residual(bounded.matrix @ before, labels, margin, caps)
+        assert scales[t] == pytest.approx(law.at(before), rel=1e-12)
+        r = loss.clipped_residual(bounded.matrix @ before, labels, bounds.largest_margin, caps)
         exact = reference.mean_gradient(bounded.matrix, r)
         np.testing.assert_allclose(releases[t], exact + scales[t] * normals[t], rtol=1e-9, atol=1e-12)
         before = reference.hard_threshold(before - 0.7 * releases[t], 2, int(intercept))
@@ -131,8 +132,8 @@ def test_every_draw_of_the_kernel(mode, intercept):
 def test_without_noise_it_is_ight():
     X, y = problem(7, 30, 8)
     X /= np.linalg.norm(X, axis=1, keepdims=True).max()
-    wide = {"logistic": {"row_norm": 1.0}, "squared": {"grad_norm": 1e6}, "huber": {"row_norm": 1.0}}
-    for loss, bounds in wide.items():
+    for loss in losses.SCALAR:
+        bounds = {"grad_norm": 1e6} if loss == "squared" else {"row_norm": 1.0}
         same = {"loss": loss, "sparsity": 3, "steps": 9, "step_size": 0.4}
         for form in (X, sparse.csr_matrix(X)):
             plain = solvers.ight(form, y, **same)
@@ -173,14 +174,14 @@ LEVELS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.5, math.inf, -math.
 @example(np.array([1.0, 2.0, -1.0, 1.0]), 3)
 def test_ties_go_to_the_smaller_index_as_in_numpy(values, count):
     support = np.empty(max(len(values), count), np.int64)
-    filled = iht.keep_largest(values, len(values), count, support)
+    filled = threshold.keep_largest(values, len(values), count, support)
     assert np.sort(support[:filled]).tolist() == largest(values, count).tolist()
 
 
 @given(arrays(float, st.integers(1, 20), elements=st.one_of(LEVELS, st.just(math.nan))), st.integers(1, 20))
 def test_what_is_not_a_number_is_not_kept(values, count):
     support = np.empty(max(len(values), count), np.int64)
-    filled = iht.keep_largest(values, len(values), count, support)
+    filled = threshold.keep_largest(values, len(values), count, support)
     assert len(set(support[:filled].tolist())) == filled <= min(count, len(values))
     if count < len(values):
         assert not np.isnan(values[support[:filled]]).any()

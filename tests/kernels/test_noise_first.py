@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from dptoolkit import solvers
+from dptoolkit import losses, solvers
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers.batches import FULL_NOISE
+from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.variance_reduced import buckets
 from tests.statistics import assert_binomial, assert_ks, rejected
 
@@ -31,7 +31,7 @@ def sgd_step(gradient, seed, scale):
     support, weights = np.zeros(1, np.int64), np.array([LARGE])
     rows = records([[-1.0]], [0.0], cap=gradient)
     rng, one = np.random.default_rng(seed), np.array([1])
-    kernel.sgd_steps(rng, one, rows, 1.0, 1.0, 0.0, scale, *FULL_NOISE, 1, 0, 1, support, weights, 1)
+    kernel.sgd_steps(rng, one, rows, 1.0, 1.0, 0.0, *constant(scale).arguments, 1, 0, 1, support, weights, 1)
     return weights[0]
 
 
@@ -72,13 +72,13 @@ def test_noise_hides_what_lies_below_the_last_bit_of_the_weights(step):
 @pytest.mark.parametrize("l2", [0.0, 1.0, 1e8, 1e17])
 def test_the_noise_of_touched_and_untouched_is_one(l2):
     """A record at weights as large as an L2 term makes them: what it touches looks like what it does not."""
-    d, draws, step = 6, 4000, 1.0
+    d, draws, step, noise = 6, 4000, 1.0, constant(0.5).arguments
     rows, rng = records([[1.0, 0, 0, 0, 0, 0]], [0.0]), np.random.default_rng(1)
     seen = np.empty((draws, d))
     for i in range(draws):
         support, weights = np.arange(d), np.zeros(d)
         weights[5] = 1.0
-        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, l2, 0.5, *FULL_NOISE, d, 0, d, support, weights, d)
+        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, l2, *noise, d, 0, d, support, weights, d)
         seen[i, support] = weights
     for j in range(5):
         assert_ks(seen[:, j] / 0.5, stats.norm.cdf, 1e-6 / 5)
@@ -86,11 +86,11 @@ def test_the_noise_of_touched_and_untouched_is_one(l2):
 
 def test_untouched_values_have_the_bits_of_touched_ones():
     """Both are -step_size times a double. Drawn in units of the weights, a third of them would be no such product."""
-    step, d = 0.3, 4
+    step, d, noise = 0.3, 4, constant(1.0).arguments
     rows, rng = records(np.zeros((1, d)), [0.0]), np.random.default_rng(2)
     for i in range(300):
         support, weights = np.zeros(d, np.int64), np.zeros(d)
-        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, 0.0, 1.0, *FULL_NOISE, d, 0, d, support, weights, 0)
+        kernel.sgd_steps(rng, np.array([1]), rows, 1.0, step, 0.0, *noise, d, 0, d, support, weights, 0)
         assert all(products(step, value) for value in weights), i
     plain = np.random.default_rng(3).standard_normal(300)
     assert sum(not products(step, value) for value in plain) > 30
@@ -122,6 +122,8 @@ MODES = {
     "squared": {"loss": "squared", "row_norm": 1.0, "label_bound": 1e10, "margin_bound": 1e-3},
     "squared, wide": {"loss": "squared", "row_norm": 1.0, "label_bound": 1.0, "margin_bound": 1e3},
     "huber": {"loss": "huber", "row_norm": 1.0},
+    "hinge": {"loss": "hinge", "row_norm": 1.0},
+    "hinge, small gradients": {"loss": "hinge", "row_norm": 1.0, "grad_norm": 1e-12},
 }
 
 
@@ -132,24 +134,24 @@ def test_the_noise_near_a_snapshot_covers_rounding(mode, distance):
     plan = solvers.plan(
         "dp_scsg_ht", n=100, d=3, sparsity=3, epochs=1, snapshot_size=50, batch_size=10, epsilon=math.inf, **MODES[mode]
     )
-    slope, grain, bound = plan.settings["slope"], plan.settings["grain"], plan.sensitivity * 10 / 2
-    rng, loss = np.random.default_rng(4), {"logistic": 1, "squared": 0, "huber": 2}[MODES[mode]["loss"]]
+    slope, grain, bound = plan.settings.slope, plan.settings.grain, plan.sensitivity * 10 / 2
+    rng, loss = np.random.default_rng(4), losses.get(MODES[mode]["loss"])
     worst = 0.0
     for _ in range(300):
         x = rng.standard_normal(3)
         x /= np.linalg.norm(x) * (1 + 1e-13)
         s = rng.standard_normal(3) * 10.0 ** rng.integers(-20, 2)
         w = s + distance * rng.standard_normal(3)
-        y = float(rng.integers(0, 2)) if loss == 1 else float(rng.choice([0.0, 1e10, 1.0]))
+        y = float(rng.integers(0, 2)) if loss.task == losses.BINARY else float(rng.choice([0.0, 1e10, 1.0]))
         y = min(y, MODES[mode].get("label_bound", math.inf))
         cap = MODES[mode].get("grad_norm", math.inf)
         margin_bound = MODES[mode].get("margin_bound", math.inf)
-        found, apart, count = moved(records([x], [y], loss, margin_bound, cap), w, s)
+        found, apart, count = moved(records([x], [y], loss.id, margin_bound, cap), w, s)
         size = float(np.linalg.norm(w) + np.linalg.norm(s))
         share = kernel.reduced_share(slope, grain, apart, size, count)
         assert (apart == 0) == np.array_equal(w, s)
         # Two records may move it by this much each, in opposite directions: the shares are over twice the bound.
-        allowed = share * bound * (2 if plan.settings["sampling"] == "without-replacement" else 1)
+        allowed = share * bound * (2 if plan.settings.sampling == "without-replacement" else 1)
         assert np.linalg.norm(found) <= allowed * (1 + 1e-12)
         if apart > 0:
             worst = max(worst, float(np.linalg.norm(found)) / allowed)

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from dptoolkit.kernels import dense_frank_wolfe as dense
+from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers import gradient_iht, peeling
 from dptoolkit.solvers.gradients import MeanGradient
@@ -91,8 +91,8 @@ def step_by_step() -> Iterator[None]:
 @contextmanager
 def uncompiled(choose: Callable[..., int]) -> Iterator[None]:
     """The dense Frank-Wolfe kernel runs as the Python that it is written in, with ``choose`` for its selections."""
-    replaced = {"steps": dense.steps.py_func, "choose": choose}
-    with mock.patch.multiple(dense, **replaced):
+    replaced = {"dense_steps": kernel.dense_steps.py_func, "choose": choose}
+    with mock.patch.multiple(kernel, **replaced):
         yield
 
 
@@ -117,7 +117,7 @@ def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]
 def added_noise() -> Iterator[list[Any]]:
     """Yields what every noisy maximum added to its scores. An argmax alone would seldom show 10% too little noise."""
     seen: list[Any] = []
-    real, choose = NoisyMaximum.noisy, dense.choose
+    real, choose = NoisyMaximum.noisy, kernel.choose
 
     def watched(self: NoisyMaximum, scores: Any, rng: Any = None) -> Any:
         noisy = real(self, scores, rng)

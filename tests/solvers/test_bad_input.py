@@ -13,7 +13,7 @@ from scipy import sparse
 from dptoolkit import solvers
 from dptoolkit.accounting import Ledger
 from dptoolkit.errors import BudgetExceeded, InvalidValue
-from dptoolkit.solvers import gradient_iht, l1_frank_wolfe, multinomial, peeling
+from dptoolkit.solvers import bounds
 from tests.solvers.test_plans import CALLS, data
 
 PRIVATE = list(CALLS)
@@ -22,7 +22,6 @@ PLAIN = {
     "frank_wolfe": {"loss": "logistic", "l1_radius": 2.0, "steps": 3},
 }
 EVERY = CALLS | PLAIN
-BUDGETS = {name: ("epsilon2" if name == "sparsifier" else "epsilon") for name in PRIVATE}
 
 
 def refused(name, match, X=None, y=None, error=InvalidValue, **change):
@@ -111,7 +110,7 @@ DELTAS = [0.0, 1.0, 1.5, -1e-6, math.nan, None]
 @pytest.mark.parametrize("value", EPSILONS)
 @pytest.mark.parametrize("name", PRIVATE)
 def test_bad_epsilon(name, value):
-    refused(name, r"^epsilon=.*must be", **{BUDGETS[name]: value})
+    refused(name, r"^epsilon=.*must be", epsilon=value)
 
 
 @pytest.mark.parametrize("value", DELTAS)
@@ -139,27 +138,27 @@ COMMON = {
 }
 OWN = {
     "dp_ight": {
-        "loss": ["hinge", "softmax", None], "sparsity": [0, 7, 1.5, None], "step_size": [0.0, -1.0, math.inf],
+        "loss": ["hinges", "softmax", None], "sparsity": [0, 7, 1.5, None], "step_size": [0.0, -1.0, math.inf],
         "row_norm": [None, 0.0, -1.0, math.nan, math.inf, "1"], "grad_norm": [0.0, -1.0, math.inf],
     },
     "dp_frank_wolfe": {
-        "loss": ["hinge", "softmax"], "l1_radius": [0.0, -1.0, math.inf, None], "noise": ["gauss", "exponential"],
+        "loss": ["hinges", "softmax"], "l1_radius": [0.0, -1.0, math.inf, None], "law": ["gauss", "exponential"],
         "feature_bound": [None, 0.0, -1.0, math.inf], "label_bound": [0.0, -1.0],
         "refresh": [-0.1, 1.1, math.nan, None],
     },
     "dp_multinomial_frank_wolfe": {
         "classes": [1, 2.5, None], "l1_radius": [0.0, None], "feature_bound": [None, 0.0], "selection": ["rows", None],
-        "noise": ["gauss"],
+        "law": ["gauss"],
     },
     "peeling_iht": {
         "sparsity": [0, 7], "step_size": [0.0, None], "radius": [0.0, -1.0, None], "feature_bound": [None, 0.0],
         "label_bound": [None, 0.0], "data": ["half"],
     },
     "sparsifier": {
-        "loss": ["hinge", "softmax"], "l1_radius": [0.0], "feature_bound": [None, 0.0],
-        "epsilon1": [None, 0.0, -1.0, "1"],
+        "loss": ["hinges", "softmax"], "l1_radius": [0.0], "feature_bound": [None, 0.0],
+        "count_share": [None, 0.0, 1.0, -1.0, math.nan, "1"],
         "count": ["all", None], "alpha": [-1.0, math.inf, math.nan], "beta": [1.5, 0.5, math.inf], "rho": [0.0, -1.0],
-        "count_steps": [0, 1.5], "noise": ["gauss"], "refresh": [2.0],
+        "count_steps": [0, 1.5], "law": ["gauss"], "refresh": [2.0],
     },
 }  # fmt: skip
 BAD_ARGUMENTS = [
@@ -178,8 +177,8 @@ def test_bad_arguments(name, argument, value):
 @pytest.mark.parametrize(
     ("name", "change"),
     [(name, {a: v}) for name, table in {
-        "ight": {"loss": ["hinge"], "sparsity": [0, 7], "steps": [0], "step_size": [0.0, None]},
-        "frank_wolfe": {"loss": ["hinge"], "l1_radius": [0.0], "steps": [0]},
+        "ight": {"loss": ["hinges"], "sparsity": [0, 7], "steps": [0], "step_size": [0.0, None]},
+        "frank_wolfe": {"loss": ["hinges"], "l1_radius": [0.0], "steps": [0]},
     }.items() for a, values in table.items() for v in values],
     ids=str,
 )  # fmt: skip
@@ -190,6 +189,7 @@ def test_bad_arguments_of_plain_solvers(name, change):
 UNUSED = {
     "logistic": ({"loss": "logistic", "row_norm": 1.0}, "for the logistic loss"),
     "huber": ({"loss": "huber", "row_norm": 1.0}, "for the huber loss"),
+    "hinge": ({"loss": "hinge", "row_norm": 1.0}, "for the hinge loss"),
     "huber, gradients": ({"loss": "huber", "row_norm": 1.0, "grad_norm": 1.0}, "for the huber loss"),
     "squared, gradients": ({"loss": "squared", "row_norm": 1.0, "grad_norm": 1.0}, "with grad_norm"),
 }
@@ -215,11 +215,11 @@ def test_missing_public_bounds_say_what_they_are():
     refused("dp_frank_wolfe", "feature_bound=None: must be given. It is the largest .entry. of X", feature_bound=None)
     refused("dp_frank_wolfe", "label_bound=None: must be given. It is the largest .label.", loss="squared")
     refused("sparsifier", "label_bound=None: must be given", loss="squared")
-    refused("sparsifier", "epsilon1=None.*It pays for the private count", epsilon1=None)
-    refused("sparsifier", "kept=None.*public number of weights", count="fixed", epsilon1=None)
-    refused("sparsifier", "kept=7: must be <= d=6", count="fixed", kept=7)
+    refused("sparsifier", "count_share=0.*It pays for the private count", count_share=0)
+    refused("sparsifier", "epsilon=inf: must be finite for a private count", epsilon=math.inf)
+    refused("sparsifier", "number=None.*public number of weights", count="fixed")
+    refused("sparsifier", "number=7: must be <= d=6", count="fixed", number=7)
     refused("sparsifier", "threshold=None", count="threshold")
-    refused("sparsifier", "epsilon1=-1", count="fixed", kept=2, epsilon1=-1)
 
 
 def test_more_blocks_than_rows():
@@ -234,7 +234,7 @@ def test_more_blocks_than_rows():
         ("dp_frank_wolfe", {"feature_bound": 1e-200, "l1_radius": 1e-200}),
         ("dp_multinomial_frank_wolfe", {"feature_bound": 1e200, "l1_radius": 1e200}),
         ("peeling_iht", {"feature_bound": 1e200}), ("sparsifier", {"feature_bound": 1e200, "l1_radius": 1e200}),
-        ("sparsifier", {"epsilon1": 1e-18}),
+        ("sparsifier", {"count_share": 1e-18}),
     ],
     ids=str,
 )  # fmt: skip
@@ -244,7 +244,7 @@ def test_extreme_bounds_are_refused_before_they_overflow(name, change):
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_published_noise_needs_a_finite_budget(name):
-    refused(name, "^epsilon.*must be.*finite", calibration="published", **{BUDGETS[name]: math.inf})
+    refused(name, "^epsilon.*must be.*finite", calibration="published", epsilon=math.inf)
 
 
 @pytest.mark.parametrize("size", [{"n": 0}, {"n": 1.5}, {"n": None}, {"d": 0}, {"d": "6"}])
@@ -256,10 +256,7 @@ def test_bad_sizes(name, size):
 
 # --- the budget ---------------------------------------------------------------------------------------
 
-TOUCHES_DATA = [
-    (gradient_iht, "clip_rows"), (gradient_iht, "with_intercept"), (l1_frank_wolfe, "clip_entries"),
-    (multinomial, "clip_entries"), (peeling, "clip_entries"),
-]  # fmt: skip
+TOUCHES_DATA = ["clip_rows", "with_intercept", "clip_entries"]
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -267,8 +264,10 @@ def test_a_short_budget_is_refused_before_the_data_are_used(name, monkeypatch):
     def never(*_):
         raise AssertionError("the data were used")
 
-    for module, function in TOUCHES_DATA:
-        monkeypatch.setattr(module, function, never)
+    for function in TOUCHES_DATA:
+        monkeypatch.setattr(bounds, function, never)
+    with pytest.raises(AssertionError, match="the data were used"):
+        getattr(solvers, name)(*data(), **CALLS[name])
     ledger = Ledger(0.3, 1e-6, allow_seeds=True)
     refused(name, r"epsilon=.* after this release: must be <= 0.3", error=BudgetExceeded, ledger=ledger)
 
@@ -290,7 +289,8 @@ def test_the_budget_runs_out(name):
 
 def test_an_infinite_budget_is_refused_by_a_ledger():
     for name in PRIVATE:
-        refused(name, "after this release", error=BudgetExceeded, **{BUDGETS[name]: math.inf})
+        public = {"count": "fixed", "number": 2} if name == "sparsifier" else {}
+        refused(name, "after this release", error=BudgetExceeded, epsilon=math.inf, **public)
 
 
 # --- nothing of the caller's is changed ---------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dptoolkit import losses, solvers
-from dptoolkit.solvers import gradient_iht
+from tests.solvers.test_plans import EVERY
 
 LAYOUTS = {"dense": np.array, "csr": sparse.csr_matrix}
 BOUNDS = {  # wide enough that nothing is clipped
     "logistic": {"row_norm": 1e3},
     "huber": {"row_norm": 1e3},
+    "hinge": {"row_norm": 1e3},
     "squared": {"row_norm": 1e3, "label_bound": 1e3, "margin_bound": 1e9},
     "squared, clipped gradients": {"grad_norm": 1e9},
 }
@@ -31,7 +33,7 @@ def regression(seed=0, n=60, d=12, s=3, noise=0.1):
 
 
 def labels(loss, y):
-    return (y > 0) * 1.0 if loss == "logistic" else y
+    return (y > 0) * 1.0 if losses.get(loss).task == losses.BINARY else y
 
 
 # --- an infinite budget -------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ def test_infinite_budget_is_ight(mode, intercept, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("loss", ["logistic", "huber", "squared"])
+@pytest.mark.parametrize("loss", losses.SCALAR)
 def test_infinite_budget_is_frank_wolfe(loss, intercept, layout):
     X, y, _ = regression()
     X /= np.abs(X).max()
@@ -109,7 +111,7 @@ def test_infinite_budgets_of_the_others():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("loss", losses.SCALAR)
 def test_ight_ends_at_a_fixed_point(loss, intercept, layout):
     """The gradient vanishes on the support, and no step off it would enter: step |g_j| <= smallest kept |w_j|."""
     X, y, _ = regression(noise=0.5)
@@ -123,7 +125,7 @@ def test_ight_ends_at_a_fixed_point(loss, intercept, layout):
     margin = X @ w + result.intercept
     r = losses.get(loss).residual(margin, y)
     gradient = X.T @ r / len(y)
-    if loss == "logistic":
+    if losses.get(loss).task == losses.BINARY:
         # Nearly separable: the minimiser is far out, so look for progress only.
         assert np.abs(gradient[support]).max() < 0.02
     else:
@@ -132,9 +134,10 @@ def test_ight_ends_at_a_fixed_point(loss, intercept, layout):
         assert step * np.abs(off).max() <= np.abs(w[support]).min()
         if intercept:
             assert abs(r.mean()) < 1e-10
-    objective = result.history["not_private"]["objective"]
-    assert objective[-1] == pytest.approx(losses.get(loss).objective(margin, y), rel=1e-12)
-    assert objective[-1] <= min(objective) * (1 + 1e-9)
+    seen = result.history["not_private"]
+    assert seen["objective"] == pytest.approx(losses.get(loss).objective(margin, y), rel=1e-12)
+    assert len(seen["objectives"]) == 3000 and seen["objectives"][-1] == pytest.approx(seen["objective"], rel=1e-12)
+    assert seen["objective"] <= min(seen["objectives"]) * (1 + 1e-9)
 
 
 def test_ight_finds_the_truth():
@@ -146,7 +149,7 @@ def test_ight_finds_the_truth():
     np.testing.assert_allclose(result.coef[:3], expected, rtol=1e-9)
 
 
-@given(st.integers(0, 2**32), st.sampled_from(("squared", "logistic", "huber")), st.integers(1, 4))
+@given(st.integers(0, 2**32), st.sampled_from(losses.SCALAR), st.integers(1, 4))
 def test_one_step_is_the_specification(seed, loss, s):
     from dptoolkit.kernels import reference
 
@@ -164,11 +167,11 @@ def test_one_step_is_the_specification(seed, loss, s):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])
+@pytest.mark.parametrize("loss", losses.SCALAR)
 def test_duality_gap_certifies_frank_wolfe(loss, layout):
     """gap >= objective - optimum >= 0, the gap gets small, and the optimum is bracketed from both sides."""
     X, y, _ = regression(noise=0.5)
-    y = labels(loss, y) if loss == "logistic" else y / 5
+    y = labels(loss, y / 5)
     fits = [
         solvers.frank_wolfe(LAYOUTS[layout](X), y, loss=loss, l1_radius=1.5, steps=steps, diagnostics=True)
         for steps in (20, 200, 4000)
@@ -219,29 +222,34 @@ def test_logistic_regression_agrees_with_scikit_learn():
     assert 0 < np.count_nonzero(w) < len(w), "the problem must be a sparse one"
 
 
-def test_diagnostics_are_asked_for():
+@pytest.mark.parametrize("name", EVERY)
+def test_diagnostics_and_traces_are_asked_for(name):
+    """Of every private solver: looking changes nothing, and a trace ends at the result."""
     X, y, _ = regression()
     y = labels("logistic", y)
-    budget = {"epsilon": 1.0, "delta": 1e-6, "rng": 0}
-    calls = {
-        "dp_ight": {"loss": "logistic", "sparsity": 2, "steps": 3, "row_norm": 1.0},
-        "dp_frank_wolfe": {"loss": "logistic", "l1_radius": 2.0, "steps": 3, "feature_bound": 1.0},
-        "dp_multinomial_frank_wolfe": {"classes": 2, "l1_radius": 2.0, "steps": 3, "feature_bound": 1.0},
-    }
-    for name, arguments in calls.items():
-        solve = getattr(solvers, name)
-        assert "not_private" not in solve(X, y, **budget, **arguments).history
-        with_them = solve(X, y, diagnostics=True, **budget, **arguments)
-        assert np.isfinite(with_them.history["not_private"]["objective"]).all()
-        # Looking changes nothing.
-        assert np.array_equal(with_them.coef, solve(X, y, **budget, **arguments).coef)
+    solve = partial(getattr(solvers, name), X, y, rng=0, **EVERY[name])
+    plain = solve()
+    assert "not_private" not in plain.history and "iterates" not in plain.history
+    with_them = solve(diagnostics=True)
+    assert math.isfinite(with_them.history["not_private"]["objective"])
+    assert np.array_equal(with_them.coef, plain.coef)
+    for trace in (True, 2):
+        traced = solve(trace=trace)
+        assert np.array_equal(traced.coef, plain.coef)
+        step, support, values = traced.history["iterates"][-1]
+        last = np.zeros(plain.coef.size)
+        last[support] = values
+        if name != "sparsifier":
+            np.testing.assert_allclose(last, plain.coef.ravel(), rtol=1e-12, atol=1e-15)
+        assert step > 0 and not {"X", "y"} & set(traced.history)
 
 
 def test_default_step_is_one_over_the_smoothness():
-    for loss, more in (("logistic", {}), ("huber", {}), ("squared", {"label_bound": 1.0, "margin_bound": 1.0})):
+    for loss in losses.SCALAR:
+        more = {"label_bound": 1.0, "margin_bound": 1.0} if loss == "squared" else {}
         for intercept in (False, True):
-            plan = gradient_iht.plan_dp_ight(
-                n=10, d=3, loss=loss, sparsity=1, steps=1, epsilon=1.0, delta=1e-6, row_norm=2.0,
+            plan = solvers.plan(
+                "dp_ight", n=10, d=3, loss=loss, sparsity=1, steps=1, epsilon=1.0, delta=1e-6, row_norm=2.0,
                 fit_intercept=intercept, **more,
             )
             squares = 4.0 + intercept

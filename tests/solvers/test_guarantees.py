@@ -24,8 +24,8 @@ PLANS = {
     },
 }  # fmt: skip
 VARIANTS = {
-    "dp_ight": [{}, {"loss": "squared", "grad_norm": 1.0}],
-    "dp_frank_wolfe": [{}, {"noise": "laplace"}, {"loss": "squared", "label_bound": 2.0}],
+    "dp_ight": [{}, {"loss": "squared", "grad_norm": 1.0}, {"loss": "hinge"}],
+    "dp_frank_wolfe": [{}, {"law": "laplace"}, {"loss": "squared", "label_bound": 2.0}],
     "dp_multinomial_frank_wolfe": [{}, {"selection": "columns"}],
     "peeling_iht": [{}, {"data": "split"}],
 }
@@ -64,14 +64,13 @@ def test_request_is_met_and_used_up(name, variant, epsilon, delta, adjacency):
 
 
 @pytest.mark.parametrize("count", ["geometric", "fixed", "threshold"])
-def test_sparsifier_meets_the_sum_of_its_budgets(count):
-    more = {"geometric": {"epsilon1": 0.5}, "fixed": {"kept": 4}, "threshold": {"threshold": 0.1}}[count]
+def test_sparsifier_meets_its_budget_whatever_counts(count):
+    more = {"geometric": {"count_share": 1 / 3}, "fixed": {"number": 4}, "threshold": {"threshold": 0.1}}[count]
     made = solvers.plan(
-        "sparsifier", n=1000, d=100, l1_radius=3.0, steps=20, epsilon2=1.0, delta=1e-5, feature_bound=1.0,
+        "sparsifier", n=1000, d=100, l1_radius=3.0, steps=20, epsilon=1.5, delta=1e-5, feature_bound=1.0,
         count=count, **more,
     )
-    wanted = 1.5 if count == "geometric" else 1.0
-    assert wanted * (1 - TIGHTNESS) <= made.guarantee.epsilon(1e-5) <= wanted * (1 + 1e-9)
+    assert 1.5 * (1 - TIGHTNESS) <= made.guarantee.epsilon(1e-5) <= 1.5 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES, ids=labelled)
@@ -84,7 +83,7 @@ def test_guarantee_is_the_account_of_the_releases(name, variant):
         if isinstance(event, (Gaussian, Laplace)):
             assert event.noise_multiplier == pytest.approx(noise, rel=1e-9)
         else:
-            assert isinstance(event, ExponentialMechanism if release.law == "gumbel" else NoisyMax)
+            assert isinstance(event, ExponentialMechanism if release.law == "Gumbel maximum" else NoisyMax)
             assert event.epsilon == pytest.approx(1 / noise, rel=1e-9)
     parts = {(part, count) for part, count in flatten(made.event)}
     assert parts == {(r.event, r.count) for r in made.releases}
@@ -130,6 +129,8 @@ def test_ight_scale(epsilon, delta, mu):
     ("more", "bound"),
     [
         ({"loss": "logistic", "row_norm": 3.0}, 3.0),
+        ({"loss": "hinge", "row_norm": 3.0}, 3.0),
+        ({"loss": "hinge", "row_norm": 3.0, "grad_norm": 0.5}, 0.5),
         ({"loss": "logistic", "row_norm": 3.0, "fit_intercept": True}, math.sqrt(10)),
         ({"loss": "logistic", "row_norm": 3.0, "grad_norm": 0.5}, 0.5),
         ({"loss": "logistic", "row_norm": 3.0, "grad_norm": 5.0}, 3.0),
@@ -182,11 +183,11 @@ def test_full_data_beats_split_data():
     assert split.noise / full.noise == pytest.approx(math.sqrt(5), rel=0.05)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber", "squared"])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "squared", "hinge"])
 def test_frank_wolfe_ranges(loss):
     labels = {"label_bound": 2.0} if loss == "squared" else {}
     made = plan("dp_frank_wolfe", loss=loss, l1_radius=3.0, feature_bound=0.5, **labels)
-    limit = {"logistic": 1 / (1 + math.exp(-1.5)), "huber": 1.0, "squared": 1.5 + 2.0}[loss]
+    limit = {"logistic": 1 / (1 + math.exp(-1.5)), "huber": 1.0, "hinge": 1.0, "squared": 1.5 + 2.0}[loss]
     assert made.sensitivity == pytest.approx(4 * 3.0 * 0.5 * limit / 1000)
 
 
@@ -251,19 +252,21 @@ def test_published_peeling():
 
 @pytest.mark.parametrize("count", ["geometric", "fixed"])
 def test_published_sparsifier(count):
-    more = {"epsilon1": 0.1} if count == "geometric" else {"kept": 5}
+    more = {"epsilon": 1.1, "count_share": 0.1 / 1.1} if count == "geometric" else {"epsilon": 1.0, "number": 5}
     made = solvers.plan(
-        "sparsifier", n=500, d=100, l1_radius=5.0, steps=50, epsilon2=1.0, delta=1e-5, feature_bound=1.0,
+        "sparsifier", n=500, d=100, l1_radius=5.0, steps=50, delta=1e-5, feature_bound=1.0,
         calibration="published", count=count, **more,
     )
     # L = 1 in the paper, whatever the radius.
     assert made.noise == pytest.approx(5.0 * math.sqrt(8 * 50 * math.log(1e5)) / 500)
     assert made.sensitivity == pytest.approx(4 * 5.0 / 500)
-    assert not made.settings.adaptive and made.settings.law == "laplace"
+    assert not made.settings.noise_law(made).adaptive and made.settings.law == "laplace"
     claimed = 1.1 if count == "geometric" else 1.0
     assert made.guarantee.claimed[:2] == (pytest.approx(claimed), 1e-5), "nothing is claimed for a count not made"
     if count == "geometric":
-        assert made.releases[1].event == TwoSidedGeometric(0.1, 10)
+        counting = made.releases[1].event
+        assert isinstance(counting, TwoSidedGeometric)
+        assert (counting.epsilon, counting.sensitivity) == (pytest.approx(0.1), 10)
 
 
 # --- the ledger ---------------------------------------------------------------------------------------

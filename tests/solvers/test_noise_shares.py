@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
+from dptoolkit import losses
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.audit.pairs import likelihood
-from dptoolkit.kernels import iht
 from dptoolkit.kernels import stochastic as kernel
+from dptoolkit.kernels import threshold
 from dptoolkit.losses import logistic_diameter
-from dptoolkit.solvers.batches import noise_shares, share_at
+from dptoolkit.solvers.noise import NoiseLaw, gradient_law
 from tests.statistics import rejected
 
 FAR = (1e3, 1e4, 1e5, 1e150, 1e300, math.inf, math.nan)
 ENDS = (0.0, 5e-324, 1e-200, 39.999, 40.0, 40.0 * (1 + 1e-15), 40.001, 41.0, *FAR)
-SETTINGS = {"adaptive": True, "loss": "logistic", "grad_norm": None, "sampling": None}
 RELATIONS = [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT]
 
 
 def shares(row_norm, relation):
-    return noise_shares(SETTINGS | {"row_norm": row_norm}, relation)
+    law = gradient_law(1.0, losses.get("logistic"), row_norm, relation is Adjacency.ZERO_OUT)
+    return law.shares, law.places
 
 
 def needed(radius, relation):
@@ -40,10 +40,14 @@ def in_sgd(table, norm):
 
 
 def in_iht(table, norm):
-    return float(iht.share_at(*table, norm))
+    return float(threshold.share_at(*table, norm))
 
 
-LOOK_UPS = [share_at, in_sgd, in_iht]
+def in_python(table, norm):
+    return float(NoiseLaw(1.0, *table).share(norm))
+
+
+LOOK_UPS = [in_python, in_sgd, in_iht]
 
 
 def covers(look_up, table, row_norm, norm, relation):
@@ -76,14 +80,15 @@ def test_a_table_that_stops_is_seen(look_up):
         rejected(covers, look_up, stopped, 1.0, norm, Adjacency.REPLACE_ONE)
 
 
-def test_the_audits_noise_is_the_solvers():
-    """Audits of the likelihood look the same noise up, for many weights at once."""
+@pytest.mark.parametrize("look_up", LOOK_UPS)
+def test_the_noise_of_many_weights_is_that_of_each(look_up):
+    """Audits look the noise up for many weights at once; it is the solvers', the compiled ones' too."""
     table = shares(2.0, Adjacency.REPLACE_ONE)
-    for radius in ENDS:
-        w = np.array([[radius / 2.0, 0.0]])
-        with np.errstate(over="ignore"):
-            norm = float(np.linalg.norm(w))
-        assert likelihood.share_of(table, w)[0] == share_at(table, norm)
+    law, weights = NoiseLaw(3.0, *table), np.array([[radius / 2.0, 0.0] for radius in ENDS])
+    with np.errstate(over="ignore"):
+        found, norms = law.at(weights), np.linalg.norm(weights, axis=1)
+    assert found.tolist() == [3.0 * look_up(table, float(norm)) for norm in norms]
+    assert law.at(weights[3]) == found[3] and isinstance(law.at(weights[3]), float)
 
 
 def test_shares_grow_and_end_with_all():

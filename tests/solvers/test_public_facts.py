@@ -34,6 +34,7 @@ STOCHASTIC = {
     },
 }  # fmt: skip
 PRIVATE = CALLS | STOCHASTIC
+BINARY = [name for name in losses.SCALAR if losses.get(name).task == losses.BINARY]
 EVERY = PRIVATE | PLAIN
 
 
@@ -43,7 +44,7 @@ def fit(name, X, y, **more):
 
 
 def is_binary(name):
-    return EVERY[name].get("loss", "logistic" if name == "sparsifier" else "squared") == "logistic"
+    return EVERY[name].get("loss", "logistic" if name == "sparsifier" else "squared") in BINARY
 
 
 # --- width --------------------------------------------------------------------------------------------
@@ -69,28 +70,30 @@ def test_one_record_does_not_decide_the_width(name, layout):
 # --- labels -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("loss", BINARY)
 @pytest.mark.parametrize("name", [name for name in EVERY if is_binary(name)])
-def test_a_label_convention(name):
+def test_a_label_convention(name, loss):
     X, y = data()
     signs = 2.0 * y - 1.0
-    expected = fit(name, X, y).coef
-    assert np.array_equal(fit(name, X, signs, label_values=(-1, 1)).coef, expected)
-    assert np.array_equal(fit(name, X, y, label_values=(0, 1)).coef, expected)
+    expected = fit(name, X, y, loss=loss).coef
+    assert np.array_equal(fit(name, X, signs, loss=loss, label_values=(-1, 1)).coef, expected)
+    assert np.array_equal(fit(name, X, y, loss=loss, label_values=(0, 1)).coef, expected)
     # -1 is taken for a label nowhere but where the caller says so: neither all of them, nor one.
     one = y.copy()
     one[0] = -1.0
     for labels in (signs, one):
         with pytest.raises(InvalidValue, match="y='an array with other labels': must be 0 or 1"):
-            fit(name, X, labels)
+            fit(name, X, labels, loss=loss)
 
 
-def test_every_solver_has_the_public_arguments():
-    for name in PRIVATE:
-        if name == "dp_svrg_ht":
-            continue
-        taken = set(inspect.signature(getattr(solvers, name)).parameters)
-        assert "n_features" in taken
-        assert ("label_values" in taken) == (name not in ("peeling_iht", "dp_multinomial_frank_wolfe"))
+@pytest.mark.parametrize("name", PRIVATE)
+def test_every_solver_has_the_public_arguments(name):
+    """All take them; labels of other tasks have no convention, so that one given is a mistake and is told."""
+    assert {"n_features", "label_values"} <= set(inspect.signature(getattr(solvers, name)).parameters)
+    X, y = data()
+    if not is_binary(name):
+        with pytest.raises(InvalidValue, match=r"^label_values=.*must be None"):
+            fit(name, X, y, label_values=(0, 1))
 
 
 # --- flags --------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ def test_every_solver_has_the_public_arguments():
 
 FLAGS = [
     (name, option) for name in EVERY for option in ("fit_intercept", "adaptive", "diagnostics", "trace")
-    if option in inspect.signature(getattr(solvers, {"dp_svrg_ht": "dp_scsg_ht"}.get(name, name))).parameters
+    if option in inspect.signature(getattr(solvers, name)).parameters
 ]  # fmt: skip
 
 
@@ -106,8 +109,11 @@ FLAGS = [
 def test_a_flag_is_true_or_false(name, option):
     """The text "no" counted as yes."""
     X, y = data()
-    for value in ("no", "False", 1, 0, np.array([True])):
-        with pytest.raises(InvalidValue, match=f"{option}=.*must be True or False"):
+    # A trace may also be a number of steps.
+    values = ("no", "False", 0, np.array([True])) if option == "trace" else ("no", "False", 1, 0, np.array([True]))
+    told = "trace=.*Or True for every iterate" if option == "trace" else f"{option}=.*must be True or False"
+    for value in values:
+        with pytest.raises(InvalidValue, match=told):
             fit(name, X, y, **{option: value})
 
 
@@ -156,8 +162,7 @@ def test_no_message_shows_a_record(name, kind, X, y):
 @pytest.mark.parametrize("name", PRIVATE)
 def test_counts_are_not_shown(name):
     X, y = data()
-    arguments = EVERY[name] | ({"snapshot_size": 8} if name == "dp_svrg_ht" else {})
-    plan = solvers.plan("dp_scsg_ht" if name == "dp_svrg_ht" else name, n=20, d=6, **arguments)
+    plan = solvers.plan(name, n=20, d=6, **EVERY[name])
     for counts in ([73519, -1] * 10, [73519.5] * 20, [73519]):
         with pytest.raises(InvalidValue) as problem:
             solvers.prepare(plan, X, y, counts)
@@ -193,7 +198,7 @@ def test_the_sweep_sees_a_message_that_shows_a_record(monkeypatch):
     def loud(y, n, loss, label_values=None):
         raise InvalidValue(f"y={max(y)!r}: must be 0/1 or -1/+1 for loss {loss.name!r}.")
 
-    monkeypatch.setattr("dptoolkit.solvers.gradient_iht.check_labels", loud)
+    monkeypatch.setattr("dptoolkit.solvers.settings.check_labels", loud)
     with pytest.raises(AssertionError, match="73519"):
         test_no_message_shows_a_record("dp_ight", "labels", X, labels)
 
@@ -213,6 +218,4 @@ def test_a_registered_set_has_known_labels(tmp_path):
 
 def test_losses_of_binary_tasks():
     """The tests above go through every loss that has two labels."""
-    assert [name for name in ("logistic", "squared", "huber", "softmax") if losses.get(name).task == "binary"] == [
-        "logistic"
-    ]
+    assert BINARY == ["logistic", "hinge"] == [name for name, loss in losses.LOSSES.items() if loss.task == "binary"]

@@ -102,7 +102,7 @@ def test_caps_keep_gradients_within_their_bound():
 def test_the_default_step_counts_the_l2_term(name):
     arguments = {"loss": "logistic", "sparsity": 3, "row_norm": 1.0, **SHAPES[name]}
     plan = solvers.plan(name, n=40, d=3, l2=1.0, **arguments, **BUDGET)
-    assert plan.settings["step_size"] == pytest.approx(1 / (0.25 + 1.0))
+    assert plan.settings.step_size == pytest.approx(1 / (0.25 + 1.0))
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)), np.arange(40) % 2
     many = {"dp_sgd_ht": {"steps": 400}, "dp_scsg_ht": {"epochs": 200}}[name]

@@ -24,13 +24,14 @@ BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 L1 = {
     "logistic": {"loss": "logistic", "l1_radius": 3.0, "feature_bound": 1.5},
     "huber": {"loss": "huber", "l1_radius": 2.0, "feature_bound": 0.5},
+    "hinge": {"loss": "hinge", "l1_radius": 3.0, "feature_bound": 1.5},
     "huber, bounded labels": {"loss": "huber", "l1_radius": 0.5, "feature_bound": 0.5, "label_bound": 0.4},
     "squared": {"loss": "squared", "l1_radius": 2.0, "feature_bound": 0.8, "label_bound": 3.0},
 }
 
 
 def task(mode):
-    return "binary" if L1[mode]["loss"] == "logistic" else "regression"
+    return losses.get(L1[mode]["loss"]).task
 
 
 def spread(change):
@@ -136,7 +137,7 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     firsts = np.array([first for first, _ in l1_frank_wolfe.blocks(steps, plan.settings.refresh)])
     found = []
     sides = [
-        l1_frank_wolfe.bound_records(check_rows(sparse.csr_matrix(X)), y, plan.settings)
+        plan.settings.bounds.clip(check_rows(sparse.csr_matrix(X)), y)
         for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
     ]
     for t in range(1, steps + 1):
@@ -334,7 +335,7 @@ def test_peeling_attained(adjacency, data):
 
 def count_arguments(**more):
     return {
-        "l1_radius": 1.0, "steps": 1, "epsilon1": 0.5, "epsilon2": 1.0, "delta": 1e-6, "loss": "squared",
+        "l1_radius": 1.0, "steps": 1, "epsilon": 1.5, "count_share": 1 / 3, "delta": 1e-6, "loss": "squared",
         "feature_bound": 1.0, "label_bound": 1.0, "count_steps": 40,
     } | more
 
@@ -350,7 +351,7 @@ class Silent(np.random.Generator):
 
 
 def exact_count(X, y, **more):
-    return solvers.sparsifier(X, y, rng=Silent(), **count_arguments(**more)).history["kept"]
+    return solvers.sparsifier(X, y, rng=Silent(), **count_arguments(**more)).history["number"]
 
 
 @pytest.mark.parametrize("form", ["dense", "csr"])

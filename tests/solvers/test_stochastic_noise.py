@@ -15,7 +15,7 @@ from scipy import stats
 from dptoolkit import solvers
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers import variance_reduced
-from dptoolkit.solvers.batches import BatchData, noise_shares, share_at
+from dptoolkit.solvers.batches import BatchData
 from dptoolkit.solvers.variance_reduced import Shape
 from tests.solvers.capture import Spy
 from tests.statistics import assert_binomial, assert_chi2, assert_ks, rejected
@@ -81,10 +81,12 @@ def watch_plain():
     record = lambda rng, spread, *rest: outside.append(spread) or real(rng, spread, *rest)  # noqa: E731
     with mock.patch.object(kernel, "offer_touched", seen), mock.patch.object(kernel, "offer_iid", record):
         result = solvers.dp_sgd_ht(X, y, steps=60, batch_size=5, trace=True, rng=spy, **PLAIN)
-    plan, shares = result.plan, noise_shares(result.plan.settings)
+    plan = result.plan
+    law = plan.settings.noise_law(plan)
     norms = [0.0] + [float(np.linalg.norm(values)) for _, _, values in result.history["iterates"][:-1]]
     assert np.allclose(norms, seen.distances, rtol=1e-12, atol=0)
-    wanted = [plan.noise * share_at(shares, norm) for norm in norms]
+    wanted = [law.scale * law.share(norm) for norm in norms]
+    assert law.scale == plan.noise
     assert np.allclose(seen.spreads, wanted, rtol=1e-12)
     assert outside == seen.spreads, "coordinates outside have the same noise"
     assert len(seen.spreads) == plan.releases[0].count and len(set(wanted)) > 1
@@ -97,10 +99,10 @@ def watch_reduced(adaptive):
     seen = Watch(spy)
     real, real_snapshot = kernel.offer_means, variance_reduced.snapshot_gradient
 
-    def snapshot(data, settings, support, values, scale, rng):
-        exact = real_snapshot(data, settings, support, values, 0.0, Spy(0))
+    def snapshot(data, how, support, values, scale, rng):
+        exact = real_snapshot(data, how, support, values, 0.0, Spy(0))
         before = len(spy.of("standard_normal"))
-        noisy = real_snapshot(data, settings, support, values, scale, rng)
+        noisy = real_snapshot(data, how, support, values, scale, rng)
         (normals,) = spy.of("standard_normal")[before:]
         assert len(normals) == X.shape[1]
         # The batch of the second call is another one, so only the size of the difference can be compared.
@@ -119,10 +121,9 @@ def watch_reduced(adaptive):
     ):
         result = solvers.dp_scsg_ht(X, y, adaptive=adaptive, trace=True, rng=spy, **REDUCED)
     inner, outer = result.plan.releases
-    shares = noise_shares(result.plan.settings)
-    assert [scale for scale, _ in snapshots] == [
-        outer.scale * share_at(shares, float(np.linalg.norm(values))) for _, values in snapshots
-    ]
+    law = result.plan.settings.noise_law(result.plan)
+    assert law.scale == outer.scale
+    assert [scale for scale, _ in snapshots] == [law.at(values) for _, values in snapshots]
     assert len(snapshots) == outer.count
     assert len(seen.spreads) == result.history["inner_steps"].sum() == result.history["thresholdings"]
     full = inner.scale

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dptoolkit import solvers
+from dptoolkit import losses, solvers
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers import variance_reduced
 from dptoolkit.solvers.noise import constant
@@ -30,6 +30,8 @@ MODES = {
     "logistic": {"loss": "logistic", "row_norm": 1.5},
     "logistic, clipped gradients": {"loss": "logistic", "row_norm": 1.5, "grad_norm": 0.4},
     "huber": {"loss": "huber", "row_norm": 0.7},
+    "hinge": {"loss": "hinge", "row_norm": 1.3},
+    "hinge, clipped gradients": {"loss": "hinge", "row_norm": 1.3, "grad_norm": 0.4},
     "squared, clipped gradients": {"loss": "squared", "grad_norm": 2.0},
     "squared, clipped rows and gradients": {"loss": "squared", "grad_norm": 2.0, "row_norm": 1.0},
     "squared, labels and margins": {"loss": "squared", "row_norm": 1.2, "label_bound": 2.0, "margin_bound": 1.5},
@@ -38,7 +40,7 @@ SAMPLINGS = [("without-replacement", "replace-one"), ("poisson", "zero-out"), ("
 
 
 def task(mode):
-    return "binary" if MODES[mode]["loss"] == "logistic" else "regression"
+    return losses.get(MODES[mode]["loss"]).task
 
 
 @contextmanager
@@ -95,10 +97,10 @@ def batch_gradient(rows, batch, w):
     """The sum of the rows' gradients at w over ``batch``: a step of size 1 without noise that keeps everything."""
     support, values, filled = place(w)
     all_rows = np.array([len(rows.y)])
+    silent = constant(0.0).arguments
     filled = kernel.sgd_steps(
-        np.random.default_rng(0), all_rows, rows, batch, 1.0, 1.0, *constant(0.0).arguments, len(w), 0, len(w), support, values,
-        filled,
-    )  # fmt: skip
+        np.random.default_rng(0), all_rows, rows, batch, 1.0, 1.0, *silent, len(w), 0, len(w), support, values, filled
+    )
     # The L2 term of weight 1 takes w away exactly.
     return -vector(support, values, filled, len(w))
 
@@ -147,10 +149,10 @@ def moves(pair, mode, sampling, intercept, w, s):
         other = without(pair.X, pair.index), np.delete(pair.y, pair.index)
     *ours, (first, second, plain, reduced) = queries(pair.X, pair.y, mode, sampling, intercept, w, s, n)
     *theirs, _ = queries(*other, mode, sampling, intercept, w, s, n)
-    plain_share = share_at(first.shares, float(np.linalg.norm(w)))
+    plain_share = kernel.share_at(*first.shares, float(np.linalg.norm(w)))
     sizes = float(np.linalg.norm(w) + np.linalg.norm(s))
     reduced_share = kernel.reduced_share(second.slope, second.grain, float(np.linalg.norm(w - s)), sizes, 2 * len(w))
-    snapshot_share = share_at(first.shares, float(np.linalg.norm(s)))
+    snapshot_share = kernel.share_at(*first.shares, float(np.linalg.norm(s)))
     allowed = [
         ("batch gradient", plain.sensitivity, plain_share),
         ("variance-reduced gradient", reduced.sensitivity, reduced_share),

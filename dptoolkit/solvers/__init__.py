@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import one_of
 from dptoolkit.solvers.base import FitResult, prepare
+from dptoolkit.solvers.outlook import HopelessPlanWarning
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import DeltaWarning, Settings, build
 
@@ -33,9 +34,9 @@ _MODULES = {
 PRIVATE = tuple(name for name in _MODULES if name.startswith("dp_") or name in ("sparsifier", "peeling_iht"))
 
 __all__ = [
-    "DeltaWarning", "FitResult", "Plan", "Release", "dp_dual_averaging", "dp_frank_wolfe", "dp_ight",
-    "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe", "ight",
-    "margins", "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht",
+    "DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "dp_dual_averaging", "dp_frank_wolfe",
+    "dp_ight", "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe",
+    "ight", "margins", "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht",
 ]  # fmt: skip
 
 

@@ -26,10 +26,11 @@ from dptoolkit._validate import LARGEST, invalid, real
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_rows, unit_rows, with_intercept
 from dptoolkit.losses import Loss
-from dptoolkit.solvers import rules
+from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver
 from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps, sparse_iterates
 from dptoolkit.solvers.noise import constant
+from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, check_sparsity, setting
 
@@ -112,6 +113,15 @@ class DpPipeline(Settings):
         time = min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
         curvature = rules.residual_curvature(self.terms, self.grad_norm) * eigenvalue
         return rules.schedule(time, curvature)
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; for rows whose eigenvalue is the largest, so that the steps are the most."""
+        assert self.grad_norm is not None
+        steps, step = self.schedule(plan, 1.0)
+        return outlook.descent(
+            time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale, gradient=self.grad_norm,
+            row_norm=1.0, unit=outlook.USEFUL_MARGIN, binary=True,
+        )  # fmt: skip
 
     def width(self, d: int) -> int:
         """See ``Settings``; the intercept is always there."""

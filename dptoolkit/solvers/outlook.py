@@ -53,11 +53,11 @@ class Outlook:
 
     def __str__(self) -> str:
         lines = [
-            f"noise of a prediction: standard deviation up to {self.noise:.3g}, where {self.unit:.3g} is a large margin",
+            f"noise of a prediction: standard deviation up to {self.noise:.3g}, where {self.unit:.3g} is a large one",
             f"a feature stands out if its mean, with the label's sign, is over {self.feature:.3g} of a row's norm",
         ]
         if self.binary:
-            lines.append(f"error of the noise alone, were rows as well separated as ever seen: {self.error:.2g}; a coin: 0.5")
+            lines.append(f"error of noise alone, were rows as well separated as ever seen: {self.error:.2g}; a coin: 0.5")
         return "Outlook, from public numbers alone\n" + "\n".join(f"- {line}" for line in lines)
 
 
@@ -85,7 +85,7 @@ def warn(solver: str, n: int, found: Outlook | None) -> None:
         )
     warnings.warn(
         f"{solver}: a prediction carries noise of {found.noise:.3g}, against a signal of at most {found.signal:.3g}: "
-        f"hardly better than a coin. {help_}",
+        f"{'hardly better than a coin' if found.binary else 'hardly better than predicting 0'}. {help_}",
         HopelessPlanWarning,
         stacklevel=4,
     )

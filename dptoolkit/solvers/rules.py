@@ -117,8 +117,8 @@ MEANS_SHARE, EIGENVALUE_SHARE, DESCENT_SHARE, SCALE_SHARE = 0.10, 0.01, 0.87, 0.
 CUT = 1.5
 # Features are weighted with their mean to minus this power: rare words say more than frequent ones.
 TEMPERING = 0.25
-# The column that stands for the intercept. Rows have norm 1 with it, so it costs 1 - sqrt(1 - 0.09) of their length.
-LEVEL = 0.3
+# The column that stands for the intercept. Rows have norm 1 with it, so it costs two per cent of their length.
+LEVEL = 0.2
 # The mean of a prepared column goes like its mean to this power: where rows point on average.
 MEAN_POWER = 1 - TEMPERING
 # The final scale: halvings of an interval of logarithms, with margins clipped so that one record moves little.

@@ -194,12 +194,12 @@ def specification(X, y, plan, normals=None):
     kept = np.flatnonzero(means > 1.5 * scales[MEANS])
     weighted = unit[:, kept] * means[kept] ** -0.25
     norms = np.linalg.norm(weighted, axis=1, keepdims=True)
-    rows = np.hstack([np.sqrt(0.91) * np.divide(weighted, norms, out=np.zeros_like(weighted), where=norms > 0),
-                      np.full((n, 1), 0.3)])  # fmt: skip
+    rows = np.hstack([np.sqrt(0.96) * np.divide(weighted, norms, out=np.zeros_like(weighted), where=norms > 0),
+                      np.full((n, 1), 0.2)])  # fmt: skip
     direction = means[kept] ** 0.75 / np.linalg.norm(means[kept] ** 0.75)
     plane = np.column_stack([np.abs(rows[:, :-1]) @ direction, rows[:, -1]])
     eigenvalue = np.linalg.eigvalsh(plane.T @ plane / n)[-1] + scales[EIGENVALUE] * noise(1)[0]
-    bound = min(max(eigenvalue + 2 * scales[EIGENVALUE], 0.09), 1.0)
+    bound = min(max(eigenvalue + 2 * scales[EIGENVALUE], 0.04), 1.0)
     steps, step = plan.settings.schedule(plan, bound)
     z = np.zeros(len(kept) + 1)
     for _ in range(steps):
@@ -220,7 +220,7 @@ def specification(X, y, plan, normals=None):
         slope = np.mean(-t * expit(-c * t)) + scales[SCALE] * ranged * noise(1)[0]
         low, high = (low, (low + high) / 2) if slope > 0 else ((low + high) / 2, high)
     out = np.zeros(d + 1)
-    out[kept], out[-1] = w[:-1], 0.3 * w[-1]
+    out[kept], out[-1] = w[:-1], 0.2 * w[-1]
     return out * math.exp((low + high) / 2), rows @ w * math.exp((low + high) / 2)
 
 

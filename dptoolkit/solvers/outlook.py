@@ -57,7 +57,7 @@ class Outlook:
             f"a feature stands out if its mean, with the label's sign, is over {self.feature:.3g} of a row's norm",
         ]
         if self.binary:
-            best = f"{self.error:.2g}; a coin: 0.5"
+            best = f"{self.error:.2f}; a coin: 0.5" if self.error >= 0.01 else "below 0.01"
             lines.append(f"error of noise alone, were rows as well separated as ever seen: {best}")
         return "Outlook, from public numbers alone\n" + "\n".join(f"- {line}" for line in lines)
 

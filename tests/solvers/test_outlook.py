@@ -63,7 +63,8 @@ def test_without_noise_there_is_hope_and_without_bounds_nothing_is_said():
 
 def test_plans_print_their_outlook():
     plan, _ = warned("dp_pipeline", 20_000)
-    assert "Outlook" in str(plan) and "noise of a prediction" in str(plan) and "coin" in str(plan)
+    assert "Outlook" in str(plan) and "noise of a prediction" in str(plan) and "below 0.01" in str(plan)
+    assert "coin" in str(warned("dp_pipeline", 20)[0])
 
 
 def test_regression_does_not_speak_of_coins():

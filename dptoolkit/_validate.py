@@ -6,8 +6,6 @@ import math
 import numbers
 from typing import Any
 
-import numpy as np
-
 from dptoolkit.errors import InvalidValue, MissingDependency
 
 
@@ -110,7 +108,8 @@ def one_of(name: str, value: Any, choices: tuple[str, ...], repair: str = "") ->
 
 def flag(name: str, value: Any, repair: str = "") -> bool:
     """True or False: a text or a number is refused, as "no" and "False" would count as true."""
-    if not isinstance(value, (bool, np.bool_)):
+    # NumPy's own are told by name: the command line must not load NumPy to check a flag.
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
         raise invalid(name, value, "True or False", repair)
     return bool(value)
 

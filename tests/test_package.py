@@ -84,7 +84,7 @@ def test_every_release_tells_its_privacy_changes_first(root):
 def test_a_plain_install_needs_four_packages(root):
     settings = configparser.ConfigParser()
     settings.read(root / "setup.cfg")
-    needed = [re.split(r"[<>=]", line)[0] for line in settings.options["install_requires"].split()]
+    needed = [re.split(r"[<>=]", line)[0] for line in settings["options"]["install_requires"].split()]
     assert needed == ["numpy", "scipy", "numba", "dp-accounting"]
 
 

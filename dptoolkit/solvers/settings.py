@@ -128,7 +128,7 @@ class Settings(ABC):
         """The plan of a fit with these settings, made without data."""
         n, d = whole("n", n, low=1), whole("d", d, low=1)
         self._check_common(n)
-        chosen = self.checked(n, d)
+        chosen = self._in_doubles().checked(n, d)
         paper = None
         if chosen.calibration == PUBLISHED:
             if math.isinf(chosen.epsilon):
@@ -147,6 +147,11 @@ class Settings(ABC):
             if entry.type in ("bool", bool):
                 flag(entry.name, getattr(self, entry.name))
 
+    def _in_doubles(self: Self) -> Self:
+        """The same with Python's own numbers: a bound in single precision would make a sensitivity of it."""
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: _own_number(value) for name, value in given.items()})
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the arguments that make these settings again."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
@@ -154,6 +159,11 @@ class Settings(ABC):
     def __str__(self) -> str:
         chosen = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return ", ".join(f"{name}={value}" for name, value in chosen if value is not None)
+
+
+def _own_number(value: Any) -> Any:
+    """NumPy's numbers and truth values as Python's; whatever else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _plain(value: Any) -> Any:

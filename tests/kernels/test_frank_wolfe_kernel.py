@@ -70,7 +70,7 @@ def _path(block, vertices, first):
 def problem(seed, n=8, d=6, name="logistic"):
     rng = np.random.default_rng(seed)
     X = sparse.random(n, d, 0.5, random_state=rng, format="csr", data_rvs=lambda k: rng.uniform(-1, 1, k))
-    y = (rng.random(n) < 0.5) * 1.0 if name == "logistic" else rng.uniform(-2, 2, n)
+    y = (rng.random(n) < 0.5) * 1.0 if losses.get(name).task == losses.BINARY else rng.uniform(-2, 2, n)
     return Block(X, y, name, radius=3.0)
 
 
@@ -313,9 +313,10 @@ def two_step_law(block, sharpness, first, second=None):
 @pytest.mark.parametrize("name", EVERY)
 def test_law_of_two_selections(name, first):
     X = np.array([[1.0, 0.0, -0.5], [0.3, 1.0, 0.0], [0.0, 0.5, 1.0], [1.0, 1.0, 0.0]])
-    block = Block(X, np.array([1.0, 0.0, 1.0, 1.0]), name, radius=4.0)
+    # A long step would take the hinge to where it is flat, and nothing but chance would choose there.
+    block = Block(X, np.array([1.0, 0.0, 1.0, 1.0]), name, radius=0.9 if name == "hinge" else 4.0)
     # Logistic gradients are half as large at 0.
-    sharpness = 2.0 if name == "logistic" else 0.8
+    sharpness = {"logistic": 2.0, "hinge": 1.2}.get(name, 0.8)
     counts = two_steps(block, sharpness, first, 11)
     assert_chi2(counts, two_step_law(block, sharpness, first))
     rejected(assert_chi2, counts, two_step_law(block, 0.9 * sharpness, first))
@@ -371,7 +372,7 @@ def collapsing(name, first):
     X[:, 0] = 1
     for j in range(1, d):
         X[8 * j : 8 * (j + 1), j] = 1
-    radius = {"logistic": 30.0, "huber": 1.0, "squared": 1.0}[name] * (first + 2) / 2
+    radius = {"logistic": 30.0, "huber": 1.0, "squared": 1.0, "hinge": 1.0}[name] * (first + 2) / 2
     return Block(X, np.ones(n), name, radius=radius)
 
 

@@ -138,6 +138,20 @@ def rejected_constant(text):
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_numbers_of_numpy_make_the_same_plan(name):
+    """In single precision a sensitivity would be rounded, also downwards; and NumPy's integers are no JSON."""
+    kinds = {int: np.int64, float: np.float32, bool: np.bool_}
+    exact = EVERY[name] | {"epsilon": 1.5, "delta": 2.0**-20}
+    exact |= {"count_share": 0.25} if name == "sparsifier" else {}
+    made = solvers.plan(name, n=30, d=7, **exact)
+    same = solvers.plan(
+        name, n=np.int64(30), d=np.int64(7), **{key: kinds.get(type(v), type(v))(v) for key, v in exact.items()}
+    )
+    assert same == made and same.fingerprint == made.fingerprint and same.to_json() == made.to_json()
+    assert [(r.sensitivity, r.scale) for r in same.releases] == [(r.sensitivity, r.scale) for r in made.releases]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_other_noise_is_another_event_and_another_guarantee(name):
     made = solvers.plan(name, n=20, d=6, **EVERY[name])
     epsilon = made.guarantee.epsilon(1e-6)

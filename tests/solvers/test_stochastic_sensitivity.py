@@ -233,14 +233,22 @@ def test_nearly_attained_by_leaving_out(mode):
     assert found["variance-reduced gradient"][1] >= 0.9
 
 
+# Modes with a place where nothing clips the residual.
+CLIPPED = ("logistic, clipped gradients", "hinge, clipped gradients")
+CURVED = [m for m in MODES if "row_norm" in MODES[m] and m not in CLIPPED]
+
+
 @pytest.mark.parametrize("distance", [1e-6, 1e-3, 0.1])
-@pytest.mark.parametrize("mode", [m for m in MODES if "row_norm" in MODES[m] and m != "logistic, clipped gradients"])
+@pytest.mark.parametrize("mode", CURVED)
 def test_the_adaptive_bound_is_nearly_attained(mode, distance):
     """Near the snapshot: a record along w - s, with a residual that nothing clips, against one across it."""
     norm, half = MODES[mode]["row_norm"], np.array([distance / 2, 0.0])
-    found = attained(one_pair([norm, 0.0], 0.0, [0.0, norm], 0.0), mode, half, -half)["variance-reduced gradient"]
+    # The hinge is curved from margin -1 to -1/2 alone, for the label 0; the others around 0.
+    centre = np.array([-0.75 / norm if MODES[mode]["loss"] == "hinge" else 0.0, 0.0])
+    pair = one_pair([norm, 0.0], 0.0, [0.0, norm], 0.0)
+    found = attained(pair, mode, centre + half, centre - half)["variance-reduced gradient"]
     assert found[0] >= 0.98
-    assert found[1] < distance * max(1.0, norm)
+    assert found[1] <= distance * max(1.0, norm) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("radius", [0.0, 0.5, 1.0, 3.0, 8.0])

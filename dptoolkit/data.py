@@ -252,6 +252,17 @@ def clip_rows(rows: Rows, row_norm: float) -> Rows:
     return _scale_rows(rows, divisor, factor)
 
 
+def unit_rows(rows: Rows, norm: float = 1.0) -> Rows:
+    """Each row scaled, down or up, to L2 norm ``norm``, never above it; rows of zeros stay so."""
+    largest, relative = rows._norm_parts()
+    filled = largest > 0
+    divisor, factor = np.ones_like(largest), np.ones_like(largest)
+    # Divided by the largest entry first, and a part in 1e13 less: see clip_rows.
+    divisor[filled] = largest[filled]
+    factor[filled] = norm / relative[filled] * (1 - 1e-13)
+    return _scale_rows(rows, divisor, factor)
+
+
 def _scale_rows(rows: Rows, divisor: Array, factor: Array) -> Rows:
     if not rows.is_sparse:
         return Rows(rows.matrix / divisor[:, None] * factor[:, None], False)

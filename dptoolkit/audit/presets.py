@@ -20,6 +20,9 @@ _CLIPPED: dict[str, Any] = {"loss": "squared", "grad_norm": 1.0, "step_size": 1.
 _BALL: dict[str, Any] = {"l1_radius": 0.1, "feature_bound": 1.0}
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "dp_ight": {"n": 200, "d": 20, "sparsity": 5, "steps": 20, **_CLIPPED},
+    "dp_dual_averaging": {"n": 200, "d": 20, "sparsity": 5, "steps": 20, **_CLIPPED},
+    # So few rows that the number of steps is the smallest there is, whatever the eigenvalue.
+    "dp_pipeline": {"n": 60, "d": 3},
     "dp_sgd_ht": {"n": 200, "d": 4, "sparsity": 2, "steps": 10, "batch_size": 160, **_CLIPPED},
     # Twenty inner steps, of which the first can show nothing: for who sees all iterates.
     "dp_scsg_ht": {"n": 5000, "d": 4, "sparsity": 2, "epochs": 1, "snapshot_size": 4000, "batch_size": 200,

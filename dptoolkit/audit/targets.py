@@ -20,7 +20,7 @@ ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 
 # Solvers whose runs offer ``trials``: many of them in one compiled call.
-_COMPILED = ("dp_ight", "dp_sgd_ht")
+_COMPILED = ("dp_ight", "dp_dual_averaging", "dp_sgd_ht")
 
 
 class PlanTarget:

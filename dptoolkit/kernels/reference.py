@@ -40,6 +40,16 @@ def threshold_step(
     return hard_threshold(w - step_size * (mean_gradient(matrix, r) + noise), sparsity, protected)
 
 
+def dual_step(
+    matrix: Any, y: Array, total: Array, loss: Loss, step_size: float, noise: Array, sparsity: int,
+    margin_bound: float = np.inf, caps: Array | None = None, protected: int = 0,
+) -> Array:
+    """One iteration of dual averaging: ``total`` is the sum of all steps, the weights are its largest entries."""
+    w = hard_threshold(total, sparsity, protected)
+    r = loss.clipped_residual(np.asarray(matrix @ w), y, margin_bound, caps)
+    return np.asarray(total - step_size * (mean_gradient(matrix, r) + noise))
+
+
 def vertex_weights(gradient: Array, sharpness: float) -> Array:
     """Probabilities of the vertices +e_1, ..., +e_d, -e_1, ..., -e_d: those of exp(-sharpness <s, gradient>)."""
     scores = -sharpness * np.concatenate([gradient, -gradient])

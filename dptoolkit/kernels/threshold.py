@@ -33,7 +33,8 @@ class Records(NamedTuple):
 class Schedule(NamedTuple):
     """What every step does: noise of scale * shares[ceil(shares_per_unit |w|)], the last share beyond the end.
 
-    Coordinates 0..free-1 compete for ``sparsity`` places; those after them are always kept.
+    Coordinates 0..free-1 compete for ``sparsity`` places; those after them are always kept. ``accumulate``: a step
+    starts from the sum of all steps, not from what the last threshold left of it.
     """
 
     steps: int
@@ -43,6 +44,7 @@ class Schedule(NamedTuple):
     shares_per_unit: float
     free: int
     sparsity: int
+    accumulate: bool = False
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -161,6 +163,7 @@ def iht_fit(
     noisy gradient and the weights of every step. The normals of a step are drawn for all coordinates, in order.
     """
     width, filled = w.shape[0], 0
+    total = np.zeros(width)
     for j in range(width):
         w[j] = 0.0
     for t in range(how.steps):
@@ -176,14 +179,15 @@ def iht_fit(
         if releases.shape[0] > 0:
             releases[t, :] = step
         for j in range(width):
-            step[j] = w[j] - how.step_size * step[j]
+            start = total[j] if how.accumulate else w[j]
+            total[j] = start - how.step_size * step[j]
             w[j] = 0.0
-        filled = keep_largest(step, how.free, how.sparsity, support)
+        filled = keep_largest(total, how.free, how.sparsity, support)
         for j in range(how.free, width):
             support[filled] = j
             filled += 1
         for a in range(filled):
-            w[support[a]] = step[support[a]]
+            w[support[a]] = total[support[a]]
         if iterates.shape[0] > 0:
             iterates[t, :] = w
 

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import one_of
 from dptoolkit.solvers.base import FitResult, prepare
+from dptoolkit.solvers.outlook import HopelessPlanWarning
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import DeltaWarning, Settings, build
 
 if TYPE_CHECKING:
+    from dptoolkit.solvers.dual_averaging import dp_dual_averaging
     from dptoolkit.solvers.gradient_iht import dp_ight, ight
     from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe
     from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe
     from dptoolkit.solvers.peeling import peeling_iht
+    from dptoolkit.solvers.pipeline import dp_pipeline, margins
     from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
     from dptoolkit.solvers.sparsify import sparsifier
     from dptoolkit.solvers.variance_reduced import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
@@ -25,14 +28,15 @@ _MODULES = {
     "frank_wolfe": "l1_frank_wolfe", "sparsifier": "sparsify", "dp_multinomial_frank_wolfe": "multinomial",
     "peeling_iht": "peeling", "dp_sgd_ht": "sgd_thresholding", "sgd_ht": "sgd_thresholding",
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
-    "svrg_ht": "variance_reduced",
+    "svrg_ht": "variance_reduced", "dp_dual_averaging": "dual_averaging", "dp_pipeline": "pipeline",
+    "margins": "pipeline",
 }  # fmt: skip
 PRIVATE = tuple(name for name in _MODULES if name.startswith("dp_") or name in ("sparsifier", "peeling_iht"))
 
 __all__ = [
-    "DeltaWarning", "FitResult", "Plan", "Release", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe",
-    "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe", "ight", "peeling_iht", "plan", "prepare", "scsg_ht",
-    "sgd_ht", "sparsifier", "svrg_ht",
+    "DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "dp_dual_averaging", "dp_frank_wolfe",
+    "dp_ight", "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe",
+    "ight", "margins", "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht",
 ]  # fmt: skip
 
 

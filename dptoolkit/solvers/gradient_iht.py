@@ -22,9 +22,11 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.rng import exclusive
+from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver
 from dptoolkit.solvers.gradients import MeanGradient
 from dptoolkit.solvers.noise import NoiseLaw, constant
+from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import check_sparsity, setting
 from dptoolkit.solvers.thresholding import ThresholdingSettings
@@ -50,15 +52,24 @@ class DpIght(ThresholdingSettings):
 
     solver: ClassVar[str] = "dp_ight"
 
-    steps: int = setting("Number of iterations.")
+    steps: int | None = setting(
+        "Number of iterations; by default it, an absent step_size and, for binary losses, an absent grad_norm follow "
+        "from n, the bounds and the budget (docs/rules.md).",
+        default=None,
+    )
 
     def checked(self, n: int, d: int) -> DpIght:
         """See ``Settings``."""
+        self._check_sparsity(d)
+        self.bounds.check()
+        if self.steps is None:
+            return rules.filled(self, n)._checked(d)
         whole("steps", self.steps, low=1)
         return self._checked(d)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The mean gradient, once a step."""
+        assert self.steps is not None
         sensitivity = self.bounds.sensitivity(self.relation, n)
         tight = sensitivity * gaussian_multiplier(self.steps, self.epsilon, self.delta)
         scale = tight if paper is None else paper.scales["gradient"]
@@ -69,8 +80,22 @@ class DpIght(ThresholdingSettings):
         from dptoolkit.accounting import published
 
         claim = _CLAIMS.get(self.loss, "ight_remark_5_3")
+        assert self.steps is not None
         model = n, self.steps, self.bounds.gradient, self.epsilon, self.delta, self.relation
         return getattr(published, claim)(*model)
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; the noise of a weight that is kept all the time."""
+        norm = self.bounds.joint_norm
+        if norm is None:
+            return None
+        assert self.steps is not None and self.step_size is not None
+        binary = self.terms.task == losses.BINARY
+        return outlook.descent(
+            time=self.steps * self.step_size, weight_noise=self.step_size * math.sqrt(self.steps) * plan.noise,
+            gradient=self.bounds.gradient, row_norm=norm,
+            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
+        )  # fmt: skip
 
     def noise_law(self, plan: Plan) -> NoiseLaw:
         """The noise of a step at its public iterate."""
@@ -80,9 +105,13 @@ class DpIght(ThresholdingSettings):
         """See ``Settings``."""
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = Bounded(bounded, labels, self.terms, self.bounds.largest_margin, caps, counts)
-        assert self.step_size is not None
-        steps = Steps(self.steps, self.step_size, self.sparsity, self.fit_intercept)
-        return IhtRun(data, steps, self.noise_law(plan))
+        return IhtRun(data, self.iteration, self.noise_law(plan))
+
+    @property
+    def iteration(self) -> Steps:
+        """What is done with the noisy gradients; ``self`` is checked."""
+        assert self.steps is not None and self.step_size is not None
+        return Steps(self.steps, self.step_size, self.sparsity, self.fit_intercept)
 
 
 # Losses for which the paper states its noise in a corollary of its own.
@@ -116,12 +145,17 @@ def ight(
 
 @dataclass(frozen=True)
 class Steps:
-    """What the iteration does, and how often."""
+    """What the iteration does, and how often.
+
+    ``sparsity`` None keeps all features. ``accumulate``: a step starts from the sum of all steps, not from what the
+    last threshold left of it.
+    """
 
     steps: int
     step_size: float
-    sparsity: int
+    sparsity: int | None
     fit_intercept: bool
+    accumulate: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,6 +205,7 @@ class IhtRun:
         self.steps, self.law = steps, law
         self.width = data.rows.shape[1]
         self.free = self.width - (1 if steps.fit_intercept else 0)
+        self.kept = self.free if steps.sparsity is None else min(steps.sparsity, self.free)
         self.small = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
         self._data = data
         # Each has room that it writes to: a call takes one out, so that no two threads write to the same.
@@ -207,7 +242,7 @@ class IhtRun:
         from dptoolkit.kernels.threshold import Schedule
 
         s = self.steps
-        return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, min(s.sparsity, self.free))
+        return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, self.kept, s.accumulate)
 
     def _compiled(self, rng: np.random.Generator, trace: bool) -> Trace:
         from dptoolkit.kernels.threshold import iht_fit
@@ -255,6 +290,7 @@ class IhtRun:
 
         how, always = self.steps, np.arange(self.free, self.width)
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
+        total = np.zeros(self.width if how.accumulate else 0)
         scales, releases, iterates, border = [], [], [], math.inf
         for _ in range(how.steps):
             scale = self.law.at(values)
@@ -262,12 +298,16 @@ class IhtRun:
             if trace:
                 releases.append(step.copy())
             step *= -how.step_size
-            step[support] += values
+            if how.accumulate:
+                total += step
+                step = total
+            else:
+                step[support] += values
             # The smallest kept value changes little from step to step: looking only at values above nine tenths of the
             # last one usually leaves a few more candidates than are needed.
-            top = largest(step[: self.free], how.sparsity, guess=0.9 * border)
+            top = largest(step[: self.free], self.kept, guess=0.9 * border)
             support = np.concatenate([top, always])
-            values, border = step[support], float(np.abs(step[top]).min())
+            values, border = step[support], float(np.abs(step[top]).min()) if self.kept < self.free else math.inf
             scales.append(scale)
             if trace:
                 iterates.append(_dense(self.width, support, values))

@@ -44,12 +44,20 @@ class MeanGradient:
 
     def margins(self, support: Any, values: Array) -> Array:
         """X w for the w with ``values`` on ``support``; overwritten by the next call."""
+        if 2 * len(support) > self.rows.shape[1]:
+            # Most columns: a pass along the rows neither copies columns nor jumps about in the margins.
+            return np.asarray(self.rows.matrix @ self._dense(support, values))
         if self._arrays is None:
             return np.asarray(self.rows.matrix[:, support] @ values)
         from dptoolkit.kernels.threshold import support_margins
 
         support_margins(*self._arrays, support, values, self._margins)
         return self._margins
+
+    def _dense(self, support: Any, values: Array) -> Array:
+        w = np.zeros(self.rows.shape[1])
+        w[support] = values
+        return w
 
     def objective(self, support: Any, values: Array) -> float:
         """The mean loss of the bounded records; NOT private."""

@@ -193,7 +193,9 @@ class Plan:
         ]
         head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
-        return "\n\n".join([f"{head}\n{self.settings}", releases, str(self.guarantee)])
+        outlook = self.settings.outlook(self)
+        parts = [f"{head}\n{self.settings}", releases, str(self.guarantee), *([str(outlook)] if outlook else [])]
+        return "\n\n".join(parts)
 
 
 def _canonical(value: Any) -> Any:

@@ -25,6 +25,8 @@ from dptoolkit._validate import LARGEST, delta_value, flag, invalid, magnitude, 
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows
 from dptoolkit.losses import Loss
+from dptoolkit.solvers import outlook
+from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import Plan, Release
 
 if TYPE_CHECKING:
@@ -94,6 +96,10 @@ class Settings(ABC):
         """Checked labels, one a row; ``label_values`` are the public two of a binary loss."""
         return check_labels(y, n, self.terms, label_values)
 
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """What the plan can hope for, from public numbers alone; None where nobody has worked it out."""
+        return None
+
     @abstractmethod
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
         """The solver with its plan and data in place: validation and clipping are done, nothing is drawn.
@@ -128,7 +134,9 @@ class Settings(ABC):
             if math.isinf(chosen.epsilon):
                 raise invalid("epsilon", chosen.epsilon, "finite with calibration='published'")
             paper = chosen.published(n, d)
-        return Plan(chosen, n, d, chosen.releases(n, d, paper), paper)
+        plan = Plan(chosen, n, d, chosen.releases(n, d, paper), paper)
+        outlook.warn(plan.solver, n, chosen.outlook(plan))
+        return plan
 
     def _check_common(self, n: int) -> None:
         one_of("calibration", self.calibration, (TIGHT, PUBLISHED))

@@ -54,9 +54,12 @@ class ThresholdingSettings(Settings):
 
     def _checked(self: Self, d: int) -> Self:
         """The shared settings checked, with their defaults filled in."""
-        check_sparsity(self.sparsity, d)
+        self._check_sparsity(d)
         self.bounds.check()
         return replace(self, step_size=self._step(), adaptive=self._adapts())
+
+    def _check_sparsity(self, d: int) -> None:
+        check_sparsity(self.sparsity, d)
 
     def _step(self) -> float:
         """The step asked for, or 1 / (smoothness + l2), which the public bounds determine: longer ones may diverge."""

@@ -67,7 +67,7 @@ def gradients(plan: Plan, X: Any, y: Any, counts: Any = None) -> Gradients:
 def _thresholded(plan: Plan, w: Array) -> Array:
     """The rows of w, each with its largest entries alone and, always, the intercept."""
     free, s = plan.d, plan.settings.sparsity
-    if s >= free:
+    if s is None or s >= free:
         return w
     out = np.zeros_like(w)
     keep = np.argpartition(-np.abs(w[:, :free]), s - 1, axis=1)[:, :s]
@@ -84,7 +84,9 @@ def _gaussian_ratio(seen: Array, first: Array, second: Array, noise: Array) -> A
 
 @dataclass(frozen=True)
 class GradientRatio:
-    """For dp_ight and its noisy gradients: every step's mean is known for both datasets, at the iterate they imply."""
+    """For dp_ight and its like, and their noisy gradients: every step's mean is known for both datasets, at the
+    iterate that the gradients before imply.
+    """
 
     first: Gradients
     second: Gradients
@@ -94,15 +96,22 @@ class GradientRatio:
         law = plan.settings.noise_law(plan)
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
+        start = w
         for t in range(path.shape[1]):
             total += _gaussian_ratio(path[:, t], self.first.mean(w), self.second.mean(w), law.at(w))
-            w = _thresholded(plan, w - plan.settings.step_size * path[:, t])
+            moved = start - plan.settings.step_size * path[:, t]
+            w = _thresholded(plan, moved)
+            start = moved if plan.settings.iteration.accumulate else w
         return total
 
 
 @dataclass(frozen=True)
 class IterateRatio:
-    """For dp_ight and its iterates: on the coordinates that a step kept, its noisy gradient is their difference."""
+    """For dp_ight and its iterates: on the coordinates that a step kept, its noisy gradient is their difference.
+
+    Where steps accumulate, that is so on coordinates that were kept before too. Others show, when they come in, the sum
+    of all their gradients since they were last seen: what is known of those means is their sum.
+    """
 
     first: Gradients
     second: Gradients
@@ -112,13 +121,36 @@ class IterateRatio:
         law = plan.settings.noise_law(plan)
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
+        sums = _Sums(plan, w)
         for t in range(path.shape[1]):
             kept = path[:, t] != 0
-            seen = kept * (w - path[:, t]) / plan.settings.step_size
-            means = kept * self.first.mean(w), kept * self.second.mean(w)
-            total += _gaussian_ratio(seen, *means, law.at(w))
+            total += sums.ratio(path[:, t], kept, self.first.mean(w), self.second.mean(w), law.at(w))
             w = path[:, t]
         return total
+
+
+class _Sums:
+    """What the iterates of many trials have shown, by coordinate, and what has happened since."""
+
+    def __init__(self, plan: Plan, start: Array) -> None:
+        self.step, self.accumulate = plan.settings.step_size, plan.settings.iteration.accumulate
+        self.shown, self.variance = start.copy(), np.zeros_like(start)
+        self.first, self.second = np.zeros_like(start), np.zeros_like(start)
+
+    def ratio(self, path: Array, kept: Array, first: Array, second: Array, noise: Array) -> Array:
+        """The log-likelihood ratio of the coordinates that are kept, given all that was shown of them before."""
+        self.first += first
+        self.second += second
+        self.variance += noise[:, None] ** 2
+        seen = (self.shown - path) / self.step
+        inner = (self.first - self.second) * (seen - (self.first + self.second) / 2)
+        found = (kept * inner / np.where(self.variance > 0, self.variance, 1.0)).sum(axis=1)
+        # dp_ight starts a dropped coordinate again at 0, and forgets.
+        done = kept if self.accumulate else np.ones_like(kept)
+        self.shown = np.where(done, path, self.shown)
+        for sums in (self.first, self.second, self.variance):
+            sums[done] = 0.0
+        return np.asarray(found)
 
 
 # --- batches -------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def dp_ight(plan: Plan) -> Pair:
     clipped gradients the pair attains the guarantee; a logistic one does near w = 0 (``reach`` is estimated from 256
     runs); with bounded labels and margins the label's share of the bound is what can be shown.
     """
-    expect_solver(plan, "dp_ight")
+    expect_solver(plan, "dp_ight", "dp_dual_averaging")
     records = _records(plan, 1.0)
     pushing = _pushing(plan, records)
     first, second = _pair_of(plan, records, pushing)
@@ -75,6 +75,9 @@ def dp_ight(plan: Plan) -> Pair:
     scores = _scores(plan, records) | {"gradients": every, "releases": every, "step": every, "iterates": kept}
     text = f"kept coordinate: one record of {plan.n}, {pushing} push the same coordinate"
     return Pair(first, second, plan.adjacency, text, scores, _reach_of_gradients(plan, every, first, second, pushing))
+
+
+dp_dual_averaging = dp_ight
 
 
 def dp_sgd_ht(plan: Plan) -> Pair:
@@ -109,7 +112,7 @@ def natural(plan: Plan, X: Any, y: Any) -> Pair:
     # A larger label moves the weights along its row.
     towards[support] = math.copysign(1.0, label - 0.5 if _is_binary(plan) else label) * row[support]
     scores: dict[str, Score] = {"final": Projection(towards)}
-    if plan.solver == "dp_ight":
+    if plan.solver in ("dp_ight", "dp_dual_averaging"):
         ours, theirs = gradients(plan, dense, labels), gradients(plan, changed, flipped)
         every = GradientRatio(ours, theirs)
         scores |= {"gradients": every, "releases": every, "step": every, "iterates": IterateRatio(ours, theirs)}
@@ -118,8 +121,8 @@ def natural(plan: Plan, X: Any, y: Any) -> Pair:
 
 def _highest_leverage(plan: Plan, X: Array, y: Array) -> tuple[int, NDArray[np.intp]]:
     s = plan.settings
-    steps = s.get("steps", 50)
-    fit = solvers.ight(X, y, loss=s.loss, sparsity=s.sparsity, steps=steps, step_size=_safe_step(plan, X))
+    steps = getattr(s, "steps", 50)
+    fit = solvers.ight(X, y, loss=s.loss, sparsity=s.sparsity or plan.d, steps=steps, step_size=_safe_step(plan, X))
     support = np.flatnonzero(fit.coef)
     part = X[:, support]
     curvature = part.T @ part / len(X) + 1e-6 * np.eye(len(support))
@@ -159,6 +162,12 @@ def _number_of_steps(plan: Plan) -> int:
     """The number of thresholdings, or as many as are looked at."""
     settings = plan.settings
     return settings.epochs * layout.most_inner_steps(plan) if layout.is_reduced(plan) else settings.steps
+
+
+def keeps_all(plan: Plan) -> bool:
+    """Whether nothing is thresholded away."""
+    sparsity = plan.settings.sparsity
+    return sparsity is None or sparsity >= plan.d
 
 
 def _is_saturated(plan: Plan) -> bool:
@@ -225,7 +234,7 @@ def as_counted(plan: Plan, rows: list[Array], labels: list[float], counts: list[
 
 def _pushing(plan: Plan, records: _Records) -> int:
     """How many records of dp_ight push. At bounded gradients all of them; elsewhere just enough, as they contract."""
-    if plan.settings.sparsity >= plan.d:
+    if keeps_all(plan):
         return 0
     if _is_saturated(plan) or plan.noise == 0:
         return plan.n - 1
@@ -267,7 +276,7 @@ def _reach_of_gradients(
         return {}
     push = gradient_bound(plan) * pushing / plan.n
     if _is_saturated(plan):
-        kept = plan.settings.sparsity >= plan.d or push >= _LEAD * plan.noise
+        kept = keeps_all(plan) or push >= _LEAD * plan.noise
         return dict.fromkeys(("gradients", "releases", *(("iterates", "final") if kept else ())), 1.0)
     every, on_support = (share(Gaussian(1 / mu), plan) if mu > 0 else 0.0 for mu in _pilot(plan, score, first, second))
     return {"gradients": every, "releases": every, "iterates": on_support}
@@ -316,7 +325,7 @@ def batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int) -
 
 def _weak_push(plan: Plan, size: int, extra: float) -> float:
     """The push, as a share of a full gradient, at which the records' random number adds ``extra`` to the variance."""
-    if plan.settings.sparsity >= plan.d:
+    if keeps_all(plan):
         return 0.0
     noise = plan.releases[-1].scale * size / gradient_bound(plan)
     return min(1.0, noise * math.sqrt(extra / size))

@@ -408,8 +408,8 @@ class _Bridge(NamedTuple):
 def pair(release: Perturbation) -> profiles.Pair:
     """The pair that dominates the release, for the accountant by privacy-loss distributions.
 
-    The curves of the two orders, put side by side as one curve of alpha (H_alpha = 1 - alpha + alpha H'_{1/alpha}, where
-    H' has the order swapped), are not convex where they meet, nor is the smaller of two. The true curve is convex and
+    The curves of the two orders, put side by side as one curve of alpha (H_alpha = 1 - alpha + alpha H'_{1/alpha} with
+    H' of the swapped pair), are not convex where they meet, nor is the smaller of two. The true curve is convex and
     lies below, so it lies below every chord between two points: the lower convex hull of any set of points is sound.
     Outside the chords that change something the closed forms stay, so that small values keep their digits. The offset
     is not in here: compose with a Gaussian of that shift.

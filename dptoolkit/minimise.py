@@ -58,6 +58,8 @@ class Problem:
             positive(name, getattr(self, name))
         if self.loss.id not in (losses.LOGISTIC, losses.HUBER, losses.SQUARED):
             raise invalid("loss", self.loss.name, "one of 'logistic', 'huber', 'squared'")
+        if self.loss.id == losses.SQUARED and self.ball is None:
+            raise invalid("ball", None, "a ball for loss 'squared'", "Its gradient has no bound without one.")
         if self.linear.shape != (self.d,) or not np.isfinite(self.linear).all():
             raise invalid("linear", f"an array of shape {self.linear.shape}", f"finite, of shape ({self.d},)")
         if self.y.shape != (self.n,):
@@ -123,25 +125,31 @@ def rounding_error(
 
 
 class _Certificate(NamedTuple):
+    """``norm`` is that of the subgradient, ``bound`` has the rounding errors in it, ``gradient`` is grad J at the
+    point."""
+
     bound: float
     point: Any
     normal: Any
     norm: float
+    gradient: Any
 
 
-def _certificate(problem: Problem, level: _Level, theta: Any, gradient: Any) -> _Certificate:
+def _certificate(problem: Problem, level: Any, theta: Any, gradient: Any) -> _Certificate:
     """What is proved of a point near ``theta`` at this precision; without a ball of theta itself."""
     unit = level.unit
     stretch = 1 + _gamma(problem.d + 3, unit)
     if problem.ball is None:
         error = _error_at(problem, level, theta)
         norm = level.norm(gradient)
-        return _Certificate(stretch * norm + error + _beyond_a_pair(problem, level, theta), theta, None, norm)
+        bound = stretch * norm + error + _beyond_a_pair(problem, level, theta)
+        return _Certificate(bound, theta, None, norm, gradient)
     eta = 1 / (problem.l2 + problem.curvature)
     v = theta - level.number(eta) * gradient
     point, off = level.project(problem.ball, v)
     normal = (v - point) / level.number(eta)
-    norm = level.norm(level.gradient(point) + normal)
+    there = level.gradient(point)
+    norm = level.norm(there + normal)
     # The last factor: the distance of the computed point from the projection counts by itself, times l2.
     error = (
         _error_at(problem, level, point)
@@ -149,10 +157,10 @@ def _certificate(problem: Problem, level: _Level, theta: Any, gradient: Any) -> 
         + off * (1 / eta + 2 * problem.l2 + problem.curvature)
     )
     bound = stretch * norm + error + _beyond_a_pair(problem, level, point)
-    return _Certificate(bound, point, normal, norm)
+    return _Certificate(bound, point, normal, norm, there)
 
 
-def _error_at(problem: Problem, level: _Level, theta: Any) -> float:
+def _error_at(problem: Problem, level: Any, theta: Any) -> float:
     return rounding_error(
         n=problem.n, nonzeros=level.nonzeros, row_norm=problem.row_norm, residual_bound=problem.residual_bound,
         smoothness=problem.loss.smoothness, l2=problem.l2, theta_norm=level.norm(theta) * (1 + 1e-9),
@@ -160,7 +168,7 @@ def _error_at(problem: Problem, level: _Level, theta: Any) -> float:
     )  # fmt: skip
 
 
-def _beyond_a_pair(problem: Problem, level: _Level, theta: Any) -> float:
+def _beyond_a_pair(problem: Problem, level: Any, theta: Any) -> float:
     """What two doubles an entry lose of the point."""
     return 0.0 if level.name != "decimal" else problem.l2 * 2.0**-100 * (level.norm(theta) + 1e-290)
 
@@ -220,13 +228,15 @@ class _Digits:
         self.context = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
         self._problem = problem
         self._rows = [_decimal_row(problem.matrix, i) for i in range(problem.n)]
-        self._y, self._linear = [Decimal(v) for v in problem.y.tolist()], self.cast(problem.linear)
+        # Made, not computed: these are exact whatever the context.
+        self._y = [Decimal(v) for v in problem.y.tolist()]
+        self._linear = np.array([Decimal(v) for v in problem.linear.tolist()])
         self.linear_norm = float(np.linalg.norm(problem.linear)) * (1 + 1e-9)
         self.nonzeros = problem.nonzeros
         self.gradients = 0
 
     def cast(self, vector: Any) -> Any:
-        """Exact: doubles and long doubles (as two doubles) are decimals."""
+        """Doubles and long doubles (as two doubles an entry), rounded to the digits of the current context."""
         first = np.asarray(vector).astype(np.float64)
         rest = (np.asarray(vector) - first).astype(np.float64)
         return np.array([Decimal(a) + Decimal(b) for a, b in zip(first.tolist(), rest.tolist(), strict=True)])
@@ -292,13 +302,13 @@ def verified_bound(problem: Problem, solution: Solution, digits: int = 50) -> fl
     with decimal.localcontext(level.context):
         theta = level.cast(solution.theta) + level.cast(solution.remainder)
         if problem.ball is None:
-            return level.norm(level.gradient(theta)) * (1 + 1e-12) + _error_at(problem, level, theta)  # type: ignore[arg-type]
+            return level.norm(level.gradient(theta)) * (1 + 1e-12) + _error_at(problem, level, theta)
         eta = Decimal(1 / (problem.l2 + problem.curvature))
         v = theta + eta * (level.cast(solution.normal[0]) + level.cast(solution.normal[1]))
         point, off = level.project(problem.ball, v)
         subgradient = level.gradient(point) + (v - point) / eta
         off += level.norm(theta - point)
-        error = _error_at(problem, level, point)  # type: ignore[arg-type]
+        error = _error_at(problem, level, point)
         return level.norm(subgradient) * (1 + 1e-12) + error + problem.l2 * off
 
 
@@ -306,14 +316,18 @@ def verified_bound(problem: Problem, solution: Solution, digits: int = 50) -> fl
 
 
 def minimise(problem: Problem, tau: float) -> Solution:
-    """The certified minimiser: its distance from the true one is at most tau/l2. Always returns.
+    """The certified minimiser: its distance from the true one is at most tau/l2. Always arrives.
 
     Every precision starts from the last one's best point. Within one: Newton steps while they help, then gradient
     steps while they contract as theory says; where they do not, rounding is at work and the next precision is due.
     """
     tau = positive("tau", tau)
+    # From the noise and public bounds alone: a refusal here tells nothing of the data, and no planned tau comes near.
+    least = _PAIR * (problem.n * problem.residual_bound * problem.row_norm + float(np.linalg.norm(problem.linear)))
+    if tau < least:
+        raise invalid("tau", tau, f">= {least:.3g}, which two doubles an entry can hold", "See reachable_tolerance.")
     curvature = _Curvature(problem)
-    theta: Any = np.zeros(problem.d)
+    theta: Any = _start(problem)
     spent = 0
     for level in _levels(problem):
         with decimal.localcontext(getattr(level, "context", None)):
@@ -325,6 +339,16 @@ def minimise(problem: Problem, tau: float) -> Solution:
                 return Solution(first, rest, normal, found.bound, level.name, spent)
             theta = first if level.name == "double" else first.astype(np.longdouble) + rest.astype(np.longdouble)
     raise AssertionError("there is always one more digit")  # pragma: no cover
+
+
+def _start(problem: Problem) -> Array:
+    """0, or where the minimum would be without data: most of the way where the linear term is noise in many
+    dimensions."""
+    alone = -problem.linear / problem.l2
+    if problem.ball is not None:
+        return np.asarray(problem.ball.project(alone))
+    level = _Level(problem, np.float64, "double")
+    return min(np.zeros(problem.d), alone, key=lambda theta: level.norm(level.gradient(theta)))
 
 
 def _levels(problem: Problem) -> Any:
@@ -387,8 +411,13 @@ class _Curvature:
 
 
 _MOST_PRODUCTS = 500
-# Steps in a row that may fail to help before a method gives up.
-_PATIENCE = 6
+# 32 times what a pair of doubles loses.
+_PAIR = 2.0**-95
+# The relative residual of the first Newton systems.
+_FORCING = 0.25
+# Steps in a row that may fail to shorten the gradient before a method gives up. Far out Newton steps make way without
+# that for long; where rounding is the reason, _worth_it ends the search at once.
+_PATIENCE = 60
 
 
 def _search(problem: Problem, level: Any, theta: Any, tau: float, curvature: _Curvature) -> _Certificate:
@@ -407,11 +436,12 @@ def _newton(problem: Problem, level: Any, start: _Certificate, tau: float, curva
     """Newton steps with a line search on the slope, which needs no values of J and so keeps all digits."""
     best = now = start
     first, failed = max(start.norm, 1e-300), 0
-    gradient = level.gradient(start.point)
     while _worth_it(best, tau) and failed < _PATIENCE:
         curvature.move_to(level.pair(now.point)[0])
-        direction = curvature.solve(-level.pair(gradient)[0], min(0.1, math.sqrt(now.norm / first)))
-        theta, gradient = _along(level, now.point, level.cast(direction), gradient)
+        # Towards the end quadratically, but never much beyond what is asked for.
+        relative = max(min(_FORCING, math.sqrt(now.norm / first)), 0.2 * tau / now.norm)
+        direction = curvature.solve(-level.pair(now.gradient)[0], relative)
+        theta, gradient = _along(level, now.point, level.cast(direction), now.gradient)
         now = _certificate(problem, level, theta, gradient)
         failed = 0 if now.norm < 0.7 * best.norm else failed + 1
         best = min(best, now, key=lambda c: c.bound)
@@ -507,7 +537,7 @@ def _face_step(problem: Problem, level: Any, at: _Certificate, curvature: _Curva
     norms stays the radius, and the boundary's own curvature counts with its multiplier."""
     assert problem.ball is not None
     point, normal = level.pair(at.point)[0], level.pair(at.normal)[0]
-    gradient = level.pair(level.gradient(at.point))[0]
+    gradient = level.pair(at.gradient)[0]
     curvature.move_to(point)
     ball = problem.ball
     if not normal.any():

@@ -368,14 +368,18 @@ class _Curvature:
         self._problem, self._matrix, self._transposed = problem, problem.matrix, problem.matrix.T
         self._weights = np.ones(problem.n)
 
-    def move_to(self, theta: Array) -> None:
+    def move_to(self, theta: Array, *, cautious: bool = False) -> None:
+        """Take the curvature at theta or, cautious, that of the flattest parabolas that lie above the losses and touch
+        them there: those see what the second derivative does not where a loss is nearly straight."""
         loss, y = self._problem.loss, self._problem.y
         margins = self._matrix @ theta
         if loss.id == losses.LOGISTIC:
             p = losses.residual(loss, margins, np.zeros_like(y))
-            self._weights = p * (1 - p)
+            half = np.maximum(np.abs(margins) / 2, 1e-6)
+            self._weights = np.tanh(half) / half / 4 if cautious else p * (1 - p)
         elif loss.id == losses.HUBER:
-            self._weights = (np.abs(margins - y) < losses.HUBER_THRESHOLD).astype(float)
+            size = np.maximum(np.abs(margins - y), 1e-300) / losses.HUBER_THRESHOLD
+            self._weights = np.minimum(1 / size, 1.0) if cautious else (size < 1).astype(float)
 
     def times(self, v: Array) -> Array:
         return np.asarray(self._transposed @ (self._weights * (self._matrix @ v)) + self._problem.l2 * v)
@@ -437,7 +441,7 @@ def _newton(problem: Problem, level: Any, start: _Certificate, tau: float, curva
     best = now = start
     first, failed = max(start.norm, 1e-300), 0
     while _worth_it(best, tau) and failed < _PATIENCE:
-        curvature.move_to(level.pair(now.point)[0])
+        curvature.move_to(level.pair(now.point)[0], cautious=failed % 2 == 1)
         # Towards the end quadratically, but never much beyond what is asked for.
         relative = max(min(_FORCING, math.sqrt(now.norm / first)), 0.2 * tau / now.norm)
         direction = curvature.solve(-level.pair(now.gradient)[0], relative)

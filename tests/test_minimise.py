@@ -157,6 +157,15 @@ def test_hard_cases_arrive(case, ball):
         assert found.bound <= tau and minimise.verified_bound(p, found) <= tau
 
 
+@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize(("l2", "noise", "seed"), [(1e-4, 3.0, 0), (3.5e-4, 1.1, 842057), (1e-6, 30.0, 1)])
+def test_nearly_straight_losses_do_not_need_the_slow_path(loss, l2, noise, seed):
+    """Far out the second derivative vanishes; gradient steps alone would take millions here."""
+    p = problem(loss, n=99, d=43, l2=l2, noise=noise, seed=seed)
+    found = minimise.minimise(p, 1e-6)
+    assert found.bound <= 1e-6 and found.gradients < 2000
+
+
 def test_rows_and_columns_of_zeros():
     zero = minimise.Problem(sparse.csr_matrix((4, 3)), np.ones(4), losses.get("logistic"), 2.0, np.ones(3), 1.0, 1.0)
     found = minimise.minimise(zero, 1e-12)

@@ -513,7 +513,7 @@ def _face_newton(problem: Problem, level: Any, start: _Certificate, tau: float, 
             best = min(best, _certificate(problem, level, theta, level.gradient(theta)), key=lambda c: c.bound)
         helped = True
         while helped and _worth_it(best, tau):
-            theta = _face_step(problem, level, best, curvature)
+            theta = _face_step(problem, level, best, curvature, cautious=failed % 2 == 1)
             found = _certificate(problem, level, theta, level.gradient(theta))
             helped = found.norm < 0.5 * best.norm
             best = min(best, found, key=lambda c: c.bound)
@@ -536,35 +536,42 @@ def _accelerated(problem: Problem, level: Any, theta: Any, eta: float) -> Any:
     return theta
 
 
-def _face_step(problem: Problem, level: Any, at: _Certificate, curvature: _Curvature) -> Any:
+def _face_step(problem: Problem, level: Any, at: _Certificate, curvature: _Curvature, *, cautious: bool) -> Any:
     """A Newton step in the smooth part of the boundary through the point: blocks that are 0 stay 0, the sum of the
     norms stays the radius, and the boundary's own curvature counts with its multiplier."""
     assert problem.ball is not None
     point, normal = level.pair(at.point)[0], level.pair(at.normal)[0]
     gradient = level.pair(at.gradient)[0]
-    curvature.move_to(point)
+    curvature.move_to(point, cautious=cautious)
     ball = problem.ball
     if not normal.any():
-        direction = curvature.solve(-gradient, 1e-3)
-    else:
-        norms = ball.block_norms(point)
-        spread = ball._spread(norms, problem.d)
-        active = spread > 0
-        outward = np.divide(point, spread, out=np.zeros_like(point), where=active)
-        count = max(int((norms > 0).sum()), 1)
-        multiplier = max(float(normal @ outward) / count, 0.0)
-        bend = np.divide(multiplier, spread, out=np.zeros_like(point), where=active)
-        starts = np.arange(0, problem.d, ball.block or problem.d)
+        # Inside the ball the line search of the unconstrained problem serves as well.
+        direction = level.cast(curvature.solve(-gradient, 1e-3))
+        return level.project(ball, _along(level, at.point, direction, at.gradient)[0])[0]
+    norms = ball.block_norms(point)
+    spread = ball._spread(norms, problem.d)
+    active = spread > 0
+    outward = np.divide(point, spread, out=np.zeros_like(point), where=active)
+    count = max(int((norms > 0).sum()), 1)
+    multiplier = max(float(normal @ outward) / count, 0.0)
+    bend = np.divide(multiplier, spread, out=np.zeros_like(point), where=active)
+    starts = np.arange(0, problem.d, ball.block or problem.d)
 
-        def tangent(v: Array) -> Array:
-            v = np.where(active, v, 0.0)
-            return v - outward * (float(outward @ v) / count)
+    def radial(v: Array) -> Array:
+        return np.asarray(np.add.reduceat(outward * v, starts))
 
-        def times(v: Array) -> Array:
-            radial = ball._spread(np.add.reduceat(outward * v, starts), problem.d)
-            return tangent(curvature.times(v) + bend * (v - outward * radial))
+    def tangent(v: Array) -> Array:
+        v = np.where(active, v, 0.0)
+        return v - outward * (float(outward @ v) / count)
 
-        direction = curvature.solve(tangent(-gradient), 1e-3, times)
+    def times(v: Array) -> Array:
+        return tangent(curvature.times(v) + bend * (v - outward * ball._spread(radial(v), problem.d)))
+
+    direction = curvature.solve(tangent(-gradient), 1e-3, times)
+    # As far as the first block that vanishes: beyond it the boundary is another one.
+    growth = radial(direction)
+    shrinks = (growth < 0) & (norms > 0)
+    direction *= min(1.0, float(np.min(norms[shrinks] / -growth[shrinks], initial=math.inf)))
     return level.project(ball, at.point + level.cast(direction))[0]
 
 

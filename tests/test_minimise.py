@@ -166,6 +166,14 @@ def test_nearly_straight_losses_do_not_need_the_slow_path(loss, l2, noise, seed)
     assert found.bound <= 1e-6 and found.gradients < 2000
 
 
+@pytest.mark.parametrize("block", [1, 3, 4])
+def test_equal_rows_and_a_small_l2_on_a_ball_do_not_need_the_slow_path(block):
+    ball = geometry.group_l1_ball(22.6, block)
+    p = problem("huber", ball, n=98, d=5, l2=2e-4, noise=0.06, seed=400834, csr=True, duplicate=True)
+    found = minimise.minimise(p, 1e-10)
+    assert found.gradients < 5000 and minimise.verified_bound(p, found) <= 1e-10
+
+
 def test_rows_and_columns_of_zeros():
     zero = minimise.Problem(sparse.csr_matrix((4, 3)), np.ones(4), losses.get("logistic"), 2.0, np.ones(3), 1.0, 1.0)
     found = minimise.minimise(zero, 1e-12)

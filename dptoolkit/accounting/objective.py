@@ -417,7 +417,7 @@ def pair(release: Perturbation) -> profiles.Pair:
     exact = replace(release, offset=0.0)
     above, below = orders(exact)
     symmetric = release.adjacency is Adjacency.REPLACE_ONE
-    if math.isinf(release.shift) or (symmetric and math.isinf(release.jacobian)):
+    if math.isinf(release.shift) or (symmetric and release.jacobian > _WINDOW):
         return profiles.non_private()
     variation = float(np.minimum(above(np.zeros(1)), below(np.zeros(1)))[0])
     if release.jacobian > _WINDOW:

@@ -201,7 +201,7 @@ class _Level:
 
     def gradient_at(self, theta: Any, margins: Any) -> Any:
         self.gradients += 1
-        residual = losses.residual(self._problem.loss, margins, self._y)
+        residual = self._problem.loss.residual(margins, self._y)
         return self._transposed @ residual + (self.number(self._problem.l2) * theta + self._linear)
 
     def norm(self, vector: Any) -> float:
@@ -374,7 +374,7 @@ class _Curvature:
         loss, y = self._problem.loss, self._problem.y
         margins = self._matrix @ theta
         if loss.id == losses.LOGISTIC:
-            p = losses.residual(loss, margins, np.zeros_like(y))
+            p = loss.residual(margins, np.zeros_like(y))
             half = np.maximum(np.abs(margins) / 2, 1e-6)
             self._weights = np.tanh(half) / half / 4 if cautious else p * (1 - p)
         elif loss.id == losses.HUBER:

@@ -34,6 +34,8 @@ from dptoolkit.geometry import Ball
 from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
+# Losses of one margin whose curvature the search knows.
+LOSSES = ("logistic", "huber", "squared")
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("l2", "row_norm", "residual_bound"):
             positive(name, getattr(self, name))
-        if self.loss.id not in (losses.LOGISTIC, losses.HUBER, losses.SQUARED):
-            raise invalid("loss", self.loss.name, "one of 'logistic', 'huber', 'squared'")
-        if self.loss.id == losses.SQUARED and self.ball is None:
+        if self.loss.name not in LOSSES:
+            raise invalid("loss", self.loss.name, "one of " + ", ".join(repr(name) for name in LOSSES))
+        if self.loss.name == "squared" and self.ball is None:
             raise invalid("ball", None, "a ball for loss 'squared'", "Its gradient has no bound without one.")
         if self.linear.shape != (self.d,) or not np.isfinite(self.linear).all():
             raise invalid("linear", f"an array of shape {self.linear.shape}", f"finite, of shape ({self.d},)")
@@ -284,12 +286,12 @@ def _decimal_row(matrix: Any, i: int) -> tuple[list[int], list[Decimal]]:
 
 
 def _decimal_residual(loss: Loss, margin: Decimal, y: Decimal) -> Decimal:
-    if loss.id == losses.LOGISTIC:
+    if loss.name == "logistic":
         small = (-abs(margin)).exp()
         return (1 / (1 + small) if margin >= 0 else small / (1 + small)) - y
     difference = margin - y
     threshold = Decimal(losses.HUBER_THRESHOLD)
-    return max(min(difference, threshold), -threshold) if loss.id == losses.HUBER else difference
+    return max(min(difference, threshold), -threshold) if loss.name == "huber" else difference
 
 
 def verified_bound(problem: Problem, solution: Solution, digits: int = 50) -> float:
@@ -373,11 +375,11 @@ class _Curvature:
         them there: those see what the second derivative does not where a loss is nearly straight."""
         loss, y = self._problem.loss, self._problem.y
         margins = self._matrix @ theta
-        if loss.id == losses.LOGISTIC:
+        if loss.name == "logistic":
             p = loss.residual(margins, np.zeros_like(y))
             half = np.maximum(np.abs(margins) / 2, 1e-6)
             self._weights = np.tanh(half) / half / 4 if cautious else p * (1 - p)
-        elif loss.id == losses.HUBER:
+        elif loss.name == "huber":
             size = np.maximum(np.abs(margins - y), 1e-300) / losses.HUBER_THRESHOLD
             self._weights = np.minimum(1 / size, 1.0) if cautious else (size < 1).astype(float)
 

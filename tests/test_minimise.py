@@ -210,7 +210,7 @@ def test_the_minimum_on_a_ball_beats_other_points_of_it():
         p = problem("logistic", BALLS[name])
 
         def value(w, p=p):
-            return p.n * losses.value(p.loss, p.matrix @ w, p.y) + p.l2 / 2 * w @ w + p.linear @ w
+            return p.n * p.loss.objective(p.matrix @ w, p.y) + p.l2 / 2 * w @ w + p.linear @ w
 
         best = minimise.minimise(p, 1e-10).theta
         assert p.ball.gauge(best) <= 1 + 1e-12
@@ -227,7 +227,7 @@ def test_mean_and_sum_scaling_have_the_same_minimiser():
     forgotten = minimise.Problem(p.matrix, p.y, p.loss, mean_l2, p.n * mean_b, 1.0, 1.0)
 
     def mean_gradient(w):
-        return p.matrix.T @ losses.residual(p.loss, p.matrix @ w, p.y) / p.n + mean_l2 * w + mean_b
+        return p.matrix.T @ p.loss.residual(p.matrix @ w, p.y) / p.n + mean_l2 * w + mean_b
 
     assert np.linalg.norm(mean_gradient(minimise.minimise(whole, 1e-10).theta)) <= 1e-10 / p.n * 1.01
     assert np.linalg.norm(mean_gradient(minimise.minimise(forgotten, 1e-10).theta)) > 1e-3

@@ -14,6 +14,7 @@ from dptoolkit.accounting import (
     events,
     gaussian,
     google,
+    objective,
     pld,
     rdp,
     rounds,
@@ -32,6 +33,7 @@ from dptoolkit.accounting.events import (
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
     RandomRounds,
@@ -52,8 +54,8 @@ from dptoolkit.adjacency import Adjacency
 
 __all__ = [
     "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "Event", "ExponentialMechanism", "Gaussian", "Geometric",
-    "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "Poisson", "PureDp", "RandomRounds",
-    "RandomizedResponse", "Repeated", "Reservation", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial",
-    "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events", "gaussian", "google", "pld", "rdp",
-    "rounds", "sampling", "selection", "zcdp",
+    "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "ObjectivePerturbation", "Poisson", "PureDp",
+    "RandomRounds", "RandomizedResponse", "Repeated", "Reservation", "Subsampled", "TruncatedGeometric",
+    "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events",
+    "gaussian", "google", "objective", "pld", "rdp", "rounds", "sampling", "selection", "zcdp",
 ]  # fmt: skip

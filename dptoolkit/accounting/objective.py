@@ -42,6 +42,7 @@ from scipy.special import erf, erfcx, log_ndtr
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive, real
 from dptoolkit.accounting import gaussian, profiles
 from dptoolkit.accounting._numeric import Array, crossing, expand, log1mexp
+from dptoolkit.accounting.events import ObjectivePerturbation
 from dptoolkit.adjacency import Adjacency
 
 Curve = Callable[[Array], Array]
@@ -79,6 +80,12 @@ class Perturbation:
     def total(self) -> float:
         """The shift of the noise and of the output noise together."""
         return math.hypot(self.shift, self.offset)
+
+
+def of_event(event: ObjectivePerturbation) -> Perturbation:
+    """What the event says, in the terms of this module."""
+    shift = math.inf if event.noise_multiplier == 0 else 1 / event.noise_multiplier
+    return Perturbation(shift, event.jacobian, event.adjacency, event.signed)
 
 
 def jacobian(curvature: float, l2: float) -> float:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit.accounting import gaussian as gaussian_profile
-from dptoolkit.accounting import profiles, sampling, selection
+from dptoolkit.accounting import objective, profiles, sampling, selection
 from dptoolkit.accounting._numeric import Array, log_sum_exp, zoom_minimum
 from dptoolkit.accounting.events import (
     POISSON,
@@ -36,6 +36,7 @@ from dptoolkit.accounting.events import (
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
     RandomRounds,
@@ -234,6 +235,8 @@ def dominating(event: Event) -> Pair:
         return _finite(event.epsilon, profiles.bounded_range)
     if isinstance(event, NoisyMax):
         return _finite(event.epsilon, profiles.randomized_response)
+    if isinstance(event, ObjectivePerturbation):
+        return objective.pair(objective.of_event(event))
     return _explicit(event)
 
 
@@ -245,6 +248,8 @@ def attained(event: Event) -> Pair:
         return _finite(event.epsilon, lambda e: profiles.randomized_response(e / 2))
     if isinstance(event, NoisyMax):
         return _finite(selection.two_candidates(event.epsilon, event.noise), profiles.randomized_response)
+    if isinstance(event, ObjectivePerturbation):
+        return objective.floor_pair(objective.of_event(event))
     return _explicit(event)
 
 
@@ -281,8 +286,8 @@ def _sampled(event: Subsampled, pair_of: Callable[[Event], Pair], *, sound: bool
 
 def _to_the_centre(event: Event) -> Event:
     """A replacement by a record that contributes 0, the centre of the ball: half the sensitivity."""
-    if isinstance(event, Laplace):
-        return Laplace(2 * event.noise_multiplier)
+    if isinstance(event, (Laplace, ObjectivePerturbation)):
+        return dataclasses.replace(event, noise_multiplier=2 * event.noise_multiplier)
     if isinstance(event, TwoSidedGeometric):
         half = event.sensitivity // 2
         return TwoSidedGeometric(event.epsilon * half / event.sensitivity, max(half, 1))

@@ -15,7 +15,7 @@ import numpy as np
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, one_of, probability
 from dptoolkit.accounting import gaussian as gaussian_profile
-from dptoolkit.accounting import rounds, sampling, selection, zcdp
+from dptoolkit.accounting import objective, rounds, sampling, selection, zcdp
 from dptoolkit.accounting._numeric import Array
 from dptoolkit.accounting.events import (
     POISSON,
@@ -26,6 +26,7 @@ from dptoolkit.accounting.events import (
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
     RandomRounds,
@@ -265,6 +266,7 @@ _RULES: dict[type[Event], Callable[[Any, Array], Array]] = {
     NoisyMax: lambda e, a: randomized_response(e.epsilon, a),
     PureDp: lambda e, a: randomized_response(e.epsilon, a),
     ZCdp: lambda e, a: e.rho * a,
+    ObjectivePerturbation: lambda e, a: objective.renyi(objective.of_event(e), a),
     Subsampled: _subsampled,
     RandomRounds: lambda e, a: rounds.rdp(composed(e.event, a), a, e.rounds),
     BestOf: _best_of,

@@ -13,6 +13,7 @@ from dptoolkit.accounting.events import (
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     RandomRounds,
     Subsampled,
     TwoSidedGeometric,
@@ -104,6 +105,9 @@ def _describe(event: Event) -> tuple[str, str, str]:
     name = type(event).__name__
     if isinstance(event, (Gaussian, Laplace)):
         return name, f"multiplier {number(event.noise_multiplier)}", "1 (L2)" if name == "Gaussian" else "1 (L1)"
+    if isinstance(event, ObjectivePerturbation):
+        kind = f"{name} ({'signed' if event.signed else 'general'})"
+        return kind, f"multiplier {number(event.noise_multiplier)}, Jacobian {number(event.jacobian)}", "1 (L2)"
     if isinstance(event, TwoSidedGeometric):
         return name, f"epsilon {number(event.epsilon)}", f"{event.sensitivity} (integer)"
     if isinstance(event, NoisyMax):

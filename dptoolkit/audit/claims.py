@@ -27,6 +27,7 @@ from dptoolkit.accounting.events import (
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
     TwoSidedGeometric,
@@ -363,6 +364,10 @@ def scaled(event: Event, factor: float) -> Event:
     """The event with the noise of every part divided by ``factor``."""
     if isinstance(event, (Gaussian, Laplace)):
         return replace(event, noise_multiplier=event.noise_multiplier / factor if factor > 0 else math.inf)
+    if isinstance(event, ObjectivePerturbation):
+        # No noise makes up for the Jacobian: the family must still begin with a release of nothing.
+        noise = event.noise_multiplier / factor if factor > 0 else math.inf
+        return replace(event, noise_multiplier=noise, jacobian=event.jacobian * min(factor, 1.0))
     if isinstance(event, (TwoSidedGeometric, RandomizedResponse, ExponentialMechanism, NoisyMax, PureDp, ApproxDp)):
         return replace(event, epsilon=factor * event.epsilon)
     if isinstance(event, ZCdp):

@@ -52,14 +52,15 @@ _MECHANISMS = {
         lambda args, e, d: dptoolkit.accounting.ApproxDp(e, d)),
     "objective-perturbation": _Mechanism(
         ("noise_multiplier", "jacobian"), "minimiser of a perturbed objective: sigma / (L or 2L), log(1 + beta/lambda)",
-        lambda args, z, c: dptoolkit.accounting.ObjectivePerturbation(z, c, args.signed, args.adjacency or "replace-one")),
+        lambda args, *numbers: dptoolkit.accounting.ObjectivePerturbation(
+            *numbers, args.signed, args.adjacency or "replace-one")),
     "zcdp": _Mechanism(("rho",), "any rho-zCDP mechanism", lambda args, rho: dptoolkit.accounting.ZCdp(rho)),
 }  # fmt: skip
 
 # An option that says more about another one, and that other one.
 _NEEDS = (
-    ("noise", "noisy_max"), ("signed", "objective_perturbation"), ("sensitivity", "two_sided_geometric"), ("sampling", "rate"), ("rate", "sampling"),
-    ("round_limit", "random_rounds"),
+    ("noise", "noisy_max"), ("signed", "objective_perturbation"), ("sensitivity", "two_sided_geometric"),
+    ("sampling", "rate"), ("rate", "sampling"), ("round_limit", "random_rounds"),
 )  # fmt: skip
 _NOT_WITH_LEDGER = ("sampling", "steps", "random_rounds", "epochs", "calibrate")
 _NOT_WITH_COMPARE = ("method", "epsilon", "bracket")
@@ -73,7 +74,7 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it is released, from the inside out")
     how.add_argument("--noise", help="of --noisy-max: laplace (default) or exponential")
     how.add_argument("--sensitivity", type=int, metavar="D", help="of the query of --two-sided-geometric, default 1")
-    how.add_argument("--signed", action="store_true", help="of --objective-perturbation: no loss has slopes of both signs")
+    how.add_argument("--signed", action="store_true", help="of --objective-perturbation: slopes of one sign")
     how.add_argument("--sampling", metavar="SCHEME", help="from a random batch: poisson or without-replacement")
     how.add_argument("--rate", type=float, help="of the sampling: batch size / n")
     how.add_argument("--steps", type=int, metavar="T", help="T times, default 1")

@@ -52,8 +52,8 @@ _MECHANISMS = {
         lambda args, e, d: dptoolkit.accounting.ApproxDp(e, d)),
     "objective-perturbation": _Mechanism(
         ("noise_multiplier", "jacobian"), "minimiser of a perturbed objective: sigma / (L or 2L), log(1 + beta/lambda)",
-        lambda args, *numbers: dptoolkit.accounting.ObjectivePerturbation(
-            *numbers, args.signed, args.adjacency or "replace-one")),
+        lambda args, z, c: dptoolkit.accounting.ObjectivePerturbation(
+            z, c, args.signed, dptoolkit.accounting.Adjacency.parse(args.adjacency or "replace-one"))),
     "zcdp": _Mechanism(("rho",), "any rho-zCDP mechanism", lambda args, rho: dptoolkit.accounting.ZCdp(rho)),
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.perturbed_objective import objective_perturbation
     from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
     from dptoolkit.solvers.sparsify import sparsifier
+    from dptoolkit.solvers.stages import two_stage
     from dptoolkit.solvers.variance_reduced import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
 
 # Solvers load on first use: a fit waits for its own module only.
@@ -26,7 +27,7 @@ _MODULES = {
     "frank_wolfe": "l1_frank_wolfe", "sparsifier": "sparsify", "dp_multinomial_frank_wolfe": "multinomial",
     "peeling_iht": "peeling", "dp_sgd_ht": "sgd_thresholding", "sgd_ht": "sgd_thresholding",
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
-    "svrg_ht": "variance_reduced", "objective_perturbation": "perturbed_objective",
+    "svrg_ht": "variance_reduced", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
 }  # fmt: skip
 _PUBLIC = ("ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht")
 PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
@@ -34,7 +35,7 @@ PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
 __all__ = [
     "DeltaWarning", "FitResult", "Plan", "Release", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe",
     "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe", "ight", "objective_perturbation", "peeling_iht", "plan",
-    "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht",
+    "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht", "two_stage",
 ]  # fmt: skip
 
 

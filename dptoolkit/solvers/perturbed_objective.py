@@ -26,7 +26,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.mechanisms.objective import Squeeze
-from dptoolkit.solvers.base import Array, Trace, private_solver, written_out
+from dptoolkit.solvers.base import Array, Run, Trace, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.gradient_iht import sparse_iterates
 from dptoolkit.solvers.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
@@ -35,13 +35,13 @@ from dptoolkit.solvers.settings import Settings, public_bound, setting
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-_LAWS = {"gaussian": GAUSSIAN_TERM, "gamma": GAMMA_TERM}
+LINEAR_LAWS = {"gaussian": GAUSSIAN_TERM, "gamma": GAMMA_TERM}
 CONSTRAINTS = ("l2", "l1", "group-l1")
 # The shift of the output noise over that of one record's gradient, L/sigma: a tenth costs half a per cent of sigma.
 # Beside a pure mechanism the Gaussian one is charged at the given delta, so it must be smaller.
 _OFFSET_SHARES = {GAUSSIAN_TERM: 0.1, GAMMA_TERM: 0.01}
 # So much more noise that rounding cannot put the plan above its budget.
-_ROUNDING = 1 + 1e-12
+ROUNDING = 1 + 1e-12
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class SumScaling:
         """From the sum's scaling to the mean's."""
         return total / self.n
 
-    def check_affordable(self, epsilon: float) -> None:
+    def check_affordable(self, epsilon: float, name: str = "epsilon") -> None:
         """Refuse an epsilon that no noise can reach: the Jacobian alone costs log(1 + beta/lambda)."""
         if epsilon > self.jacobian:
             return
         least = self.down(self.curvature / math.expm1(epsilon)) if epsilon < 700 else 0.0
         raise invalid(
-            "epsilon", epsilon, f"> log(1 + curvature/(n l2)) = {self.jacobian:.6g}, which no noise can reduce",
+            name, epsilon, f"> log(1 + curvature/(n l2)) = {self.jacobian:.6g}, which no noise can reduce",
             f"Use a larger epsilon, or l2 above {least:.6g}.",
         )  # fmt: skip
 
@@ -147,7 +147,7 @@ class PerturbedObjective(Settings):
 
     def checked(self, n: int, d: int) -> PerturbedObjective:
         """See ``Settings``."""
-        one_of("law", self.law, tuple(_LAWS))
+        one_of("law", self.law, tuple(LINEAR_LAWS))
         if self.constraint is not None:
             one_of("constraint", self.constraint, CONSTRAINTS, "Or None.")
         name = self.terms.name
@@ -180,7 +180,7 @@ class PerturbedObjective(Settings):
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The linear term, and the output noise that hides the inexact solve."""
-        sums, law = self.sums(n), _LAWS[self.law]
+        sums, law = self.sums(n), LINEAR_LAWS[self.law]
         if paper is not None:
             noise = paper.scales["linear term"]
         elif math.isinf(self.epsilon):
@@ -188,12 +188,12 @@ class PerturbedObjective(Settings):
         else:
             sums.check_affordable(self.epsilon)
             moved = objective.sensitivity(sums.gradient, self.relation)
-            noise = moved * _multiplier(law, self.squeeze(n), self.epsilon, self.delta) * _ROUNDING
+            noise = moved * _multiplier(law, self.squeeze(n), self.epsilon, self.delta) * ROUNDING
         return self.linear_releases(n, d, noise)
 
     def linear_releases(self, n: int, d: int, noise: float) -> tuple[Release, ...]:
         """The two releases with a linear term of scale ``noise`` in the scaling of the sum; 0 for none."""
-        sums, law = self.sums(n), _LAWS[self.law]
+        sums, law = self.sums(n), LINEAR_LAWS[self.law]
         moved = objective.sensitivity(sums.gradient, self.relation)
         width = self.width(d)
         # Without noise the solve is as precise as with that of one record's size.
@@ -208,7 +208,7 @@ class PerturbedObjective(Settings):
         missing = 2 * tolerance.tau / sums.l2
         return (
             Release("linear term", law, sums.down(moved), sums.down(noise), 1, squeeze=self.squeeze(n)),
-            Release("inexact minimiser", GAUSSIAN, missing, tolerance.scale * _ROUNDING if noise else 0.0, 1),
+            Release("inexact minimiser", GAUSSIAN, missing, tolerance.scale * ROUNDING if noise else 0.0, 1),
         )
 
     def published(self, n: int, d: int) -> Published:
@@ -226,9 +226,12 @@ class PerturbedObjective(Settings):
 
     # --- the run --------------------------------------------------------------------------------------
 
-    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PerturbedRun:
+    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
         """See ``Settings``."""
-        rows, y = written_out(rows, y, counts)
+        return self.perturbed_run(plan, *written_out(rows, y, counts))
+
+    def perturbed_run(self, plan: Plan, rows: Rows, y: Array) -> PerturbedRun:
+        """The run on these records, clipped, with their intercept; ``self`` is checked."""
         bounded, labels, _ = self.bounds.clip(rows, y)
         matrix = bounded.matrix
         if self.fit_intercept and self.relation is Adjacency.ZERO_OUT:
@@ -294,7 +297,7 @@ class PerturbedRun:
         assert isinstance(settings, PerturbedObjective)
         self.plan, self.settings, self.matrix, self.y = plan, settings, matrix, y
         self.sums, self.ball = settings.sums(plan.n), settings.ball
-        self.linear, self.output = plan.releases[-2:]
+        self.linear, self.output = plan.releases[:2]
 
     @property
     def tau(self) -> float:

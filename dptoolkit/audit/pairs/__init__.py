@@ -8,9 +8,10 @@ from dptoolkit.audit.pairs.peeling import peeling_iht
 from dptoolkit.audit.pairs.perturbed import objective_perturbation
 from dptoolkit.audit.pairs.selection import dp_frank_wolfe, selection
 from dptoolkit.audit.pairs.sparsify import sparsifier
+from dptoolkit.audit.pairs.stages import two_stage
 from dptoolkit.audit.pairs.thresholding import dp_ight, dp_scsg_ht, dp_sgd_ht, dp_svrg_ht, natural
 
 __all__ = [
     "Counted", "Pair", "counted", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe", "dp_scsg_ht", "dp_sgd_ht",
-    "dp_svrg_ht", "natural", "objective_perturbation", "peeling_iht", "selection", "sparsifier",
+    "dp_svrg_ht", "natural", "objective_perturbation", "peeling_iht", "selection", "sparsifier", "two_stage",
 ]  # fmt: skip

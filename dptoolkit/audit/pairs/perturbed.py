@@ -48,12 +48,12 @@ def _datasets(plan: Plan, label: float, other: tuple[float, float], crowd: tuple
 
 def _regression(plan: Plan) -> tuple[Counted, ...]:
     settings = plan.settings
-    label = _far(plan) if settings.label_bound is None else settings.label_bound
+    label = far_label(plan) if settings.label_bound is None else settings.label_bound
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
     return _datasets(plan, label, (settings.row_norm, -label) if replaced else (0.0, 0.0), (0.0, 0.0))
 
 
-def _far(plan: Plan) -> float:
+def far_label(plan: Plan) -> float:
     """A label that no margin comes near: a million standard deviations."""
     sums = plan.settings.sums(plan.n)
     furthest = (sums.gradient + sums.up(plan.noise)) / sums.l2 * plan.settings.row_norm

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.measure import best_time, in_fresh_process, seconds
 from dptoolkit.accounting import Event, ExponentialMechanism, Gaussian, Repeated, Subsampled, account, calibrate
-from dptoolkit.accounting.account import _best_epsilon
+from dptoolkit.accounting.methods import best_epsilon
 from dptoolkit.accounting.report import number, table
 
 RATE, STEPS, DELTA = 0.01, 1000, 1e-5
@@ -32,12 +32,12 @@ def _poisson(noise: float) -> Event:
 
 def _fresh_epsilon(event: Event, delta: float = DELTA) -> float:
     """Epsilon without the help of an answer kept from before."""
-    _best_epsilon.cache_clear()
+    best_epsilon.cache_clear()
     return account(event).epsilon(delta)
 
 
 def _fresh_calibration(make: Callable[[float], Event], epsilon: float) -> float:
-    _best_epsilon.cache_clear()
+    best_epsilon.cache_clear()
     return calibrate(make, epsilon, DELTA)
 
 

@@ -14,6 +14,8 @@ grad J(p) + (v - p)/eta is a subgradient there.
 
 Privacy: nothing in here is private. The linear term is the noise, the result is a secret until noise of scale
 s2 is added to it (``reachable_tolerance`` plans both), and the number of steps depends on the data.
+
+Long because the certificate, the arithmetic of each precision and the search must agree to the last rounding.
 """
 
 from __future__ import annotations

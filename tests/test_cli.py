@@ -18,6 +18,7 @@ from dptoolkit import cli, solvers
 from dptoolkit.accounting import (
     METHODS,
     ApproxDp,
+    DiscreteGaussian,
     ExponentialMechanism,
     Gaussian,
     Geometric,
@@ -65,6 +66,8 @@ EVENTS = [
     ("--laplace 4", Laplace(4.0)),
     ("--two-sided-geometric 0.5", TwoSidedGeometric(0.5)),
     ("--two-sided-geometric 0.5 --sensitivity 3", TwoSidedGeometric(0.5, 3)),
+    ("--discrete-gaussian 2.5", DiscreteGaussian(2.5)),
+    ("--discrete-gaussian 2.5 --sensitivity 3", DiscreteGaussian(2.5, 3)),
     ("--selection 0.1", ExponentialMechanism(0.1)),
     ("--noisy-max 0.1", NoisyMax(0.1)),
     ("--noisy-max 0.1 --noise exponential", NoisyMax(0.1, "exponential")),
@@ -164,6 +167,7 @@ def test_a_method_that_fails_does_not_take_the_others_along(asked, monkeypatch):
 CALIBRATIONS = [
     ("--gaussian", "noise_multiplier", lambda v: Repeated(Gaussian(v), 100)),
     ("--laplace", "noise_multiplier", lambda v: Repeated(Laplace(v), 100)),
+    ("--discrete-gaussian --sensitivity 3", "sigma", lambda v: Repeated(DiscreteGaussian(v, 3), 100)),
     ("--selection", "epsilon", lambda v: Repeated(ExponentialMechanism(v), 100)),
     ("--noisy-max --noise exponential", "epsilon", lambda v: Repeated(NoisyMax(v, "exponential"), 100)),
     ("--pure", "epsilon", lambda v: Repeated(PureDp(v), 100)),
@@ -178,7 +182,7 @@ def test_calibration_keeps_the_budget_and_wastes_little_of_it(asked, line, numbe
     assert found["number"] == number
     assert record["event"] == make(found["value"]).to_dict()
     assert account(make(found["value"])).epsilon(1e-5) <= 1
-    more_loss = found["value"] * (0.98 if number == "noise_multiplier" else 1.02)
+    more_loss = found["value"] * (0.98 if number in ("noise_multiplier", "sigma") else 1.02)
     assert account(make(more_loss)).epsilon(1e-5) > 1
 
 
@@ -232,7 +236,7 @@ BAD = [
     ("account --gaussian 2 --round-limit 3", "--round-limit: must be given together with --random-rounds"),
     ("account --gaussian 2 --random-rounds 1", "gamma=1.0: must be"),
     ("account --gaussian 2 --noise laplace", "--noise: must be given together with --noisy-max"),
-    ("account --gaussian 2 --sensitivity 2", "--sensitivity: must be given together with --two-sided-geometric"),
+    ("account --gaussian 2 --sensitivity 2", "with --two-sided-geometric or --discrete-gaussian"),
     ("account --noisy-max 1 --noise gumbel", "noise='gumbel': must be one of"),
     ("account --gaussian 2 --delta 1", "delta=1.0: must be"),
     ("account --gaussian 2 --epsilon -1", "epsilon=-1.0: must be"),

@@ -18,16 +18,18 @@ from dptoolkit.accounting import (
     pld,
     rdp,
     rounds,
+    rows,
     sampling,
     selection,
     zcdp,
 )
-from dptoolkit.accounting.account import METHODS, Guarantee, account
+from dptoolkit.accounting.account import account
 from dptoolkit.accounting.calibrate import calibrate
 from dptoolkit.accounting.events import (
     ApproxDp,
     BestOf,
     Composed,
+    DiscreteGaussian,
     Event,
     ExponentialMechanism,
     Gaussian,
@@ -42,7 +44,9 @@ from dptoolkit.accounting.events import (
     TwoSidedGeometric,
     ZCdp,
 )
+from dptoolkit.accounting.guarantee import Guarantee
 from dptoolkit.accounting.ledger import Ledger, Reservation
+from dptoolkit.accounting.methods import METHODS
 from dptoolkit.accounting.rounds import (
     Geometric,
     Logarithmic,
@@ -53,9 +57,10 @@ from dptoolkit.accounting.rounds import (
 from dptoolkit.adjacency import Adjacency
 
 __all__ = [
-    "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "Event", "ExponentialMechanism", "Gaussian", "Geometric",
-    "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "ObjectivePerturbation", "Poisson", "PureDp",
-    "RandomRounds", "RandomizedResponse", "Repeated", "Reservation", "Subsampled", "TruncatedGeometric",
-    "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events",
-    "gaussian", "google", "objective", "pld", "rdp", "rounds", "sampling", "selection", "zcdp",
+    "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "DiscreteGaussian", "Event", "ExponentialMechanism",
+    "Gaussian", "Geometric", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "ObjectivePerturbation",
+    "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation", "Subsampled",
+    "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account", "calibrate",
+    "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rows", "sampling", "selection",
+    "zcdp",
 ]  # fmt: skip

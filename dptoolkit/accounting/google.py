@@ -14,7 +14,8 @@ dp_accounting is imported on use.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from dptoolkit._validate import delta_value, missing, one_of
 from dptoolkit.accounting.events import (
@@ -37,23 +38,30 @@ from dptoolkit.accounting.events import (
     as_event,
     flatten,
 )
-from dptoolkit.accounting.pld import as_single
 from dptoolkit.accounting.rounds import Poisson, TruncatedNegativeBinomial
+from dptoolkit.accounting.structure import as_single, is_gaussian, total_rho
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
 ACCOUNTANTS = ("pld", "rdp")
 # Events that must be listed one by one: more than this is a sign to account for them here.
 _LONGEST_LIST = 10_000
-_RESPONSES = (PureDp, NoisyMax, RandomizedResponse)
+
+
+class _Way(NamedTuple):
+    """Where an event is going: their module of events, their accountant, and whether it is told REPLACE_ONE."""
+
+    dp_event: Any
+    accountant: str
+    replaced: bool
 
 
 def to_google(event: Event, accountant: str = "pld") -> Any:
     """The DpEvent to give to dp_accounting's accountant of that kind, made with ``relation(event, accountant)``."""
     dp_event, replaced = _module(), _is_replaced(event, accountant)
-    parts: list[Any] = []
+    way, parts = _Way(dp_event, accountant, replaced), list[Any]()
     for part, count in flatten(event):
-        parts += _repeated(dp_event, _one(dp_event, part, accountant, replaced), count, accountant)
+        parts += _repeated(dp_event, _one(way, part), count, accountant)
     if not parts:
         return dp_event.NoOpDpEvent()
     return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(parts)
@@ -64,7 +72,7 @@ def _is_replaced(event: Event, accountant: str) -> bool:
     one_of("accountant", accountant, ACCOUNTANTS)
     adjacency = adjacency_of(as_event("event", event))
     leaves = _leaves(event)
-    responses = [e for e in leaves if isinstance(e, _RESPONSES)]
+    responses = [e for e in leaves if _THERE.get(type(e)) is _response]
     if responses and (adjacency is Adjacency.ZERO_OUT or accountant == "rdp" and len(responses) < len(leaves)):
         what = "zero-out sampling" if adjacency is Adjacency.ZERO_OUT else "other mechanisms"
         raise UnsupportedEvent(
@@ -98,54 +106,82 @@ def _repeated(dp_event: Any, one: Any, count: int, accountant: str) -> list[Any]
     return [one] * count
 
 
-def _one(dp_event: Any, event: Event, accountant: str, replaced: bool) -> Any:
-    """One application of an elementary event."""
-    if isinstance(event, Gaussian):
-        return _additive(dp_event, dp_event.GaussianDpEvent, (2 if replaced else 1) * event.noise_multiplier)
-    if isinstance(event, Laplace) and not replaced:
-        return _additive(dp_event, dp_event.LaplaceDpEvent, event.noise_multiplier)
-    if isinstance(event, TwoSidedGeometric) and accountant == "pld" and not replaced and 0 < event.epsilon < math.inf:
-        return dp_event.DiscreteLaplaceDpEvent(event.epsilon / event.sensitivity, event.sensitivity)
-    if isinstance(event, ZCdp) and accountant == "rdp":
-        return dp_event.ZCDpEvent(event.rho)
-    if isinstance(event, ExponentialMechanism) and accountant == "rdp":
-        return dp_event.ZCDpEvent(event.epsilon**2 / 8)
-    if isinstance(event, _RESPONSES):
-        return _response(dp_event, event)
-    if isinstance(event, Subsampled) and event.scheme == POISSON:
-        return _poisson(dp_event, event, accountant, replaced)
-    if isinstance(event, BestOf) and accountant == "rdp" and event.runs.mean >= 1:
-        shape = math.inf if isinstance(event.runs, Poisson) else event.runs.eta  # type: ignore[attr-defined]
-        if shape >= 0:
-            return dp_event.RepeatAndSelectDpEvent(to_google(event.event, "rdp"), event.runs.mean, shape)
-    raise UnsupportedEvent(
-        f"event={event!r}: must be one that dp_accounting's {accountant} accountant bounds soundly. Use account() here."
-    )
+def _one(way: _Way, event: Event) -> Any:
+    """One application of a part."""
+    rule = _THERE.get(type(event))
+    there = None if rule is None else rule(way, event)
+    if there is None:
+        raise UnsupportedEvent(
+            f"event={event!r}: must be one that dp_accounting's {way.accountant} accountant bounds soundly. "
+            "Use account() here."
+        )
+    return there
 
 
-def _additive(dp_event: Any, cls: Any, noise: float) -> Any:
-    """Noise added to a sum; theirs has events of their own for none of it and for nothing but it."""
+def _additive(way: _Way, cls: Any, noise: float) -> Any:
+    """Noise added to a sum; for no noise, and for nothing but noise, dp_accounting has other events."""
     if noise == 0:
-        return dp_event.NonPrivateDpEvent()
-    return dp_event.NoOpDpEvent() if math.isinf(noise) else cls(noise)
+        return way.dp_event.NonPrivateDpEvent()
+    return way.dp_event.NoOpDpEvent() if math.isinf(noise) else cls(noise)
 
 
-def _response(dp_event: Any, event: PureDp | NoisyMax | RandomizedResponse) -> Any:
+def _laplace(way: _Way, event: Laplace) -> Any:
+    return None if way.replaced else _additive(way, way.dp_event.LaplaceDpEvent, event.noise_multiplier)
+
+
+def _discrete_laplace(way: _Way, event: TwoSidedGeometric) -> Any:
+    if way.accountant == "pld" and not way.replaced and 0 < event.epsilon < math.inf:
+        return way.dp_event.DiscreteLaplaceDpEvent(event.epsilon / event.sensitivity, event.sensitivity)
+    return None
+
+
+def _zcdp(way: _Way, event: Event) -> Any:
+    return way.dp_event.ZCDpEvent(total_rho(event)) if way.accountant == "rdp" else None
+
+
+def _response(way: _Way, event: PureDp | NoisyMax | RandomizedResponse) -> Any:
     """Randomised response, which is also the worst pure mechanism of its epsilon."""
-    categories = event.categories if isinstance(event, RandomizedResponse) else 2
+    categories = getattr(event, "categories", 2)
     # Theirs answers at random with this probability, and truly otherwise.
     odds = math.exp(-event.epsilon)
-    return dp_event.RandomizedResponseDpEvent(categories * odds / (1 + (categories - 1) * odds), categories)
+    return way.dp_event.RandomizedResponseDpEvent(categories * odds / (1 + (categories - 1) * odds), categories)
 
 
-def _poisson(dp_event: Any, event: Subsampled, accountant: str, replaced: bool) -> Any:
+def _poisson(way: _Way, event: Subsampled) -> Any:
+    if event.scheme != POISSON:
+        return None
     base = as_single(event)
-    if not (isinstance(base, Gaussian) or isinstance(base, Laplace) and accountant == "pld" and not replaced):
+    if not (is_gaussian(base) or type(base) is Laplace and way.accountant == "pld" and not way.replaced):
         raise UnsupportedEvent(f"event={event!r}: must be Gaussian inside for dp_accounting. Use account() here.")
-    inner = _one(dp_event, base, accountant, replaced)
-    if isinstance(inner, dp_event.NoOpDpEvent):
+    inner = _one(way, base)
+    if isinstance(inner, way.dp_event.NoOpDpEvent):
         return inner
-    return dp_event.PoissonSampledDpEvent(event.rate, inner)
+    return way.dp_event.PoissonSampledDpEvent(event.rate, inner)
+
+
+def _best_of(way: _Way, event: BestOf) -> Any:
+    if way.accountant != "rdp" or event.runs.mean < 1:
+        return None
+    shape = math.inf if isinstance(event.runs, Poisson) else event.runs.eta  # type: ignore[attr-defined]
+    if shape < 0:
+        return None
+    return way.dp_event.RepeatAndSelectDpEvent(to_google(event.event, "rdp"), event.runs.mean, shape)
+
+
+# Their event for each of ours; None where that accountant would not bound it soundly.
+_THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
+    Gaussian: lambda way, e: _additive(
+        way, way.dp_event.GaussianDpEvent, (2 if way.replaced else 1) * e.noise_multiplier),
+    Laplace: _laplace,
+    TwoSidedGeometric: _discrete_laplace,
+    ZCdp: _zcdp,
+    ExponentialMechanism: _zcdp,
+    RandomizedResponse: _response,
+    PureDp: _response,
+    NoisyMax: _response,
+    Subsampled: _poisson,
+    BestOf: _best_of,
+}  # fmt: skip
 
 
 def relation(event: Event, accountant: str = "pld") -> Any:
@@ -178,47 +214,62 @@ def from_google(record: Any, neighboring_relation: Any = None) -> Event:
 
 
 def _event(dp_event: Any, record: Any, replaced: bool) -> Event:
-    # Replacing a record moves a sum by twice the norm bound, so our multiplier is half of theirs.
-    half = 0.5 if replaced else 1.0
-    if isinstance(record, dp_event.NoOpDpEvent):
-        return Composed()
-    if isinstance(record, dp_event.NonPrivateDpEvent):
-        return Gaussian(0.0)
-    if isinstance(record, dp_event.GaussianDpEvent):
-        return Gaussian(half * record.noise_multiplier)
-    if isinstance(record, dp_event.LaplaceDpEvent):
-        return Laplace(half * record.noise_multiplier)
-    if isinstance(record, dp_event.DiscreteLaplaceDpEvent) and not replaced:
-        return TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
-    if isinstance(record, dp_event.RandomizedResponseDpEvent):
-        p, k = record.noise_parameter, record.num_buckets
-        if k == 1:
-            return Composed()
-        return RandomizedResponse(math.log((1 - p + p / k) / (p / k)) if p > 0 else math.inf, k)
-    if isinstance(record, dp_event.ZCDpEvent) and record.xi == 0:
-        return ZCdp(record.rho)
-    if hasattr(dp_event, "ExponentialMechanismDpEvent") and isinstance(record, dp_event.ExponentialMechanismDpEvent):
-        return ExponentialMechanism(record.epsilon)
-    return _nested(dp_event, record, replaced)
-
-
-def _nested(dp_event: Any, record: Any, replaced: bool) -> Event:
-    if isinstance(record, dp_event.SelfComposedDpEvent):
-        return Repeated(_event(dp_event, record.event, replaced), record.count)
-    if isinstance(record, dp_event.ComposedDpEvent):
-        return Composed(*(_event(dp_event, part, replaced) for part in record.events))
-    adjacency = Adjacency.REPLACE_ONE if replaced else Adjacency.ZERO_OUT
-    if isinstance(record, dp_event.PoissonSampledDpEvent):
-        return Subsampled(_event(dp_event, record.event, replaced), POISSON, record.sampling_probability, adjacency)
-    if isinstance(record, dp_event.SampledWithoutReplacementDpEvent):
-        rate = record.sample_size / record.source_dataset_size
-        return Subsampled(_event(dp_event, record.event, replaced), WITHOUT_REPLACEMENT, rate, adjacency)
-    if isinstance(record, dp_event.RepeatAndSelectDpEvent):
-        return BestOf(_event(dp_event, record.event, replaced), _runs(record.mean, record.shape))
+    kinds = [getattr(dp_event, name, None) for name in _HERE]
+    for kind, rule in zip(kinds, _HERE.values(), strict=True):
+        if kind is not None and isinstance(record, kind):
+            event = rule(lambda inner: _event(dp_event, inner, replaced), record, replaced)
+            if event is not None:
+                return event
     raise UnsupportedEvent(
         f"event={record!r}: must have a counterpart here under this neighbouring relation. "
         "Describe the release with dptoolkit.accounting events instead."
     )
+
+
+def _half(replaced: bool) -> float:
+    """Replacing a record moves a sum by twice the norm bound, so our multiplier is half of theirs."""
+    return 0.5 if replaced else 1.0
+
+
+def _adjacency(replaced: bool) -> Adjacency:
+    return Adjacency.REPLACE_ONE if replaced else Adjacency.ZERO_OUT
+
+
+def _from_discrete_laplace(inner: _Inner, record: Any, replaced: bool) -> Event | None:
+    return None if replaced else TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
+
+
+def _from_response(inner: _Inner, record: Any, replaced: bool) -> Event:
+    p, k = record.noise_parameter, record.num_buckets
+    if k == 1:
+        return Composed()
+    return RandomizedResponse(math.log((1 - p + p / k) / (p / k)) if p > 0 else math.inf, k)
+
+
+def _from_batch(inner: _Inner, record: Any, replaced: bool) -> Event:
+    rate = record.sample_size / record.source_dataset_size
+    return Subsampled(inner(record.event), WITHOUT_REPLACEMENT, rate, _adjacency(replaced))
+
+
+_Inner = Callable[[Any], Event]
+# Our event for each of theirs, by the name of its class (not every version has them all); None where it is not ours
+# under this neighbouring relation.
+_HERE: dict[str, Callable[[_Inner, Any, bool], Event | None]] = {
+    "NoOpDpEvent": lambda inner, r, replaced: Composed(),
+    "NonPrivateDpEvent": lambda inner, r, replaced: Gaussian(0.0),
+    "GaussianDpEvent": lambda inner, r, replaced: Gaussian(_half(replaced) * r.noise_multiplier),
+    "LaplaceDpEvent": lambda inner, r, replaced: Laplace(_half(replaced) * r.noise_multiplier),
+    "DiscreteLaplaceDpEvent": _from_discrete_laplace,
+    "RandomizedResponseDpEvent": _from_response,
+    "ZCDpEvent": lambda inner, r, replaced: ZCdp(r.rho) if r.xi == 0 else None,
+    "ExponentialMechanismDpEvent": lambda inner, r, replaced: ExponentialMechanism(r.epsilon),
+    "SelfComposedDpEvent": lambda inner, r, replaced: Repeated(inner(r.event), r.count),
+    "ComposedDpEvent": lambda inner, r, replaced: Composed(*map(inner, r.events)),
+    "PoissonSampledDpEvent": lambda inner, r, replaced: Subsampled(
+        inner(r.event), POISSON, r.sampling_probability, _adjacency(replaced)),
+    "SampledWithoutReplacementDpEvent": _from_batch,
+    "RepeatAndSelectDpEvent": lambda inner, r, replaced: BestOf(inner(r.event), _runs(r.mean, r.shape)),
+}  # fmt: skip
 
 
 def _runs(mean: float, shape: float) -> Poisson | TruncatedNegativeBinomial:

@@ -7,176 +7,21 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from dptoolkit._validate import delta_value, flag, invalid, positive, whole
-from dptoolkit.accounting import journal, rdp
-from dptoolkit.accounting._numeric import Array
-from dptoolkit.accounting.account import Guarantee, account
-from dptoolkit.accounting.events import Composed, Event, Gaussian, Repeated, as_event, flatten, from_dict
+from dptoolkit.accounting import journal
+from dptoolkit.accounting.account import account
+from dptoolkit.accounting.book import Book, Budget, Entry, composed, relation_of
+from dptoolkit.accounting.events import Event, as_event
+from dptoolkit.accounting.guarantee import Guarantee
 from dptoolkit.accounting.journal import Guard, Journal
 from dptoolkit.accounting.report import at_most, number, table
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
+from dptoolkit.errors import InvalidValue
 
 _FORMAT = "dptoolkit-ledger-1"
-# The quick bound decides only where it leaves this share of the budget: what is reported later is then within it too.
-_QUICK = 0.99
-
-Budget = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """``count`` releases of the same event under one label; ``adjacency`` is None where nobody stated it."""
-
-    event: Event
-    count: int
-    label: str = ""
-    adjacency: Adjacency | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        relation = None if self.adjacency is None else str(self.adjacency)
-        return {"event": self.event.to_dict(), "count": self.count, "label": self.label, "adjacency": relation}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Entry:
-        """The entry that ``to_dict`` described; files from before adjacencies were recorded have none."""
-        event = from_dict(record["event"])
-        label = str(record.get("label", ""))
-        return cls(event, whole("count", record["count"], low=1), label, _relation(event, record.get("adjacency")))
-
-
-def _relation(event: Event, stated: Adjacency | str | None) -> Adjacency | None:
-    """The adjacency that is stated or that sampling inside the event fixes; account() refuses a contradiction."""
-    return account(event, adjacency=stated).adjacency
-
-
-class _Book:
-    """What was charged, and the sums that checking needs, kept up with every charge.
-
-    A reservation stays in ``pending`` until it is confirmed or cancelled, and counts all the time. Sums go up before
-    an entry is there and down after it is gone: an interruption in between leaves them too high, never too low.
-    """
-
-    def __init__(self) -> None:
-        self.settled: list[Entry] = []
-        self.pending: dict[int, Entry] = {}
-        self.total: dict[Event, int] = {}
-        self.curve: Array = np.zeros_like(rdp.DEFAULT_ORDERS)
-        self.adjacency: Adjacency | None = None
-        self.last = 1
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return (*self.settled, *self.pending.values())
-
-    def sum_with(self, event: Event, count: int) -> tuple[dict[Event, int], Array]:
-        """Everything charged and ``count`` more of ``event``, by elementary events, and its Renyi divergence."""
-        total, curve = dict(self.total), self.curve
-        for part, times in flatten(Repeated(event, count)):
-            total[part] = total.get(part, 0) + times
-            with np.errstate(over="ignore", invalid="ignore"):
-                curve = curve + _as_float(times) * _divergence(part)
-        return total, curve
-
-    def reserve(self, number: int, entry: Entry) -> None:
-        self._refuse_mixture(entry.adjacency)
-        self.total, self.curve = self.sum_with(entry.event, entry.count)
-        self.adjacency = self.adjacency or entry.adjacency
-        self.pending[number] = entry
-
-    def confirm(self, number: int) -> None:
-        """The reservation joins what is settled; equal neighbours are merged."""
-        entry, last = self.pending[number], self.settled[-1] if self.settled else None
-        if last is not None and last == replace(entry, count=last.count):
-            self.settled[-1] = replace(entry, count=last.count + entry.count)
-        else:
-            self.settled.append(entry)
-        del self.pending[number]
-
-    def cancel(self, number: int) -> None:
-        del self.pending[number]
-        rest = _Book()
-        rest.total, rest.curve = rest.sum_with(Composed(*(Repeated(e.event, e.count) for e in self.entries)), 1)
-        self.total, self.curve = rest.total, rest.curve
-        self.adjacency = next((e.adjacency for e in self.entries if e.adjacency is not None), None)
-
-    def apply(self, number: int, record: Mapping[str, Any]) -> None:
-        """One line of a ledger's file."""
-        do = record["do"]
-        if do in ("reserve", "spend"):
-            self.reserve(number, Entry.from_dict(record))
-        if do in ("confirm", "cancel", "spend"):
-            about = number if do == "spend" else record["of"]
-            (self.cancel if do == "cancel" else self.confirm)(about)
-        elif do != "reserve":
-            raise InvalidValue(f"do={do!r}: must be 'reserve', 'confirm', 'cancel' or 'spend'.")
-        self.last = number
-
-    def _refuse_mixture(self, relation: Adjacency | None) -> None:
-        if relation is not None and self.adjacency is not None and relation is not self.adjacency:
-            raise invalid(
-                "adjacency", str(relation), f"'{self.adjacency}', for which this ledger's releases are stated",
-                "Plan this release for that adjacency, or keep a ledger for each.",
-            )
-
-    def check(self, budget: Budget | None, event: Event, count: int, relation: Adjacency | None) -> None:
-        """Raise if ``count`` more of ``event`` would break the budget or mix adjacencies."""
-        self._refuse_mixture(relation)
-        if budget is None:
-            return
-        epsilon, delta = budget
-        total, curve = self.sum_with(event, count)
-        if rdp.to_epsilon(rdp.DEFAULT_ORDERS, curve, delta) <= _QUICK * epsilon:
-            return
-        after = _composed(total)
-        if _kept_by_losses(after, budget):
-            return
-        spent = account(after, adjacency=relation or self.adjacency).epsilon(delta)
-        if not spent <= epsilon:
-            raise BudgetExceeded(
-                f"epsilon={spent:.6g} at delta={delta:g} after this release: must be <= {epsilon:g}. Spent so far: "
-                f"{account(_composed(self.total)).epsilon(delta):.6g}. "
-                "Release less, add noise, or start a ledger with a larger budget."
-            )
-
-
-def _composed(total: Mapping[Event, int]) -> Composed:
-    return Composed(*(Repeated(part, count) for part, count in total.items()))
-
-
-def _kept_by_losses(event: Event, budget: Budget) -> bool:
-    """Whether privacy losses alone prove the budget; the other methods of account() take ten times as long."""
-    if all(isinstance(part, Gaussian) for part, _ in flatten(event)):
-        return False
-    try:
-        return account(event, "pld").epsilon(budget[1]) <= budget[0]
-    except UnsupportedEvent:
-        return False
-
-
-def _as_float(count: int) -> float:
-    """A count of any size."""
-    try:
-        return float(count)
-    except OverflowError:
-        return math.inf
-
-
-@lru_cache(maxsize=4096)
-def _divergence(part: Event) -> Array:
-    """The Renyi divergence of an elementary event, infinite where none is known: a bound that is quick to add up."""
-    try:
-        return rdp.curve(part, rdp.DEFAULT_ORDERS)
-    except UnsupportedEvent:
-        return np.full_like(rdp.DEFAULT_ORDERS, math.inf)
 
 
 class Reservation:
@@ -240,7 +85,7 @@ class Ledger:
     ) -> None:
         self.allow_seeds = flag("allow_seeds", allow_seeds)
         self._budget = _checked_budget(epsilon, delta)
-        self._book = _Book()
+        self._book = Book()
         self._journal: Journal | None = None
         self._guard = Guard()
         self._process = os.getpid()
@@ -289,7 +134,7 @@ class Ledger:
             return ledger
 
     @contextmanager
-    def _held(self, *, to_spend: bool = False) -> Iterator[_Book]:
+    def _held(self, *, to_spend: bool = False) -> Iterator[Book]:
         """The book, up to date, while nobody else can change it."""
         if to_spend and self._journal is None and self._process != os.getpid():
             raise invalid(
@@ -304,7 +149,7 @@ class Ledger:
     def _catch_up(self, lines: Journal) -> None:
         if self._process != os.getpid():
             # The parent may have been in the middle of a change.
-            self._process, self._book = os.getpid(), _Book()
+            self._process, self._book = os.getpid(), Book()
             lines.rewind()
         _replay(self._book, lines.unread(), f"path={lines.path!r}")
 
@@ -334,7 +179,7 @@ class Ledger:
     def event(self) -> Event:
         """Everything spent, as one event: elementary events with their counts."""
         with self._held() as book:
-            return _composed(book.total)
+            return composed(book.total)
 
     @property
     def adjacency(self) -> Adjacency | None:
@@ -345,7 +190,7 @@ class Ledger:
     def guarantee(self) -> Guarantee:
         """The guarantee of everything spent."""
         with self._held() as book:
-            event, adjacency = _composed(book.total), book.adjacency
+            event, adjacency = composed(book.total), book.adjacency
         return account(event, adjacency=adjacency)
 
     def check(self, event: Event, count: int = 1, adjacency: Adjacency | str | None = None) -> None:
@@ -354,7 +199,7 @@ class Ledger:
         Somebody else may spend right after: to release, ask for a ``reservation``.
         """
         as_event("event", event)
-        count, relation = whole("count", count), _relation(event, adjacency)
+        count, relation = whole("count", count), relation_of(event, adjacency)
         with self._held() as book:
             book.check(self._budget, event, count, relation)
 
@@ -510,7 +355,7 @@ def _entry(event: Event, count: int, label: str, adjacency: Adjacency | str | No
     as_event("event", event)
     if not isinstance(label, str):
         raise invalid("label", label, "a string")
-    return Entry(event, whole("count", count, low=1), str(label), _relation(event, adjacency))
+    return Entry(event, whole("count", count, low=1), str(label), relation_of(event, adjacency))
 
 
 def _refuse_unreadable(entry: Entry, record: Mapping[str, Any]) -> None:
@@ -523,7 +368,7 @@ def _refuse_unreadable(entry: Entry, record: Mapping[str, Any]) -> None:
         raise invalid("event", entry.event, "one that from_dict reads back", f"It becomes {found.event!r}.")
 
 
-def _replay(book: _Book, lines: Iterable[tuple[int, Mapping[str, Any]]], what: str) -> None:
+def _replay(book: Book, lines: Iterable[tuple[int, Mapping[str, Any]]], what: str) -> None:
     for line, record in lines:
         try:
             book.apply(line, record)

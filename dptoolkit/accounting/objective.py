@@ -24,6 +24,8 @@ Below its range a curve is continued by the chord to H_0 = 1, which lies above e
 
 An inexact minimiser within r of the true one is released with noise of scale s2; that is one more Gaussian release of
 shift ``offset`` = 2 r/s2, with closed forms of its own. Approximations end on the private side.
+
+Long because delta, Renyi divergence and the dominating pair are three forms of one theorem.
 """
 
 from __future__ import annotations
@@ -42,7 +44,6 @@ from scipy.special import erf, erfcx, log_ndtr
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive, real
 from dptoolkit.accounting import gaussian, profiles
 from dptoolkit.accounting._numeric import Array, crossing, expand, log1mexp
-from dptoolkit.accounting.events import ObjectivePerturbation
 from dptoolkit.adjacency import Adjacency
 
 Curve = Callable[[Array], Array]
@@ -80,12 +81,6 @@ class Perturbation:
     def total(self) -> float:
         """The shift of the noise and of the output noise together."""
         return math.hypot(self.shift, self.offset)
-
-
-def of_event(event: ObjectivePerturbation) -> Perturbation:
-    """What the event says, in the terms of this module."""
-    shift = math.inf if event.noise_multiplier == 0 else 1 / event.noise_multiplier
-    return Perturbation(shift, event.jacobian, event.adjacency, event.signed)
 
 
 def jacobian(curvature: float, l2: float) -> float:

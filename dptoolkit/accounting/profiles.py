@@ -17,7 +17,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from dptoolkit.accounting import gaussian as gaussian_profile
-from dptoolkit.accounting._numeric import Array
+from dptoolkit.accounting._numeric import Array, log_sum_exp
+from dptoolkit.errors import UnsupportedEvent
 
 Curve = Callable[[Array], Array]
 
@@ -134,6 +135,51 @@ def two_sided_geometric(epsilon: float, sensitivity: int) -> Pair:
     masses[0], masses[-1] = 1 / (1 + q), q**sensitivity / (1 + q)
     losses = epsilon * (1 - 2 * k / sensitivity)
     return discrete(losses, masses, atom=epsilon)
+
+
+# Outcomes of discrete Gaussian noise that are summed one by one, and standard deviations beyond which no float is left.
+_MOST_OUTCOMES = 2**21
+_FARTHEST = 39.0
+
+
+def discrete_gaussian(sigma: float, sensitivity: int) -> Pair:
+    """Integer noise P(X=k) proportional to exp(-k^2/(2 sigma^2)), around 0 and around sensitivity, summed exactly.
+
+    The likelihood ratio is monotone, so the best event is a half-line, whatever the shift, and it says more of a larger
+    shift: the pair of the whole sensitivity dominates those of smaller ones. Outcome k has the loss
+    D (D - 2k) / (2 sigma^2), so the losses are D / sigma^2 apart.
+    """
+    reach = math.ceil(_FARTHEST * sigma) + 1 if sigma < _MOST_OUTCOMES else _MOST_OUTCOMES
+    if 2 * reach + sensitivity > _MOST_OUTCOMES:
+        raise UnsupportedEvent(
+            f"sigma={sigma!r}, sensitivity={sensitivity!r}: must have at most {_MOST_OUTCOMES} outcomes to sum for "
+            "method 'pld'. Use method='rdp'."
+        )
+    step, rho = sensitivity / sigma / sigma, 0.5 * (sensitivity / sigma) ** 2
+    if not math.isfinite(step * sensitivity):
+        return non_private()
+    # From the largest outcome, which has the smallest loss, down.
+    k = np.arange(sensitivity + reach, -reach - 1, -1, dtype=float)
+    losses = rho - step * k
+    log_p, log_q = -0.5 * (k / sigma) ** 2, -0.5 * ((k - sensitivity) / sigma) ** 2
+    log_total = float(log_sum_exp(log_p))
+    p, q = np.exp(log_p - log_total), np.exp(log_q - log_total)
+    p_up, q_up, p_down, q_down = _suffix_sums(p), _suffix_sums(q), *(_suffix_sums(m[::-1])[::-1] for m in (p, q))
+    # Between the losses i-1 and i the divergence is d_i + (1 - exp(x - loss_i)) s_i, s_i = exp(loss_i) Q(L >= loss_i),
+    # and d_(i-1) = d_i + (1 - exp(-step)) s_i: sums of positive terms, in which nothing cancels.
+    s = np.append(np.exp(losses + np.logaddexp.accumulate((log_q - log_total)[::-1])[::-1]), 0.0)
+    d = -math.expm1(-step) * np.append(_suffix_sums(s[1:-1]), 0.0)
+    ends = np.append(losses, np.inf)
+
+    def curve(x: Array) -> Array:
+        i = np.searchsorted(losses, x, side="right")
+        return np.minimum(d[i] - np.expm1(x - ends[i]) * s[i], 1.0)
+
+    def tails(x: Array) -> Tails:
+        i = np.searchsorted(losses, x, side="right")
+        return Tails(p_up[i], q_up[i], p_down[i], q_down[i])
+
+    return Pair(curve, curve, tails, atom=step / 2, mean=rho)
 
 
 def bounded_range(epsilon: float) -> Pair:

@@ -25,6 +25,13 @@ def gaussian(noise_multiplier: float) -> float:
     return math.inf if z == 0 else 0.5 * (1 / z) * (1 / z)
 
 
+def discrete_gaussian(sigma: float, sensitivity: int) -> float:
+    """rho of integer noise: sensitivity^2 / (2 sigma^2) (Canonne, Kamath and Steinke 2020, Theorem 4)."""
+    # 0 is for equal distributions, not for underflow.
+    rho = gaussian(sigma / sensitivity)
+    return rho if math.isinf(sigma) else max(rho, math.ulp(0.0))
+
+
 def pure(epsilon: float) -> float:
     """rho of an epsilon-DP mechanism: epsilon^2 / 2 (Bun and Steinke 2016, Proposition 1.4)."""
     return 0.5 * nonnegative("epsilon", epsilon) ** 2

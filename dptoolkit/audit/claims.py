@@ -19,22 +19,11 @@ from scipy.special import ndtri
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive
 from dptoolkit.accounting import gaussian, rdp, zcdp
-from dptoolkit.accounting.account import Guarantee, account
-from dptoolkit.accounting.events import (
-    ApproxDp,
-    Event,
-    ExponentialMechanism,
-    Gaussian,
-    Laplace,
-    NoisyMax,
-    ObjectivePerturbation,
-    PureDp,
-    RandomizedResponse,
-    TwoSidedGeometric,
-    ZCdp,
-    flatten,
-)
+from dptoolkit.accounting.account import account
+from dptoolkit.accounting.events import Event, flatten
 from dptoolkit.accounting.events import from_dict as event_from_dict
+from dptoolkit.accounting.guarantee import Guarantee
+from dptoolkit.accounting.structure import all_gaussian, scaled, total_mu
 
 REFERENCE_DELTA = 1e-5
 _LARGEST_FACTOR = 1e3
@@ -307,10 +296,8 @@ class Released(Claim):
     @property
     def gaussian_mu(self) -> float | None:
         """mu of an event made of Gaussians alone, None for another."""
-        parts = flatten(self.guarantee.event)
-        if not all(isinstance(part, Gaussian) and part.noise_multiplier > 0 for part, _ in parts):
-            return None
-        return gaussian.compose([(1 / part.noise_multiplier, n) for part, n in parts])  # type: ignore[attr-defined]
+        mu = total_mu(self.guarantee.event) if all_gaussian(self.guarantee.event) else math.inf
+        return mu if math.isfinite(mu) else None
 
     def __str__(self) -> str:
         return f"the guarantee of {_short(self.guarantee.event)}"
@@ -358,24 +345,6 @@ def from_dict(record: dict[str, Any]) -> Claim:
     if kind not in kinds:
         raise invalid("type of the claim", kind, "one of " + ", ".join(sorted(kinds)))
     return kinds[kind](**values)
-
-
-def scaled(event: Event, factor: float) -> Event:
-    """The event with the noise of every part divided by ``factor``."""
-    if isinstance(event, (Gaussian, Laplace)):
-        return replace(event, noise_multiplier=event.noise_multiplier / factor if factor > 0 else math.inf)
-    if isinstance(event, ObjectivePerturbation):
-        # No noise makes up for the Jacobian: the family must still begin with a release of nothing.
-        noise = event.noise_multiplier / factor if factor > 0 else math.inf
-        return replace(event, noise_multiplier=noise, jacobian=event.jacobian * min(factor, 1.0))
-    if isinstance(event, (TwoSidedGeometric, RandomizedResponse, ExponentialMechanism, NoisyMax, PureDp, ApproxDp)):
-        return replace(event, epsilon=factor * event.epsilon)
-    if isinstance(event, ZCdp):
-        return replace(event, rho=factor * factor * event.rho)
-    if hasattr(event, "events"):
-        return type(event)(*(scaled(part, factor) for part in event.events))
-    inner: Any = event
-    return replace(inner, event=scaled(inner.event, factor))
 
 
 def _short(event: Event) -> str:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dptoolkit.accounting import gaussian, pld
-from dptoolkit.accounting.account import total_rho
+from dptoolkit.accounting.structure import scaled, total_rho
 from dptoolkit.audit import worlds
 from dptoolkit.audit.attacks import threshold
 from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, Wealth
-from dptoolkit.audit.claims import GDP, RDP, ZCDP, ApproxDP, Claim, PureDP, Released, scaled
+from dptoolkit.audit.claims import GDP, RDP, ZCDP, ApproxDP, Claim, PureDP, Released
 from dptoolkit.audit.statistics import coin_log_wealth
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.worlds import Worlds

@@ -40,6 +40,10 @@ _MECHANISMS = {
     "two-sided-geometric": _Mechanism(
         ("epsilon",), "integer noise on an integer query",
         lambda args, e: dptoolkit.accounting.TwoSidedGeometric(e, 1 if args.sensitivity is None else args.sensitivity)),
+    "discrete-gaussian": _Mechanism(
+        ("sigma",), "integer Gaussian noise on an integer query",
+        lambda args, s: dptoolkit.accounting.DiscreteGaussian(s, 1 if args.sensitivity is None else args.sensitivity),
+        is_noise=True),
     "selection": _Mechanism(
         ("epsilon",), "selection by the exponential mechanism (Gumbel noise), epsilon = range / scale",
         lambda args, e: dptoolkit.accounting.ExponentialMechanism(e)),
@@ -57,10 +61,12 @@ _MECHANISMS = {
     "zcdp": _Mechanism(("rho",), "any rho-zCDP mechanism", lambda args, rho: dptoolkit.accounting.ZCdp(rho)),
 }  # fmt: skip
 
-# An option that says more about another one, and that other one.
+_NOISES = {mechanism.numbers[0] for mechanism in _MECHANISMS.values() if mechanism.is_noise}
+# An option that says more about another one, and those that it may be said of.
 _NEEDS = (
-    ("noise", "noisy_max"), ("signed", "objective_perturbation"), ("sensitivity", "two_sided_geometric"),
-    ("sampling", "rate"), ("rate", "sampling"), ("round_limit", "random_rounds"),
+    ("noise", ("noisy_max",)), ("signed", ("objective_perturbation",)),
+    ("sensitivity", ("two_sided_geometric", "discrete_gaussian")),
+    ("sampling", ("rate",)), ("rate", ("sampling",)), ("round_limit", ("random_rounds",)),
 )  # fmt: skip
 _NOT_WITH_LEDGER = ("sampling", "steps", "random_rounds", "epochs", "calibrate")
 _NOT_WITH_COMPARE = ("method", "epsilon", "bracket")
@@ -73,7 +79,7 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--ledger", metavar="FILE", help="everything in a saved ledger")
     how = parser.add_argument_group("how it is released, from the inside out")
     how.add_argument("--noise", help="of --noisy-max: laplace (default) or exponential")
-    how.add_argument("--sensitivity", type=int, metavar="D", help="of the query of --two-sided-geometric, default 1")
+    how.add_argument("--sensitivity", type=int, metavar="D", help="of the query of integer noise, default 1")
     how.add_argument("--signed", action="store_true", help="of --objective-perturbation: slopes of one sign")
     how.add_argument("--sampling", metavar="SCHEME", help="from a random batch: poisson or without-replacement")
     how.add_argument("--rate", type=float, help="of the sampling: batch size / n")
@@ -102,8 +108,8 @@ def _add_mechanism(group: Any, name: str, mechanism: _Mechanism) -> None:
 
 def _check_options(args: argparse.Namespace) -> None:
     for option, needed in _NEEDS:
-        if getattr(args, option) not in (None, False) and getattr(args, needed) is None:
-            raise InvalidValue(f"{_flag(option)}: must be given together with {_flag(needed)}.")
+        if getattr(args, option) not in (None, False) and all(getattr(args, other) is None for other in needed):
+            raise InvalidValue(f"{_flag(option)}: must be given together with {' or '.join(map(_flag, needed))}.")
     for option in _NOT_WITH_LEDGER:
         if args.ledger is not None and getattr(args, option) is not None:
             raise InvalidValue(f"{_flag(option)}: must be left out with --ledger. The ledger says what was released.")
@@ -216,13 +222,13 @@ def _rounded(value: float, *, up: bool) -> float:
 
 
 def _sentence(found: dict[str, Any]) -> str:
-    which = "smallest" if found["number"] == "noise_multiplier" else "largest"
+    which = "smallest" if found["number"] in _NOISES else "largest"
     budget = f"epsilon {found['epsilon']:g} at delta {found['delta']:g}"
     return f"{found['number']} = {found['value']!r}: the {which} that keeps {budget}"
 
 
 def _deltas(args: argparse.Namespace) -> list[float]:
-    from dptoolkit.accounting.account import REFERENCE_DELTA
+    from dptoolkit.accounting.guarantee import REFERENCE_DELTA
 
     return args.delta or [REFERENCE_DELTA]
 
@@ -286,12 +292,12 @@ def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[
 
 def _is_long(event: Any, delta: float) -> bool:
     acc = dptoolkit.accounting
-    parts = acc.events.flatten(event)
+    ranges = [(acc.rows.row(part).bounded_range, part, count) for part, count in acc.events.flatten(event)]
+    selections = [(of(part), count) for of, part, count in ranges if of is not None]
     return delta > 0 and any(
-        isinstance(part, acc.ExponentialMechanism) and math.isfinite(part.epsilon) and part.epsilon > 0
-        and acc.selection.recursion_cost(part.epsilon, count, delta) > _COMPARE_COST
-        for part, count in parts
-    )  # fmt: skip
+        math.isfinite(epsilon) and epsilon > 0 and acc.selection.recursion_cost(epsilon, count, delta) > _COMPARE_COST
+        for epsilon, count in selections
+    )
 
 
 COMMAND = Command(

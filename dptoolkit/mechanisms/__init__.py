@@ -1,7 +1,10 @@
 """Noise and selection: each object holds the sampler and the event of one call."""
 
+from dptoolkit.mechanisms.discrete import DiscreteGaussianNoise
 from dptoolkit.mechanisms.noise import GaussianNoise, GeometricNoise, LaplaceNoise
 from dptoolkit.mechanisms.rng import as_generator
 from dptoolkit.mechanisms.selection import NoisyMaximum
 
-__all__ = ["GaussianNoise", "GeometricNoise", "LaplaceNoise", "NoisyMaximum", "as_generator"]
+__all__ = [
+    "DiscreteGaussianNoise", "GaussianNoise", "GeometricNoise", "LaplaceNoise", "NoisyMaximum", "as_generator",
+]  # fmt: skip

@@ -28,6 +28,14 @@ def query(value: Any) -> Array:
         raise invalid("value", type(value).__name__, "an array of real numbers") from None
 
 
+def integer_query(value: Any) -> int:
+    """A private answer as an integer; an error says its type alone."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or abs(int(value)) > 2**62:
+        bound = "an integer, its size at most 2^62"
+        raise invalid("value", type(value).__name__, bound, "Integer noise hides integers only: round first.")
+    return int(value)
+
+
 @dataclass(frozen=True)
 class GaussianNoise:
     """Adds iid N(0, scale^2) to a query of L2 sensitivity ``sensitivity``.
@@ -151,11 +159,7 @@ class GeometricNoise:
 
     def release(self, value: int, rng: Any = None) -> int:
         """value + noise, an integer."""
-        # The value is private: an error says its type alone.
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or abs(int(value)) > 2**62:
-            bound = "an integer, its size at most 2^62"
-            raise invalid("value", type(value).__name__, bound, "Integer noise hides integers only: round first.")
-        count = int(value)
+        count = integer_query(value)
         generator = as_generator(rng, repr(self))
         # Each is geometric on 1, 2, ...; the difference is two-sided geometric on the integers.
         return count + int(generator.geometric(self._success)) - int(generator.geometric(self._success))

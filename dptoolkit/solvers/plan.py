@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
 from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, account
-from dptoolkit.accounting.account import Claimed
 from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import number, table
 from dptoolkit.accounting.rounds import Runs
 from dptoolkit.adjacency import Adjacency

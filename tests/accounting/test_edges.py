@@ -32,7 +32,7 @@ from dptoolkit.accounting import (
     google,
     published,
 )
-from dptoolkit.accounting.account import Claimed
+from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import at_least, at_most
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
 from dptoolkit.solvers.base import smallest_noise

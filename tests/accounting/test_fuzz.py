@@ -8,7 +8,6 @@ below 1e-9; it is granted.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator
 
@@ -38,15 +37,13 @@ from dptoolkit.accounting import (
     ZCdp,
     account,
     composition,
+    methods,
     pld,
     selection,
 )
 from dptoolkit.accounting.rounds import Runs
 from dptoolkit.errors import DpToolkitError, UnsupportedEvent
 from tests.accounting.reference import TooLarge, exact_delta, gaussian_delta, gaussian_deltas
-
-# The package also exports a function of that name.
-account_module = importlib.import_module("dptoolkit.accounting.account")
 
 QUICK, SLOW, CHUNK = 60, 2000, 100
 # A coarser grid is looser and must be as sound; it is also thirty times faster where the events differ much in size.
@@ -182,13 +179,13 @@ def faults(event: Event, method: str | None, delta: float, epsilon: float) -> li
 @pytest.fixture
 def coarse_grid(monkeypatch):
     _forget()
-    monkeypatch.setattr(pld, "MAX_POINTS", FUZZ_POINTS)
+    monkeypatch.setattr(pld.composition, "MAX_POINTS", FUZZ_POINTS)
     yield
     _forget()
 
 
 def _forget() -> None:
-    for answers in (account_module._best_epsilon, account_module._best_delta):
+    for answers in (methods.best_epsilon, methods.best_delta):
         answers.cache_clear()
 
 
@@ -332,8 +329,8 @@ def test_a_count_beyond_all_floats_is_refused(event):
 def test_the_smaller_direction_is_not_chased(monkeypatch):
     """delta is the larger of the two directions: one that is surely below needs no grid of its own."""
     made = []
-    honest = pld._Composition
-    monkeypatch.setattr(pld, "_Composition", lambda *a, **k: made.append(1) or honest(*a, **k))
+    honest = pld.answers.Composition
+    monkeypatch.setattr(pld.answers, "Composition", lambda *a, **k: made.append(1) or honest(*a, **k))
     pld.delta(Repeated(Subsampled(Gaussian(2.0), "poisson", 1e-4), 10), 0.01)
     assert len(made) <= 4
 

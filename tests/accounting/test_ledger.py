@@ -582,7 +582,7 @@ def test_what_could_not_be_saved_is_not_spent():
 @pytest.fixture
 def accounted(monkeypatch):
     """How often the accountant was asked for an epsilon."""
-    from dptoolkit.accounting.account import Guarantee
+    from dptoolkit.accounting.guarantee import Guarantee
 
     asked, epsilon = [], Guarantee.epsilon
     monkeypatch.setattr(Guarantee, "epsilon", lambda self, delta: asked.append(self.event) or epsilon(self, delta))

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from scipy.special import expit, ndtr
 
-from dptoolkit.accounting import gaussian, objective, pld, profiles
+from dptoolkit.accounting import (
+    Composed,
+    Gaussian,
+    ObjectivePerturbation,
+    account,
+    gaussian,
+    objective,
+    profiles,
+)
 from dptoolkit.accounting.objective import Perturbation
 from dptoolkit.errors import InvalidValue
 
@@ -496,21 +504,20 @@ def test_without_the_hull_the_curve_is_not_convex(release):
 @pytest.mark.parametrize("release", PAIRS)
 def test_the_accountant_reads_the_pair(release):
     """One release by privacy-loss distributions is as good as the closed form, and two are more than one."""
-    pair = objective.pair(release)
+    event = ObjectivePerturbation(1 / release.shift, release.jacobian, release.signed, release.adjacency)
 
-    def epsilon(*nodes):
-        orders = [nodes] if release.adjacency == REPLACE else [nodes, tuple(n.swapped() for n in nodes)]
-        return max(pld._epsilon_of_tree(tree, 1e-8) for tree in orders)
+    def epsilon(*events):
+        return account(Composed(*events), "pld").epsilon(1e-8)
 
     closed = objective.epsilon(release, 1e-8)
-    once, twice = epsilon(pld._Node(1, pair)), epsilon(pld._Node(2, pair))
+    once, twice = epsilon(event), epsilon(event, event)
     # Where the Jacobian is all, the hull is better than the closed form: delta is at most the total variation.
     assert gaussian.epsilon(release.shift, 1e-8) <= once <= closed * 1.001
     if release.shift > 0.04:
         assert once == pytest.approx(closed, rel=2e-3)
     assert once < twice <= 2.01 * once
     offset = release.shift / 10
-    composed = epsilon(pld._Node(1, pair), pld._Node(1, profiles.gaussian(offset)))
+    composed = epsilon(event, Gaussian(1 / offset))
     assert once < composed * (1 + 1e-6)
     assert composed <= objective.epsilon(replace(release, offset=offset), 1e-8) * 1.002
     assert composed >= gaussian.epsilon(math.hypot(release.shift, offset), 1e-8) * (1 - 1e-6)

@@ -14,7 +14,7 @@ from scipy import sparse, stats
 
 from dptoolkit import solvers
 from dptoolkit.accounting import account, gaussian
-from dptoolkit.accounting.account import total_mu
+from dptoolkit.accounting.structure import total_mu
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout, pairs
 from dptoolkit.audit.pairs import Counted, crossing

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dptoolkit.accounting import Gaussian, Laplace, TwoSidedGeometric
+from dptoolkit.accounting import DiscreteGaussian, Gaussian, Laplace, TwoSidedGeometric
 from dptoolkit.errors import InvalidValue
-from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, as_generator, noise
+from dptoolkit.mechanisms import (
+    DiscreteGaussianNoise,
+    GaussianNoise,
+    GeometricNoise,
+    LaplaceNoise,
+    as_generator,
+    noise,
+)
 from tests.statistics import assert_chi2, assert_ks, rejected
 
 DRAWS = 60_000
@@ -170,3 +177,43 @@ def test_drawing_advances_the_generator_and_no_other():
     first, second = mechanism.release(np.zeros(3), rng), mechanism.release(np.zeros(3), rng)
     assert not np.array_equal(first, second)
     assert np.random.get_state()[2] == before  # noqa: NPY002
+
+
+# --- discrete Gaussian --------------------------------------------------------------------------------
+
+
+def discrete_gaussian_law(scale, reach):
+    law = np.exp(-0.5 * (np.arange(-reach, reach + 1) / scale) ** 2)
+    return law / law.sum()
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.7, 6.0])
+def test_discrete_gaussian_law(scale):
+    mechanism, rng = DiscreteGaussianNoise(scale, 1), np.random.default_rng(7)
+    draws = np.array([mechanism.release(10, rng) - 10 for _ in range(5000)])
+    reach = math.ceil(9 * scale) + 1
+    counts = np.bincount(draws + reach, minlength=2 * reach + 1)
+    assert_chi2(counts, discrete_gaussian_law(scale, reach))
+    rejected(assert_chi2, counts, discrete_gaussian_law(0.9 * scale, reach))
+    # Discrete Laplace noise that is never rejected, and rounded Gaussian noise, are something else.
+    rejected(assert_chi2, counts, geometric_law(1 / (math.floor(scale) + 1), 1, reach))
+
+
+def test_discrete_gaussian_noise_hides_integers_only():
+    mechanism = DiscreteGaussianNoise(2.0, 3)
+    assert mechanism.event == DiscreteGaussian(2.0, 3)
+    assert isinstance(mechanism.release(np.int64(3), 0), int) and mechanism.release(3, 5) == mechanism.release(3, 5)
+    for value in (3.0, 3.5, "3", True):
+        with pytest.raises(InvalidValue, match="value=.*round first"):
+            mechanism.release(value, 0)
+    for scale, sensitivity in ((0.0, 1), (-1.0, 1), (math.nan, 1), (math.inf, 1), (1.0, 0), (1.0, 1.5)):
+        with pytest.raises(InvalidValue, match="must be"):
+            DiscreteGaussianNoise(scale, sensitivity)
+
+
+def test_discrete_gaussian_noise_at_the_ends():
+    """Whole numbers of any size: a scale beyond 64 bits does not saturate, a tiny one gives no noise."""
+    rng = np.random.default_rng(3)
+    large = [DiscreteGaussianNoise(1e30, 1).release(0, rng) for _ in range(200)]
+    assert len(set(large)) == 200 and 1e29 < max(map(abs, large)) < 1e31
+    assert all(DiscreteGaussianNoise(1e-3, 1).release(7, rng) == 7 for _ in range(20))

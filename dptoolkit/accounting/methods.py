@@ -1,0 +1,306 @@
+"""The ways to account for an event, and the choice among them: the tightest sound bound known here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dptoolkit.accounting import composition, gaussian, pld, rdp, selection, zcdp
+from dptoolkit.accounting.events import Event, PureDp, flatten
+from dptoolkit.accounting.rows import row
+from dptoolkit.accounting.structure import (
+    all_gaussian,
+    failure,
+    has_best_of,
+    has_bounds,
+    has_selection,
+    pure_epsilon,
+    spent_delta,
+    total_mu,
+    total_pure,
+    total_rho,
+    without_failures,
+)
+from dptoolkit.errors import UnsupportedEvent
+
+# The recursion for selections is the tightest and the slowest: beyond this cost account() leaves it to method=.
+_RECURSION_COST = 5e7
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to account: epsilon at a delta, and delta at an epsilon."""
+
+    epsilon: Callable[[Event, float], float]
+    delta: Callable[[Event, float], float]
+
+
+# --- composition theorems -------------------------------------------------------------------------
+
+
+def _single(event: Event, method: str) -> tuple[Event, int]:
+    parts = flatten(event)
+    if not parts:
+        return PureDp(0.0), 0
+    if len(parts) > 1:
+        raise UnsupportedEvent(
+            f"the event has {len(parts)} different parts: must be one event, repeated, for method {method!r}. "
+            "Use method='pld' or 'rdp'."
+        )
+    return parts[0]
+
+
+def _step_bounds(event: Event, delta0: float) -> tuple[float, float]:
+    """(epsilon, delta) of one application, for the composition theorems; delta at most ``delta0``."""
+    if has_bounds(event):
+        rest, lost = failure(event)
+        pure = pure_epsilon(rest)
+        assert pure is not None
+        return pure, lost
+    return best_epsilon(event, delta0)[0], delta0
+
+
+def _basic(event: Event, delta: float) -> float:
+    parts = flatten(event)
+    total = sum(count for part, count in parts if not has_bounds(part))
+    spent = spent_delta(event)
+    if spent > delta:
+        return math.inf
+    share = (delta - spent) / total if total else 0.0
+    if total and share == 0:
+        return math.inf
+    return math.fsum(composition.basic(_step_bounds(part, share)[0], count)[0] for part, count in parts)
+
+
+def _basic_delta(event: Event, epsilon: float) -> float:
+    if not all(has_bounds(part) for part, _ in flatten(event)):
+        return _delta_by_search(_basic, event, epsilon)
+    spent = spent_delta(event)
+    return spent if spent < 1 and _basic(event, spent) <= epsilon else 1.0
+
+
+def _on_lattice(epsilon_at: Callable[[Event, float], float], event: Event, delta: float) -> float:
+    """epsilon at the delta of the lattice below, unless the parts have bounds of their own: see _delta_by_search."""
+    if all(has_bounds(part) for part, _ in flatten(event)):
+        return epsilon_at(event, delta)
+    return epsilon_at(event, _lattice_delta(_lattice_index(delta)))
+
+
+def _advanced(event: Event, delta: float) -> float:
+    part, count = _single(event, "advanced")
+    epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
+    return composition.advanced(epsilon0, count, delta, delta0)
+
+
+def _optimal(event: Event, delta: float) -> float:
+    part, _ = _single(event, "optimal")
+    if has_bounds(part):
+        return _on_the_private_side(_optimal_at, _optimal_delta, event, delta)
+    return _on_lattice(_optimal_at, event, delta)
+
+
+def _optimal_at(event: Event, delta: float) -> float:
+    part, count = _single(event, "optimal")
+    epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
+    return composition.optimal(epsilon0, count, delta, delta0)
+
+
+def _selections(event: Event) -> tuple[float, int]:
+    part, count = _single(event, "bounded-range")
+    bounded_range = row(part).bounded_range
+    if count and bounded_range is None:
+        raise UnsupportedEvent(f"event={part!r}: must be ExponentialMechanism for method 'bounded-range'.")
+    return (0.0 if bounded_range is None else bounded_range(part)), count
+
+
+def _optimal_delta(event: Event, epsilon: float) -> float:
+    part, count = _single(event, "optimal")
+    if not has_bounds(part):
+        return _delta_by_search(_optimal_at, event, epsilon)
+    epsilon0, delta0 = _step_bounds(part, 0.0)
+    return composition.optimal_delta(epsilon0, count, epsilon, delta0)
+
+
+def _verified(method: Method) -> Method:
+    """The method with an epsilon at which its own delta is at most the one asked for, to the last bit.
+
+    Both are sound whatever the other says; but they look for their best order or grid separately, and a guarantee whose
+    delta is not the one it was asked for is none. Where they differ the same question is asked for a smaller delta.
+    """
+    return Method(lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta)
+
+
+def _on_the_private_side(
+    epsilon_at: Callable[[Event, float], float], delta_at: Callable[[Event, float], float], event: Event, delta: float
+) -> float:
+    target, factor = delta, 1.0
+    while True:
+        epsilon = epsilon_at(event, target)
+        if math.isinf(epsilon):
+            return epsilon
+        found = delta_at(event, epsilon)
+        if found <= delta:
+            return epsilon
+        if target == 0:
+            return math.inf
+        # The excess, then twice, four times as much: it ends within a few rounds, at delta 0 at the latest.
+        target *= min(delta / found, 1 - 1e-15) ** factor
+        factor *= 2
+
+
+def _allowing_failures(method: Method) -> Method:
+    """The method for events with parts that may fail too: the total delta is 1 - (kept) (1 - delta of the rest)."""
+
+    def epsilon(event: Event, delta: float) -> float:
+        rest, log_kept = without_failures(event)
+        if log_kept == 0:
+            return method.epsilon(event, delta)
+        # Less by what rounding may have added.
+        left = -math.expm1(math.log1p(-delta) - log_kept) - 4e-16 * delta
+        return method.epsilon(rest, left) if left > 0 else math.inf
+
+    def delta(event: Event, epsilon: float) -> float:
+        rest, log_kept = without_failures(event)
+        if log_kept == 0:
+            return method.delta(event, epsilon)
+        found = method.delta(rest, epsilon)
+        return -math.expm1(log_kept + math.log1p(-found)) if found < 1 else 1.0
+
+    return Method(epsilon, delta)
+
+
+METHODS: dict[str, Method] = {
+    # Each epsilon is the inverse of its delta: by one curve for both, by verification, or on a lattice of deltas.
+    "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
+    "pld": Method(pld.epsilon, pld.delta),
+    "rdp": _verified(_allowing_failures(Method(rdp.epsilon, rdp.delta))),
+    "zcdp": _verified(_allowing_failures(
+        Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x))
+    )),
+    "bounded-range": _verified(
+        Method(
+            lambda e, d: selection.adaptive(*_selections(e), d),
+            lambda e, x: selection.adaptive_delta(*_selections(e), x),
+        )
+    ),
+    "optimal": Method(_optimal, _optimal_delta),
+    "advanced": Method(
+        lambda e, d: _advanced(e, _lattice_delta(_lattice_index(d))), lambda e, x: _delta_by_search(_advanced, e, x)
+    ),
+    "basic": Method(lambda e, d: _on_lattice(_basic, e, d), _basic_delta),
+}
+
+
+# A lattice of deltas: the floats whose last 32 bits are 0, 2^20 in every factor of two.
+_LATTICE_BITS = 32
+
+
+def _lattice_index(delta: float) -> int:
+    """The number of the largest delta of the lattice that is not above ``delta``."""
+    return int(np.float64(delta).view(np.int64)) >> _LATTICE_BITS
+
+
+def _lattice_delta(index: int) -> float:
+    return float(np.int64(index << _LATTICE_BITS).view(np.float64))
+
+
+def _delta_by_search(epsilon_at: Callable[[Event, float], float], event: Event, epsilon: float) -> float:
+    """The smallest delta of the lattice whose epsilon(delta) is at most ``epsilon``."""
+    if epsilon_at(event, 0.0) <= epsilon:
+        return 0.0
+    low, high = _lattice_index(1e-300), _lattice_index(1.0)
+    if epsilon_at(event, _lattice_delta(low)) <= epsilon:
+        return _lattice_delta(low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon_at(event, _lattice_delta(middle)) > epsilon else (low, middle)
+    return _lattice_delta(high)
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
+def _exact_method(event: Event) -> str | None:
+    """The method that is exact for the event's shape, if there is one."""
+    if all_gaussian(event):
+        return "gaussian"
+    parts = flatten(event)
+    return "optimal" if len(parts) == 1 and row(parts[0][0]).generic else None
+
+
+def is_exact(event: Event) -> bool:
+    """Whether some neighbours reach what account() says: Gaussians, and any mechanisms of one (epsilon, delta)."""
+    # A pair of its own for what is attained says that the dominating one is not.
+    return _exact_method(event) is not None and all(row(part).attained is None for part, _ in flatten(event))
+
+
+def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[list[str]]:
+    """Methods in groups: the first group with a finite and sharp answer decides; the smallest answer seen wins."""
+    exact = _exact_method(event)
+    if exact is not None:
+        return [[exact]]
+    parts = flatten(event)
+    # The largest losses just add: the whole answer at delta 0, and the best one at tiny deltas.
+    first = ["pld"] if total_pure(event) is None else ["pld", "basic"]
+    if not has_selection(event) and not has_best_of(event):
+        # The pairs are those of the mechanisms themselves, so a Renyi divergence can only lose, unless the grid was too
+        # coarse: where events of very different size share one, or where there are too many.
+        return [first, ["rdp", "zcdp"]]
+    (part, count), bounded_range = parts[0], row(parts[0][0]).bounded_range
+    if len(parts) == 1 and bounded_range is not None and affordable(bounded_range(part), count):
+        first.append("bounded-range")
+    return [[*first, "rdp", "zcdp"]]
+
+
+@lru_cache(maxsize=4096)
+def best_epsilon(event: Event, delta: float) -> tuple[float, str]:
+    """The smallest epsilon that a method proves at ``delta``, and the method."""
+
+    def affordable(epsilon0: float, count: int) -> bool:
+        return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
+
+    def evaluate(name: str) -> pld.Answer:
+        if name == "pld":
+            return pld.epsilon_answer(event, delta)
+        return pld.Answer(METHODS[name].epsilon(event, delta), True)
+
+    return _best(_candidates(event, affordable), evaluate, math.inf)
+
+
+@lru_cache(maxsize=4096)
+def best_delta(event: Event, epsilon: float) -> tuple[float, str]:
+    """The smallest delta that a method proves at ``epsilon``, and the method."""
+
+    def affordable(epsilon0: float, count: int) -> bool:
+        return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
+
+    def evaluate(name: str) -> pld.Answer:
+        if name == "pld":
+            return pld.delta_answer(event, epsilon)
+        return pld.Answer(METHODS[name].delta(event, epsilon), True)
+
+    return _best(_candidates(event, affordable), evaluate, 1.0)
+
+
+def _best(groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useless: float) -> tuple[float, str]:
+    results: list[tuple[float, str]] = []
+    refused: list[str] = []
+    for group in groups:
+        sharp = True
+        for name in group:
+            try:
+                answer = evaluate(name)
+            except UnsupportedEvent as problem:
+                refused.append(str(problem))
+                continue
+            results.append((answer.value, name))
+            sharp = sharp and answer.sharp
+        if results and sharp and min(results)[0] < useless:
+            break
+    if not results:
+        raise UnsupportedEvent(refused[0])
+    return min(results)

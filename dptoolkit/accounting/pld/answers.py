@@ -1,0 +1,180 @@
+"""The two questions, epsilon at a delta and delta at an epsilon, in both directions of the neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
+from dptoolkit.accounting.pld.curve import Answer, Composition
+from dptoolkit.accounting.pld.grid import span_of
+from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
+from dptoolkit.accounting.structure import is_gaussian
+
+
+class Bracket(NamedTuple):
+    """No analysis can prove less than ``lower``; ``upper`` holds."""
+
+    lower: float
+    upper: float
+
+
+def epsilon(event: Event, delta: float) -> float:
+    """The sound upper bound on epsilon at ``delta``."""
+    return epsilon_answer(event, delta).value
+
+
+def delta(event: Event, epsilon: float) -> float:
+    """The sound upper bound on delta at ``epsilon``; at ``epsilon(event, d)`` it is at most d."""
+    return delta_answer(event, epsilon).value
+
+
+def epsilon_answer(event: Event, delta: float) -> Answer:
+    """``epsilon``, and whether the grid was fine enough; where delta is steep, verified against ``delta_answer``.
+
+    Losses of Gaussians have smooth tails, where the curves of different grids agree. Next to a largest loss delta falls
+    by decades within one step, and the curve that ``delta_answer`` ends at may be another one.
+    """
+    target, factor = delta, 1.0
+    while True:
+        found = _epsilon_answer(event, target)
+        if math.isinf(found.value) or found.value == 0 or _smooth(event):
+            return found
+        own = delta_answer(event, found.value).value
+        if own <= delta:
+            return found
+        target, factor = target * min(delta / own, 1 - 1e-15) ** factor, 2 * factor
+
+
+def _smooth(event: Event) -> bool:
+    """Whether all noise is Gaussian."""
+    parts = [part for part, _ in flatten(event)]
+    return all(
+        is_gaussian(part) or (isinstance(part, (Subsampled, RandomRounds)) and _smooth(part.event))
+        for part in parts
+    )
+
+
+def _epsilon_answer(event: Event, delta: float) -> Answer:
+    found = Answer(0.0, True)
+    for tree in directions(event, dominating):
+        # Backwards the loss of a subsampled step is at most -log(1 - rate): often no need to look.
+        if _largest_loss(tree, delta) > found.value:
+            found = _worse(found, _epsilon_of_tree(tree, delta))
+    return found
+
+
+def delta_answer(event: Event, epsilon: float) -> Answer:
+    """``delta``, and whether the grid was fine enough."""
+    found = Answer(0.0, True)
+    for tree in directions(event, dominating):
+        # What cannot exceed the direction already known need not be chased to its own tiny value.
+        if found.value == 0 or _largest_loss(tree, found.value) > epsilon:
+            found = _worse(found, _delta_of_tree(tree, epsilon, enough=found.value))
+    return found
+
+
+def _worse(first: Answer, second: Answer) -> Answer:
+    return Answer(max(first.value, second.value), first.sharp and second.sharp)
+
+
+def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """delta as a function of epsilon for each order of the dominating neighbours; the larger is ``delta``."""
+    trees = directions(event, dominating)
+    forward, backward = trees[0], trees[-1]
+
+    def of(tree: tuple[Node, ...]) -> Callable[[float], float]:
+        return lambda epsilon: _delta_of_tree(tree, epsilon, enough=0.0).value
+
+    return of(forward), of(backward)
+
+
+def lower_epsilon(event: Event, delta: float) -> float:
+    """A lower bound on epsilon at ``delta``: some neighbours attain it, so no analysis can prove less."""
+    return max(_lower_epsilon_of_tree(tree, delta) for tree in directions(event, attained))
+
+
+def bracket(event: Event, delta: float) -> Bracket:
+    """Lower and upper bound on epsilon at ``delta``."""
+    return Bracket(lower_epsilon(event, delta), epsilon(event, delta))
+
+
+def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
+    """A loss that the sum exceeds with less than delta, by adding the largest ones; infinite if there is none."""
+    if any(n.pair is None for n in tree) or delta == 0:
+        return math.inf
+    tail = delta * 1e-6 / max(steps_of(tree), 1.0)
+    pairs = [(n.count, n.pair) for n in tree if n.pair is not None]
+    if math.fsum(count * (pair.infinite_mass + tail) for count, pair in pairs) > delta:
+        return math.inf
+    return math.fsum(count * span_of(pair, tail).above for count, pair in pairs)
+
+
+def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:
+    if total_variation(tree) <= delta or delta == 0:
+        return 0.0
+    return Composition(tree, delta, lower=True).lower_epsilon(delta)
+
+
+# Both questions, epsilon at a delta and delta at an epsilon, are answered by the same curves, one for every decade of
+# delta, each on the grid that is best for the middle of its decade: so the one answer is the inverse of the other.
+_LAST_DECADE = 300
+# Near the smaller end of a decade (in decades) the next curve is asked as well: no step up from one to the other.
+_NEAR_END = 0.48
+
+
+def _place(delta: float) -> tuple[int, float]:
+    """The decade of a delta, and where in it the delta lies, from -1/2 (large) to 1/2."""
+    exponent = -math.log10(delta) if delta > 0 else math.inf
+    decade = min(max(round(min(exponent, 1e3)), 1), _LAST_DECADE)
+    return decade, exponent - decade
+
+
+def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
+    if total_variation(tree) <= delta:
+        return Answer(0.0, True)
+    if delta == 0:
+        return Answer(math.inf, True)
+    decade, place = _place(delta)
+    answer = Composition(tree, 10.0**-decade).epsilon(delta)
+    if place > _NEAR_END and decade < _LAST_DECADE:
+        end = min(10.0 ** -(decade + 0.5), delta)
+        other = Composition(tree, 10.0 ** -(decade + 1)).epsilon(end)
+        answer = Answer(min(answer.value, other.value), answer.sharp and other.sharp)
+    return answer
+
+
+def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Answer:
+    """delta at epsilon from the curve of its own decade, to which the others lead; at most ``enough`` is enough."""
+    if not tree or math.isinf(epsilon):
+        return Answer(0.0, True)
+    best, sharp = min(total_variation(tree), 1.0), True
+    decade, seen = _first_decade(tree, epsilon), set[int]()
+    while decade not in seen and best > enough:
+        seen.add(decade)
+        composition = Composition(tree, 10.0**-decade)
+        answer = composition.delta(epsilon)
+        best, sharp = min(best, answer.value), sharp and answer.sharp
+        decade = _next_decade(decade, answer.value, composition.infinite)
+    return Answer(best, sharp)
+
+
+def _first_decade(tree: tuple[Node, ...], epsilon: float) -> int:
+    """Where to begin: the middle of the range, or the end if no loss reaches epsilon."""
+    return _LAST_DECADE if _largest_loss(tree, 10.0**-_LAST_DECADE) <= epsilon else 10
+
+
+def _next_decade(decade: int, value: float, infinite: float) -> int:
+    """The decade to look at after one gave a value of which ``infinite`` is mass at infinity."""
+    if infinite >= _largest_delta(decade):
+        return _place(infinite)[0]
+    found, place = _place(value)
+    if found == decade:
+        return min(found + 1, _LAST_DECADE) if place > _NEAR_END else found
+    # What is cut off a grid is a millionth of its decade: a value made of that says only that delta is smaller.
+    return min(max(2 * decade, found), _LAST_DECADE) if found > decade and infinite > 0.1 * value else found
+
+
+def _largest_delta(decade: int) -> float:
+    return min(10.0 ** (0.5 - decade), 1.0)

@@ -1,0 +1,164 @@
+"""One curve, delta against epsilon: a composition on the coarsest grid that is good at one delta."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dptoolkit.accounting.pld import composition
+from dptoolkit.accounting.pld.composition import LOG_OUTSIDE, Sum, View, grid_error, too_many
+from dptoolkit.accounting.pld.grid import Leaf, Span, connect_the_dots, rounded, span_of
+from dptoolkit.accounting.pld.tail import Tail
+from dptoolkit.accounting.pld.trees import Node, leaves, most_steps, steps_of
+
+# What the grid may add to epsilon, relative to it (or to the spread of the loss, if that is more): it grows with the
+# square of the step for the upper bound, with the step for the lower one.
+_TOLERANCE = 1e-4
+_LOWER_TOLERANCE = 1e-3
+# Shares of the tilt at which the law of the sum is looked at, one after the other, while the answer lies lower.
+_TILTS = (*(0.5**k for k in range(12)), 0.0)
+# Releases beyond which round-off is all there is, and the round-off from which on another method may do better.
+_MOST_STEPS = 1e13
+_SHARP_ROUND_OFF = 1e-4
+# Share of delta that the lower bound gives to Hoeffding's inequality.
+_HOEFFDING_SHARE = 1e-3
+
+
+class Answer(NamedTuple):
+    """A sound upper bound, and whether the grid was fine enough for it to be as good as the pairs allow."""
+
+    value: float
+    sharp: bool
+
+
+class Composition:
+    """A tree on the coarsest grid that is good at one delta: one curve, read in both directions."""
+
+    def __init__(self, nodes: tuple[Node, ...], delta: float, *, lower: bool = False) -> None:
+        steps = steps_of(nodes)
+        if steps > _MOST_STEPS:
+            raise too_many(steps)
+        self._nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
+        self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
+        tail = delta * 1e-6 / max(steps, 1.0)
+        self._spans = {id(n.pair): span_of(n.pair, tail) for n in leaves(nodes) if n.pair is not None}
+        self._reach = max(max(s.above, s.below) for s in self._spans.values())
+        self._sum, self._view = self._fine_enough()
+        if lower:
+            step = min(self._sum.step, _LOWER_TOLERANCE * self._view.size / self._hoeffding(1.0, delta))
+            self._sum = self._at(self._aligned(max(step, 8 * self._smallest_step)), rounded)
+        self.infinite = self._sum.infinite
+        self._at_zero = self.infinite + self._at_most_at_zero()
+        self._tails: list[Tail] = []
+
+    @property
+    def _smallest_step(self) -> float:
+        return self._reach * 8 / composition.MAX_POINTS
+
+    def _at(self, step: float, discretise: Callable[[Span, float], Leaf]) -> Sum:
+        return Sum(self._nodes, step, lambda pair, h: discretise(self._spans[id(pair)], h))
+
+    def _aligned(self, step: float) -> float:
+        """At most ``step``, and such that the main atom lies on the grid."""
+        atom = max(s.pair.atom for s in self._spans.values())
+        return atom / math.ceil(atom / step) if atom > step else step
+
+    def _fine_enough(self) -> tuple[Sum, View]:
+        """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
+        coarse = self._at(self._aligned(self._reach / 256), connect_the_dots)
+        if coarse.infinite >= self._hopeless:
+            return coarse, coarse.look_at(self._delta, self._reach)
+        while True:
+            fine = self._at(coarse.step / 2, connect_the_dots)
+            view = fine.look_at(self._delta, self._reach)
+            excess = grid_error(coarse, fine, view.tilt) / (_TOLERANCE * view.size)
+            if excess <= 1 or fine.step <= self._smallest_step:
+                self._sharp = excess <= 1
+                return fine, view
+            shrink = max(0.9 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
+            step = max(coarse.step * shrink, 2 * self._smallest_step)
+            coarse = fine if shrink > 0.4 else self._at(self._aligned(step), connect_the_dots)
+
+    def _tail(self, index: int) -> Tail:
+        """The law of the sum seen with less and less tilt: each reaches further down than the one before."""
+        while len(self._tails) <= index:
+            tilt = self._view.tilt * _TILTS[len(self._tails)]
+            tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
+            while tail is None:
+                self._sharp = False
+                self._sum = self._at(self._sum.step * 1.5, rounded if self._lower else connect_the_dots)
+                if self._sum.step > 1e3 * self._reach:
+                    raise too_many(self._sum.steps)
+                tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
+            self._sharp = self._sharp and self._sum.round_off(tilt, 2**16) < _SHARP_ROUND_OFF
+            self._tails.append(tail)
+        return self._tails[index]
+
+    def delta(self, epsilon: float) -> Answer:
+        """The bound on delta at epsilon."""
+        if self.infinite >= self._hopeless:
+            return Answer(1.0, True)
+        value = self._value(epsilon)
+        return Answer(value, self._sharp)
+
+    def _value(self, epsilon: float) -> float:
+        tail, missed = self._tail(0), 0.0
+        for index in range(1, len(_TILTS)):
+            if tail.first_loss <= epsilon:
+                break
+            tail = self._tail(index)
+        else:
+            # Without tilt the mass below the window is known to be small; it counts in full.
+            missed = math.exp(-LOG_OUTSIDE) if tail.first_loss > epsilon else 0.0
+        return min(tail.infinite + tail.delta_at(epsilon) + missed, self._at_zero, 1.0)
+
+    def epsilon(self, delta: float) -> Answer:
+        """The smallest epsilon found where the bound on delta is at most ``delta``."""
+        if self.infinite >= min(delta, self._hopeless):
+            return Answer(math.inf, True)
+        if self._at_zero <= delta:
+            return Answer(0.0, self._sharp)
+        # If the answer lies below the window, the window's first loss is a bound, and a smaller tilt centres it lower.
+        best = math.inf
+        for index in range(len(_TILTS)):
+            tail = self._tail(index)
+            slack = delta - tail.infinite
+            found = tail.epsilon_at(slack) if slack > 0 else math.inf
+            best = min(best, tail.first_loss if found is None else found)
+            if found is not None:
+                break
+        return Answer(self._settled(max(best, 0.0), delta), self._sharp)
+
+    def _settled(self, epsilon: float, delta: float) -> float:
+        """The first of a few points from epsilon on where the curve itself is at most delta: rounding ends here."""
+        step = math.ulp(epsilon)
+        while math.isfinite(epsilon) and self._value(epsilon) > delta:
+            if step > epsilon + 1e-6:
+                return math.inf
+            epsilon, step = epsilon + step, 2 * step
+        return epsilon
+
+    def lower_epsilon(self, delta: float) -> float:
+        """The bound from below on epsilon at delta."""
+        slack = delta * (1 + _HOEFFDING_SHARE) - self.infinite
+        if slack <= 0:
+            return math.inf
+        if self._at_zero <= delta:
+            return 0.0
+        for index in range(len(_TILTS)):
+            found = self._tail(index).epsilon_at(slack)
+            if found is not None:
+                return max(found - self._hoeffding(self._sum.step, delta), 0.0)
+        return 0.0
+
+    def _at_most_at_zero(self) -> float:
+        """A bound on delta at epsilon 0 but for the infinite mass: 1 - e^-x <= |x|, whose mean the moments bound."""
+        if any(n.runs is not None for n in self._nodes):
+            return math.inf
+        return math.hypot(self._sum.mean, self._sum.spread)
+
+    def _hoeffding(self, step: float, delta: float) -> float:
+        """How much less than its rounded version the true loss may be, but for probability share * delta."""
+        log_inverse = math.log(2 / (_HOEFFDING_SHARE * delta))
+        return 2 * step * math.sqrt(most_steps(self._nodes, log_inverse) * log_inverse / 2)

@@ -1,0 +1,145 @@
+"""One pair on a grid of losses: rounded up for upper bounds, with its mean kept for lower ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit.accounting._numeric import Array, log_sum_exp
+from dptoolkit.accounting.profiles import Pair
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Mass exp(log_p) on the losses step * (first + i), the rest of the mass at infinity."""
+
+    first: int
+    losses: Array
+    log_p: Array
+    infinite: float
+    mean: float
+    variance: float
+    coarse: tuple[Array, Array] = field(repr=False)
+
+    def log_mgf(self, tilt: float) -> float:
+        return float(log_sum_exp(self.log_p + tilt * self.losses))
+
+    def rough_log_mgf(self, tilts: Array) -> Array:
+        """log_mgf at many tilts from few bins: for choosing a tilt, never for a bound."""
+        losses, log_p = self.coarse
+        return log_sum_exp(log_p[None, :] + tilts[:, None] * losses[None, :], axis=1)
+
+
+def _make_leaf(first: int, p: Array, infinite: float, step: float) -> Leaf:
+    p = np.maximum(p, 0.0)
+    losses = step * (first + np.arange(len(p), dtype=float))
+    mean = float(p @ losses)
+    edges = _bin_edges(first, len(p))
+    mass, weighted = np.add.reduceat(p, edges), np.add.reduceat(p * losses, edges)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        coarse = (np.where(mass > 0, weighted / mass, losses[edges]), np.log(mass))
+        # The last term is for the mass that is missing here: mean^2 + variance is never below the second moment.
+        variance = float(p @ (losses - mean) ** 2) + max(1 - float(p.sum()), 0.0) * mean**2
+        return Leaf(first, losses, np.log(p), infinite, mean, variance, coarse)
+
+
+def _bin_edges(first: int, size: int) -> NDArray[np.intp]:
+    """Bins that grow with the distance from loss 0, where most of the mass of a rare event is."""
+    away = np.geomspace(1, size, 64).astype(int)
+    edges = np.concatenate([-first - away, [-first], away - first])
+    return np.unique(np.clip(edges, 0, size - 1))
+
+
+# Losses at which the reach of a grid is sought; a pair that needs more than the last has infinite epsilon here.
+_REACHES = np.geomspace(1e-12, 1e9, 500)
+
+
+def _reach(values: Array, tail: float) -> float:
+    """The first of the losses from which on a decreasing function is at most ``tail``."""
+    beyond = np.flatnonzero(values <= tail)
+    return float(_REACHES[beyond[0] if len(beyond) else -1])
+
+
+@dataclass(frozen=True)
+class Span:
+    """How far the grid of one pair must reach on both sides."""
+
+    pair: Pair
+    above: float
+    below: float
+
+
+def span_of(pair: Pair, tail: float) -> Span:
+    """Beyond it lie at most ``tail`` of divergence above, and of divergence times exp(-loss), which is mass, below."""
+    above, below = pair.above(_REACHES), pair.below(_REACHES)
+    at_infinity = float(below[-1])
+    return Span(
+        pair, _reach(above - pair.infinite_mass, tail), _reach(np.exp(-_REACHES) * (below - at_infinity), tail)
+    )
+
+
+def connect_the_dots(span: Span, step: float) -> Leaf:
+    """The smallest pair with losses on the grid whose divergence is at least the pair's at every grid point.
+
+    With U_k = H(e^{kh}) the mass under P at loss kh is (U_{k+1}-U_k)/(e^h - 1) + (U_{k-1}-U_k)/(1 - e^-h); for negative
+    losses the same holds for the reversed pair, times e^{kh}.
+    """
+    high, low = max(1, math.ceil(span.above / step)), max(1, math.ceil(span.below / step))
+    up = span.pair.above(step * np.arange(high + 1, dtype=float))
+    down = span.pair.below(step * np.arange(low + 1, dtype=float))
+    # Beyond e^700 the first is as good as infinite; nothing is divided by more.
+    wide, narrow = math.expm1(min(step, 700.0)), -math.expm1(-step)
+    rises, falls = np.diff(up, append=up[-1]), np.diff(down, append=down[-1])
+    p = np.empty(low + 1 + high)
+    p[low + 1 :] = rises[1:] / wide - rises[:-1] / narrow
+    p[:low] = ((falls[1:] / wide - falls[:-1] / narrow) * np.exp(-step * np.arange(1, low + 1)))[::-1]
+    p[low] = 1.0 + rises[0] / wide - (down[0] - math.exp(-step) * down[1]) / narrow
+    return _make_leaf(-low, p, float(up[-1]), step)
+
+
+def rounded(span: Span, step: float) -> Leaf:
+    """The loss rounded to the nearest grid point with its mean kept by moving a share of all mass one step.
+
+    Mass beyond the grid is moved down: to its end above, to minus infinity (left out) below.
+    """
+    tails = span.pair.tails
+    assert tails is not None
+    high, low = math.ceil(span.above / step) + 1, math.ceil(span.below / step) + 1
+    t = tails(step * (np.arange(-low, high + 2, dtype=float) - 0.5))
+    from_above, from_below = -np.diff(t.p_above), np.diff(t.p_below)
+    p = np.where(t.p_above[:-1] < 0.5, from_above, from_below)
+    p[-1] += max(float(t.p_above[-1]) - span.pair.infinite_mass, 0.0)
+    p = np.maximum(p, 0.0)
+    mean = float(p @ (step * np.arange(-low, high + 1)))
+    share = (mean - _mean_loss(span)) / (step * max(float(p.sum()), 1e-300))
+    p = np.pad(p, 1)
+    moved = np.roll(p, -1 if share > 0 else 1) * min(abs(share), 1.0)
+    return _make_leaf(-low - 1, p * (1 - min(abs(share), 1.0)) + moved, span.pair.infinite_mass, step)
+
+
+def _mean_loss(span: Span) -> float:
+    """E_P[L; L finite] = int_0^inf H_{e^x}(P||Q) - infinite mass + e^-x H_{e^x}(Q||P) dx, from below."""
+    pair = span.pair
+    if pair.mean is not None:
+        return pair.mean
+
+    def total(nodes: int) -> float:
+        above = _integral(lambda x: pair.above(x) - pair.infinite_mass, span.above, nodes)
+        return above + _integral(lambda x: np.exp(-x) * pair.below(x), span.below, nodes)
+
+    # The difference of two rules is more than the error of the better one, also where the curve has a corner.
+    fine = total(8)
+    return fine - abs(fine - total(4))
+
+
+def _integral(curve: Callable[[Array], Array], reach: float, nodes: int) -> float:
+    """Gauss's rule on cells that grow with the loss: the curve may bend at 1e-9 and reach to 10."""
+    edges = np.concatenate([[0.0], reach * np.geomspace(1e-15, 1.0, 700)])
+    points, weights = np.polynomial.legendre.leggauss(nodes)
+    widths = np.diff(edges)
+    x = edges[:-1, None] + widths[:, None] * 0.5 * (points + 1)
+    return float(np.sum(curve(x) * (0.5 * widths[:, None] * weights)))

@@ -1,0 +1,138 @@
+"""From events to pairs: which pair of distributions stands for a part, and the tree of a whole composition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptoolkit.accounting import sampling
+from dptoolkit.accounting._numeric import Array, zoom_minimum
+from dptoolkit.accounting.events import POISSON, Event, RandomRounds, Subsampled, flatten
+from dptoolkit.accounting.profiles import Pair
+from dptoolkit.accounting.rounds import Runs
+from dptoolkit.accounting.rows import finite_pair, row
+from dptoolkit.accounting.structure import as_single, is_gaussian, merged, mu
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.errors import UnsupportedEvent
+
+
+def dominating(event: Event) -> Pair:
+    """The pair that dominates one application of a part (record in the first place)."""
+    if isinstance(event, Subsampled):
+        return _sampled(event, dominating, sound=True)
+    own = row(event).dominating
+    if own is None:
+        raise UnsupportedEvent(
+            f"event={event!r}: must have a known privacy-loss distribution for method 'pld'. Use method='rdp'."
+        )
+    return own(event)
+
+
+def attained(event: Event) -> Pair:
+    """A pair that some neighbours attain for one application of a part."""
+    if isinstance(event, Subsampled):
+        return _sampled(event, attained, sound=False)
+    own = row(event).attained
+    return dominating(event) if own is None else own(event)
+
+
+def _sampled(event: Subsampled, pair_of: Callable[[Event], Pair], *, sound: bool) -> Pair:
+    base, rate = as_single(event), event.rate
+    if event.scheme == POISSON and event.adjacency is Adjacency.REPLACE_ONE and 0 < rate < 1:
+        if is_gaussian(base):
+            exact = lambda m: sampling.poisson_replace_one_gaussian(m, rate)  # noqa: E731
+            return finite_pair(mu(base), exact, infinite_mass=rate)
+        # From below: the record is replaced by one that contributes nothing, the centre of the ball.
+        base = base if sound else row(base).at_centre(base)
+    if sound and event.adjacency is Adjacency.REPLACE_ONE:
+        return sampling.replace_one(pair_of(base), rate)
+    # Without replacement, all other records equal to the new one: only the old record's presence is seen.
+    return sampling.poisson_zero_out(pair_of(base), rate)
+
+
+# --- the composition as a tree --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Node:
+    """``count`` times a pair, or ``count`` times a random number of rounds of ``inner``."""
+
+    count: int
+    pair: Pair | None = None
+    runs: Runs | None = None
+    inner: tuple[Node, ...] = ()
+
+    def swapped(self) -> Node:
+        pair = None if self.pair is None else self.pair.swapped()
+        return Node(self.count, pair, self.runs, tuple(n.swapped() for n in self.inner))
+
+    @property
+    def variation(self) -> float:
+        """The total variation distance of the pair."""
+        assert self.pair is not None
+        return float(self.pair.above(np.zeros(1))[0])
+
+    @property
+    def releases(self) -> bool:
+        """Whether the outputs differ at all: a total variation of 0 is no release."""
+        return bool(self.inner) if self.pair is None else self.variation > 0
+
+    @property
+    def symmetric(self) -> bool:
+        return all(n.symmetric for n in self.inner) if self.pair is None else self.pair.symmetric
+
+
+def directions(event: Event, pair_of: Callable[[Event], Pair]) -> list[tuple[Node, ...]]:
+    """The trees for both orders of the neighbours; one if they are equal."""
+    forward = _tree(event, pair_of)
+    if all(n.symmetric for n in forward):
+        return [forward]
+    return [forward, tuple(n.swapped() for n in forward)]
+
+
+def _tree(event: Event, pair_of: Callable[[Event], Pair]) -> tuple[Node, ...]:
+    gaussians: list[tuple[Event, int]] = []
+    nodes: list[Node] = []
+    for part, count in flatten(event):
+        if is_gaussian(part):
+            gaussians.append((part, count))
+        elif isinstance(part, RandomRounds):
+            nodes.append(Node(count, runs=part.rounds, inner=_tree(part.event, pair_of)))
+        else:
+            nodes.append(Node(count, pair_of(part)))
+    if gaussians:
+        nodes.append(Node(1, pair_of(merged(tuple(gaussians)))))
+    return tuple(n for n in nodes if n.releases)
+
+
+def steps_of(nodes: tuple[Node, ...]) -> float:
+    """The expected number of elementary releases."""
+    return math.fsum(n.count * (1.0 if n.runs is None else n.runs.mean * steps_of(n.inner)) for n in nodes)
+
+
+def leaves(nodes: tuple[Node, ...]) -> list[Node]:
+    return [leaf for n in nodes for leaf in ([n] if n.pair is not None else leaves(n.inner))]
+
+
+def most_steps(nodes: tuple[Node, ...], log_inverse: float) -> float:
+    """A number of releases exceeded with probability at most exp(-log_inverse), by Chernoff on the rounds."""
+
+    def log_growth(parts: tuple[Node, ...], t: Array) -> Array:
+        total = np.zeros_like(t)
+        for n in parts:
+            total = total + n.count * (t if n.runs is None else n.runs.log_pgf(log_growth(n.inner, t)))
+        return total
+
+    if all(n.runs is None for n in nodes):
+        return steps_of(nodes)
+    return zoom_minimum(lambda s: (log_growth(nodes, np.exp(s)) + log_inverse) / np.exp(s), -20.0, 5.0, points=129)[1]
+
+
+def total_variation(tree: tuple[Node, ...]) -> float:
+    """A bound on delta at epsilon 0: the expected number of releases, each times its total variation distance."""
+    return math.fsum(
+        n.count * (n.runs.mean * total_variation(n.inner) if n.runs is not None else n.variation) for n in tree
+    )

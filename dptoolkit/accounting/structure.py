@@ -1,0 +1,246 @@
+"""What the rows of its parts say of a whole event: sums over ``flatten``, and the structure around elementary events.
+
+Repeated and Composed never get here: ``events.flatten`` has taken them apart. What is left is sampling, random rounds
+and the best of several runs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from dptoolkit.accounting import gaussian, sampling, zcdp
+from dptoolkit.accounting.events import (
+    WITHOUT_REPLACEMENT,
+    BestOf,
+    Composed,
+    Event,
+    Gaussian,
+    RandomRounds,
+    Repeated,
+    Subsampled,
+    flatten,
+    inner,
+)
+from dptoolkit.accounting.report import number
+from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
+from dptoolkit.accounting.rows import Words, inverse, row
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.errors import UnsupportedEvent
+
+Parts = tuple[tuple[Event, int], ...]
+
+
+# --- Gaussians: several are one -------------------------------------------------------------------
+
+
+def mu(event: Event) -> float:
+    """mu of an elementary event that is Gaussian DP exactly."""
+    of = row(event).mu
+    if of is None:
+        raise UnsupportedEvent(f"event={event!r}: must be Gaussian for method 'gaussian'. Use method='pld'.")
+    return of(event)
+
+
+def is_gaussian(event: Event) -> bool:
+    """Whether an elementary event is Gaussian DP exactly."""
+    return row(event).mu is not None
+
+
+def all_gaussian(event: Event) -> bool:
+    """Whether every part is Gaussian DP exactly, so that the whole is."""
+    return all(is_gaussian(part) for part, _ in flatten(event))
+
+
+def total_mu(event: Event) -> float:
+    """mu of an event made of Gaussians alone."""
+    return gaussian.compose([(mu(part), count) for part, count in flatten(event)])
+
+
+def merged(gaussians: Parts) -> Gaussian:
+    """Gaussians with their counts as one."""
+    return Gaussian(inverse(gaussian.compose([(mu(part), count) for part, count in gaussians])))
+
+
+def as_single(event: Subsampled) -> Event:
+    """The elementary event inside a Subsampled; several Gaussians are one."""
+    parts = flatten(event.event)
+    if not parts:
+        return Gaussian(math.inf)
+    if all_gaussian(event.event):
+        return merged(parts)
+    if len(parts) == 1 and parts[0][1] == 1 and not isinstance(parts[0][0], (Subsampled, RandomRounds)):
+        return parts[0][0]
+    raise UnsupportedEvent(
+        f"event={event!r}: must be a subsampled elementary event for this method. "
+        "Account for several releases from one batch as one ApproxDp event."
+    )
+
+
+# --- one number for a part, added up --------------------------------------------------------------
+
+
+def total_rho(event: Event) -> float:
+    """rho of an event whose parts all have one; UnsupportedEvent otherwise."""
+    return math.fsum(count * _rho(part) for part, count in flatten(event))
+
+
+def _rho(event: Event) -> float:
+    own, pure = row(event).rho, pure_epsilon(event)
+    if own is not None:
+        return own(event)
+    if pure is not None:
+        return zcdp.pure(pure)
+    raise UnsupportedEvent(f"event={event!r}: must have a zCDP bound for method 'zcdp'. Use method='rdp' or 'pld'.")
+
+
+def pure_epsilon(event: Event) -> float | None:
+    """epsilon at delta 0 of one part, None if it is not pure by nature."""
+    own = row(event).pure
+    if own is not None:
+        return own(event)
+    if isinstance(event, BestOf) and isinstance(event.runs, TruncatedNegativeBinomial):
+        # Papernot and Steinke 2022, Theorem 2, at orders that grow without bound.
+        run = total_pure(event.event)
+        return None if run is None else (2 + event.runs.eta) * run
+    if isinstance(event, Subsampled):
+        whole = total_pure(event.event)
+        return None if whole is None else sampling.amplified(whole, event.rate)
+    return None
+
+
+def total_pure(event: Event) -> float | None:
+    """The sum of the pure epsilons, None if a part has none."""
+    found = [(pure_epsilon(part), count) for part, count in flatten(event)]
+    return None if any(e is None for e, _ in found) else math.fsum(count * e for e, count in found if e is not None)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def failure(event: Event) -> tuple[Event, float]:
+    """An elementary event as what is left if it does not fail, and the probability that it fails."""
+    own = row(event).failure
+    return (event, 0.0) if own is None else own(event)
+
+
+def fails(event: Event) -> bool:
+    """Whether an elementary event may give everything away."""
+    return row(event).failure is not None
+
+
+def has_bounds(event: Event) -> bool:
+    """Whether one (epsilon, delta) is all that is known of a part, or all there is."""
+    return pure_epsilon(event) is not None or fails(event)
+
+
+def without_failures(event: Event) -> tuple[Event, float]:
+    """The event with failures set apart, and log of the probability that there is none.
+
+    At worst an (epsilon, delta)-DP mechanism gives everything away with probability delta and is epsilon-DP otherwise
+    (Kairouz, Oh and Viswanath 2015), so failures are set apart and what is left has a Renyi divergence.
+    """
+    parts, log_kept = [], 0.0
+    for part, count in flatten(event):
+        rest, lost = failure(part)
+        log_kept += count * math.log1p(-lost)
+        parts.append(Repeated(rest, count))
+    return Composed(*parts), log_kept
+
+
+def spent_delta(event: Event) -> float:
+    """The sum of the probabilities of failure."""
+    return math.fsum(count * failure(part)[1] for part, count in flatten(event))
+
+
+# --- what is inside -------------------------------------------------------------------------------
+
+
+def _anywhere(event: Event) -> list[Event]:
+    """All parts, and those inside of them."""
+    parts = [part for part, _ in flatten(event)]
+    return parts + [deep for part in parts if (nested := inner(part)) is not None for deep in _anywhere(nested)]
+
+
+def has_selection(event: Event) -> bool:
+    """Whether a bounded-range mechanism is inside, whose worst pair differs from one composition to the next."""
+    return any(row(part).bounded_range is not None for part in _anywhere(event))
+
+
+def has_best_of(event: Event) -> bool:
+    """Whether a BestOf is inside."""
+    return any(isinstance(part, BestOf) for part in _anywhere(event))
+
+
+def is_sampled(event: Event) -> bool:
+    """Whether some part, or one inside of it, is run on a random batch."""
+    return any(isinstance(part, Subsampled) for part in _anywhere(event))
+
+
+# --- the same release with other noise -------------------------------------------------------------
+
+
+def scaled(event: Event, factor: float) -> Event:
+    """The event with the noise of every part divided by ``factor``."""
+    if isinstance(event, Composed):
+        return Composed(*(scaled(part, factor) for part in event.events))
+    nested: Any = event
+    if isinstance(event, Repeated) or inner(event) is not None:
+        return replace(nested, event=scaled(nested.event, factor))
+    return row(event).scaled(event, factor)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def words(event: Event) -> Words:
+    """(mechanism, noise, sensitivity) of a part: parameters, so to the nearest digit."""
+    nested = inner(event)
+    if nested is None:
+        return row(event).words(event)
+    parts = [(words(part), count) for part, count in flatten(nested)]
+    names = [f"{count:,} x {w[0]}" if count > 1 else w[0] for w, count in parts]
+    noise, sensitivity = ("; ".join(w[i] for w, _ in parts) or "-" for i in (1, 2))
+    return f"{_around(event)} of {' + '.join(names) or 'nothing'}", noise, sensitivity
+
+
+def _around(event: Event) -> str:
+    if isinstance(event, Subsampled):
+        return f"{event.scheme} rate {number(event.rate)}"
+    if isinstance(event, RandomRounds):
+        return f"random rounds {event.rounds}"
+    assert isinstance(event, BestOf)
+    return f"best of {event.runs}"
+
+
+def assumptions(event: Event) -> list[str]:
+    """What must be true of the mechanisms for the guarantee to hold."""
+    found: list[str] = []
+    for part, _ in flatten(event):
+        found += _structural_assumptions(part)
+        own, nested = row(part).assumption, inner(part)
+        found += [own] if own else []
+        found += [] if nested is None else assumptions(nested)
+    return found
+
+
+def _structural_assumptions(part: Event) -> list[str]:
+    if isinstance(part, RandomRounds):
+        return ["the number of rounds is drawn independently of the data"]
+    if isinstance(part, BestOf):
+        return [
+            "the number of runs is drawn independently of the data and not published; only the best run is released"
+        ]
+    if not isinstance(part, Subsampled):
+        return []
+    fixed = part.scheme == WITHOUT_REPLACEMENT
+    batch = (
+        "a fresh uniform batch of fixed size" if fixed
+        else "a fresh batch, each record independently; sums divided by the expected batch size"
+    )
+    found = [f"sampling: {batch}, kept secret; adjacency {part.adjacency}"]
+    if not fixed and part.adjacency is Adjacency.REPLACE_ONE:
+        found.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity, "
+                     "so that leaving it out costs no more than replacing it")
+    return found

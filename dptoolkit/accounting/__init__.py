@@ -14,6 +14,7 @@ from dptoolkit.accounting import (
     events,
     gaussian,
     google,
+    objective,
     pld,
     rdp,
     rounds,
@@ -34,6 +35,7 @@ from dptoolkit.accounting.events import (
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
     RandomRounds,
@@ -56,8 +58,9 @@ from dptoolkit.adjacency import Adjacency
 
 __all__ = [
     "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "DiscreteGaussian", "Event", "ExponentialMechanism",
-    "Gaussian", "Geometric", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "Poisson", "PureDp",
-    "RandomRounds", "RandomizedResponse", "Repeated", "Reservation", "Subsampled", "TruncatedGeometric",
-    "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events",
-    "gaussian", "google", "pld", "rdp", "rounds", "rows", "sampling", "selection", "zcdp",
+    "Gaussian", "Geometric", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "ObjectivePerturbation",
+    "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation", "Subsampled",
+    "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account", "calibrate",
+    "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rows", "sampling", "selection",
+    "zcdp",
 ]  # fmt: skip

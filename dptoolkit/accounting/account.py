@@ -17,8 +17,8 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
     event : what was released.
     method : None for the tightest sound bound, or one of "gaussian", "pld", "rdp", "zcdp", "bounded-range", "optimal",
         "advanced", "basic" to force one, for comparison.
-    adjacency : the neighbouring relation that the noise multipliers are stated for. Sampling inside the event fixes it;
-        a contradiction raises.
+    adjacency : the neighbouring relation that the noise multipliers are stated for. Sampling and objective perturbation
+        fix it; a contradiction raises.
 
     Privacy
     -------
@@ -31,7 +31,7 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
     stated = None if adjacency is None else Adjacency.parse(adjacency)
     if fixed is not None and stated is not None and fixed is not stated:
         raise invalid(
-            "adjacency", str(stated), f"'{fixed}', which the sampling in the event fixes",
-            "Give Subsampled the adjacency you mean.",
+            "adjacency", str(stated), f"'{fixed}', which the event fixes",
+            "Give its Subsampled or ObjectivePerturbation the adjacency you mean.",
         )
     return Guarantee(event, method, stated or fixed)

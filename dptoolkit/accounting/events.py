@@ -18,6 +18,7 @@ from typing import Any
 
 from dptoolkit._validate import (
     delta_value,
+    flag,
     invalid,
     nonnegative,
     one_of,
@@ -173,6 +174,27 @@ class ZCdp(Event):
 
 
 @dataclass(frozen=True)
+class ObjectivePerturbation(Event):
+    """The minimiser of a regularised convex loss plus <b, w>, b Gaussian; see ``accounting.objective``.
+
+    noise_multiplier = sigma / (L for zero-out, 2L for replace-one), where L bounds one record's gradient;
+    jacobian = log(1 + beta/lambda), where beta bounds one record's curvature and lambda is the regulariser's. Signed:
+    no record's loss has slopes of both signs. All in the scaling of the sum. For an exact minimiser; an inexact one is
+    released with Gaussian noise, which is an event of its own.
+    """
+
+    noise_multiplier: float
+    jacobian: float
+    signed: bool = False
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
+        _set(self, jacobian=nonnegative("jacobian", self.jacobian, "It is log(1 + beta/lambda)."))
+        _set(self, signed=flag("signed", self.signed), adjacency=Adjacency.parse(self.adjacency))
+
+
+@dataclass(frozen=True)
 class Subsampled(Event):
     """``event`` run on a random sample of the records, drawn afresh and kept secret.
 
@@ -312,13 +334,13 @@ def inner(event: Event) -> Event | None:
 
 
 def adjacency_of(event: Event) -> Adjacency | None:
-    """The adjacency that the sampling inside ``event`` fixes, None if it fixes none; an error if two disagree."""
+    """The adjacency that something inside ``event`` fixes, None if nothing does; an error if two disagree."""
     found: set[Adjacency] = set()
     _adjacencies(event, found, _DEEPEST)
     if len(found) > 1:
         raise UnsupportedEvent(
-            "the event mixes replace-one and zero-out subsampling: one guarantee has one adjacency. "
-            "Give every Subsampled the same adjacency."
+            "the event mixes replace-one and zero-out releases: one guarantee has one adjacency. "
+            "Give every Subsampled and ObjectivePerturbation the same adjacency."
         )
     return found.pop() if found else None
 
@@ -326,11 +348,12 @@ def adjacency_of(event: Event) -> Adjacency | None:
 def _adjacencies(event: Event, found: set[Adjacency], levels: int) -> None:
     if levels == 0:
         raise _too_deep()
-    if isinstance(event, Subsampled) and event.rate > 0 and event.adjacency is not None:
-        found.add(event.adjacency)
     if isinstance(event, Subsampled) and event.rate == 0 or isinstance(event, Repeated) and event.count == 0:
         # Nothing is released, so nothing inside says anything.
         return
+    fixed = getattr(event, "adjacency", None)
+    if fixed is not None:
+        found.add(fixed)
     parts = event.events if isinstance(event, Composed) else (getattr(event, "event", None),)
     for part in parts:
         if part is not None:

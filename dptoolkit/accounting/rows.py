@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit.accounting import profiles, renyi, selection, zcdp
+from dptoolkit.accounting import objective, profiles, renyi, selection, zcdp
 from dptoolkit.accounting._numeric import Array, inverse_up
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -25,6 +25,7 @@ from dptoolkit.accounting.events import (
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
     TwoSidedGeometric,
@@ -127,6 +128,21 @@ def _epsilon_words(event: Any, sensitivity: str = "-") -> Words:
     return _words(event, f"epsilon {number(event.epsilon)}", sensitivity)
 
 
+def _perturbation(event: ObjectivePerturbation) -> objective.Perturbation:
+    return objective.Perturbation(inverse(event.noise_multiplier), event.jacobian, event.adjacency, event.signed)
+
+
+def _perturbation_words(event: ObjectivePerturbation) -> Words:
+    noise = f"multiplier {number(event.noise_multiplier)}, Jacobian {number(event.jacobian)}"
+    return f"ObjectivePerturbation ({'signed' if event.signed else 'general'})", noise, "1 (L2)"
+
+
+def _less_perturbed(event: ObjectivePerturbation, factor: float) -> Event:
+    """No noise makes up for the Jacobian, but the family must begin with a release of nothing."""
+    less = replace(event, jacobian=event.jacobian * min(factor, 1.0))
+    return _less_noise(less, factor)
+
+
 _REAL_NOISE = "bounded as stated; noise is real-valued (floating point is idealised)"
 _INTEGER = "the query is an integer with the stated integer sensitivity"
 _RANGE = "score differences move by at most the stated range"
@@ -217,6 +233,15 @@ ROWS: dict[type[Event], Row] = {
             e.epsilon, lambda x: profiles.randomized_response(x, infinite_mass=e.delta)),
         failure=lambda e: (PureDp(e.epsilon), e.delta),
         generic=True,
+    ),
+    ObjectivePerturbation: Row(
+        words=_perturbation_words,
+        assumption=f"gradients and curvature of one record {_REAL_NOISE}",
+        scaled=_less_perturbed,
+        dominating=lambda e: objective.pair(_perturbation(e)),
+        attained=lambda e: objective.floor_pair(_perturbation(e)),
+        renyi=lambda e, orders: objective.renyi(_perturbation(e), orders),
+        at_centre=lambda e: replace(e, noise_multiplier=2 * e.noise_multiplier),
     ),
     ZCdp: Row(
         words=lambda e: _words(e, f"rho {number(e.rho)}"),

@@ -35,6 +35,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "dp_multinomial_frank_wolfe": {"n": 100, "d": 4, "classes": 3, "steps": 10, **_BALL},
     "peeling_iht": {"n": 100, "d": 10, "sparsity": 3, "steps": 5, "step_size": 1.0, "radius": 1.0, "feature_bound": 1.0,
                     "label_bound": 1.0},
+    # Little curvature beside the regulariser: the minimiser is nearly the noise itself.
+    "objective_perturbation": {"n": 100, "d": 1, "loss": "huber", "l2": 1.0, "row_norm": 1.0},
+    "two_stage": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "row_norm": 1.0, "sparsity": 1, "blocks": 1},
 })  # fmt: skip
 # Theorem 5.1 is for batches of fixed size and, for option II, snapshots of a whole number of batches.
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType({

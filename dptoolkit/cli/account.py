@@ -54,13 +54,18 @@ _MECHANISMS = {
     "approx": _Mechanism(
         ("epsilon", "delta"), "any (epsilon, delta)-DP mechanism",
         lambda args, e, d: dptoolkit.accounting.ApproxDp(e, d)),
+    "objective-perturbation": _Mechanism(
+        ("noise_multiplier", "jacobian"), "minimiser of a perturbed objective: sigma / (L or 2L), log(1 + beta/lambda)",
+        lambda args, z, c: dptoolkit.accounting.ObjectivePerturbation(
+            z, c, args.signed, dptoolkit.accounting.Adjacency.parse(args.adjacency or "replace-one"))),
     "zcdp": _Mechanism(("rho",), "any rho-zCDP mechanism", lambda args, rho: dptoolkit.accounting.ZCdp(rho)),
 }  # fmt: skip
 
 _NOISES = {mechanism.numbers[0] for mechanism in _MECHANISMS.values() if mechanism.is_noise}
 # An option that says more about another one, and those that it may be said of.
 _NEEDS = (
-    ("noise", ("noisy_max",)), ("sensitivity", ("two_sided_geometric", "discrete_gaussian")),
+    ("noise", ("noisy_max",)), ("signed", ("objective_perturbation",)),
+    ("sensitivity", ("two_sided_geometric", "discrete_gaussian")),
     ("sampling", ("rate",)), ("rate", ("sampling",)), ("round_limit", ("random_rounds",)),
 )  # fmt: skip
 _NOT_WITH_LEDGER = ("sampling", "steps", "random_rounds", "epochs", "calibrate")
@@ -75,6 +80,7 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it is released, from the inside out")
     how.add_argument("--noise", help="of --noisy-max: laplace (default) or exponential")
     how.add_argument("--sensitivity", type=int, metavar="D", help="of the query of integer noise, default 1")
+    how.add_argument("--signed", action="store_true", help="of --objective-perturbation: slopes of one sign")
     how.add_argument("--sampling", metavar="SCHEME", help="from a random batch: poisson or without-replacement")
     how.add_argument("--rate", type=float, help="of the sampling: batch size / n")
     how.add_argument("--steps", type=int, metavar="T", help="T times, default 1")
@@ -102,7 +108,7 @@ def _add_mechanism(group: Any, name: str, mechanism: _Mechanism) -> None:
 
 def _check_options(args: argparse.Namespace) -> None:
     for option, needed in _NEEDS:
-        if getattr(args, option) is not None and all(getattr(args, other) is None for other in needed):
+        if getattr(args, option) not in (None, False) and all(getattr(args, other) is None for other in needed):
             raise InvalidValue(f"{_flag(option)}: must be given together with {' or '.join(map(_flag, needed))}.")
     for option in _NOT_WITH_LEDGER:
         if args.ledger is not None and getattr(args, option) is not None:

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe
     from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe
     from dptoolkit.solvers.peeling import peeling_iht
+    from dptoolkit.solvers.perturbed_objective import objective_perturbation
     from dptoolkit.solvers.pipeline import dp_pipeline, margins
     from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
     from dptoolkit.solvers.sparsify import sparsifier
+    from dptoolkit.solvers.stages import two_stage
     from dptoolkit.solvers.variance_reduced import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
 
 # Solvers load on first use: a fit waits for its own module only.
@@ -29,14 +31,16 @@ _MODULES = {
     "peeling_iht": "peeling", "dp_sgd_ht": "sgd_thresholding", "sgd_ht": "sgd_thresholding",
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
     "svrg_ht": "variance_reduced", "dp_dual_averaging": "dual_averaging", "dp_pipeline": "pipeline",
-    "margins": "pipeline",
+    "margins": "pipeline", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
 }  # fmt: skip
-PRIVATE = tuple(name for name in _MODULES if name.startswith("dp_") or name in ("sparsifier", "peeling_iht"))
+_PUBLIC = ("ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht", "margins")
+PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
 
 __all__ = [
     "DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "dp_dual_averaging", "dp_frank_wolfe",
     "dp_ight", "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe",
-    "ight", "margins", "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht",
+    "ight", "margins", "objective_perturbation", "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier",
+    "svrg_ht", "two_stage",
 ]  # fmt: skip
 
 

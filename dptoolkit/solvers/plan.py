@@ -18,6 +18,7 @@ from dptoolkit.accounting.report import number, table
 from dptoolkit.accounting.rounds import Runs
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum
+from dptoolkit.mechanisms.objective import GammaTerm, GaussianTerm, Squeeze
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -25,19 +26,23 @@ if TYPE_CHECKING:
 
 GAUSSIAN, LAPLACE, GEOMETRIC = "Gaussian", "Laplace", "two-sided geometric"
 GUMBEL_MAXIMUM, LAPLACE_MAXIMUM = "Gumbel maximum", "Laplace maximum"
+GAUSSIAN_TERM, GAMMA_TERM = "Gaussian linear term", "gamma linear term"
 
 
 def _geometric(scale: float, sensitivity: float) -> GeometricNoise:
     return GeometricNoise(sensitivity / scale, round(sensitivity))
 
 
-# A law of noise: (scale, sensitivity) -> the mechanism, which both draws the noise and knows the event of one draw.
-LAWS: dict[str, Callable[[float, float], Any]] = {
+# A law of noise: (scale, sensitivity) -> the mechanism, which both draws the noise and knows the event of one draw. A
+# linear term of an objective also needs the release's squeeze.
+LAWS: dict[str, Callable[..., Any]] = {
     GAUSSIAN: GaussianNoise,
     LAPLACE: LaplaceNoise,
     GEOMETRIC: _geometric,
     GUMBEL_MAXIMUM: lambda scale, sensitivity: NoisyMaximum(scale, sensitivity, "gumbel"),
     LAPLACE_MAXIMUM: lambda scale, sensitivity: NoisyMaximum(scale, sensitivity, "laplace"),
+    GAUSSIAN_TERM: GaussianTerm,
+    GAMMA_TERM: GammaTerm,
 }
 
 
@@ -66,11 +71,13 @@ class Release:
     count: int
     sampling: Sampling | None = None
     rounds: Runs | None = None
+    squeeze: Squeeze | None = None
 
     @property
     def mechanism(self) -> Any:
         """What draws this release's noise."""
-        return LAWS[self.law](self.scale, self.sensitivity)
+        more = () if self.squeeze is None else (self.squeeze,)
+        return LAWS[self.law](self.scale, self.sensitivity, *more)
 
     @property
     def event(self) -> Event:

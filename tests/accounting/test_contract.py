@@ -24,6 +24,7 @@ from dptoolkit.accounting import (
     Ledger,
     Logarithmic,
     NoisyMax,
+    ObjectivePerturbation,
     Poisson,
     PureDp,
     RandomizedResponse,
@@ -47,7 +48,10 @@ WOR, POI = "without-replacement", "poisson"
 EVENTS = [
     Gaussian(4.0), Laplace(5.0), TwoSidedGeometric(0.2, 3), RandomizedResponse(0.3), RandomizedResponse(0.3, 4),
     ExponentialMechanism(0.2), NoisyMax(0.2), NoisyMax(0.2, "exponential"), PureDp(0.2), ApproxDp(0.2, 1e-9),
-    ZCdp(0.02), Subsampled(Gaussian(1.5), POI, 0.05), Subsampled(Gaussian(1.5), POI, 0.05, "replace-one"),
+    ZCdp(0.02), ObjectivePerturbation(4.0, 0.2), ObjectivePerturbation(4.0, 0.2, True, "zero-out"),
+    ObjectivePerturbation(4.0, 0.0, False, "zero-out"), Subsampled(ObjectivePerturbation(2.0, 0.2), WOR, 0.1),
+    Subsampled(ObjectivePerturbation(2.0, 0.1, True, "zero-out"), POI, 0.1),
+    Subsampled(Gaussian(1.5), POI, 0.05), Subsampled(Gaussian(1.5), POI, 0.05, "replace-one"),
     Subsampled(Gaussian(1.5), WOR, 0.05), Subsampled(Laplace(1.0), POI, 0.1), Subsampled(PureDp(1.0), WOR, 0.1),
     Subsampled(ExponentialMechanism(1.0), WOR, 0.1), Subsampled(ApproxDp(1.0, 1e-9), POI, 0.1),
     RandomRounds(Gaussian(9.0), Geometric(0.6)), RandomRounds(Laplace(9.0), TruncatedGeometric(0.8, 7)),
@@ -240,7 +244,7 @@ def test_a_ledger_has_one_adjacency():
                     lambda: ledger.spend(Subsampled(Gaussian(9.0), WOR, 0.1))):
         with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out'.*a ledger for each"):
             release()
-    with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out', which the sampling"):
+    with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out', which the event"):
         ledger.spend(Subsampled(Gaussian(9.0), POI, 0.1), adjacency="replace-one")
     assert ledger.to_json() == before
     ledger.spend(Subsampled(Gaussian(9.0), POI, 0.1))

@@ -16,6 +16,7 @@ from dptoolkit.accounting import (
     Laplace,
     Logarithmic,
     NoisyMax,
+    ObjectivePerturbation,
     Poisson,
     PureDp,
     RandomizedResponse,
@@ -89,6 +90,7 @@ def test_selections_and_responses_are_counted_by_the_bridge():
 
 REFUSED = [
     (ApproxDp(1.0, 1e-6), "pld"), (RandomRounds(Gaussian(1.0), Geometric(0.5)), "pld"), (ZCdp(0.1), "pld"),
+    (ObjectivePerturbation(4.0, 0.2), "pld"), (ObjectivePerturbation(4.0, 0.2, True, "zero-out"), "rdp"),
     (Subsampled(Gaussian(1.0), WOR, 0.1), "pld"), (Subsampled(Gaussian(1.0), WOR, 0.1), "rdp"),
     (Subsampled(Gaussian(1.0), POI, 0.1, "replace-one"), "rdp"), (ExponentialMechanism(0.1), "pld"),
     (Repeated(NoisyMax(0.1), 10**6), "pld"), (Subsampled(Laplace(1.0), POI, 0.1), "rdp"),

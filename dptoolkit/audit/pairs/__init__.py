@@ -6,12 +6,15 @@ from dptoolkit.audit.pairs.crossing import dp_scsg_ht, dp_svrg_ht
 from dptoolkit.audit.pairs.multinomial import dp_multinomial_frank_wolfe
 from dptoolkit.audit.pairs.pair import Counted, Pair, counted
 from dptoolkit.audit.pairs.peeling import peeling_iht
+from dptoolkit.audit.pairs.perturbed import objective_perturbation
 from dptoolkit.audit.pairs.pipeline import dp_pipeline
 from dptoolkit.audit.pairs.selection import dp_frank_wolfe, selection
 from dptoolkit.audit.pairs.sparsify import sparsifier
+from dptoolkit.audit.pairs.stages import two_stage
 from dptoolkit.audit.pairs.thresholding import dp_dual_averaging, dp_ight, dp_sgd_ht, natural
 
 __all__ = [
     "Counted", "Pair", "counted", "dp_dual_averaging", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe",
-    "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "natural", "peeling_iht", "selection", "sparsifier",
+    "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "natural", "objective_perturbation", "peeling_iht",
+    "selection", "sparsifier", "two_stage",
 ]  # fmt: skip

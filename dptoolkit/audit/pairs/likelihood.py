@@ -84,8 +84,9 @@ def _gaussian_ratio(seen: Array, first: Array, second: Array, noise: Array) -> A
 
 @dataclass(frozen=True)
 class GradientRatio:
-    """For dp_ight and its like, and their noisy gradients: every step's mean is known for both datasets, at the
-    iterate that the gradients before imply.
+    """For dp_ight and its like, and their noisy gradients.
+
+    Every step's mean is known for both datasets, at the iterate that the gradients before imply.
     """
 
     first: Gradients

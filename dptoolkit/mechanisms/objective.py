@@ -1,0 +1,84 @@
+"""The random linear term of objective perturbation: sampler and event in one object.
+
+The noise is not added to an answer but to what is minimised, so the event says more than scale and sensitivity: how
+much one record squeezes volume, and whether its slope keeps its sign.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dptoolkit._validate import magnitude, noise_scale, nonnegative
+from dptoolkit.accounting.events import ObjectivePerturbation, PureDp
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.mechanisms.noise import Array, exponential
+from dptoolkit.mechanisms.rng import as_generator
+
+
+@dataclass(frozen=True)
+class Squeeze:
+    """What one record does to the map from noise to minimiser: see ``accounting.objective``."""
+
+    jacobian: float
+    signed: bool
+    adjacency: Adjacency
+
+
+@dataclass(frozen=True)
+class _LinearTerm:
+    scale: float
+    sensitivity: float
+    squeeze: Squeeze
+
+    def __post_init__(self) -> None:
+        noise_scale("scale", self.scale)
+        magnitude("sensitivity", self.sensitivity)
+        nonnegative("jacobian", self.squeeze.jacobian)
+
+
+@dataclass(frozen=True)
+class GaussianTerm(_LinearTerm):
+    """b ~ N(0, scale^2 I), where one record moves the gradient by at most ``sensitivity``.
+
+    Privacy
+    -------
+    The exact minimiser of the objective plus <b, w> is ``event``; b itself is never released, nor used twice.
+    """
+
+    @property
+    def event(self) -> ObjectivePerturbation:
+        """What the minimiser releases."""
+        squeeze = self.squeeze
+        multiplier = self.scale / self.sensitivity
+        return ObjectivePerturbation(multiplier, squeeze.jacobian, squeeze.signed, squeeze.adjacency)
+
+    def draw(self, size: int, rng: Any = None) -> Array:
+        """b, with ``size`` coordinates."""
+        return np.asarray(self.scale * as_generator(rng, repr(self)).standard_normal(size))
+
+
+@dataclass(frozen=True)
+class GammaTerm(_LinearTerm):
+    """b of density proportional to exp(-|b|_2/scale): |b| is Gamma(size, scale), its direction uniform.
+
+    Privacy
+    -------
+    The exact minimiser of the objective plus <b, w> is ``event`` = PureDp(sensitivity/scale + jacobian).
+    """
+
+    @property
+    def event(self) -> PureDp:
+        """What the minimiser releases; rounded up."""
+        if self.scale == 0:
+            return PureDp(np.inf)
+        return PureDp(self.sensitivity / self.scale * (1 + 2.0**-51) + self.squeeze.jacobian)
+
+    def draw(self, size: int, rng: Any = None) -> Array:
+        """b, with ``size`` coordinates; its length is a sum of exponentials, whose tails go on."""
+        generator = as_generator(rng, repr(self))
+        length = self.scale * float(exponential(generator, (size,)).sum())
+        direction = generator.standard_normal(size)
+        return np.asarray(direction * (length / float(np.linalg.norm(direction))))

@@ -34,8 +34,8 @@ class Interval(NamedTuple):
 class Ball:
     """A ball of a norm that adds up the L2 norms of blocks.
 
-    It is {w : sum over blocks of |w_block|_2 <= radius}, with blocks of ``block`` consecutive coordinates, the last one perhaps
-    shorter; block None is one block of everything. Use the makers l2_ball, l1_ball, group_l1_ball.
+    It is {w : sum over blocks of |w_block|_2 <= radius}, with blocks of ``block`` consecutive coordinates, the last one
+    perhaps shorter; block None is one block of everything. Use the makers l2_ball, l1_ball, group_l1_ball.
     """
 
     radius: float

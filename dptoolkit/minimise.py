@@ -379,8 +379,8 @@ class _Curvature:
     def move_to(self, theta: Array, *, cautious: bool = False) -> None:
         """Take the curvature at theta, or a cautious one.
 
-        The cautious one is that of the flattest parabolas that lie above the losses and touch them there: those see what the
-        second derivative does not where a loss is nearly straight.
+        The cautious one is that of the flattest parabolas that lie above the losses and touch them there: those see
+        what the second derivative does not where a loss is nearly straight.
         """
         loss, y = self._problem.loss, self._problem.y
         margins = self._matrix @ theta

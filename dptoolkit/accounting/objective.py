@@ -195,7 +195,8 @@ def _from(start: float, e: Array, curve: Curve) -> Array:
 def _rayleigh(e: Array, shift: float) -> Array:
     """The bound R2 of the replace-one profile.
 
-    It is E (1 - exp(e - shift |Z| - shift^2/2))+ for Z in the plane, written with Mills' ratio so that nothing overflows.
+    It is E (1 - exp(e - shift |Z| - shift^2/2))+ for Z in the plane, written with Mills' ratio so that nothing
+    overflows.
     """
     if shift == 0 or math.isinf(shift):
         return _gaussian(e, shift)

@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from dptoolkit._validate import LARGEST, invalid, magnitude, whole
+from dptoolkit._validate import LARGEST, SMALLEST, invalid, magnitude, whole
 from dptoolkit.losses import BINARY, Loss
 from dptoolkit.solvers.bounds import GradientBounds
 
@@ -97,6 +97,8 @@ def filled(settings: Kind, n: int) -> Kind:
     mu = budget_mu(chosen.epsilon, chosen.delta)
     time = min(total_time(bounds, chosen.relation, n, mu), LARGEST)
     steps, step = schedule(time, curvature, chosen.steps, chosen.step_size)
+    if not SMALLEST <= step <= LARGEST:
+        raise invalid("step_size", None, "given", "Where row_norm or the budget is extreme, no rule is known.")
     return replace(chosen, steps=steps, step_size=step)
 
 

@@ -188,6 +188,18 @@ def test_without_a_row_bound_steps_must_be_given():
     assert solvers.plan("dp_dual_averaging", n=100, d=4, steps=3, step_size=1.0, **arguments).settings.steps == 3
 
 
+@pytest.mark.parametrize("norm", [1e-140, 1e-100, 1e100, 1e140])
+def test_extreme_bounds_are_refused_in_words_or_planned(norm):
+    """Never a step that is zero, infinite or not a number."""
+    arguments = {"loss": "logistic", "row_norm": norm, "epsilon": 1.0, "delta": 1e-6}
+    try:
+        plan = solvers.plan("dp_dual_averaging", n=100, d=4, **arguments)
+    except InvalidValue as refused:
+        assert "Where row_norm" in str(refused) or "Rescale" in str(refused)
+    else:
+        assert 1e-140 <= plan.settings.step_size <= 1e140
+
+
 # --- audits --------------------------------------------------------------------------------------------
 
 

@@ -300,3 +300,12 @@ def test_audit_of_the_whole_pipeline_and_a_twin_that_fails():
     honest = audit.audit(plan, pair, plan.guarantee, **how)
     assert not honest.violated and honest.epsilon_lower <= 2.0
     assert audit.audit(plan.with_noise(factor=0.5), pair, plan.guarantee, **how).violated
+
+
+def test_the_final_model_shows_part_of_it_and_large_plans_have_no_ratio():
+    """Without noise to speak of the margin of the row tells the two apart; with the plan's it stays within."""
+    plan = presets.plan("dp_pipeline", 2.0, 1e-5)
+    how = {"trials": 1500, "adversary": "final", "confidence": 1 - 1e-6, "rng": 3}
+    assert not audit.audit(plan, presets.pair(plan), plan.guarantee, **how).violated
+    assert audit.audit(plan.with_noise(factor=0.02), presets.pair(plan), plan.guarantee, **how).violated
+    assert set(audit.pairs.dp_pipeline(make_plan(20_000, 3)).scores) == {"final"}

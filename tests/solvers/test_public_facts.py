@@ -33,7 +33,11 @@ STOCHASTIC = {
         "loss": "logistic", "sparsity": 2, "epochs": 2, "batch_size": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-3,
     },
 }  # fmt: skip
-PRIVATE = CALLS | STOCHASTIC
+SUMMED = {
+    "dp_dual_averaging": {"loss": "logistic", "steps": 3, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-3},
+    "dp_pipeline": {"epsilon": 1.0, "delta": 1e-3},
+}
+PRIVATE = CALLS | STOCHASTIC | SUMMED
 BINARY = [name for name in losses.SCALAR if losses.get(name).task == losses.BINARY]
 EVERY = PRIVATE | PLAIN
 
@@ -44,7 +48,7 @@ def fit(name, X, y, **more):
 
 
 def is_binary(name):
-    return EVERY[name].get("loss", "logistic" if name == "sparsifier" else "squared") in BINARY
+    return EVERY[name].get("loss", "logistic" if name in ("sparsifier", "dp_pipeline") else "squared") in BINARY
 
 
 # --- width --------------------------------------------------------------------------------------------
@@ -75,15 +79,17 @@ def test_one_record_does_not_decide_the_width(name, layout):
 def test_a_label_convention(name, loss):
     X, y = data()
     signs = 2.0 * y - 1.0
-    expected = fit(name, X, y, loss=loss).coef
-    assert np.array_equal(fit(name, X, signs, loss=loss, label_values=(-1, 1)).coef, expected)
-    assert np.array_equal(fit(name, X, y, loss=loss, label_values=(0, 1)).coef, expected)
+    # The pipeline has one loss, and so none to choose.
+    chosen = {} if name == "dp_pipeline" else {"loss": loss}
+    expected = fit(name, X, y, **chosen).coef
+    assert np.array_equal(fit(name, X, signs, **chosen, label_values=(-1, 1)).coef, expected)
+    assert np.array_equal(fit(name, X, y, **chosen, label_values=(0, 1)).coef, expected)
     # -1 is taken for a label nowhere but where the caller says so: neither all of them, nor one.
     one = y.copy()
     one[0] = -1.0
     for labels in (signs, one):
         with pytest.raises(InvalidValue, match="y='an array with other labels': must be 0 or 1"):
-            fit(name, X, labels, loss=loss)
+            fit(name, X, labels, **chosen)
 
 
 @pytest.mark.parametrize("name", PRIVATE)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Gaussian, account
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.audit.pairs.pair import Counted, Pair
+from dptoolkit.audit.pairs.likelihood import Projection
+from dptoolkit.audit.pairs.pair import Counted, Pair, Score
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.pipeline import DESCENT
 from dptoolkit.solvers.plan import Plan
@@ -34,9 +35,7 @@ class DescentRatio:
         plan, settings = self.plan, self.plan.settings
         width = plan.d + 1
         path = outputs.reshape(len(outputs), -1, width)[:, 2 : -rules.HALVINGS]
-        row = np.zeros(width)
-        row[0], row[-1] = math.sqrt(1 - rules.LEVEL**2), rules.LEVEL
-        along = path @ row
+        along = path @ _prepared(plan.d, rules.LEVEL)
         steps = along.shape[1]
         step = settings.margin_noise / (plan.releases[DESCENT].scale * steps) if plan.noise > 0 else 1.0
         margin = np.hstack([np.zeros((len(along), 1)), -step * np.cumsum(along, axis=1)[:, :-1]])
@@ -53,7 +52,8 @@ def dp_pipeline(plan: Plan) -> Pair:
     """A canary among records with the same row, of either label alike, so that they hold the margin where it is.
 
     The column means and the eigenvalue do not move; the descent's share of the budget is what can be shown. Scores:
-    "releases" and "gradients", the likelihood ratio of the descent, for plans whose number of steps is sure.
+    "final", the margin of the row; "releases" and "gradients", the likelihood ratio of the descent, for plans so small
+    that the number of steps is sure: elsewhere runs have different numbers of releases, and these two are left out.
     """
     if plan.solver != "dp_pipeline":
         raise invalid("plan.solver", plan.solver, "'dp_pipeline'")
@@ -64,10 +64,19 @@ def dp_pipeline(plan: Plan) -> Pair:
     negative, positive = n - 1 - (n - 1) // 2, (n - 1) // 2
     first = Counted(rows, labels, np.array([negative + 1, positive]))
     second = Counted(rows, labels, np.array([negative, positive + 1]))
-    score = DescentRatio(plan)
-    scores = {"releases": score, "gradients": score}
+    scores: dict[str, Score] = {"final": Projection(-_prepared(plan.d, 1.0))}
+    sure = plan.settings.schedule(plan, 1.0)[0] == rules.FEWEST
+    if sure:
+        scores |= dict.fromkeys(("releases", "gradients"), DescentRatio(plan))
     text = f"label of one record of {n} with the same row, both labels alike"
-    return Pair(first, second, plan.adjacency, text, scores, _reach(plan))
+    return Pair(first, second, plan.adjacency, text, scores, _reach(plan) if sure else {})
+
+
+def _prepared(d: int, level: float) -> Array:
+    """The one row after preparation, with ``level`` for the intercept."""
+    row = np.zeros(d + 1)
+    row[0], row[-1] = math.sqrt(1 - rules.LEVEL**2), level
+    return row
 
 
 def _reach(plan: Plan) -> dict[str, float]:

@@ -631,7 +631,8 @@ def reachable_tolerance(
         smoothness=smoothness, l2=l2, theta_norm=theta_norm, linear_norm=linear_norm, unit=_FINE_UNIT,
     )  # fmt: skip
     if radius is not None:
-        error += (d + 20) * _FINE_UNIT * (2 * radius * (l2 + curvature) + linear_norm + n * residual_bound * row_norm)
+        pull = linear_norm + n * residual_bound * row_norm
+        error += (d + 20) * _FINE_UNIT * (2 * theta_norm * (l2 + curvature) + pull)
     usual = offset * l2 * _SHARE * noise / (l2 + curvature) / 2
     tau = max(usual, 4 * error)
     return Tolerance(tau, 2 * tau / (l2 * offset))

@@ -490,7 +490,9 @@ def test_objective_perturbation_bound_for_curved_losses(adjacency, density):
 
     start = (left - mu * mu / 2) / mu
     expected = integrate.quad(excess, start, start + 40, epsabs=0, epsrel=1e-10)[0]
-    assert printed.event.delta == pytest.approx(expected, rel=1e-7, abs=0)
+    # Folded or Rayleigh noise plus the Jacobian in both directions: what is true is less.
+    assert printed.attained_epsilon() < printed.true_epsilon()
+    assert account(printed.attains(1.0)).delta(printed.claim.epsilon) < printed.true_delta() < expected
 
 
 def test_objective_perturbation_pure_is_exact_for_linear_losses():

@@ -218,6 +218,19 @@ def test_the_certificate_holds_when_it_is_recomputed_and_refuses_a_point_further
     assert minimise.verified_bound(task, found._replace(theta=found.theta + away)) > run.tau * 0.99
 
 
+@pytest.mark.parametrize("constraint", ["l2", "l1"])
+def test_a_ball_that_holds_everything_costs_nothing(constraint):
+    """The tolerance follows from where the minimiser can be, not from how large the ball was said to be."""
+    X, y = problem()
+    free, huge = (
+        solvers.objective_perturbation(X, y, loss="logistic", l2=0.1, row_norm=1.0, rng=Spy(2), **how, **BUDGET)
+        for how in ({}, {"constraint": constraint, "radius": 1e60})
+    )
+    assert huge.plan.noise == pytest.approx(free.plan.noise)
+    assert huge.history["output_scale"] == pytest.approx(free.history["output_scale"])
+    np.testing.assert_allclose(huge.coef, free.coef, atol=free.plan.releases[1].sensitivity)
+
+
 def test_an_infinite_budget_is_the_plain_minimiser():
     X, y = problem()
     result = solvers.objective_perturbation(X, y, loss="logistic", l2=0.1, row_norm=10.0, epsilon=math.inf)

@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from scipy.special import log_ndtr
-
 from dptoolkit._validate import nonnegative, positive, whole
 from dptoolkit.accounting import gaussian
 from dptoolkit.accounting.events import (
-    ApproxDp,
     Composed,
     Event,
     ExponentialMechanism,
     Gaussian,
     Laplace,
     NoisyMax,
+    ObjectivePerturbation,
     PureDp,
     Repeated,
 )
@@ -138,9 +136,7 @@ def objective_perturbation(
     claim = Budget(epsilon / 2 + _jacobian(2 * smoothness, regularization), delta)
     multiplier = scale / sensitivity(lipschitz, adjacency)
     linear = partial(gaussians, multiplier, 1)
-    general = partial(
-        _perturbed_minimum, multiplier, claim.epsilon, _jacobian(smoothness, regularization), adjacency
-    )
+    general = partial(_perturbed_minimum, multiplier, _jacobian(smoothness, regularization), adjacency)
     return Published(
         "Objective perturbation, Theorem 16.8", _NOTES.format("Theorem 16.8"), {"linear term": scale}, claim,
         adjacency, releases=general if smoothness else linear, attains=linear,
@@ -205,25 +201,9 @@ def _jacobian(curvature: float, regularization: float) -> float:
     return math.log1p(nonnegative("smoothness", curvature) / positive("regularization", regularization))
 
 
-def _perturbed_minimum(
-    multiplier: float, epsilon: float, jacobian: float, adjacency: Adjacency, factor: float
-) -> Event:
-    """The guarantee at the claimed epsilon for generalised linear losses that are not linear.
-
-    The noise shifts by a vector that depends on the noise, of length at most mu = 1/multiplier, and the
-    density changes by at most exp(jacobian), so the log ratio is at most jacobian + mu R + mu^2/2, where R is
-    the norm of the noise in the span of the shifts: the line of the dropped record, or the plane of the old
-    and the new one. What exceeds epsilon on average is twice the Gaussian delta on a line, and mu sqrt(2 pi)
-    exp(e) Phi(-e/mu - mu/2) on a plane, with e = epsilon - jacobian >= mu^2/2.
-    """
-    mu, left = 1 / (multiplier * factor), epsilon - jacobian
-    if left < mu * mu / 2:
-        return Gaussian(0.0)
-    if adjacency is Adjacency.ZERO_OUT:
-        excess = 2 * gaussian.delta(mu, left)
-    else:
-        excess = mu * math.sqrt(2 * math.pi) * math.exp(left + float(log_ndtr(-left / mu - mu / 2)))
-    return ApproxDp(epsilon, excess) if excess < 1 else Gaussian(0.0)
+def _perturbed_minimum(multiplier: float, jacobian: float, adjacency: Adjacency, factor: float) -> Event:
+    """Generalised linear losses that are not linear, of slopes of both signs: see ``accounting.objective``."""
+    return ObjectivePerturbation(multiplier * factor, jacobian, False, adjacency)
 
 
 def _pure_minimum(shift: float, jacobian: float, factor: float) -> Event:

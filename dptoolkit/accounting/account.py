@@ -15,8 +15,8 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
     Parameters
     ----------
     event : what was released.
-    method : None for the tightest sound bound, or one of "gaussian", "pld", "rdp", "zcdp", "bounded-range", "optimal",
-        "advanced", "basic" to force one, for comparison.
+    method : None for the tightest sound bound; to force one method, for comparison, one of "gaussian", "pld", "rdp",
+        "zcdp", "bounded-range", "optimal", "advanced", "basic".
     adjacency : the neighbouring relation that the noise multipliers are stated for. Sampling inside the event fixes it;
         a contradiction raises.
 
@@ -28,10 +28,10 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
     if method is not None:
         one_of("method", method, tuple(METHODS))
     fixed = adjacency_of(event)
-    stated = None if adjacency is None else Adjacency.parse(adjacency)
-    if fixed is not None and stated is not None and fixed is not stated:
+    relation = None if adjacency is None else Adjacency.parse(adjacency)
+    if fixed is not None and relation is not None and fixed is not relation:
         raise invalid(
-            "adjacency", str(stated), f"'{fixed}', which the sampling in the event fixes",
+            "adjacency", str(relation), f"'{fixed}', which the sampling in the event fixes",
             "Give Subsampled the adjacency you mean.",
         )
-    return Guarantee(event, method, stated or fixed)
+    return Guarantee(event, method, relation or fixed)

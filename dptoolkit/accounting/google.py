@@ -1,14 +1,15 @@
-"""Events to and from Google's dp_accounting, around the places where it reports too little.
+"""Conversion of events to and from Google's dp_accounting, avoiding the cases in which it reports too little.
 
-dp_accounting 0.6 under-reports in three cases, and each is mapped around here:
+dp_accounting 0.6 reports too small an epsilon in three cases, each of which is avoided here:
 
-- its RDP accountant counts a repeated ExponentialMechanismDpEvent once: selections go over as zCDP events;
+- its RDP accountant counts a repeated ExponentialMechanismDpEvent once: selections are sent as zCDP events;
 - its PLD accountant counts a repeated RandomizedResponseDpEvent once: such events are listed one by one;
-- its RDP accountant ignores that replacing a record doubles the sensitivity: sampling under replace-one goes to PLD
-  only, and randomised responses, which it takes under replace-one alone, go to it unmixed.
+- its RDP accountant ignores that replacing a record doubles the sensitivity: sampling under replace-one is sent to
+  the PLD accountant only. The RDP accountant accepts randomised responses under replace-one alone, so there they are
+  never mixed with other mechanisms.
 
-Noise multipliers there are per norm bound of a record, here per sensitivity: under replace-one theirs is twice ours.
-dp_accounting is imported on use.
+A noise multiplier of dp_accounting is noise / norm bound of a record, one of ours is noise / sensitivity: under
+replace-one dp_accounting's is twice ours. The package is optional and is imported on first use.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
 ACCOUNTANTS = ("pld", "rdp")
-# Events that must be listed one by one: more than this is a sign to account for them here.
+# The most events that are listed one by one; for more, the error message recommends account() here.
 _LONGEST_LIST = 10_000
 
 
 class _Way(NamedTuple):
-    """Where an event is going: their module of events, their accountant, and whether it is told REPLACE_ONE."""
+    """The target of a conversion: dp_accounting's module of events, its accountant, and whether under REPLACE_ONE."""
 
     dp_event: Any
     accountant: str
@@ -57,7 +58,7 @@ class _Way(NamedTuple):
 
 
 def to_google(event: Event, accountant: str = "pld") -> Any:
-    """The DpEvent to give to dp_accounting's accountant of that kind, made with ``relation(event, accountant)``."""
+    """The DpEvent for dp_accounting's ``accountant``, which must be built with ``relation(event, accountant)``."""
     dp_event, replaced = _module(), _is_replaced(event, accountant)
     way, parts = _Way(dp_event, accountant, replaced), list[Any]()
     for part, count in flatten(event):
@@ -68,7 +69,7 @@ def to_google(event: Event, accountant: str = "pld") -> Any:
 
 
 def _is_replaced(event: Event, accountant: str) -> bool:
-    """Whether their accountant must be told REPLACE_ONE: the sampling says so, or a randomised response needs it."""
+    """Whether dp_accounting must be told REPLACE_ONE: the sampling fixes it, or a randomised response needs it."""
     one_of("accountant", accountant, ACCOUNTANTS)
     adjacency = adjacency_of(as_event("event", event))
     leaves = _leaves(event)
@@ -87,11 +88,11 @@ def _is_replaced(event: Event, accountant: str) -> bool:
 
 
 def _leaves(event: Event) -> list[Event]:
-    """The elementary events, those inside a BestOf included; a sampled one counts as one."""
-    found: list[Event] = []
+    """The elementary events, including those inside a BestOf; a sampled event counts as elementary."""
+    leaves: list[Event] = []
     for part, _ in flatten(event):
-        found += _leaves(part.event) if isinstance(part, BestOf) else [part]
-    return found
+        leaves += _leaves(part.event) if isinstance(part, BestOf) else [part]
+    return leaves
 
 
 def _repeated(dp_event: Any, one: Any, count: int, accountant: str) -> list[Any]:
@@ -107,7 +108,7 @@ def _repeated(dp_event: Any, one: Any, count: int, accountant: str) -> list[Any]
 
 
 def _one(way: _Way, event: Event) -> Any:
-    """One application of a part."""
+    """The DpEvent of one application of an elementary event."""
     rule = _THERE.get(type(event))
     there = None if rule is None else rule(way, event)
     if there is None:
@@ -119,7 +120,7 @@ def _one(way: _Way, event: Event) -> Any:
 
 
 def _additive(way: _Way, cls: Any, noise: float) -> Any:
-    """Noise added to a sum; for no noise, and for nothing but noise, dp_accounting has other events."""
+    """Noise added to a sum. dp_accounting has separate events for noise 0 and for infinite noise."""
     if noise == 0:
         return way.dp_event.NonPrivateDpEvent()
     return way.dp_event.NoOpDpEvent() if math.isinf(noise) else cls(noise)
@@ -142,7 +143,7 @@ def _zcdp(way: _Way, rho: float) -> Any:
 def _response(way: _Way, event: PureDp | NoisyMax | RandomizedResponse) -> Any:
     """Randomised response, which is also the worst pure mechanism of its epsilon."""
     categories = getattr(event, "categories", 2)
-    # Theirs answers at random with this probability, and truly otherwise.
+    # dp_accounting's parameter is the probability of a uniformly random answer; otherwise the answer is true.
     odds = math.exp(-event.epsilon)
     return way.dp_event.RandomizedResponseDpEvent(categories * odds / (1 + (categories - 1) * odds), categories)
 
@@ -168,7 +169,7 @@ def _best_of(way: _Way, event: BestOf) -> Any:
     return way.dp_event.RepeatAndSelectDpEvent(to_google(event.event, "rdp"), event.runs.mean, shape)
 
 
-# Their event for each of ours; None where that accountant would not bound it soundly.
+# For each of our events the rule that gives dp_accounting's; None where that accountant has no sound bound for it.
 _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
     Gaussian: lambda way, e: _additive(
         way, way.dp_event.GaussianDpEvent, (2 if way.replaced else 1) * e.noise_multiplier),
@@ -187,7 +188,7 @@ _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
 def relation(event: Event, accountant: str = "pld") -> Any:
     """The NeighboringRelation that ``to_google(event, accountant)`` is written for."""
     neighbours = _package().NeighboringRelation
-    # An unsampled event is already stated per sensitivity: add/remove leaves it as it is.
+    # Without sampling our multipliers are already noise / sensitivity, which add/remove does not change.
     return neighbours.REPLACE_ONE if _is_replaced(event, accountant) else neighbours.ADD_OR_REMOVE_ONE
 
 
@@ -199,10 +200,10 @@ def epsilon(event: Event, delta: float, accountant: str = "pld", **options: Any)
         from dp_accounting.pld import PLDAccountant as Accountant
     else:
         from dp_accounting.rdp import RdpAccountant as Accountant
-    made = Accountant(neighboring_relation=relation(event, accountant), **options)
-    if not made.supports(record):
+    instance = Accountant(neighboring_relation=relation(event, accountant), **options)
+    if not instance.supports(record):
         raise UnsupportedEvent(f"event={event!r}: must be supported by this version of dp_accounting.")
-    return float(made.compose(record).get_epsilon(delta))
+    return float(instance.compose(record).get_epsilon(delta))
 
 
 def from_google(record: Any, neighboring_relation: Any = None) -> Event:
@@ -227,7 +228,7 @@ def _event(dp_event: Any, record: Any, replaced: bool) -> Event:
 
 
 def _half(replaced: bool) -> float:
-    """Replacing a record moves a sum by twice the norm bound, so our multiplier is half of theirs."""
+    """Our multiplier over dp_accounting's: 1/2 under replace-one, where a sum moves by twice the norm bound."""
     return 0.5 if replaced else 1.0
 
 
@@ -252,8 +253,8 @@ def _from_batch(inner: _Inner, record: Any, replaced: bool) -> Event:
 
 
 _Inner = Callable[[Any], Event]
-# Our event for each of theirs, by the name of its class (not every version has them all); None where it is not ours
-# under this neighbouring relation.
+# For each event of dp_accounting the rule that gives ours, by class name, as not every version has every class. A rule
+# gives None where we have no such event under this neighbouring relation.
 _HERE: dict[str, Callable[[_Inner, Any, bool], Event | None]] = {
     "NoOpDpEvent": lambda inner, r, replaced: Composed(),
     "NonPrivateDpEvent": lambda inner, r, replaced: Gaussian(0.0),
@@ -273,7 +274,7 @@ _HERE: dict[str, Callable[[_Inner, Any, bool], Event | None]] = {
 
 
 def _runs(mean: float, shape: float) -> Poisson | TruncatedNegativeBinomial:
-    """The law of the number of runs with that mean; gamma by bisection, as the mean falls in it."""
+    """The distribution of the number of runs with that mean; gamma by bisection, as the mean decreases in gamma."""
     if math.isinf(shape):
         return Poisson(mean)
     low, high = 1e-12, 1 - 1e-12

@@ -70,13 +70,13 @@ def lecture_dp_iht(
     root = math.sqrt(positive("constant", constant) * steps * log_inverse(delta))
     scale = root / (n * positive("epsilon", epsilon))
     multiplier = scale * n / sensitivity(positive("grad_norm", grad_norm), adjacency)
-    needed = lecture_dp_iht_constant(epsilon, delta, grad_norm, adjacency)
+    smallest = lecture_dp_iht_constant(epsilon, delta, grad_norm, adjacency)
     event_at = partial(gaussians, multiplier, steps)
     return Published(
         "DP-IHT, Theorem 16.4", _NOTES.format("Theorem 16.4"), {"gradient": scale}, Budget(epsilon, delta),
         adjacency,
         releases=event_at, attains=event_at, conditions=_small_epsilon(epsilon),
-        missing=(at_least("c >= the smallest sufficient constant", constant, needed),),
+        missing=(at_least("c >= the smallest sufficient constant", constant, smallest),),
         vacuous="the constant is left open and the Lipschitz constant is missing",
     )  # fmt: skip
 
@@ -216,13 +216,13 @@ def _perturbed_minimum(
     and the new one. What exceeds epsilon on average is twice the Gaussian delta on a line, and mu sqrt(2 pi)
     exp(e) Phi(-e/mu - mu/2) on a plane, with e = epsilon - jacobian >= mu^2/2.
     """
-    mu, left = 1 / (multiplier * factor), epsilon - jacobian
-    if left < mu * mu / 2:
+    mu, room = 1 / (multiplier * factor), epsilon - jacobian
+    if room < mu * mu / 2:
         return Gaussian(0.0)
     if adjacency is Adjacency.ZERO_OUT:
-        excess = 2 * gaussian.delta(mu, left)
+        excess = 2 * gaussian.delta(mu, room)
     else:
-        excess = mu * math.sqrt(2 * math.pi) * math.exp(left + float(log_ndtr(-left / mu - mu / 2)))
+        excess = mu * math.sqrt(2 * math.pi) * math.exp(room + float(log_ndtr(-room / mu - mu / 2)))
     return ApproxDp(epsilon, excess) if excess < 1 else Gaussian(0.0)
 
 

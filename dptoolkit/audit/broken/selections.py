@@ -1,4 +1,4 @@
-"""Private selections."""
+"""Faults of private selections."""
 
 from __future__ import annotations
 

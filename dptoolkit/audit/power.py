@@ -142,7 +142,8 @@ class Test:
 
     def _together(self, lengths: Array, least: float) -> float:
         """The same if what the runs learn has a normal law, as a few runs do not show rare bad luck."""
-        growth, variance, right = (np.array(x) for x in zip(*(r.first_epochs(len(lengths)) for r in self._runs), strict=True))
+        runs = [run.first_epochs(len(lengths)) for run in self._runs]
+        growth, variance, right = (np.array(x) for x in zip(*runs, strict=True))
         ends, wins = growth @ lengths, right @ lengths
         bets = _exceeds(float(ends.mean()) - self._target, float((variance @ lengths).mean() + ends.var(ddof=1)))
         spread = float(((right * (1 - right)) @ lengths).mean() + wins.var(ddof=1))

@@ -50,7 +50,7 @@ class Report:
 def run(out: Path) -> Report:
     """Compute every section and write report.html, report.md and the plots into ``out``.
 
-    What is finished is written at once, so that a run that is stopped leaves its finished sections behind.
+    Each section is written as soon as it is finished, so that a run that is stopped leaves its finished sections.
     """
     plots.require()
     _require_data()
@@ -61,8 +61,8 @@ def run(out: Path) -> Report:
             report = Report(out, (*report.sections, section()))
             _write(report)
     except KeyboardInterrupt:
-        done = f"{len(report.sections)} of {len(SECTIONS)} sections are finished"
-        raise KeyboardInterrupt(f"{done}, in {out}." if report.sections else f"{done}.") from None
+        progress = f"{len(report.sections)} of {len(SECTIONS)} sections are finished"
+        raise KeyboardInterrupt(f"{progress}, in {out}." if report.sections else f"{progress}.") from None
     return report
 
 

@@ -65,7 +65,7 @@ class Study:
         return float(np.mean([self.error(series.fit(self.data, epsilon, seed)) for seed in range(SEEDS)]))
 
     def _error_table(self, errors: Mapping[str, Sequence[float]]) -> Table:
-        rows = [[f"{e:g}", *(f"{found[i]:.3f}" for found in errors.values())] for i, e in enumerate(self.epsilons)]
+        rows = [[f"{e:g}", *(f"{values[i]:.3f}" for values in errors.values())] for i, e in enumerate(self.epsilons)]
         caption = f"{self.measure} at delta {DELTA:g}, mean of {SEEDS} fits"
         return Table(caption, ["epsilon", *errors], rows)
 

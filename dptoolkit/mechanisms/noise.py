@@ -21,7 +21,7 @@ _SMALLEST_SUCCESS = 1e-16
 
 
 def query(value: Any) -> Array:
-    """A private answer as an array of floats; an error says its type alone."""
+    """A private answer as an array of floats; an error names its type only, as the value is private."""
     try:
         return np.asarray(value, dtype=float)
     except (TypeError, ValueError, OverflowError):
@@ -91,15 +91,16 @@ def laplace(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> A
     return np.asarray(scale * (exponential(rng, shape) - exponential(rng, shape)))
 
 
-# Standard exponentials outside these are drawn anew on their own scale; about one in a million is.
+# Standard exponentials outside this range, about one in a million, are drawn again on their own scale.
 _SHORT, _LONG = 2.0**-20, 16.0
 
 
 def exponential(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """iid standard exponentials whose two tails go on.
+    """iid standard exponentials with complete tails on both sides.
 
-    NumPy's end at 44 and are multiples of about 1e-16, so that outcomes less likely than that could never come, which a
-    guarantee without a delta promises they can. What is long is _LONG and a fresh one; what is short gets new bits.
+    NumPy's exponentials end at 44 and are multiples of about 1e-16, so rarer outcomes could never occur, but for a
+    guarantee without a delta they must be possible. A long draw becomes _LONG plus a fresh one; a short draw gets new
+    bits.
     """
     draws = np.array(rng.standard_exponential(shape), dtype=float)
     flat = draws.reshape(-1)
@@ -151,7 +152,7 @@ class GeometricNoise:
 
     def release(self, value: int, rng: Any = None) -> int:
         """value + noise, an integer."""
-        # The value is private: an error says its type alone.
+        # The value is private, so an error names its type only.
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or abs(int(value)) > 2**62:
             bound = "an integer, its size at most 2^62"
             raise invalid("value", type(value).__name__, bound, "Integer noise hides integers only: round first.")

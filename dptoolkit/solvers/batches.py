@@ -72,8 +72,8 @@ class BatchSettings(ThresholdingSettings):
 
     def bounded_batches(self, rows: Rows, y: Array) -> BatchData:
         """The records, each bounded on its own by public numbers."""
-        bounded, labels, caps = self.bounds.clip(rows, y)
-        return BatchData(bounded, labels, self.terms, self.bounds.largest_margin, caps)
+        bounded_rows, labels, caps = self.bounds.clip(rows, y)
+        return BatchData(bounded_rows, labels, self.terms, self.bounds.largest_margin, caps)
 
 
 def check_batch(name: str, size: Any, n: int) -> int:

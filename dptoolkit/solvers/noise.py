@@ -42,15 +42,15 @@ class NoiseLaw:
 
     def at(self, w: Any) -> Any:
         """The standard deviation at public weights, or at many of them, one a row."""
-        found = self.scale * self.share(np.linalg.norm(w, axis=-1))
-        return float(found) if np.ndim(found) == 0 else found
+        scales = self.scale * self.share(np.linalg.norm(w, axis=-1))
+        return float(scales) if np.ndim(scales) == 0 else scales
 
     def share(self, norm: Any) -> Any:
         """The share at |w|_2 = ``norm``."""
         last = len(self.shares) - 1
         with np.errstate(over="ignore"):
             place = np.ceil(np.asarray(norm) * self.places)
-        # What is not a number fails the comparison and gets the last share.
+        # NaN fails the comparison and gets the last share.
         return self.shares[np.where(place < last, place, last).astype(np.intp)]
 
 
@@ -70,7 +70,7 @@ def gradient_law(scale: float, loss: losses.Loss, row_norm: float, around_zero: 
 
 @cache
 def _shares(name: str, around_zero: bool) -> Array:
-    """What one record can move at radius row_norm |w|, over what it can move at any w, on a grid of radii; then 1."""
+    """The sensitivity at each radius row_norm |w| of a grid, as a share of the largest at any w; last of all, 1."""
     loss = losses.get(name)
     radii = [i / _GRID for i in range(_GRID * _FURTHEST + 1)]
     if around_zero or loss.diameter is None:

@@ -103,7 +103,7 @@ def bracket(event: Event, delta: float) -> Bracket:
 
 
 def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
-    """A loss at which delta is reached at the latest: the sum of the largest losses; infinite if there is none."""
+    """A loss above which less than ``delta`` is left: the sum of the largest losses; infinite if there is none."""
     if any(n.pair is None for n in tree) or delta == 0:
         return math.inf
     tail = delta * 1e-6 / max(steps_of(tree), 1.0)

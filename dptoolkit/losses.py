@@ -61,7 +61,7 @@ class Loss:
         radius -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1, any label} at |w|_2 = radius,
         where that is known to be less than twice the residual bound; None where it is not.
     note
-        What the name does not say, for docstrings.
+        A remark that generated docstrings add to the name.
     """
 
     name: str
@@ -84,8 +84,8 @@ class Loss:
     def clipped_residual(self, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
         """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
 
-        A record whose margin overflows in both directions has none (NaN) and counts as 0: one record must not spoil
-        all.
+        A margin that overflows in both directions is NaN, and its record's residual counts as 0, so that one record
+        cannot spoil the whole gradient.
         """
         r = self.residual(np.clip(margin, -margin_bound, margin_bound), y)
         r = np.where(np.isnan(r), 0.0, r)
@@ -175,7 +175,7 @@ def _softmax_objective(margin: Array, y: Array) -> float:
 
 
 def _softmax_limit(margin: float, label: float) -> float:
-    """One entry |p_k - y_k| <= 1."""
+    """An entry of the residual is |p_k - y_k| <= 1."""
     return 1.0
 
 

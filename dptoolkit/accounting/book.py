@@ -48,9 +48,9 @@ class Entry:
         return cls(event, whole("count", record["count"], low=1), label, relation_of(event, record.get("adjacency")))
 
 
-def relation_of(event: Event, stated: Adjacency | str | None) -> Adjacency | None:
+def relation_of(event: Event, adjacency: Adjacency | str | None) -> Adjacency | None:
     """The adjacency that is stated or that sampling inside the event fixes; account() refuses a contradiction."""
-    return account(event, adjacency=stated).adjacency
+    return account(event, adjacency=adjacency).adjacency
 
 
 class Book:
@@ -105,7 +105,7 @@ class Book:
         self.adjacency = next((e.adjacency for e in self.entries if e.adjacency is not None), None)
 
     def apply(self, number: int, record: Mapping[str, Any]) -> None:
-        """One line of a ledger's file."""
+        """Apply one line of a ledger's file, with its number."""
         do = record["do"]
         if do in ("reserve", "spend"):
             self.reserve(number, Entry.from_dict(record))

@@ -54,13 +54,13 @@ class _Way(NamedTuple):
 
     dp_event: Any
     accountant: str
-    replaced: bool
+    replace_one: bool
 
 
 def to_google(event: Event, accountant: str = "pld") -> Any:
     """The DpEvent for dp_accounting's ``accountant``, which must be built with ``relation(event, accountant)``."""
-    dp_event, replaced = _module(), _is_replaced(event, accountant)
-    way, parts = _Way(dp_event, accountant, replaced), list[Any]()
+    dp_event, replace_one = _module(), _is_replace_one(event, accountant)
+    way, parts = _Way(dp_event, accountant, replace_one), list[Any]()
     for part, count in flatten(event):
         parts += _repeated(dp_event, _one(way, part), count, accountant)
     if not parts:
@@ -68,7 +68,7 @@ def to_google(event: Event, accountant: str = "pld") -> Any:
     return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(parts)
 
 
-def _is_replaced(event: Event, accountant: str) -> bool:
+def _is_replace_one(event: Event, accountant: str) -> bool:
     """Whether dp_accounting must be told REPLACE_ONE: the sampling fixes it, or a randomised response needs it."""
     one_of("accountant", accountant, ACCOUNTANTS)
     adjacency = adjacency_of(as_event("event", event))
@@ -127,11 +127,11 @@ def _additive(way: _Way, cls: Any, noise: float) -> Any:
 
 
 def _laplace(way: _Way, event: Laplace) -> Any:
-    return None if way.replaced else _additive(way, way.dp_event.LaplaceDpEvent, event.noise_multiplier)
+    return None if way.replace_one else _additive(way, way.dp_event.LaplaceDpEvent, event.noise_multiplier)
 
 
 def _discrete_laplace(way: _Way, event: TwoSidedGeometric) -> Any:
-    if way.accountant == "pld" and not way.replaced and 0 < event.epsilon < math.inf:
+    if way.accountant == "pld" and not way.replace_one and 0 < event.epsilon < math.inf:
         return way.dp_event.DiscreteLaplaceDpEvent(event.epsilon / event.sensitivity, event.sensitivity)
     return None
 
@@ -152,7 +152,7 @@ def _poisson(way: _Way, event: Subsampled) -> Any:
     if event.scheme != POISSON:
         return None
     base = as_single(event)
-    if not (is_gaussian(base) or type(base) is Laplace and way.accountant == "pld" and not way.replaced):
+    if not (is_gaussian(base) or type(base) is Laplace and way.accountant == "pld" and not way.replace_one):
         raise UnsupportedEvent(f"event={event!r}: must be Gaussian inside for dp_accounting. Use account() here.")
     inner = _one(way, base)
     if isinstance(inner, way.dp_event.NoOpDpEvent):
@@ -172,7 +172,7 @@ def _best_of(way: _Way, event: BestOf) -> Any:
 # For each of our events the rule that gives dp_accounting's; None where that accountant has no sound bound for it.
 _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
     Gaussian: lambda way, e: _additive(
-        way, way.dp_event.GaussianDpEvent, (2 if way.replaced else 1) * e.noise_multiplier),
+        way, way.dp_event.GaussianDpEvent, (2 if way.replace_one else 1) * e.noise_multiplier),
     Laplace: _laplace,
     TwoSidedGeometric: _discrete_laplace,
     ZCdp: lambda way, e: _zcdp(way, e.rho),
@@ -189,7 +189,7 @@ def relation(event: Event, accountant: str = "pld") -> Any:
     """The NeighboringRelation that ``to_google(event, accountant)`` is written for."""
     neighbours = _package().NeighboringRelation
     # Without sampling our multipliers are already noise / sensitivity, which add/remove does not change.
-    return neighbours.REPLACE_ONE if _is_replaced(event, accountant) else neighbours.ADD_OR_REMOVE_ONE
+    return neighbours.REPLACE_ONE if _is_replace_one(event, accountant) else neighbours.ADD_OR_REMOVE_ONE
 
 
 def epsilon(event: Event, delta: float, accountant: str = "pld", **options: Any) -> float:
@@ -210,15 +210,15 @@ def from_google(record: Any, neighboring_relation: Any = None) -> Event:
     """The event of a DpEvent that was accounted for under ``neighboring_relation`` (default: add or remove one)."""
     package, dp_event = _package(), _module()
     neighbours = package.NeighboringRelation
-    replaced = neighboring_relation == neighbours.REPLACE_ONE
-    return _event(dp_event, record, replaced)
+    replace_one = neighboring_relation == neighbours.REPLACE_ONE
+    return _event(dp_event, record, replace_one)
 
 
-def _event(dp_event: Any, record: Any, replaced: bool) -> Event:
+def _event(dp_event: Any, record: Any, replace_one: bool) -> Event:
     kinds = [getattr(dp_event, name, None) for name in _HERE]
     for kind, rule in zip(kinds, _HERE.values(), strict=True):
         if kind is not None and isinstance(record, kind):
-            event = rule(lambda inner: _event(dp_event, inner, replaced), record, replaced)
+            event = rule(lambda inner: _event(dp_event, inner, replace_one), record, replace_one)
             if event is not None:
                 return event
     raise UnsupportedEvent(
@@ -227,49 +227,49 @@ def _event(dp_event: Any, record: Any, replaced: bool) -> Event:
     )
 
 
-def _half(replaced: bool) -> float:
+def _half(replace_one: bool) -> float:
     """Our multiplier over dp_accounting's: 1/2 under replace-one, where a sum moves by twice the norm bound."""
-    return 0.5 if replaced else 1.0
+    return 0.5 if replace_one else 1.0
 
 
-def _adjacency(replaced: bool) -> Adjacency:
-    return Adjacency.REPLACE_ONE if replaced else Adjacency.ZERO_OUT
+def _adjacency(replace_one: bool) -> Adjacency:
+    return Adjacency.REPLACE_ONE if replace_one else Adjacency.ZERO_OUT
 
 
-def _from_discrete_laplace(inner: _Inner, record: Any, replaced: bool) -> Event | None:
-    return None if replaced else TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
+def _from_discrete_laplace(inner: _Inner, record: Any, replace_one: bool) -> Event | None:
+    return None if replace_one else TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
 
 
-def _from_response(inner: _Inner, record: Any, replaced: bool) -> Event:
+def _from_response(inner: _Inner, record: Any, replace_one: bool) -> Event:
     p, k = record.noise_parameter, record.num_buckets
     if k == 1:
         return Composed()
     return RandomizedResponse(math.log((1 - p + p / k) / (p / k)) if p > 0 else math.inf, k)
 
 
-def _from_batch(inner: _Inner, record: Any, replaced: bool) -> Event:
+def _from_batch(inner: _Inner, record: Any, replace_one: bool) -> Event:
     rate = record.sample_size / record.source_dataset_size
-    return Subsampled(inner(record.event), WITHOUT_REPLACEMENT, rate, _adjacency(replaced))
+    return Subsampled(inner(record.event), WITHOUT_REPLACEMENT, rate, _adjacency(replace_one))
 
 
 _Inner = Callable[[Any], Event]
 # For each event of dp_accounting the rule that gives ours, by class name, as not every version has every class. A rule
 # gives None where we have no such event under this neighbouring relation.
 _HERE: dict[str, Callable[[_Inner, Any, bool], Event | None]] = {
-    "NoOpDpEvent": lambda inner, r, replaced: Composed(),
-    "NonPrivateDpEvent": lambda inner, r, replaced: Gaussian(0.0),
-    "GaussianDpEvent": lambda inner, r, replaced: Gaussian(_half(replaced) * r.noise_multiplier),
-    "LaplaceDpEvent": lambda inner, r, replaced: Laplace(_half(replaced) * r.noise_multiplier),
+    "NoOpDpEvent": lambda inner, r, replace_one: Composed(),
+    "NonPrivateDpEvent": lambda inner, r, replace_one: Gaussian(0.0),
+    "GaussianDpEvent": lambda inner, r, replace_one: Gaussian(_half(replace_one) * r.noise_multiplier),
+    "LaplaceDpEvent": lambda inner, r, replace_one: Laplace(_half(replace_one) * r.noise_multiplier),
     "DiscreteLaplaceDpEvent": _from_discrete_laplace,
     "RandomizedResponseDpEvent": _from_response,
-    "ZCDpEvent": lambda inner, r, replaced: ZCdp(r.rho) if r.xi == 0 else None,
-    "ExponentialMechanismDpEvent": lambda inner, r, replaced: ExponentialMechanism(r.epsilon),
-    "SelfComposedDpEvent": lambda inner, r, replaced: Repeated(inner(r.event), r.count),
-    "ComposedDpEvent": lambda inner, r, replaced: Composed(*map(inner, r.events)),
-    "PoissonSampledDpEvent": lambda inner, r, replaced: Subsampled(
-        inner(r.event), POISSON, r.sampling_probability, _adjacency(replaced)),
+    "ZCDpEvent": lambda inner, r, replace_one: ZCdp(r.rho) if r.xi == 0 else None,
+    "ExponentialMechanismDpEvent": lambda inner, r, replace_one: ExponentialMechanism(r.epsilon),
+    "SelfComposedDpEvent": lambda inner, r, replace_one: Repeated(inner(r.event), r.count),
+    "ComposedDpEvent": lambda inner, r, replace_one: Composed(*map(inner, r.events)),
+    "PoissonSampledDpEvent": lambda inner, r, replace_one: Subsampled(
+        inner(r.event), POISSON, r.sampling_probability, _adjacency(replace_one)),
     "SampledWithoutReplacementDpEvent": _from_batch,
-    "RepeatAndSelectDpEvent": lambda inner, r, replaced: BestOf(inner(r.event), _runs(r.mean, r.shape)),
+    "RepeatAndSelectDpEvent": lambda inner, r, replace_one: BestOf(inner(r.event), _runs(r.mean, r.shape)),
 }  # fmt: skip
 
 

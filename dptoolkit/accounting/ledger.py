@@ -169,7 +169,7 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was spent, in order, equal neighbours merged; then what is reserved."""
+        """The entries that were spent, in order, with equal neighbours merged; then the reservations."""
         with self._turn() as book:
             return book.entries
 

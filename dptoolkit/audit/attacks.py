@@ -174,7 +174,7 @@ class Rule:
         return np.where(scores >= self.high, 1, np.where(scores < self.low, 0, -1)).astype(np.int8)
 
     def play(self, scores: Array, bits: Bits) -> Guesses:
-        """What the rule achieves on these trials."""
+        """The number of guesses, and of right ones, by the rule on these trials."""
         guesses = self.guess(scores)
         return Guesses(len(bits), int((guesses >= 0).sum()), int((guesses == bits).sum()))
 

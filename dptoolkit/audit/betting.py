@@ -79,7 +79,7 @@ def _fastest(returns: Array, counts: Array) -> Array:
 
 
 def _imagined(counts: Array, variation: float) -> Array:
-    """What the cells would hold, in the long run, if Gaussian scores had about twice the claim's total variation.
+    """The probabilities of the cells if scores were Gaussian with about twice the claim's total variation.
 
     ``counts`` gives the sizes of the bins. Any assumption is valid here, as it is fixed before the trials it is for.
     """

@@ -50,8 +50,8 @@ def bound(
     With ``sequential`` it holds at all times at once, so that the audit may stop at any of them.
     """
     if tail is not None:
-        read = _from_odds if claim.any_mechanism else _from_excess
-        return read(claim, delta, tail, confidence)
+        method = _from_odds if claim.any_mechanism else _from_excess
+        return method(claim, delta, tail, confidence)
     if sequential:
         p_low = anytime_lower(correct, confidence)
     else:

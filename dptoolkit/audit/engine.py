@@ -207,7 +207,7 @@ def _is_store(thing: Any) -> bool:
 
 
 def _parts(thing: Any) -> list[Any] | None:
-    """What a thing is made of; None if that is not known."""
+    """The parts that identify a thing; None for types that are not known here."""
     if sparse.issparse(thing):
         return [thing.toarray()]
     if isinstance(thing, (tuple, list)):

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Epochs(NamedTuple):
-    """What many runs of a variance-reduced solver released, by trial and epoch.
+    """The releases of many runs of a variance-reduced solver, by trial and epoch.
 
     counts (trials, epochs): the inner steps; snapshots (trials, epochs, width): the noisy snapshot gradients; iterates
     (trials, epochs, most, width): the weights after each of the first inner steps, the last repeated to the end.

@@ -77,10 +77,10 @@ def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int
     With ``scale`` the differences of consecutive steps must also have variance 2 scale^2 (chi-square, error 1e-9).
     """
     name = "fresh noise in every step"
-    released = _released(mechanism, data, seed)
-    if len(released) < 2:
-        raise invalid("mechanism", f"{len(released)} release(s)", "one with several steps")
-    differences = np.diff(released, axis=0)
+    releases = _released(mechanism, data, seed)
+    if len(releases) < 2:
+        raise invalid("mechanism", f"{len(releases)} release(s)", "one with several steps")
+    differences = np.diff(releases, axis=0)
     equal = np.flatnonzero((differences == 0).all(axis=1))
     if len(equal):
         return Probe(name, False, f"Steps {equal[0] + 1} and {equal[0] + 2} had the same noise: it cancels in the "
@@ -94,7 +94,7 @@ def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int
             size = math.sqrt(ratio / len(parts))
             return Probe(name, False, f"Differences of steps are {size:.3g} times as large as fresh noise of the "
                                       "stated scale makes them.")  # fmt: skip
-    return Probe(name, True, f"All {len(released)} steps had noise of their own.")
+    return Probe(name, True, f"All {len(releases)} steps had noise of their own.")
 
 
 def noise_everywhere(mechanism: Any, data: Any, runs: int = 64, seed: int = 0) -> Probe:
@@ -134,7 +134,7 @@ def output_grid(mechanism: Any, pair: Any, runs: int = 64, seed: int = 0) -> Pro
 
 
 def _grid_fault(values: list[Array]) -> str:
-    """What is wrong with the different values of one coordinate on two datasets; "" for nothing."""
+    """The fault, in words, of the distinct values that one coordinate takes on two datasets; "" if there is none."""
     if min(map(len, values)) == 1:
         alone = len(np.intersect1d(values[0], values[1])) == 0
         return "one dataset has one value only, and the other never gives it: the noise is rounded away." * alone

@@ -110,7 +110,7 @@ class AuditReport:
         return merged(self, other)
 
     def summary(self) -> str:
-        """One line."""
+        """The verdict, the bound, the claim and the number of trials in one line."""
         at = "" if self.delta == 0 else f" at delta {self.delta:g}"
         return (
             f"{self.verdict}: {self._epsilon_words('epsilon', at)}, claimed {number(self.epsilon_claimed)}, "
@@ -138,7 +138,7 @@ class AuditReport:
         return f"{number(1 / self.noise_factor)} times what the claim needs" if self.noise_factor > 0 else "anything"
 
     def _doubts(self) -> list[str]:
-        """What a reader of the verdict should know about the bound beside it."""
+        """A warning if the bound exceeds the claim although the verdict does not refute it."""
         if self.violated or self.epsilon_lower <= self.epsilon_claimed:
             return []
         return [

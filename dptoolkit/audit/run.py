@@ -77,9 +77,9 @@ def audit(
     statistic = attack or neighbour_pair.scores.get(adversary)
     name = "given" if attack is not None else f"known for this pair ({adversary})"
     session = Session(target, goal, at, statistic, name, settings, resume)
-    probed = _probe(target, settings.seed)
-    session.game.width = probed.width
-    if not probed.repeats:
+    probe = _probe(target, settings.seed)
+    session.game.width = probe.width
+    if not probe.repeats:
         session.without_streams()
     session.run(progress)
     view = adversary if isinstance(mechanism, Plan) else "the output"
@@ -142,12 +142,12 @@ def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
     return CallableTarget(mechanism, pair, encode)
 
 
-class _Probed(NamedTuple):
+class _ProbeResult(NamedTuple):
     width: int
     repeats: bool
 
 
-def _probe(target: Target, seed: int) -> _Probed:
+def _probe(target: Target, seed: int) -> _ProbeResult:
     """How many numbers an output has, and whether a trial repeats its output, from a few runs in each world.
 
     Refuse a mechanism that always fails or that ignores its Generator. A mechanism that fails in one world only is not
@@ -172,4 +172,4 @@ def _probe(target: Target, seed: int) -> _Probed:
             "mechanism", "16 runs on one dataset gave the same output", "random",
             "It must draw from the Generator it is given: a fixed seed inside makes every output a fingerprint.",
         )
-    return _Probed(int(next(w.shape[1] for w in worlds if len(w))), repeats)
+    return _ProbeResult(int(next(w.shape[1] for w in worlds if len(w))), repeats)

@@ -1,4 +1,4 @@
-"""One audit under way: play, learn, guess, bet, report."""
+"""The course of one audit: play trials, learn an attack, guess, bet, report."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Settings:
 
 
 class Session:
-    """One audit under way."""
+    """One audit in progress, with its trials so far."""
 
     def __init__(
         self, target: Target, claim: Claim, delta: float, statistic: Any, name: str, settings: Settings, resume: Any

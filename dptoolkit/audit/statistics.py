@@ -43,7 +43,7 @@ def excess(trials: int, delta: float, error: float) -> int:
 
 @dataclass(frozen=True)
 class Guesses:
-    """What a guesser achieved: of ``trials`` games ``made`` guesses, of which ``correct`` were right."""
+    """The counts of a guesser: in ``trials`` games it made ``made`` guesses, of which ``correct`` were right."""
 
     trials: int
     made: int

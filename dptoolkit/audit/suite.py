@@ -40,7 +40,7 @@ def trials_for(claim: Any, power_against: float = 2.0, alpha: float = 1e-6, powe
     if math.isinf(count):
         raise invalid(
             "claim", str(goal), f"one of which noise {factor:g} times too small can be seen by betting on guesses",
-            _typed(goal, factor, alpha, power) or "Give a larger power_against.",
+            _better_claim(goal, factor, alpha, power) or "Give a larger power_against.",
         )
     return int(count)
 
@@ -53,7 +53,7 @@ def _levels(power_against: Any, alpha: Any, power: Any) -> tuple[float, float, f
     )
 
 
-def _typed(goal: Claim, factor: float, alpha: float, power: float) -> str:
+def _better_claim(goal: Claim, factor: float, alpha: float, power: float) -> str:
     """The claim to use instead of (epsilon, delta), and how many trials it takes; "" for other claims."""
     if not isinstance(goal, ApproxClaim) or goal.epsilon_claimed <= 0:
         return ""
@@ -65,7 +65,7 @@ def _typed(goal: Claim, factor: float, alpha: float, power: float) -> str:
     )
 
 
-def _promised(goal: Claim, trials: Any, factor: float, alpha: float, power: float | None) -> tuple[int, str]:
+def _promise(goal: Claim, trials: Any, factor: float, alpha: float, power: float | None) -> tuple[int, str]:
     """The number of trials, and in words what power they have; refuse too few trials for the power asked for."""
     if power is None:
         if trials is None:
@@ -74,7 +74,7 @@ def _promised(goal: Claim, trials: Any, factor: float, alpha: float, power: floa
     factor, alpha, power = _levels(factor, alpha, power)
     what = f"noise {factor:g} times too small found with probability {power:g}"
     least = trials_for(goal, factor, alpha, power)
-    repair = f"{_typed(goal, factor, alpha, power)} Give power=None to run without a promise.".lstrip()
+    repair = f"{_better_claim(goal, factor, alpha, power)} Give power=None to run without a promise.".lstrip()
     if trials is None and least > _UNASKED:
         raise invalid("claim", str(goal), f"one that {_UNASKED:,} trials can test", f"To have {what} takes "
                       f"trials={least}. {repair}")  # fmt: skip
@@ -97,7 +97,7 @@ def assert_private(
     promises nothing. Other arguments as for ``audit``.
     """
     goal = claim_of(mechanism, claim)
-    count, promise = _promised(goal, trials, power_against, alpha, power)
+    count, promise = _promise(goal, trials, power_against, alpha, power)
     report = audit(mechanism, pair, goal, trials=count, alpha=alpha, mode=SEQUENTIAL, **arguments)
     report = replace(report, notes=(*report.notes, f"false-alarm probability {alpha:g}; {promise}"))
     if report.violated:
@@ -156,14 +156,14 @@ def search(
     """
     goal = claim_of(mechanism, claim)
     seeds = Streams(rng, "search").generator()
-    tried: dict[tuple[float, ...], float] = {}
+    scores: dict[tuple[float, ...], float] = {}
 
     def score(parameters: tuple[float, ...]) -> float:
-        if parameters not in tried:
+        if parameters not in scores:
             seed = int(seeds.integers(2**62))
             report = audit(mechanism, make_pair(*parameters), goal, trials=trials, rng=seed, **arguments)
-            tried[parameters] = report.guesses.correct / report.guesses.made if report.guesses.made else 0.0
-        return tried[parameters]
+            scores[parameters] = report.guesses.correct / report.guesses.made if report.guesses.made else 0.0
+        return scores[parameters]
 
     axes = [np.asarray(values, dtype=float) for values in grid]
     best = max(_product(axes), key=score)
@@ -176,7 +176,7 @@ def search(
         best = max([best, *near], key=score)
         steps = [0.5 * h for h in steps]
     pair = make_pair(*best)
-    return Found(pair if isinstance(pair, Pair) else Pair(*pair), best, tried[best], len(tried))
+    return Found(pair if isinstance(pair, Pair) else Pair(*pair), best, scores[best], len(scores))
 
 
 def _product(axes: Sequence[np.ndarray]) -> list[tuple[float, ...]]:

@@ -276,7 +276,7 @@ def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[
         bound = str(problem).partition(": must ")[2].partition(". ")[0]
         return f"must {bound}".replace(f" for method {method!r}", "").rstrip(".")
     except (ArithmeticError, MemoryError):
-        # One column of a comparison; the others may have their answer.
+        # Not an error here: other methods may still have an answer.
         return "the numbers are too large or too small for it"
 
 

@@ -1,6 +1,6 @@
 """Readers of LIBSVM text, comma-separated text and idx files, plain or compressed.
 
-A file is read as a whole or refused as a whole. What is wrong is named by file, line and what was expected; the line
+A file is read as a whole or refused as a whole. An error names the file, the line and what was expected there; the line
 itself is never shown, as it may be somebody's record.
 """
 
@@ -154,7 +154,7 @@ def _by_line(places: Places, begins: Places) -> Places:
 
 
 def _numbers(lines: _Lines, expected: str) -> Array:
-    """All numbers, one at each place where one begins, and finite."""
+    """All numbers of the text, after a check that every piece of text is one finite number."""
     with warnings.catch_warnings():
         # NumPy stops at text that is not a number; some versions only warn.
         warnings.simplefilter("ignore", DeprecationWarning)

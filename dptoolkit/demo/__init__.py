@@ -22,7 +22,7 @@ SECTIONS: tuple[Callable[[], Section], ...] = (composition, digits, synthetic, a
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and where."""
+    """The sections that were written, and the folder."""
 
     folder: Path
     sections: tuple[Section, ...]
@@ -36,7 +36,7 @@ class Report:
         return [p for section in self.sections for p in section.pictures]
 
     def text(self) -> str:
-        """For the terminal."""
+        """The tables as text, for the terminal."""
         blocks = [f"{t.caption}\n\n{table(t.header, t.rows)}" for t in self.tables]
         return "\n\n".join([*blocks, f"With plots: {self.folder / 'report.html'} and {self.folder / 'report.md'}"])
 

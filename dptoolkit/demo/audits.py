@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dptoolkit.audit import AuditReport
 
 EPSILON, DELTA = 4.0, 1e-5
-# A number of trials and not of seconds: the same numbers every time.
+# A number of trials, not of seconds, so that the results are the same every time.
 TRIALS = 60_000
 CONFIDENCE = 0.9999
 

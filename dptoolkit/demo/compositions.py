@@ -70,7 +70,7 @@ def _selections() -> Scenario:
 
 
 def composition() -> Section:
-    """What basic, advanced and optimal composition, zCDP, RDP and PLD give for T releases."""
+    """Epsilon after T releases by basic, advanced and optimal composition, zCDP, RDP and PLD."""
     scenarios = (
         _full_batch(),
         _sampled("poisson", "Gaussian steps, Poisson batches"),

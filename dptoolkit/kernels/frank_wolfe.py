@@ -115,7 +115,7 @@ def weight(exponent: float, offset: float, echo: float) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rebuild(gradient: NDArray[Any], sharpness: float, room: Sampler) -> float:
-    """All weights and group sums for ``gradient``; returns the offset."""
+    """Compute all weights and group sums for ``gradient``; returns the offset."""
     offset = 0.0
     for j in range(gradient.shape[0]):
         size = sharpness * abs(gradient[j])

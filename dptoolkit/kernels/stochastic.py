@@ -20,8 +20,8 @@ thinning: geometric skips visit each member of a bucket with the bucket's larges
 visited member is accepted with its own probability over that largest one. If fewer than k values in all reach the
 level, the others are drawn from their law given that they are below it. Cost O(|A| + k log k + buckets) a step.
 
-This file is long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice
-edits elsewhere.
+Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits
+elsewhere.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def make_entries(capacity: int) -> Entries:
 
 @helper
 def first_slot(key: int, mask: int) -> int:
-    """Where the search for ``key`` begins."""
+    """The slot at which the search for ``key`` begins."""
     return int((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
 
 
@@ -653,7 +653,7 @@ def offer_exact(
     step_size: float, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any],
     t: Entries, base: int, top: Top, size: int,
 ) -> int:
-    """Without noise: offer the untouched means, bucket by bucket, until none can enter. Returns the new size."""
+    """For steps without noise: offer the untouched means, bucket by bucket, until none can enter; returns the size."""
     for b in range(starts.shape[0] - 1):
         for a in range(starts[b], starts[b + 1]):
             if size == top.keys.shape[0] and step_size * heights[b] <= abs(top.values[0]):

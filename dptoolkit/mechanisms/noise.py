@@ -46,7 +46,7 @@ class GaussianNoise:
 
     @property
     def event(self) -> Gaussian:
-        """What one call releases."""
+        """The event of one call."""
         return Gaussian(self.scale / self.sensitivity)
 
     def release(self, value: Array, rng: Any = None) -> Array:
@@ -75,7 +75,7 @@ class LaplaceNoise:
 
     @property
     def event(self) -> Laplace:
-        """What one call releases."""
+        """The event of one call."""
         return Laplace(self.scale / self.sensitivity)
 
     def release(self, value: Array, rng: Any = None) -> Array:
@@ -147,7 +147,7 @@ class GeometricNoise:
 
     @property
     def event(self) -> TwoSidedGeometric:
-        """What one call releases."""
+        """The event of one call."""
         return TwoSidedGeometric(self.epsilon, self.sensitivity)
 
     def release(self, value: int, rng: Any = None) -> int:

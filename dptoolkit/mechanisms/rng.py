@@ -46,7 +46,7 @@ def exclusive(rng: np.random.Generator) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Source:
-    """What a fit was given as ``rng``, checked; nothing is drawn from it before ``stream``.
+    """The checked argument ``rng`` of a fit; nothing is drawn from it before ``stream``.
 
     ``reproducible`` is whether the noise is known to come from a seed that a person chose, directly or by a Generator
     built from such a seed. A Generator of unknown origin is assumed not to be reproducible.

@@ -48,7 +48,7 @@ class NoisyMaximum:
 
     @property
     def event(self) -> Event:
-        """What one selection releases."""
+        """The event of one selection."""
         epsilon = self.score_range / self.scale if self.scale > 0 else float("inf")
         return ExponentialMechanism(epsilon) if self.noise == "gumbel" else NoisyMax(epsilon, self.noise)
 
@@ -65,11 +65,11 @@ class NoisyMaximum:
         return np.asarray(scores + self.scale * exponential(generator, scores.shape))
 
     def select(self, scores: Array, rng: Any = None) -> int:
-        """One index."""
+        """The index of the largest noisy score."""
         return int(np.argmax(self.noisy(scores, rng)))
 
     def top_event(self, count: int) -> Event:
-        """What ``top`` and ``peel`` release."""
+        """The event of one call of ``top`` or ``peel``."""
         return Repeated(self.event, count)
 
     def top(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:

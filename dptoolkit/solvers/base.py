@@ -129,22 +129,22 @@ def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
 # The arguments of every private solver besides X, y and its settings.
 _FRAME = ("label_values", "n_features", "rng", "ledger", "trace", "diagnostics")
 _FRAME_PARAMETERS = """label_values : (float, float) or None, default None
-    The two labels of a binary loss where they are not 0 and 1, the positive one last: (-1, 1), say. A public
-    convention, which is never told from the data.
+    The two labels of a binary loss if they are not 0 and 1, the positive one last, for example (-1, 1). They are a
+    public convention, never inferred from the data.
 n_features : int or None, default None
-    Public number of features; columns of zeros are added up to it, more are refused. Give it where X was read from a
+    Public number of features: a narrower X gets columns of zeros, a wider one is refused. Give it if X was read from a
     sparse file, whose width is its largest column.
 rng : None, int or numpy.random.Generator, default None
-    Fresh entropy, a seed or a Generator. What comes from a seed is reproducible, so not a release; another plan draws
-    other noise from the same seed. A Generator moves on and may be shared by threads, but not copied: two fits of one
-    plan that are given copies have the same noise.
+    Fresh entropy, a seed or a Generator. A fit from a seed is reproducible, so it is not a release; another plan draws
+    other noise from the same seed. A Generator advances with every fit and may be shared by threads, but not copied:
+    two fits of one plan with copies have the same noise.
 ledger : Ledger or None, default None
     Refuses the fit, or is charged for it, before the data are used; a fit that fails later stays charged.
 trace : bool or int, default False
-    Keep every iterate, or every so many-th, in history["iterates"] as (step, support, values). Iterates are released
-    anyway, so this costs no privacy.
+    True keeps every iterate, a number k every k-th, in history["iterates"] as (step, support, values). Iterates are
+    released anyway, so this costs no privacy.
 diagnostics : bool, default False
-    Add what only a look at the data can say to history["not_private"]; it is NOT private."""
+    Add facts that are computed from the data to history["not_private"]; they are NOT private."""
 
 
 def _docstring(kind: type[Settings]) -> str:
@@ -183,7 +183,7 @@ def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.
 
 
 def written_out(rows: Rows, y: Array, counts: NDArray[np.int64] | None) -> tuple[Rows, Array]:
-    """Every record as often as it occurs."""
+    """The rows and labels with every record repeated as often as it occurs."""
     if counts is None:
         return rows, y
     which = np.repeat(np.arange(len(counts)), counts)

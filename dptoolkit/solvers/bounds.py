@@ -72,7 +72,7 @@ class GradientBounds:
 
     @property
     def largest_margin(self) -> float:
-        """Where margins are clipped; infinite where they are not."""
+        """The bound at which margins are clipped; infinite if they are not."""
         return math.inf if self.margin_bound is None else self.margin_bound
 
     @property

@@ -171,7 +171,7 @@ class DpFrankWolfe(BallSettings):
         return self._checked()
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """One vertex a step."""
+        """The chosen vertex, once a step."""
         silent = Release("vertex of the L1 ball", self.selection_law, self.score_range(n), 0.0, self.steps)
         if paper is not None:
             return (replace(silent, scale=paper.scales["score"]),)

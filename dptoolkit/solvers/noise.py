@@ -1,7 +1,7 @@
 """The noise of a release at public weights: one law for solvers, audits and tests.
 
 At some weights one record can move a query by less than its bound. There the noise shrinks in the same proportion, so
-that the event of the release, which knows their ratio alone, stays what was planned.
+that the event of the release, which depends only on the ratio of the two, stays as planned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dptoolkit import losses
 Array = NDArray[np.float64]
 # Radii at which shares are tabulated: this many a unit, up to the last; beyond it the share is 1.
 _GRID, _FURTHEST = 16, 40
-# The radius is looked up by this part larger, so that no rounding of |w| finds the entry before.
+# The radius is enlarged by this part before the lookup, so that a rounding error of |w| cannot select a smaller entry.
 _ROUNDING = 1e-10
 
 
@@ -27,8 +27,8 @@ _ROUNDING = 1e-10
 class NoiseLaw:
     """Gaussian noise of standard deviation ``scale`` times a share that depends on |w|_2.
 
-    The share at |w| is shares[ceil(places |w|)], and the last, which is 1, beyond the table or where |w| is not a
-    number. Kernels receive ``arguments`` and look it up in the same way.
+    The share at |w| is shares[ceil(places |w|)]; beyond the table, and where |w| is NaN, it is the last share, which is
+    1. Kernels receive ``arguments`` and look it up in the same way.
     """
 
     scale: float

@@ -174,20 +174,20 @@ class PeelingRun:
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the peeled vectors, before projection."""
         settings, steps, d = self.settings, self.settings.steps, self.plan.d
-        w, (peeled, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
+        w, (vectors, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
         for t in range(steps):
             transposed, target = self.parts[t % len(self.parts)]
             # The iterate has few nonzeros, and only their features are read.
             filled = np.flatnonzero(w)
             r = np.asarray(transposed[filled].T @ w[filled]) - target
             v = w - settings.step_size * np.asarray(transposed @ r) / self.block
-            released = peel(v, self.plan, rng)
-            w = _project(released, settings.radius)
+            vector = peel(v, self.plan, rng)
+            w = _project(vector, settings.radius)
             if trace:
-                peeled[t], iterates[t] = released, w
+                vectors[t], iterates[t] = vector, w
         support, values = self.plan.releases
         history = {"selection_scale": support.scale, "value_scale": values.scale}
-        return Trace(w, history, peeled, iterates) if trace else Trace(w, history)
+        return Trace(w, history, vectors, iterates) if trace else Trace(w, history)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""

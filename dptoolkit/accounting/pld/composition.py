@@ -112,7 +112,7 @@ def _log_share(tilt: Array) -> Array:
 
 
 class View(NamedTuple):
-    """Where the answer lies: the tilt for it, and the size that errors are measured against."""
+    """The tilt that centres the law of the sum at the answer, and the size that errors are measured against."""
 
     tilt: float
     size: float
@@ -192,10 +192,11 @@ class Sum:
         return 2.0**-52 * 4 * math.log2(size) * (steps + 4)
 
     def _window(self, tilt: float, base: float, *, lower: bool) -> _Window:
-        """Where the tilted law has its mass, by Chernoff.
+        """The losses that hold nearly all mass of the tilted law, by Chernoff's bound.
 
-        A unit of tilted mass at distance d above the answer weighs exp(-tilt d) of one at the answer, so mass below the
-        window, which lands at its upper end, may be more than mass above it, which lands at the lower one.
+        Mass outside the window wraps around to its other end. A unit of tilted mass at distance d above the answer
+        counts exp(-tilt d) times as much as one at the answer. So the mass below the window, which lands at its upper
+        end, may be larger than the mass above it, which lands at its lower end.
         """
         centre, spread = self._tilted_moments(tilt)
         width = self.step + spread

@@ -78,15 +78,15 @@ class Budget:
 
     @property
     def limit(self) -> float:
-        """The claimed number in the currency of the claim: rho, or epsilon at the claimed delta."""
+        """The claimed number: rho if the claim states it, else epsilon at the claimed delta."""
         return self.epsilon if self.rho is None else self.rho
 
     def most(self, event: Event) -> float:
-        """An upper bound, in that currency, for what ``event`` spends."""
+        """An upper bound on the same quantity (rho or epsilon) for ``event``."""
         return guaranteed_epsilon(event, self.delta) if self.rho is None else account(event).rho
 
     def least(self, event: Event) -> float:
-        """A lower bound, in that currency, for an event that a pair of neighbours reaches."""
+        """A lower bound on the same quantity (rho or epsilon) for an event that a pair of neighbours reaches."""
         return attained_epsilon(event, self.delta) if self.rho is None else account(event).rho
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ class Published:
 
     @property
     def event(self) -> Event:
-        """What the printed noise amounts to: the event to charge."""
+        """The event to charge for the printed noise."""
         return self.releases(1.0)
 
     @property
@@ -162,12 +162,12 @@ class Published:
 
     @cached_property
     def upper(self) -> float:
-        """What the printed noise guarantees, in the currency of the claim."""
+        """The rho or epsilon that the printed noise guarantees, whichever the claim states."""
         return self.claim.most(self.event)
 
     @cached_property
     def lower(self) -> float:
-        """What some neighbours reach, in the currency of the claim; 0 where no pair is known."""
+        """The rho or epsilon that some neighbours reach, whichever the claim states; 0 where no pair is known."""
         return self.claim.least(self.attains(1.0)) if self.attains else 0.0
 
     @property

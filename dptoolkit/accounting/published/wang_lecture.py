@@ -190,7 +190,7 @@ def _peeled(sparsity: int, change: float, factor: float) -> Event:
 
 
 def _tied_peeling(sparsity: int, change: float, factor: float) -> Event:
-    """All places but the last are won far ahead, four entries tie for the last, and every value moves."""
+    """The tie pair: all places but the last are certain, four entries tie for the last, and every value moves."""
     return Composed(tie_pair(2, 2 * change / factor), Repeated(Laplace(factor / change), sparsity))
 
 

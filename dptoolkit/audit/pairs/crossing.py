@@ -67,9 +67,9 @@ def dp_scsg_ht(plan: Plan) -> Pair:
     """
     expect_solver(plan, "dp_scsg_ht", "dp_svrg_ht")
     basic = batched(plan, EpochRatio, plan.settings.shape(plan.n).snapshot)
-    crossed = pair(plan)
-    if crossed is not None and crossed.reach["iterates"] > basic.reach.get("iterates", 0.0):
-        return crossed
+    crossing = pair(plan)
+    if crossing is not None and crossing.reach["iterates"] > basic.reach.get("iterates", 0.0):
+        return crossing
     return basic
 
 
@@ -96,11 +96,11 @@ def _slants(plan: Plan) -> _Slants | None:
     if lead >= 0.5:
         return None
     spread = _LEAD * math.sqrt((1 - size / plan.n) / size) if s.sampling == POISSON else 0.0
-    pushed = t * bound * math.sqrt(1 - lead**2) * (1 - 1 / plan.n) * (1 - spread) - noise
+    push = t * bound * math.sqrt(1 - lead**2) * (1 - 1 / plan.n) * (1 - spread) - noise
     own = t * bound / size + 2 * bound / batch * stats.binom.isf(1e-6, t - 1, batch / plan.n)
-    if (pushed <= 0).any():
+    if (push <= 0).any():
         return None
-    slant = float(np.max((t * bound * lead + noise + own) / pushed))
+    slant = float(np.max((t * bound * lead + noise + own) / push))
     return _Slants(slant, lead) if slant < 1 else None
 
 

@@ -219,15 +219,15 @@ class IterateScore:
         replay = self.replay
         path = np.asarray(features).reshape(len(features), replay.steps, -1)
         factors = 1 - 2 / (np.arange(2, replay.steps + 1) + 2.0)
-        added = path.copy()
-        added[:, 1:] -= factors[:, None] * path[:, :-1]
-        place = np.argmax(np.abs(added), axis=2)
-        up = np.take_along_axis(added, place[:, :, None], axis=2)[:, :, 0] > 0
+        additions = path.copy()
+        additions[:, 1:] -= factors[:, None] * path[:, :-1]
+        place = np.argmax(np.abs(additions), axis=2)
+        up = np.take_along_axis(additions, place[:, :, None], axis=2)[:, :, 0] > 0
         return replay.log_ratio(np.where(up, place, place + path.shape[2]))
 
 
 class FinalScore:
-    """From the final weights: the sum over entries of each entry's own log likelihood ratio.
+    """A score of the final weights: the sum of the log likelihood ratios of their entries, each by itself.
 
     Step t adds +-2(t+1) radius / ((T+1)(T+2)) to one entry of the final weights. So an entry, in units of 2 radius /
     ((T+1)(T+2)), is a signed sum of some of 2, ..., T+1. Its law under both datasets is computed as if every round had

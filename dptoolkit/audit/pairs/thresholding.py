@@ -70,8 +70,8 @@ def dp_ight(plan: Plan) -> Pair:
     records = _records(plan, 1.0)
     pushing = _pushing(plan, records)
     first, second = _pair_of(plan, records, pushing)
-    ours, theirs = (gradients(plan, data.X, data.y, data.counts) for data in (first, second))
-    every, on_support = GradientRatio(ours, theirs), IterateRatio(ours, theirs)
+    both = [gradients(plan, data.X, data.y, data.counts) for data in (first, second)]
+    every, on_support = GradientRatio(*both), IterateRatio(*both)
     scores = _scores(plan, records) | {"gradients": every, "releases": every, "step": every, "iterates": on_support}
     text = f"kept coordinate: one record of {plan.n}, {pushing} push the same coordinate"
     return Pair(first, second, plan.adjacency, text, scores, _reach_of_gradients(plan, every, first, second, pushing))
@@ -110,9 +110,9 @@ def natural(plan: Plan, X: Any, y: Any) -> Pair:
     towards[support] = math.copysign(1.0, label - 0.5 if _is_binary(plan) else label) * row[support]
     scores: dict[str, Score] = {"final": Projection(towards)}
     if plan.solver == "dp_ight":
-        ours, theirs = gradients(plan, dense, labels), gradients(plan, changed, flipped)
-        every = GradientRatio(ours, theirs)
-        scores |= {"gradients": every, "releases": every, "step": every, "iterates": IterateRatio(ours, theirs)}
+        both = gradients(plan, dense, labels), gradients(plan, changed, flipped)
+        every = GradientRatio(*both)
+        scores |= {"gradients": every, "releases": every, "step": every, "iterates": IterateRatio(*both)}
     return Pair((X, y), (changed, flipped), plan.adjacency, f"data as given, record {index} changed", scores)
 
 

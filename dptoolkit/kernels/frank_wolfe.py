@@ -36,11 +36,9 @@ _SMALLEST_TOTAL = 1e-20
 _LOST = 1e-3
 # Rejection: the largest exponent by which a stale weight may be off before all are rebuilt.
 _LARGEST_DRIFT = 1.0
-# Features that together have at most this probability are left out of the walk; one draw in 1 / _RARE passes over all
-# features instead, for their sake.
+# Features that together have at most this probability are not drawn by the walk: one draw in 1 / _RARE is for them.
 _RARE = 2.0**-12
-# A group is walked as if its sum were larger by this part, which is more than the rounding error; a draw that falls
-# into the addition is repeated.
+# A group's sum is enlarged by this part, more than its rounding error; a draw that falls into the addition is repeated.
 _SLACK = 1e-9
 # A coin whose probability is below this gets as many more random bits as it needs.
 _SHORT = 2.0**-20
@@ -223,9 +221,8 @@ def rare_feature(rng: Any, light: float, room: Sampler) -> int:
 def draw(rng: Any, total: float, room: Sampler) -> int:
     """A feature in proportion to its weight; ``total`` is what ``settle`` returns.
 
-    Light features, with probability below _RARE / d each and so below _RARE together, are drawn by ``rare_feature``
-    only, which is called in one of 1 / _RARE draws. The others are drawn by the walk, whose rounding errors are small
-    relative to their probabilities.
+    Light features, of probability below _RARE / d each, are drawn by ``rare_feature`` only, which is called in one of
+    1 / _RARE draws. The others are drawn by the walk, whose rounding errors are small next to their probabilities.
     """
     light = _RARE / room.weights.shape[0] * total
     u = rng.random()
@@ -283,10 +280,7 @@ def lazy_move(
     t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any], j: int, growth: float, scale: float, step: int,
     u: NDArray[Any], r: NDArray[Any], gradient: NDArray[Any], room: Sampler,
 ) -> int:
-    """After a change of v_j, update the residuals of the rows that contain feature j.
-
-    Returns the number of features whose gradient has changed.
-    """
+    """After a change of v_j, update the rows with feature j; returns the number of features of changed gradient."""
     changed, stamp, touched = room.changed, room.stamp, 0
     for a in range(t_indptr[j], t_indptr[j + 1]):
         i = t_indices[a]

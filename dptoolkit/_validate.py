@@ -50,8 +50,8 @@ def positive(name: str, value: Any, repair: str = "") -> float:
     return real(name, value, low=0.0, high=math.inf, open_low=True, open_high=True, repair=repair)
 
 
-# The range of public bounds, sensitivities and steps. Far from the ends of doubles, about 1e-308 and 1e308: a product
-# of two of them, which is as far as solvers go before noise is added, neither over- nor underflows.
+# The range of public bounds, sensitivities and steps. Doubles range from about 1e-308 to 1e308: a product of two such
+# numbers, which is the most that solvers compute before noise is added, neither over- nor underflows.
 SMALLEST, LARGEST = 1e-140, 1e140
 
 
@@ -115,9 +115,9 @@ def flag(name: str, value: Any, repair: str = "") -> bool:
 
 
 def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
-    left = "" if low == -math.inf else f"{'>' if open_low else '>='} {low:g}"
+    lower = "" if low == -math.inf else f"{'>' if open_low else '>='} {low:g}"
     if high == math.inf:
-        right = "finite" if open_high else ""
+        upper = "finite" if open_high else ""
     else:
-        right = f"{'<' if open_high else '<='} {high:g}"
-    return " and ".join(part for part in (left, right) if part)
+        upper = f"{'<' if open_high else '<='} {high:g}"
+    return " and ".join(part for part in (lower, upper) if part)

@@ -1,7 +1,6 @@
-"""From what the user passes to rows whose bound is a fact.
+"""From the user's arrays to validated rows that obey public bounds.
 
-Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds. No bound is ever learnt from the
-data.
+Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds. No bound is ever learnt from data.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Rows:
     def caps(self, bound: float) -> Array:
         """bound / norm of each row, infinite for rows of zeros: a factor of at most that keeps a row within ``bound``.
 
-        Not by the norm itself, which for the smallest doubles has lost its digits.
+        It is computed without the norm itself, which loses digits where entries are near the smallest doubles.
         """
         largest, relative = self._norm_parts()
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -59,8 +58,8 @@ class Rows:
             return largest, np.sqrt(np.sum((self.matrix / safe[:, None]) ** 2, axis=1))
         relative = np.zeros(len(largest))
         for rows, entries, counts in self._blocks():
-            scaled = self.matrix.data[entries] / np.repeat(safe[rows], counts)
-            relative[rows] = np.sqrt(_by_row(np.add, scaled * scaled, counts))
+            ratios = self.matrix.data[entries] / np.repeat(safe[rows], counts)
+            relative[rows] = np.sqrt(_by_row(np.add, ratios * ratios, counts))
         return largest, relative
 
     def largest_entries(self) -> Array:
@@ -87,7 +86,7 @@ class Rows:
             yield slice(first, last), slice(indptr[first], indptr[last]), np.diff(indptr[first : last + 1])
 
 
-# Entries that are worked on at a time: they fit into the cache.
+# The number of entries that are processed at a time, which fit into the cache.
 _BLOCK = 1 << 16
 
 
@@ -102,7 +101,7 @@ def _by_row(reduce: np.ufunc, values: Array, counts: NDArray[Any]) -> Array:
 def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
     """(data, indices, indptr) of a CSR matrix in the types the kernels are compiled for.
 
-    Unsigned integers spare Numba the check for negative ones; they are never negative in a canonical matrix.
+    With unsigned integers Numba needs no check for negative indices, which a canonical matrix never has.
     """
     unsigned = np.uint32 if matrix.indices.dtype.itemsize == 4 else np.uint64
     return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.uint64)
@@ -111,8 +110,8 @@ def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
 def check_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken.
 
-    ``n_features`` is the public width: a narrower X gets columns of zeros, a wider one is refused. Readers of sparse
-    files take the largest column that they meet for the width, and with it one record decides the shape of the model.
+    ``n_features`` is the public width: a narrower X gets columns of zeros, a wider one is refused. Without it, readers
+    of sparse files take the largest column in the data as the width, so that one record decides the model's shape.
     """
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(X), True)
@@ -164,14 +163,14 @@ def _holds_text(array: NDArray[Any]) -> bool:
 def _canonical_csr(X: Any) -> Any:
     if getattr(X, "dtype", None) is not None and X.dtype.kind == "c":
         raise invalid("X.dtype", X.dtype, "real")
-    # Floats first: scipy adds up duplicates in the type of the entries, where 100 + 100 is -56 for bytes.
+    # Convert to floats first: scipy adds up duplicates in the type of the entries, where 100 + 100 is -56 for bytes.
     try:
         matrix = X.astype(np.float64, copy=False).tocsr()
     except (TypeError, ValueError, OverflowError):
         raise invalid("X", "a sparse matrix that does not hold numbers", "real") from None
     if matrix.ndim != 2:
         raise invalid("X.shape", matrix.shape, "(n, d)")
-    # A new object on the same arrays: scipy remembers whether a matrix was canonical, not whether it still is.
+    # A new object on the same arrays, because scipy remembers whether a matrix was canonical, not whether it still is.
     matrix = type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     try:
         matrix.check_format(full_check=True)
@@ -193,8 +192,8 @@ def check_labels(y: Any, n: int, loss: Loss, label_values: Any = None) -> Array:
 
     Privacy
     -------
-    The labels are a convention, public, and never told from the data: there one record could change what all others
-    mean. Each record is read on its own. A label outside the convention is refused, and not shown.
+    The two labels are a public convention and are never inferred from the data, where one record could change the
+    meaning of all others. Each record is read on its own. A label outside the convention is refused, and not shown.
     """
     values = check_label_values(label_values, loss)
     labels = _real_array("y", y, "real numbers, one per row")
@@ -238,16 +237,16 @@ def check_classes(y: Any, n: int, classes: int) -> Array:
 
 
 def clip_rows(rows: Rows, row_norm: float) -> Rows:
-    """Each row scaled down, if need be, to L2 norm at most ``row_norm``; short rows are returned bit for bit."""
+    """Each row scaled down, if need be, to L2 norm at most ``row_norm``; short rows are unchanged bit for bit."""
     largest, relative = rows._norm_parts()
     with np.errstate(over="ignore"):
         long = largest * relative > row_norm
     if not long.any():
         return rows
-    # Divided by the largest entry first: row_norm / norm alone loses digits, or all of them, for huge rows.
+    # Divided by the largest entry first, as row_norm / norm alone loses some or all digits for huge rows.
     divisor, factor = np.ones_like(largest), np.ones_like(largest)
     divisor[long] = largest[long]
-    # A part in 1e13 less, so that rounding, also that of a long sum, cannot leave a row above the bound.
+    # Reduced by one part in 1e13, so that rounding, also that of a long sum, cannot leave a row above the bound.
     factor[long] = row_norm / relative[long] * (1 - 1e-13)
     return _scale_rows(rows, divisor, factor)
 

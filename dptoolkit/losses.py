@@ -38,8 +38,10 @@ class Loss:
 
     Attributes
     ----------
-    name, id
-        What people and what kernels call it.
+    name
+        The name in arguments and reports.
+    id
+        The number by which kernels know it.
     task
         "regression" (real labels), "binary" (labels 0 and 1) or "multiclass" (one-hot labels).
     residual
@@ -59,7 +61,7 @@ class Loss:
         radius -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1, any label} at |w|_2 = radius,
         where that is known to be less than twice the residual bound; None where it is not.
     note
-        What the name does not say, for docstrings.
+        A remark that generated docstrings add to the name.
     """
 
     name: str
@@ -82,8 +84,8 @@ class Loss:
     def clipped_residual(self, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
         """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
 
-        A record whose margin overflows in both directions has none (NaN) and counts as 0: one record must not spoil
-        all.
+        A margin that overflows in both directions is NaN, and its record's residual counts as 0, so that one record
+        cannot spoil the whole gradient.
         """
         r = self.residual(np.clip(margin, -margin_bound, margin_bound), y)
         r = np.where(np.isnan(r), 0.0, r)
@@ -154,8 +156,8 @@ def _hinge_residual(margin: Array, y: Array) -> Array:
 
 def _hinge_objective(margin: Array, y: Array) -> float:
     short = np.maximum(1.0 - (2.0 * y - 1.0) * margin, 0.0)
-    rounded = short * short / (2 * HINGE_WIDTH)
-    return float(np.mean(np.where(short <= HINGE_WIDTH, rounded, short - HINGE_WIDTH / 2)))
+    corner = short * short / (2 * HINGE_WIDTH)
+    return float(np.mean(np.where(short <= HINGE_WIDTH, corner, short - HINGE_WIDTH / 2)))
 
 
 def _hinge_limit(margin: float, label: float) -> float:
@@ -173,14 +175,14 @@ def _softmax_objective(margin: Array, y: Array) -> float:
 
 
 def _softmax_limit(margin: float, label: float) -> float:
-    """One entry |p_k - y_k| <= 1."""
+    """An entry of the residual is |p_k - y_k| <= 1."""
     return 1.0
 
 
 def softmax(margin: Array) -> Array:
     """Row-wise softmax."""
-    shifted = np.exp(margin - margin.max(axis=1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
+    weights = np.exp(margin - margin.max(axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def logistic_diameter(radius: float) -> float:
@@ -199,7 +201,7 @@ def logistic_diameter(radius: float) -> float:
                            <= |e|^2 (A^2 + 2 A B s1 + B^2 |s|^2) <= (1 - |s|^2) (A + B |s|)^2,
     and the diameter is at most 2 max over c in [0, 1] of (A + B c) sqrt(1 - c^2).
     """
-    # Also for a radius that is not a number: the largest noise is then the safe one.
+    # Written so that NaN counts as far too, where the largest noise is the safe choice.
     if not radius <= _FAR:
         return 2.0
     level, slope = _line_above_sigmoid(radius)
@@ -207,7 +209,7 @@ def logistic_diameter(radius: float) -> float:
     # (sqrt(A^2 + 8 B^2) - A) / 4B, without the division by B = 0.
     c = 2 * slope / (root + level)
     bound = 2 * (level + slope * c) * math.sqrt(1 - c * c)
-    # Ten roundings or so; 1 is the distance between the gradients at x = w/|w| and x = -w/|w|.
+    # The factor is for about ten roundings; 1 is the distance between the gradients at x = w/|w| and x = -w/|w|.
     return max(1.0, min(bound * (1 + 1e-14), 2 * _sigmoid(radius)))
 
 
@@ -237,7 +239,7 @@ def _line_above_sigmoid(radius: float) -> tuple[float, float]:
 
 
 def _sigmoid(z: float) -> float:
-    """One number: ten times faster than scipy's."""
+    """The sigmoid of one number: ten times faster than scipy's."""
     e = math.exp(-abs(z))
     return 1 / (1 + e) if z >= 0 else e / (1 + e)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette; grey for its yellow, which is too pale for lines on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7F7F7F", "#000000")
 _DASHES = ("-", (0, (6, 2)), "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1.5)), "-")
-# No version, no date: what a plot shows should decide its bytes.
+# No version and no date, so that the bytes of a plot depend only on what it shows.
 _METADATA: Mapping[str, Mapping[str, Any]] = {
     ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
 }  # fmt: skip
@@ -127,7 +127,7 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def trade_off(report: AuditReport) -> Figure:
-    """The errors of the best guesser seen in an audit, with their band, against the least errors the claim allows."""
+    """The error rates of an audit's guesses, with their band, against the least error rates that the claim allows."""
     figure, (axes,) = grid(1, 1, "How well the two datasets were told apart")
     detail = f"{report.trials:,} trials; adversary sees {report.adversary}"
     describe(axes, report.verdict.capitalize(), detail, "false positives", "false negatives")
@@ -136,7 +136,7 @@ def trade_off(report: AuditReport) -> Figure:
 
 
 def trade_off_curve(axes: Axes, report: AuditReport) -> None:
-    """The same on axes that are there, which the caller describes."""
+    """``trade_off`` drawn on existing axes, whose title the caller sets."""
     curve = report.trade_off
     if curve is None:
         raise invalid("report", "without a trade-off curve", "one that audit() made")

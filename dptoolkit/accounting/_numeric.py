@@ -16,12 +16,13 @@ Array = NDArray[np.float64]
 def sum_up(terms: Iterable[tuple[float, float]]) -> float:
     """The sum of factor * value over (factor, value) pairs: the next float at or above the exact sum.
 
-    Largest losses add. Half a unit in the last place too little at a sum of 100 is a delta of 1e-14 that nobody paid.
+    For sums of largest privacy losses, which must never be too small: half a unit in the last place too little at a
+    sum of 100 is a delta of 1e-14 that is in no account.
     """
-    kept = [(factor, value) for factor, value in terms if factor != 0 and value != 0]
-    if any(math.isinf(factor) or math.isinf(value) for factor, value in kept):
+    products = [(factor, value) for factor, value in terms if factor != 0 and value != 0]
+    if any(math.isinf(factor) or math.isinf(value) for factor, value in products):
         return math.inf
-    return _float_up(sum((Fraction(factor) * Fraction(value) for factor, value in kept), Fraction(0)))
+    return _float_up(sum((Fraction(factor) * Fraction(value) for factor, value in products), Fraction(0)))
 
 
 def inverse_up(value: float) -> float:
@@ -74,7 +75,7 @@ def crossing(
 
 
 def _secant(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """Where the line through two points is 0; NaN if they do not tell."""
+    """Where the line through two points is 0; NaN if a value is not finite or the line is level."""
     (x0, f0), (x1, f1) = first, second
     if not (math.isfinite(f0) and math.isfinite(f1)) or f0 == f1:
         return math.nan
@@ -96,17 +97,17 @@ def expand(
 def zoom_minimum(
     values: Callable[[Array], Array], low: float, high: float, *, points: int = 65, zooms: int = 5
 ) -> tuple[float, float]:
-    """(argument, value) of the smallest value seen on grids that zoom in on the best point.
+    """(argument, value) of the smallest value on grids that zoom in on the best point.
 
-    For bounds that hold at every argument: a missed minimum costs tightness, never soundness.
+    For bounds that hold at every argument, so that missing the minimum costs tightness and never soundness.
     """
     best, value = low, math.inf
     for _ in range(zooms):
         grid = np.linspace(low, high, points, dtype=float)
-        found = values(grid)
-        index = int(np.nanargmin(np.where(np.isnan(found), np.inf, found)))
-        if found[index] < value:
-            best, value = float(grid[index]), float(found[index])
+        heights = values(grid)
+        index = int(np.nanargmin(np.where(np.isnan(heights), np.inf, heights)))
+        if heights[index] < value:
+            best, value = float(grid[index]), float(heights[index])
         low, high = float(grid[max(index - 1, 0)]), float(grid[min(index + 1, points - 1)])
     return best, value
 

@@ -28,10 +28,10 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
     if method is not None:
         one_of("method", method, tuple(METHODS))
     fixed = adjacency_of(event)
-    stated = None if adjacency is None else Adjacency.parse(adjacency)
-    if fixed is not None and stated is not None and fixed is not stated:
+    relation = None if adjacency is None else Adjacency.parse(adjacency)
+    if fixed is not None and relation is not None and fixed is not relation:
         raise invalid(
             "adjacency", str(stated), f"'{fixed}', which the event fixes",
             "Give its Subsampled or ObjectivePerturbation the adjacency you mean.",
         )
-    return Guarantee(event, method, stated or fixed)
+    return Guarantee(event, method, relation or fixed)

@@ -1,4 +1,4 @@
-"""The entries of a ledger and their sums, which checking the next release needs."""
+"""The entries of a ledger, and their sums, against which the next release is checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dptoolkit.accounting.structure import all_gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
 
-# The quick bound decides only where it leaves this share of the budget: what is reported later is then within it too.
+# The quick bound grants a release only within this share of the budget: what the ledger reports later, by another
+# method, is then within the budget too.
 _QUICK = 0.99
 
 Budget = tuple[float, float]
@@ -47,16 +48,17 @@ class Entry:
         return cls(event, whole("count", record["count"], low=1), label, relation_of(event, record.get("adjacency")))
 
 
-def relation_of(event: Event, stated: Adjacency | str | None) -> Adjacency | None:
+def relation_of(event: Event, adjacency: Adjacency | str | None) -> Adjacency | None:
     """The adjacency that is stated or that sampling inside the event fixes; account() refuses a contradiction."""
-    return account(event, adjacency=stated).adjacency
+    return account(event, adjacency=adjacency).adjacency
 
 
 class Book:
-    """What was charged, and the sums that checking needs, kept up with every charge.
+    """Everything charged, and the running sums against which the next release is checked.
 
-    A reservation stays in ``pending`` until it is confirmed or cancelled, and counts all the time. Sums go up before
-    an entry is there and down after it is gone: an interruption in between leaves them too high, never too low.
+    A reservation stays in ``pending`` until it is confirmed or cancelled, and counts as spent all that time. The sums
+    are raised before an entry is added and lowered after it is removed, so that an interruption in between leaves
+    them too high, never too low.
     """
 
     def __init__(self) -> None:
@@ -72,7 +74,7 @@ class Book:
         return (*self.settled, *self.pending.values())
 
     def sum_with(self, event: Event, count: int) -> tuple[dict[Event, int], Array]:
-        """Everything charged and ``count`` more of ``event``, by elementary events, and its Renyi divergence."""
+        """Everything charged plus ``count`` more of ``event``: counts by elementary event, and the Renyi divergence."""
         total, curve = dict(self.total), self.curve
         for part, times in flatten(Repeated(event, count)):
             total[part] = total.get(part, 0) + times
@@ -103,7 +105,7 @@ class Book:
         self.adjacency = next((e.adjacency for e in self.entries if e.adjacency is not None), None)
 
     def apply(self, number: int, record: Mapping[str, Any]) -> None:
-        """One line of a ledger's file."""
+        """Apply one line of a ledger's file, with its number."""
         do = record["do"]
         if do in ("reserve", "spend"):
             self.reserve(number, Entry.from_dict(record))
@@ -131,13 +133,13 @@ class Book:
         if rdp.to_epsilon(rdp.DEFAULT_ORDERS, curve, delta) <= _QUICK * epsilon:
             return
         after = composed(total)
-        if _kept_by_losses(after, budget):
+        if _losses_suffice(after, budget):
             return
-        spent = account(after, adjacency=relation or self.adjacency).epsilon(delta)
-        if not spent <= epsilon:
+        total_epsilon = account(after, adjacency=relation or self.adjacency).epsilon(delta)
+        if not total_epsilon <= epsilon:
             raise BudgetExceeded(
-                f"epsilon={spent:.6g} at delta={delta:g} after this release: must be <= {epsilon:g}. Spent so far: "
-                f"{account(composed(self.total)).epsilon(delta):.6g}. "
+                f"epsilon={total_epsilon:.6g} at delta={delta:g} after this release: must be <= {epsilon:g}. "
+                f"Spent so far: {account(composed(self.total)).epsilon(delta):.6g}. "
                 "Release less, add noise, or start a ledger with a larger budget."
             )
 
@@ -147,8 +149,8 @@ def composed(total: Mapping[Event, int]) -> Composed:
     return Composed(*(Repeated(part, count) for part, count in total.items()))
 
 
-def _kept_by_losses(event: Event, budget: Budget) -> bool:
-    """Whether privacy losses alone prove the budget; the other methods of account() take ten times as long."""
+def _losses_suffice(event: Event, budget: Budget) -> bool:
+    """Whether the privacy-loss method alone proves the budget; all methods of account() take ten times as long."""
     if all_gaussian(event):
         return False
     try:
@@ -158,7 +160,7 @@ def _kept_by_losses(event: Event, budget: Budget) -> bool:
 
 
 def _as_float(count: int) -> float:
-    """A count of any size."""
+    """A whole number of any size as a float, infinite where it is too large for one."""
     try:
         return float(count)
     except OverflowError:
@@ -167,7 +169,7 @@ def _as_float(count: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _divergence(part: Event) -> Array:
-    """The Renyi divergence of an elementary event, infinite where none is known: a bound that is quick to add up."""
+    """The Renyi divergence of an elementary event, infinite where none is known: quick to add to the others'."""
     try:
         return rdp.curve(part, rdp.DEFAULT_ORDERS)
     except UnsupportedEvent:

@@ -31,8 +31,9 @@ def calibrate(
     ----------
     make_event : noise -> event; more noise must mean less privacy loss. For a selection pass its scale, for example
         ``lambda scale: Repeated(ExponentialMechanism(1 / scale), 1000)``.
-    epsilon, delta : the budget. An infinite epsilon needs no noise, and neither does one that sampling alone keeps: 0
-        is returned, or the least noise tried where ``make_event`` has no form without noise.
+    epsilon : of the budget. If it is infinite, or if sampling alone keeps the budget, no noise is needed: 0 is
+        returned, or the least noise tried where ``make_event`` has no form without noise.
+    delta : of the budget.
     method : as in ``account``.
     relative_tolerance : the result is at most this far above the smallest noise.
     guess : a first guess, anywhere within a factor 1e12.
@@ -61,7 +62,7 @@ def calibrate(
 
 
 def _settled(excess: Callable[[float], float], log_noise: float, step: float, *budget: Any) -> float:
-    """The first log noise from there on that keeps the budget when its epsilon is verified: mostly the first tried."""
+    """The first log noise, from ``log_noise`` upwards, whose verified epsilon keeps the budget; mostly the first."""
     while (value := excess(log_noise)) > 0:
         log_noise += max(value, step) if math.isfinite(value) else step
         step *= 2
@@ -77,9 +78,10 @@ def _log_ratio(value: float, target: float) -> float:
 
 
 def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tuple[float, float]:
-    """log noise (too little, enough); epsilon falls about like 1/noise, and steps grow while that does not suffice.
+    """A bracket in log noise: (too little, enough).
 
-    Too little is minus infinity where even the least noise is enough.
+    Epsilon falls about like 1/noise, which gives the first step; further steps grow until the other side is reached.
+    The first number is minus infinity where even the least noise is enough.
     """
     first = excess(start)
     up = first > 0
@@ -99,7 +101,7 @@ def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tu
 
 
 def _without_noise(make_event: Callable[[float], Event], epsilon: float, delta: float, method: str | None) -> float:
-    """0 if the budget is kept without noise, else the least noise tried, which keeps it."""
+    """0 if the budget is kept without noise, else SMALLEST, which keeps it."""
     least, one = make_event(SMALLEST), make_event(1.0)
     if least == one or account(least, method).epsilon(delta) < account(one, method).epsilon(delta):
         raise _unreachable(False, (epsilon, delta))

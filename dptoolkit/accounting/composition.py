@@ -15,9 +15,9 @@ from scipy.special import gammaln
 from dptoolkit._validate import delta_value, nonnegative, whole
 from dptoolkit.accounting._numeric import Array, crossing, sum_up
 
-# Outcomes further than this many standard deviations from the mean weigh less than 1e-300 together.
+# All outcomes further than this many standard deviations from the mean together have probability below 1e-300.
 _STANDARD_DEVIATIONS = 40.0
-# Outcomes that are summed one by one; more are summed in blocks.
+# The most outcomes that are summed one by one; more are summed in blocks.
 _MOST_OUTCOMES = 2**20
 
 
@@ -54,10 +54,10 @@ def optimal(epsilon0: float, count: int, delta: float, delta0: float = 0.0) -> f
     delta, delta0 = delta_value(delta), delta_value(delta0, "delta0")
     if count == 0 or epsilon0 == 0 and delta0 == 0:
         return 0.0
-    log_kept = math.log1p(-delta) - count * math.log1p(-delta0)
-    if log_kept > 0:
+    log_success = math.log1p(-delta) - count * math.log1p(-delta0)
+    if log_success > 0:
         return math.inf
-    pure_delta = -math.expm1(log_kept)
+    pure_delta = -math.expm1(log_success)
     largest = sum_up([(count, epsilon0)])
     if pure_delta == 0 or math.isinf(largest):
         return largest
@@ -94,9 +94,9 @@ def _parts(
 def _response_losses(epsilon0: float, count: int) -> tuple[Array, Array]:
     """Losses and log masses that are never less than those of ``count`` randomised responses with epsilon0.
 
-    Every outcome by itself while there are few; beyond that blocks of outcomes, each at its largest loss and with its
-    size times its largest mass, so that 10^16 responses take no more memory than 10^8. Masses and losses carry their
-    round-off upwards.
+    Up to _MOST_OUTCOMES outcomes are listed one by one. More are put into blocks, each with the largest loss of its
+    outcomes and with their number times their largest mass, so that 10^16 responses take no more memory than 10^8.
+    Masses and losses are rounded upwards.
     """
     odds = math.exp(-epsilon0)
     lie, truth = odds / (1 + odds), 1 / (1 + odds)
@@ -104,7 +104,7 @@ def _response_losses(epsilon0: float, count: int) -> tuple[Array, Array]:
     spread = _STANDARD_DEVIATIONS * (math.sqrt(mean * truth) + 1.0) + _STANDARD_DEVIATIONS**2
     low, high = max(0, int(mean - spread)), min(count, int(mean + spread))
     block = (high - low) // _MOST_OUTCOMES + 1
-    # Numbers of lies as exact whole numbers relative to the mean: beyond 2^53 they are no floats.
+    # Numbers of lies are counted from the mean, which keeps them exact: above 2^53 not every whole number is a float.
     centre = int(mean)
     starts: Array = float(block) * np.arange((high - low) // block + 1, dtype=float) + float(low - centre)
     ends = np.minimum(starts + float(block - 1), float(high - centre))
@@ -113,19 +113,19 @@ def _response_losses(epsilon0: float, count: int) -> tuple[Array, Array]:
     log_mass = _log_binomial_mass(count, centre, heaviest, lie, truth)
     if block > 1:
         log_mass = log_mass + (math.log(block) + 2.0 / (mean * truth))
-    # Losses below 0 are never asked for.
+    # Scaling up is the safe direction for losses above 0 only; no others are read, as epsilon is at least 0.
     return (float(count - 2 * centre) - 2 * starts) * (epsilon0 * (1 + 1e-15)), log_mass
 
 
 def _log_binomial_mass(count: int, centre: int, offset: Array, lie: float, truth: float) -> Array:
     """log P(centre + offset lies among count), by Loader's saddle point: no difference of huge logarithms.
 
-    log C(count, k) by gammaln loses log(count!) 2^-53, which is 2e-4 at 10^11; here the error is a few units of the
-    result and of the distance from the mean, and is added.
+    log C(count, k) by gammaln has an error of log(count!) 2^-53, which is 2e-4 at 10^11. Here the error is a few
+    units in the last place of the result and of the distance from the mean; a bound on it is added as a margin.
     """
     mean_lies, mean_truths = count * lie, count * truth
     lies, truths = float(centre) + offset, float(count - centre) - offset
-    # How far from the mean; what is lost when it is rounded is part of the margin.
+    # The distance from the mean; the margin below includes the error of rounding it.
     away = offset + (centre - mean_lies)
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = _deviance(lies, mean_lies, away) + _deviance(truths, mean_truths, -away)

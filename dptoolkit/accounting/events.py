@@ -31,11 +31,11 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 _NOISE_REPAIR = "It is noise scale / sensitivity; 0 means no noise."
-# Counts are whole numbers of any size, the accountants' numbers are not.
+# Counts are whole numbers of any size, but the accountants compute with floats, which end at 1e308.
 _LARGEST_COUNT = 1e100
 POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
-# Events are walked by recursion; nobody's release is nested that deep.
+# Events are walked by recursion, whose depth must be bounded; no real release is nested this deep.
 _DEEPEST = 100
 
 
@@ -131,7 +131,7 @@ class ExponentialMechanism(Event):
 class NoisyMax(Event):
     """Report-noisy-max with Laplace or exponential noise (permute-and-flip), epsilon = r / b as above.
 
-    epsilon-DP and no more: not bounded-range, so it is never charged epsilon^2/8.
+    It is epsilon-DP but not bounded-range, so the zCDP parameter epsilon^2/8 would be too small and is never used.
     """
 
     epsilon: float
@@ -202,9 +202,9 @@ class Subsampled(Event):
     replace-one is asked for. scheme "without-replacement": a uniform batch of exactly rate * n records; adjacency
     replace-one, always (zero-out is not defined when the batch size is fixed).
 
-    The inner noise is per sensitivity of the un-subsampled query under the same adjacency. Under Poisson sampling
-    with replace-one, each record's contribution must lie in a ball around 0 whose diameter is that sensitivity
-    (a clipped sum): a record that is left out contributes 0.
+    The inner noise multiplier is relative to the sensitivity of the query without sampling, under the same adjacency.
+    Under Poisson sampling with replace-one, each record's contribution must lie in a ball around 0 whose diameter is
+    that sensitivity (a clipped sum), since a record that is left out contributes 0.
     """
 
     event: Event
@@ -246,12 +246,12 @@ class Composed(Event):
     events: tuple[Event, ...]
 
     def __init__(self, *events: Event | Iterable[Event]) -> None:
-        given = events
+        parts = events
         if len(events) == 1 and not isinstance(events[0], Event):
             if not isinstance(events[0], Iterable):
                 raise _not_an_event("events", events[0])
-            given = tuple(events[0])
-        _set(self, events=tuple(as_event("events", e) for e in given))
+            parts = tuple(events[0])
+        _set(self, events=tuple(as_event("events", e) for e in parts))
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class BestOf(Event):
         _check_runs("runs", self.runs, for_selection=True)
 
 
-# What can be read back from a record: the events of this file, and nobody else's.
+# The events that from_dict can read back: those of this file and no others.
 EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
 
 
@@ -299,33 +299,33 @@ def _not_an_event(name: str, value: Any) -> UnsupportedEvent:
 
 
 def flatten(event: Event) -> tuple[tuple[Event, int], ...]:
-    """``event`` as (elementary event, count) pairs, equal ones merged, order of first appearance.
+    """``event`` as (elementary event, count) pairs, equal ones merged, in order of first appearance.
 
-    The one place where a count is applied: no accountant handles Repeated or Composed by itself.
+    This is the one place where counts are applied: no accountant handles Repeated or Composed by itself.
     """
-    found: dict[Event, int] = {}
-    _collect(as_event("event", event), 1, found)
-    largest = max(found.values(), default=0)
+    counts: dict[Event, int] = {}
+    _collect(as_event("event", event), 1, counts)
+    largest = max(counts.values(), default=0)
     if largest > _LARGEST_COUNT:
         magnitude = math.floor(largest.bit_length() * math.log10(2))
         raise InvalidValue(
             f"count=about 10^{magnitude}: must be at most {_LARGEST_COUNT:.0e} in all. Check the number of steps."
         )
-    return tuple(found.items())
+    return tuple(counts.items())
 
 
-def _collect(event: Event, count: int, found: dict[Event, int]) -> None:
+def _collect(event: Event, count: int, counts: dict[Event, int]) -> None:
     if count == 0:
         return
     if isinstance(event, Repeated):
-        _collect(event.event, count * event.count, found)
+        _collect(event.event, count * event.count, counts)
     elif isinstance(event, Composed):
         for part in event.events:
-            _collect(part, count, found)
+            _collect(part, count, counts)
     elif isinstance(event, Subsampled) and event.rate == 0:
         return
     else:
-        found[event] = found.get(event, 0) + count
+        counts[event] = counts.get(event, 0) + count
 
 
 def inner(event: Event) -> Event | None:
@@ -342,14 +342,14 @@ def adjacency_of(event: Event) -> Adjacency | None:
             "the event mixes replace-one and zero-out releases: one guarantee has one adjacency. "
             "Give every Subsampled and ObjectivePerturbation the same adjacency."
         )
-    return found.pop() if found else None
+    return relations.pop() if relations else None
 
 
-def _adjacencies(event: Event, found: set[Adjacency], levels: int) -> None:
+def _adjacencies(event: Event, relations: set[Adjacency], levels: int) -> None:
     if levels == 0:
         raise _too_deep()
     if isinstance(event, Subsampled) and event.rate == 0 or isinstance(event, Repeated) and event.count == 0:
-        # Nothing is released, so nothing inside says anything.
+        # Nothing is released, so the adjacency of what is inside does not matter.
         return
     fixed = getattr(event, "adjacency", None)
     if fixed is not None:
@@ -357,7 +357,7 @@ def _adjacencies(event: Event, found: set[Adjacency], levels: int) -> None:
     parts = event.events if isinstance(event, Composed) else (getattr(event, "event", None),)
     for part in parts:
         if part is not None:
-            _adjacencies(part, found, levels - 1)
+            _adjacencies(part, relations, levels - 1)
 
 
 def _too_deep() -> UnsupportedEvent:

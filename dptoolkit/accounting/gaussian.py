@@ -62,7 +62,7 @@ def _delta_nonnegative(mu: float, eps: Array) -> Array:
         near = ndtr(-x) - density * _mills(x + mu)
     # For a tiny mu, x >= -mu/2 is as good as positive, and ndtr - ... would cancel.
     out = np.where(x > (0.0 if mu >= _TINY_MU else -1.0), tail, near)
-    # So far out that the density underflows nothing is left of delta, whatever the other factor overflowed to.
+    # Where the density underflows, delta is 0, even if the other factor of the product overflowed.
     return np.clip(np.where(np.isposinf(eps) | ((density == 0) & (x > 0)), 0.0, out), 0.0, 1.0)
 
 
@@ -105,7 +105,7 @@ def mu(epsilon: float, delta: float) -> float:
         return math.inf
     if target == 0:
         return 0.0
-    # In 1/mu the excess is decreasing, so crossing() ends on the private side.
+    # The search is over 1/mu, in which the excess is decreasing: crossing() then ends on the private side.
     low = 1 / _LARGEST_MU
     if _log_excess(1 / low, eps, target) <= 0:
         return 1 / low
@@ -118,6 +118,6 @@ def _log_excess(mu: float, eps: float, target: float) -> float:
     value = float(_profile(mu, np.asarray(eps)))
     if value <= 0:
         return -math.inf
-    # The quotient of two neighbouring numbers may round to 1: the sign is that of the comparison.
+    # The quotient of two neighbouring floats may round to 1, so the sign comes from comparing them directly.
     log_ratio = math.log(value / target)
     return max(log_ratio, math.ulp(0.0)) if value > target else min(log_ratio, 0.0)

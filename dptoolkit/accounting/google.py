@@ -1,14 +1,15 @@
-"""Events to and from Google's dp_accounting, around the places where it reports too little.
+"""Conversion of events to and from Google's dp_accounting, avoiding the cases in which it reports too little.
 
-dp_accounting 0.6 under-reports in three cases, and each is mapped around here:
+dp_accounting 0.6 reports too small an epsilon in three cases, each of which is avoided here:
 
-- its RDP accountant counts a repeated ExponentialMechanismDpEvent once: selections go over as zCDP events;
+- its RDP accountant counts a repeated ExponentialMechanismDpEvent once: selections are sent as zCDP events;
 - its PLD accountant counts a repeated RandomizedResponseDpEvent once: such events are listed one by one;
-- its RDP accountant ignores that replacing a record doubles the sensitivity: sampling under replace-one goes to PLD
-  only, and randomised responses, which it takes under replace-one alone, go to it unmixed.
+- its RDP accountant ignores that replacing a record doubles the sensitivity: sampling under replace-one is sent to
+  the PLD accountant only. The RDP accountant accepts randomised responses under replace-one alone, so there they are
+  never mixed with other mechanisms.
 
-Noise multipliers there are per norm bound of a record, here per sensitivity: under replace-one theirs is twice ours.
-dp_accounting is imported on use.
+A noise multiplier of dp_accounting is noise / norm bound of a record, one of ours is noise / sensitivity: under
+replace-one dp_accounting's is twice ours. The package is optional and is imported on first use.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
 ACCOUNTANTS = ("pld", "rdp")
-# Events that must be listed one by one: more than this is a sign to account for them here.
+# The most events that are listed one by one; for more, the error message recommends account() here.
 _LONGEST_LIST = 10_000
 
 
 class _Way(NamedTuple):
-    """Where an event is going: their module of events, their accountant, and whether it is told REPLACE_ONE."""
+    """The target of a conversion: dp_accounting's module of events, its accountant, and whether under REPLACE_ONE."""
 
     dp_event: Any
     accountant: str
-    replaced: bool
+    replace_one: bool
 
 
 def to_google(event: Event, accountant: str = "pld") -> Any:
-    """The DpEvent to give to dp_accounting's accountant of that kind, made with ``relation(event, accountant)``."""
-    dp_event, replaced = _module(), _is_replaced(event, accountant)
-    way, parts = _Way(dp_event, accountant, replaced), list[Any]()
+    """The DpEvent for dp_accounting's ``accountant``, which must be built with ``relation(event, accountant)``."""
+    dp_event, replace_one = _module(), _is_replace_one(event, accountant)
+    way, parts = _Way(dp_event, accountant, replace_one), list[Any]()
     for part, count in flatten(event):
         parts += _repeated(dp_event, _one(way, part), count, accountant)
     if not parts:
@@ -67,8 +68,8 @@ def to_google(event: Event, accountant: str = "pld") -> Any:
     return parts[0] if len(parts) == 1 else dp_event.ComposedDpEvent(parts)
 
 
-def _is_replaced(event: Event, accountant: str) -> bool:
-    """Whether their accountant must be told REPLACE_ONE: the sampling says so, or a randomised response needs it."""
+def _is_replace_one(event: Event, accountant: str) -> bool:
+    """Whether dp_accounting must be told REPLACE_ONE: the sampling fixes it, or a randomised response needs it."""
     one_of("accountant", accountant, ACCOUNTANTS)
     adjacency = adjacency_of(as_event("event", event))
     leaves = _leaves(event)
@@ -87,11 +88,11 @@ def _is_replaced(event: Event, accountant: str) -> bool:
 
 
 def _leaves(event: Event) -> list[Event]:
-    """The elementary events, those inside a BestOf included; a sampled one counts as one."""
-    found: list[Event] = []
+    """The elementary events, including those inside a BestOf; a sampled event counts as elementary."""
+    leaves: list[Event] = []
     for part, _ in flatten(event):
-        found += _leaves(part.event) if isinstance(part, BestOf) else [part]
-    return found
+        leaves += _leaves(part.event) if isinstance(part, BestOf) else [part]
+    return leaves
 
 
 def _repeated(dp_event: Any, one: Any, count: int, accountant: str) -> list[Any]:
@@ -107,7 +108,7 @@ def _repeated(dp_event: Any, one: Any, count: int, accountant: str) -> list[Any]
 
 
 def _one(way: _Way, event: Event) -> Any:
-    """One application of a part."""
+    """The DpEvent of one application of an elementary event."""
     rule = _THERE.get(type(event))
     there = None if rule is None else rule(way, event)
     if there is None:
@@ -119,18 +120,18 @@ def _one(way: _Way, event: Event) -> Any:
 
 
 def _additive(way: _Way, cls: Any, noise: float) -> Any:
-    """Noise added to a sum; for no noise, and for nothing but noise, dp_accounting has other events."""
+    """Noise added to a sum. dp_accounting has separate events for noise 0 and for infinite noise."""
     if noise == 0:
         return way.dp_event.NonPrivateDpEvent()
     return way.dp_event.NoOpDpEvent() if math.isinf(noise) else cls(noise)
 
 
 def _laplace(way: _Way, event: Laplace) -> Any:
-    return None if way.replaced else _additive(way, way.dp_event.LaplaceDpEvent, event.noise_multiplier)
+    return None if way.replace_one else _additive(way, way.dp_event.LaplaceDpEvent, event.noise_multiplier)
 
 
 def _discrete_laplace(way: _Way, event: TwoSidedGeometric) -> Any:
-    if way.accountant == "pld" and not way.replaced and 0 < event.epsilon < math.inf:
+    if way.accountant == "pld" and not way.replace_one and 0 < event.epsilon < math.inf:
         return way.dp_event.DiscreteLaplaceDpEvent(event.epsilon / event.sensitivity, event.sensitivity)
     return None
 
@@ -142,7 +143,7 @@ def _zcdp(way: _Way, event: Event) -> Any:
 def _response(way: _Way, event: PureDp | NoisyMax | RandomizedResponse) -> Any:
     """Randomised response, which is also the worst pure mechanism of its epsilon."""
     categories = getattr(event, "categories", 2)
-    # Theirs answers at random with this probability, and truly otherwise.
+    # dp_accounting's parameter is the probability of a uniformly random answer; otherwise the answer is true.
     odds = math.exp(-event.epsilon)
     return way.dp_event.RandomizedResponseDpEvent(categories * odds / (1 + (categories - 1) * odds), categories)
 
@@ -151,7 +152,7 @@ def _poisson(way: _Way, event: Subsampled) -> Any:
     if event.scheme != POISSON:
         return None
     base = as_single(event)
-    if not (is_gaussian(base) or type(base) is Laplace and way.accountant == "pld" and not way.replaced):
+    if not (is_gaussian(base) or type(base) is Laplace and way.accountant == "pld" and not way.replace_one):
         raise UnsupportedEvent(f"event={event!r}: must be Gaussian inside for dp_accounting. Use account() here.")
     inner = _one(way, base)
     if isinstance(inner, way.dp_event.NoOpDpEvent):
@@ -168,10 +169,10 @@ def _best_of(way: _Way, event: BestOf) -> Any:
     return way.dp_event.RepeatAndSelectDpEvent(to_google(event.event, "rdp"), event.runs.mean, shape)
 
 
-# Their event for each of ours; None where that accountant would not bound it soundly.
+# For each of our events the rule that gives dp_accounting's; None where that accountant has no sound bound for it.
 _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
     Gaussian: lambda way, e: _additive(
-        way, way.dp_event.GaussianDpEvent, (2 if way.replaced else 1) * e.noise_multiplier),
+        way, way.dp_event.GaussianDpEvent, (2 if way.replace_one else 1) * e.noise_multiplier),
     Laplace: _laplace,
     TwoSidedGeometric: _discrete_laplace,
     ZCdp: _zcdp,
@@ -187,8 +188,8 @@ _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
 def relation(event: Event, accountant: str = "pld") -> Any:
     """The NeighboringRelation that ``to_google(event, accountant)`` is written for."""
     neighbours = _package().NeighboringRelation
-    # An unsampled event is already stated per sensitivity: add/remove leaves it as it is.
-    return neighbours.REPLACE_ONE if _is_replaced(event, accountant) else neighbours.ADD_OR_REMOVE_ONE
+    # Without sampling our multipliers are already noise / sensitivity, which add/remove does not change.
+    return neighbours.REPLACE_ONE if _is_replace_one(event, accountant) else neighbours.ADD_OR_REMOVE_ONE
 
 
 def epsilon(event: Event, delta: float, accountant: str = "pld", **options: Any) -> float:
@@ -199,25 +200,25 @@ def epsilon(event: Event, delta: float, accountant: str = "pld", **options: Any)
         from dp_accounting.pld import PLDAccountant as Accountant
     else:
         from dp_accounting.rdp import RdpAccountant as Accountant
-    made = Accountant(neighboring_relation=relation(event, accountant), **options)
-    if not made.supports(record):
+    instance = Accountant(neighboring_relation=relation(event, accountant), **options)
+    if not instance.supports(record):
         raise UnsupportedEvent(f"event={event!r}: must be supported by this version of dp_accounting.")
-    return float(made.compose(record).get_epsilon(delta))
+    return float(instance.compose(record).get_epsilon(delta))
 
 
 def from_google(record: Any, neighboring_relation: Any = None) -> Event:
     """The event of a DpEvent that was accounted for under ``neighboring_relation`` (default: add or remove one)."""
     package, dp_event = _package(), _module()
     neighbours = package.NeighboringRelation
-    replaced = neighboring_relation == neighbours.REPLACE_ONE
-    return _event(dp_event, record, replaced)
+    replace_one = neighboring_relation == neighbours.REPLACE_ONE
+    return _event(dp_event, record, replace_one)
 
 
-def _event(dp_event: Any, record: Any, replaced: bool) -> Event:
+def _event(dp_event: Any, record: Any, replace_one: bool) -> Event:
     kinds = [getattr(dp_event, name, None) for name in _HERE]
     for kind, rule in zip(kinds, _HERE.values(), strict=True):
         if kind is not None and isinstance(record, kind):
-            event = rule(lambda inner: _event(dp_event, inner, replaced), record, replaced)
+            event = rule(lambda inner: _event(dp_event, inner, replace_one), record, replace_one)
             if event is not None:
                 return event
     raise UnsupportedEvent(
@@ -226,54 +227,54 @@ def _event(dp_event: Any, record: Any, replaced: bool) -> Event:
     )
 
 
-def _half(replaced: bool) -> float:
-    """Replacing a record moves a sum by twice the norm bound, so our multiplier is half of theirs."""
-    return 0.5 if replaced else 1.0
+def _half(replace_one: bool) -> float:
+    """Our multiplier over dp_accounting's: 1/2 under replace-one, where a sum moves by twice the norm bound."""
+    return 0.5 if replace_one else 1.0
 
 
-def _adjacency(replaced: bool) -> Adjacency:
-    return Adjacency.REPLACE_ONE if replaced else Adjacency.ZERO_OUT
+def _adjacency(replace_one: bool) -> Adjacency:
+    return Adjacency.REPLACE_ONE if replace_one else Adjacency.ZERO_OUT
 
 
-def _from_discrete_laplace(inner: _Inner, record: Any, replaced: bool) -> Event | None:
-    return None if replaced else TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
+def _from_discrete_laplace(inner: _Inner, record: Any, replace_one: bool) -> Event | None:
+    return None if replace_one else TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
 
 
-def _from_response(inner: _Inner, record: Any, replaced: bool) -> Event:
+def _from_response(inner: _Inner, record: Any, replace_one: bool) -> Event:
     p, k = record.noise_parameter, record.num_buckets
     if k == 1:
         return Composed()
     return RandomizedResponse(math.log((1 - p + p / k) / (p / k)) if p > 0 else math.inf, k)
 
 
-def _from_batch(inner: _Inner, record: Any, replaced: bool) -> Event:
+def _from_batch(inner: _Inner, record: Any, replace_one: bool) -> Event:
     rate = record.sample_size / record.source_dataset_size
-    return Subsampled(inner(record.event), WITHOUT_REPLACEMENT, rate, _adjacency(replaced))
+    return Subsampled(inner(record.event), WITHOUT_REPLACEMENT, rate, _adjacency(replace_one))
 
 
 _Inner = Callable[[Any], Event]
-# Our event for each of theirs, by the name of its class (not every version has them all); None where it is not ours
-# under this neighbouring relation.
+# For each event of dp_accounting the rule that gives ours, by class name, as not every version has every class. A rule
+# gives None where we have no such event under this neighbouring relation.
 _HERE: dict[str, Callable[[_Inner, Any, bool], Event | None]] = {
-    "NoOpDpEvent": lambda inner, r, replaced: Composed(),
-    "NonPrivateDpEvent": lambda inner, r, replaced: Gaussian(0.0),
-    "GaussianDpEvent": lambda inner, r, replaced: Gaussian(_half(replaced) * r.noise_multiplier),
-    "LaplaceDpEvent": lambda inner, r, replaced: Laplace(_half(replaced) * r.noise_multiplier),
+    "NoOpDpEvent": lambda inner, r, replace_one: Composed(),
+    "NonPrivateDpEvent": lambda inner, r, replace_one: Gaussian(0.0),
+    "GaussianDpEvent": lambda inner, r, replace_one: Gaussian(_half(replace_one) * r.noise_multiplier),
+    "LaplaceDpEvent": lambda inner, r, replace_one: Laplace(_half(replace_one) * r.noise_multiplier),
     "DiscreteLaplaceDpEvent": _from_discrete_laplace,
     "RandomizedResponseDpEvent": _from_response,
-    "ZCDpEvent": lambda inner, r, replaced: ZCdp(r.rho) if r.xi == 0 else None,
-    "ExponentialMechanismDpEvent": lambda inner, r, replaced: ExponentialMechanism(r.epsilon),
-    "SelfComposedDpEvent": lambda inner, r, replaced: Repeated(inner(r.event), r.count),
-    "ComposedDpEvent": lambda inner, r, replaced: Composed(*map(inner, r.events)),
-    "PoissonSampledDpEvent": lambda inner, r, replaced: Subsampled(
-        inner(r.event), POISSON, r.sampling_probability, _adjacency(replaced)),
+    "ZCDpEvent": lambda inner, r, replace_one: ZCdp(r.rho) if r.xi == 0 else None,
+    "ExponentialMechanismDpEvent": lambda inner, r, replace_one: ExponentialMechanism(r.epsilon),
+    "SelfComposedDpEvent": lambda inner, r, replace_one: Repeated(inner(r.event), r.count),
+    "ComposedDpEvent": lambda inner, r, replace_one: Composed(*map(inner, r.events)),
+    "PoissonSampledDpEvent": lambda inner, r, replace_one: Subsampled(
+        inner(r.event), POISSON, r.sampling_probability, _adjacency(replace_one)),
     "SampledWithoutReplacementDpEvent": _from_batch,
-    "RepeatAndSelectDpEvent": lambda inner, r, replaced: BestOf(inner(r.event), _runs(r.mean, r.shape)),
+    "RepeatAndSelectDpEvent": lambda inner, r, replace_one: BestOf(inner(r.event), _runs(r.mean, r.shape)),
 }  # fmt: skip
 
 
 def _runs(mean: float, shape: float) -> Poisson | TruncatedNegativeBinomial:
-    """The law of the number of runs with that mean; gamma by bisection, as the mean falls in it."""
+    """The distribution of the number of runs with that mean; gamma by bisection, as the mean decreases in gamma."""
     if math.isinf(shape):
         return Poisson(mean)
     low, high = 1e-12, 1 - 1e-12

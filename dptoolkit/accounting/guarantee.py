@@ -1,4 +1,4 @@
-"""A guarantee: what a release gives away at most, computed from the event on demand."""
+"""A guarantee: a bound on what a release gives away, computed from its event on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Claimed(NamedTuple):
 class Guarantee:
     """What a release guarantees, computed from the event on demand. ``print`` shows it as a table.
 
-    ``asked_delta`` is the delta that somebody asked for, where one is known: the table lists it besides the usual ones.
+    ``asked_delta`` is the delta that the caller asked for, if any: the table lists it besides the usual ones.
     """
 
     event: Event
@@ -48,8 +48,8 @@ class Guarantee:
     @property
     def deltas(self) -> tuple[float, ...]:
         """The deltas at which epsilon is printed, the largest first."""
-        asked = () if self.asked_delta is None else (float(self.asked_delta),)
-        return tuple(sorted({*TABLE_DELTAS, *asked}, reverse=True))
+        extra = () if self.asked_delta is None else (float(self.asked_delta),)
+        return tuple(sorted({*TABLE_DELTAS, *extra}, reverse=True))
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon known to hold at ``delta``."""
@@ -66,9 +66,9 @@ class Guarantee:
         return METHODS[self.forced_method].delta(self.event, epsilon)
 
     def bounds(self, delta: float) -> pld.Bracket:
-        """(lower, upper) on epsilon: no analysis can prove less than lower, upper holds.
+        """(lower, upper) bounds on epsilon: upper is guaranteed, and no analysis can prove less than lower.
 
-        The lower end is reached by an explicit pair of neighbours; it is 0 where no such pair is known (ZCdp, BestOf).
+        An explicit pair of neighbours attains the lower bound; it is 0 where no such pair is known (ZCdp, BestOf).
         """
         upper = self.epsilon(delta)
         if self.forced_method is None and is_exact(self.event):

@@ -1,8 +1,8 @@
-"""A file of JSON lines to which several processes append, one at a time, and from which nothing is taken away.
+"""An append-only file of JSON lines, shared by several processes that write one at a time.
 
 The first line says what the file is. Every further line carries its number, so that a lost or a doubled one is noticed.
-A line is written whole and is on the disk before ``append`` returns; what is left of a line that was cut off (a full
-disk, a power failure) is refused with words, never skipped.
+A line is written whole and is on the disk before ``append`` returns. An incomplete last line (after a full disk or a
+power failure) raises an error with a repair; it is never skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT = "dptoolkit-ledger-file-1"
 
 
 def parse(text: str, what: str) -> Any:
-    """JSON, or an error that starts with ``what``; a name that occurs twice in one object is refused, not chosen."""
+    """The value of JSON text; errors start with ``what``. A name that occurs twice in one object is an error."""
     try:
         return json.loads(text, object_pairs_hook=_no_name_twice)
     except (ValueError, RecursionError) as problem:
@@ -37,18 +37,18 @@ def parse(text: str, what: str) -> Any:
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    record = dict(pairs)
+    if len(record) < len(pairs):
         raise ValueError("A name occurs twice in one object.")
-    return found
+    return record
 
 
 class Guard:
     """A lock for the threads of one process, and for other processes if there is a file to lock.
 
-    A thread may take it again while it holds it. The file is opened for every turn: a lock belongs to an opening of the
-    file, so threads and forked children that each open it for themselves keep each other out. A child that was forked
-    while a thread held the guard finds it free: that thread is not there to give it back.
+    A thread that holds it may take it again. The file is opened anew for every turn: a file lock belongs to one opening
+    of the file, so threads and forked children that each open it for themselves exclude each other. In a child that
+    was forked while a thread held the guard, the guard is free, as that thread does not exist there to release it.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -62,27 +62,27 @@ class Guard:
         self.process = os.getpid()
 
     @contextmanager
-    def held(self) -> Iterator[int | None]:
-        """The open file, None without one."""
+    def turn(self) -> Iterator[int | None]:
+        """Hold the lock during a ``with`` block, whose value is the open file (None if there is no file)."""
         with self._lock:
             if self.path is None or self._file is not None:
                 yield self._file
                 return
             try:
-                self._file = _opened(self.path)
+                self._file = _open_and_lock(self.path)
                 yield self._file
             finally:
                 self._close()
 
     def _close(self) -> None:
         if self._file is not None and fcntl is not None:
-            # Said aloud, as a child forked meanwhile keeps the file open, and with it the lock.
+            # Unlock explicitly: a child forked in the meantime has the file open too, which would keep the lock.
             fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
         self._file = None
 
     def after_fork(self) -> None:
-        """In the child: the parent's file is closed without touching the parent's lock, and nothing is held."""
+        """In a forked child: close the copy of the parent's file without touching the parent's lock, and be free."""
         if self._file is not None:
             with suppress(OSError):
                 os.close(self._file)
@@ -101,8 +101,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free_all)
 
 
-def _opened(path: str) -> int:
-    """The file, open and locked; refused if it is gone, cannot be written or was replaced while we waited."""
+def _open_and_lock(path: str) -> int:
+    """The file, open and locked; an error if it is gone, cannot be written or was replaced during the wait."""
     try:
         file = os.open(path, os.O_RDWR)
     except OSError as problem:
@@ -121,7 +121,7 @@ def _opened(path: str) -> int:
 
 
 class Journal:
-    """The lines of one file; whoever reads or appends holds ``guard`` meanwhile."""
+    """The lines of one file; ``guard`` is held while they are read or appended to."""
 
     def __init__(self, path: str, head: bytes) -> None:
         self.path, self.head = path, head
@@ -133,8 +133,8 @@ class Journal:
         self._end, self._lines = len(self.head), 1
 
     def unread(self) -> Iterator[tuple[int, Any]]:
-        """(number, record) of every line that was not read yet, own ones included."""
-        with self.guard.held() as file:
+        """(number, record) of every line not read yet, including those that this object appended."""
+        with self.guard.turn() as file:
             assert file is not None
             if os.pread(file, len(self.head), 0) != self.head or os.fstat(file).st_size < self._end:
                 raise invalid("path", self.path, "the ledger that was opened",
@@ -146,14 +146,14 @@ class Journal:
                 self._end, self._lines = self._end + len(line), self._lines + 1
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """One more line, on the disk when this returns; if it cannot be written whole, the file is as before."""
-        with self.guard.held() as file:
+        """Add a line, which is on the disk when this returns; if it cannot be written whole, the file is unchanged."""
+        with self.guard.turn() as file:
             assert file is not None
             _append(file, self.path, encoded({"n": self._lines + 1} | dict(record)))
 
 
 def encoded(record: Mapping[str, Any]) -> bytes:
-    """One line."""
+    """The record as one line of the file."""
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
@@ -190,7 +190,10 @@ def _numbered(path: str, number: int, line: bytes) -> Any:
 
 
 def created(path: str, facts: Mapping[str, Any]) -> None:
-    """A new file with its first line, whole from the moment it is there; nothing happens if the file exists."""
+    """Create the file with its first line; nothing happens if it exists.
+
+    The file is written under another name and linked to ``path``, so that no process ever sees it without that line.
+    """
     needs_locks()
     head = encoded({"format": FORMAT, "id": uuid.uuid4().hex} | dict(facts))
     draft = f"{path}.{uuid.uuid4().hex}.new"
@@ -217,20 +220,20 @@ def _settle_folder(path: str) -> None:
 
 
 def first_line(path: str) -> tuple[bytes, dict[str, Any]]:
-    """The first line of a ledger's file, as it stands and as a record."""
+    """The first line of a ledger's file, as bytes and as a record."""
     needs_locks()
-    with Guard(path).held() as file:
+    with Guard(path).turn() as file:
         assert file is not None
-        line, found, _ = _read(file, 0).partition(b"\n")
-    return line + found, head_record(line.decode("utf-8", "replace"), f"path={path!r}:")
+        line, newline, _ = _read(file, 0).partition(b"\n")
+    return line + newline, head_record(line.decode("utf-8", "replace"), f"path={path!r}:")
 
 
 def head_record(line: str, what: str) -> dict[str, Any]:
-    """What the first line says."""
-    wanted = f"must be a ledger's file, with format {FORMAT!r} in its first line."
-    record = parse(line, f"{what} {wanted}")
+    """The record in a file's first line; an error, which starts with ``what``, if it is not a ledger's."""
+    requirement = f"must be a ledger's file, with format {FORMAT!r} in its first line."
+    record = parse(line, f"{what} {requirement}")
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise InvalidValue(f"{what} {wanted} A ledger saved by to_json() is read by from_json().")
+        raise InvalidValue(f"{what} {requirement} A ledger saved by to_json() is read by from_json().")
     return record
 
 
@@ -241,7 +244,7 @@ def lines_of(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def needs_locks() -> None:
-    """Refuse where there are no file locks."""
+    """Raise an error on systems without file locks."""
     if fcntl is None:
         raise InvalidValue(
             "Ledger.open: must run on a system with fcntl file locks (Linux, macOS). Keep a Ledger() in one process, "

@@ -1,4 +1,4 @@
-"""What was spent so far, and whether the next release can be paid for."""
+"""The ledger: what was spent so far, and whether the budget allows the next release."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FORMAT = "dptoolkit-ledger-1"
 
 
 class Reservation:
-    """A release that is paid for and not made yet.
+    """A release that is charged to the ledger and has not happened yet.
 
     It counts as spent from the start, so that nobody else can spend the same budget. ``confirm`` says that the release
-    was made; ``cancel`` gives the budget back, and is right only if nothing that depends on the data has left the
-    program. One that is never confirmed, because the program ended in between, stays spent. In a ``with`` block the end
-    confirms, and an exception leaves it spent: noise may have been drawn by then.
+    has happened; ``cancel`` returns the budget, and is right only if nothing that depends on the data has left the
+    program. A reservation that is never confirmed, because the program ended in between, stays spent. The end of a
+    ``with`` block confirms it; an exception inside leaves it spent, since noise may have been drawn by then.
     """
 
     def __init__(self, ledger: Ledger, number: int) -> None:
@@ -41,12 +41,12 @@ class Reservation:
         return f"Reservation({self._state})"
 
     def confirm(self) -> None:
-        """The release was made."""
+        """Record that the release has happened."""
         if self._state != "confirmed":
             self._settle("confirm", "confirmed")
 
     def cancel(self) -> None:
-        """The release was not made and will not be: the budget is as before."""
+        """Return the budget, as the release has not happened and will not."""
         self._settle("cancel", "cancelled")
 
     def _settle(self, do: str, state: str) -> None:
@@ -66,19 +66,20 @@ class Reservation:
 class Ledger:
     """An append-only record of releases on one data set, with an optional (epsilon, delta) budget.
 
-    Equal releases in a row are merged. ``spend`` and ``reservation`` refuse before anything is recorded, and check and
-    record in one step, so that callers who ask first and release after can never overrun the budget together, whichever
-    thread they are in. All releases must be stated for one adjacency: an epsilon for zero-out and one for replace-one
-    do not add up to either. A release for which none is stated is taken to be for that one too. Fits from a seed are
-    refused unless ``allow_seeds``: their noise can be computed again, so they are no releases.
+    Equal releases in a row are merged. ``spend`` and ``reservation`` check the budget and record the release in one
+    step, and record nothing if they refuse. Callers in different threads who charge first and release afterwards can
+    therefore never exceed the budget together. All releases must be stated for one adjacency, because an epsilon for
+    zero-out and one for replace-one do not add up to either; a release without a stated adjacency is taken to be for
+    the ledger's. Fits from a seed are refused unless ``allow_seeds``: anybody who knows the seed can compute their
+    noise, so they have no privacy.
 
-    A ledger in memory belongs to the process that made it: a copy would spend the same budget again, so it is neither
-    pickled nor copied, and a forked child cannot spend from it. For several processes, or to outlive a crash, keep it
+    A ledger in memory belongs to the process that made it: a copy would spend the same budget again, so it cannot be
+    pickled or copied, and a forked child cannot spend from it. For several processes, or to outlive a crash, keep it
     in a file: ``Ledger.open(path, epsilon=, delta=)``.
 
     Privacy
     -------
-    Touches no data. What it says of the past is what callers told it: a release that nobody announced is not in it.
+    Touches no data. It knows only the releases that callers announced: one that nobody announced is not in it.
     """
 
     def __init__(
@@ -104,52 +105,54 @@ class Ledger:
 
         Parameters
         ----------
-        path : on a file system with file locks (a local disk; not every network share has them).
-        epsilon, delta : the budget of a new file. That of an existing file stands, and a different one is refused.
+        path : the file, on a file system with file locks (a local disk; not every network share has them).
+        epsilon : of a new file's budget. The budget of an existing file stands, and a different one is refused.
+        delta : of a new file's budget, given together with epsilon.
+        allow_seeds : whether fits from a seed may be charged.
         """
         place = os.path.abspath(os.fspath(path))
-        given = _checked_budget(epsilon, delta)
+        budget = _checked_budget(epsilon, delta)
         if not os.path.lexists(place):
-            if given is None:
+            if budget is None:
                 raise invalid("path", place, "a file that exists", "For a new ledger give epsilon and delta.")
-            journal.created(place, {"budget": _budget_record(given)})
-        ledger = cls._opened(place, given)
+            journal.created(place, {"budget": _budget_record(budget)})
+        ledger = cls._from_file(place, budget)
         ledger.allow_seeds = flag("allow_seeds", allow_seeds)
         return ledger
 
     @classmethod
-    def _opened(cls, place: str, given: Budget | None = None, head: bytes | None = None) -> Ledger:
+    def _from_file(cls, place: str, budget: Budget | None = None, head: bytes | None = None) -> Ledger:
         line, facts = journal.first_line(place)
         if head not in (None, line):
             raise invalid("path", place, "the ledger that was sent here", "Another one is in its place.")
         ledger = cls()
         ledger._budget = _read_budget(facts, f"path={place!r}, line 1")
-        if given is not None and given != ledger._budget:
+        if budget is not None and budget != ledger._budget:
             raise invalid(
-                "(epsilon, delta)", given, f"{ledger._budget}, the budget in {place}",
+                "(epsilon, delta)", budget, f"{ledger._budget}, the budget in {place}",
                 "Leave them out to open it. A budget that was fixed is not changed.",
             )
         ledger._journal = Journal(place, line)
         ledger._guard = ledger._journal.guard
-        with ledger._held():
+        with ledger._turn():
             return ledger
 
     @contextmanager
-    def _held(self, *, to_spend: bool = False) -> Iterator[Book]:
-        """The book, up to date, while nobody else can change it."""
+    def _turn(self, *, to_spend: bool = False) -> Iterator[Book]:
+        """Hold the lock during a ``with`` block, whose value is the book with every line of the file applied."""
         if to_spend and self._journal is None and self._process != os.getpid():
             raise invalid(
                 "ledger", f"{self!r} of process {self._process}", f"used there, not in process {os.getpid()}",
                 "A copy would spend the budget again: keep it in a file with Ledger.open(path).",
             )
-        with self._guard.held():
+        with self._guard.turn():
             if self._journal is not None:
                 self._catch_up(self._journal)
             yield self._book
 
     def _catch_up(self, lines: Journal) -> None:
         if self._process != os.getpid():
-            # The parent may have been in the middle of a change.
+            # This is a forked child, and the parent may have been in the middle of a change: read everything again.
             self._process, self._book = os.getpid(), Book()
             lines.rewind()
         _replay(self._book, lines.unread(), f"path={lines.path!r}")
@@ -166,44 +169,45 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was spent, in order, equal neighbours merged; then what is reserved."""
-        with self._held() as book:
+        """The entries that were spent, in order, with equal neighbours merged; then the reservations."""
+        with self._turn() as book:
             return book.entries
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """What is reserved and neither confirmed nor cancelled: under way, or left behind by a crash. It is spent."""
-        with self._held() as book:
+        """Reservations neither confirmed nor cancelled: under way, or left behind by a crash. They count as spent."""
+        with self._turn() as book:
             return tuple(book.pending.values())
 
     @property
     def event(self) -> Event:
         """Everything spent, as one event: elementary events with their counts."""
-        with self._held() as book:
+        with self._turn() as book:
             return composed(book.total)
 
     @property
     def adjacency(self) -> Adjacency | None:
         """The adjacency of everything spent, None as long as nobody stated one."""
-        with self._held() as book:
+        with self._turn() as book:
             return book.adjacency
 
     @property
     def guarantee(self) -> Guarantee:
         """The guarantee of everything spent; its table lists the delta of the budget."""
-        with self._held() as book:
+        with self._turn() as book:
             event, adjacency = composed(book.total), book.adjacency
-        asked = None if self._budget is None else self._budget[1]
-        return replace(account(event, adjacency=adjacency), asked_delta=asked)
+        delta = None if self._budget is None else self._budget[1]
+        return replace(account(event, adjacency=adjacency), asked_delta=delta)
 
     def check(self, event: Event, count: int = 1, adjacency: Adjacency | str | None = None) -> None:
         """Raise if ``count`` more releases of ``event`` would break the budget or mix adjacencies; record nothing.
 
-        Somebody else may spend right after: to release, ask for a ``reservation``.
+        The answer may be outdated at once, as others may spend from the same ledger: before a release, make a
+        ``reservation``.
         """
         as_event("event", event)
         count, relation = whole("count", count), relation_of(event, adjacency)
-        with self._held() as book:
+        with self._turn() as book:
             book.check(self._budget, event, count, relation)
 
     def spend(
@@ -221,7 +225,7 @@ class Ledger:
     def reservation(
         self, event: Event, count: int = 1, label: str = "", adjacency: Adjacency | str | None = None
     ) -> Reservation:
-        """As ``spend``, for a release that may still fail: spent from now on, and to be confirmed after it.
+        """As ``spend``, for a release that may still fail: it counts as spent now and is confirmed afterwards.
 
         with ledger.reservation(event, label="mean") as paid:
             ...  # bad input found here: paid.cancel()
@@ -229,8 +233,8 @@ class Ledger:
         return Reservation(self, self._charge("reserve", _entry(event, count, label, adjacency)))
 
     def _charge(self, do: str, entry: Entry) -> int:
-        """Check and record in one step; the number of the record."""
-        with self._held(to_spend=True) as book:
+        """Check and record in one step; returns the number of the record."""
+        with self._turn(to_spend=True) as book:
             book.check(self._budget, entry.event, entry.count, entry.adjacency)
             if self._journal is None:
                 book.last += 1
@@ -244,7 +248,7 @@ class Ledger:
             return book.last
 
     def _settle(self, do: str, number: int) -> None:
-        with self._held(to_spend=True) as book:
+        with self._turn(to_spend=True) as book:
             if number not in book.pending:
                 raise invalid(f"{do} of a reservation", number, "done once", "It was settled elsewhere.")
             if self._journal is not None:
@@ -257,18 +261,18 @@ class Ledger:
         self._catch_up(lines)
 
     def remaining(self) -> float:
-        """epsilon budget minus epsilon spent, at the budget's delta; infinite without a budget.
+        """The budget's epsilon minus the epsilon spent, at the budget's delta; infinite without a budget.
 
-        Epsilons do not add: a release that costs this much alone may cost less after the others.
+        Epsilons do not add up: a release whose own epsilon is larger than this may still be within the budget.
         """
         if self._budget is None:
             return math.inf
         return max(self._budget[0] - self.guarantee.epsilon(self._budget[1]), 0.0)
 
     def to_json(self) -> str:
-        """The ledger as JSON text, what is reserved as spent; ``from_json`` reads it back.
+        """The ledger as JSON text, with reservations as spent; ``from_json`` reads it back.
 
-        The text is a record, not a second purse: of two ledgers read from it each would spend what is left.
+        The text is a record and not a second budget: two ledgers read from it would each spend what is left.
         """
         budget = None if self._budget is None else _budget_record(self._budget)
         entries = [entry.to_dict() for entry in self.entries]
@@ -276,7 +280,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
-        """The ledger that ``to_json`` wrote, or that is in the text of a ledger's file: what was spent was spent."""
+        """The ledger in the text that ``to_json`` wrote, or in the text of a ledger's file."""
         if not isinstance(text, str):
             raise invalid("text", type(text).__name__, "a string")
         if journal.FORMAT in text.partition("\n")[0]:
@@ -327,8 +331,8 @@ class Ledger:
 
 
 def _reopened(path: str, head: bytes) -> Ledger:
-    """A ledger that travelled to another process as the name of its file."""
-    return Ledger._opened(path, head=head)
+    """Unpickle a ledger: it is sent to another process as the name and first line of its file."""
+    return Ledger._from_file(path, head=head)
 
 
 def _checked_budget(epsilon: Any, delta: Any) -> Budget | None:
@@ -345,7 +349,7 @@ def _budget_record(budget: Budget) -> dict[str, float]:
 
 
 def _read_budget(record: Mapping[str, Any], what: str) -> Budget | None:
-    """The budget of a saved ledger: null is none, and anything but null or both numbers is refused."""
+    """The budget of a saved ledger, None for null; anything but null or both numbers is refused."""
     budget = record.get("budget", "nothing")
     if budget is None:
         return None
@@ -362,13 +366,13 @@ def _entry(event: Event, count: int, label: str, adjacency: Adjacency | str | No
 
 
 def _refuse_unreadable(entry: Entry, record: Mapping[str, Any]) -> None:
-    """What could not be read back is not written."""
+    """Raise an error, before writing, for a record that could not be read back."""
     try:
-        found = Entry.from_dict(json.loads(journal.encoded(record)))
+        copy = Entry.from_dict(json.loads(journal.encoded(record)))
     except (TypeError, ValueError, RecursionError) as problem:
         raise invalid("event", entry.event, "one that from_dict reads back", f"{problem}") from None
-    if found != entry:
-        raise invalid("event", entry.event, "one that from_dict reads back", f"It becomes {found.event!r}.")
+    if copy != entry:
+        raise invalid("event", entry.event, "one that from_dict reads back", f"It becomes {copy.event!r}.")
 
 
 def _replay(book: Book, lines: Iterable[tuple[int, Mapping[str, Any]]], what: str) -> None:

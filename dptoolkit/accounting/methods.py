@@ -28,7 +28,8 @@ from dptoolkit.accounting.structure import (
 )
 from dptoolkit.errors import UnsupportedEvent
 
-# The recursion for selections is the tightest and the slowest: beyond this cost account() leaves it to method=.
+# The recursion for selections is the tightest method and the slowest: above this cost account() uses it only if
+# method="bounded-range" asks for it.
 _RECURSION_COST = 5e7
 
 
@@ -36,7 +37,7 @@ _RECURSION_COST = 5e7
 class Method:
     """One way to account: epsilon at a delta, and delta at an epsilon.
 
-    ``searched`` is epsilon before it was verified against delta, where that is another function: as sound, and faster.
+    ``searched`` is epsilon without the verification against delta, where the two differ: as sound, and faster.
     """
 
     epsilon: Callable[[Event, float], float]
@@ -62,21 +63,21 @@ def _single(event: Event, method: str) -> tuple[Event, int]:
 def _step_bounds(event: Event, delta0: float) -> tuple[float, float]:
     """(epsilon, delta) of one application, for the composition theorems; delta at most ``delta0``."""
     if has_bounds(event):
-        rest, lost = failure(event)
+        rest, failure_delta = failure(event)
         pure = pure_epsilon(rest)
         assert pure is not None
-        return pure, lost
+        return pure, failure_delta
     return searched_epsilon(event, delta0), delta0
 
 
 def _basic(event: Event, delta: float) -> float:
     parts = flatten(event)
     total = sum(count for part, count in parts if not has_bounds(part))
-    spent = spent_delta(event)
-    if spent > delta:
+    failures = spent_delta(event)
+    if failures > delta:
         return math.inf
-    # Less by what rounding may have added.
-    share = (delta - spent) / total * (1 - 1e-15) if total else 0.0
+    # Rounded down, since rounding may have made the quotient too large.
+    share = (delta - failures) / total * (1 - 1e-15) if total else 0.0
     if total and share == 0:
         return math.inf
     return sum_up((count, _step_bounds(part, share)[0]) for part, count in parts)
@@ -85,12 +86,12 @@ def _basic(event: Event, delta: float) -> float:
 def _basic_delta(event: Event, epsilon: float) -> float:
     if not all(has_bounds(part) for part, _ in flatten(event)):
         return _delta_by_search(_basic, event, epsilon)
-    spent = spent_delta(event)
-    return spent if spent < 1 and _basic(event, spent) <= epsilon else 1.0
+    failures = spent_delta(event)
+    return failures if failures < 1 and _basic(event, failures) <= epsilon else 1.0
 
 
 def _on_lattice(epsilon_at: Callable[[Event, float], float], event: Event, delta: float) -> float:
-    """epsilon at the delta of the lattice below, unless the parts have bounds of their own: see _delta_by_search."""
+    """epsilon at the next lattice delta downwards, unless every part has bounds of its own; see _delta_by_search."""
     if all(has_bounds(part) for part, _ in flatten(event)):
         return epsilon_at(event, delta)
     return epsilon_at(event, _lattice_delta(_lattice_index(delta)))
@@ -125,10 +126,11 @@ def _optimal_delta(event: Event, epsilon: float) -> float:
 
 
 def _verified(method: Method) -> Method:
-    """The method with an epsilon at which its own delta is at most the one asked for, to the last bit.
+    """The method, with its epsilon such that its delta at that epsilon is at most the delta asked for, to the last bit.
 
-    Both are sound whatever the other says; but they look for their best order or grid separately, and a guarantee whose
-    delta is not the one it was asked for is none. Where they differ the same question is asked for a smaller delta.
+    Epsilon and delta are sound each for itself. But they choose their best order or grid separately, so that
+    delta(epsilon(d)) may come out a little above d, which would contradict the guarantee just given. Where it does,
+    epsilon is computed again for a smaller delta.
     """
     return Method(
         lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta, method.epsilon
@@ -143,39 +145,40 @@ def _on_the_private_side(
         epsilon = epsilon_at(event, target)
         if math.isinf(epsilon):
             return epsilon
-        found = delta_at(event, epsilon)
-        if found <= delta:
+        own_delta = delta_at(event, epsilon)
+        if own_delta <= delta:
             return epsilon
         if target == 0:
             return math.inf
-        # The excess, then twice, four times as much: it ends within a few rounds, at delta 0 at the latest.
-        target *= min(delta / found, 1 - 1e-15) ** factor
+        # Reduce the target by the excess, then by its square, fourth power and so on: this ends within a few rounds, at
+        # delta 0 at the latest.
+        target *= min(delta / own_delta, 1 - 1e-15) ** factor
         factor *= 2
 
 
 def _allowing_failures(method: Method) -> Method:
-    """The method for events with parts that may fail too: the total delta is 1 - (kept) (1 - delta of the rest)."""
+    """The method, extended to parts that may fail: the total delta is 1 - P(no failure) (1 - delta of the rest)."""
 
     def epsilon(event: Event, delta: float) -> float:
-        rest, log_kept = without_failures(event)
-        if log_kept == 0:
+        rest, log_success = without_failures(event)
+        if log_success == 0:
             return method.epsilon(event, delta)
-        # Less by what rounding may have added.
-        left = -math.expm1(math.log1p(-delta) - log_kept) - 4e-16 * delta
-        return method.epsilon(rest, left) if left > 0 else math.inf
+        # Rounded down, since rounding may have made it too large.
+        rest_delta = -math.expm1(math.log1p(-delta) - log_success) - 4e-16 * delta
+        return method.epsilon(rest, rest_delta) if rest_delta > 0 else math.inf
 
     def delta(event: Event, epsilon: float) -> float:
-        rest, log_kept = without_failures(event)
-        if log_kept == 0:
+        rest, log_success = without_failures(event)
+        if log_success == 0:
             return method.delta(event, epsilon)
-        found = method.delta(rest, epsilon)
-        return -math.expm1(log_kept + math.log1p(-found)) if found < 1 else 1.0
+        rest_delta = method.delta(rest, epsilon)
+        return -math.expm1(log_success + math.log1p(-rest_delta)) if rest_delta < 1 else 1.0
 
     return Method(epsilon, delta)
 
 
 METHODS: dict[str, Method] = {
-    # Each epsilon is the inverse of its delta: by one curve for both, or by verification.
+    # Each method's delta at its own epsilon is at most the delta asked for: by one curve for both, or by verification.
     "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
     "pld": Method(pld.epsilon, pld.delta),
     "rdp": _verified(_allowing_failures(Method(rdp.epsilon, rdp.delta))),
@@ -234,22 +237,22 @@ def _exact_method(event: Event) -> str | None:
 
 
 def is_exact(event: Event) -> bool:
-    """Whether some neighbours reach what account() says: Gaussians, and any mechanisms of one (epsilon, delta)."""
-    # A pair of its own for what is attained says that the dominating one is not.
+    """Whether some neighbours attain what account() says: Gaussians, and any mechanisms of one (epsilon, delta)."""
+    # A row with a separate attained pair says that its dominating pair is not attained.
     return _exact_method(event) is not None and all(row(part).attained is None for part, _ in flatten(event))
 
 
 def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[list[str]]:
-    """Methods in groups: the first group with a finite and sharp answer decides; the smallest answer seen wins."""
+    """Methods in groups. Later groups are tried until an answer is finite and sharp; the smallest answer wins."""
     exact = _exact_method(event)
     if exact is not None:
         return [[exact]]
     parts = flatten(event)
-    # The largest losses just add: the whole answer at delta 0, and the best one at tiny deltas.
+    # "basic" adds the largest losses: it is the only finite answer at delta 0, and the best one at tiny deltas.
     first = ["pld"] if total_pure(event) is None else ["pld", "basic"]
     if not has_selection(event) and not has_best_of(event):
-        # The pairs are those of the mechanisms themselves, so a Renyi divergence can only lose, unless the grid was too
-        # coarse: where events of very different size share one, or where there are too many.
+        # "pld" composes the mechanisms' own pairs, so a Renyi divergence can only be looser, unless the grid is too
+        # coarse: with events of very different size on one grid, or with too many events.
         return [first, ["rdp", "zcdp"]]
     (part, count), bounded_range = parts[0], row(parts[0][0]).bounded_range
     if len(parts) == 1 and bounded_range is not None and affordable(bounded_range(part), count):
@@ -258,7 +261,7 @@ def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[
 
 
 def searched_epsilon(event: Event, delta: float, method: str | None = None) -> float:
-    """A sound epsilon that was not verified against delta: for a search, whose last answer alone is verified."""
+    """A sound epsilon without the verification against delta: for searches, which verify their last answer only."""
     if method is None:
         return best_epsilon(event, delta, False)[0]
     return (METHODS[method].searched or METHODS[method].epsilon)(event, delta)
@@ -279,8 +282,8 @@ def best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[flo
     def evaluate(name: str) -> pld.Answer:
         if name == "pld":
             return pld.epsilon_answer(event, delta, verified=verified)
-        used = METHODS[name].epsilon if verified else METHODS[name].searched or METHODS[name].epsilon
-        return pld.Answer(used(event, delta), True)
+        epsilon_at = METHODS[name].epsilon if verified else METHODS[name].searched or METHODS[name].epsilon
+        return pld.Answer(epsilon_at(event, delta), True)
 
     epsilon, name = _best(_candidates(event, affordable), evaluate, math.inf)
     if not verified or name in _delta_candidates(event, epsilon):
@@ -298,7 +301,7 @@ def _keeps(name: str, event: Event, epsilon: float, delta: float) -> bool:
 
 
 def _delta_candidates(event: Event, epsilon: float) -> list[str]:
-    """Every method, not only the first group: whichever gave epsilon was verified, and is asked for delta too."""
+    """The methods of every group, so that the one whose verified epsilon was the smallest is asked for delta too."""
 
     def affordable(epsilon0: float, count: int) -> bool:
         return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST

@@ -56,7 +56,8 @@ class Pair:
             return self
         tails = self.tails
         flipped = None if tails is None else (lambda x: _flip(tails(-x)))
-        # A pair that is not symmetric comes from sampling, where Q lies inside the mixture: no infinite loss backwards.
+        # Only sampling makes pairs that are not symmetric. There Q is a part of the mixture, so backwards no loss is
+        # infinite.
         return replace(self, above=self.below, below=self.above, tails=flipped, infinite_mass=0.0)
 
 
@@ -103,7 +104,7 @@ def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 
     def curve(x: Array) -> Array:
         i = np.searchsorted(losses, x, side="right")
         below = np.clip(p_up[i] - np.exp(np.minimum(x, 700.0)) * q_up[i], 0.0, 1.0)
-        # Next to the largest loss the difference is all round-off: the mass there times 1 - e^(x - loss) is not.
+        # Next to the largest loss the difference is all round-off; the mass there times 1 - e^(x - loss) is exact.
         last = p[-1] * -np.expm1(np.minimum(x - losses[-1], 0.0))
         return np.where(i >= len(losses) - 1, last, below) + infinite_mass
 

@@ -46,7 +46,7 @@ __all__ = [
     "laplace", "randomized_response", "subsampled_gaussian", "to_delta", "to_epsilon", "two_sided_geometric",
 ]  # fmt: skip
 
-# Dense near 1, integers where subsampling needs them, then far out for tiny epsilon.
+# Dense near 1, integers where subsampling needs them, then large orders, which are the best for tiny epsilon.
 DEFAULT_ORDERS = np.unique(np.concatenate([
     1 + np.geomspace(1e-6, 0.5, 12), np.arange(1.6, 3.01, 0.2),
     np.arange(3.0, 33.0), np.round(np.geomspace(36, 4096, 40)),
@@ -93,7 +93,7 @@ def to_epsilon(orders: Array, rdp: Array, delta: float) -> float:
 
 
 def _epsilons(orders: Array, rdp: Array, delta: float) -> Array:
-    """What each order proves alone."""
+    """The epsilon that each order proves by itself."""
     # Divergence 0 at any order means equal distributions, which the conversion formula alone would miss.
     if delta == 0:
         return np.where(rdp == 0, 0.0, math.inf)

@@ -1,4 +1,4 @@
-"""Numbers and tables as text; no privacy in here, but that a printed bound is still a bound."""
+"""Numbers and tables as text. Bounds are rounded in their safe direction, so that a printed bound is still a bound."""
 
 from __future__ import annotations
 

@@ -85,11 +85,11 @@ class Geometric(Runs):
 
     def log_pgf(self, log_z: Array) -> Array:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            grown = self.mean * np.expm1(np.asarray(log_z, dtype=float))
-            return np.where(grown < 1, -np.log1p(-np.minimum(grown, 1.0)), np.inf)
+            growth = self.mean * np.expm1(np.asarray(log_z, dtype=float))
+            return np.where(growth < 1, -np.log1p(-np.minimum(growth, 1.0)), np.inf)
 
     def tilted(self, log_z: float, phi: Complex) -> Complex:
-        # 1 - gamma z without cancellation: the mean is its inverse.
+        # rest = 1 - gamma z, computed without cancellation.
         rest = (1 - self.gamma) - self.gamma * math.expm1(log_z)
         return np.asarray(rest / (rest + self.gamma * math.exp(log_z) * (1 - phi)))
 
@@ -126,7 +126,7 @@ class TruncatedGeometric(Runs):
             up = np.logaddexp(0.0, np.where(t > 30, t, np.log(np.expm1(np.minimum(t, 30.0)))) + log_change)
             change = np.expm1(np.minimum(t, 0.0)) * np.exp(np.minimum(log_change, 700.0))
             down = np.log1p(np.maximum(change, -1.0))
-            # Far below z = 1 the terms themselves, which are all positive.
+            # Far below z = 1 the terms are summed directly, as they are all positive.
             far = np.log((1 - self.gamma) * np.exp(log_sum) + np.exp(np.minimum(self.limit * log_w, 0.0)))
             return np.where(np.isposinf(t), np.inf, np.where(t > 0, up, np.where(change > -0.5, down, far)))
 
@@ -205,14 +205,14 @@ class TruncatedNegativeBinomial(Runs):
     def log_pgf(self, log_z: Array) -> Array:
         t = np.asarray(log_z, dtype=float)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            # The rest 1 - (1-gamma) z is gamma times 1 - grown: E[z^N] - 1 comes without cancellation near z = 1.
-            grown = (1 - self.gamma) / self.gamma * np.expm1(t)
-            change = self._change(np.log1p(-np.minimum(grown, 1.0)), math.log(self.gamma))
+            # The rest 1 - (1-gamma) z is gamma times 1 - growth: E[z^N] - 1 comes without cancellation near z = 1.
+            growth = (1 - self.gamma) / self.gamma * np.expm1(t)
+            change = self._change(np.log1p(-np.minimum(growth, 1.0)), math.log(self.gamma))
             near = np.log1p(np.maximum(change, -1.0))
             rest = self.gamma - (1 - self.gamma) * np.expm1(t)
             log_rest = np.where(rest < 0.5, np.log(rest), np.log1p(-(1 - self.gamma) * np.exp(np.minimum(t, 0.0))))
             far = self._log_shape(log_rest) - self._log_shape(np.asarray(math.log(self.gamma)))
-            return np.where(grown < 1, np.where(change > -0.5, near, far), np.inf)
+            return np.where(growth < 1, np.where(change > -0.5, near, far), np.inf)
 
     def tilted(self, log_z: float, phi: Complex) -> Complex:
         w = (1 - self.gamma) * math.exp(log_z)

@@ -1,9 +1,9 @@
-"""How to account for an event: ONE row for every elementary event, and nowhere else a question of its kind.
+"""How to account for an event: ONE row for every elementary event; no other file asks which kind an event is.
 
-A row speaks of ONE application. Counts are applied by ``events.flatten``, and the structure around elementary events
-(sampling, rounds, best-of) belongs to ``structure`` and to the accountants. The formulas stand in the files of their
-subject; a row says which of them are the event's. A column that is left out says that nothing is known: methods that
-need it refuse the event, and no other answer changes. To add an event see docs/add-an-event.md.
+A row is about ONE application. Counts are applied by ``events.flatten``, and the structure around elementary events
+(sampling, rounds, best-of) belongs to ``structure`` and to the accountants. The formulas are in the files of their
+subject; a row names those of its event. A column that is left out means that nothing is known: methods that need it
+refuse the event, and no other answer changes. To add an event see docs/add-an-event.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dptoolkit.accounting.profiles import Pair
 from dptoolkit.accounting.report import number
 from dptoolkit.errors import UnsupportedEvent
 
-# Mechanism, noise and sensitivity: what a table says of an event.
+# Mechanism, noise and sensitivity as text: the cells of an event in a table.
 Words = tuple[str, str, str]
 
 
@@ -251,7 +251,7 @@ ROWS: dict[type[Event], Row] = {
     ),
 }  # fmt: skip
 
-# Of an event without a row nothing is known but its name: no accountant takes it.
+# The row of an event without one: nothing is known but its name, so no accountant takes it.
 _UNKNOWN = Row(words=lambda e: _words(e, "-"))
 
 

@@ -36,12 +36,12 @@ def amplified(epsilon: float, rate: float) -> float:
         value = math.log1p(rate * math.expm1(epsilon))
     else:
         value = float(np.logaddexp(0.0, epsilon * (1 + 1e-15) + math.log(rate)))
-    # More by what rounding may have taken; the sample never loses more than the whole.
+    # Rounded up; and running on a sample never loses more than running on all records.
     return min(value * (1 + 1e-15), epsilon)
 
 
 def _inner_loss_below(x: Array, rate: float) -> Array:
-    """``_inner_loss`` less its round-off: read there, a decreasing divergence is never too small."""
+    """``_inner_loss`` minus its round-off, so that a decreasing divergence read there is never too small."""
     return np.asarray(_inner_loss(x, rate) * (1 - 1e-15))
 
 
@@ -54,17 +54,17 @@ def poisson_zero_out(pair: Pair, rate: float) -> Pair:
         return rate * pair.above(_inner_loss_below(x, rate))
 
     def below(x: Array) -> Array:
-        y, left = _inner_loss_backwards(x, rate)
-        inside = left > 0
-        return np.where(inside, np.exp(np.where(inside, x, 0.0)) * left * pair.below(np.where(inside, y, 0.0)), 0.0)
+        y, rest = _inner_loss_backwards(x, rate)
+        inside = rest > 0
+        return np.where(inside, np.exp(np.where(inside, x, 0.0)) * rest * pair.below(np.where(inside, y, 0.0)), 0.0)
 
     inner_tails = pair.tails
 
     def tails(x: Array) -> Tails:
         assert inner_tails is not None
         with np.errstate(divide="ignore", invalid="ignore"):
-            shifted = np.expm1(np.minimum(x, 1.0)) / rate
-            y = np.where(shifted > -1, np.log1p(np.maximum(shifted, -1.0)), -np.inf)
+            odds = np.expm1(np.minimum(x, 1.0)) / rate
+            y = np.where(odds > -1, np.log1p(np.maximum(odds, -1.0)), -np.inf)
             y = np.where(x > 1, _inner_loss(np.maximum(x, 0.0), rate), y)
         t = inner_tails(y)
         return Tails(
@@ -140,11 +140,11 @@ def _inner_loss_backwards(x: Array, rate: float) -> tuple[Array, Array]:
 
     Both are rounded to where a divergence is larger: y down, and the rest e^-x - (1 - rate), which cancels, up.
     """
-    left = np.where(x < 0.5, np.expm1(-x) + rate, np.exp(-x) - (1 - rate))
-    left = left + 1e-15 * np.minimum(np.exp(-x), rate)
+    rest = np.where(x < 0.5, np.expm1(-x) + rate, np.exp(-x) - (1 - rate))
+    rest = rest + 1e-15 * np.minimum(np.exp(-x), rate)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = -np.log1p(np.maximum(np.expm1(-x) / rate, -1.0))
-        return np.where(left > 0.5 * rate, near, -np.log(left / rate)) * (1 - 1e-15), left
+        return np.where(rest > 0.5 * rate, near, -np.log(rest / rate)) * (1 - 1e-15), rest
 
 
 # --- Renyi divergences ------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _inner_loss_backwards(x: Array, rate: float) -> tuple[Array, Array]:
 # Each is log(1 + M)/(order - 1) with M the integral of a positive integrand: for a rate of 1e-9 the moment is
 # 1 + 1e-18, and a moment computed as such would be lost to rounding, with a divergence of 0 as the answer.
 
-# Sums and quadratures longer than this give way to a looser bound; such orders are far from the best one.
+# Instead of sums and quadratures longer than this, a looser bound is used; such orders are far from the best one.
 _LONGEST_SUM = 4096
 _MOST_POINTS = 50_000
 
@@ -210,9 +210,9 @@ def poisson_replace_one_gaussian_rdp(noise_multiplier: float, rate: float, order
 def without_replacement_gaussian_rdp(noise_multiplier: float, rate: float, orders: Array) -> Array:
     """Renyi divergence of the pair that dominates the Gaussian on a batch without replacement, for 0 < rate < 1.
 
-    At loss l > 0 the pair has Q-mass of the un-sampled Q, at -l the mirror image, the rest at 0: the moment of order a
-    is 1 + E_Q[(e^{al} - 1)(1 - e^{-(a-1)l}); l > 0] with e^l = 1 - rate + rate e^{inner loss}. Far below the general
-    bound.
+    At a loss l > 0 the pair has the Q-mass of the pair without sampling, at -l the mirror image, and the rest at 0. So
+    the moment of order a is 1 + E_Q[(e^{al} - 1)(1 - e^{-(a-1)l}); l > 0] with e^l = 1 - rate + rate e^{inner loss}.
+    This is far below the general bound.
     """
     z = noise_multiplier
 
@@ -272,9 +272,9 @@ def without_replacement_rdp(inner_rdp: Curve, pure_epsilon: float, rate: float, 
     """
     orders = np.atleast_1d(np.asarray(orders, dtype=float))
     floors, ceilings = np.floor(orders), np.ceil(orders)
-    wanted = np.unique(np.concatenate([floors, ceilings]))
-    log_terms = _without_replacement_terms(inner_rdp, pure_epsilon, rate, int(min(max(wanted[-1], 2), _LONGEST_SUM)))
-    log_moments = {float(a): _without_replacement_order(log_terms, a) for a in wanted}
+    needs = np.unique(np.concatenate([floors, ceilings]))
+    log_terms = _without_replacement_terms(inner_rdp, pure_epsilon, rate, int(min(max(needs[-1], 2), _LONGEST_SUM)))
+    log_moments = {float(a): _without_replacement_order(log_terms, a) for a in needs}
     low, high = (np.array([log_moments[float(a)] for a in ends]) for ends in (floors, ceilings))
     share = orders - floors
     with np.errstate(invalid="ignore"):

@@ -2,8 +2,8 @@
 
 A mechanism is epsilon-bounded-range if its privacy loss lies in an interval of length epsilon. The exponential
 mechanism (Gumbel noise) is; it is then epsilon-DP and epsilon^2/8-zCDP (Cesar and Rogers 2021, arXiv:2004.07223).
-Laplace noise with three or more candidates reaches 1.17 epsilon, exponential noise (permute-and-flip) 2 epsilon: both
-are epsilon-DP and are charged as that and no more.
+The range of the loss reaches 1.17 epsilon with Laplace noise and three or more candidates, and 2 epsilon with
+exponential noise (permute-and-flip): both are epsilon-DP, and are charged as any epsilon-DP mechanism.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dptoolkit.accounting._numeric import Array, log1mexp, sum_up
 def bounded_range_rho(epsilon: float) -> float:
     """zCDP of an epsilon-bounded-range mechanism: epsilon^2 / 8."""
     epsilon = nonnegative("epsilon", epsilon)
-    # Not epsilon ** 2, which raises where the product is infinite; and 0 is for equal distributions, not for underflow.
+    # Not epsilon ** 2, which raises an error where the product is infinite. Underflow gives the smallest float, as 0
+    # would mean equal distributions.
     return max(epsilon * epsilon / 8, math.ulp(0.0)) if epsilon > 0 else 0.0
 
 
@@ -79,7 +80,7 @@ def _has_grid(epsilon0: float, count: int) -> bool:
 
 
 def _least_delta(epsilon0: float, count: int, epsilon: float) -> float:
-    """A delta far smaller than the one at epsilon: the end of the grid must lie where delta is that small."""
+    """A delta far below the one at epsilon; the grid must reach to where delta is that small."""
     return 1e-3 * zcdp.to_delta(count * bounded_range_rho(epsilon0), epsilon)
 
 
@@ -120,9 +121,9 @@ def _recursion(epsilon0: float, count: int, points: int) -> tuple[Array, Array]:
     at_high = np.expm1(losses - cells * step) / math.expm1(-cells * step)
     x = step * np.arange(points, dtype=float)
     value = np.zeros_like(x)
-    for done in range(count):
-        # V_k is 0 from k ranges on: the first steps are short.
-        n = min(points, (done + 1) * cells + 1)
+    for number in range(count):
+        # V_k is 0 from k ranges on, so the first steps need few points.
+        n = min(points, (number + 1) * cells + 1)
         value[:n] = _recursion_step(value[:n], x, at_high, cells)
     return x, value
 
@@ -143,7 +144,7 @@ def _recursion_step(value: Array, x: Array, at_high: Array, cells: int) -> Array
     decay = np.exp(-(x[1] - x[0]) * np.arange(1, cells + 1))
     below = (1 - decay + decay * value[reach])[::-1]
     wide = np.concatenate([below, value, np.full(cells, value[-1])])
-    # mass V(x - t) + (1 - mass) V(x - t + range) as V(x - t + range) + mass times the fall in between.
+    # mass V(x - t) + (1 - mass) V(x - t + range) is V(x - t + range) + mass times the fall in between.
     fall = wide[:-cells] - wide[cells:]
     best, candidate = np.zeros(n), np.empty(n)
     for i, mass in enumerate(at_high):

@@ -34,7 +34,7 @@ def guarantee_table(guarantee: Guarantee) -> str:
 
 
 def _claim_line(guarantee: Guarantee) -> str:
-    """What somebody claims for this release beside what is computed; false only where known neighbours break it."""
+    """A claim about this release next to what is computed; it is called false only if known neighbours break it."""
     assert guarantee.claimed is not None
     epsilon, delta, source, conditions = guarantee.claimed
     lower, upper = guarantee.bounds(delta)

@@ -1,7 +1,7 @@
-"""What the rows of its parts say of a whole event: sums over ``flatten``, and the structure around elementary events.
+"""Properties of a whole event, computed from the rows of its parts.
 
-Repeated and Composed never get here: ``events.flatten`` has taken them apart. What is left is sampling, random rounds
-and the best of several runs.
+``events.flatten`` has already taken Repeated and Composed apart, so an event is a sum over elementary events with
+counts. The structure that remains around an elementary event is sampling, random rounds and the best of several runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dptoolkit.errors import UnsupportedEvent
 Parts = tuple[tuple[Event, int], ...]
 
 
-# --- Gaussians: several are one -------------------------------------------------------------------
+# --- Gaussians: several compose to one ------------------------------------------------------------
 
 
 def mu(event: Event) -> float:
@@ -60,12 +60,12 @@ def total_mu(event: Event) -> float:
 
 
 def merged(gaussians: Parts) -> Gaussian:
-    """Gaussians with their counts as one."""
+    """The one Gaussian to which several, with their counts, compose."""
     return Gaussian(inverse(gaussian.compose([(mu(part), count) for part, count in gaussians])))
 
 
 def as_single(event: Subsampled) -> Event:
-    """The elementary event inside a Subsampled; several Gaussians are one."""
+    """The elementary event inside a Subsampled; several Gaussians are composed to one."""
     parts = flatten(event.event)
     if not parts:
         return Gaussian(math.inf)
@@ -102,7 +102,7 @@ def pure_epsilon(event: Event) -> float | None:
     if own is not None:
         return own(event)
     if isinstance(event, BestOf) and isinstance(event.runs, TruncatedNegativeBinomial):
-        # Papernot and Steinke 2022, Theorem 2, at orders that grow without bound.
+        # Papernot and Steinke 2022, Theorem 2, in the limit of large orders.
         run = total_pure(event.event)
         return None if run is None else sum_up([(2, run), (event.runs.eta, run)])
     if isinstance(event, Subsampled):
@@ -113,41 +113,41 @@ def pure_epsilon(event: Event) -> float | None:
 
 def total_pure(event: Event) -> float | None:
     """The sum of the pure epsilons, None if a part has none."""
-    found = [(pure_epsilon(part), count) for part, count in flatten(event)]
-    return None if any(e is None for e, _ in found) else sum_up((count, e) for e, count in found if e is not None)
+    epsilons = [(pure_epsilon(part), count) for part, count in flatten(event)]
+    return None if any(e is None for e, _ in epsilons) else sum_up((count, e) for e, count in epsilons if e is not None)
 
 
 # --- failures -------------------------------------------------------------------------------------
 
 
 def failure(event: Event) -> tuple[Event, float]:
-    """An elementary event as what is left if it does not fail, and the probability that it fails."""
+    """(the event given that it does not fail, the probability that it fails) of an elementary event."""
     own = row(event).failure
     return (event, 0.0) if own is None else own(event)
 
 
 def fails(event: Event) -> bool:
-    """Whether an elementary event may give everything away."""
+    """Whether an elementary event may fail, which gives everything away."""
     return row(event).failure is not None
 
 
 def has_bounds(event: Event) -> bool:
-    """Whether one (epsilon, delta) is all that is known of a part, or all there is."""
+    """Whether a part has an (epsilon, delta) by itself: it is pure, or it may fail with a known probability."""
     return pure_epsilon(event) is not None or fails(event)
 
 
 def without_failures(event: Event) -> tuple[Event, float]:
-    """The event with failures set apart, and log of the probability that there is none.
+    """The event given that no part fails, and log of the probability that none does.
 
     At worst an (epsilon, delta)-DP mechanism gives everything away with probability delta and is epsilon-DP otherwise
-    (Kairouz, Oh and Viswanath 2015), so failures are set apart and what is left has a Renyi divergence.
+    (Kairouz, Oh and Viswanath 2015). With failures accounted for separately, the rest has a Renyi divergence.
     """
-    parts, log_kept = [], 0.0
+    parts, log_success = [], 0.0
     for part, count in flatten(event):
-        rest, lost = failure(part)
-        log_kept += count * math.log1p(-lost)
+        rest, probability = failure(part)
+        log_success += count * math.log1p(-probability)
         parts.append(Repeated(rest, count))
-    return Composed(*parts), log_kept
+    return Composed(*parts), log_success
 
 
 def spent_delta(event: Event) -> float:
@@ -159,13 +159,13 @@ def spent_delta(event: Event) -> float:
 
 
 def _anywhere(event: Event) -> list[Event]:
-    """All parts, and those inside of them."""
+    """All parts, and all parts nested inside them."""
     parts = [part for part, _ in flatten(event)]
     return parts + [deep for part in parts if (nested := inner(part)) is not None for deep in _anywhere(nested)]
 
 
 def has_selection(event: Event) -> bool:
-    """Whether a bounded-range mechanism is inside, whose worst pair differs from one composition to the next."""
+    """Whether a bounded-range mechanism is inside; its worst pair depends on what it is composed with."""
     return any(row(part).bounded_range is not None for part in _anywhere(event))
 
 
@@ -196,7 +196,7 @@ def scaled(event: Event, factor: float) -> Event:
 
 
 def words(event: Event) -> Words:
-    """(mechanism, noise, sensitivity) of a part: parameters, so to the nearest digit."""
+    """(mechanism, noise, sensitivity) of a part as text; these are parameters, not bounds, so rounded to nearest."""
     nested = inner(event)
     if nested is None:
         return row(event).words(event)
@@ -217,13 +217,13 @@ def _around(event: Event) -> str:
 
 def assumptions(event: Event) -> list[str]:
     """What must be true of the mechanisms for the guarantee to hold."""
-    found: list[str] = []
+    texts: list[str] = []
     for part, _ in flatten(event):
-        found += _structural_assumptions(part)
+        texts += _structural_assumptions(part)
         own, nested = row(part).assumption, inner(part)
-        found += [own] if own else []
-        found += [] if nested is None else assumptions(nested)
-    return found
+        texts += [own] if own else []
+        texts += [] if nested is None else assumptions(nested)
+    return texts
 
 
 def _structural_assumptions(part: Event) -> list[str]:
@@ -240,8 +240,8 @@ def _structural_assumptions(part: Event) -> list[str]:
         "a fresh uniform batch of fixed size" if fixed
         else "a fresh batch, each record independently; sums divided by the expected batch size"
     )
-    found = [f"sampling: {batch}, kept secret; adjacency {part.adjacency}"]
+    texts = [f"sampling: {batch}, kept secret; adjacency {part.adjacency}"]
     if not fixed and part.adjacency is Adjacency.REPLACE_ONE:
-        found.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity, "
+        texts.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity, "
                      "so that leaving it out costs no more than replacing it")
-    return found
+    return texts

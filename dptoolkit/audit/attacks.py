@@ -1,7 +1,7 @@
-"""From an output to a score: larger means "the first dataset". Known statistics are used as they are, others learned.
+"""From an output to a score: a larger score means "the first dataset". Statistics are known in advance, or learned.
 
-A learned attack sees past trials only, and is learned again as they grow; the tests stay valid because every guess is
-made by a rule fixed before its trial.
+A learned attack uses past trials only, and is learned again as their number grows. The tests stay valid because every
+guess follows a rule that was fixed before its trial.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dptoolkit.audit.statistics import Guesses, lower_bound
 Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
-# Shares of the scores in a tail; fewer guesses than _FEWEST teach nothing about one.
+# Shares of the scores that form a tail. A tail with fewer than _FEWEST guesses is not considered; what it achieves is
+# bounded with confidence _SURE.
 _TAILS = (0.003, 0.006, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 _FEWEST, _SURE = 50, 0.99
 # Outputs with at most this many values are scored by their frequencies.
@@ -32,7 +33,7 @@ _HUGE = 1e100
 
 @dataclass(frozen=True)
 class Attack:
-    """A statistic, and the score of a run that failed: a failure is an output too."""
+    """A statistic of outputs, and the score of a run that failed, since an adversary sees a failure too."""
 
     name: str
     statistic: Score
@@ -41,31 +42,34 @@ class Attack:
     def scores(self, outputs: Array) -> Array:
         """Scores of many outputs, one a row; a row with a NaN is a failure."""
         broken = np.isnan(outputs).any(axis=1)
-        found = np.full(len(outputs), self.failed)
+        values = np.full(len(outputs), self.failed)
         if not broken.all():
             scores = np.asarray(self.statistic(outputs[~broken]), dtype=float)
             if scores.shape != (len(outputs) - int(broken.sum()),):
-                wanted = f"one number for each of {len(outputs) - int(broken.sum())} outputs"
-                raise invalid("attack", f"scores of shape {scores.shape}", wanted)
-            found[~broken] = scores
-        return np.nan_to_num(found, nan=self.failed, posinf=1e300, neginf=-1e300)
+                bound = f"one number for each of {len(outputs) - int(broken.sum())} outputs"
+                raise invalid("attack", f"scores of shape {scores.shape}", bound)
+            values[~broken] = scores
+        return np.nan_to_num(values, nan=self.failed, posinf=1e300, neginf=-1e300)
 
 
-def given(statistic: Score, name: str, outputs: Array, bits: Bits) -> Attack:
-    """A known statistic; only the meaning of a failure is learned."""
+def fixed_attack(statistic: Score, name: str, outputs: Array, bits: Bits) -> Attack:
+    """The attack with a known statistic; only the score of a failure is learned."""
     return Attack(name, statistic, _failure(outputs, bits))
 
 
 def learn(outputs: Array, bits: Bits) -> Attack:
-    """The best of a few statistics, each fitted on one half of past trials and judged on the other, then on all."""
+    """The best of a few statistics, judged by fitting on one half of past trials and guessing on the other.
+
+    The winner is then fitted on all past trials.
+    """
     good = ~np.isnan(outputs).any(axis=1)
-    seen, worlds = _finite(outputs[good]), bits[good]
+    past, worlds = _finite(outputs[good]), bits[good]
     failed = _failure(outputs, bits)
-    if len(seen) < 8 or worlds.min() == worlds.max():
+    if len(past) < 8 or worlds.min() == worlds.max():
         return Attack("failures", lambda x: np.zeros(len(x)), failed)
-    makers = _makers(seen)
-    name = max(makers, key=lambda key: _judge(makers[key], seen, worlds))
-    statistic = makers[name](seen, worlds)
+    makers = _makers(past)
+    name = max(makers, key=lambda key: _judge(makers[key], past, worlds))
+    statistic = makers[name](past, worlds)
     return Attack(name, lambda x: statistic(_finite(x)), failed)
 
 
@@ -94,15 +98,15 @@ def _makers(outputs: Array) -> dict[str, Maker]:
 
 
 def _judge(maker: Maker, outputs: Array, bits: Bits) -> float:
-    """The share of right guesses on the halves that the statistic was not fitted on, less what luck explains."""
+    """The share of right guesses on the halves that the statistic was not fitted on."""
     half = np.arange(len(outputs)) % 2 == 0
     right = 0
     for part in (half, ~half):
         if bits[part].min() == bits[part].max():
             return 0.0
         statistic = maker(outputs[part], bits[part])
-        cut = threshold(np.asarray(statistic(outputs[part]), dtype=float), bits[part])
-        right += int((cut.guess(np.asarray(statistic(outputs[~part]), dtype=float)) == bits[~part]).sum())
+        rule = threshold(np.asarray(statistic(outputs[part]), dtype=float), bits[part])
+        right += int((rule.guess(np.asarray(statistic(outputs[~part]), dtype=float)) == bits[~part]).sum())
     return right / len(outputs)
 
 
@@ -125,7 +129,7 @@ def _discriminant(outputs: Array, bits: Bits) -> Score:
 
 
 def _with_squares(outputs: Array, bits: Bits) -> Score:
-    """The discriminant of standardised features, their squares, and which are zero: sees a change of spread too."""
+    """The discriminant of standardised features, their squares, and which are zero; it detects changes of spread."""
     centre, scale = outputs.mean(axis=0), outputs.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
 
@@ -155,7 +159,7 @@ def _frequencies(outputs: Array, bits: Bits) -> Score:
 
 @dataclass(frozen=True)
 class Rule:
-    """Guess "first" from ``high`` up, "second" below ``low``, nothing between."""
+    """Guess "first" for scores from ``high`` up, "second" below ``low``, and nothing in between."""
 
     low: float
     high: float
@@ -170,9 +174,9 @@ class Rule:
         return np.where(scores >= self.high, 1, np.where(scores < self.low, 0, -1)).astype(np.int8)
 
     def play(self, scores: Array, bits: Bits) -> Guesses:
-        """What the rule achieves on these trials."""
-        made = self.guess(scores)
-        return Guesses(len(bits), int((made >= 0).sum()), int((made == bits).sum()))
+        """The number of guesses, and of right ones, by the rule on these trials."""
+        guesses = self.guess(scores)
+        return Guesses(len(bits), int((guesses >= 0).sum()), int((guesses == bits).sum()))
 
 
 def threshold(scores: Array, bits: Bits) -> Rule:
@@ -182,7 +186,7 @@ def threshold(scores: Array, bits: Bits) -> Rule:
     """
     cuts = np.unique(np.quantile(scores, [0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9], method="nearest"))
     middle = np.quantile(scores, 0.5, method="nearest")
-    # Above or from the median on: the same for continuous scores, not for a few values.
+    # "Above the median" and "at least the median" are the same for continuous scores, but not for scores of few values.
     options = [middle, np.nextafter(middle, np.inf), *cuts, *np.nextafter(cuts, np.inf)]
     right = np.array([int(((scores >= cut) == (bits == 1)).sum()) for cut in options])
     best = int(np.argmax(right[:2]))
@@ -196,24 +200,25 @@ def best_tails(
 ) -> tuple[float, Rule]:
     """(expected value, rule) of a rule that guesses on the tails of the scores only, where the odds are best.
 
-    ``value`` of what is expected in a coming ``trials`` of them, from a lower bound on the share of right guesses.
+    Each rule is judged by ``value(guesses, sides)`` of the guesses expected in the next ``trials`` trials, which use a
+    lower bound on its share of right guesses.
     """
     best = (-math.inf, Rule(-math.inf, math.inf))
     for low_share, high_share in [(0.0, s) for s in _TAILS] + [(s, 0.0) for s in _TAILS] + [(s, s) for s in _TAILS]:
         low = float(np.quantile(scores, low_share, method="nearest")) if low_share else -math.inf
         high = float(np.quantile(scores, 1 - high_share, method="nearest")) if high_share else math.inf
         rule = Rule(min(low, high), high)
-        seen = rule.play(scores, bits)
-        if seen.made < _FEWEST:
+        record = rule.play(scores, bits)
+        if record.made < _FEWEST:
             continue
-        expected = value(_coming(seen, trials), rule.sides)
+        expected = value(_coming(record, trials), rule.sides)
         if expected > best[0]:
             best = (expected, rule)
     return best
 
 
-def _coming(seen: Guesses, trials: int) -> Guesses:
-    # The best of many rules owes much to luck: only what it surely achieves is expected of it.
-    p = lower_bound(seen.correct, seen.made, _SURE)
-    made = int(trials * seen.made / seen.trials)
-    return Guesses(trials, made, int(made * p))
+def _coming(record: Guesses, trials: int) -> Guesses:
+    # The best of many rules was partly lucky, so a lower bound on its share of right guesses is expected of it.
+    p = lower_bound(record.correct, record.made, _SURE)
+    number = int(trials * record.made / record.trials)
+    return Guesses(trials, number, int(number * p))

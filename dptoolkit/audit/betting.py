@@ -26,9 +26,9 @@ FIXED, SEQUENTIAL = "fixed", "sequential"
 _QUANTILES = np.array([0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 0.97, 0.99, 0.997])
 # Shares of the claimed epsilon at which bets are placed.
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Rounds of learning, and the speed of it: larger steps overshoot where the worlds are far apart.
+# Rounds of learning and their step size: larger steps overshoot where the worlds are far apart.
 _ROUNDS, _SPEED = 100, 10.0
-# Before anything is learned, this many imagined trials of a mechanism that breaks the claim by about twice.
+# Bets start from this many imagined trials of a mechanism with about twice the claim's total variation.
 _IMAGINED, _TWICE = 500.0, 1.9
 _LOOKS = 4096
 # The first trials teach the first attack and bets, which are learned again whenever the trials have doubled: an attack
@@ -40,7 +40,8 @@ FIRST, MEMORY, LESSONS = 100, 20_000, 500_000
 def _bet_table(edges: int, epsilons: tuple[float, ...], deltas: tuple[float, ...]) -> Array:
     """(bets, cells) returns of unit stakes, never negative; cell 2c + b is score bin c with bit b.
 
-    The first bet keeps the money. A bet on A loses all if the bit is second in A; a threshold guess if it is wrong.
+    The first bet keeps the money. A bet on an event A loses everything if A happens and the bit is "second"; a
+    threshold guess loses everything if it is wrong.
     """
     bins = np.arange(edges + 1)
     table = [np.ones(2 * (edges + 1))]
@@ -51,10 +52,10 @@ def _bet_table(edges: int, epsilons: tuple[float, ...], deltas: tuple[float, ...
         for eps, delta in zip(epsilons, deltas, strict=True):
             if delta < 1:
                 table += [_event_bet(above, 1, eps, delta), _event_bet(~above, 0, eps, delta)]
-    found = np.array(table)
-    # Kept for the next audit of this claim, so nobody may write to it.
-    found.setflags(write=False)
-    return found
+    returns = np.array(table)
+    # The cache returns the same array to the next audit of this claim, so it must not be changed.
+    returns.setflags(write=False)
+    return returns
 
 
 def _event_bet(event: NDArray[np.bool_], world: int, epsilon: float, delta: float) -> Array:
@@ -78,9 +79,9 @@ def _fastest(returns: Array, counts: Array) -> Array:
 
 
 def _imagined(counts: Array, variation: float) -> Array:
-    """What the cells would hold, in the long run, if Gaussian scores had about twice the claim's total variation.
+    """The probabilities of the cells if scores were Gaussian with about twice the claim's total variation.
 
-    ``counts`` gives the bins their sizes. Any guess is allowed here: it is made before the trials it is used for.
+    ``counts`` gives the sizes of the bins. Any assumption is valid here, as it is fixed before the trials it is for.
     """
     size = counts.reshape(-1, 2).sum(axis=1)
     quantile = np.clip((np.cumsum(size) - 0.5 * size) / size.sum(), 1e-6, 1 - 1e-6)
@@ -103,7 +104,7 @@ class Wealth:
         self._factors = np.zeros(0)
         self._portfolio = 0.0
         self._wins = self._games = 0
-        # Now, and where it first reached 1/alpha: two stopping times, so exp of either is an e-value.
+        # Log wealth now, and when it first reached 1/alpha: both are stopping times, so exp of either is an e-value.
         self.log_now = self.log_crossing = 0.0
         self.crossed_at: int | None = None
 
@@ -118,7 +119,7 @@ class Wealth:
         edges = np.unique(np.quantile(scores, _QUANTILES, method="nearest"))
         returns = _bet_table(len(edges), self._epsilons, self._deltas)
         counts = np.bincount(_cells(scores, bits, edges), minlength=returns.shape[1]).astype(float)
-        # Few trials teach little: much of the money stays out, and every cell is thought possible.
+        # After few trials much of the money is not staked, and every cell is taken to be possible.
         caution = min(1.0, 6.0 / math.sqrt(len(scores) + _IMAGINED))
         thought = counts + _IMAGINED * _imagined(counts, self._variation) + 1 / len(counts)
         weights = (1 - caution) * _fastest(returns, thought)
@@ -128,7 +129,7 @@ class Wealth:
     def bet(self, scores: Array, bits: NDArray[np.int8], correct: NDArray[np.bool_]) -> Array:
         """Play these trials; returns log wealth at the times looked at. ``correct``: which guesses were right."""
         assert self._edges is not None
-        # Looking at some of the times only is as valid; it saves most of the work on long blocks.
+        # Checking the wealth at some of the times only is as valid, and saves most of the work on long blocks.
         times = np.unique(np.linspace(0, len(scores) - 1, _LOOKS).astype(int)) if len(scores) else np.zeros(0, int)
         portfolio = self._portfolio + np.cumsum(self._factors[_cells(scores, bits, self._edges)])[times]
         games = self._games + 1 + times

@@ -22,7 +22,7 @@ ADVANTAGE, ODDS, TAIL = "all guesses", "odds of confident guesses", "excess of c
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on epsilon, an upper one for the attack alone, and what they rest on."""
+    """A lower bound on epsilon, an upper bound on what this attack could show, and the evidence for both."""
 
     epsilon: float
     upper: float
@@ -34,7 +34,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Confident:
-    """Guesses by a rule that abstains; ``epsilon`` is where their excess is read, 0 for their odds."""
+    """Guesses by a rule that abstains; ``epsilon`` is where their excess is evaluated, 0 where their odds are used."""
 
     guesses: Guesses
     epsilon: float
@@ -45,10 +45,13 @@ def bound(
     claim: Claim, delta: float, counts: Guesses, tail: Confident | None, correct: NDArray[np.bool_], confidence: float,
     sequential: bool = False,
 ) -> Bound:
-    """The bound by the statistic that was chosen before the trials it counts; sequentially, one for all times."""
+    """The bound by the statistic that was chosen before the trials it counts.
+
+    With ``sequential`` it holds at all times at once, so that the audit may stop at any of them.
+    """
     if tail is not None:
-        read = _from_odds if claim.any_mechanism else _from_excess
-        return read(claim, delta, tail, confidence)
+        method = _from_odds if claim.any_mechanism else _from_excess
+        return method(claim, delta, tail, confidence)
     if sequential:
         p_low = anytime_lower(correct, confidence)
     else:
@@ -71,7 +74,7 @@ def _from_excess(claim: Claim, delta: float, tail: Confident, confidence: float)
 
 
 def _smallest_error(refuted: Callable[[float], bool]) -> float:
-    """The smallest 1 - confidence at which something is refuted, from above."""
+    """The smallest error 1 - confidence at which ``refuted(confidence)`` is true, rounded up."""
     low, high = -30.0, 0.0
     if not refuted(1 - 10.0**-0.01):
         return 1.0
@@ -94,7 +97,8 @@ def _from_odds(claim: Claim, delta: float, tail: Confident, confidence: float) -
 def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
     """The smallest error, to two per cent from above, at which the odds refute the claim.
 
-    A tenth of it pays for delta, as in ``Guesses.odds_lower``: a share chosen by the outcome could double the error.
+    A tenth of the error is for delta, as in ``Guesses.odds_lower``. The share is fixed, since one chosen by the outcome
+    could double the error.
     """
     p = 1 / (1 + math.exp(-epsilon))
     if delta <= 0:
@@ -111,10 +115,10 @@ def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
     return float(10.0**high)
 
 
-def above(found: Bound, claimed: float) -> Bound:
-    """The bound of a claim that is refuted at no more than the bound's error: its epsilon is above the claimed one."""
-    epsilon = max(found.epsilon, claimed)
-    return replace(found, epsilon=epsilon, upper=max(found.upper, epsilon), factor=max(found.factor, 1.0))
+def above(estimate: Bound, claimed: float) -> Bound:
+    """The bound, raised to the claimed epsilon: for a claim that is refuted with at most the bound's own error."""
+    epsilon = max(estimate.epsilon, claimed)
+    return replace(estimate, epsilon=epsilon, upper=max(estimate.upper, epsilon), factor=max(estimate.factor, 1.0))
 
 
 def epsilon_at(claim: Claim, factor: float, delta: float) -> float:

@@ -1,8 +1,8 @@
 """What is claimed of a mechanism: a whole privacy profile, delta as a function of epsilon, never a bare number.
 
-Every claim belongs to a family: ``weakened(factor)`` is the same claim for noise divided by ``factor``. A lower bound
-on epsilon is the largest member of the claim's OWN family that the trials refute. So nothing is ever inferred about a
-Laplace mechanism from a Gaussian formula.
+Every claim belongs to a family: ``weakened(factor)`` is the same claim for noise divided by ``factor``. An audit's
+lower bound on epsilon comes from the largest member of the claim's OWN family that the trials refute, so that nothing
+is ever inferred about a Laplace mechanism from a Gaussian formula.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Claim(ABC):
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether its family is that of Gaussian mechanisms, for which all guesses together tell the most."""
+        """Whether its family is that of Gaussian mechanisms, for which the count of all guesses is the best test."""
         return False
 
     @property
     def any_mechanism(self) -> bool:
-        """Whether its family is that of all mechanisms with some epsilon, so that odds of guesses bound it."""
+        """Whether its family is that of all mechanisms with some epsilon, so that the odds of guesses bound epsilon."""
         return False
 
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
@@ -116,7 +116,7 @@ class PureClaim(Claim):
 
 @dataclass(frozen=True)
 class ApproxClaim(Claim):
-    """(epsilon, delta)-DP: one point of the profile; the rest is what that point implies."""
+    """(epsilon, delta)-DP: one point of the profile; the other points are what it implies."""
 
     epsilon_claimed: float
     delta_claimed: float
@@ -207,7 +207,7 @@ class ZcdpClaim(Claim):
 
 @dataclass(frozen=True)
 class RenyiClaim(Claim):
-    """A Renyi curve: ``values[i]`` at ``orders[i]`` > 1. The family scales it as it scales with Gaussian noise."""
+    """A Renyi curve: ``values[i]`` at ``orders[i]`` > 1. Its family scales the curve as Gaussian noise would."""
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
@@ -238,8 +238,8 @@ class RenyiClaim(Claim):
 class ProfileClaim(Claim):
     """Any profile delta(epsilon), non-increasing. Its family moves epsilon: weakened(f).delta(e) = delta(e / f).
 
-    The family holds every mechanism whose epsilon grows by the factor at every delta; it is not one of noise. So an
-    audit judges the profile as a whole, and its lower bound on epsilon is one for any mechanism, which is weaker.
+    The factor multiplies epsilon at every delta and is not about noise. So an audit judges the profile as a whole, and
+    its lower bound on epsilon is one that holds for any mechanism, which is weaker.
     """
 
     function: Callable[[float], float]
@@ -259,7 +259,7 @@ class ProfileClaim(Claim):
         return True
 
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
-        # All members have the same total variation: it refutes the claim or says nothing.
+        # All members have the same total variation, which refutes the whole family or none of it.
         if epsilon == 0:
             return 1.0 if delta > self.delta(0.0) else 0.0
         return super().factor_at(delta, epsilon)
@@ -270,7 +270,7 @@ class ProfileClaim(Claim):
 
 @dataclass(frozen=True)
 class ReleaseClaim(Claim):
-    """What the accountant says of an event: the whole profile; its family divides the noise of every part."""
+    """The whole profile that the accountant computes for an event; its family divides the noise of every part."""
 
     guarantee: Guarantee
 

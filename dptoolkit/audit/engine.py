@@ -1,7 +1,7 @@
-"""Trials: run the game on streams that depend on the trial's number alone, in one thread or many, and keep the results.
+"""Trials: play the game in one thread or many, on random streams that depend on the trial's number alone.
 
-What is kept is enough to go on after a kill: outputs are a function of (seed, trial), so a checkpoint is the scores so
-far and the analysis is simply done again.
+Outputs are a function of (seed, trial). So a checkpoint holds the outputs so far, and an audit that was killed reads
+them and repeats the analysis.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 # Trials handed to a worker at a time: a fixed number, so that results cannot depend on the workers.
 _CHUNK = 1024
-# From this much expected work on, processes are worth starting.
+# Seconds of expected work above which starting processes is worth its cost.
 _WORTH_PROCESSES = 8.0
 
 
 class Target(Protocol):
-    """What is attacked: outputs of trials, one row each, from their numbers and secret bits (1 = first dataset).
+    """What is attacked: gives the outputs of trials, one row each, from their numbers and secret bits (1 = first).
 
-    One with an attribute ``threads`` that is true is run in threads, others in processes if that is worth it.
+    A target whose attribute ``threads`` is true runs in threads, others in processes if that is worth it.
     """
 
     def run(self, bits: Bits, first: int, streams: Streams) -> Array:
@@ -69,18 +69,18 @@ class CallableTarget:
 
     def draws(self, streams: Streams) -> bool:
         """Whether a run on either dataset moves the Generator that it is given."""
-        found = False
+        draw = False
         for data in (self.pair.second, self.pair.first):
             generator = streams.generator()
             before = repr(generator.bit_generator.state)
             self._one(_plain(data), generator)
-            found = found or repr(generator.bit_generator.state) != before
-        return found
+            draw = draw or repr(generator.bit_generator.state) != before
+        return draw
 
     def _one(self, data: Any, generator: np.random.Generator) -> Array | None:
         try:
             output = self.mechanism(data, generator)
-        # Whatever a mechanism raises, an adversary sees it.
+        # Any exception is caught, since an adversary sees that a run failed.
         except Exception as problem:
             self.last_error = f"{type(problem).__name__}: {problem}"
             return None
@@ -122,7 +122,7 @@ class Game:
 
     def __init__(self, target: Target, seed: int, purpose: str, n_jobs: int | None) -> None:
         self.target, self.streams = target, Streams(seed, purpose)
-        # How many numbers an output has; runs that fail do not say.
+        # How many numbers an output has; None until a run succeeds.
         self.width: int | None = None
         self._jobs = n_jobs
         self._seconds_each = 0.0
@@ -147,7 +147,7 @@ class Game:
         return bits, np.concatenate([_fit(piece, width) for piece in outputs])
 
     def portion(self, seconds: float) -> int:
-        """About how many trials take this long, and enough for all workers; without limit as long as none succeeded."""
+        """About how many trials take this long, but enough for all workers; without limit until a run has succeeded."""
         if self.width is None:
             return sys.maxsize
         workers = self._jobs or os.cpu_count() or 1
@@ -167,7 +167,10 @@ class Game:
 
 
 def _in_processes(target: Target, pieces: list[tuple[int, Bits]], streams: Streams, jobs: int) -> Iterable[Array]:
-    """joblib's processes, which also take lambdas; without joblib, or for what cannot travel, this process alone."""
+    """Run in joblib's processes, which also take lambdas.
+
+    Without joblib, or if the target cannot be pickled, run in this process.
+    """
     try:
         import joblib
 
@@ -179,21 +182,22 @@ def _in_processes(target: Target, pieces: list[tuple[int, Bits]], streams: Strea
 
 
 def _fit(piece: Array, width: int) -> Array:
-    """A piece in which every run failed does not know the width."""
+    """The piece with rows of ``width`` numbers: a piece in which every run failed does not know the width."""
     return piece if piece.shape[1] == width else np.full((len(piece), width), math.nan)
 
 
 def identity(thing: Any, depth: int = 8) -> Any:
-    """What tells one audit's mechanism, pair or claim from another's, in any process: no addresses, no order of sets.
+    """A description that tells one audit's mechanism, pair or claim from another's, and is equal in every process.
 
-    Two things of one identity may still differ (what is not listed here counts by its type alone); never the reverse.
+    So it holds no addresses and no order of sets. Things that are equal have equal identities; different things may
+    have equal ones too, since a type that is not listed here counts by its name alone.
     """
     name = type(thing).__qualname__
     if isinstance(thing, (str, int, float, bytes, type(None), Enum)):
         return repr(thing)
     if isinstance(thing, np.ndarray):
         return thing.shape, str(thing.dtype), hashlib.sha256(np.ascontiguousarray(thing).tobytes()).hexdigest()
-    # A function may hold itself.
+    # The depth is limited because a function may refer to itself.
     parts = None if depth == 0 else _parts(thing)
     return name if parts is None else (name, [identity(part, depth - 1) for part in parts])
 
@@ -203,7 +207,7 @@ def _is_store(thing: Any) -> bool:
 
 
 def _parts(thing: Any) -> list[Any] | None:
-    """What a thing is made of; None if that is not known."""
+    """The parts that identify a thing; None for types that are not known here."""
     if sparse.issparse(thing):
         return [thing.toarray()]
     if isinstance(thing, (tuple, list)):
@@ -215,7 +219,7 @@ def _parts(thing: Any) -> list[Any] | None:
     if isinstance(thing, types.MethodType):
         return [thing.__func__, thing.__self__]
     if isinstance(thing, types.FunctionType):
-        # What a mechanism counts or stores on the way is not part of what it is.
+        # Containers in a closure may change while a mechanism runs (counters, logs), so they are left out.
         inside = [c.cell_contents for c in thing.__closure__ or () if not _is_store(c.cell_contents)]
         constants = [c for c in thing.__code__.co_consts if isinstance(c, (str, int, float))]
         return [thing.__module__, thing.__qualname__, thing.__code__.co_code, constants, inside, thing.__defaults__]
@@ -225,7 +229,7 @@ def _parts(thing: Any) -> list[Any] | None:
 
 
 class Checkpoint:
-    """Outputs in the order of the trials, on disk: a line that says whose they are, then numbers, appended."""
+    """Outputs on disk in the order of the trials: a line that says which audit they belong to, then numbers."""
 
     def __init__(self, path: Path, owner: str) -> None:
         if path.is_dir() or not path.parent.is_dir():
@@ -245,22 +249,22 @@ class Checkpoint:
                 raise problem from None
         if owner != self._owner:
             raise invalid("resume", str(self._path), "a checkpoint of this audit", "It belongs to another: rename it.")
-        # A row that a kill cut short is played again.
+        # An incomplete last row, from an audit that was killed, is cut off and played again.
         self._rows = (self._path.stat().st_size - self._begin) // (8 * self._width)
         with self._path.open("rb+") as file:
             file.truncate(self._begin + 8 * self._width * self._rows)
 
     def available(self, first: int) -> int:
-        """How many trials from ``first`` on are kept."""
+        """How many trials from ``first`` on are in the file."""
         return max(self._rows - first, 0)
 
     def outputs(self, first: int, count: int) -> Array:
-        """Outputs of trials that are kept."""
+        """Outputs of trials that are in the file."""
         offset = self._begin + 8 * self._width * first
         return np.fromfile(self._path, count=count * self._width, offset=offset).reshape(count, self._width)
 
     def append(self, outputs: Array) -> None:
-        """Keep the next trials."""
+        """Save the outputs of the next trials."""
         if not self._width:
             self._width = outputs.shape[1]
             header = json.dumps({"owner": self._owner, "width": self._width}).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""How the outputs of one run become one row of numbers: the same for every run of a plan, whatever it drew."""
+"""How the outputs of one run become one row of numbers, of the same length for every run of a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 class Epochs(NamedTuple):
-    """What many runs of a variance-reduced solver released, by trial and epoch.
+    """The releases of many runs of a variance-reduced solver, by trial and epoch.
 
     counts (trials, epochs): the inner steps; snapshots (trials, epochs, width): the noisy snapshot gradients; iterates
     (trials, epochs, most, width): the weights after each of the first inner steps, the last repeated to the end.
@@ -39,8 +39,8 @@ def is_reduced(plan: Plan) -> bool:
 def most_inner_steps(plan: Plan) -> int:
     """How many inner steps of an epoch an adversary looks at.
 
-    All of a fixed number, three times the mean of a random one. What it does not look at cannot help it, so this is
-    safe; longer rows would cost memory for rare epochs.
+    All steps if their number is fixed, three times the mean if it is random. Ignoring the later steps only weakens the
+    adversary, so the audit stays valid; longer rows would cost memory for rare epochs.
     """
     shape = plan.settings.shape(plan.n)
     return shape.steps if shape.option == "II" else math.ceil(3 * shape.snapshot / shape.batch)
@@ -50,7 +50,7 @@ def epochs_row(plan: Plan, trace: Trace) -> Array:
     """The row of a variance-reduced run: numbers of inner steps, snapshot gradients, iterates."""
     assert trace.iterates is not None
     counts, most = trace.history["inner_steps"], most_inner_steps(plan)
-    # The weights before the first step are zero; an epoch without steps repeats what was there.
+    # The weights before the first step are zero; an epoch without steps repeats the weights before it.
     weights = np.vstack([np.zeros((1, trace.iterates.shape[1])), trace.iterates])
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     places = starts[:, None] + np.minimum(np.arange(1, most + 1)[None, :], np.asarray(counts)[:, None])

@@ -1,4 +1,4 @@
-"""Two audits of the same question as one: guesses are pooled, e-values multiply."""
+"""Two audits of the same question merged into one: guesses are pooled, e-values multiply."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def merged(a: AuditReport, b: AuditReport) -> AuditReport:
     if a.statistic == TAIL:
         raise invalid("statistic", a.statistic, f"{ADVANTAGE!r} or {ODDS!r} to be pooled", "Audit once, for longer.")
     tail = Confident(both, 0.0, 2) if a.statistic == ODDS else None
-    found = bound(claim, a.delta, both, tail, np.zeros(0, bool), a.confidence)
+    answer = bound(claim, a.delta, both, tail, np.zeros(0, bool), a.confidence)
     log_e = a.log_e_value + b.log_e_value
-    violated = found.p_value <= a.alpha
+    violated = answer.p_value <= a.alpha
     if violated and a.alpha <= (1 - a.confidence) * (1 + 1e-9):
-        found = above(found, a.epsilon_claimed)
+        answer = above(answer, a.epsilon_claimed)
     return replace(
         a, trials=a.trials + b.trials, pilot=a.pilot + b.pilot, failures=a.failures + b.failures, guesses=both,
-        seconds=a.seconds + b.seconds, log_e_value=log_e, e_value=math.exp(min(log_e, 700.0)), p_value=found.p_value,
-        epsilon_lower=found.epsilon, epsilon_upper_of_attack=found.upper, noise_factor=found.factor,
+        seconds=a.seconds + b.seconds, log_e_value=log_e, e_value=math.exp(min(log_e, 700.0)), p_value=answer.p_value,
+        epsilon_lower=answer.epsilon, epsilon_upper_of_attack=answer.upper, noise_factor=answer.factor,
         violated=violated, notes=(*a.notes, f"merged with the audit of seed {b.seed}"),
         trade_off=a.trade_off if a.trials >= b.trials else b.trade_off, _replay=None,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Whether two datasets are neighbours, as far as that can be told from them.
+"""A check whether two datasets are neighbours, where their form allows one.
 
-An audit of datasets that differ in many records refutes a correct claim, and one of equal datasets can find nothing:
-both look like a result. What is understood here are arrays, sparse matrices, frames, and tuples, lists or dicts of
-them with one row for each record, as (X, y).
+An audit of datasets that differ in many records refutes a correct claim, and an audit of equal datasets can find
+nothing: both look like results. The check understands arrays, sparse matrices, frames, and tuples, lists or dicts of
+them with one row for each record, such as (X, y).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OVERRIDE = (
 
 
 def check(pair: Pair, neighbours: str) -> None:
-    """Refuse a pair that is seen not to be one of neighbours, unless it is to be taken as given."""
+    """Refuse a pair whose rows show that it is not one of neighbours, unless ``neighbours`` is "as given"."""
     if one_of("neighbours", neighbours, (CHECKED, AS_GIVEN)) == AS_GIVEN:
         return
     check_neighbours(pair)
@@ -92,7 +92,7 @@ def _table(part: Any) -> Any:
 
 
 def _changed(first: list[Any], second: list[Any]) -> int:
-    """How many records differ: place by place, or whatever their order if that makes it fewer."""
+    """How many records differ: compared row by row, or without regard to their order if that gives fewer."""
     if first[0].shape[0] == second[0].shape[0]:
         in_place = int(np.logical_or.reduce([_unequal(a, b) for a, b in zip(first, second, strict=True)]).sum())
         if in_place <= 1:

@@ -1,4 +1,4 @@
-"""Scorers that turn counts of an attack into a lower bound on epsilon: for comparison with many-run audits.
+"""Lower bounds on epsilon from the counts of an attack, by methods from the literature; to compare with our audits.
 
 ``steinke`` and ``f_dp`` are for one run with many canaries, each included by a fair coin, and guesses of those coins.
 Both hold for any guessing strategy, and both stay below the truth however many canaries there are: guesses about one
@@ -40,7 +40,7 @@ def steinke(correct: int, guesses: int, canaries: int, confidence: float = 0.95,
 
     def chance(epsilon: float) -> float:
         q = float(expit(epsilon))
-        # Far below its mean the binomial never is: there beta is 1 and only the divisor grows.
+        # Far below the binomial's mean, beta is 1 and only the divisor grows, so those terms are left out.
         never = r * q - 12 * math.sqrt(r * q * (1 - q)) - 12
         sizes = np.arange(min(v, max(v - math.floor(never), 1)) + 1)
         beta = stats.binom.sf(v - sizes - 1, r, q)
@@ -82,7 +82,7 @@ def _forced(v: int, r: int, m: int, error: float, mu: float) -> bool:
         right, wrong = right + i / (r - i) * more, wrong + more
         if right + wrong > r / m:
             return True
-        # Additions that fall, and would not matter even if they stayed as large, end it; not refuting is safe.
+        # Stop once the additions fall and would not matter even if they stayed as large; not refuting is safe.
         if more < before and more * i < 1e-9 * error:
             return False
         before = more

@@ -1,8 +1,8 @@
-"""How often the sequential test finds a planted fault: the test that is run, not a formula for another one.
+"""The power of the sequential test: the probability that it finds a planted fault.
 
-The bets are learned by the code that audits use, from trials drawn from the fault. Given the bets, log wealth is a sum
-of independent terms whose mean and variance are known exactly from the laws of the fault, so a few such runs give the
-probability of a find to many digits.
+The bets are learned by the same code as in an audit, from trials drawn from the fault. Given the bets, log wealth is a
+sum of independent terms whose mean and variance are known exactly from the laws of the fault, so a few such runs give
+the probability to many digits.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from dptoolkit.audit.worlds import Worlds
 from dptoolkit.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
-# Runs of learning. Each one has its own bets; the rest of the randomness is worked out.
+# Runs of learning. Each has its own bets; the randomness after that is computed, not sampled.
 _RUNS = 16
-# A share of trials added for what the model leaves out: an attack that is learned, sums that are not quite normal.
+# A factor on the trials for what the model leaves out: learning the attack, and sums that are not quite normal.
 _MARGIN = 1.1
-# More than this many trials is "never": by then the sums of the model are too coarse to tell.
+# More than this many trials counts as "never": the model's sums are too inaccurate there.
 _NEVER = 1e11
 
 
@@ -48,11 +48,11 @@ _NEVER = 1e11
 
 
 def faults(claim: Claim, factor: float) -> tuple[Worlds, ...]:
-    """Mechanisms that the claim would be tight for, with their noise divided by ``factor``.
+    """Mechanisms for which the claim would be tight, with their noise divided by ``factor``.
 
-    A claim that is not about one mechanism gets the usual ones: Laplace noise and randomised response for epsilon-DP,
-    Gaussian noise for (epsilon, delta), zCDP and a Renyi curve. The profile that such a claim implies is larger than
-    that of any of them, and a test is to be judged by what is there to be found.
+    For a claim that is not about one mechanism these are the usual ones: Laplace noise and randomised response for
+    epsilon-DP, Gaussian noise for (epsilon, delta), zCDP and a Renyi curve. The profile that such a claim implies is
+    larger than that of any of these mechanisms, and the test must find the fault of a real one.
     """
     if isinstance(claim, PureClaim):
         epsilon = factor * claim.epsilon_claimed
@@ -81,7 +81,7 @@ def _gaussian_mu(claim: Claim) -> float | None:
 
 
 def _released(claim: ReleaseClaim, factor: float) -> Worlds:
-    """What the event releases with less noise: both orders of its own pair, not the worse of them twice."""
+    """The event with less noise: the two laws of its own pair in both orders, not the worse order twice."""
     weak, event = claim.weakened(factor), scaled(claim.guarantee.event, factor)
     try:
         return worlds.from_profile(*pld.divergences(event), _top(weak))
@@ -109,7 +109,7 @@ class _Learned:
     variance: list[float] = field(default_factory=list)
     right: list[float] = field(default_factory=list)
 
-    def known(self, epochs: int) -> tuple[Array, Array, Array]:
+    def first_epochs(self, epochs: int) -> tuple[Array, Array, Array]:
         """Growth, variance and right guesses of the first epochs."""
         return np.array(self.growth[:epochs]), np.array(self.variance[:epochs]), np.array(self.right[:epochs])
 
@@ -119,7 +119,7 @@ class Test:
 
     def __init__(self, claim: Claim, fault: Worlds, alpha: float) -> None:
         self._fault, self._wealth = fault, Wealth(claim, alpha)
-        # Half of the money is on each of two strategies, so either has to double it once more.
+        # Half of the money is on each of two strategies, so one of them alone must reach 2/alpha.
         self._target = math.log(2 / alpha)
         self._allowed = (1 + min(claim.delta(0.0), 1.0)) / 2
         self._runs = [_Learned() for _ in range(_RUNS)]
@@ -130,23 +130,24 @@ class Test:
         """A lower bound on the probability that ``trials`` trials refute the claim."""
         lengths = _epochs(trials)
         self._learn(len(lengths))
-        needed = _wins_needed(trials - FIRST, self._allowed, self._target)
-        alone = float(np.mean([self._one(run, lengths, needed) for run in self._runs]))
-        return min(alone, self._together(lengths, needed))
+        wins = _wins_needed(trials - FIRST, self._allowed, self._target)
+        alone = float(np.mean([self._one(run, lengths, wins) for run in self._runs]))
+        return min(alone, self._together(lengths, wins))
 
-    def _one(self, run: _Learned, lengths: Array, needed: float) -> float:
+    def _one(self, run: _Learned, lengths: Array, wins: float) -> float:
         """The probability of a find for one run's bets, from the better of the two strategies."""
-        growth, variance, right = run.known(len(lengths))
+        growth, variance, right = run.first_epochs(len(lengths))
         bets = _exceeds(float(lengths @ growth) - self._target, float(lengths @ variance))
-        return max(bets, _exceeds(float(lengths @ right) - needed, float(lengths @ (right * (1 - right)))))
+        return max(bets, _exceeds(float(lengths @ right) - wins, float(lengths @ (right * (1 - right)))))
 
-    def _together(self, lengths: Array, needed: float) -> float:
-        """The same with what the runs learned taken for normal: a few runs do not show their rare bad luck."""
-        growth, variance, right = (np.array(x) for x in zip(*(r.known(len(lengths)) for r in self._runs), strict=True))
+    def _together(self, lengths: Array, least: float) -> float:
+        """The same if what the runs learn has a normal law, as a few runs do not show rare bad luck."""
+        runs = [run.first_epochs(len(lengths)) for run in self._runs]
+        growth, variance, right = (np.array(x) for x in zip(*runs, strict=True))
         ends, wins = growth @ lengths, right @ lengths
         bets = _exceeds(float(ends.mean()) - self._target, float((variance @ lengths).mean() + ends.var(ddof=1)))
         spread = float(((right * (1 - right)) @ lengths).mean() + wins.var(ddof=1))
-        return max(bets, _exceeds(float(wins.mean()) - needed, spread))
+        return max(bets, _exceeds(float(wins.mean()) - least, spread))
 
     def _draw(self, run: int, count: int) -> tuple[Array, NDArray[np.int8]]:
         """The first scores and bits of a run; block k of them has a stream of its own."""
@@ -160,7 +161,7 @@ class Test:
         return self._scores[run][:count], self._bits[run][:count]
 
     def _learn(self, epochs: int) -> None:
-        """Learn as an audit does: whenever the trials have doubled, each part from no more than it remembers."""
+        """Learn as an audit does: whenever the trials have doubled, and from no more trials than an audit keeps."""
         for number, run in enumerate(self._runs):
             while len(run.growth) < epochs:
                 past = FIRST * 2 ** len(run.growth)
@@ -172,8 +173,8 @@ class Test:
                 run.growth.append(mean)
                 run.variance.append(float(chance @ (factors - mean) ** 2))
                 rule = threshold(scores[:MEMORY], bits[:MEMORY])
-                cut = self._fault.below(np.array([rule.high]))
-                run.right.append(float(0.5 * (cut[0, 0] + 1 - cut[1, 0])))
+                probabilities = self._fault.below(np.array([rule.high]))
+                run.right.append(float(0.5 * (probabilities[0, 0] + 1 - probabilities[1, 0])))
 
 
 def _exceeds(mean: float, variance: float) -> float:
@@ -188,18 +189,18 @@ def _cells(below: Array) -> Array:
 
 
 def _epochs(trials: int) -> Array:
-    """Trials played by each set of bets: as many as there were before, the last ones for ever."""
+    """The number of trials that each set of bets plays: as many as came before it; the last set plays all the rest."""
     lengths: list[float] = []
-    done = FIRST
-    while done < trials:
-        last = done >= LESSONS
-        lengths.append(trials - done if last else min(done, trials - done))
-        done += int(lengths[-1])
+    total = FIRST
+    while total < trials:
+        last = total >= LESSONS
+        lengths.append(trials - total if last else min(total, trials - total))
+        total += int(lengths[-1])
     return np.array(lengths)
 
 
 def _wins_needed(games: int, allowed: float, target: float) -> float:
-    """The fewest right guesses of so many with which betting on the coin makes log wealth ``target``."""
+    """The fewest right guesses in so many games for which the log wealth of betting on them reaches ``target``."""
     low, high = int(games * allowed), games + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -211,14 +212,14 @@ def _wins_needed(games: int, allowed: float, target: float) -> float:
 def trials_needed(claim: Claim, factor: float, alpha: float, power: float) -> float:
     """Trials with which the sequential test finds every planted fault with probability ``power``; inf for never."""
     try:
-        return _kept(claim, factor, alpha, power)
+        return _cached_trials(claim, factor, alpha, power)
     except TypeError:
-        # A claim that cannot be hashed is worked out every time.
-        return _kept.__wrapped__(claim, factor, alpha, power)
+        # A claim that cannot be hashed cannot be cached.
+        return _cached_trials.__wrapped__(claim, factor, alpha, power)
 
 
 @lru_cache(maxsize=256)
-def _kept(claim: Claim, factor: float, alpha: float, power: float) -> float:
+def _cached_trials(claim: Claim, factor: float, alpha: float, power: float) -> float:
     return max(_smallest(Test(claim, fault, alpha).power, power) for fault in faults(claim, factor))
 
 

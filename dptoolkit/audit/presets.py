@@ -24,10 +24,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     # So few rows that the number of steps is the smallest there is, whatever the eigenvalue.
     "dp_pipeline": {"n": 60, "d": 3},
     "dp_sgd_ht": {"n": 200, "d": 4, "sparsity": 2, "steps": 10, "batch_size": 160, **_CLIPPED},
-    # Twenty inner steps, of which the first can show nothing: for who sees all iterates.
+    # Twenty inner steps, of which the first can show nothing: for an adversary who sees all iterates.
     "dp_scsg_ht": {"n": 5000, "d": 4, "sparsity": 2, "epochs": 1, "snapshot_size": 4000, "batch_size": 200,
                    "option": "II", "sampling": "poisson", "adjacency": "replace-one", **_CLIPPED},
-    # One inner step an epoch, at the snapshot and so without noise: for who sees the final model.
+    # One inner step an epoch, at the snapshot and so without noise: for an adversary who sees the final model.
     "dp_svrg_ht": {"n": 199, "d": 4, "sparsity": 2, "epochs": 10, "batch_size": 100, "option": "II", "loss": "logistic",
                    "row_norm": 1.0, "step_size": 0.01},
     "dp_frank_wolfe": {"n": 100, "d": 4, "loss": "logistic", "steps": 10, **_BALL},
@@ -50,22 +50,22 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 def plan(name: str, epsilon: float, delta: float, *, published: bool = False) -> Plan:
     """The plan of a solver's preset."""
     one_of("solver", name, tuple(PRESETS))
-    chosen = _PUBLISHED.get(name, PRESETS[name]) if published else PRESETS[name]
+    settings = _PUBLISHED.get(name, PRESETS[name]) if published else PRESETS[name]
     calibration = PUBLISHED if published else TIGHT
-    return solvers.plan(name, epsilon=epsilon, delta=delta, calibration=calibration, **chosen)
+    return solvers.plan(name, epsilon=epsilon, delta=delta, calibration=calibration, **settings)
 
 
 def pair(made: Plan) -> Pair:
     """The worst pair we know for a plan."""
-    found: Pair = getattr(pairs, made.solver)(made)
-    return found
+    worst: Pair = getattr(pairs, made.solver)(made)
+    return worst
 
 
 def claim(made: Plan) -> Claim:
-    """What a plan stands for: its guarantee, or with published noise what the paper claims for that noise.
+    """The claim of a plan: its guarantee or, with published noise, what the paper claims for that noise.
 
-    The paper claims one point (epsilon, delta). The mechanism is known, so that is tested as the whole profile of the
-    same mechanism with as much noise as (epsilon, delta) takes: the member of the family with that epsilon.
+    A paper claims one point (epsilon, delta). As the mechanism is known, the claim is tested as a whole profile: that
+    of the same mechanism with the noise that (epsilon, delta) needs, the member of its family with that epsilon.
     """
     own = as_claim(made.guarantee)
     if made.guarantee.claimed is None:

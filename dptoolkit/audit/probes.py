@@ -1,4 +1,4 @@
-"""Cheap checks that are no statistics: they see what the distribution of one output does not show.
+"""Cheap checks for faults that do not show in the distribution of one output.
 
 Each runs a mechanism a few times, on harmless data, and says in one sentence what it found. A mechanism is a callable
 (dataset, rng) -> output, or a Plan with data (X, y).
@@ -23,7 +23,7 @@ from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 Mechanism = Callable[[Any, np.random.Generator], Any]
-# Error of the one probe that is random: the size of the noise.
+# The false-alarm probability of the one probe that is random, for the size of the noise.
 _ALPHA = 1e-9
 # Noise that is spread over fewer than this many steps of the output's grid hides little.
 _FEW_STEPS = 8
@@ -42,17 +42,17 @@ class Probe:
 
 
 def given_generator(mechanism: Any, data: Any, seed: int = 0) -> Probe:
-    """All randomness comes from the Generator that is handed in: equal states, equal outputs; others, other outputs."""
+    """All randomness comes from the Generator: equal states give equal outputs, different states different ones."""
     run, streams = _runner(mechanism, data, "final"), Streams(seed, "probes")
     generator = streams.generator(0)
     before = _state(generator)
-    once, moved = run(generator), _state(generator) != before
+    once, draws = run(generator), _state(generator) != before
     again, others = run(streams.generator(0)), [run(streams.generator(i)) for i in (1, 2, 3)]
     name = "randomness from the given Generator"
     if not _same(once, again):
         return Probe(name, False, "Equal states of the Generator gave different outputs: it draws from elsewhere too, "
                                   "so runs cannot be repeated, and its source is not known.")  # fmt: skip
-    if not moved:
+    if not draws:
         return Probe(name, False, "It never draws from the Generator: a seed of its own makes the noise a constant, "
                                   "which whoever knows the code subtracts.")  # fmt: skip
     if all(_same(once, other) for other in others):
@@ -77,15 +77,15 @@ def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int
     With ``scale`` the differences of consecutive steps must also have variance 2 scale^2 (chi-square, error 1e-9).
     """
     name = "fresh noise in every step"
-    released = _released(mechanism, data, seed)
-    if len(released) < 2:
-        raise invalid("mechanism", f"{len(released)} release(s)", "one with several steps")
-    differences = np.diff(released, axis=0)
+    releases = _released(mechanism, data, seed)
+    if len(releases) < 2:
+        raise invalid("mechanism", f"{len(releases)} release(s)", "one with several steps")
+    differences = np.diff(releases, axis=0)
     equal = np.flatnonzero((differences == 0).all(axis=1))
     if len(equal):
         return Probe(name, False, f"Steps {equal[0] + 1} and {equal[0] + 2} had the same noise: it cancels in the "
                                   "difference of their releases.")  # fmt: skip
-    # Every other difference: those share no draw.
+    # Every second difference only, as these share no draw.
     parts = differences[::2].ravel()
     if scale is not None:
         ratio = float((parts**2).sum() / (2 * scale * scale))
@@ -94,14 +94,14 @@ def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int
             size = math.sqrt(ratio / len(parts))
             return Probe(name, False, f"Differences of steps are {size:.3g} times as large as fresh noise of the "
                                       "stated scale makes them.")  # fmt: skip
-    return Probe(name, True, f"All {len(released)} steps had noise of their own.")
+    return Probe(name, True, f"All {len(releases)} steps had noise of their own.")
 
 
 def noise_everywhere(mechanism: Any, data: Any, runs: int = 64, seed: int = 0) -> Probe:
     """Every coordinate of the output varies.
 
-    ``data`` should favour none, for example all zero: then noise alone selects, and a coordinate that stays zero in all
-    runs is left out for certain.
+    ``data`` should favour no coordinate, for example all zero. Then noise alone selects, and a coordinate that is zero
+    in all runs gets no noise.
     """
     runs = whole("runs", runs, low=2)
     run, streams = _runner(mechanism, data, "final"), Streams(seed, "probes")
@@ -118,8 +118,8 @@ def noise_everywhere(mechanism: Any, data: Any, runs: int = 64, seed: int = 0) -
 def output_grid(mechanism: Any, pair: Any, runs: int = 64, seed: int = 0) -> Probe:
     """Outputs do not lie on a grid that names the dataset, and noise is not rounded away.
 
-    Sees integer noise on a fractional query, and noise of about the spacing of floats. It does not see the finer gaps
-    that floating-point samplers leave (Mironov 2012).
+    The probe detects integer noise on a fractional query, and noise of about the spacing of floats. It does not detect
+    the finer gaps that floating-point samplers leave (Mironov 2012).
     """
     name, streams = "grid of the outputs", Streams(seed, "probes")
     worlds = []
@@ -134,7 +134,7 @@ def output_grid(mechanism: Any, pair: Any, runs: int = 64, seed: int = 0) -> Pro
 
 
 def _grid_fault(values: list[Array]) -> str:
-    """What is wrong with the different values of one coordinate on two datasets; "" for nothing."""
+    """The fault, in words, of the distinct values that one coordinate takes on two datasets; "" if there is none."""
     if min(map(len, values)) == 1:
         alone = len(np.intersect1d(values[0], values[1])) == 0
         return "one dataset has one value only, and the other never gives it: the noise is rounded away." * alone
@@ -154,14 +154,14 @@ def _grid_fault(values: list[Array]) -> str:
 def exact_composition(p: float, q: float, count: int, claim: Any, delta: float | None = None) -> Probe:
     """The claim against the exact privacy loss of ``count`` independent coins.
 
-    They show heads with p on one dataset, q on the other. For faults of a few per cent in the accounting, which no
-    affordable number of trials would show.
+    They show heads with probability p on one dataset and q on the other. This is for accounting faults of a few per
+    cent, which no affordable number of trials would show.
     """
     goal = as_claim(claim)
     at = goal.reference_delta if delta is None else delta
-    found, claimed = coins_epsilon(p, q, count, at), goal.epsilon(at)
-    text = f"exactly {found:.4g} at delta {at:g} after {count:,} coins, claimed {claimed:.4g}."
-    return Probe("exact composed loss", found <= claimed, f"This pair has epsilon {text}")
+    epsilon, claimed = coins_epsilon(p, q, count, at), goal.epsilon(at)
+    text = f"exactly {epsilon:.4g} at delta {at:g} after {count:,} coins, claimed {claimed:.4g}."
+    return Probe("exact composed loss", epsilon <= claimed, f"This pair has epsilon {text}")
 
 
 def coins_epsilon(p: float, q: float, count: int, delta: float) -> float:
@@ -210,10 +210,10 @@ def _runner(mechanism: Any, data: Any, what: str) -> Callable[[np.random.Generat
 def _released(mechanism: Any, data: Any, seed: int) -> Array:
     generator = Streams(seed, "probes").generator(0)
     if isinstance(mechanism, Plan):
-        found = _runner(mechanism, data, "releases")(generator)
+        releases = _runner(mechanism, data, "releases")(generator)
     else:
-        found = np.asarray(mechanism(data, generator), dtype=float)
-    return found.reshape(len(found), -1) if found.ndim else found.reshape(1, 1)
+        releases = np.asarray(mechanism(data, generator), dtype=float)
+    return releases.reshape(len(releases), -1) if releases.ndim else releases.reshape(1, 1)
 
 
 def _state(generator: np.random.Generator) -> str:

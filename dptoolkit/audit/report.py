@@ -23,7 +23,8 @@ from dptoolkit.audit.statistics import Guesses, TradeOff
 Array = NDArray[np.float64]
 VIOLATION, NONE_FOUND = "violation", "no violation found by this attack"
 UNDER_NOISED = "under-noised"
-# An exact attack that should reach this share of the claim, and is seen to reach clearly less, means too much noise.
+# There is too much noise where an exact attack should reach at least the first share of the claim and, with confidence,
+# reaches less than the second share of what it should.
 _KNOWN_TIGHT, _SLACK = 0.9, 0.95
 
 
@@ -100,16 +101,16 @@ class AuditReport:
     def replay(self, trial: int) -> Any:
         """The output of trial number ``trial``, bit for bit; only in the process that made the report."""
         if self._replay is None:
-            found = "loaded from JSON, merged, or of a mechanism whose trials do not repeat"
-            raise invalid("report", found, "the one that audit() returned", "Audit again.")
+            origin = "loaded from JSON, merged, or of a mechanism whose trials do not repeat"
+            raise invalid("report", origin, "the one that audit() returned", "Audit again.")
         return self._replay(trial)
 
     def merge(self, other: AuditReport) -> AuditReport:
-        """Both audits together: e-values multiply, guesses add. They must ask the same with different seeds."""
+        """Both audits as one: e-values multiply, guesses add. They must ask the same question with different seeds."""
         return merged(self, other)
 
     def summary(self) -> str:
-        """One line."""
+        """The verdict, the bound, the claim and the number of trials in one line."""
         at = "" if self.delta == 0 else f" at delta {self.delta:g}"
         return (
             f"{self.verdict}: {self._epsilon_words('epsilon', at)}, claimed {number(self.epsilon_claimed)}, "
@@ -117,7 +118,7 @@ class AuditReport:
         )
 
     def _epsilon_words(self, name: str, at: str) -> str:
-        """The bound, and in front of it what the verdict says if that is more."""
+        """The bound; if the verdict proves a larger epsilon, that comes first."""
         bound = f"{name} >= {number(self.epsilon_lower)}{at} ({self.confidence:.6g} confidence)"
         if not self.violated or self.epsilon_lower >= self.epsilon_claimed:
             return bound
@@ -137,7 +138,7 @@ class AuditReport:
         return f"{number(1 / self.noise_factor)} times what the claim needs" if self.noise_factor > 0 else "anything"
 
     def _doubts(self) -> list[str]:
-        """What a reader of the verdict should know about the bound beside it."""
+        """A warning if the bound exceeds the claim although the verdict does not refute it."""
         if self.violated or self.epsilon_lower <= self.epsilon_claimed:
             return []
         return [
@@ -165,8 +166,8 @@ class AuditReport:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         record = asdict(replace(self, _replay=None, trade_off=None))
-        for hidden in ("_replay", "trade_off"):
-            record.pop(hidden)
+        for name in ("_replay", "trade_off"):
+            record.pop(name)
         if self.trade_off is not None:
             record["trade_off"] = {
                 "false_positive": self.trade_off.false_positive.tolist(),

@@ -1,4 +1,4 @@
-"""The audit as it is asked for: what is attacked, on which pair, against which claim, for how long."""
+"""The public ``audit``: what is attacked, on which pair, against which claim, for how long."""
 
 from __future__ import annotations
 
@@ -44,45 +44,48 @@ def audit(
         that it cannot be repeated.
     pair : a Pair, or a tuple of two neighbouring datasets; for a Plan, see ``audit.pairs``.
     claim : a typed claim, a Guarantee, an event, or (epsilon, delta); the plan's own guarantee if left out.
-    trials, seconds : how long; one of them.
-    confidence : of ``epsilon_lower``.  alpha : false-alarm probability of the verdict; 1 - confidence if left out.
-    mode : "fixed", exact bounds for a number of trials that does not depend on the outcomes; "sequential", bounds that
-        hold at all times, and stops as soon as the claim is refuted at alpha.
+    trials : how many trials to play; give this or ``seconds``.
+    seconds : how long to play; give this or ``trials``.
+    confidence : of ``epsilon_lower``.
+    alpha : the false-alarm probability of the verdict; 1 - confidence if left out.
+    mode : "fixed" gives exact bounds for a number of trials that does not depend on the outcomes; "sequential" gives
+        bounds that hold at all times, and stops as soon as the claim is refuted at alpha.
     adversary : what a Plan's adversary sees: "final", "support", "iterates", "gradients" or "releases", "step".
     attack : scores of outputs, (trials, features) -> (trials,), larger for the first dataset; learned if left out and
         the pair knows none.
-    delta : where epsilons are reported; the claim's own, or 1e-5.
+    delta : the delta at which epsilons are reported; if left out the claim's own, or 1e-5.
     encode : output -> numbers, for outputs that are not numbers.
     rng : the seed; a trial's stream depends on it and on the trial's number alone.
-    n_jobs : workers; None chooses. progress : True for a line on standard error, or called with (trials, seconds).
-    resume : a file that keeps the scores after every block; an audit that was killed goes on from there.
-    neighbours : "checked" refuses a pair of arrays, frames, or tuples of them, whose rows are seen to differ in more
-        than one record or in none; "as given" takes any pair.
+    n_jobs : the number of workers; None chooses it.
+    progress : True for a line on standard error, or a function that is called with (trials, seconds).
+    resume : a file in which outputs are saved as they come; an audit that was killed goes on from there.
+    neighbours : "checked" refuses a pair of arrays, frames, or tuples of them, whose rows differ in more than one
+        record or in none; "as given" takes any pair.
 
     Privacy
     -------
-    For test data: outputs are looked at without a budget. Do not point it at data that need protection.
+    For test data only: the audit looks at outputs without a budget. Do not run it on data that need protection.
     """
     settings = _settings(trials, seconds, confidence, alpha, mode, rng, n_jobs)
-    made = as_pair(pair, neighbours)
+    neighbour_pair = as_pair(pair, neighbours)
     goal = claim_of(mechanism, claim)
-    target = _target(mechanism, made, adversary, encode)
+    target = _target(mechanism, neighbour_pair, adversary, encode)
     _check_claim(goal)
     at = goal.reference_delta if delta is None else real("delta", delta, low=0.0, high=1.0, open_high=True)
     if math.isinf(goal.epsilon(at)):
         raise invalid("delta", at, f"one at which {goal} has a finite epsilon")
-    statistic = attack or made.scores.get(adversary)
+    statistic = attack or neighbour_pair.scores.get(adversary)
     name = "given" if attack is not None else f"known for this pair ({adversary})"
     session = Session(target, goal, at, statistic, name, settings, resume)
-    probed = _probe(target, settings.seed)
-    session.game.width = probed.width
-    if not probed.repeats:
+    probe = _probe(target, settings.seed)
+    session.game.width = probe.width
+    if not probe.repeats:
         session.without_streams()
     session.run(progress)
-    seen = adversary if isinstance(mechanism, Plan) else "the output"
-    # Working out what a pair can reach takes seconds for some; a test suite does not ask for it.
-    reach = made.reach.get(adversary) if settings.mode == FIXED else None
-    return session.report(made, seen, reach)
+    view = adversary if isinstance(mechanism, Plan) else "the output"
+    # Computing what a pair can reach takes seconds for some pairs, and sequential audits (test suites) do not need it.
+    reach = neighbour_pair.reach.get(adversary) if settings.mode == FIXED else None
+    return session.report(neighbour_pair, view, reach)
 
 
 def _settings(
@@ -104,7 +107,7 @@ def _settings(
 
 
 def as_pair(pair: Any, neighbours: str = neighbouring.CHECKED) -> Pair:
-    """A Pair from a Pair or two datasets; what can be checked of neighbours is."""
+    """A Pair from a Pair or two datasets, after checking that they are neighbours where that can be checked."""
     if not isinstance(pair, Pair):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise invalid("pair", pair, "a Pair or a tuple of two datasets")
@@ -114,7 +117,7 @@ def as_pair(pair: Any, neighbours: str = neighbouring.CHECKED) -> Pair:
 
 
 def claim_of(mechanism: Any, claim: Any) -> Claim:
-    """The claim, or that of a plan about itself."""
+    """The typed claim; if it is left out, the guarantee of the plan."""
     if claim is None and isinstance(mechanism, Plan):
         return as_claim(mechanism.guarantee)
     return as_claim(claim)
@@ -139,16 +142,16 @@ def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
     return CallableTarget(mechanism, pair, encode)
 
 
-class _Probed(NamedTuple):
+class _ProbeResult(NamedTuple):
     width: int
     repeats: bool
 
 
-def _probe(target: Target, seed: int) -> _Probed:
-    """How many numbers an output has, and whether a trial played again gives them again, from a few runs in each world.
+def _probe(target: Target, seed: int) -> _ProbeResult:
+    """How many numbers an output has, and whether a trial repeats its output, from a few runs in each world.
 
-    Refuse a mechanism that always fails or that ignores its Generator. One that fails in one world only gives that
-    world away, which is for the trials to show.
+    Refuse a mechanism that always fails or that ignores its Generator. A mechanism that fails in one world only is not
+    refused, as this is a leak that the trials will show.
     """
     worlds, repeats = [], True
     for bit in (0, 1):
@@ -163,10 +166,10 @@ def _probe(target: Target, seed: int) -> _Probed:
         reason = getattr(target, "last_error", "") or "every output is NaN"
         raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair")
     constant = all(len(w) > 8 and (w == w[0]).all() for w in worlds)
-    # One that draws is rarely random, or its noise is lost: both are for the trials to show.
+    # A constant mechanism that does draw is rarely random, or loses its noise: the trials will show which.
     if constant and isinstance(target, CallableTarget) and not target.draws(Streams(seed, "probe")):
         raise invalid(
             "mechanism", "16 runs on one dataset gave the same output", "random",
             "It must draw from the Generator it is given: a fixed seed inside makes every output a fingerprint.",
         )
-    return _Probed(int(next(w.shape[1] for w in worlds if len(w))), repeats)
+    return _ProbeResult(int(next(w.shape[1] for w in worlds if len(w))), repeats)

@@ -1,4 +1,4 @@
-"""One audit under way: play, learn, guess, bet, report."""
+"""The course of one audit: play trials, learn an attack, guess, bet, report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, whole
-from dptoolkit.audit.attacks import Attack, Rule, best_tails, given, learn, threshold
+from dptoolkit.audit.attacks import Attack, Rule, best_tails, fixed_attack, learn, threshold
 from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, SEQUENTIAL, Wealth
 from dptoolkit.audit.bounds import Confident, above, bound, epsilon_at
 from dptoolkit.audit.claims import Claim, to_dict
@@ -29,11 +29,12 @@ from dptoolkit.audit.statistics import lower_bound as binomial_lower
 Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
-# Seconds of work that a stop may cost an audit that keeps its trials in a file.
-_KEPT_SECONDS = 5.0
+# Outputs are saved to the resume file after this many seconds: a stop loses at most that much work.
+_SAVED_SECONDS = 5.0
 # Shares of the claimed epsilon at which the excess of confident guesses is tried.
 _SHARES = (0.2, 0.35, 0.5, 0.7)
-# Each may cost a composition; between them the plot is an upper envelope anyway.
+# Points of the claimed profile in the plot. They are few, as each may cost a composition; between them the plot shows
+# an upper envelope.
 _PROFILE_POINTS = 13
 
 
@@ -53,20 +54,20 @@ class Settings:
     def verdict_bounds(self) -> bool:
         """Whether a refuted claim is a lower bound at ``confidence``.
 
-        With a fixed number of trials verdict and bound are one test at two levels. Sequentially the verdict rests on
-        all bets and the bound on guesses alone, so the error of the bound has to pay for both.
+        With a fixed number of trials, verdict and bound are one test at two levels. In a sequential audit the verdict
+        rests on all bets and the bound on guesses alone: two tests, whose errors must together be within the bound's.
         """
         error = 1 - self.confidence
         return self.alpha <= (0.5 * error if self.mode == SEQUENTIAL else error * (1 + 1e-9))
 
     @property
     def bound_confidence(self) -> float:
-        """The confidence of the bound that is left when the verdict has been paid for."""
+        """The confidence at which the bound is computed, so that its error and the verdict's together are allowed."""
         return self.confidence + self.alpha if self.mode == SEQUENTIAL and self.verdict_bounds else self.confidence
 
 
 class Session:
-    """One audit under way."""
+    """One audit in progress, with its trials so far."""
 
     def __init__(
         self, target: Target, claim: Claim, delta: float, statistic: Any, name: str, settings: Settings, resume: Any
@@ -91,28 +92,28 @@ class Session:
 
     def _fingerprint(self) -> str:
         claim = to_dict(self.claim) or str(self.claim)
-        known = identity((claim, self.settings.seed, self._name, type(self.target).__name__, vars(self.target)))
-        return hashlib.sha256(repr(known).encode()).hexdigest()
+        parts = identity((claim, self.settings.seed, self._name, type(self.target).__name__, vars(self.target)))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def without_streams(self) -> None:
-        """Audit a mechanism that draws from elsewhere: in one process, since copies would draw the same noise."""
+        """Prepare for a mechanism that does not draw from its Generator: one process, as copies would share noise."""
         self._own_noise = True
         self.game.alone()
 
     # --- playing -----------------------------------------------------------------------------------------
 
     @property
-    def done(self) -> int:
+    def trial_count(self) -> int:
         return len(self._bits)
 
     def run(self, progress: Any) -> None:
-        """Blocks of trials, each as long as all before it, in slices short enough to keep to the time."""
+        """Play blocks of trials, each as long as all before it, in slices short enough to end on time."""
         tell, self._began = _teller(progress), time.perf_counter()
         while not self._finished():
-            if self.done >= max(FIRST, 2 * self._learned_at):
+            if self.trial_count >= max(FIRST, 2 * self._learned_at):
                 self._learn()
             self._play(self._slice())
-            tell(self.done, self._elapsed())
+            tell(self.trial_count, self._elapsed())
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._began
@@ -121,25 +122,25 @@ class Session:
         if self.settings.mode == SEQUENTIAL and self.wealth.crossed_at is not None:
             return True
         if self.settings.trials is not None:
-            return self.done >= self.settings.trials
-        return self.done >= 2 * FIRST and self._elapsed() >= (self.settings.seconds or 0.0)
+            return self.trial_count >= self.settings.trials
+        return self.trial_count >= 2 * FIRST and self._elapsed() >= (self.settings.seconds or 0.0)
 
     def _slice(self) -> int:
-        if self.done < FIRST:
-            return FIRST - self.done
-        left = 2 * self._learned_at - self.done
+        if self.trial_count < FIRST:
+            return FIRST - self.trial_count
+        count = 2 * self._learned_at - self.trial_count
         if self.settings.mode == SEQUENTIAL:
-            # Short slices, so that little is played after the evidence is in.
-            left = min(left, max(FIRST, self.done // 8))
+            # Short slices, so that few trials are played after the evidence suffices.
+            count = min(count, max(FIRST, self.trial_count // 8))
         if self.settings.trials is not None:
-            return min(left, self.settings.trials - self.done)
+            return min(count, self.settings.trials - self.trial_count)
         # About a fifth of a second, and never past the end.
-        rate = self.done / max(self._elapsed(), 1e-3)
+        rate = self.trial_count / max(self._elapsed(), 1e-3)
         room = max((self.settings.seconds or 0.0) - self._elapsed(), 0.0)
-        return max(1, min(left, int(rate * min(max(0.2, 0.1 * room), room)) + 1))
+        return max(1, min(count, int(rate * min(max(0.2, 0.1 * room), room)) + 1))
 
     def _play(self, count: int) -> None:
-        bits, outputs = self._outputs(self.done, count)
+        bits, outputs = self._outputs(self.trial_count, count)
         self._failures += int(np.isnan(outputs).any(axis=1).sum())
         if self.attack is not None and self.rule is not None:
             scores = self.attack.scores(outputs)
@@ -151,39 +152,39 @@ class Session:
                 self._odds = self._odds + self._confident.play(scores, bits)
         if len(self._memory) < MEMORY:
             room = MEMORY - len(self._memory)
-            kept = outputs[:room]
-            self._memory = kept if len(self._memory) == 0 else np.concatenate([self._memory, kept])
+            part = outputs[:room]
+            self._memory = part if len(self._memory) == 0 else np.concatenate([self._memory, part])
         self._bits = np.concatenate([self._bits, bits])
 
     def _outputs(self, first: int, count: int) -> tuple[Bits, Array]:
         if self._checkpoint is None:
             return self.game.play(first, count)
-        kept = min(self._checkpoint.available(first), count)
-        parts = [self._checkpoint.outputs(first, kept)] if kept else []
-        # What is missing of a slice is played now: slices, and so the report, are those of an audit without a stop.
-        # They are kept every few seconds, as a slice may be half of a long audit.
-        while kept < count:
-            _, new = self.game.play(first + kept, min(count - kept, self.game.portion(_KEPT_SECONDS)))
+        available = min(self._checkpoint.available(first), count)
+        parts = [self._checkpoint.outputs(first, available)] if available else []
+        # The trials that the file lacks are played now, so that slices, and with them the report, are those of an audit
+        # that was never stopped. They are saved every few seconds, as a slice may be half of a long audit.
+        while available < count:
+            _, new = self.game.play(first + available, min(count - available, self.game.portion(_SAVED_SECONDS)))
             self._checkpoint.append(new)
             parts.append(new)
-            kept += len(new)
+            available += len(new)
         return self.game.streams.bits(first, count), np.concatenate(parts)
 
     # --- learning ----------------------------------------------------------------------------------------
 
     def _learn(self) -> None:
         """New attack, rules and bets from past trials only; attack and rules are kept once the memory is full."""
-        self._learned_at = self.done
+        self._learned_at = self.trial_count
         if self._frozen:
             self._learn_bets()
             return
         past, bits = self._memory, self._bits[: len(self._memory)]
-        # A rule that abstains rests on the scores it was chosen for.
+        # Once there is a rule that abstains, the attack stays: the rule was chosen for its scores.
         if self.attack is None or self._confident is None:
             if self.attack is None or self._statistic is None:
                 self._recent = []
-            known = self._statistic is not None
-            self.attack = given(self._statistic, self._name, past, bits) if known else learn(past, bits)
+            is_known = self._statistic is not None
+            self.attack = fixed_attack(self._statistic, self._name, past, bits) if is_known else learn(past, bits)
         scores = self.attack.scores(past)
         self.rule = threshold(scores, bits)
         self.wealth.learn(scores, bits)
@@ -191,27 +192,27 @@ class Session:
         self._frozen = len(self._memory) == MEMORY
 
     def _learn_bets(self) -> None:
-        """New bets on the scores of an attack that stays: what is rare takes more trials than a memory of outputs."""
+        """New bets for an attack that stays: rare events take more trials to learn than the memory of outputs holds."""
         scores = np.concatenate(self._recent)[:LESSONS]
-        bits = self._bits[self.done - sum(map(len, self._recent)) :][: len(scores)]
+        bits = self._bits[self.trial_count - sum(map(len, self._recent)) :][: len(scores)]
         if len(scores) > self._lessons:
             self._lessons = len(scores)
             self.wealth.learn(scores, bits)
 
     def _choose_confident(self, scores: Array, bits: Bits) -> None:
-        """Once, after a tenth of the trials: guess on the tails only, if the bound is expected to be better for it.
+        """Once, after a tenth of the trials, choose to guess on the tails only if that should give a better bound.
 
-        Whichever is chosen counts from here on: trials that decided between two bounds must not be part of the winner.
-        A rule that abstains must not be changed on the way: the number of guesses would then depend on past luck.
+        Only later trials count for the bound, because trials that decided between two bounds must not be part of the
+        winner. A rule that abstains must not be changed later, as the number of guesses would depend on past luck.
         """
         s = self.settings
         if self._decided or s.mode == SEQUENTIAL or self.claim.is_gaussian:
             return
-        total = s.trials or int(self.done * (s.seconds or 0.0) / max(self._elapsed(), 1e-3))
-        if self.done < min(max(total // 10, 500), MEMORY) or total <= self.done:
+        total = s.trials or int(self.trial_count * (s.seconds or 0.0) / max(self._elapsed(), 1e-3))
+        if self.trial_count < min(max(total // 10, 500), MEMORY) or total <= self.trial_count:
             return
         self._decided = True
-        self._confident = self._better_tail(scores, bits, total - self.done)
+        self._confident = self._better_tail(scores, bits, total - self.trial_count)
         self._correct = np.zeros(0, bool)
 
     def _better_tail(self, scores: Array, bits: Bits, trials: int) -> Rule | None:
@@ -228,16 +229,16 @@ class Session:
 
     def _best_tail(self, scores: Array, bits: Bits, trials: int) -> tuple[float, float, Rule]:
         """(expected factor, epsilon, rule) of the excess of confident guesses at the most promising epsilon."""
-        found = (0.0, 0.0, Rule(-math.inf, math.inf))
+        best = (0.0, 0.0, Rule(-math.inf, math.inf))
         for share in _SHARES:
             e = share * self.claim.epsilon(self.claim.reference_delta or 1e-5)
             delta, rule = best_tails(scores, bits, trials, partial(_excess, e, self.settings.confidence))
             factor = self._rough_factor(delta, e) if delta > 0 else 0.0
-            found = max(found, (factor, e, rule), key=lambda x: x[0])
-        return found
+            best = max(best, (factor, e, rule), key=lambda x: x[0])
+        return best
 
     def _rough_factor(self, delta: float, epsilon: float) -> float:
-        """factor_at by two values of the family, for choosing only."""
+        """An estimate of ``claim.factor_at`` from two members of the family, for choosing a rule only."""
         weak, full = self.claim.weakened(0.8).delta(epsilon), self.claim.delta(epsilon)
         if not 0 < weak < full < 1:
             return 0.0
@@ -246,29 +247,29 @@ class Session:
     # --- reporting ---------------------------------------------------------------------------------------
 
     def report(self, pair: Pair, adversary: str, reach: float | None) -> AuditReport:
-        """Everything the trials show."""
+        """The report of all trials so far."""
         s, claim = self.settings, self.claim
         assert self.attack is not None
         sequential, claimed = s.mode == SEQUENTIAL, claim.epsilon(self.delta)
-        found = bound(
+        result = bound(
             claim, self.delta, self._counts(), self._confident_guesses(), self._correct, s.bound_confidence, sequential
         )
         scores = np.concatenate(self._recent) if self._recent else np.zeros(0)
         bits = self._bits[len(self._bits) - len(scores) :]
         stopped = sequential and self.wealth.crossed_at is not None
         log_e = self.wealth.log_crossing if stopped else self.wealth.log_now
-        violated = stopped if sequential else found.p_value <= s.alpha
+        violated = stopped if sequential else result.p_value <= s.alpha
         if violated and s.verdict_bounds:
-            found = above(found, claimed)
+            result = above(result, claimed)
         return AuditReport(
             claim=str(claim), epsilon_claimed=claimed, delta=self.delta,
-            epsilon_lower=found.epsilon, epsilon_upper_of_attack=found.upper, noise_factor=found.factor,
+            epsilon_lower=result.epsilon, epsilon_upper_of_attack=result.upper, noise_factor=result.factor,
             confidence=s.confidence, mode=s.mode, alpha=s.alpha, violated=violated,
-            e_value=math.exp(min(log_e, 700.0)), log_e_value=log_e, p_value=found.p_value,
+            e_value=math.exp(min(log_e, 700.0)), log_e_value=log_e, p_value=result.p_value,
             stopped_at=(self.wealth.crossed_at or 0) + FIRST if stopped else None,
-            trials=self.done, pilot=self.done - found.guesses.trials, failures=self._failures, guesses=found.guesses,
-            statistic=found.statistic, attack=self.attack.name, adversary=adversary, pair=pair.description,
-            reach=reach, seed=s.seed, seconds=self._elapsed(), notes=self._notes(),
+            trials=self.trial_count, pilot=self.trial_count - result.guesses.trials, failures=self._failures,
+            guesses=result.guesses, statistic=result.statistic, attack=self.attack.name, adversary=adversary,
+            pair=pair.description, reach=reach, seed=s.seed, seconds=self._elapsed(), notes=self._notes(),
             trade_off=trade_off(scores, bits, s.confidence), claimed_profile=_profile(claim),
             claim_record=to_dict(claim), _replay=None if self._own_noise else self._replay,
         )  # fmt: skip
@@ -299,8 +300,8 @@ class Session:
 
     def _replay(self, trial: int) -> Array:
         trial = whole("trial", trial)
-        if trial >= self.done:
-            raise invalid("trial", trial, f"< {self.done}, the number of trials")
+        if trial >= self.trial_count:
+            raise invalid("trial", trial, f"< {self.trial_count}, the number of trials")
         return np.asarray(self.target.run(self.game.streams.bits(trial, 1), trial, self.game.streams)[0])
 
 
@@ -316,13 +317,13 @@ def _profile(claim: Claim) -> tuple[tuple[float, float], ...]:
 
 
 def _teller(progress: Any) -> Callable[[int, float], None]:
-    """What is called after every slice of trials."""
+    """The function that is called with (trials, seconds) after every slice of trials."""
     if callable(progress):
         return progress
     if not progress:
-        return lambda done, seconds: None
+        return lambda trials, seconds: None
 
-    def line(done: int, seconds: float) -> None:
-        print(f"\r{done:,} trials, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
+    def line(trials: int, seconds: float) -> None:
+        print(f"\r{trials:,} trials, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
 
     return line

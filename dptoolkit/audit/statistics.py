@@ -43,7 +43,7 @@ def excess(trials: int, delta: float, error: float) -> int:
 
 @dataclass(frozen=True)
 class Guesses:
-    """What a guesser achieved: of ``trials`` games ``made`` guesses, of which ``correct`` were right."""
+    """The counts of a guesser: in ``trials`` games it made ``made`` guesses, of which ``correct`` were right."""
 
     trials: int
     made: int
@@ -53,7 +53,7 @@ class Guesses:
         return Guesses(self.trials + other.trials, self.made + other.made, self.correct + other.correct)
 
     def swapped(self) -> Guesses:
-        """The same guesses, each turned round."""
+        """The same guesses, each reversed."""
         return Guesses(self.trials, self.made, self.made - self.correct)
 
     def excess_lower(self, epsilon: float, sides: int, confidence: float) -> float:
@@ -69,13 +69,14 @@ class Guesses:
     def odds_lower(self, delta: float, confidence: float) -> float:
         """A lower bound on epsilon at ``delta``, for any mechanism.
 
-        The correct guesses of probability at most e^eps P(wrong) are binomial given how many guesses there were; the
-        others have probability at most delta, so there are few. A tenth of the error pays for "few".
+        Correct guesses up to probability e^eps P(wrong) are binomial, given the number of guesses. Any further correct
+        guesses have probability at most delta, so they are few; a tenth of the error is for the event that they are
+        more than ``spare``.
         """
         error = 1 - confidence
         spare = excess(self.trials, delta, 0.1 * error)
-        kept = max(self.correct - spare, 0)
-        p = lower_bound(kept, self.made - min(spare, self.correct), 1 - (0.9 if delta > 0 else 1.0) * error)
+        rest = max(self.correct - spare, 0)
+        p = lower_bound(rest, self.made - min(spare, self.correct), 1 - (0.9 if delta > 0 else 1.0) * error)
         return max(0.0, math.log(p / (1 - p))) if 0 < p < 1 else 0.0
 
 

@@ -36,7 +36,7 @@ class Streams:
         return np.random.Generator(np.random.Philox(key=self._key, counter=_start(trial)))
 
     def bits(self, first: int, count: int) -> NDArray[np.int8]:
-        """The secret bits of trials first, ..., first + count - 1: fair coins, the same however they are asked for."""
+        """The secret bits of trials first, ..., first + count - 1: fair coins, each fixed by its trial's number."""
         low, high = first // _BITS_A_BLOCK, -(-(first + count) // _BITS_A_BLOCK)
         other = Streams(self.seed, self.purpose + "/bits")
         blocks = [other.generator(b).integers(0, 2, _BITS_A_BLOCK, dtype=np.int8) for b in range(low, high)]

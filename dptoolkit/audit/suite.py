@@ -21,18 +21,18 @@ from dptoolkit.audit.run import audit, claim_of
 from dptoolkit.audit.streams import Streams
 from dptoolkit.errors import PrivacyViolation
 
-# A test suite should not run for an hour without having been asked to.
+# More trials than this are played only if the caller asks for them: a test suite should not run for an hour.
 _UNASKED = 1_000_000
 
 
 def trials_for(claim: Any, power_against: float = 2.0, alpha: float = 1e-6, power: float = 0.999) -> int:
     """Trials after which ``assert_private`` finds noise ``power_against`` times too small with probability ``power``.
 
-    For a pair on which the claim is tight. It is the number for the test that is run, played against a mechanism that
-    the claim would be tight for, with that much less noise: Gaussian noise for (epsilon, delta), zCDP and Renyi curves,
-    the harder of Laplace noise and randomised response for epsilon-DP, the released mechanisms for a Guarantee. A bare
-    (epsilon, delta) takes many more trials than a claim about the whole profile; where no number of trials would do,
-    this raises.
+    The number is for a pair on which the claim is tight. It is computed for the test that is run, played against a
+    mechanism for which the claim would be tight, with that much less noise: Gaussian noise for (epsilon, delta), zCDP
+    and Renyi curves, the harder of Laplace noise and randomised response for epsilon-DP, the released mechanisms for a
+    Guarantee. A bare (epsilon, delta) takes many more trials than a claim about the whole profile; an error is raised
+    where no number of trials would do.
     """
     goal = as_claim(claim)
     factor, alpha, power = _levels(power_against, alpha, power)
@@ -40,7 +40,7 @@ def trials_for(claim: Any, power_against: float = 2.0, alpha: float = 1e-6, powe
     if math.isinf(count):
         raise invalid(
             "claim", str(goal), f"one of which noise {factor:g} times too small can be seen by betting on guesses",
-            _typed(goal, factor, alpha, power) or "Give a larger power_against.",
+            _better_claim(goal, factor, alpha, power) or "Give a larger power_against.",
         )
     return int(count)
 
@@ -53,8 +53,8 @@ def _levels(power_against: Any, alpha: Any, power: Any) -> tuple[float, float, f
     )
 
 
-def _typed(goal: Claim, factor: float, alpha: float, power: float) -> str:
-    """What to write instead of (epsilon, delta), and what it takes then; nothing for other claims."""
+def _better_claim(goal: Claim, factor: float, alpha: float, power: float) -> str:
+    """The claim to use instead of (epsilon, delta), and how many trials it takes; "" for other claims."""
     if not isinstance(goal, ApproxClaim) or goal.epsilon_claimed <= 0:
         return ""
     mu = gaussian.mu(goal.epsilon_claimed, goal.delta_claimed)
@@ -65,22 +65,22 @@ def _typed(goal: Claim, factor: float, alpha: float, power: float) -> str:
     )
 
 
-def _promised(goal: Claim, trials: Any, factor: float, alpha: float, power: float | None) -> tuple[int, str]:
-    """The number of trials and what they promise; refuse a promise that they cannot keep."""
+def _promise(goal: Claim, trials: Any, factor: float, alpha: float, power: float | None) -> tuple[int, str]:
+    """The number of trials, and in words what power they have; refuse too few trials for the power asked for."""
     if power is None:
         if trials is None:
             raise invalid("power", power, "a probability where trials is left out", "Give trials, power or both.")
         return whole("trials", trials, low=2 * FIRST), "no power is promised"
     factor, alpha, power = _levels(factor, alpha, power)
     what = f"noise {factor:g} times too small found with probability {power:g}"
-    needed = trials_for(goal, factor, alpha, power)
-    repair = f"{_typed(goal, factor, alpha, power)} Give power=None to run without a promise.".lstrip()
-    if trials is None and needed > _UNASKED:
+    least = trials_for(goal, factor, alpha, power)
+    repair = f"{_better_claim(goal, factor, alpha, power)} Give power=None to run without a promise.".lstrip()
+    if trials is None and least > _UNASKED:
         raise invalid("claim", str(goal), f"one that {_UNASKED:,} trials can test", f"To have {what} takes "
-                      f"trials={needed}. {repair}")  # fmt: skip
-    count = needed if trials is None else whole("trials", trials, low=2 * FIRST)
-    if count < needed:
-        raise invalid("trials", count, f">= {needed}, to have {what} where {goal} is claimed", repair)
+                      f"trials={least}. {repair}")  # fmt: skip
+    count = least if trials is None else whole("trials", trials, low=2 * FIRST)
+    if count < least:
+        raise invalid("trials", count, f">= {least}, to have {what} where {goal} is claimed", repair)
     return count, f"where the pair is tight, {what.replace('found', 'would be found')}"
 
 
@@ -97,7 +97,7 @@ def assert_private(
     promises nothing. Other arguments as for ``audit``.
     """
     goal = claim_of(mechanism, claim)
-    count, promise = _promised(goal, trials, power_against, alpha, power)
+    count, promise = _promise(goal, trials, power_against, alpha, power)
     report = audit(mechanism, pair, goal, trials=count, alpha=alpha, mode=SEQUENTIAL, **arguments)
     report = replace(report, notes=(*report.notes, f"false-alarm probability {alpha:g}; {promise}"))
     if report.violated:
@@ -107,7 +107,7 @@ def assert_private(
 
 @dataclass(frozen=True)
 class Sweep:
-    """Audits of one mechanism on several pairs. ``e_value`` is their mean: evidence that holds however they depend."""
+    """Audits of one mechanism on several pairs. ``e_value`` is their mean, valid however the audits depend."""
 
     reports: tuple[AuditReport, ...]
 
@@ -118,13 +118,13 @@ class Sweep:
 
     @property
     def violated(self) -> bool:
-        """Whether the mean e-value reaches 1/alpha: correct for the number of pairs."""
+        """Whether the mean e-value reaches 1/alpha, which has error at most alpha for any number of pairs."""
         return self.e_value >= 1 / min(r.alpha for r in self.reports)
 
     def __str__(self) -> str:
         rows = [[r.pair, number(r.epsilon_lower), number(r.epsilon_claimed), number(r.e_value)] for r in self.reports]
-        found = "violation" if self.violated else "no violation found by this attack"
-        head = f"{len(rows)} pairs, mean e-value {number(self.e_value)}: {found}"
+        verdict = "violation" if self.violated else "no violation found by this attack"
+        head = f"{len(rows)} pairs, mean e-value {number(self.e_value)}: {verdict}"
         return f"{head}\n\n" + table(["pair", "epsilon at least", "claimed", "e-value"], rows)
 
 
@@ -138,7 +138,7 @@ def sweep(mechanism: Any, pairs: Iterable[Any], claim: Any = None, **arguments: 
 
 @dataclass(frozen=True)
 class Found:
-    """The pair that a search liked best, its parameters, and how many were tried."""
+    """The best pair of a search, its parameters, its share of right guesses, and how many pairs were tried."""
 
     pair: Pair
     parameters: tuple[float, ...]
@@ -150,20 +150,20 @@ def search(
     mechanism: Any, make_pair: Callable[..., Any], grid: Sequence[Sequence[float]], claim: Any = None, *,
     trials: int = 2000, rounds: int = 2, rng: int = 0, **arguments: Any,
 ) -> Found:
-    """The pair make_pair(*parameters) that is told apart best: a grid, then smaller steps around the best point.
+    """The pair make_pair(*parameters) with the most right guesses: on a grid, then in smaller steps around the best.
 
-    Works on trials of its own: audit the pair it finds with any seed, the trials are fresh.
+    The search has its own random streams, so the pair can be audited with any seed: those trials are fresh.
     """
     goal = claim_of(mechanism, claim)
     seeds = Streams(rng, "search").generator()
-    tried: dict[tuple[float, ...], float] = {}
+    scores: dict[tuple[float, ...], float] = {}
 
     def score(parameters: tuple[float, ...]) -> float:
-        if parameters not in tried:
+        if parameters not in scores:
             seed = int(seeds.integers(2**62))
             report = audit(mechanism, make_pair(*parameters), goal, trials=trials, rng=seed, **arguments)
-            tried[parameters] = report.guesses.correct / report.guesses.made if report.guesses.made else 0.0
-        return tried[parameters]
+            scores[parameters] = report.guesses.correct / report.guesses.made if report.guesses.made else 0.0
+        return scores[parameters]
 
     axes = [np.asarray(values, dtype=float) for values in grid]
     best = max(_product(axes), key=score)
@@ -176,7 +176,7 @@ def search(
         best = max([best, *near], key=score)
         steps = [0.5 * h for h in steps]
     pair = make_pair(*best)
-    return Found(pair if isinstance(pair, Pair) else Pair(*pair), best, tried[best], len(tried))
+    return Found(pair if isinstance(pair, Pair) else Pair(*pair), best, scores[best], len(scores))
 
 
 def _product(axes: Sequence[np.ndarray]) -> list[tuple[float, ...]]:

@@ -1,4 +1,4 @@
-"""What an audit runs: the solver of a plan on one of two datasets, many times, as rows of numbers."""
+"""Plans as targets of an audit: the solver runs many times on one of two datasets, and gives rows of numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
-# Lazy steps never form the noisy gradient that they are equal in law to.
+# These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
 _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 
 # Solvers whose runs offer ``trials``: many of them in one compiled call.
@@ -36,7 +36,7 @@ class PlanTarget:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary
-        # Compiled trials leave the interpreter alone; others are better off in processes.
+        # Compiled trials release the interpreter's lock and run in threads; others are faster in processes.
         self.threads = plan.solver in _COMPILED
 
     def run(self, bits: NDArray[Any], first: int, source: streams.Streams) -> Array:
@@ -46,11 +46,11 @@ class PlanTarget:
         """
         one, two = self._prepared(self.pair.first), self._prepared(self.pair.second)
         generator = source.generator(first)
-        found = self._together(one, two, generator, first, bits)
-        return self._one_by_one(one, two, generator, first, bits) if found is None else found
+        outputs = self._together(one, two, generator, first, bits)
+        return self._one_by_one(one, two, generator, first, bits) if outputs is None else outputs
 
     def _prepared(self, data: Any) -> Run:
-        # Prepared anew by every call, so that calls in several threads share nothing.
+        # Prepared again in every call, so that calls in several threads share nothing.
         if isinstance(data, Counted):
             return prepare(self.plan, data.X, data.y, data.counts)
         X, y = data
@@ -66,14 +66,14 @@ class PlanTarget:
         """All trials in one compiled call, where the solver has one; else None."""
         trials = getattr(one, "trials", None)
         place = streams.place(generator) if trials is not None else None
-        found = None if place is None or trials is None else trials(two, generator, place, first, bits, self._traced)
-        if found is None:
+        traces = None if place is None or trials is None else trials(two, generator, place, first, bits, self._traced)
+        if traces is None:
             return None
         if self.adversary == "support":
-            return np.asarray(found.weights != 0, dtype=float)
+            return np.asarray(traces.weights != 0, dtype=float)
         if not self._traced:
-            return np.asarray(found.weights)
-        values = self._asked_for(found.iterates if self.adversary == "iterates" else found.releases)
+            return np.asarray(traces.weights)
+        values = self._asked_for(traces.iterates if self.adversary == "iterates" else traces.releases)
         values = values[:, :1] if self.adversary == "step" else values
         return values.reshape(len(bits), values.shape[1] * values.shape[2])
 
@@ -100,10 +100,10 @@ class PlanTarget:
             return np.asarray(trace.weights != 0, dtype=float).ravel()
         if self.adversary == "iterates" and layout.is_reduced(self.plan):
             return layout.epochs_row(self.plan, trace)
-        kept = self._asked_for(trace.iterates if self.adversary == "iterates" else trace.releases)
-        return np.asarray(kept[:1] if self.adversary == "step" else kept, dtype=float).ravel()
+        values = self._asked_for(trace.iterates if self.adversary == "iterates" else trace.releases)
+        return np.asarray(values[:1] if self.adversary == "step" else values, dtype=float).ravel()
 
-    def _asked_for(self, kept: Array | None) -> Array:
-        if kept is None:
+    def _asked_for(self, values: Array | None) -> Array:
+        if values is None:
             raise invalid("adversary", self.adversary, f"one that {self.plan.solver} keeps a trace for")
-        return kept
+        return values

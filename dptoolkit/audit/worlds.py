@@ -1,6 +1,6 @@
-"""Two laws of a score, one for each dataset: what an attacker would see of a mechanism whose noise is too small.
+"""Planted faults: the distributions of an attacker's score on the two datasets if a mechanism's noise is too small.
 
-They are planted faults. The power of a test is worked out against them, so it needs no mechanism and no data.
+The power of a test is computed against them, so it needs no mechanism and no data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
-# Where a profile is read to make two laws of it, in units of its largest epsilon.
+# The epsilons at which a profile is evaluated to make two laws of it, in units of its largest epsilon.
 _POINTS = np.linspace(0.0, 1.0, 17)
 
 
@@ -69,8 +69,8 @@ class DiscreteWorlds:
 
     def draw(self, bits: Bits, rng: np.random.Generator) -> Array:
         uniform = rng.random(len(bits))
-        found = [np.searchsorted(np.cumsum(law)[:-1], uniform, side="right") for law in (self.second, self.first)]
-        return np.where(bits == 1, found[1], found[0]).astype(float)
+        draws = [np.searchsorted(np.cumsum(law)[:-1], uniform, side="right") for law in (self.second, self.first)]
+        return np.where(bits == 1, draws[1], draws[0]).astype(float)
 
     def below(self, edges: Array) -> Array:
         count = np.clip(np.ceil(edges), 0, len(self.first)).astype(int)
@@ -105,6 +105,6 @@ def _pieces(slopes: Array, heights: Array) -> DiscreteWorlds:
         corners |= {(d - b) / (a - c) for c, d in [*lines, (0.0, 1.0)][:i] if a != c}
     size = np.array(sorted(x for x in corners if 0 <= x <= 1))
     power = np.minimum(np.min(np.multiply.outer(slopes, size) + heights[:, None], axis=0), 1.0)
-    # What is possible in the first world alone comes first; the test takes the largest ratio first.
+    # The most powerful test takes the largest ratios first, beginning with what is possible in the first world only.
     second, first = np.concatenate([[0.0], np.diff(size)]), np.concatenate([[power[0]], np.diff(power)])
     return DiscreteWorlds(second[::-1] / second.sum(), np.maximum(first[::-1], 0.0) / np.maximum(first, 0.0).sum())

@@ -1,7 +1,8 @@
 """The ``dptoolkit`` command. A subcommand is one module with one row, COMMAND, found in the table COMMANDS.
 
-Exit codes: 0 fine, 1 a check failed, 2 no answer, told in one line on stderr with nothing on stdout, 130 stopped by
-Ctrl-C. What a subcommand needs is imported when it runs, so ``--help`` costs little more than argparse.
+Exit codes: 0 for success, 1 if a check failed, 2 if there is no answer (one line on stderr says why, and stdout is
+empty), 130 if stopped by Ctrl-C. Subcommands import what they need when they run, so ``--help`` costs little more than
+argparse.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return output.interrupted(stop)
     except SystemExit:
-        # The help goes to a reader that may have left.
+        # Flush the help text; its reader may have left, as in ``dptoolkit --help | head``.
         output.write("")
         raise
     except Exception as problem:
@@ -45,7 +46,7 @@ def _run(line: Sequence[str]) -> int:
     args = parse(COMMANDS, line)
     with heard(), warnings.catch_warnings(record=True) as notes:
         text, code = COMMANDS[args.command].run(args)
-    # Told with an answer only: what is refused is told in one line.
+    # Warnings are printed only with an answer; a refusal is one line.
     for note in dict.fromkeys(str(note.message) for note in notes):
         output.say(f"warning: {note}")
     output.write(text)

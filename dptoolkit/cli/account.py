@@ -122,16 +122,16 @@ def _flag(dest: str) -> str:
     return "--" + dest.replace("_", "-")
 
 
-def _chosen(args: argparse.Namespace) -> tuple[str, Any]:
-    """The name of the mechanism and what was given for it; argparse has seen to it that there is one."""
-    given = {name: getattr(args, name.replace("-", "_")) for name in _MECHANISMS}
-    return next((name, value) for name, value in given.items() if value is not None)
+def _mechanism_option(args: argparse.Namespace) -> tuple[str, Any]:
+    """The name of the mechanism and its value on the command line; argparse makes sure that there is one."""
+    options = {name: getattr(args, name.replace("-", "_")) for name in _MECHANISMS}
+    return next((name, value) for name, value in options.items() if value is not None)
 
 
 def _given_event(args: argparse.Namespace) -> Any:
     if args.ledger is not None:
         return _ledger_event(args)
-    name, value = _chosen(args)
+    name, value = _mechanism_option(args)
     if value is _OMITTED:
         raise InvalidValue(f"--{name}: must have a number. Give one, or --calibrate EPSILON to find it.")
     return _event(args, *(value if isinstance(value, list) else [value]))
@@ -160,7 +160,7 @@ def _saved_ledger(path: str) -> Any:
 def _event(args: argparse.Namespace, *numbers: float) -> Any:
     """epochs x random rounds x steps x sampling x mechanism; a layer that was not asked for is left out."""
     acc = dptoolkit.accounting
-    event = _MECHANISMS[_chosen(args)[0]].make(args, *numbers)
+    event = _MECHANISMS[_mechanism_option(args)[0]].make(args, *numbers)
     if args.sampling is not None:
         event = acc.Subsampled(event, args.sampling, args.rate, args.adjacency)
     if args.steps is not None:
@@ -179,7 +179,7 @@ def _rounds(gamma: float, limit: int | None) -> Any:
 
 # Digits of a calibrated number.
 _DIGITS = 7
-# A comparison does not wait for the recursion for selections beyond this cost, a few seconds.
+# A comparison leaves out the recursion for selections above this cost, a few seconds.
 _COMPARE_COST = 2e9
 
 Told = tuple[str, dict[str, Any]]  # for people, for machines
@@ -187,18 +187,18 @@ Told = tuple[str, dict[str, Any]]  # for people, for machines
 
 def _account(args: argparse.Namespace) -> tuple[str, int]:
     _check_options(args)
-    found = None if args.calibrate is None else _calibrated(args)
-    event = _given_event(args) if found is None else _event(args, found["value"])
+    calibration = None if args.calibrate is None else _calibrated(args)
+    event = _given_event(args) if calibration is None else _event(args, calibration["value"])
     guarantee = dptoolkit.accounting.account(event, args.method, adjacency=args.adjacency)
     text, record = _compare(args, guarantee) if args.compare else _tell(args, guarantee)
-    if found is not None:
-        text, record = f"{_sentence(found)}\n\n{text}", {"calibrated": found} | record
+    if calibration is not None:
+        text, record = f"{_sentence(calibration)}\n\n{text}", {"calibrated": calibration} | record
     return (json_text(record) if args.json else text), FINE
 
 
 def _calibrated(args: argparse.Namespace) -> dict[str, Any]:
     """The number of the mechanism that spends the budget, rounded to the private side."""
-    name, value = _chosen(args)
+    name, value = _mechanism_option(args)
     mechanism = _MECHANISMS[name]
     if value is not _OMITTED:
         raise InvalidValue(f"--{name}: must be given without a number with --calibrate, which finds it.")
@@ -212,8 +212,9 @@ def _calibrated(args: argparse.Namespace) -> dict[str, Any]:
     noise = dptoolkit.accounting.calibrate(event, epsilon, delta, method=args.method)
     exact = noise if mechanism.is_noise else 1 / noise
     short = _rounded(exact, up=mechanism.is_noise)
-    kept = dptoolkit.accounting.account(_event(args, short), args.method).epsilon(delta) <= epsilon
-    return {"number": mechanism.numbers[0], "value": short if kept else exact, "epsilon": epsilon, "delta": delta}
+    within_budget = dptoolkit.accounting.account(_event(args, short), args.method).epsilon(delta) <= epsilon
+    value = short if within_budget else exact
+    return {"number": mechanism.numbers[0], "value": value, "epsilon": epsilon, "delta": delta}
 
 
 def _rounded(value: float, *, up: bool) -> float:
@@ -252,9 +253,9 @@ def _at_delta(guarantee: Any, delta: float, bracket: bool) -> dict[str, Any]:
 def _answer_table(answers: list[dict[str, Any]]) -> str:
     from dptoolkit.accounting.report import at_least, at_most, number, table
 
-    shown: dict[str, Callable[[Any], str]] = {"delta": number, "epsilon": at_most, "method": str, "lower": at_least}
-    names = [name for name in shown if any(name in answer for answer in answers)]
-    rows = [[shown[name](answer[name]) if name in answer else "-" for name in names] for answer in answers]
+    formats: dict[str, Callable[[Any], str]] = {"delta": number, "epsilon": at_most, "method": str, "lower": at_least}
+    names = [name for name in formats if any(name in answer for answer in answers)]
+    rows = [[formats[name](answer[name]) if name in answer else "-" for name in names] for answer in answers]
     return table(names, rows)
 
 
@@ -267,11 +268,11 @@ def _compare(args: argparse.Namespace, guarantee: Any) -> Told:
     results = {name or "(default)": _by_method(guarantee, name, deltas) for name in names}
     header = ["method", *(f"epsilon at {delta:g}" for delta in deltas), "why not"]
     rows = [
-        [name, *([at_most(e) for e in found] if isinstance(found, list) else ["-"] * len(deltas)),
-         found if isinstance(found, str) else ""]
-        for name, found in results.items()
+        [name, *([at_most(e) for e in answer] if isinstance(answer, list) else ["-"] * len(deltas)),
+         answer if isinstance(answer, str) else ""]
+        for name, answer in results.items()
     ]  # fmt: skip
-    record = {name: {"why_not" if isinstance(found, str) else "epsilon": found} for name, found in results.items()}
+    record = {name: {"why_not" if isinstance(answer, str) else "epsilon": answer} for name, answer in results.items()}
     return table(header, rows), {"event": guarantee.event.to_dict(), "delta": deltas, "methods": record}
 
 
@@ -286,7 +287,7 @@ def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[
         bound = str(problem).partition(": must ")[2].partition(". ")[0]
         return f"must {bound}".replace(f" for method {method!r}", "").rstrip(".")
     except (ArithmeticError, MemoryError):
-        # One column of a comparison; the others may have their answer.
+        # Not an error here: other methods may still have an answer.
         return "the numbers are too large or too small for it"
 
 

@@ -41,15 +41,15 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
             rng=args.seed, resume=args.resume, progress=sys.stderr.isatty(),
         )  # fmt: skip
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_kept(args.resume)) from None
+        raise KeyboardInterrupt(_resume_hint(args.resume)) from None
     computed = plan.guarantee.epsilon(args.delta)
-    given = f"\nWhat this noise gives: epsilon {computed:.4g} at delta {args.delta:g}" if args.published else ""
-    text = json_text(report.to_dict() | {"epsilon_computed": computed}) if args.json else f"{report}{given}"
+    note = f"\nWhat this noise gives: epsilon {computed:.4g} at delta {args.delta:g}" if args.published else ""
+    text = json_text(report.to_dict() | {"epsilon_computed": computed}) if args.json else f"{report}{note}"
     if args.report:
         try:
             report.to_html(args.report)
         except OSError:
-            # The disk is full, say: what was found is told all the same.
+            # For example a full disk: print the result anyway.
             write(text)
             raise
     return text, CHECK_FAILED if report.violated else FINE
@@ -68,7 +68,7 @@ def _check_files(args: argparse.Namespace) -> None:
         raise invalid("report", args.report, "another file than that of --resume", "It would overwrite the trials.")
 
 
-def _kept(resume: str | None) -> str:
+def _resume_hint(resume: str | None) -> str:
     if resume is None:
         return "No trial was kept: with --resume FILE they are, and the same command goes on from there."
     if not Path(resume).exists():

@@ -13,7 +13,7 @@ from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Co
 from dptoolkit.cli.output import say
 from dptoolkit.errors import InvalidValue
 
-# Seconds that the checks have to end by themselves after Ctrl-C.
+# Seconds in which the checks may end by themselves after Ctrl-C.
 _GRACE = 1.0
 
 
@@ -23,7 +23,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> tuple[str, int]:
-    """Run ``python -m paper_checks`` in the checkout; it writes for itself."""
+    """Run ``python -m paper_checks`` in the checkout, which prints its own output."""
     root = Path(dptoolkit.__file__).resolve().parent.parent
     if not (root / "paper_checks" / "__main__.py").is_file():
         raise InvalidValue("paper_checks is not here: must be run from a checkout. An installed package leaves it out.")
@@ -34,7 +34,7 @@ def _check(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def _exit_code(child: subprocess.Popen[bytes]) -> int:
-    """That of the checks, which tell what they finished when Ctrl-C stops them."""
+    """The exit code of the checks, which also print what they finished when Ctrl-C stops them."""
     try:
         code = child.wait()
     except KeyboardInterrupt:
@@ -47,7 +47,7 @@ def _exit_code(child: subprocess.Popen[bytes]) -> int:
 
 
 def _stopped(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the checks to end. A terminal has told them too; whoever signals this process alone has not."""
+    """Wait for the checks to end. A terminal sends Ctrl-C to them too; a signal to this process alone is passed on."""
     try:
         return child.wait(timeout=_GRACE)
     except subprocess.TimeoutExpired:
@@ -55,7 +55,7 @@ def _stopped(child: subprocess.Popen[bytes]) -> int:
     try:
         return child.wait()
     except KeyboardInterrupt:
-        # Asked twice: without waiting for anything.
+        # A second Ctrl-C: end at once.
         child.kill()
         raise
 

@@ -13,8 +13,8 @@ FINE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 class Command:
     """One subcommand; ``run`` returns the text to print and the exit code.
 
-    ``arguments`` adds the options to a parser; it is called for every command, so it must be cheap. ``more`` adds those
-    that depend on the command line, which it is given, and is called for the chosen command only.
+    ``arguments`` adds the options to a parser; it is called for every command, so it must be cheap. ``more`` adds
+    options that depend on the command line, which is its second argument; it is called for the chosen command only.
     """
 
     help: str

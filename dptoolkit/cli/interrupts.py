@@ -1,4 +1,4 @@
-"""Ctrl-C that is heard: libraries now and then swallow the exception it raises."""
+"""A Ctrl-C that is never lost, although libraries sometimes swallow the exception that it raises."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _AGAIN = 2.0
 def heard() -> Iterator[None]:
     """Raise KeyboardInterrupt on Ctrl-C, and again every few seconds until the block is left.
 
-    Compiled code calls back into Python in places where an exception is dropped, and an audit would then go on for as
-    long as it was asked to. Where signals are ignored or handled by somebody else, or in another thread than the main
-    one, nothing is changed.
+    Compiled code calls back into Python in places where an exception is dropped, and an audit would then run to its
+    end. Nothing is changed where signals are ignored or handled by other code, or outside the main thread.
     """
     ours = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""How commands write: text, JSON, and one line on stderr for everything that goes wrong."""
+"""The output of commands: text, JSON, and one line on stderr for everything that goes wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dptoolkit.cli.command import BAD_INPUT, INTERRUPTED
 from dptoolkit.errors import DpToolkitError
 
 TRACEBACK_VARIABLE = "DPTOOLKIT_TRACEBACK"
-# A text that is read as a whole, such as a ledger: more is not one of ours.
+# The largest text file that is read, such as a ledger; a larger one was not written by us.
 _MAX_TEXT = 256 * 2**20
 
 
@@ -45,7 +45,7 @@ def write(text: str) -> None:
     except BrokenPipeError:
         _silence()
     except OSError:
-        # The disk is full, say. Python would complain once more at exit, and change the exit code.
+        # For example a full disk. Without this, Python would complain again at exit and change the exit code.
         _silence()
         raise
 
@@ -59,7 +59,7 @@ def _print(text: str) -> None:
 
 
 def flush() -> None:
-    """Hand over what was printed."""
+    """Flush stdout, if there is one."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
@@ -78,7 +78,7 @@ def say(message: str) -> None:
 
 
 def refuse(problem: Exception) -> int:
-    """Tell in one line why there is no answer; exit code 1 is for checks that failed, so this is 2."""
+    """Print in one line why there is no answer, and return exit code 2, as 1 is for checks that failed."""
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(problem)
     say(_words(problem))
@@ -97,14 +97,14 @@ def _words(problem: Exception) -> str:
         return f"the input is nested too deeply: {reason}"
     if isinstance(problem, MemoryError):
         return f"this takes more memory than there is. {reason}"
-    told = f"{type(problem).__name__}: {reason}" if reason else type(problem).__name__
-    return f"unexpected {told}. Set {TRACEBACK_VARIABLE}=1 to see where; please report it."
+    name = f"{type(problem).__name__}: {reason}" if reason else type(problem).__name__
+    return f"unexpected {name}. Set {TRACEBACK_VARIABLE}=1 to see where; please report it."
 
 
 def interrupted(stop: KeyboardInterrupt) -> int:
-    """Tell that Ctrl-C was heard, and what a command says about its finished work."""
+    """Print that Ctrl-C stopped the command, and what the command says about its finished work."""
     if sys.stderr is not None and sys.stderr.isatty():
-        # The terminal has written ^C, perhaps after a line of progress.
+        # Start a new line: the terminal has written ^C, perhaps after a line of progress.
         print(file=sys.stderr)
     say(f"stopped. {stop}" if str(stop) else "stopped.")
     return INTERRUPTED
@@ -126,7 +126,7 @@ def read_text(option: str, path: str, expected: str) -> str:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Refuse a file that cannot be written before any work is done for it; one that is there stays as it is."""
+    """Refuse, before any work is done, a file that cannot be written; an existing file is not changed."""
     file = Path(path)
     try:
         is_new = not file.exists()

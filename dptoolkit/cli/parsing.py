@@ -1,4 +1,4 @@
-"""argparse in the manner of the house: errors are raised, and say what was probably meant."""
+"""argparse with our error messages: errors are raised as exceptions, and say what was probably meant."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ def parse(commands: Mapping[str, Command], line: Sequence[str]) -> argparse.Name
 def _refuse_unknown_command(parser: Parser, commands: Iterable[str], name: str) -> None:
     if name.startswith("-"):
         _refuse_typos(parser, [name])
-    elif name and name not in commands and _meant(name, commands):
-        parser.error(f"invalid choice: {name!r}{_meant(name, commands)}")
+    elif name and name not in commands and _suggestion(name, commands):
+        parser.error(f"invalid choice: {name!r}{_suggestion(name, commands)}")
 
 
 def _refuse_typos(parser: Parser, tokens: Sequence[str]) -> None:
-    """An option that is not known is named before anything else: argparse would first ask for what is missing."""
+    """Refuse unknown options first, since argparse would first complain about missing ones."""
     for token in tokens:
         if token == "--":
             return
         option = token.partition("=")[0]
         if token.startswith("-") and len(token) > 1 and not _is_number(token) and option not in parser.options:
-            parser.error(f"unrecognized arguments: {option}{_meant(option, parser.options)}")
+            parser.error(f"unrecognized arguments: {option}{_suggestion(option, parser.options)}")
 
 
-def _meant(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
+def _suggestion(word: str, choices: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, choices, n=1)
     return f". Did you mean {near[0]}?" if near else ""
 
 

@@ -24,7 +24,7 @@ def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> N
     try:
         parameters = _parameters(name)
     except InvalidValue:
-        # Told when the plan is made, unless --help was asked for.
+        # An unknown solver: the error is raised when the plan is made, so that --help still works.
         return
     for size, text in (("n", "Number of records."), ("d", "Number of features.")):
         parser.add_argument(f"--{size}", type=int, required=True, metavar="INT", help=text)
@@ -69,14 +69,14 @@ def flag(text: str) -> bool:
 def _plan(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import solvers
 
-    given = {key: value for key, value in vars(args).items() if key not in ("command", "json", "solver")}
-    # A name that is not known has no options of its own, so that n and d may be missing.
-    made = solvers.plan(args.solver, **({"n": 1, "d": 1} | given))
-    return (json_text(_record(made)) if args.json else str(made)), FINE
+    arguments = {key: value for key, value in vars(args).items() if key not in ("command", "json", "solver")}
+    # For an unknown solver no options were added, so n and d may be missing: the error must be about its name.
+    plan = solvers.plan(args.solver, **({"n": 1, "d": 1} | arguments))
+    return (json_text(_record(plan)) if args.json else str(plan)), FINE
 
 
-def _record(made: Any) -> dict[str, Any]:
-    return made.to_dict() | {"guarantee": made.guarantee.to_dict()}
+def _record(plan: Any) -> dict[str, Any]:
+    return plan.to_dict() | {"guarantee": plan.guarantee.to_dict()}
 
 
 COMMAND = Command(

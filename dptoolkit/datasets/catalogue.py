@@ -31,9 +31,9 @@ class Split:
 class Entry:
     """How one set is read: reader(paths, entry) -> (X, raw labels).
 
-    ``labels`` are the labels in the files, in the order of their codes 0, 1, ...: a public convention of the set, as
-    what the data happen to hold would change with one record. None for regression. ``positive`` is the label that is
-    coded 1, with all others 0.
+    ``labels`` are the labels in the files, in the order of their codes 0, 1, ...; None for regression. They are a
+    public convention of the set, since the labels that occur in the data could change with one record. ``positive`` is
+    the label that is coded 1, with all others 0.
     """
 
     task: str
@@ -85,7 +85,7 @@ def _binary(
     return Entry(BINARY, d, description, _libsvm, train, test, dense, labels)
 
 
-def _counted(first: int, last: int) -> tuple[float, ...]:
+def _label_range(first: int, last: int) -> tuple[float, ...]:
     return tuple(float(label) for label in range(first, last + 1))
 
 
@@ -173,12 +173,14 @@ FILES: dict[str, Entry] = {
     "news20": Entry(
         MULTICLASS, 62_061, "20 newsgroups, word counts", _libsvm,
         _part("news20/news20", "ae8b2389bcce9ef47d7f6ac3760eea6e549421a550e3e22b5899033445e3e5b8"),
-        labels=_counted(1, 20),
+        labels=_label_range(1, 20),
     ),
-    "covtype": Entry(MULTICLASS, 54, "forest cover, 7 kinds", _covtype, _COVTYPE, dense=True, labels=_counted(1, 7)),
+    "covtype": Entry(
+        MULTICLASS, 54, "forest cover, 7 kinds", _covtype, _COVTYPE, dense=True, labels=_label_range(1, 7)
+    ),
     "covtype.binary": Entry(
         BINARY, 54, "forest cover, kind 2 against the rest", _covtype, _COVTYPE, dense=True,
-        labels=_counted(1, 7), positive=2.0,
+        labels=_label_range(1, 7), positive=2.0,
     ),
     "mnist": Entry(
         MULTICLASS, 784, "handwritten digits, pixels in [0, 1]", _mnist,
@@ -192,7 +194,7 @@ FILES: dict[str, Entry] = {
             ("5634745efa576a17e7d4cf5cd9d09123c75e6538e5114267c2d156edaf519341",
              "ae18e77e031ccde52407f794d123116439864147d33ac992975f85dd4dc42af6"),
         ),
-        labels=_counted(0, 9),
+        labels=_label_range(0, 9),
     ),
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def _unpacked(packed: IO[bytes], path: Path, limit: int) -> bytes:
-    """Up to one byte more than the limit, in pieces: asking for all at once would reserve the memory for it."""
+    """Up to one byte more than the limit, read in pieces, as one large read would reserve all the memory at once."""
     opener = _OPENERS.get(path.suffix)
     if opener is None:
         return _pieces(packed, limit)

@@ -1,6 +1,6 @@
 """Readers of LIBSVM text, comma-separated text and idx files, plain or compressed.
 
-A file is read as a whole or refused as a whole. What is wrong is named by file, line and what was expected; the line
+A file is read as a whole or refused as a whole. An error names the file, the line and what was expected there; the line
 itself is never shown, as it may be somebody's record.
 """
 
@@ -24,12 +24,12 @@ from dptoolkit.errors import InvalidValue
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 
-# The largest width that a file alone can ask for: one wrong digit must not ask for gigabytes of coefficients.
-_WIDEST_TOLD = 100_000_000
+# The largest width without n_features: one wrong digit in a file must not ask for gigabytes of coefficients.
+_WIDEST_FROM_DATA = 100_000_000
 _WIDEST = int(np.iinfo(np.int32).max)
 _PAIRS = "one label, then column:value pairs of plain numbers, as in LIBSVM text"
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_TOLD = (
+_WIDTH_FROM_DATA = (
     "n_features was not given: the width of X is told from the data, where one record can change it. Give the public "
     "number of columns for private fits."
 )
@@ -37,7 +37,7 @@ _MARK = b"\xef\xbb\xbf"  # what some editors write before UTF-8 text
 
 
 class WidthWarning(UserWarning):
-    """The number of features was told from the data, which is not private."""
+    """The number of features was inferred from the data, which is not private."""
 
 
 def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int = MAX_BYTES) -> tuple[Any, Array]:
@@ -59,7 +59,7 @@ def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int 
     columns, and so the length of everything that is fitted to X, and no noise hides that. Give ``n_features`` for
     private fits. Errors tell a line number and what was expected there, never what the line holds.
     """
-    limit = _WIDEST_TOLD if n_features is None else _width(n_features)
+    limit = _WIDEST_FROM_DATA if n_features is None else _width(n_features)
     text = _without_remarks(_text(path, max_bytes))
     lines = _lines(text, b":", path)
     starts, counts = _rows_of_pairs(lines)
@@ -73,7 +73,7 @@ def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int 
     if not X.has_canonical_format:
         raise lines.fault(_twice(X, lines, starts), "a row of LIBSVM text with each column at most once")
     if n_features is None:
-        warnings.warn(_TOLD, WidthWarning, stacklevel=2)
+        warnings.warn(_WIDTH_FROM_DATA, WidthWarning, stacklevel=2)
     return X, numbers[starts]
 
 
@@ -132,7 +132,7 @@ def _without_remarks(text: bytes) -> bytes:
 
 
 def _lines(text: bytes, separator: bytes, path: str | Path, above: int = 0) -> _Lines:
-    """The layout of a text, by arrays: a loop over the numbers in Python would take longer than to read them."""
+    """The layout of a text, computed with arrays: a Python loop over the numbers would take longer than parsing."""
     codes = np.frombuffer(text or b"\n", dtype=np.uint8)
     spaced = text.replace(separator, b" ")
     # Other control characters count as blanks here, but not for the parser, which will stop at them.
@@ -154,15 +154,15 @@ def _by_line(places: Places, begins: Places) -> Places:
 
 
 def _numbers(lines: _Lines, expected: str) -> Array:
-    """All numbers, one at each place where one begins, and finite."""
+    """All numbers of the text, after a check that every piece of text is one finite number."""
     with warnings.catch_warnings():
-        # NumPy stops at what it cannot read, some versions with a warning only.
+        # NumPy stops at text that is not a number; some versions only warn.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             numbers = np.fromstring(lines.spaced, dtype=np.float64, sep=" ")
         except ValueError:
             numbers = np.zeros(0)
-    # It also takes "1-2" for two numbers: only the count shows that each piece of text was one.
+    # It also reads "1-2" as two numbers, so the count is compared with that of the pieces of text.
     if len(numbers) != len(lines.numbers):
         raise _unreadable(lines, expected)
     if not np.isfinite(numbers).all():
@@ -192,7 +192,7 @@ def _rows_of_pairs(lines: _Lines) -> tuple[Places, Places]:
     if wrong.any():
         raise lines.fault(lines.begins[np.flatnonzero(wrong)[0]], _PAIRS)
     starts = np.cumsum(lines.number_counts)[lines.filled] - lines.number_counts[lines.filled]
-    # A line has the right count of numbers; a colon must follow the first and touch the second of each of its pairs.
+    # Every line has the right count of numbers; now the colon of a pair must touch both of its numbers.
     values = np.delete(lines.numbers, starts)[1::2]
     apart = (values != lines.marks + 1) | lines.blank[lines.marks - 1]
     if apart.any():
@@ -200,14 +200,14 @@ def _rows_of_pairs(lines: _Lines) -> tuple[Places, Places]:
     return starts, lines.mark_counts[lines.filled]
 
 
-def _columns(values: Array, lines: _Lines, starts: Places, limit: int, told: bool) -> NDArray[np.int32]:
+def _columns(values: Array, lines: _Lines, starts: Places, limit: int, from_data: bool) -> NDArray[np.int32]:
     """Zero-based columns from one-based ones that were read as floats."""
     if not len(values):
         return np.zeros(0, dtype=np.int32)
     if values.min() < 1 or values.max() > limit or not np.array_equal(values, np.trunc(values)):
         wrong = (values < 1) | (values > limit) | (values != np.trunc(values))
         place = np.delete(lines.numbers, starts)[::2][np.flatnonzero(wrong)[0]]
-        repair = "Give n_features to read more columns." if told else "n_features is the public number of columns."
+        repair = "Give n_features to read more columns." if from_data else "n_features is the public number of columns."
         raise lines.fault(place, f"a row of LIBSVM text with columns that are integers from 1 to {limit}", repair)
     return (values - 1).astype(np.int32)
 

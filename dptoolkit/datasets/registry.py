@@ -72,28 +72,28 @@ def _check_name(name: str) -> None:
 
 
 def _encode(labels: Array, entry: Entry, path: Path) -> Array:
-    """Labels as Dataset promises them; which ones there may be is public, and no error shows one that is not."""
+    """Labels coded as Dataset promises. The set of labels is public; the error for any other label does not show it."""
     if entry.labels is None:
         return labels
-    known = np.array(entry.labels)
-    if not np.isin(labels, known).all():
-        row = int(np.flatnonzero(~np.isin(labels, known))[0]) + 1
+    convention = np.array(entry.labels)
+    if not np.isin(labels, convention).all():
+        row = int(np.flatnonzero(~np.isin(labels, convention))[0]) + 1
         words = ", ".join(f"{label:g}" for label in entry.labels)
         raise InvalidValue(f"path={str(path)!r}, label of row {row}: must be one of {words}.")
     if entry.positive is not None:
         return (labels == entry.positive).astype(float)
     # The labels of an entry are in increasing order.
-    return np.searchsorted(known, labels).astype(float)
+    return np.searchsorted(convention, labels).astype(float)
 
 
 def _home(data_home: str | Path | None) -> Path:
-    given = data_home if data_home is not None else os.environ.get(DATA_VARIABLE)
+    folder = data_home if data_home is not None else os.environ.get(DATA_VARIABLE)
     repair = f"Pass the folder that holds the files, or set the environment variable {DATA_VARIABLE}."
-    if not given:
+    if not folder:
         raise invalid("data_home", data_home, "given for a set that is read from files", repair)
-    home = Path(given).expanduser()
+    home = Path(folder).expanduser()
     if not home.is_dir():
-        raise invalid("data_home", str(given), "a folder that exists", repair)
+        raise invalid("data_home", str(folder), "a folder that exists", repair)
     return home
 
 
@@ -102,14 +102,14 @@ def _find(home: Path, file: str) -> Path:
         path = home / (file + suffix)
         if path.is_file():
             return path
-    known = ", ".join(suffix for suffix in files.SUFFIXES if suffix)
-    raise invalid("data_home", str(home), f"a folder with {file}, plain or {known}", "Put the file there.")
+    suffixes = ", ".join(suffix for suffix in files.SUFFIXES if suffix)
+    raise invalid("data_home", str(home), f"a folder with {file}, plain or {suffixes}", "Put the file there.")
 
 
 def _verify(path: Path, expected: str) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != expected:
-        raise invalid("sha256", found, f"{expected} for {path.name}", "Use verify=False for another copy of the data.")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != expected:
+        raise invalid("sha256", digest, f"{expected} for {path.name}", "Use verify=False for another copy of the data.")
 
 
 def _load_bundled(name: str, split: str) -> Dataset:

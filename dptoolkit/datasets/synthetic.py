@@ -110,9 +110,9 @@ def make_rcv1_like(n: int = 20_242, d: int = 47_236, nonzeros: int = 75, rng: An
     frequency = np.power(np.arange(d) + _RCV1_SHIFT, -_RCV1_POWER, dtype=np.float64)
     X = _power_law_rows(generator, n, nonzeros, frequency, order)
     frequent = order[: 5 * _RCV1_SUPPORT]
-    chosen = generator.choice(frequent, size=min(_RCV1_SUPPORT, len(frequent)), replace=False)
+    support = generator.choice(frequent, size=min(_RCV1_SUPPORT, len(frequent)), replace=False)
     truth = np.zeros(d)
-    truth[chosen] = 20 * generator.standard_normal(len(chosen))
+    truth[support] = 20 * generator.standard_normal(len(support))
     y = (generator.random(n) < expit(X @ truth)).astype(float)
     return Dataset(X, y, BINARY, "rcv1-like", "power-law columns, unit rows", truth)
 
@@ -121,7 +121,7 @@ def _power_law_rows(
     rng: np.random.Generator, n: int, nonzeros: int, frequency: Array, order: NDArray[np.intp]
 ) -> Any:
     """CSR rows of norm 1; the column of rank k is order[k]."""
-    # Lengths spread like a text's; a column drawn twice in a row counts once, so a few more are drawn.
+    # Lengths vary like those of texts. A column drawn twice in one row counts once, so a few more are drawn.
     spread = 0.65
     lengths = np.maximum(1, 1.1 * nonzeros * rng.lognormal(-(spread**2) / 2, spread, n)).astype(np.int64)
     cumulative = np.cumsum(frequency)

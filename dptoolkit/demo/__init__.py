@@ -22,7 +22,7 @@ SECTIONS: tuple[Callable[[], Section], ...] = (composition, digits, synthetic, a
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and where."""
+    """The sections that were written, and the folder."""
 
     folder: Path
     sections: tuple[Section, ...]
@@ -36,7 +36,7 @@ class Report:
         return [p for section in self.sections for p in section.pictures]
 
     def text(self) -> str:
-        """For the terminal."""
+        """The tables as text, for the terminal."""
         blocks = [f"{t.caption}\n\n{table(t.header, t.rows)}" for t in self.tables]
         return "\n\n".join([*blocks, f"With plots: {self.folder / 'report.html'} and {self.folder / 'report.md'}"])
 
@@ -50,7 +50,7 @@ class Report:
 def run(out: Path) -> Report:
     """Compute every section and write report.html, report.md and the plots into ``out``.
 
-    What is finished is written at once, so that a run that is stopped leaves its finished sections behind.
+    Each section is written as soon as it is finished, so that a run that is stopped leaves its finished sections.
     """
     plots.require()
     _require_data()
@@ -61,8 +61,8 @@ def run(out: Path) -> Report:
             report = Report(out, (*report.sections, section()))
             _write(report)
     except KeyboardInterrupt:
-        done = f"{len(report.sections)} of {len(SECTIONS)} sections are finished"
-        raise KeyboardInterrupt(f"{done}, in {out}." if report.sections else f"{done}.") from None
+        progress = f"{len(report.sections)} of {len(SECTIONS)} sections are finished"
+        raise KeyboardInterrupt(f"{progress}, in {out}." if report.sections else f"{progress}.") from None
     return report
 
 

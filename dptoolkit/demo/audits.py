@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dptoolkit.audit import AuditReport
 
 EPSILON, DELTA = 4.0, 1e-5
-# A number of trials and not of seconds: the same numbers every time.
+# A number of trials, not of seconds, so that the results are the same every time.
 TRIALS = 60_000
 CONFIDENCE = 0.9999
 
@@ -48,7 +48,7 @@ def _fit_and_audit(name: str, published: bool) -> Audited:
 
 def audited() -> Section:
     """DP-IGHT at a claimed epsilon of 4: with tight noise, and with the paper's."""
-    found = (_fit_and_audit("tight", False), _fit_and_audit("published", True))
+    audits = (_fit_and_audit("tight", False), _fit_and_audit("published", True))
     header = ["noise", "claimed", "computed, at most", "audited, at least", "right guesses", "the audit says"]
     caption = f"DP-IGHT, epsilon at delta {DELTA:g}: claimed, computed and audited"
     return Section(
@@ -59,14 +59,14 @@ def audited() -> Section:
         f"itself. Both models claim epsilon {EPSILON:g}. With tight noise the audit comes close to the claim from "
         "below. The noise that the paper prints is too small: the audit finds more than is claimed, and stays below "
         "what is computed. In the picture a curve below the dashed line means better guesses than the claim allows.",
-        [Table(caption, header, [a.row() for a in found])],
-        [Picture("audits", "Errors of the best guesses against the least that the claim allows", _figure(found))],
+        [Table(caption, header, [a.row() for a in audits])],
+        [Picture("audits", "Errors of the best guesses against the least that the claim allows", _figure(audits))],
     )
 
 
-def _figure(found: tuple[Audited, ...]) -> Any:
-    figure, axes = plots.grid(1, len(found), f"How well two data sets are told apart, claimed epsilon {EPSILON:g}")
-    for ax, a in zip(axes, found, strict=True):
+def _figure(audits: tuple[Audited, ...]) -> Any:
+    figure, axes = plots.grid(1, len(audits), f"How well two data sets are told apart, claimed epsilon {EPSILON:g}")
+    for ax, a in zip(axes, audits, strict=True):
         detail = f"audited epsilon at least {at_least(a.report.epsilon_lower)}: {a.report.verdict}"
         plots.describe(ax, f"{a.name.capitalize()} noise", detail, "false positives", "false negatives")
         plots.trade_off_curve(ax, a.report)

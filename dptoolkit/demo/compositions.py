@@ -70,22 +70,22 @@ def _selections() -> Scenario:
 
 
 def composition() -> Section:
-    """What basic, advanced and optimal composition, zCDP, RDP and PLD give for T releases."""
+    """Epsilon after T releases by basic, advanced and optimal composition, zCDP, RDP and PLD."""
     scenarios = (
         _full_batch(),
         _sampled("poisson", "Gaussian steps, Poisson batches"),
         _sampled("without-replacement", "Gaussian steps, batches without replacement"),
         _selections(),
     )
-    found = [(scenario, scenario.curves()) for scenario in scenarios]
+    results = [(scenario, scenario.curves()) for scenario in scenarios]
     return Section(
         "Epsilon after T releases",
         f"Every number is an epsilon that holds at delta {DELTA:g} for the same T releases: the lowest is the tightest "
         "proof. Basic, advanced and optimal composition know only the (epsilon, delta) of each step; zCDP, RDP and PLD "
         "know more about it. zCDP knows nothing of sampling, so it charges the unsampled step. Optimal selection is "
         f"the recursion for bounded-range mechanisms, computed up to T = {RECURSION_LIMIT:,}.",
-        [_composition_table(scenario, curves) for scenario, curves in found],
-        [Picture("composition", "Epsilon against the number of releases T", _composition_figure(found))],
+        [_composition_table(scenario, curves) for scenario, curves in results],
+        [Picture("composition", "Epsilon against the number of releases T", _composition_figure(results))],
     )
 
 
@@ -99,9 +99,9 @@ def _cell(curve: Sequence[float], count: int) -> str:
     return at_most(curve[at]) if at < len(curve) else "-"
 
 
-def _composition_figure(found: Sequence[tuple[Scenario, Curves]]) -> Any:
+def _composition_figure(results: Sequence[tuple[Scenario, Curves]]) -> Any:
     figure, axes = plots.grid(2, 2, f"Epsilon after T releases, at delta {DELTA:g}: lower is a tighter proof")
-    for ax, (scenario, curves) in zip(axes, found, strict=True):
+    for ax, (scenario, curves) in zip(axes, results, strict=True):
         plots.describe(ax, scenario.title, scenario.detail, "T", "epsilon")
         plots.lines(ax, COUNTS, curves, _LOOKS)
     return figure

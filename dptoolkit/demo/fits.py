@@ -65,7 +65,7 @@ class Study:
         return float(np.mean([self.error(series.fit(self.data, epsilon, seed)) for seed in range(SEEDS)]))
 
     def _error_table(self, errors: Mapping[str, Sequence[float]]) -> Table:
-        rows = [[f"{e:g}", *(f"{found[i]:.3f}" for found in errors.values())] for i, e in enumerate(self.epsilons)]
+        rows = [[f"{e:g}", *(f"{values[i]:.3f}" for values in errors.values())] for i, e in enumerate(self.epsilons)]
         caption = f"{self.measure} at delta {DELTA:g}, mean of {SEEDS} fits"
         return Table(caption, ["epsilon", *errors], rows)
 
@@ -91,9 +91,9 @@ def _guarantee_row(plan: Plan, epsilon: float) -> list[str]:
 
 def digits() -> Section:
     """Odd or even handwritten digits (scikit-learn), by DP-IGHT and private Frank-Wolfe."""
-    loaded = datasets.load("digits")
+    digits_data = datasets.load("digits")
     # A pixel is 0 to 16 by design: the bound is public.
-    X, y = np.asarray(loaded.X) / 16, np.asarray(loaded.y) % 2
+    X, y = np.asarray(digits_data.X) / 16, np.asarray(digits_data.y) % 2
     order = np.random.default_rng(0).permutation(len(y))
     train, test = order[:1400], order[1400:]
 

@@ -2,16 +2,16 @@
 
 On sparse rows a step touches the rows that contain the chosen feature, and the features of those rows. The iterate is
 w = scale * v, so shrinking costs nothing. The vertex is drawn from the exponential mechanism exactly: feature j has
-weight 2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks the groups, then one
-group. The 53 bits of one uniform number cannot tell features of small probability apart: those are drawn by a pass over
-all, now and then (``draw``), so that every vertex has its probability, however small.
+weight 2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks over the groups, then over
+one group. The 53 bits of one uniform number cannot represent very small probabilities: features that have them are
+drawn by an occasional pass over all features (``draw``), so that every vertex has its exact probability.
 
 Bounded-residual losses keep the residuals of untouched rows ("lazy rows") until the caller refreshes them. For the
 squared loss the gradient is scale * q - p with q = X^T X v kept up to date, so nothing is stale; weights are kept for
 an older scale, and a draw from them is corrected by rejection, which is exact.
 
-What compiles slowly is left out: arrays are allocated by the caller (``Sampler``), copied in loops (a slice assignment
-compiles the text of its error message, 3 s), and Laplace noise has blocks of its own.
+Constructs that compile slowly are avoided: arrays are allocated by the caller (``Sampler``) and copied in loops (a
+slice assignment also compiles the text of its error message, 3 s), and Laplace noise has separate functions.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _LARGEST_EXPONENT = 500.0
 # Likewise when all weights together have become this small: the offset is then far too high, and weights of small
 # probability would be rounded away.
 _SMALLEST_TOTAL = 1e-20
-# A group's sum that has lost all but this part of itself is mostly the rounding error of what it lost: it is summed
-# anew.
+# A group's sum that has fallen to less than this part of its largest value is summed again, as it may be mostly the
+# rounding error of what was subtracted.
 _LOST = 1e-3
 # Rejection: the largest exponent by which a stale weight may be off before all are rebuilt.
 _LARGEST_DRIFT = 1.0
-# Features of at most this probability together are left out of the walk, and a draw in 1 / _RARE passes over them all.
+# Features that together have at most this probability are not drawn by the walk: one draw in 1 / _RARE is for them.
 _RARE = 2.0**-12
-# A group is walked as if its sum were this part more, which rounding stays below: what lies in it is drawn again.
+# A group's sum is enlarged by this part, more than its rounding error; a draw that falls into the addition is repeated.
 _SLACK = 1e-9
-# A probability below this is told by as many bits more as it needs.
+# A coin whose probability is below this gets as many more random bits as it needs.
 _SHORT = 2.0**-20
 
 
@@ -70,7 +70,7 @@ def sampler(d: int, shift: int | None = None) -> Sampler:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def clipped(value: float, low: float, high: float) -> float:
-    """The value, or the end that it is beyond; what is not a number stays so, which min and max do not promise."""
+    """The value, or the end of the range that it exceeds. NaN stays NaN, which min and max do not promise."""
     if value < low:
         return low
     return high if value > high else value
@@ -78,7 +78,7 @@ def clipped(value: float, low: float, high: float) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residual(loss: int, margin: float, y: float) -> float:
-    """d loss / d margin of one row, as losses.py has it; not a number for a loss that has no branch here."""
+    """d loss / d margin of one row, as in losses.py; NaN for a loss that has no branch here."""
     if loss == LOGISTIC:
         e = math.exp(-abs(margin))
         return (1.0 if margin >= 0 else e) / (1.0 + e) - y
@@ -92,7 +92,7 @@ def residual(loss: int, margin: float, y: float) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residual_limit(loss: int, margin: float, label: float) -> float:
-    """The largest |residual| where |margin| and |label| are at most these; losses.py has the same."""
+    """The largest |residual| where |margin| and |label| are at most these numbers, as in losses.py."""
     if loss == LOGISTIC:
         return 1.0 / (1.0 + math.exp(-margin))
     if loss == HINGE:
@@ -113,7 +113,7 @@ def weight(exponent: float, offset: float, echo: float) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rebuild(gradient: NDArray[Any], sharpness: float, room: Sampler) -> float:
-    """All weights and group sums for ``gradient``; returns the offset."""
+    """Compute all weights and group sums for ``gradient``; returns the offset."""
     offset = 0.0
     for j in range(gradient.shape[0]):
         size = sharpness * abs(gradient[j])
@@ -147,10 +147,10 @@ def reweight(gradient: NDArray[Any], sharpness: float, offset: float, touched: i
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def settle(room: Sampler) -> float:
-    """The sum of all weights, once a step, after groups that have lost nearly all of themselves are summed anew.
+    """The sum of all weights, once a step; groups whose sum has nearly vanished are first summed again.
 
-    Within one step a sum passes through no more than its value before plus its value after, so what rounding leaves in
-    it is at most about 1 / _LOST roundings of its value.
+    Within one step a sum never exceeds its value before plus its value after, so its rounding error is at most about
+    1 / _LOST roundings of its value.
     """
     sums, peaks, weights = room.sums, room.peaks, room.weights
     total = 0.0
@@ -170,7 +170,7 @@ def settle(room: Sampler) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def draw_feature(target: float, room: Sampler) -> int:
-    """The feature at which the weights, added up in order, pass ``target``; -1 in the slack at the end of a group."""
+    """The feature at which the weights, added up in order, pass ``target``; -1 in the addition to a group's sum."""
     sums, weights = room.sums, room.weights
     g = 0
     while g < sums.shape[0] - 1 and target >= sums[g]:
@@ -188,7 +188,7 @@ def draw_feature(target: float, room: Sampler) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def coin(rng: Any, chance: float) -> bool:
-    """True with this probability, however small it is: 20 bits at a time until 53 can tell."""
+    """True with this probability, however small it is: a small one is reduced by 20 bits at a time."""
     while chance < _SHORT:
         if chance <= 0.0 or rng.random() >= _SHORT:
             return False
@@ -198,31 +198,31 @@ def coin(rng: Any, chance: float) -> bool:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rare_feature(rng: Any, light: float, room: Sampler) -> int:
-    """A feature of weight below ``light`` with its probability over _RARE, by one pass over all; -1 with the rest.
+    """A feature of weight below ``light``, each with its probability / _RARE, by one pass over all; otherwise -1.
 
-    Of the light features seen so far one is kept, each in proportion to its weight. Coins are tossed for the smaller
-    side, so that no probability is rounded away.
+    The pass keeps one of the light features so far, each with probability proportional to its weight. Coins are tossed
+    for the less likely side, so that no probability is rounded away.
     """
-    weights, chosen, before, total = room.weights, -1, 0.0, 0.0
+    weights, feature, before, total = room.weights, -1, 0.0, 0.0
     for j in range(weights.shape[0]):
         w = weights[j]
         total += w
         if 0.0 < w < light:
             if w <= before:
                 if coin(rng, w / (before + w)):
-                    chosen = j
+                    feature = j
             elif not coin(rng, before / (before + w)):
-                chosen = j
+                feature = j
             before += w
-    return chosen if coin(rng, before / total / _RARE) else -1
+    return feature if coin(rng, before / total / _RARE) else -1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def draw(rng: Any, total: float, room: Sampler) -> int:
     """A feature in proportion to its weight; ``total`` is what ``settle`` returns.
 
-    Light features, of probability below _RARE / d each and _RARE together, come by ``rare_feature`` alone, which is
-    asked once in 1 / _RARE draws; the others by the walk, whose roundings are small beside them.
+    Light features, of probability below _RARE / d each, are drawn by ``rare_feature`` only, which is called in one of
+    1 / _RARE draws. The others are drawn by the walk, whose rounding errors are small next to their probabilities.
     """
     light = _RARE / room.weights.shape[0] * total
     u = rng.random()
@@ -235,7 +235,7 @@ def draw(rng: Any, total: float, room: Sampler) -> int:
         u = (u - _RARE) / (1.0 - _RARE)
     while True:
         j = draw_feature(u * total, room)
-        # Not ">=", which a weight that is no number would never fulfil.
+        # Not ">= light", which is never true for a weight that is NaN.
         if j >= 0 and not room.weights[j] < light:
             return j
         u = rng.random()
@@ -243,7 +243,7 @@ def draw(rng: Any, total: float, room: Sampler) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def draw_sign(rng: Any, exponent: float) -> float:
-    """+1 or -1 with odds exp(-exponent) : exp(exponent): against the gradient."""
+    """+1 or -1 with odds exp(-exponent) : exp(exponent), so that the sign against the gradient is the likelier."""
     e = math.exp(-2.0 * abs(exponent))
     against = not coin(rng, e / (1.0 + e))
     return -1.0 if against == (exponent >= 0) else 1.0
@@ -251,7 +251,7 @@ def draw_sign(rng: Any, exponent: float) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def exponential(rng: Any) -> float:
-    """A standard exponential whose tail goes on: a Generator's own ends at 44. What is long is 16 and a fresh one."""
+    """A standard exponential with a complete tail: a Generator's ends at 44, so above 16 it is 16 plus a fresh one."""
     e, start = rng.standard_exponential(), 0.0
     while e > 16.0:
         start += 16.0
@@ -262,16 +262,16 @@ def exponential(rng: Any) -> float:
 @njit(cache=True, nogil=True, error_model="numpy")
 def laplace_vertex(rng: Any, gradient: NDArray[Any], sharpness: float) -> tuple[int, float]:
     """The vertex with the smallest <s, sharpness gradient> after Laplace noise, 2d draws."""
-    best, chosen, sign = math.inf, 0, 1.0
+    best, feature, sign = math.inf, 0, 1.0
     for j in range(gradient.shape[0]):
         score = sharpness * gradient[j]
         plus = score + exponential(rng) - exponential(rng)
         minus = -score + exponential(rng) - exponential(rng)
         if plus < best:
-            best, chosen, sign = plus, j, 1.0
+            best, feature, sign = plus, j, 1.0
         if minus < best:
-            best, chosen, sign = minus, j, -1.0
-    return chosen, sign
+            best, feature, sign = minus, j, -1.0
+    return feature, sign
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -280,7 +280,7 @@ def lazy_move(
     t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any], j: int, growth: float, scale: float, step: int,
     u: NDArray[Any], r: NDArray[Any], gradient: NDArray[Any], room: Sampler,
 ) -> int:
-    """v_j has grown: new residuals for the rows that contain feature j. Returns how many features have changed."""
+    """After a change of v_j, update the rows with feature j; returns the number of features of changed gradient."""
     changed, stamp, touched = room.changed, room.stamp, 0
     for a in range(t_indptr[j], t_indptr[j + 1]):
         i = t_indices[a]
@@ -358,7 +358,7 @@ def squared_move(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], t_data: NDArray[Any], t_indices: NDArray[Any],
     t_indptr: NDArray[Any], j: int, growth: float, step: int, q: NDArray[Any], room: Sampler,
 ) -> int:
-    """v_j has grown: q = X^T X v follows. Returns how many features have changed."""
+    """After a change of v_j, update q = X^T X v. Returns the number of features whose q has changed."""
     changed, stamp, touched = room.changed, room.stamp, 0
     for a in range(t_indptr[j], t_indptr[j + 1]):
         i = t_indices[a]
@@ -382,9 +382,9 @@ def squared_block(
 ) -> float:
     """``count`` exact steps for the squared loss; updates v and q = X^T X v in place, p = X^T y is fixed.
 
-    Weights belong to the gradient at an older scale, ``base``: (base q - p). A draw from them is accepted with
-    probability exp(-sign sharpness (scale - base) q_j - sharpness |scale - base| max|q|), which makes it a draw for
-    scale q - p.
+    The weights are those of the gradient at an older scale, ``base``: base q - p. A draw from them is accepted with
+    probability exp(-sign sharpness (scale - base) q_j - sharpness |scale - base| max|q|), which makes it an exact draw
+    for the gradient scale q - p.
     """
     d = v.shape[0]
     base, largest, offset, stale = scale, 0.0, 0.0, True
@@ -440,13 +440,13 @@ def squared_laplace_block(
 
 
 # --- dense rows ------------------------------------------------------------------------------------------------
-# The caller draws the noise: handing a Generator to a compiled function costs more than the steps of a small problem.
-# Margins follow the iterate, u <- (1 - mu) u +- mu radius x_j, so a step passes over the rows once.
+# The caller draws the noise, because passing a Generator to a compiled function costs more than the steps of a small
+# problem. Margins are updated with the iterate, u <- (1 - mu) u +- mu radius x_j, so a step passes over the rows once.
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def choose(gradient: NDArray[Any], scale: float, noise: NDArray[Any]) -> int:
-    """The vertex of the largest noisy score: j for +e_j, of score -gradient_j, and d + j for -e_j, of +gradient_j."""
+    """The vertex of the largest noisy score: j for +e_j, with score -gradient_j; d + j for -e_j, with gradient_j."""
     d = gradient.shape[0]
     best, highest = 0, -np.inf
     for j in range(d):
@@ -468,8 +468,8 @@ def dense_steps(
 ) -> None:
     """One step for each row of ``noise``; updates the weights w and the margins u in place.
 
-    ``scale`` multiplies the noise; if ``adaptive``, times residual bound at |w|_1 over ``lipschitz``. ``gradient`` is
-    work space. Iterates are kept if there is room for them.
+    ``scale`` multiplies the noise; if ``adaptive``, it is first multiplied by the gradient bound at |w|_1 over
+    ``lipschitz``. ``gradient`` is work space. Iterates are kept if ``iterates`` has rows.
     """
     m, d = matrix.shape
     for step in range(noise.shape[0]):
@@ -478,23 +478,23 @@ def dense_steps(
             norm += abs(w[j])
             gradient[j] = 0.0
         for i in range(m):
-            # Divided before it is summed, so that no sum of bounded entries overflows.
+            # Divided before the summation, so that no sum of bounded entries overflows.
             r = residual(loss, u[i], y[i]) * (radius / n)
             for j in range(d):
                 gradient[j] += r * matrix[i, j]
-        used = scale
+        noise_scale = scale
         if adaptive:
             limit = residual_limit(loss, feature_bound * min(norm, radius), label_bound)
-            used = scale * min(feature_bound * limit / lipschitz, 1.0)
-        vertex = choose(gradient, used, noise[step])
-        scales[step], vertices[step] = used, vertex
+            noise_scale = scale * min(feature_bound * limit / lipschitz, 1.0)
+        vertex = choose(gradient, noise_scale, noise[step])
+        scales[step], vertices[step] = noise_scale, vertex
         mu = 2.0 / (first + step + 2.0)
-        chosen = vertex % d
+        feature = vertex % d
         push = mu * radius if vertex < d else -mu * radius
         for j in range(d):
             w[j] *= 1.0 - mu
-        w[chosen] += push
+        w[feature] += push
         for i in range(m):
-            u[i] = (1.0 - mu) * u[i] + push * matrix[i, chosen]
+            u[i] = (1.0 - mu) * u[i] + push * matrix[i, feature]
         if iterates.shape[0] > 0:
             iterates[step, :] = w

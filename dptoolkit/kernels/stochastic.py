@@ -1,25 +1,27 @@
-"""Stochastic hard thresholding whose step does not touch the coordinates that cannot matter.
+"""Stochastic hard thresholding whose steps do not touch the coordinates that cannot matter.
 
 After a mini-batch gradient only the coordinates in A = support(w) u support(snapshot) u features of the batch have a
-mean other than a known one. The rest carry independent Gaussian noise, of which only the values that enter the top k
-matter; those are drawn, the others are not. The law of the new iterate is exactly that of adding noise to all d
-coordinates and thresholding.
+mean that depends on the batch. The others have a known mean and independent Gaussian noise, of which only the values
+that enter the top k matter; those are drawn, the others are not. The law of the new iterate is exactly that of adding
+noise to all d coordinates and thresholding.
 
-Noise joins the gradient before anything else does (``moved``): what is public, the weights, their L2 term and the
-snapshot's mean, comes after it. Added to large weights first, a gradient would be rounded to their last bit, which may
-be more than the noise hides. The same holds outside A, so both kinds of coordinates have the same last bits.
+Noise is added to the gradient before anything else is (``next_weight``); the public parts, which are the weights, their
+L2 term and the snapshot's mean, come after it. If a gradient were first added to large weights, it would be rounded to
+their last bit, which may be more than the noise hides. The same order is used outside A, so that both kinds of
+coordinates have the same last bits.
 
 Plain steps (``sgd_steps``): outside A all noisy gradients are iid N(0, s^2). Their order statistics are drawn from the
 top down, each at a uniformly random unused place, until one falls below the k-th largest so far. Cost
 O(|A| + k log k), nothing of length d.
 
-Variance-reduced steps (``reduced_steps``): outside A coordinate j is N(a_j, s^2) with means a fixed for an epoch,
-put into buckets by |a_j| once an epoch. Given a level t, the coordinates with |value| > t are found by thinning:
-geometric skips visit each member of a bucket with the bucket's largest probability, and a visited one is kept with its
-own share of it. If fewer than k values in all reach the level, the others are completed from their law given that they
-stayed below it. Cost O(|A| + k log k + buckets) a step.
+Variance-reduced steps (``reduced_steps``): outside A coordinate j is N(a_j, s^2). The means a are fixed for an epoch,
+and are put into buckets by |a_j| once an epoch. Given a level t, the coordinates with |value| > t are found by
+thinning: geometric skips visit each member of a bucket with the bucket's largest probability of exceeding t, and a
+visited member is accepted with its own probability over that largest one. If fewer than k values in all reach the
+level, the others are drawn from their law given that they are below it. Cost O(|A| + k log k + buckets) a step.
 
-Long because a kernel and every helper that it calls live in one file: Numba's cache does not notice edits elsewhere.
+Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits
+elsewhere.
 """
 
 from __future__ import annotations
@@ -39,14 +41,15 @@ _SQRT_2 = math.sqrt(2.0)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 # Doubles from a Generator are multiples of 2^-53.
 _UNIT = 2.0**53
-# A uniform number below this is drawn anew on its own scale, where it has all its bits again.
+# A uniform number below this is drawn again on its own scale, where it has all its bits.
 _SHORT = 2.0**-20
-# Rounding of a sum of products, per product and unit of the two vectors' norms, twice over; and of a residual.
+# A bound, with a factor 2 to spare, on the rounding error of a sum of products, per product and per unit of the two
+# vectors' norms; also on that of a residual.
 _BLUR = 4e-16
 
 
-# Compiled into its callers, and plain Python for everybody else. An entrance of its own for every helper, which takes
-# the arrays out of their Python objects, would double what is to be compiled before the first fit.
+# A helper is compiled into its callers, and is plain Python when called from Python. A compiled entry point for every
+# helper, which unpacks arrays from their Python objects, would double what is compiled before the first fit.
 helper = register_jitable(error_model="numpy", no_cfunc_wrapper=True)
 
 
@@ -64,12 +67,12 @@ class Records(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The touched coordinates: entry e is keys[e], with weight before[e] and old[e] at the snapshot.
+    """The touched coordinates: entry e is coordinate keys[e], with weight before[e], and old[e] at the snapshot.
 
-    values[e] is its gradient sum, until ``offer_touched`` makes it the next weight.
+    values[e] is its gradient sum, until ``offer_touched`` replaces it by the next weight.
 
-    ``table`` is an open hash table of base + e; what lies below the base of the current step counts as empty, so
-    nothing is ever cleared. ``places`` holds the entries of one row.
+    ``table`` is an open hash table of base + e; numbers below the base of the current step count as empty, so the table
+    is never cleared. ``places`` holds the entries of one row.
     """
 
     table: NDArray[Any]
@@ -89,7 +92,7 @@ class Top(NamedTuple):
 
 @helper
 def clipped(value: float, low: float, high: float) -> float:
-    """The value, or the end that it is beyond; what is not a number stays so, which min and max do not promise."""
+    """The value, or the end of the range that it exceeds. NaN stays NaN, which min and max do not promise."""
     if value < low:
         return low
     return high if value > high else value
@@ -97,7 +100,7 @@ def clipped(value: float, low: float, high: float) -> float:
 
 @helper
 def residual(loss: int, margin: float, y: float) -> float:
-    """d loss / d margin of one row, as losses.py has it; not a number for a loss that has no branch here."""
+    """d loss / d margin of one row, as in losses.py; NaN for a loss that has no branch here."""
     if loss == LOGISTIC:
         e = math.exp(-abs(margin))
         return (1.0 if margin >= 0 else e) / (1.0 + e) - y
@@ -111,7 +114,7 @@ def residual(loss: int, margin: float, y: float) -> float:
 
 @helper
 def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, cap: float) -> float:
-    """The residual after clipping the margin and then the residual; a margin that overflowed both ways counts 0."""
+    """The residual after clipping the margin and then the residual; 0 for a margin that overflowed to NaN."""
     if math.isnan(margin):
         return 0.0
     return clipped(residual(loss, clipped(margin, -margin_bound, margin_bound), y), -cap, cap)
@@ -122,7 +125,7 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 
 @helper
 def uniform_below(rng: Any, n: int) -> int:
-    """A uniform integer in 0..n-1, without bias; Generator.integers does the same and compiles for a second longer."""
+    """A uniform integer in 0..n-1, without bias; Generator.integers does the same but compiles a second longer."""
     fair = 9007199254740992 // n * n
     draw = int(rng.random() * _UNIT)
     while draw >= fair:
@@ -137,20 +140,20 @@ def lengthened(rng: Any, u: float) -> float:
     while u < _SHORT and scale > 1e-290:
         scale *= _SHORT
         u = rng.random()
-    # 0 has no logarithm; that small it is one number of 2^53 on a scale where nothing is told apart any more.
+    # 0 has no logarithm, and becomes 1e-300: numbers this small need not be told apart.
     return max(scale * u, 1e-300)
 
 
 @helper
 def log_uniform(rng: Any) -> float:
-    """log U for a uniform U, with all its digits both where U is next to 0 and where it is next to 1."""
+    """log U for a uniform U, with all its digits both for U near 0 and for U near 1."""
     u = rng.random()
     return math.log(lengthened(rng, u)) if u < 0.5 else math.log1p(-lengthened(rng, u - 0.5))
 
 
 @helper
 def coin(rng: Any, chance: float) -> bool:
-    """True with this probability, however small it is: 20 bits at a time until 53 can tell."""
+    """True with this probability, however small it is: a small one is reduced by 20 bits at a time."""
     while chance < _SHORT:
         if chance <= 0.0 or rng.random() >= _SHORT:
             return False
@@ -194,7 +197,7 @@ def make_entries(capacity: int) -> Entries:
 
 @helper
 def first_slot(key: int, mask: int) -> int:
-    """Where the search for ``key`` begins."""
+    """The slot at which the search for ``key`` begins."""
     return int((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
 
 
@@ -224,13 +227,13 @@ def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base
 
     Returns entries with room for their features and ``others``, and the base of this step.
     """
-    n, needed = rows.order.shape[0], others
+    n, capacity = rows.order.shape[0], others
     for i in range(size):
         j = i + uniform_below(rng, n - i)
         rows.order[i], rows.order[j] = rows.order[j], rows.order[i]
-        needed += rows.indptr[rows.order[i] + 1] - rows.indptr[rows.order[i]]
+        capacity += rows.indptr[rows.order[i] + 1] - rows.indptr[rows.order[i]]
     base += t.keys.shape[0]
-    return (make_entries(needed + needed // 4) if needed > t.keys.shape[0] else t), base
+    return (make_entries(capacity + capacity // 4) if capacity > t.keys.shape[0] else t), base
 
 
 @helper
@@ -274,10 +277,10 @@ def distance(one: NDArray[Any], two: NDArray[Any], count: int) -> float:
 def residual_change(
     loss: int, margin: float, old_margin: float, y: float, margin_bound: float, cap: float
 ) -> float:
-    """The clipped residual less that at the old margin.
+    """The clipped residual minus that at the old margin.
 
-    Where nothing but margins is clipped, the squared loss's label cancels before it is rounded with: next to a large
-    label a small difference of margins would be lost, or grow to the label's last bit.
+    For the squared loss, if only margins are clipped, the label cancels and is left out of the computation: next to a
+    large label a small difference of margins would be lost, or would be rounded to the label's last bit.
     """
     if loss == SQUARED and cap == math.inf:
         new = 0.0 if math.isnan(margin) else clipped(margin, -margin_bound, margin_bound)
@@ -300,7 +303,7 @@ def add_gradient(t: Entries, base: int, count: int, rows: Records, size: int, re
         low, high = indptr[i], indptr[i + 1]
         margin, old_margin = 0.0, 0.0
         for b in range(low, high):
-            # ``touch`` written out: a call for every entry would spend more time on counting references to the arrays.
+            # ``touch`` is inlined here: a call for every entry would spend more time on reference counts of the arrays.
             key = np.int64(indices[b])
             slot = first_slot(key, mask)
             while table[slot] >= base and keys[table[slot] - base] != key:
@@ -323,11 +326,11 @@ def add_gradient(t: Entries, base: int, count: int, rows: Records, size: int, re
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
-def add_rows(rows: Records, chosen: NDArray[Any], w: NDArray[Any], out: NDArray[Any]) -> None:
+def add_rows(rows: Records, batch: NDArray[Any], w: NDArray[Any], out: NDArray[Any]) -> None:
     """Add the gradients of the chosen rows at w to ``out``: one pass, no copy of the rows."""
     loss, data, indices, indptr, y, margin_bound, caps, _ = rows
-    for a in range(chosen.shape[0]):
-        i = chosen[a]
+    for a in range(batch.shape[0]):
+        i = batch[a]
         margin = 0.0
         for b in range(indptr[i], indptr[i + 1]):
             margin += data[b] * w[indices[b]]
@@ -367,8 +370,8 @@ def offer(top: Top, size: int, key: int, value: float) -> int:
 
 
 @helper
-def moved(weight: float, mean: float, noisy: float, step_size: float, shrink: float) -> float:
-    """shrink weight - step_size (mean + noisy), where ``noisy`` alone holds data; 0 where that is not a number."""
+def next_weight(weight: float, mean: float, noisy: float, step_size: float, shrink: float) -> float:
+    """shrink weight - step_size (mean + noisy), where only ``noisy`` depends on the data; 0 where this is NaN."""
     value = shrink * weight - step_size * (mean + noisy)
     return 0.0 if math.isnan(value) else value
 
@@ -389,7 +392,7 @@ def offer_touched(
         noisy = values[e] / batch
         if spread > 0.0:
             noisy += spread * rng.standard_normal()
-        values[e] = moved(before[e], means[keys[e]] if means.shape[0] > 0 else 0.0, noisy, step_size, shrink)
+        values[e] = next_weight(before[e], means[keys[e]] if means.shape[0] > 0 else 0.0, noisy, step_size, shrink)
         if keys[e] < free:
             inside += 1
             if size < limit or abs(values[e]) > abs(smallest[0]):
@@ -423,7 +426,7 @@ def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: 
 
 @helper
 def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
-    """The share of the noise at |w| = ``norm``, as batches.share_at; for what is not a number the last, the largest."""
+    """The share of the noise at |w| = ``norm``, as in NoiseLaw.share; for NaN the last share, which is the largest."""
     place, last = norm * shares_per_unit, shares.shape[0] - 1
     return shares[math.ceil(place)] if place < last else shares[last]
 
@@ -439,7 +442,7 @@ def offer_iid(
     """
     limit = top.keys.shape[0]
     log_below = 0.0
-    # No more than ``limit`` can enter: they come in falling order.
+    # At most ``limit`` of them can enter, since they come in falling order.
     for i in range(min(free - inside, limit)):
         # log P(|Z| < this order statistic)
         log_below += log_uniform(rng) / (free - inside - i)
@@ -452,7 +455,7 @@ def offer_iid(
         t.table[find(t.table, t.keys, base, key)] = base + count
         t.keys[count] = key
         count += 1
-        size = offer(top, size, key, moved(0.0, 0.0, noisy if rng.random() < 0.5 else -noisy, step_size, 1.0))
+        size = offer(top, size, key, next_weight(0.0, 0.0, noisy if rng.random() < 0.5 else -noisy, step_size, 1.0))
     return size
 
 
@@ -539,7 +542,8 @@ def chance_above(level: float, mean: float, spread: float) -> float:
 def noise_above(rng: Any, level: float, mean: float, spread: float) -> float:
     """spread Z given that mean + spread Z lies outside [-level, level]."""
     up, down = tail((level - mean) / spread), tail((level + mean) / spread)
-    # The lower tail is the upper tail of the mirror image. The less likely of them is told by the coin that can.
+    # The lower tail is the upper tail of the mirror image. The coin is tossed for the less likely tail, which keeps all
+    # its digits.
     upper = not coin(rng, down / (up + down)) if down < up else coin(rng, up / (up + down))
     z = tail_quantile((up if upper else down) * lengthened(rng, rng.random()))
     return spread * z if upper else -spread * z
@@ -549,7 +553,7 @@ def noise_above(rng: Any, level: float, mean: float, spread: float) -> float:
 def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
     """spread Z given that mean + spread Z lies in [-level, level].
 
-    By the probability of lying further out than Z, which has all its digits in both tails.
+    Z is drawn by its tail probability, which has all its digits in both tails.
     """
     # Mirrored so that the interval is [-left, right] with left >= 0, in units of the spread.
     sign, centre = (1.0, mean) if mean >= 0 else (-1.0, -mean)
@@ -566,7 +570,7 @@ def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
 
 @helper
 def expected_above(level: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
-    """About how many coordinates exceed the level: in a bucket, the mean of its highest and its lowest."""
+    """About how many coordinates exceed the level: for a bucket, the mean of its largest and smallest probability."""
     total, upper = 0.0, chance_above(level, heights[0], spread)
     for b in range(starts.shape[0] - 1):
         lower = chance_above(level, heights[b + 1], spread)
@@ -576,14 +580,14 @@ def expected_above(level: float, spread: float, starts: NDArray[Any], heights: N
 
 
 @helper
-def choose_level(wanted: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
+def choose_level(number: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
     """A level that about ``wanted`` coordinates exceed. Any level is correct; this one is cheap."""
     low, high = 0.0, heights[0] + 10.0 * spread
     for _ in range(64):
         if high - low <= 0.02 * spread:
             break
         middle = 0.5 * (low + high)
-        if expected_above(middle, spread, starts, heights) > wanted:
+        if expected_above(middle, spread, starts, heights) > number:
             low = middle
         else:
             high = middle
@@ -600,7 +604,7 @@ def offer_means(
     Bucket b is ranked[starts[b]:starts[b+1]], with means of at most heights[b]. The law is the same for any level.
     """
     if size == top.keys.shape[0]:
-        # A little less, so that rounding leaves out none that could enter.
+        # A little lower, so that rounding excludes no coordinate that could enter.
         level = max(level, abs(top.values[0]) / step_size * (1.0 - 1e-14))
     for b in range(starts.shape[0] - 1):
         ceiling = min(chance_above(level, heights[b], spread), 1.0)
@@ -609,17 +613,17 @@ def offer_means(
         log_miss = math.log1p(-ceiling) if ceiling < 1.0 else -math.inf
         place = starts[b]
         while True:
-            # On to the next member whose coin of probability ``ceiling`` shows heads.
+            # Skip to the next member whose coin of probability ``ceiling`` shows heads.
             skip = log_uniform(rng) / log_miss
             if not skip < starts[b + 1] - place:
                 break
             place += int(skip)
             j = ranked[place]
             place += 1
-            kept = coin(rng, chance_above(level, means[j], spread) / ceiling)
-            if kept and t.table[find(t.table, t.keys, base, j)] < base:
+            hit = coin(rng, chance_above(level, means[j], spread) / ceiling)
+            if hit and t.table[find(t.table, t.keys, base, j)] < base:
                 noisy = noise_above(rng, level, means[j], spread)
-                size = offer(top, size, j, moved(0.0, means[j], noisy, step_size, 1.0))
+                size = offer(top, size, j, next_weight(0.0, means[j], noisy, step_size, 1.0))
     if size < top.keys.shape[0] or abs(top.values[0]) < step_size * level * (1.0 - 1e-13):
         size = complete_below(rng, level, spread, step_size, free, means, t, base, top, size)
     return size
@@ -630,17 +634,17 @@ def complete_below(
     rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], t: Entries, base: int,
     top: Top, size: int,
 ) -> int:
-    """Too few reach the level: offer all other untouched coordinates from their law below it, O(d); returns the size.
+    """Offer all other untouched coordinates, drawn from their law below the level, in O(d); returns the new size.
 
-    Fewer than k values reach the level, so those of them that were found are all in the top.
+    It is called when fewer than k values reach the level, so all untouched coordinates that do are in the top.
     """
-    found = np.zeros(free, np.bool_)
+    present = np.zeros(free, np.bool_)
     for a in range(size):
-        found[top.keys[a]] = True
+        present[top.keys[a]] = True
     for j in range(free):
-        if not found[j] and t.table[find(t.table, t.keys, base, j)] < base:
+        if not present[j] and t.table[find(t.table, t.keys, base, j)] < base:
             noisy = noise_within(rng, level, means[j], spread)
-            size = offer(top, size, j, moved(0.0, means[j], noisy, step_size, 1.0))
+            size = offer(top, size, j, next_weight(0.0, means[j], noisy, step_size, 1.0))
     return size
 
 
@@ -649,23 +653,23 @@ def offer_exact(
     step_size: float, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any],
     t: Entries, base: int, top: Top, size: int,
 ) -> int:
-    """Without noise: offer the untouched means, bucket by bucket, until none can enter. Returns the new size."""
+    """For steps without noise: offer the untouched means, bucket by bucket, until none can enter; returns the size."""
     for b in range(starts.shape[0] - 1):
         for a in range(starts[b], starts[b + 1]):
             if size == top.keys.shape[0] and step_size * heights[b] <= abs(top.values[0]):
                 return size
             if t.table[find(t.table, t.keys, base, ranked[a])] < base:
-                size = offer(top, size, ranked[a], moved(0.0, means[ranked[a]], 0.0, step_size, 1.0))
+                size = offer(top, size, ranked[a], next_weight(0.0, means[ranked[a]], 0.0, step_size, 1.0))
     return size
 
 
 @helper
 def reduced_share(slope: float, grain: float, apart: float, size: float, places: int) -> float:
-    """min(1, slope |w - snapshot| + rounding), and 0 where the two are equal; 1 where a number is none.
+    """min(1, slope |w - snapshot| + rounding), but 0 where the two are equal, and 1 where a number is NaN.
 
-    ``size`` is |w| + |snapshot|, over ``places`` entries: a margin is rounded by no more than _BLUR of it an entry, and
-    each rounding can move the difference of two gradients, however near w and the snapshot are. ``grain`` is the same
-    for the residuals' own rounding, over their bound. Equal weights have equal margins bit for bit.
+    ``size`` is |w| + |snapshot|, over ``places`` entries. A margin has a rounding error of at most _BLUR * size an
+    entry, which can move the difference of two gradients however near w and the snapshot are. ``grain`` is the same for
+    the rounding of the residuals, as a share of their bound. Equal weights have margins that are equal bit for bit.
     """
     if apart == 0.0 and slope < math.inf:
         return 0.0
@@ -690,7 +694,7 @@ def reduced_steps(
     snap_norm = distance(snap_weights, nothing, filled)
     t, base = make_entries(np.int64(256)), np.int64(0)
     top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
-    wanted = 1.15 * sparsity + 4.0 * math.sqrt(sparsity) + 8.0
+    number = 1.15 * sparsity + 4.0 * math.sqrt(sparsity) + 8.0
     level, level_spread = 0.0, 0.0
     for step in range(sizes.shape[0]):
         batch_size = sizes[step]
@@ -705,7 +709,7 @@ def reduced_steps(
         _, size = offer_touched(rng, spread, batch, step_size, shrink, means, t, count, free, top)
         if spread > 0.0:
             if abs(spread - level_spread) > 0.005 * spread:
-                level, level_spread = choose_level(wanted, spread, starts, heights), spread
+                level, level_spread = choose_level(number, spread, starts, heights), spread
             size = offer_means(rng, level, spread, step_size, free, means, ranked, starts, heights, t, base, top, size)
         else:
             size = offer_exact(step_size, means, ranked, starts, heights, t, base, top, size)

@@ -1,8 +1,8 @@
 """Hard thresholding: a whole fit on small data in one call, and the parts of a step on large sparse rows.
 
-Small data are dense rows with weights (how often they occur, over n), so that a dataset of few different rows costs
-what the few cost. ``iht_trials`` calls the function that production calls, ``iht_fit``. Large data: margins from the
-support's columns alone, residuals, X^T r in parts, the top-s.
+Small data are dense rows with weights (their counts over n), so that a dataset of few distinct rows costs only as much
+as those. ``iht_trials``, which audits use, calls the same ``iht_fit`` as a fit does. For large data there are margins
+from the support's columns only, residuals, X^T r in parts, and the s largest entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Records(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """What every step does: noise of scale * shares[ceil(shares_per_unit |w|)], the last share beyond the end.
+    """The settings of a step; its noise is scale * shares[ceil(shares_per_unit |w|)], the last share beyond the end.
 
     Coordinates 0..free-1 compete for ``sparsity`` places; those after them are always kept. ``accumulate``: a step
     starts from the sum of all steps, not from what the last threshold left of it.
@@ -49,7 +49,7 @@ class Schedule(NamedTuple):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def clipped(value: float, low: float, high: float) -> float:
-    """The value, or the end that it is beyond; what is not a number stays so, which min and max do not promise."""
+    """The value, or the end of the range that it exceeds. NaN stays NaN, which min and max do not promise."""
     if value < low:
         return low
     return high if value > high else value
@@ -57,7 +57,7 @@ def clipped(value: float, low: float, high: float) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residual(loss: int, margin: float, y: float) -> float:
-    """d loss / d margin of one row, as losses.py has it; not a number for a loss that has no branch here."""
+    """d loss / d margin of one row, as in losses.py; NaN for a loss that has no branch here."""
     if loss == LOGISTIC:
         e = math.exp(-abs(margin))
         return (1.0 if margin >= 0 else e) / (1.0 + e) - y
@@ -71,7 +71,7 @@ def residual(loss: int, margin: float, y: float) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, cap: float) -> float:
-    """The residual after clipping the margin and then the residual; a margin that overflowed both ways counts 0."""
+    """The residual after clipping the margin and then the residual; 0 for a margin that overflowed to NaN."""
     if math.isnan(margin):
         return 0.0
     return clipped(residual(loss, clipped(margin, -margin_bound, margin_bound), y), -cap, cap)
@@ -84,8 +84,8 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 def keep_largest(values: NDArray[Any], free: int, count: int, support: NDArray[Any]) -> int:
     """Put the places of the ``count`` largest |values[:free]|, ties to the smaller index, into ``support``.
 
-    Returns their number. A heap with the smallest in front; of equal ones the larger index counts as smaller. What is
-    not a number takes a place and is not kept (as in ``largest``).
+    Returns their number. ``support`` is used as a heap with the smallest in front; of equal values the one with the
+    larger index counts as smaller. A NaN takes up a place and is not kept (as in ``largest``).
     """
     if count >= free:
         for j in range(free):
@@ -147,7 +147,7 @@ def mean_gradient(records: Records, w: NDArray[Any], support: NDArray[Any], fill
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
-    """The share of the noise at |w| = ``norm``, as NoiseLaw.share; for what is not a number the last, the largest."""
+    """The share of the noise at |w| = ``norm``, as in NoiseLaw.share; for NaN the last share, which is the largest."""
     place, last = norm * shares_per_unit, shares.shape[0] - 1
     return shares[math.ceil(place)] if place < last else shares[last]
 
@@ -248,7 +248,7 @@ def feature_sums(
     first: int, last: int,
 ) -> None:
     """out[j] = (X^T r)_j for first <= j < last. Two sums at a time hide the latency of the additions."""
-    # An unsigned plus a signed integer would be a float.
+    # Unsigned constants, since in Numba an unsigned plus a signed integer is a float.
     one, two = np.uint64(1), np.uint64(2)
     for j in range(first, last):
         b, high = t_indptr[j], t_indptr[j + 1]
@@ -279,9 +279,9 @@ def largest(values: NDArray[np.float64], count: int, guess: float = math.inf) ->
 
 def _largest(size: NDArray[np.float64], count: int) -> NDArray[np.intp]:
     border = np.partition(size, len(size) - count)[len(size) - count]
-    found = np.flatnonzero(size >= border)
-    if len(found) == count:
-        return found
-    above = found[size[found] > border]
-    level = found[size[found] == border][: count - len(above)]
+    candidates = np.flatnonzero(size >= border)
+    if len(candidates) == count:
+        return candidates
+    above = candidates[size[candidates] > border]
+    level = candidates[size[candidates] == border][: count - len(above)]
     return np.sort(np.concatenate([above, level]))

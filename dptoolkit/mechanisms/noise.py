@@ -21,7 +21,7 @@ _SMALLEST_SUCCESS = 1e-16
 
 
 def query(value: Any) -> Array:
-    """A private answer as an array of floats; an error says its type alone."""
+    """A private answer as an array of floats; an error names its type only, as the value is private."""
     try:
         return np.asarray(value, dtype=float)
     except (TypeError, ValueError, OverflowError):
@@ -54,7 +54,7 @@ class GaussianNoise:
 
     @property
     def event(self) -> Gaussian:
-        """What one call releases."""
+        """The event of one call."""
         return Gaussian(self.scale / self.sensitivity)
 
     def release(self, value: Array, rng: Any = None) -> Array:
@@ -83,7 +83,7 @@ class LaplaceNoise:
 
     @property
     def event(self) -> Laplace:
-        """What one call releases."""
+        """The event of one call."""
         return Laplace(self.scale / self.sensitivity)
 
     def release(self, value: Array, rng: Any = None) -> Array:
@@ -99,15 +99,16 @@ def laplace(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> A
     return np.asarray(scale * (exponential(rng, shape) - exponential(rng, shape)))
 
 
-# Standard exponentials outside these are drawn anew on their own scale; about one in a million is.
+# Standard exponentials outside this range, about one in a million, are drawn again on their own scale.
 _SHORT, _LONG = 2.0**-20, 16.0
 
 
 def exponential(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """iid standard exponentials whose two tails go on.
+    """iid standard exponentials with complete tails on both sides.
 
-    NumPy's end at 44 and are multiples of about 1e-16, so that outcomes less likely than that could never come, which a
-    guarantee without a delta promises they can. What is long is _LONG and a fresh one; what is short gets new bits.
+    NumPy's exponentials end at 44 and are multiples of about 1e-16, so rarer outcomes could never occur, but for a
+    guarantee without a delta they must be possible. A long draw becomes _LONG plus a fresh one; a short draw gets new
+    bits.
     """
     draws = np.array(rng.standard_exponential(shape), dtype=float)
     flat = draws.reshape(-1)
@@ -154,7 +155,7 @@ class GeometricNoise:
 
     @property
     def event(self) -> TwoSidedGeometric:
-        """What one call releases."""
+        """The event of one call."""
         return TwoSidedGeometric(self.epsilon, self.sensitivity)
 
     def release(self, value: int, rng: Any = None) -> int:

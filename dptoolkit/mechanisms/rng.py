@@ -1,4 +1,4 @@
-"""Where randomness comes from: one stream for one fit, which no other thread, plan or budget shares."""
+"""Where randomness comes from: every fit has a stream that no other thread, plan or budget shares."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from dptoolkit._validate import invalid
 
-# A fit takes this many bytes from the Generator it is given, in one call, and grows its own stream from them.
+# A fit takes this many bytes from the Generator it is given, in one call, and seeds its own stream with them.
 _ENTROPY_BYTES = 32
-# NumPy draws 128 bits where it is given no seed; what has no more bits than this was chosen by a person.
+# Without a seed NumPy draws 128 bits; a seed of at most this many bits is taken to be chosen by a person.
 _CHOSEN_BITS = 64
 _KNOWN = (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937)
 
@@ -38,18 +38,18 @@ def as_generator(rng: Any = None, key: str | None = None) -> np.random.Generator
 def exclusive(rng: np.random.Generator) -> AbstractContextManager[Any]:
     """The Generator for this thread alone, for as long as a compiled kernel draws from it.
 
-    Compiled code does not take NumPy's lock by itself, so that two threads would be handed the same numbers. NumPy's
-    own methods take it, and in older versions of NumPy nobody can take it twice: inside, call kernels and nothing else.
+    Compiled code does not take NumPy's lock by itself, so two threads could draw the same numbers. NumPy's own methods
+    take the lock, and in older versions of NumPy it cannot be taken twice: inside the block call kernels only.
     """
     return rng.bit_generator.lock
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a fit was given as ``rng``, checked; nothing is drawn from it before ``stream``.
+    """The checked argument ``rng`` of a fit; nothing is drawn from it before ``stream``.
 
-    ``reproducible`` is whether the noise is known to come from a seed that a person chose. A Generator that was built
-    from such a seed counts; one whose origin cannot be told is taken at the caller's word.
+    ``reproducible`` is whether the noise is known to come from a seed that a person chose, directly or by a Generator
+    built from such a seed. A Generator of unknown origin is assumed not to be reproducible.
     """
 
     generator: np.random.Generator
@@ -65,9 +65,9 @@ class Source:
     def stream(self, key: str) -> np.random.Generator:
         """A Generator for one fit alone, from what the source draws next and from ``key``.
 
-        The draw is one call, which NumPy makes atomic: threads that share a Generator get different streams. With
-        another key the stream is another one even where the draw is the same (one seed, or copies of a Generator). A
-        bit generator or a Generator of the caller's own making is used as it is, for only it knows how it draws.
+        The draw is one call, which NumPy makes atomic, so threads that share a Generator get different streams.
+        Different keys give different streams even where the draw is the same (one seed, or copies of a Generator). A
+        bit generator or Generator class of the caller's own is used as it is, since only it knows how it draws.
         """
         plain = type(self.generator) is np.random.Generator and type(self.generator.bit_generator) in _KNOWN
         return _child(self.generator, key) if plain and not self.fresh else self.generator
@@ -77,8 +77,8 @@ def _child(generator: np.random.Generator, key: str) -> np.random.Generator:
     """A new Generator of the same kind, seeded by the next bytes of this one and by a hash of ``key``."""
     entropy = np.frombuffer(generator.bytes(_ENTROPY_BYTES), dtype="<u4").tolist()
     words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4").tolist()
-    made: Any = type(generator.bit_generator)
-    return np.random.Generator(made(np.random.SeedSequence(entropy, spawn_key=tuple(words))))
+    kind: Any = type(generator.bit_generator)
+    return np.random.Generator(kind(np.random.SeedSequence(entropy, spawn_key=tuple(words))))
 
 
 def _from_a_chosen_seed(generator: np.random.Generator) -> bool:

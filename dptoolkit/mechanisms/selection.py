@@ -48,7 +48,7 @@ class NoisyMaximum:
 
     @property
     def event(self) -> Event:
-        """What one selection releases."""
+        """The event of one selection."""
         epsilon = self.score_range / self.scale if self.scale > 0 else float("inf")
         return ExponentialMechanism(epsilon) if self.noise == "gumbel" else NoisyMax(epsilon, self.noise)
 
@@ -65,11 +65,11 @@ class NoisyMaximum:
         return np.asarray(scores + self.scale * exponential(generator, scores.shape))
 
     def select(self, scores: Array, rng: Any = None) -> int:
-        """One index."""
+        """The index of the largest noisy score."""
         return int(np.argmax(self.noisy(scores, rng)))
 
     def top_event(self, count: int) -> Event:
-        """What ``top`` and ``peel`` release."""
+        """The event of one call of ``top`` or ``peel``."""
         return Repeated(self.event, count)
 
     def top(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
@@ -78,23 +78,23 @@ class NoisyMaximum:
             raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew.")
         noisy = self.noisy(scores, rng)
         count = _count(count, len(noisy))
-        # Only what reaches the border is sorted; all that is equal to it is among that, and the first of them count.
+        # Only scores at or above the border are sorted. These include all ties at the border, of which the first count.
         border = np.partition(noisy, len(noisy) - count)[len(noisy) - count]
         candidates = np.flatnonzero(noisy >= border)
         return np.asarray(candidates[np.argsort(-noisy[candidates], kind="stable")[:count]])
 
     def peel(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
-        """``count`` selections one after the other, each with fresh noise among what is left."""
+        """``count`` selections one after the other, each with fresh noise among the remaining candidates."""
         scores = _finite(scores)
         count = _count(count, len(scores))
         generator = as_generator(rng, repr(self))
-        left = np.arange(len(scores))
-        chosen = np.empty(count, dtype=np.intp)
+        candidates = np.arange(len(scores))
+        indices = np.empty(count, dtype=np.intp)
         for i in range(count):
-            place = self.select(scores[left], generator)
-            chosen[i] = left[place]
-            left = np.delete(left, place)
-        return chosen
+            place = self.select(scores[candidates], generator)
+            indices[i] = candidates[place]
+            candidates = np.delete(candidates, place)
+        return indices
 
 
 def _finite(scores: Array) -> Array:

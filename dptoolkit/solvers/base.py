@@ -64,7 +64,7 @@ class Trace(NamedTuple):
 
 
 class Trials(NamedTuple):
-    """Many runs at once, as arrays whose first axis is the trial; what was not asked for, or is not kept, is None."""
+    """Many runs at once, as arrays whose first axis is the trial; None for what was not asked for or is not kept."""
 
     weights: Array
     releases: Array | None = None
@@ -72,7 +72,7 @@ class Trials(NamedTuple):
 
 
 class Run(Protocol):
-    """A private solver with plan and data in place: a call does nothing but the iteration, as often as wanted."""
+    """A private solver that holds its plan and its bounded data: each call is one fit, nothing but the iteration."""
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit with everything it released, for audits."""
@@ -81,7 +81,7 @@ class Run(Protocol):
         """(weights, history), with (step, support, values) of every ``every``-th iterate in history["iterates"]."""
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
-        """What a look at the data says about the fit; NOT private."""
+        """Facts about the fit that are computed from the data; NOT private."""
 
 
 def fit(
@@ -92,19 +92,20 @@ def fit(
 
     Privacy
     -------
-    The event is the plan's, made without data. A ledger refuses it, or is charged, before the data are used.
+    The event is that of the plan, which is made without data. A ledger refuses it, or is charged for it, before the
+    data are used.
     """
     rows = settings.rows(X, n_features)
     labels = settings.labels(y, rows.shape[0], label_values)
     plan = settings.plan(*rows.shape)
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
     source = noise_source(rng, ledger)
-    paid = reserve(ledger, plan)
+    reservation = reserve(ledger, plan)
     run = plan.settings.prepare(plan, rows, labels)
     weights, history = run.fit(fit_stream(plan, source), every)
     if diagnose:
         history["not_private"] = run.diagnose(weights, history)
-    record(paid)
+    record(reservation)
     coef, intercept = plan.settings.model(weights)
     return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
 
@@ -125,25 +126,25 @@ def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
     return solve
 
 
-# What every private solver takes besides its settings.
+# The arguments of every private solver besides X, y and its settings.
 _FRAME = ("label_values", "n_features", "rng", "ledger", "trace", "diagnostics")
 _FRAME_PARAMETERS = """label_values : (float, float) or None, default None
-    The two labels of a binary loss where they are not 0 and 1, the positive one last: (-1, 1), say. A public
-    convention, which is never told from the data.
+    The two labels of a binary loss if they are not 0 and 1, the positive one last, for example (-1, 1). They are a
+    public convention, never inferred from the data.
 n_features : int or None, default None
-    Public number of features; columns of zeros are added up to it, more are refused. Give it where X was read from a
+    Public number of features: a narrower X gets columns of zeros, a wider one is refused. Give it if X was read from a
     sparse file, whose width is its largest column.
 rng : None, int or numpy.random.Generator, default None
-    Fresh entropy, a seed or a Generator. What comes from a seed is reproducible, so not a release; another plan draws
-    other noise from the same seed. A Generator moves on and may be shared by threads, but not copied: two fits of one
-    plan that are given copies have the same noise.
+    Fresh entropy, a seed or a Generator. A fit from a seed is reproducible, so it is not a release; another plan draws
+    other noise from the same seed. A Generator advances with every fit and may be shared by threads, but not copied:
+    two fits of one plan with copies have the same noise.
 ledger : Ledger or None, default None
     Refuses the fit, or is charged for it, before the data are used; a fit that fails later stays charged.
 trace : bool or int, default False
-    Keep every iterate, or every so many-th, in history["iterates"] as (step, support, values). Iterates are released
-    anyway, so this costs no privacy.
+    True keeps every iterate, a number k every k-th, in history["iterates"] as (step, support, values). Iterates are
+    released anyway, so this costs no privacy.
 diagnostics : bool, default False
-    Add what only a look at the data can say to history["not_private"]; it is NOT private."""
+    Add facts that are computed from the data to history["not_private"]; they are NOT private."""
 
 
 def _docstring(kind: type[Settings]) -> str:
@@ -157,8 +158,8 @@ def _docstring(kind: type[Settings]) -> str:
 def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
     """The solver of a plan on these data: run(rng, trace=False) is one fit, as often as wanted.
 
-    Validation and clipping are done here, once, from the plan alone; the solvers themselves run what this returns.
-    ``counts`` says how often each row occurs.
+    Validation and clipping are done here, once, by the plan's public bounds; the solvers themselves run what this
+    returns. ``counts`` says how often each row occurs.
 
     Privacy
     -------
@@ -170,19 +171,19 @@ def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
 
 
 def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.int64] | None:
-    """How often each of the rows occurs, None for once; together they are the plan's n rows of d features."""
+    """The checked counts of the rows, None if each occurs once; in all they must be the plan's n rows of d features."""
     times = None if counts is None else np.array(counts)
     if times is not None and not (times.shape == shape[:1] and times.dtype.kind in "iu" and (times >= 0).all()):
         raise invalid("counts", type(counts).__name__, f"{shape[0]} integers >= 0, one for every row of X")
     n = shape[0] if times is None else int(times.sum())
     if (n, shape[1]) != (plan.n, plan.d):
-        given = f"{n} rows of {shape[1]} features"
-        raise invalid("X", given, f"the {plan.n} rows of {plan.d} features of the plan for {plan.solver}")
+        size = f"{n} rows of {shape[1]} features"
+        raise invalid("X", size, f"the {plan.n} rows of {plan.d} features of the plan for {plan.solver}")
     return None if times is None else times.astype(np.int64)
 
 
 def written_out(rows: Rows, y: Array, counts: NDArray[np.int64] | None) -> tuple[Rows, Array]:
-    """Every record as often as it occurs."""
+    """The rows and labels with every record repeated as often as it occurs."""
     if counts is None:
         return rows, y
     which = np.repeat(np.arange(len(counts)), counts)
@@ -190,26 +191,26 @@ def written_out(rows: Rows, y: Array, counts: NDArray[np.int64] | None) -> tuple
 
 
 def trace_interval(trace: Any) -> int:
-    """How many steps lie between two iterates that are kept; 0 keeps none."""
+    """The number of steps between two iterates that are kept; 0 if none are."""
     if isinstance(trace, (bool, np.bool_)):
         return int(trace)
     return whole("trace", trace, low=1, repair="Or True for every iterate, False for none.")
 
 
 def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: float) -> float:
-    """The calibrated noise, 0 for an infinite budget. The search starts where zCDP, which is cheap, says."""
+    """The calibrated noise, 0 for an infinite budget. The search starts at the noise by zCDP, which is cheap."""
     if math.isinf(epsilon):
         return 0.0
     try:
         guess = calibrate(make_event, epsilon, delta, method="zcdp", relative_tolerance=0.01)
     except DpToolkitError:
         guess = 1.0
-    # Where sampling alone keeps the budget a trace of noise stays: a plan without any says that all is given away.
+    # Where sampling alone keeps the budget, a tiny noise is used: a plan without noise counts as giving all away.
     return calibrate(make_event, epsilon, delta, guess=guess) or SMALLEST
 
 
 def with_smallest_noise(release: Release, epsilon: float, delta: float) -> Release:
-    """The release with the least noise that keeps the budget, when nothing else is released."""
+    """The release with the least noise that keeps the budget, if nothing else is released."""
     unit = replace(release, sensitivity=1.0)
     multiplier = smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, release.count), epsilon, delta)
     return replace(release, scale=release.sensitivity * multiplier)
@@ -221,7 +222,7 @@ def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
 
     if math.isinf(epsilon):
         return 0.0
-    # One part in 1e12 more, so that rounding cannot put the sum of the steps above the budget.
+    # Raised by one part in 1e12, so that rounding cannot put the sum of the steps above the budget.
     return math.sqrt(steps) / gaussian.mu(epsilon, delta) * (1 + 1e-12)
 
 
@@ -230,7 +231,8 @@ def noise_source(rng: Any, ledger: Ledger | None) -> Source:
 
     Privacy
     -------
-    A ledger's total is for releases whose noise nobody knows. Fits from one seed can be repeated by whoever guesses it.
+    A ledger's total holds for releases whose noise nobody knows. Whoever guesses a seed can repeat the fit and its
+    noise.
     """
     source = Source.of(rng)
     if source.reproducible and isinstance(ledger, Ledger) and not ledger.allow_seeds:
@@ -242,21 +244,24 @@ def noise_source(rng: Any, ledger: Ledger | None) -> Source:
 
 
 def fit_stream(plan: Plan, source: Source) -> np.random.Generator:
-    """The Generator of one fit of this plan, related to that of no other plan, whatever seed both were given.
+    """The Generator of one fit of this plan, unrelated to that of any other plan, even from the same seed.
 
-    Without noise there is nothing to protect: batches are then those of the solver without privacy.
+    A plan without noise has nothing to protect, and draws the same batches as the solver without privacy.
     """
     return source.stream(plan.fingerprint) if all(r.scale > 0 for r in plan.releases) else source.generator
 
 
 def fit_guarantee(plan: Plan, source: Source) -> Guarantee:
-    """The plan's guarantee, which says so where the noise came from a seed."""
+    """The plan's guarantee, with a note if the noise came from a seed."""
     guarantee = plan.guarantee
     return replace(guarantee, notes=(*guarantee.notes, SEEDED_NOTE)) if source.reproducible else guarantee
 
 
 def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
-    """Pay for the fit before the data are used, or refuse; whatever goes wrong before ``record``, it stays paid."""
+    """Charge the ledger for the fit before the data are used, or refuse.
+
+    The charge stays whatever goes wrong before ``record``.
+    """
     if ledger is None:
         return None
     if not isinstance(ledger, Ledger):
@@ -264,7 +269,7 @@ def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
     return ledger.reservation(plan.event, label=plan.solver, adjacency=plan.adjacency)
 
 
-def record(paid: Reservation | None) -> None:
-    """The fit that was paid for is made."""
-    if paid is not None:
-        paid.confirm()
+def record(reservation: Reservation | None) -> None:
+    """Confirm the reservation of a fit that is finished."""
+    if reservation is not None:
+        reservation.confirm()

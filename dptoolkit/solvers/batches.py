@@ -57,23 +57,23 @@ class BatchSettings(ThresholdingSettings):
         return Sampling(self.sampling, size / n, self.relation)
 
     def batch_law(self, scale: float) -> NoiseLaw:
-        """The noise of a batch gradient; a Poisson batch may leave a record out."""
+        """The noise of a batch gradient; the law differs for Poisson sampling, which may leave a record out."""
         return self.gradient_law(scale, self.sampling == POISSON)
 
     def rows(self, X: Any, n_features: int | None = None) -> Rows:
-        """X as CSR rows. Dense input is converted first of all, so that it gives the same fit bit for bit."""
+        """X as CSR rows. Dense input is converted first, so that it gives the same fit as sparse input bit for bit."""
         return check_sparse_rows(X, n_features)
 
     def refuse_other_sampling(self, theorem: str) -> None:
-        """The paper's theorems are for batches of fixed size."""
+        """Refuse other sampling with published noise: the paper's theorems are for batches of fixed size."""
         if self.sampling != WITHOUT_REPLACEMENT:
             only = "'without-replacement' with calibration='published'"
             raise invalid("sampling", self.sampling, only, f"{theorem} is for it.")
 
     def bounded_batches(self, rows: Rows, y: Array) -> BatchData:
         """The records, each bounded on its own by public numbers."""
-        bounded, labels, caps = self.bounds.clip(rows, y)
-        return BatchData(bounded, labels, self.terms, self.bounds.largest_margin, caps)
+        bounded_rows, labels, caps = self.bounds.clip(rows, y)
+        return BatchData(bounded_rows, labels, self.terms, self.bounds.largest_margin, caps)
 
 
 def check_batch(name: str, size: Any, n: int) -> int:
@@ -118,7 +118,7 @@ class BatchData:
 
     def __post_init__(self) -> None:
         values, indices, indptr = kernel_arrays(self.rows.matrix)
-        # Signed, for these kernels calculate with it.
+        # Signed, since these kernels do arithmetic with it.
         self._arrays = values, indices, indptr.view(np.int64)
         self._all_caps = np.full(self.rows.shape[0], np.inf) if self.caps is None else self.caps
 

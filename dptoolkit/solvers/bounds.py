@@ -1,6 +1,6 @@
-"""How one record's gradient is bounded by public numbers, and how far that lets a neighbouring dataset move a query.
+"""Public bounds on one record's gradient, and the sensitivity of a query between neighbours that follows from them.
 
-The bounds clip the records, so each is a fact about what the solver sees; the sensitivity is computed beside them.
+Records are clipped to the bounds here, next to the sensitivity, so that the bounds hold for everything a solver uses.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class GradientBounds:
 
     @property
     def largest_margin(self) -> float:
-        """Where margins are clipped; infinite where they are not."""
+        """The bound at which margins are clipped; infinite if they are not."""
         return math.inf if self.margin_bound is None else self.margin_bound
 
     @property
@@ -87,8 +87,8 @@ class GradientBounds:
     def difference(self) -> float:
         """The largest |gradient(w) - gradient(s)|_2 of one bounded record.
 
-        In general two bounded gradients differ by 2 G. Where the label gives both residuals the same sign, also after
-        clipping, they differ by at most G. Where margins are clipped the label cancels.
+        In general two gradients of size at most G differ by at most 2 G. Where the label gives both residuals the same
+        sign, which clipping does not change, they differ by at most G. Where margins are clipped the label cancels.
         """
         if self.loss.signed:
             return self.gradient
@@ -163,6 +163,7 @@ class EntryBounds:
 def score_range(adjacency: Adjacency, radius: float, entry: float, size: int) -> float:
     """The range of the change of the scores <s, mean gradient> of the vertices s = +-radius e_j.
 
-    A score moves by at most contributions * radius * entry / size, up at s where it moves down at -s: twice that.
+    A score moves by at most contributions * radius * entry / size, and the score of -s moves the other way: the range
+    is twice that.
     """
     return 2 * adjacency.contributions * radius * entry / size

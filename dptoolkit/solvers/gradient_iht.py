@@ -34,7 +34,7 @@ from dptoolkit.solvers.thresholding import ThresholdingSettings
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-# Up to this many entries, written out, one compiled call for the whole fit is faster than a call for every step.
+# Up to this many entries of X, zeros included, one compiled call for the whole fit is faster than one for every step.
 SMALL = 50_000
 
 
@@ -179,21 +179,20 @@ class Bounded:
                        counts=None)  # fmt: skip
 
     def compiled(self) -> Any:
-        """The records as kernels/threshold.py takes them; rows that are zero, or occur never, have no gradient."""
+        """The records as kernels/threshold.py takes them; rows that are zero or of count 0 are left out."""
         from dptoolkit.kernels.threshold import Records
 
         X = self.rows.matrix.toarray() if self.rows.is_sparse else self.rows.matrix
         counts = np.ones(len(X)) if self.counts is None else self.counts
         caps = np.full(len(X), np.inf) if self.caps is None else self.caps
-        used = X.any(axis=1) & (counts > 0)
-        weights = counts[used] / counts.sum()
-        return Records(
-            self.loss.id, np.ascontiguousarray(X[used]), self.y[used], weights, float(self.margin_bound), caps[used]
-        )
+        nonzero = X.any(axis=1) & (counts > 0)
+        weights = counts[nonzero] / counts.sum()
+        rows, labels = np.ascontiguousarray(X[nonzero]), self.y[nonzero]
+        return Records(self.loss.id, rows, labels, weights, float(self.margin_bound), caps[nonzero])
 
 
 class IhtRun:
-    """Hard thresholding with bounded data in place. Small data are fitted by one compiled call, others step by step.
+    """Hard thresholding on bounded data. Small data are fitted by one compiled call, others step by step.
 
     Privacy
     -------
@@ -208,12 +207,12 @@ class IhtRun:
         self.kept = self.free if steps.sparsity is None else min(steps.sparsity, self.free)
         self.small = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
         self._data = data
-        # Each has room that it writes to: a call takes one out, so that no two threads write to the same.
+        # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
         self._idle = [] if self.small is not None else [self._mean_gradient()]
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit, with all noisy gradients and iterates if asked for."""
-        # A subclass may draw in its own way, which compiled code would not see.
+        # A subclass of Generator may draw in its own way, which compiled code would ignore.
         if self.small is not None and type(rng) is np.random.Generator:
             return self._compiled(rng, trace)
         return self._step_by_step(rng, trace)
@@ -230,8 +229,8 @@ class IhtRun:
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records at the result, and at the iterates that were kept; NOT private."""
         gradient = self._mean_gradient()
-        kept = [gradient.objective(support, values) for _, support, values in history.get("iterates", [])]
-        return {"objective": gradient.objective(np.arange(self.width), weights), "objectives": kept}
+        objectives = [gradient.objective(support, values) for _, support, values in history.get("iterates", [])]
+        return {"objective": gradient.objective(np.arange(self.width), weights), "objectives": objectives}
 
     def _mean_gradient(self) -> MeanGradient:
         data = self._data.expanded()
@@ -261,7 +260,7 @@ class IhtRun:
     ) -> Trials | None:
         """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
 
-        ``place`` is the memory of ``rng`` (audit.streams.place). None if the data are not small.
+        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small.
         """
         if self.small is None or other.small is None:
             return None
@@ -270,9 +269,9 @@ class IhtRun:
         weights = np.empty((len(bits), self.width))
         size = (len(bits), self.steps.steps, self.width) if trace else (0, 0, 0)
         releases, iterates = np.empty(size), np.empty(size)
-        given = np.ascontiguousarray(bits, np.int8), self.small, other.small, self.schedule()
+        arguments = np.ascontiguousarray(bits, np.int8), self.small, other.small, self.schedule()
         with exclusive(rng):
-            iht_trials(rng, *place, first, *given, weights, releases, iterates)
+            iht_trials(rng, *place, first, *arguments, weights, releases, iterates)
         return Trials(weights, releases, iterates) if trace else Trials(weights)
 
     def _step_by_step(self, rng: np.random.Generator, trace: bool) -> Trace:

@@ -13,18 +13,18 @@ import numpy as np
 from dptoolkit.data import Array, Rows, kernel_arrays
 from dptoolkit.losses import Loss
 
-# Below this many stored entries a second thread costs more than it saves, and compiling the sums too.
+# Below this many stored entries neither a second thread nor compiled sums are worth their cost.
 _WORTH_A_THREAD = 200_000
-# Parts of X^T r that the threads take one by one, so that both end together whatever else they did.
+# Parts of X^T r that the threads take one by one, so that both end at about the same time.
 _PARTS = 16
 
 
 class MeanGradient:
     """(1/n) sum_i clip(residual_i) x_i at sparse weights, for bounded rows, dense or CSR.
 
-    ``caps`` bounds each record's |residual|. On large CSR data one extra thread draws the noise and then takes part in
-    the sums; every feature's sum is computed whole by one thread, so the result does not depend on the threads, nor on
-    whether there is a second processor.
+    ``caps`` bounds each record's |residual|. On large CSR data one extra thread draws the noise and then helps with the
+    sums. Every feature's sum is computed by a single thread, so the result does not depend on the number of threads or
+    processors.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class MeanGradient:
         self, pool: ThreadPoolExecutor, support: Any, values: Array, scale: float, rng: np.random.Generator | None
     ) -> tuple[Array, Array | None]:
         gradient = self._gradient
-        drawn = pool.submit(self._draw, scale, rng)
+        draw = pool.submit(self._draw, scale, rng)
         r = self._residuals(support, values)
         # Both threads take their next part from one iterator; taking is atomic.
         parts = iter(self._parts)
         other = pool.submit(self._sum_parts, parts, r, gradient)
         self._sum_parts(parts, r, gradient)
         # On a busy machine the other thread may not have started yet: do not wait for it.
-        noise = self._draw(scale, rng) if drawn.cancel() else drawn.result()
+        noise = self._draw(scale, rng) if draw.cancel() else draw.result()
         if not other.cancel():
             other.result()
         return gradient, noise

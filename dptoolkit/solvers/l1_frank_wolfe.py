@@ -102,7 +102,7 @@ class BallSettings(SelectionSettings):
 
     @property
     def lipschitz(self) -> float:
-        """The largest |entry| of a record's gradient in the ball; the paper takes the one for all weights."""
+        """The largest |entry| of a record's gradient in the ball; with published noise, as in the paper, anywhere."""
         assert self.feature_bound is not None
         if self.calibration == PUBLISHED and self.terms.residual_bound < math.inf:
             return self.feature_bound * self.terms.residual_bound
@@ -171,7 +171,7 @@ class DpFrankWolfe(BallSettings):
         return self._checked()
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """One vertex a step."""
+        """The chosen vertex, once a step."""
         silent = Release("vertex of the L1 ball", self.selection_law, self.score_range(n), 0.0, self.steps)
         if paper is not None:
             return (replace(silent, scale=paper.scales["score"]),)
@@ -228,9 +228,9 @@ def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:
 
 
 class VertexRun:
-    """Private Frank-Wolfe with bounded data in place; exact and without noise where the plan has none.
+    """Private Frank-Wolfe on bounded data; the exact iteration where the plan has no noise.
 
-    All that does not depend on the draws is computed here, once: audits run the same data a hundred thousand times.
+    Everything that does not depend on the draws is computed once, as audits run the same data a hundred thousand times.
 
     Privacy
     -------
@@ -272,7 +272,7 @@ class VertexRun:
 
 
 def without_empty_rows(rows: Rows, y: Array) -> tuple[Rows, Array]:
-    """The rows that have a feature: the others' gradient is zero at all weights. Sums over rows stay as they are."""
+    """The rows that are not zero. Zero rows have gradient zero at all weights, so sums over rows do not change."""
     filled: NDArray[np.bool_] = np.diff(rows.matrix.indptr) > 0 if rows.is_sparse else rows.matrix.any(axis=1)
     if filled.all():
         return rows, y
@@ -281,19 +281,19 @@ def without_empty_rows(rows: Rows, y: Array) -> tuple[Rows, Array]:
 
 def vertex_iterates(vertices: Any, width: int, radius: float, every: int) -> list[tuple[int, Any, Array]]:
     """(step, support, values) of every ``every``-th iterate and of the last, from the vertices alone."""
-    w, kept, steps = np.zeros(width), [], len(vertices)
+    w, iterates, steps = np.zeros(width), [], len(vertices)
     for t, vertex in enumerate(vertices.tolist(), start=1):
         w = _move(w, vertex, radius, t)
         if t % every == 0 or t == steps:
             support = np.flatnonzero(w)
-            kept.append((t, support, w[support]))
-    return kept
+            iterates.append((t, support, w[support]))
+    return iterates
 
 
 def _reachable(norm: float, radius: float, first: int, count: int) -> float:
     """The largest |w|_1 during ``count`` selections from step ``first``, given |w|_1 before them.
 
-    What is missing to the radius shrinks by 1 - mu_t = t/(t+2) a step.
+    After step t the distance of |w|_1 to the radius is at least 1 - mu_t = t/(t+2) times what it was before.
     """
     last = first + count - 1
     return max(norm, radius - (radius - norm) * (first * (first + 1) / (last * (last + 1))))
@@ -317,25 +317,25 @@ def _sparse_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Genera
     start_gradient = np.zeros(d) if exact else np.asarray(transposed @ start)
 
     def run(rng: np.random.Generator, trace: bool) -> Trace:
-        # The room is stamped with step numbers, so every run needs its own.
+        # The sampler is stamped with step numbers, so every run needs its own.
         v, scale, room = np.zeros(d), 1.0, kernel.sampler(d)
-        # Squared loss: q = X^T X v; others: u are the margins, r the residuals.
+        # For the squared loss q = X^T X v; for other losses u are the margins and r the residuals.
         q, u, r, gradient = np.zeros(d if exact else 0), np.zeros(len(y)), start.copy(), start_gradient.copy()
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
         for first, count in parts:
             norm = scale * float(np.abs(v).sum())
             noise_scale = law.at_norm(_reachable(norm, radius, first, count))
-            chosen = vertices[first - 1 : first - 1 + count]
+            block = vertices[first - 1 : first - 1 + count]
             public = first, count, radius, per_scale / noise_scale, scale
             if exact:
                 with exclusive(rng):
-                    scale = squared(rng, *arrays, *public, v, q, target, gradient, chosen, room)
+                    scale = squared(rng, *arrays, *public, v, q, target, gradient, block, room)
             else:
                 if first > 1:
                     r = loss.residual(scale * u, y)
                     gradient = np.asarray(transposed @ r)
                 with exclusive(rng):
-                    scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, chosen, room)
+                    scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, block, room)
             scales += [noise_scale] * count
         history = {"noise_scale": scales, "vertices": vertices}
         return Trace(scale * v, history, vertices.astype(float) if trace else None)
@@ -357,17 +357,17 @@ def _dense_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generat
 
     def run(rng: np.random.Generator, trace: bool) -> Trace:
         w, u, work = np.zeros(d), np.zeros(len(y)), np.empty(d)
-        scales, chosen = np.empty(steps), np.empty(steps, dtype=np.int64)
+        scales, vertices = np.empty(steps), np.empty(steps, dtype=np.int64)
         iterates = np.empty((steps if trace else 0, d))
         for first, count in parts:
             part = slice(first, first + count)
             noise = draw(rng, 1.0, (count, 2 * d))
             kernel.dense_steps(
                 matrix, y, loss.id, noise, first + 1, radius, plan.n, law.scale, *bounds, w, u, work, scales[part],
-                chosen[part], iterates[part],
+                vertices[part], iterates[part],
             )  # fmt: skip
-        history = {"noise_scale": scales.tolist(), "vertices": chosen}
-        return Trace(w, history, chosen.astype(float), iterates) if trace else Trace(w, history)
+        history = {"noise_scale": scales.tolist(), "vertices": vertices}
+        return Trace(w, history, vertices.astype(float), iterates) if trace else Trace(w, history)
 
     return run
 
@@ -379,29 +379,29 @@ def frank_wolfe_path(rows: Rows, y: Array, loss: Loss, radius: float, steps: int
     """
     n, d = rows.shape
     steepest, margins = _Steepest(rows), np.zeros(n)
-    w, chosen = np.zeros(d), np.empty(steps, dtype=np.int64)
+    w, vertices = np.zeros(d), np.empty(steps, dtype=np.int64)
     for t in range(1, steps + 1):
         j, slope = steepest(loss.residual(margins, y))
-        chosen[t - 1] = j if slope <= 0 else d + j
-        w = _move(w, int(chosen[t - 1]), radius, t)
+        vertices[t - 1] = j if slope <= 0 else d + j
+        w = _move(w, int(vertices[t - 1]), radius, t)
         mu = 2 / (t + 2)
         margins *= 1 - mu
         add_feature(margins, steepest.transposed, j, mu * radius if slope <= 0 else -mu * radius)
-    return w, chosen
+    return w, vertices
 
 
 class _Steepest:
     """The feature with the largest |gradient| at given residuals, and its gradient; of equal ones the first.
 
-    Residuals move little from one step to the next, and |x_j . (r - r0)| <= |x_j| |r - r0|: with all gradients at an
-    earlier r0 at hand, only the few features that may have become the largest are computed anew. When these are more
-    than a few, all are computed, and r becomes the new r0. The answer is that of computing all of them every time.
+    Residuals change little from one step to the next, and |x_j . (r - r0)| <= |x_j| |r - r0|. So, from all gradients at
+    an earlier r0, only the few features that may have become the largest are computed again. When these are more than a
+    few, all are computed, and r becomes the new r0. The answer is the same as that of computing all every time.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.n, self.transposed = rows.shape[0], rows.transpose()
         self.lengths = Rows(self.transposed, rows.is_sparse).row_norms() / self.n
-        # How much a feature costs: its stored entries. This many are not more than a tenth of a whole pass.
+        # The cost of a feature is its number of stored entries; up to a tenth of a whole pass is affordable.
         d = rows.shape[1]
         self.costs = np.diff(self.transposed.indptr) if rows.is_sparse else np.full(d, self.n)
         self.affordable = self.costs.sum() // 10
@@ -421,16 +421,16 @@ class _Steepest:
         return j, float(self.gradient[j])
 
     def _near(self, r: Array, anchor: Array) -> Any:
-        """The features, in order, whose |gradient| can be the largest at r; a bit more than the bound, for rounding."""
+        """The features, in order, whose |gradient| can be the largest at r, with a margin for rounding."""
         change = np.abs(r - anchor)
         largest = float(change.max())
         with np.errstate(over="ignore", invalid="ignore"):
-            # Relative to the largest, so that no square underflows; without BLAS, whose threads wait for each other.
+            # Relative to the largest, so that no square underflows. Not by BLAS, whose threads wait for each other.
             distance = largest * math.sqrt(float(np.square(change / largest).sum())) if largest > 0 else 0.0
-            moved = self.lengths * (1.000001 * distance)
+            most_change = self.lengths * (1.000001 * distance)
             slack = 1e-9 * self.size.max()
-            # What is not a number stays in.
-            return np.flatnonzero(~(self.size + moved + slack < (self.size - moved).max()))
+            # Written with ~ so that features whose numbers are NaN stay in.
+            return np.flatnonzero(~(self.size + most_change + slack < (self.size - most_change).max()))
 
 
 def add_feature(margins: Array, transposed: Any, j: int, weight: float) -> None:

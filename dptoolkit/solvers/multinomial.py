@@ -1,8 +1,8 @@
 """Private multinomial (softmax) regression by Frank-Wolfe (Khanna, Lu and Raff 2023, Algorithm 3, made sound).
 
 The default chooses ONE of the 2Kd vertices +-l1_radius e_k e_j^T per step, so the dimension enters only through a
-logarithm. The paper chooses one vertex for every column, d selections a step that one record can move all at once; that
-version is an option and is charged for every one of them.
+logarithm. The paper chooses one vertex for every column: d selections a step, all of which one record can move. That
+version is an option, and is charged for every one of its selections.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class DpMultinomialFrankWolfe(SelectionSettings):
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> MultinomialRun:
         """See ``Settings``."""
         rows, y = written_out(rows, y, counts)
-        bounded, _ = self.bounds.clip(rows, np.zeros(0))
-        return MultinomialRun(plan, bounded, y)
+        bounded_rows, _ = self.bounds.clip(rows, np.zeros(0))
+        return MultinomialRun(plan, bounded_rows, y)
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """(coef, intercept) of every class: the intercept's column is constant at ``feature_bound``."""
@@ -114,9 +114,9 @@ dp_multinomial_frank_wolfe = private_solver(DpMultinomialFrankWolfe)
 
 
 class MultinomialRun:
-    """Private softmax regression with bounded data and one-hot labels in place.
+    """Private softmax regression on bounded data and one-hot labels.
 
-    A vertex is k d + j for +e_k e_j^T and K d + k d + j for minus that; of a column, k and K + k.
+    The vertex +e_k e_j^T has the number k d + j, and its negative K d + k d + j; in a column they are k and K + k.
 
     Privacy
     -------
@@ -137,15 +137,15 @@ class MultinomialRun:
         weights = np.zeros((settings.classes, self.width))
         groups = self.width if settings.selection == "columns" else 1
         margins = np.zeros((len(self.y), settings.classes))
-        chosen, iterates = np.empty((steps, groups)), np.empty((steps if trace else 0, weights.size))
+        vertices, iterates = np.empty((steps, groups)), np.empty((steps if trace else 0, weights.size))
         for t in range(1, steps + 1):
-            chosen[t - 1], weights = self._step(weights, margins, t, rng)
+            vertices[t - 1], weights = self._step(weights, margins, t, rng)
             if trace:
                 iterates[t - 1] = weights.reshape(-1)
         history: dict[str, Any] = {"noise_scale": [self.plan.noise] * steps}
         if not trace:
             return Trace(weights, history)
-        return Trace(weights, history, chosen[:, 0] if settings.selection == "vertex" else chosen, iterates)
+        return Trace(weights, history, vertices[:, 0] if settings.selection == "vertex" else vertices, iterates)
 
     def _step(self, weights: Array, margins: Array, t: int, rng: np.random.Generator) -> tuple[list[int], Array]:
         """(picks, next weights); ``margins`` are those of the weights, and follow them."""
@@ -158,7 +158,7 @@ class MultinomialRun:
         mu = 2 / (t + 2)
         weights = (1 - mu) * weights + mu * step
         if self.settings.selection == "vertex":
-            # One weight has grown, so the margins follow without a pass over the rows.
+            # Only one weight has grown, so the margins are updated without a pass over all rows.
             k, j = divmod(picks[0] % weights.size, self.width)
             margins *= 1 - mu
             add_feature(margins[:, k], self._transposed, j, mu * step[k, j])
@@ -183,7 +183,7 @@ class MultinomialRun:
 
 def _pick(target: Array, gradient: Array, radius: float, mechanism: NoisyMaximum, rng: np.random.Generator) -> int:
     """Set the entry of ``target`` that the noisy scores choose to +-radius; returns the choice."""
-    chosen = mechanism.select(-radius * np.concatenate([gradient, -gradient]), rng)
+    vertex = mechanism.select(-radius * np.concatenate([gradient, -gradient]), rng)
     size = len(gradient)
-    target[chosen % size] = radius if chosen < size else -radius
-    return chosen
+    target[vertex % size] = radius if vertex < size else -radius
+    return vertex

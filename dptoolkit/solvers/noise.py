@@ -1,7 +1,7 @@
 """The noise of a release at public weights: one law for solvers, audits and tests.
 
 At some weights one record can move a query by less than its bound. There the noise shrinks in the same proportion, so
-that the event of the release, which knows their ratio alone, stays what was planned.
+that the event of the release, which depends only on the ratio of the two, stays as planned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dptoolkit import losses
 Array = NDArray[np.float64]
 # Radii at which shares are tabulated: this many a unit, up to the last; beyond it the share is 1.
 _GRID, _FURTHEST = 16, 40
-# The radius is looked up by this part larger, so that no rounding of |w| finds the entry before.
+# The radius is enlarged by this part before the lookup, so that a rounding error of |w| cannot select a smaller entry.
 _ROUNDING = 1e-10
 
 
@@ -27,8 +27,8 @@ _ROUNDING = 1e-10
 class NoiseLaw:
     """Gaussian noise of standard deviation ``scale`` times a share that depends on |w|_2.
 
-    The share at |w| is shares[ceil(places |w|)], and the last, which is 1, beyond the table or where |w| is not a
-    number. Kernels receive ``arguments`` and look it up in the same way.
+    The share at |w| is shares[ceil(places |w|)]; beyond the table, and where |w| is NaN, it is the last share, which is
+    1. Kernels receive ``arguments`` and look it up in the same way.
     """
 
     scale: float
@@ -42,15 +42,15 @@ class NoiseLaw:
 
     def at(self, w: Any) -> Any:
         """The standard deviation at public weights, or at many of them, one a row."""
-        found = self.scale * self.share(np.linalg.norm(w, axis=-1))
-        return float(found) if np.ndim(found) == 0 else found
+        scales = self.scale * self.share(np.linalg.norm(w, axis=-1))
+        return float(scales) if np.ndim(scales) == 0 else scales
 
     def share(self, norm: Any) -> Any:
         """The share at |w|_2 = ``norm``."""
         last = len(self.shares) - 1
         with np.errstate(over="ignore"):
             place = np.ceil(np.asarray(norm) * self.places)
-        # What is not a number fails the comparison and gets the last share.
+        # NaN fails the comparison and gets the last share.
         return self.shares[np.where(place < last, place, last).astype(np.intp)]
 
 
@@ -70,7 +70,7 @@ def gradient_law(scale: float, loss: losses.Loss, row_norm: float, around_zero: 
 
 @cache
 def _shares(name: str, around_zero: bool) -> Array:
-    """What one record can move at radius row_norm |w|, over what it can move at any w, on a grid of radii; then 1."""
+    """The sensitivity at each radius row_norm |w| of a grid, as a share of the largest at any w; last of all, 1."""
     loss = losses.get(name)
     radii = [i / _GRID for i in range(_GRID * _FURTHEST + 1)]
     if around_zero or loss.diameter is None:

@@ -30,7 +30,7 @@ from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, publ
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-# Two roundings of a number, over its size.
+# The error of two roundings, relative to the number.
 _LAST_BITS = 2.0**-52
 
 
@@ -94,13 +94,14 @@ class PeelingIht(Settings):
     def entry_change(self, n: int) -> float:
         """How far an entry of v moves: an s-sparse w in the ball has |w|_1 <= sqrt(s) radius.
 
-        The vector is the iterate moved, so it is rounded to the last bit of entries as large as the radius.
+        The last term is for rounding: v is the iterate plus a step, rounded to the last bit of entries as large as the
+        radius.
         """
         entry = self.bounds.entry(math.sqrt(self.sparsity) * self.radius)
         return self.relation.contributions * (self.step_size * entry / self.block(n)) + _LAST_BITS * self.radius
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """The support and the values on it, once a step; a record lies in one block only when the data are split."""
+        """The support and the values on it, once a step; once in all if the data are split into one block a step."""
         change, s = self.entry_change(n), self.sparsity
         rounds = 1 if self.data == "split" else self.steps
         if paper is not None:
@@ -148,7 +149,7 @@ def _per_selection(noise: float, s: int) -> float:
 
 
 class PeelingRun:
-    """Peeling with bounded data in place.
+    """Peeling on bounded data.
 
     Privacy
     -------
@@ -173,20 +174,20 @@ class PeelingRun:
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the peeled vectors, before projection."""
         settings, steps, d = self.settings, self.settings.steps, self.plan.d
-        w, (peeled, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
+        w, (vectors, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
         for t in range(steps):
             transposed, target = self.parts[t % len(self.parts)]
-            # The iterate has few non-zeros: only their features are read.
+            # The iterate has few nonzeros, and only their features are read.
             filled = np.flatnonzero(w)
             r = np.asarray(transposed[filled].T @ w[filled]) - target
             v = w - settings.step_size * np.asarray(transposed @ r) / self.block
-            released = peel(v, self.plan, rng)
-            w = _project(released, settings.radius)
+            vector = peel(v, self.plan, rng)
+            w = _project(vector, settings.radius)
             if trace:
-                peeled[t], iterates[t] = released, w
+                vectors[t], iterates[t] = vector, w
         support, values = self.plan.releases
         history = {"selection_scale": support.scale, "value_scale": values.scale}
-        return Trace(w, history, peeled, iterates) if trace else Trace(w, history)
+        return Trace(w, history, vectors, iterates) if trace else Trace(w, history)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
@@ -211,10 +212,10 @@ def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
     support, values = plan.releases
     assert isinstance(plan.settings, PeelingIht)
     s, choice = plan.settings.sparsity, support.mechanism
-    # Laplace noise has no one-shot form: it must be drawn anew for every selection.
-    chosen = choice.top(np.abs(v), s, rng) if support.law == GUMBEL_MAXIMUM else choice.peel(np.abs(v), s, rng)
+    # Laplace noise has no one-shot form, so it is drawn again for every selection.
+    indices = choice.top(np.abs(v), s, rng) if support.law == GUMBEL_MAXIMUM else choice.peel(np.abs(v), s, rng)
     out = np.zeros_like(v)
-    out[chosen] = values.mechanism.release(v[chosen], rng)
+    out[indices] = values.mechanism.release(v[indices], rng)
     return out
 
 

@@ -60,8 +60,8 @@ class Release:
     """One kind of query that a solver answers with noise, and how often.
 
     ``sensitivity`` is the L2 sensitivity of a vector (L1 for Laplace noise), or the range of a selection's scores,
-    under the plan's adjacency; ``scale`` is the absolute noise at that sensitivity. A solver may lower both together
-    where a public iterate allows it: their ratio, and so the event, stays.
+    under the plan's adjacency; ``scale`` is the absolute noise at that sensitivity. A solver may lower both by the same
+    factor where a public iterate allows it: their ratio, and so the event, stays the same.
     """
 
     query: str
@@ -81,7 +81,7 @@ class Release:
 
     @property
     def event(self) -> Event:
-        """What ONE release gives away, computed from its law, scale and sensitivity; ``count`` is not in it."""
+        """The event of ONE release, computed from its law, scale and sensitivity; it does not include ``count``."""
         event: Event = self.mechanism.event
         if self.sampling is not None:
             event = Subsampled(event, self.sampling.scheme, self.sampling.rate, self.sampling.adjacency)
@@ -123,16 +123,17 @@ class Plan:
 
     @property
     def event(self) -> Event:
-        """What the whole fit releases; a release without noise gives everything away, whatever the others do."""
+        """The event of the whole fit; if any release has no noise, everything is given away."""
         if any(r.scale == 0 for r in self.releases):
             return Gaussian(0.0)
         return Composed(*(Repeated(r.event, r.count) for r in self.releases))
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything in the plan: the fits of different plans draw from unrelated streams.
+        """A hash of everything in the plan, by which fits of different plans draw from unrelated streams.
 
-        Exact to the last bit: noises of nearly the same scale, from the same draws, would give the draws away.
+        It is exact to the last bit, because two noises of nearly the same scale from the same draws would reveal the
+        draws.
         """
         text = json.dumps(_canonical(self.to_dict()), sort_keys=True, default=repr)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -148,23 +149,23 @@ class Plan:
         return self.releases[0].scale
 
     def with_noise(self, *scales: float, factor: float = 1.0) -> Plan:
-        """The same plan with other noise: one scale for each release, or ``factor`` times what it has.
+        """The same plan with other noise: one scale for each release, or ``factor`` times the present scales.
 
-        Its event and guarantee follow; what a paper claimed for the old noise is dropped.
+        The event and the guarantee are those of the new noise; a paper's claim for the old noise is dropped.
         """
         nonnegative("factor", factor)
-        given = scales or tuple(r.scale for r in self.releases)
-        if len(given) != len(self.releases):
+        base_scales = scales or tuple(r.scale for r in self.releases)
+        if len(base_scales) != len(self.releases):
             raise invalid("scales", scales, f"{len(self.releases)} numbers, one for each release of {self.solver}")
-        releases = (replace(r, scale=factor * s) for r, s in zip(self.releases, given, strict=True))
+        releases = (replace(r, scale=factor * s) for r, s in zip(self.releases, base_scales, strict=True))
         return replace(self, releases=tuple(releases), published=None)
 
     @property
     def guarantee(self) -> Guarantee:
         """Computed from ``event``; with published noise it also states what the paper claimed."""
         notes = (f"n = {self.n} and all bounds in the plan are public",)
-        asked = None if math.isinf(self.settings.epsilon) else self.settings.delta
-        guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes, asked_delta=asked)
+        delta = None if math.isinf(self.settings.epsilon) else self.settings.delta
+        guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes, asked_delta=delta)
         if self.published is None:
             return guarantee
         paper = self.published
@@ -206,7 +207,7 @@ class Plan:
 
 
 def _canonical(value: Any) -> Any:
-    """The same for equal values: 3, 3.0 and NumPy's 3 are one number, lists and tuples one sequence."""
+    """The value in a form that is the same for equal values: 3, 3.0 and NumPy's 3, or a list and an equal tuple."""
     if isinstance(value, Mapping):
         return {str(key): _canonical(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

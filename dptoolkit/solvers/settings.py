@@ -1,9 +1,9 @@
-"""Typed settings: ONE frozen class a solver.
+"""Typed settings: ONE frozen class for each solver.
 
-From it come the solver's plan, its public function, that function's signature and docstring, and its JSON.
-A class derived from Settings says what a caller may choose (its fields), which values are allowed and what the
-defaults come to (``checked``), what is released (``releases``), and what runs on the data (``prepare``). Numbers that
-follow from the choices are properties, never stored.
+The solver's plan, its public function with signature and docstring, and its JSON all come from this class. A class
+derived from Settings says what a caller may choose (its fields), which values are allowed and how defaults are filled
+in (``checked``), what is released (``releases``), and what runs on the data (``prepare``). Numbers that follow from the
+choices are properties, never stored.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class DeltaWarning(UserWarning):
 
 
 def setting(text: str, **default: Any) -> Any:
-    """A field of a settings class; ``text`` says in the docstrings what it is."""
+    """A field of a settings class; ``text`` is its description in the generated docstrings."""
     return field(metadata={"text": text}, **default)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(ABC):
-    """What all private solvers let a caller choose."""
+    """The settings that all private solvers share."""
 
     solver: ClassVar[str]
 
@@ -122,7 +122,7 @@ class Settings(ABC):
         """(coef, intercept) from the weights of a run, whose last column is the intercept's if there is one."""
         return (weights[:-1], float(weights[-1])) if getattr(self, "fit_intercept", False) else (weights, 0.0)
 
-    # --- what follows -------------------------------------------------------------------------------
+    # --- what is derived from it --------------------------------------------------------------------
 
     def plan(self, n: Any, d: Any) -> Plan:
         """The plan of a fit with these settings, made without data."""
@@ -157,8 +157,8 @@ class Settings(ABC):
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def __str__(self) -> str:
-        chosen = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return ", ".join(f"{name}={value}" for name, value in chosen if value is not None)
+        entries = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return ", ".join(f"{name}={value}" for name, value in entries if value is not None)
 
 
 def _own_number(value: Any) -> Any:
@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
 
 
 def build(kind: type[Self], arguments: dict[str, Any]) -> Self:
-    """Settings from keyword arguments; a wrong or missing name is told in words."""
+    """Settings from keyword arguments; the error for a wrong name says what was probably meant."""
     fields = {f.name: f for f in dataclasses.fields(kind)}
     for name in arguments:
         if name not in fields:
@@ -184,8 +184,8 @@ def build(kind: type[Self], arguments: dict[str, Any]) -> Self:
     lacking = [n for n, f in fields.items() if n not in arguments and _is_required(f)]
     if lacking:
         raise TypeError(f"{kind.solver}() lacks the arguments {', '.join(lacking)}.")
-    given: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in arguments.items()}
-    return kind(**given)
+    values: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in arguments.items()}
+    return kind(**values)
 
 
 def _is_required(entry: Any) -> bool:
@@ -209,7 +209,7 @@ def describe(kind: type[Settings]) -> str:
     lines = []
     for parameter in keywords(kind):
         text = kind.__dataclass_fields__[parameter.name].metadata["text"]
-        default = "" if parameter.default is inspect.Parameter.empty else f", default {_shown(parameter.default)}"
+        default = "" if parameter.default is inspect.Parameter.empty else f", default {_literal(parameter.default)}"
         lines += [f"{parameter.name} : {parameter.annotation}{default}", textwrap.fill(text, 112, **_INDENT)]
     return "\n".join(lines)
 
@@ -217,7 +217,7 @@ def describe(kind: type[Settings]) -> str:
 _INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
-def _shown(value: Any) -> str:
+def _literal(value: Any) -> str:
     return repr(str(value)) if isinstance(value, (str, Adjacency)) else repr(value)
 
 

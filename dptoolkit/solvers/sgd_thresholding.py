@@ -125,7 +125,7 @@ def sgd_ht(
 
 @dataclass(frozen=True)
 class Batches:
-    """What the iteration does, and how often."""
+    """The settings of the iteration."""
 
     steps: int
     batch_size: int
@@ -137,7 +137,7 @@ class Batches:
 
 
 class SgdRun:
-    """Stochastic hard thresholding with bounded data in place; calls share nothing that they change.
+    """Stochastic hard thresholding on bounded data; calls share nothing that they change.
 
     Privacy
     -------
@@ -149,7 +149,7 @@ class SgdRun:
         self.n, self.width = data.rows.shape
         protected = 1 if how.fit_intercept else 0
         self.places = how.sparsity + protected
-        # What the kernel takes after the records.
+        # The kernel's arguments after the records.
         self.arguments = (
             how.batch_size, how.step_size, how.l2, *law.arguments, self.width - protected, protected, how.sparsity,
         )  # fmt: skip
@@ -159,18 +159,18 @@ class SgdRun:
         return batch_sizes(rng, self.how.sampling, self.n, self.how.batch_size, self.how.steps)
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; the lazy step never forms a whole noisy gradient, so a trace has the iterates alone."""
+        """One fit; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
         from dptoolkit.kernels.stochastic import sgd_steps
 
         iterate, history = Iterate(self.places), {"thresholdings": self.how.steps}
-        given = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
+        arguments = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
         if not trace:
             with exclusive(rng):
-                iterate.filled = sgd_steps(*given)
+                iterate.filled = sgd_steps(*arguments)
             return Trace(iterate.dense(self.width), history)
         iterates = np.empty((self.how.steps, self.width))
         with exclusive(rng):
-            iterate.filled = sgd_steps(*given, iterates)
+            iterate.filled = sgd_steps(*arguments, iterates)
         return Trace(iterate.dense(self.width), history, None, iterates)
 
     def trials(
@@ -185,17 +185,17 @@ class SgdRun:
         steps, b = self.how.steps, self.how.batch_size
         rate = b / self.n if self.how.sampling == POISSON else 0.0
         weights = np.empty((len(bits), self.width))
-        given = (
+        arguments = (
             rng, *place, first, np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), rate,
             np.full(steps, b, dtype=np.int64), *self.arguments, weights,
         )  # fmt: skip
         if not trace:
             with exclusive(rng):
-                sgd_trials(*given)
+                sgd_trials(*arguments)
             return Trials(weights)
         iterates = np.empty((len(bits), steps, self.width))
         with exclusive(rng):
-            sgd_trials(*given, iterates)
+            sgd_trials(*arguments, iterates)
         return Trials(weights, None, iterates)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
@@ -203,15 +203,15 @@ class SgdRun:
         from dptoolkit.kernels import stochastic as kernel
 
         records, sizes, steps = self.data.records(), self.sizes(rng), self.how.steps
-        iterate, kept = Iterate(self.places), []
-        for done in range(0, steps, every or steps):
-            part = sizes[done : done + (every or steps)]
-            given = part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
+        iterate, iterates = Iterate(self.places), []
+        for start in range(0, steps, every or steps):
+            part = sizes[start : start + (every or steps)]
+            arguments = part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
             with exclusive(rng):
-                iterate.filled = kernel.sgd_steps(rng, *given)
-            kept.append((done + len(part), *iterate.snapshot()))
+                iterate.filled = kernel.sgd_steps(rng, *arguments)
+            iterates.append((start + len(part), *iterate.snapshot()))
         history: dict[str, Any] = {"thresholdings": steps}
-        return iterate.dense(self.width), history | {"iterates": kept} if every else history
+        return iterate.dense(self.width), history | {"iterates": iterates} if every else history
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

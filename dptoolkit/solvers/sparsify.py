@@ -65,7 +65,7 @@ class Sparsifier(BallSettings):
     def checked(self, n: int, d: int) -> Sparsifier:
         """See ``Settings``."""
         one_of("count", self.count, _COUNTS)
-        chosen = self._checked()
+        settings = self._checked()
         if self.count == "fixed":
             number = whole("number", self.number, low=1, repair="It is the public number of weights to keep.")
             if number > d:
@@ -73,8 +73,8 @@ class Sparsifier(BallSettings):
         elif self.count == "threshold":
             positive("threshold", self.threshold)
         else:
-            chosen = chosen._count_checked(d)
-        return chosen
+            settings = settings._count_checked(d)
+        return settings
 
     def _count_checked(self, d: int) -> Sparsifier:
         repair = "It pays for the private count; count='fixed' needs none."
@@ -124,7 +124,7 @@ class Sparsifier(BallSettings):
         return vertices.sensitivity * smallest_noise(event, self.epsilon, self.delta)
 
     def published(self, n: int, d: int) -> Published:
-        """Theorem 3 where the count is the paper's; without a private count Algorithm 1 alone claims anything."""
+        """Theorem 3 where the count is the paper's; without a private count, Algorithm 1."""
         from dptoolkit.accounting import published
 
         model = n, self.steps, self.l1_radius, self.lipschitz
@@ -141,7 +141,7 @@ sparsifier = private_solver(Sparsifier)
 
 
 class SparsifierRun:
-    """The sparsifier with bounded data in place; the exact count is taken once.
+    """The sparsifier on bounded data; the exact count is computed once.
 
     Privacy
     -------
@@ -172,7 +172,7 @@ class SparsifierRun:
         return self.vertices.diagnose(weights, history)
 
     def _largest(self, w: Array, number: int) -> Array:
-        """The weights with the ``number`` largest alone, and the intercept's."""
+        """The weights with all but the ``number`` largest set to zero; an intercept stays."""
         from dptoolkit.kernels.threshold import largest
 
         free = self.plan.d
@@ -182,7 +182,7 @@ class SparsifierRun:
         return out
 
     def _rule(self, rows: Rows, y: Array) -> Callable[[Array, np.random.Generator], tuple[int, list[int]]]:
-        """(private weights, rng) -> (how many to keep, what that released)."""
+        """A function (private weights, rng) -> (how many weights to keep, the noisy counts that it released)."""
         settings, free = self.settings, self.plan.d
         if settings.count == "fixed":
             return lambda w, rng: (int(settings.number or 0), [])

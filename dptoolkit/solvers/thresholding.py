@@ -1,4 +1,4 @@
-"""What the hard-thresholding solvers let a caller choose, and how their gradients are bounded and blurred."""
+"""The settings that the hard-thresholding solvers share, with the bounds and the noise of their gradients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ThresholdingSettings(Settings):
         check_sparsity(self.sparsity, d)
 
     def _step(self) -> float:
-        """The step asked for, or 1 / (smoothness + l2), which the public bounds determine: longer ones may diverge."""
+        """The step asked for; by default 1 / (smoothness + l2), from the public bounds, as longer steps may diverge."""
         if self.step_size is not None:
             return magnitude("step_size", self.step_size)
         smoothness = self.bounds.smoothness
@@ -72,7 +72,7 @@ class ThresholdingSettings(Settings):
 
     @property
     def can_adapt(self) -> bool:
-        """Whether some noise of the solver can follow the iterate."""
+        """Whether the solver can scale some of its noise with the iterate."""
         return self.terms.diameter is not None and self.grad_norm is None and self.calibration == TIGHT
 
     def _adapts(self) -> bool:
@@ -85,8 +85,8 @@ class ThresholdingSettings(Settings):
 
     def gradient_law(self, scale: float, around_zero: bool) -> NoiseLaw:
         """The noise of a mean gradient at public weights; see noise.gradient_law for ``around_zero``."""
-        known = self.terms.diameter is not None and self.grad_norm is None
-        if not (self.adaptive and known):
+        applies = self.terms.diameter is not None and self.grad_norm is None
+        if not (self.adaptive and applies):
             return constant(scale)
         norm = self.bounds.joint_norm
         assert norm is not None

@@ -68,12 +68,12 @@ class Shape:
 
     @property
     def inner_query(self) -> str:
-        """What the inner release of a plan is: option I's is a whole random loop."""
+        """The name of a plan's inner release: under option I it is a whole loop of random length."""
         return "variance-reduced gradient" if self.option == "II" else "loop of variance-reduced gradients"
 
     @property
     def inner_count(self) -> int:
-        """How many of them a run releases."""
+        """How many inner releases a run makes."""
         return self.epochs * (self.steps if self.option == "II" else 1)
 
     @property
@@ -114,12 +114,12 @@ class ReducedSettings(BatchSettings):
 
     @property
     def slope(self) -> float:
-        """How the inner sensitivity at public w and s grows with |w - s|, over its bound; infinite if not used.
+        """The inner sensitivity at public w and s is this times |w - s| times its bound; infinite if not used.
 
         A residual grows with the margin, at most at the rate of the smoothness H, so gradient(w) - gradient(s) is
         A(w - s) with A between 0 and H: it lies in the ball around H(w - s)/2 that has 0 on its border. One record
-        replaced by another in a batch of fixed size moves the sum by at most the diameter, H |w - s|. Poisson sampling
-        leaves records out: there the ball around 0 counts, of radius H |w - s|.
+        replaced by another in a batch of fixed size moves the sum by at most the diameter, H |w - s|. Under Poisson
+        sampling a record may be left out, so the ball around 0 of radius H |w - s| counts.
         """
         if not self.adaptive:
             return math.inf
@@ -129,11 +129,11 @@ class ReducedSettings(BatchSettings):
 
     @property
     def grain(self) -> float:
-        """What rounding can add to the difference of a record's two gradients, over its bound; 0 if not used.
+        """What rounding can add to the difference of a record's two gradients, as a share of its bound; 0 if not used.
 
-        A residual of at most 1 is rounded to a few parts in 1e16; clipped gradients may be far smaller than that.
-        Residuals without a bound are rounded in proportion to where they are clipped, or, like margins, with the
-        weights.
+        A residual of at most 1 is rounded to a few parts in 1e16, and clipped gradients may be far smaller than that.
+        The rounding of residuals without a bound is proportional to the level at which they are clipped or, like that
+        of margins, to the weights.
         """
         if not self.adaptive:
             return 0.0
@@ -246,7 +246,7 @@ def make_shape(n: int, epochs: Any, snapshot_size: Any, batch_size: Any, option:
 
 @dataclass(frozen=True)
 class Epochs:
-    """What the iteration does, and how often."""
+    """The settings of the iteration."""
 
     shape: Shape
     step_size: float
@@ -289,7 +289,7 @@ def svrg_ht(X: Any, y: Any, **arguments: Any) -> FitResult:
 
 
 class ScsgRun:
-    """Variance-reduced hard thresholding with bounded data in place; calls share nothing that they change.
+    """Variance-reduced hard thresholding on bounded data; calls share nothing that they change.
 
     Privacy
     -------
@@ -302,7 +302,7 @@ class ScsgRun:
         self.n, self.width = data.rows.shape
         protected = 1 if how.fit_intercept else 0
         self.places, self.free = how.sparsity + protected, self.width - protected
-        # What the kernel takes after the records.
+        # The kernel's arguments after the records.
         self.arguments = (
             how.shape.batch, how.step_size, how.l2, inner_scale, how.slope, how.grain, self.free, protected,
             how.sparsity,
@@ -312,9 +312,9 @@ class ScsgRun:
         """One fit. A trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
         if not trace:
             return Trace(*self.fit(rng))
-        seen: list[tuple[Array, Array]] = []
-        w, history = self.fit(rng, watch=lambda gradient, iterates: seen.append((gradient, iterates)))
-        gradients, inner = zip(*seen, strict=True)
+        epochs: list[tuple[Array, Array]] = []
+        w, history = self.fit(rng, watch=lambda gradient, iterates: epochs.append((gradient, iterates)))
+        gradients, inner = zip(*epochs, strict=True)
         return Trace(w, history | {"snapshots": np.array(gradients)}, None, np.concatenate(inner))
 
     def fit(
@@ -322,16 +322,16 @@ class ScsgRun:
     ) -> tuple[Array, dict[str, Any]]:
         """(weights, history), a step of the trace being an epoch.
 
-        ``watch`` is told, epoch by epoch, the noisy snapshot gradient and all inner iterates.
+        ``watch`` is called in every epoch with the noisy snapshot gradient and all inner iterates.
         """
         counts, records, iterate = self.shape.draw(rng), self.data.records(), Iterate(self.places)
-        iterates, done = [], 0
+        iterates, total = [], 0
         for epoch, count in enumerate(counts.tolist(), start=1):
             self._epoch(rng, records, iterate, count, watch)
-            done += count
+            total += count
             if every and (epoch % every == 0 or epoch == len(counts)):
-                iterates.append((done, *iterate.snapshot()))
-        history: dict[str, Any] = {"inner_steps": counts, "thresholdings": done}
+                iterates.append((total, *iterate.snapshot()))
+        history: dict[str, Any] = {"inner_steps": counts, "thresholdings": total}
         return iterate.dense(self.width), history | {"iterates": iterates} if every else history
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,17 +348,17 @@ class ScsgRun:
         support, values = iterate.snapshot()
         gradient = snapshot_gradient(self.data, how, support, values, self.snapshots.at(values), rng)
         sizes = batch_sizes(rng, how.sampling, self.n, how.shape.batch, count)
-        given = (
+        arguments = (
             rng, sizes, records, *self.arguments, gradient, *buckets(gradient[: self.free]), iterate.support,
             iterate.values, iterate.filled,
         )  # fmt: skip
         if watch is None:
             with exclusive(rng):
-                iterate.filled = kernel.reduced_steps(*given)
+                iterate.filled = kernel.reduced_steps(*arguments)
         else:
             inner = np.empty((count, self.width))
             with exclusive(rng):
-                iterate.filled = kernel.reduced_steps(*given, inner)
+                iterate.filled = kernel.reduced_steps(*arguments, inner)
             watch(gradient, inner)
 
 
@@ -373,34 +373,35 @@ def snapshot_gradient(
     """
     (n, d), big = data.rows.shape, how.shape.snapshot
     size = int(batch_sizes(rng, how.sampling, n, big, 1)[0])
-    chosen = np.sort(rng.choice(n, size=size, replace=False)) if size < n else np.arange(n)
+    batch = np.sort(rng.choice(n, size=size, replace=False)) if size < n else np.arange(n)
     w = np.zeros(d)
     w[support] = values
-    gradient = _batch_sum(data, chosen, w) / big
+    gradient = _batch_sum(data, batch, w) / big
     if scale > 0:
         gradient += scale * rng.standard_normal(d)
     return gradient
 
 
-def _batch_sum(data: BatchData, chosen: NDArray[np.int64], w: Array) -> Array:
+def _batch_sum(data: BatchData, batch: NDArray[np.int64], w: Array) -> Array:
     """The sum of the chosen rows' gradients at w."""
     matrix, y, caps = data.rows.matrix, data.y, data.caps
     if matrix.nnz <= _FEW_ENTRIES:
         from dptoolkit.kernels.stochastic import add_rows
 
         total = np.zeros(len(w))
-        add_rows(data.records(), chosen, w, total)
+        add_rows(data.records(), batch, w, total)
         return total
-    if len(chosen) < len(y):
-        matrix, y = matrix[chosen], y[chosen]
-        caps = None if caps is None else caps[chosen]
+    if len(batch) < len(y):
+        matrix, y = matrix[batch], y[batch]
+        caps = None if caps is None else caps[batch]
     r = data.loss.clipped_residual(np.asarray(matrix @ w), y, data.margin_bound, caps)
     return np.asarray(matrix.T @ r)
 
 
 # Up to this many stored entries one compiled pass over the chosen rows is faster than copying them for scipy.
 _FEW_ENTRIES = 200_000
-# Means whose exponent and first six bits of the fraction agree share a cell; the last one takes all that are smaller.
+# Means that agree in their exponent and the first six bits of their fraction share a cell; the last cell takes all that
+# are smaller.
 _LOW_BITS = 46
 _CELLS = 4096
 
@@ -408,8 +409,9 @@ _CELLS = 4096
 def buckets(means: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
     """(coordinates bucket by bucket, the buckets' borders, largest |mean| of each and, last, the smallest of all).
 
-    A bucket holds a fifth of what is in it and above it, at least 32: the few large means, which decide, lie in small
-    ones. Means are told apart by their leading bits: O(d), where sorting them would cost more than the inner steps.
+    The size of a bucket is a fifth of the number of means in it and above it, at least 32, so that the few large means,
+    which decide, lie in small buckets. Means are sorted by their leading bits only, which is O(d); a full sort would
+    cost more than the inner steps.
     """
     size = np.abs(means)
     if len(size) <= 32:
@@ -419,9 +421,9 @@ def buckets(means: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
     above = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=_CELLS))])
     ends = [0]
     while above[ends[-1]] < len(means):
-        done = int(above[ends[-1]])
-        ends.append(int(np.searchsorted(above, min(len(means), done + max(32, done // 4)))))
-    # Numbers of one byte are sorted by counting.
+        start = int(above[ends[-1]])
+        ends.append(int(np.searchsorted(above, min(len(means), start + max(32, start // 4)))))
+    # A stable sort of one-byte numbers is a counting sort, which is fast.
     bucket = np.repeat(np.arange(len(ends), dtype=np.uint8), np.diff([*ends, _CELLS]))
     ranked = np.argsort(bucket[cells], kind="stable")
     starts = above[ends].astype(np.int64)

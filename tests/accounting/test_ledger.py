@@ -270,7 +270,7 @@ def test_a_child_forked_while_a_thread_holds_the_ledger_is_not_stuck(kind, path)
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with ledger._held():
+        with ledger._turn():
             held.set()
             done.wait(60)
 

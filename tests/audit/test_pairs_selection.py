@@ -333,10 +333,10 @@ def test_replayed_runs_have_the_solvers_weights_and_noise(name):
     for _ in range(5):
         trace = run(rng, True)
         vertices = trace.releases.astype(int).reshape(1, -1)
-        weights = replay.taken(vertices).weights[0]
+        weights = replay.walk_of(vertices).weights[0]
         weights = weights.T if name == "columns" else weights.reshape(trace.weights.shape)
         np.testing.assert_allclose(weights, trace.weights, rtol=1e-12, atol=1e-15)
-        before = replay.taken(vertices[:, : -replay.groups]).weights
+        before = replay.walk_of(vertices[:, : -replay.groups]).weights
         assert noise_scale(plan, before).item() == pytest.approx(trace.history["noise_scale"][-1], rel=1e-12)
 
 

@@ -29,7 +29,7 @@ from dptoolkit.audit import (
     RenyiClaim,
     assert_private,
 )
-from dptoolkit.audit.attacks import given, learn
+from dptoolkit.audit.attacks import fixed_attack, learn
 from dptoolkit.audit.betting import Wealth
 from dptoolkit.audit.engine import CallableTarget, Game, flatten, identity
 from dptoolkit.audit.pairs import Counted
@@ -194,7 +194,7 @@ def test_a_failure_points_to_where_it_is_more_frequent(world):
     outputs = np.random.default_rng(0).standard_normal((200, 2))
     outputs[np.flatnonzero(bits == world)[:30]] = np.nan
     outputs[np.flatnonzero(bits != world)[:5]] = np.nan
-    for attack in (learn(outputs, bits), given(lambda x: x[:, 0], "given", outputs, bits)):
+    for attack in (learn(outputs, bits), fixed_attack(lambda x: x[:, 0], "given", outputs, bits)):
         scores = attack.scores(outputs)
         failed = scores[np.isnan(outputs).any(axis=1)]
         assert (failed == (1e300 if world == 1 else -1e300)).all() and np.abs(scores).max() == 1e300

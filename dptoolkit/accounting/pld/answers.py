@@ -15,7 +15,7 @@ from dptoolkit.accounting.structure import is_gaussian
 
 
 class Bracket(NamedTuple):
-    """No analysis can prove less than ``lower``; ``upper`` holds."""
+    """Bounds on epsilon: ``upper`` is guaranteed, and no analysis can prove less than ``lower``."""
 
     lower: float
     upper: float
@@ -34,17 +34,18 @@ def delta(event: Event, epsilon: float) -> float:
 def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answer:
     """``epsilon``, and whether the grid was fine enough; where delta is steep, verified against ``delta_answer``.
 
-    Losses of Gaussians have smooth tails, where the curves of different grids agree. Next to a largest loss delta falls
-    by decades within one step, and the curve that ``delta_answer`` ends at may be another one.
+    Losses of Gaussians have smooth tails, where the curves of different grids agree, so these need no verification.
+    But near a largest loss, delta falls by decades within one grid step, and ``delta_answer`` may end at a curve other
+    than the one that gave epsilon.
     """
     target, factor = delta, 1.0
     while True:
-        found = _epsilon_answer(event, target)
-        if not verified or math.isinf(found.value) or found.value == 0 or _smooth(event):
-            return found
-        own = delta_answer(event, found.value).value
+        answer = _epsilon_answer(event, target)
+        if not verified or math.isinf(answer.value) or answer.value == 0 or _smooth(event):
+            return answer
+        own = delta_answer(event, answer.value).value
         if own <= delta:
-            return found
+            return answer
         target, factor = target * min(delta / own, 1 - 1e-15) ** factor, 2 * factor
 
 
@@ -63,22 +64,22 @@ def _smooth(event: Event) -> bool:
 
 
 def _epsilon_answer(event: Event, delta: float) -> Answer:
-    found = Answer(0.0, True)
+    answer = Answer(0.0, True)
     for tree in directions(event, dominating):
-        # Backwards the loss of a subsampled step is at most -log(1 - rate): often no need to look.
-        if _largest_loss(tree, delta) > found.value:
-            found = _worse(found, _epsilon_of_tree(tree, delta))
-    return found
+        # Backwards the loss of a subsampled step is at most -log(1 - rate), so this direction can often be skipped.
+        if _largest_loss(tree, delta) > answer.value:
+            answer = _worse(answer, _epsilon_of_tree(tree, delta))
+    return answer
 
 
 def delta_answer(event: Event, epsilon: float) -> Answer:
     """``delta``, and whether the grid was fine enough."""
-    found = Answer(0.0, True)
+    answer = Answer(0.0, True)
     for tree in directions(event, dominating):
-        # What cannot exceed the direction already known need not be chased to its own tiny value.
-        if found.value == 0 or _largest_loss(tree, found.value) > epsilon:
-            found = _worse(found, _delta_of_tree(tree, epsilon, enough=found.value))
-    return found
+        # A direction whose delta cannot exceed the first one's is skipped: finding its own tiny value takes long.
+        if answer.value == 0 or _largest_loss(tree, answer.value) > epsilon:
+            answer = _worse(answer, _delta_of_tree(tree, epsilon, enough=answer.value))
+    return answer
 
 
 def _worse(first: Answer, second: Answer) -> Answer:
@@ -107,7 +108,7 @@ def bracket(event: Event, delta: float) -> Bracket:
 
 
 def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
-    """A loss that the sum exceeds with less than delta, by adding the largest ones; infinite if there is none."""
+    """A loss above which less than ``delta`` is left: the sum of the largest losses; infinite if there is none."""
     if any(n.pair is None for n in tree) or delta == 0:
         return math.inf
     tail = delta * 1e-6 / max(steps_of(tree), 1.0)
@@ -118,7 +119,8 @@ def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
 
 
 def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:
-    # A release without noise gives everything away; beside it the others may be too small for any grid.
+    # A release without noise gives everything away. It is answered here because the other releases may be too small for
+    # any grid that holds them all.
     if any(n.pair is not None and n.count > 0 and n.pair.infinite_mass == 1 for n in tree):
         return math.inf
     if total_variation(tree) <= delta or delta == 0:
@@ -126,10 +128,11 @@ def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:
     return Composition(tree, delta, lower=True).lower_epsilon(delta)
 
 
-# Both questions, epsilon at a delta and delta at an epsilon, are answered by the same curves, one for every decade of
-# delta, each on the grid that is best for the middle of its decade: so the one answer is the inverse of the other.
+# Both questions, epsilon at a delta and delta at an epsilon, are answered by the same curves, so that one answer is the
+# inverse of the other. There is one curve for every decade of delta, on the grid that is best for the decade's middle.
 _LAST_DECADE = 300
-# Near the smaller end of a decade (in decades) the next curve is asked as well: no step up from one to the other.
+# Beyond this distance (in decades) from the middle towards the next decade, the next curve is asked as well, so that
+# the answer does not jump up from one decade to the next.
 _NEAR_END = 0.48
 
 
@@ -155,13 +158,16 @@ def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
 
 
 def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Answer:
-    """delta at epsilon from the curve of its own decade, to which the others lead; at most ``enough`` is enough."""
+    """delta at epsilon from the curve of delta's own decade, which is found by following the curves of others.
+
+    The search stops early once the value is at most ``enough``.
+    """
     if not tree or math.isinf(epsilon):
         return Answer(0.0, True)
     best, sharp = min(total_variation(tree), 1.0), True
-    decade, seen = _first_decade(tree, epsilon), set[int]()
-    while decade not in seen and best > enough:
-        seen.add(decade)
+    decade, visits = _first_decade(tree, epsilon), set[int]()
+    while decade not in visits and best > enough:
+        visits.add(decade)
         composition = Composition(tree, 10.0**-decade)
         answer = composition.delta(epsilon)
         best, sharp = min(best, answer.value), sharp and answer.sharp
@@ -170,19 +176,20 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
 
 
 def _first_decade(tree: tuple[Node, ...], epsilon: float) -> int:
-    """Where to begin: the middle of the range, or the end if no loss reaches epsilon."""
+    """The decade to begin with: 10, or the last one if no loss reaches epsilon."""
     return _LAST_DECADE if _largest_loss(tree, 10.0**-_LAST_DECADE) <= epsilon else 10
 
 
 def _next_decade(decade: int, value: float, infinite: float) -> int:
-    """The decade to look at after one gave a value of which ``infinite`` is mass at infinity."""
+    """The decade to try next, after ``decade`` gave a value of which the part ``infinite`` is mass at infinity."""
     if infinite >= _largest_delta(decade):
         return _place(infinite)[0]
-    found, place = _place(value)
-    if found == decade:
-        return min(found + 1, _LAST_DECADE) if place > _NEAR_END else found
-    # What is cut off a grid is a millionth of its decade: a value made of that says only that delta is smaller.
-    return min(max(2 * decade, found), _LAST_DECADE) if found > decade and infinite > 0.1 * value else found
+    other, place = _place(value)
+    if other == decade:
+        return min(other + 1, _LAST_DECADE) if place > _NEAR_END else other
+    # A grid cuts off up to a millionth of its decade's delta. A value that consists mostly of this cut-off mass says
+    # only that the true delta is smaller.
+    return min(max(2 * decade, other), _LAST_DECADE) if other > decade and infinite > 0.1 * value else other
 
 
 def _largest_delta(decade: int) -> float:

@@ -19,8 +19,8 @@ from dptoolkit.accounting.rounds import Runs
 from dptoolkit.errors import UnsupportedEvent
 
 MAX_POINTS = 2**22
-# -log of the mass that may lie outside the window under the tilted law; twice that for the lower bound, where such mass
-# does not just add but must be given back.
+# -log of the mass that may lie outside the window under the tilted law. The lower bound uses twice this number, because
+# there such mass must be subtracted.
 LOG_OUTSIDE = 18.0
 
 _Complex = NDArray[np.complex128]
@@ -43,7 +43,7 @@ class _Grid:
         log_one = self._one(
             lambda g: g.log_finite(), lambda leaf: math.log1p(-leaf.infinite) if leaf.infinite < 1 else -math.inf
         )
-        # Never more than certain, whatever a generating function rounds to.
+        # A probability is at most 1, even where a generating function rounds to more.
         return self.count * min(log_one, 0.0)
 
     def steps(self, tilt: float) -> float:
@@ -99,7 +99,7 @@ class _Grid:
 def _power(base: _Complex, count: int) -> _Complex:
     with np.errstate(divide="ignore"):
         log_size = count * np.log(np.abs(base))
-    # Few frequencies survive many steps: the others are far below the round-off that is accounted for.
+    # After many steps few frequencies are left; all others are far below the round-off that is accounted for.
     alive = log_size > -200
     power = np.zeros_like(base)
     power[alive] = np.exp(log_size[alive] + 1j * (count * np.angle(base[alive])))
@@ -107,12 +107,12 @@ def _power(base: _Complex, count: int) -> _Complex:
 
 
 def _log_share(tilt: Array) -> Array:
-    """log of the largest (1 - e^-u) e^(-tilt u): what delta is of exp(log_mgf - tilt epsilon), at most."""
+    """log of the largest (1 - e^-u) e^(-tilt u): delta is at most this share of exp(log_mgf - tilt epsilon)."""
     return -tilt * np.log1p(1 / tilt) - np.log1p(tilt)
 
 
 class View(NamedTuple):
-    """Where the answer lies: the tilt for it, and the size that errors are measured against."""
+    """The tilt that centres the law of the sum at the answer, and the size that errors are measured against."""
 
     tilt: float
     size: float
@@ -145,7 +145,7 @@ class Sum:
             return np.asarray(np.sum([g.rough_log_mgf(tilts) for g in self.grids], axis=0))
 
     def look_at(self, delta: float, reach: float) -> View:
-        """The tilt whose Chernoff bound on epsilon is smallest; any tilt is sound, a good one keeps the digits."""
+        """The tilt whose Chernoff bound on epsilon is smallest. Any tilt is sound; a good one loses no digits."""
 
         def value(log_tilts: Array) -> Array:
             tilts = np.exp(log_tilts)
@@ -156,7 +156,7 @@ class Sum:
         return View(self.permitted(math.exp(best)), max(exponent, self.spread))
 
     def permitted(self, tilt: float) -> float:
-        """The tilt, or less where the moment generating function is infinite."""
+        """``tilt``, or a smaller one if the moment generating function is infinite there."""
         smallest = 1e-12 * tilt
         while not math.isfinite(self.log_mgf(tilt)):
             tilt *= 0.9
@@ -171,7 +171,7 @@ class Sum:
         points = (window.high - window.low) / self.step + 2
         if not math.isfinite(points):
             raise too_many(self.steps)
-        # The lower bound is for comparison: it need not take seconds.
+        # The lower bound is for comparison only, and is not worth the seconds that a full-size grid takes.
         if points > (MAX_POINTS // 16 if lower else MAX_POINTS):
             return None
         size, first = _fft_size(math.ceil(points)), math.floor(window.low / self.step)
@@ -187,19 +187,20 @@ class Sum:
         )
 
     def round_off(self, tilt: float, size: int) -> float:
-        """Each of the steps multiplies by a transform that carries a few units of round-off."""
+        """A bound on the relative error: each step multiplies by a transform with a few units of round-off."""
         steps = max(self.steps, math.fsum(g.steps(tilt) for g in self.grids))
         return 2.0**-52 * 4 * math.log2(size) * (steps + 4)
 
     def _window(self, tilt: float, base: float, *, lower: bool) -> _Window:
-        """Where the tilted law has its mass, by Chernoff.
+        """The losses that hold nearly all mass of the tilted law, by Chernoff's bound.
 
-        A unit of tilted mass at distance d above the answer weighs exp(-tilt d) of one at the answer, so mass below the
-        window, which lands at its upper end, may be more than mass above it, which lands at the lower one.
+        Mass outside the window wraps around to its other end. A unit of tilted mass at distance d above the answer
+        counts exp(-tilt d) times as much as one at the answer. So the mass below the window, which lands at its upper
+        end, may be larger than the mass above it, which lands at its lower end.
         """
         centre, spread = self._tilted_moments(tilt)
         width = self.step + spread
-        # Best for a normal law is about 6 to 8, for an exponential tail just below 1.
+        # The best factor is about 6 to 8 for a normal law and just below 1 for an exponential tail.
         factors = [8.0, 5.0, 2.5, 0.9]
         outside = 2 * LOG_OUTSIDE if lower else LOG_OUTSIDE
         high = min(self._end(tilt, base, f / width, outside) for f in factors)
@@ -236,7 +237,7 @@ def too_many(steps: float) -> UnsupportedEvent:
 
 
 def grid_error(coarse: Sum, fine: Sum, tilt: float) -> float:
-    """How much the fine grid adds to epsilon: the error is of second order in the step."""
+    """How much the fine grid adds to epsilon, from the difference of two grids: the error is of second order."""
     steep = max(tilt, 1 / fine.spread)
     t = steep if math.isfinite(fine.log_mgf(steep)) else tilt
     return (coarse.log_mgf(t) - fine.log_mgf(t)) / (3 * t)

@@ -16,9 +16,9 @@ from dptoolkit.accounting.pld.trees import Node, leaves, most_steps, steps_of
 # square of the step for the upper bound, with the step for the lower one.
 _TOLERANCE = 1e-4
 _LOWER_TOLERANCE = 1e-3
-# Shares of the tilt at which the law of the sum is looked at, one after the other, while the answer lies lower.
+# Shares of the tilt at which the law of the sum is computed, one after the other, until its window holds the answer.
 _TILTS = (*(0.5**k for k in range(12)), 0.0)
-# Releases beyond which round-off is all there is, and the round-off from which on another method may do better.
+# Above this number of releases the result would be all round-off; above this round-off another method may be better.
 _MOST_STEPS = 1e13
 _SHARP_ROUND_OFF = 1e-4
 # Relative round-off of a largest loss that was found on a grid.
@@ -83,7 +83,7 @@ class Composition:
             coarse = fine if shrink > 0.4 else self._at(self._aligned(step), connect_the_dots)
 
     def _tail(self, index: int) -> Tail:
-        """The law of the sum seen with less and less tilt: each reaches further down than the one before."""
+        """The law of the sum at the tilt of ``index``: each next tilt is smaller and reaches further down."""
         while len(self._tails) <= index:
             tilt = self._view.tilt * _TILTS[len(self._tails)]
             tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
@@ -105,17 +105,17 @@ class Composition:
         return Answer(value, self._sharp)
 
     def _value(self, epsilon: float) -> float:
-        # Losses on the grid are rounded products, and so are their sums: the curve is read below them all.
+        # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
         epsilon *= 1 - _LOSS_ROUND_OFF
-        tail, missed = self._tail(0), 0.0
+        tail, below_window = self._tail(0), 0.0
         for index in range(1, len(_TILTS)):
             if tail.first_loss <= epsilon:
                 break
             tail = self._tail(index)
         else:
-            # Without tilt the mass below the window is known to be small; it counts in full.
-            missed = math.exp(-LOG_OUTSIDE) if tail.first_loss > epsilon else 0.0
-        return min(tail.infinite + tail.delta_at(epsilon) + missed, self._at_zero, 1.0)
+            # Without tilt the mass below the window is known to be small; all of it is added.
+            below_window = math.exp(-LOG_OUTSIDE) if tail.first_loss > epsilon else 0.0
+        return min(tail.infinite + tail.delta_at(epsilon) + below_window, self._at_zero, 1.0)
 
     def epsilon(self, delta: float) -> Answer:
         """The smallest epsilon found where the bound on delta is at most ``delta``."""
@@ -128,14 +128,14 @@ class Composition:
         for index in range(len(_TILTS)):
             tail = self._tail(index)
             slack = delta - tail.infinite
-            found = tail.epsilon_at(slack) if slack > 0 else math.inf
-            best = min(best, tail.first_loss if found is None else found)
-            if found is not None:
+            answer = tail.epsilon_at(slack) if slack > 0 else math.inf
+            best = min(best, tail.first_loss if answer is None else answer)
+            if answer is not None:
                 break
         return Answer(self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta), self._sharp)
 
     def _settled(self, epsilon: float, delta: float) -> float:
-        """The first of a few points from epsilon on where the curve itself is at most delta: rounding ends here."""
+        """The first of a few points at and above epsilon where the curve is at most delta, whatever was rounded."""
         step = math.ulp(epsilon)
         while math.isfinite(epsilon) and self._value(epsilon) > delta:
             if step > epsilon + 1e-6:
@@ -151,9 +151,9 @@ class Composition:
         if self._at_zero <= delta:
             return 0.0
         for index in range(len(_TILTS)):
-            found = self._tail(index).epsilon_at(slack)
-            if found is not None:
-                return max(found - self._hoeffding(self._sum.step, delta), 0.0)
+            answer = self._tail(index).epsilon_at(slack)
+            if answer is not None:
+                return max(answer - self._hoeffding(self._sum.step, delta), 0.0)
         return 0.0
 
     def _at_most_at_zero(self) -> float:
@@ -163,6 +163,6 @@ class Composition:
         return math.hypot(self._sum.mean, self._sum.spread)
 
     def _hoeffding(self, step: float, delta: float) -> float:
-        """How much less than its rounded version the true loss may be, but for probability share * delta."""
+        """How far the true loss may be below its rounded version, except with probability share * delta."""
         log_inverse = math.log(2 / (_HOEFFDING_SHARE * delta))
         return 2 * step * math.sqrt(most_steps(self._nodes, log_inverse) * log_inverse / 2)

@@ -1,4 +1,4 @@
-"""One pair on a grid of losses: rounded up for upper bounds, with its mean kept for lower ones."""
+"""One pair on a grid of losses: rounded up for upper bounds, rounded without changing the mean for lower ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _make_leaf(first: int, p: Array, infinite: float, step: float) -> Leaf:
     mass, weighted = np.add.reduceat(p, edges), np.add.reduceat(p * losses, edges)
     with np.errstate(divide="ignore", invalid="ignore"):
         coarse = (np.where(mass > 0, weighted / mass, losses[edges]), np.log(mass))
-        # The last term is for the mass that is missing here: mean^2 + variance is never below the second moment.
+        # The last term makes up for mass that p lacks, so that mean^2 + variance is never below the second moment.
         variance = float(p @ (losses - mean) ** 2) + max(1 - float(p.sum()), 0.0) * mean**2
         return Leaf(first, losses, np.log(p), infinite, mean, variance, coarse)
 
@@ -54,7 +54,7 @@ def _bin_edges(first: int, size: int) -> NDArray[np.intp]:
     return np.unique(np.clip(edges, 0, size - 1))
 
 
-# Losses at which the reach of a grid is sought; a pair that needs more than the last has infinite epsilon here.
+# Losses among which the reach of a grid is chosen; a pair that needs more than the last has infinite epsilon here.
 _REACHES = np.geomspace(1e-12, 1e9, 500)
 
 
@@ -74,7 +74,11 @@ class Span:
 
 
 def span_of(pair: Pair, tail: float) -> Span:
-    """Beyond it lie at most ``tail`` of divergence above, and of divergence times exp(-loss), which is mass, below."""
+    """The reach outside which little is left on either side.
+
+    That is at most ``tail`` of divergence above, and below at most ``tail`` of divergence times exp(-loss), which is
+    mass.
+    """
     above, below = pair.above(_REACHES), pair.below(_REACHES)
     at_infinity = float(below[-1])
     return Span(
@@ -91,7 +95,7 @@ def connect_the_dots(span: Span, step: float) -> Leaf:
     high, low = max(1, math.ceil(span.above / step)), max(1, math.ceil(span.below / step))
     up = span.pair.above(step * np.arange(high + 1, dtype=float))
     down = span.pair.below(step * np.arange(low + 1, dtype=float))
-    # Beyond e^700 the first is as good as infinite; nothing is divided by more.
+    # Cut off at e^700, which as a divisor is as good as infinite, to avoid an overflow.
     wide, narrow = math.expm1(min(step, 700.0)), -math.expm1(-step)
     rises, falls = np.diff(up, append=up[-1]), np.diff(down, append=down[-1])
     p = np.empty(low + 1 + high)
@@ -102,9 +106,9 @@ def connect_the_dots(span: Span, step: float) -> Leaf:
 
 
 def rounded(span: Span, step: float) -> Leaf:
-    """The loss rounded to the nearest grid point with its mean kept by moving a share of all mass one step.
+    """The loss rounded to the nearest grid point; then a share of all mass is moved one step to restore the mean.
 
-    Mass beyond the grid is moved down: to its end above, to minus infinity (left out) below.
+    Mass outside the grid is moved down: above the grid to its last point, below it to minus infinity (left out).
     """
     tails = span.pair.tails
     assert tails is not None
@@ -117,8 +121,8 @@ def rounded(span: Span, step: float) -> Leaf:
     mean = float(p @ (step * np.arange(-low, high + 1)))
     share = (mean - _mean_loss(span)) / (step * max(float(p.sum()), 1e-300))
     p = np.pad(p, 1)
-    moved = np.roll(p, -1 if share > 0 else 1) * min(abs(share), 1.0)
-    return _make_leaf(-low - 1, p * (1 - min(abs(share), 1.0)) + moved, span.pair.infinite_mass, step)
+    neighbour_mass = np.roll(p, -1 if share > 0 else 1) * min(abs(share), 1.0)
+    return _make_leaf(-low - 1, p * (1 - min(abs(share), 1.0)) + neighbour_mass, span.pair.infinite_mass, step)
 
 
 def _mean_loss(span: Span) -> float:
@@ -131,7 +135,7 @@ def _mean_loss(span: Span) -> float:
         above = _integral(lambda x: pair.above(x) - pair.infinite_mass, span.above, nodes)
         return above + _integral(lambda x: np.exp(-x) * pair.below(x), span.below, nodes)
 
-    # The difference of two rules is more than the error of the better one, also where the curve has a corner.
+    # The difference of two rules is larger than the error of the better one, even where the curve has a corner.
     fine = total(8)
     return fine - abs(fine - total(4))
 

@@ -34,7 +34,7 @@ class Tail:
         later = np.append(self._q[1:], 0.0)
         self._d = -math.expm1(-step) * math.exp(-tilt * step) * _discounted(later, tilt * step)
         if lower:
-            # Mass that wrapped around may have landed anywhere: the lower bound gives it back.
+            # Mass that wrapped around may have landed anywhere, so the lower bound subtracts it.
             self._d -= 2 * outside
         else:
             self._d += outside * np.exp(-tilt * (self._losses[-1] - self._losses))
@@ -65,7 +65,7 @@ class Tail:
             log_delta = log_scale + np.log(np.maximum(self._d, 0.0))
         exceeds = log_delta > math.log(delta)
         if not self._lower:
-            # So far below the answer the sums have lost terms to underflow.
+            # Points so far below the answer have lost terms of their sums to underflow, and count as exceeding.
             exceeds |= log_scale > math.log(delta) + _LARGEST_LOG
         above = np.flatnonzero(exceeds)
         if len(above) == 0:

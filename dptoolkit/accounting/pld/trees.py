@@ -45,11 +45,12 @@ def _sampled(event: Subsampled, pair_of: Callable[[Event], Pair], *, sound: bool
         if is_gaussian(base):
             exact = lambda m: sampling.poisson_replace_one_gaussian(m, rate)  # noqa: E731
             return finite_pair(mu(base), exact, infinite_mass=rate)
-        # From below: the record is replaced by one that contributes nothing, the centre of the ball.
+        # For a lower bound: the record is replaced by one that contributes nothing, the centre of the ball.
         base = base if sound else row(base).at_centre(base)
     if sound and event.adjacency is Adjacency.REPLACE_ONE:
         return sampling.replace_one(pair_of(base), rate)
-    # Without replacement, all other records equal to the new one: only the old record's presence is seen.
+    # Without replacement, with all other records equal to the new one, the output shows only whether the old record is
+    # in the batch: the pair of Poisson sampling under zero-out.
     return sampling.poisson_zero_out(pair_of(base), rate)
 
 

@@ -53,11 +53,11 @@ def lasso_frank_wolfe(
         unit * math.sqrt(8 * whole("steps", steps, low=1) * log_inverse(delta)) / positive("epsilon", epsilon)
     )
     adjacency = Adjacency.parse(adjacency)
-    made = steps - 1 if rounds is None else whole("rounds", rounds)
+    count = steps - 1 if rounds is None else whole("rounds", rounds)
     one = 2 * sensitivity(unit, adjacency) / scale
     return selections(
         "Private LASSO, Algorithm 1", _PAPER.format("Algorithm 1"), {"score": scale},
-        Budget(epsilon, delta), adjacency, one, made, tied=2,
+        Budget(epsilon, delta), adjacency, one, count, tied=2,
     )  # fmt: skip
 
 
@@ -83,15 +83,15 @@ def multinomial(
     root = math.sqrt(8 * whole("steps", steps, low=2) * (math.log(k) + log_inverse(delta)))
     scale = entry * positive("lipschitz", lipschitz) * k * root / positive("epsilon", epsilon)
     one, rounds = 4 * entry / scale, p * (steps - 1)
-    made = selections(
+    record = selections(
         "Multinomial private LASSO, Theorem 5", _PAPER.format("Theorem 5"), {"score": scale},
         Budget(epsilon, delta), Adjacency.REPLACE_ONE, one, rounds, tied=2,
     )  # fmt: skip
     if k == 2:
-        return made
-    # Half of the other records of class 1, half of class 2, at weights where all of them are misclassified.
+        return record
+    # Half of the other records are of class 1 and half of class 2, at weights where all of them are misclassified.
     others = entry * (n - 1) / 2 / scale
-    return replace(made, attains=partial(_tied_columns, k, one, others, rounds))
+    return replace(record, attains=partial(_tied_columns, k, one, others, rounds))
 
 
 def selections(
@@ -160,11 +160,11 @@ def sparsifier(
     count = sparsifier_count(lower, upper, epsilon_count, rounded)
     model = lasso_frank_wolfe(n, steps, l1_radius, lipschitz, epsilon_model, delta)
     parts = (_no_privacy if as_coded else count.releases, model.releases)
-    reached = (_no_privacy if as_coded else count.releases, model.attains or _no_privacy)
+    truth = (_no_privacy if as_coded else count.releases, model.attains or _no_privacy)
     return Published(
         "Sparsifier, Theorem 3", _PAPER.format("Theorem 3"), {**count.scales, **model.scales},
         Budget(epsilon_count + epsilon_model, delta), Adjacency.REPLACE_ONE,
-        releases=partial(_together, parts), attains=partial(_together, reached),
+        releases=partial(_together, parts), attains=partial(_together, truth),
         repaired=partial(_together, (count.releases, model.repaired or _no_privacy)),
         conditions=count.conditions, missing=count.missing,
     )  # fmt: skip

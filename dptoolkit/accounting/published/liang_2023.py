@@ -64,14 +64,16 @@ def scsg_ht_theorem_5_1(
 ) -> Published:  # fmt: skip
     """Variances 160 v (snapshot) and 40 v (inner step), v = 2 C B l^2 a J / (b n^2 epsilon) by its proof.
 
-    The paper prints v twice, and differently: formula "proof" is what the proof, Remark 5.2 and the printed
-    conditions have; "statement" is what stands in the theorem, 2 C B^2 a J / (b n^2 epsilon), which does not know
-    how large a gradient is.
-    option "I" draws the number of inner steps from Geometric(B/(B+b)), with C = ``tail_factor`` (the smallest
-    that the paper admits by default) and a for delta/2; "II" makes B/b steps, with C = 1 and a for delta.
-    split "swapped" gives the snapshot 40 v and the inner step 160 v, which the proof and the printed
-    conditions need: a snapshot moves by 2l/B and an inner step by 4l/b. The lower bound is the snapshots'
-    alone, which a linear loss reaches.
+    The paper prints v in two different forms: formula "proof" is the one in the proof, in Remark 5.2 and in the printed
+    conditions; "statement" is the one in the theorem, 2 C B^2 a J / (b n^2 epsilon), which does not depend on how large
+    a gradient is.
+
+    option "I" draws the number of inner steps from Geometric(B/(B+b)), with C = ``tail_factor`` (by default the
+    smallest that the paper admits) and a for delta/2; "II" makes B/b steps, with C = 1 and a for delta.
+
+    split "swapped" gives the snapshot 40 v and the inner step 160 v, which the proof and the printed conditions need: a
+    snapshot moves by 2l/B and an inner step by 4l/b. The lower bound is that of the snapshots alone, which a linear
+    loss reaches.
     """
     one_of("formula", formula, ("proof", "statement"))
     run = _Scsg(n, batch_size, snapshot_size, epochs, grad_norm, epsilon, delta, option, tail_factor, formula)
@@ -160,15 +162,15 @@ class _Scsg:
     def conditions(self) -> tuple[Condition, ...]:
         # The printed inequalities are Lemma 3.2's with the noise of the swapped split and the v of the proof.
         snapshot, inner = replace(self, formula="proof").multipliers("swapped")
-        found = [
+        checks = [
             _order_condition(self.order, self.snapshot_size / self.n, snapshot),
             at_least("20 a C B b J / (n^2 epsilon) >= 1.5", inner**2, _LEAST_VARIANCE),
         ]
         if self.option == "I":
-            kept = -math.expm1(math.log1p(-self.delta / 2) / self.epochs)
+            per_epoch = -math.expm1(math.log1p(-self.delta / 2) / self.epochs)
             tail = rounds.chernoff_tail(self.constant)
-            found.append(at_most("exp(-(C - 1 - log C)) <= 1 - (1 - delta/2)^(1/J)", tail, kept))
-        return tuple(found)
+            checks.append(at_most("exp(-(C - 1 - log C)) <= 1 - (1 - delta/2)^(1/J)", tail, per_epoch))
+        return tuple(checks)
 
     def event(self, snapshot: float, inner: float, factor: float) -> Event:
         step = _batch_event(WITHOUT_REPLACEMENT, self.batch_size / self.n, inner * factor)

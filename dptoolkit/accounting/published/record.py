@@ -78,15 +78,15 @@ class Budget:
 
     @property
     def limit(self) -> float:
-        """The claimed number in the currency of the claim: rho, or epsilon at the claimed delta."""
+        """The claimed number: rho if the claim states it, else epsilon at the claimed delta."""
         return self.epsilon if self.rho is None else self.rho
 
     def most(self, event: Event) -> float:
-        """An upper bound, in that currency, for what ``event`` spends."""
+        """An upper bound on the same quantity (rho or epsilon) for ``event``."""
         return guaranteed_epsilon(event, self.delta) if self.rho is None else account(event).rho
 
     def least(self, event: Event) -> float:
-        """A lower bound, in that currency, for an event that a pair of neighbours reaches."""
+        """A lower bound on the same quantity (rho or epsilon) for an event that a pair of neighbours reaches."""
         return attained_epsilon(event, self.delta) if self.rho is None else account(event).rho
 
     def __str__(self) -> str:
@@ -99,16 +99,26 @@ class Published:
 
     Attributes
     ----------
-    name, source : str
-        What it is and where it is printed.
+    name : str
+        What it is.
+    source : str
+        Where it is printed.
     scales : mapping
         The printed noise, in absolute scales by name.
     claim : Budget
         The printed guarantee.
     adjacency : Adjacency
         The neighbouring relation for which the events are stated.
-    conditions, missing : tuple of Condition
-        The side conditions that the paper states, and those that it would need and does not state.
+    releases : function of a factor
+        An event that dominates what the algorithm releases, with ``factor`` times the printed noise.
+    attains : function of a factor, or None
+        The event that an explicit pair of neighbours reaches.
+    repaired : function of a factor, or None
+        The release to make instead with the same scales.
+    conditions : tuple of Condition
+        The side conditions that the paper states.
+    missing : tuple of Condition
+        The side conditions that the paper would need and does not state.
     vacuous : str
         Why the claim fixes no noise, where it does not.
     """
@@ -127,7 +137,7 @@ class Published:
 
     @property
     def event(self) -> Event:
-        """What the printed noise amounts to: the event to charge."""
+        """The event to charge for the printed noise."""
         return self.releases(1.0)
 
     @property
@@ -152,12 +162,12 @@ class Published:
 
     @cached_property
     def upper(self) -> float:
-        """What the printed noise guarantees, in the currency of the claim."""
+        """The rho or epsilon that the printed noise guarantees, whichever the claim states."""
         return self.claim.most(self.event)
 
     @cached_property
     def lower(self) -> float:
-        """What some neighbours reach, in the currency of the claim; 0 where no pair is known."""
+        """The rho or epsilon that some neighbours reach, whichever the claim states; 0 where no pair is known."""
         return self.claim.least(self.attains(1.0)) if self.attains else 0.0
 
     @property
@@ -206,9 +216,9 @@ def guaranteed_epsilon(event: Event, delta: float) -> float:
 def attained_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta`` of an event that a pair of neighbours reaches.
 
-    Exact where the account is: at delta 0, where only the largest loss counts, for Gaussians, and for
-    repeated randomised responses, whose optimal composition is the worst case of that theorem, also where
-    some are not given.
+    It is exact where the account is exact: at delta 0, where only the largest loss counts; for Gaussians; and for
+    repeated randomised responses, also those that sometimes give no answer, since optimal composition is attained by
+    randomised responses.
     """
     parts = {type(part) for part, _ in flatten(event)}
     if parts == {PartialResponse}:
@@ -240,11 +250,11 @@ def gaussians(noise_multiplier: float, count: int, factor: float) -> Event:
     return Repeated(Gaussian(noise_multiplier * factor), count)
 
 
-def _smallest_factor(event_at: EventAt, spent: Callable[[Event], float], limit: float) -> float:
+def _smallest_factor(event_at: EventAt, cost: Callable[[Event], float], limit: float) -> float:
     """The smallest factor on the noise at which ``spent`` falls to ``limit``; infinite if none does."""
 
     def excess(log_factor: float) -> float:
-        value = spent(event_at(math.exp(log_factor)))
+        value = cost(event_at(math.exp(log_factor)))
         return math.log(value / limit) if value > 0 and limit > 0 else value - limit
 
     start = excess(0.0)

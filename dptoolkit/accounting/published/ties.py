@@ -18,7 +18,7 @@ from dptoolkit.accounting._numeric import Array, crossing
 from dptoolkit.accounting.events import Event, RandomizedResponse
 
 _NODES = 64
-# Laplace noise beyond this weighs nothing.
+# The probability of Laplace noise beyond this many scales is negligible.
 _FAR = 40.0
 _TRANSFORM_ERROR = 1e-12
 
@@ -77,7 +77,7 @@ def partial_epsilon(event: PartialResponse, count: int, delta: float) -> float:
 
     def excess(epsilon: float) -> float:
         above = losses > epsilon
-        # Less by what rounding in the transform may have added.
+        # Reduced by a bound on the error of the transform.
         return float(np.sum(mass[above] * -np.expm1(epsilon - losses[above]))) - _TRANSFORM_ERROR - delta
 
     if excess(0.0) <= 0:
@@ -109,8 +109,8 @@ def column_pair(classes: int, epsilon: float, others: float) -> PartialResponse:
     whole("classes", classes, low=3)
     if math.isinf(epsilon):
         return PartialResponse(math.inf, 1.0)
-    tried = [_column(classes, epsilon, ahead) for ahead in np.linspace(0.0, min(others, _FAR / 2), 9)]
-    return max(tried, key=lambda pair: pair.answered * math.tanh(pair.epsilon / 2) ** 2)
+    pairs = [_column(classes, epsilon, ahead) for ahead in np.linspace(0.0, min(others, _FAR / 2), 9)]
+    return max(pairs, key=lambda pair: pair.answered * math.tanh(pair.epsilon / 2) ** 2)
 
 
 def _column(classes: int, epsilon: float, ahead: float) -> PartialResponse:

@@ -52,9 +52,9 @@ def ight_remark_5_3_simple(
     """Variance 6 T G^2 log(1/delta) / (n epsilon)^2, an upper bound for epsilon <= log(1/delta)."""
     log_term = log_inverse(delta)
     scale = _scale(n, steps, grad_norm, positive("epsilon", epsilon) ** 2 / (6 * log_term))
-    stated = (at_most("epsilon <= log(1/delta)", epsilon, log_term),)
+    conditions = (at_most("epsilon <= log(1/delta)", epsilon, log_term),)
     return _published(
-        "Remark 5.3, second form", scale, Budget(epsilon, delta), n, steps, grad_norm, adjacency, stated
+        "Remark 5.3, second form", scale, Budget(epsilon, delta), n, steps, grad_norm, adjacency, conditions
     )
 
 

@@ -106,9 +106,9 @@ def _transfer(
         positive("grad_bound", grad_bound),
         math.sqrt(m * positive("covariance_norm", covariance_norm)),
     )
-    moved = 2 * math.sqrt(s) * gamma / (n * convexity)
+    movement = 2 * math.sqrt(s) * gamma / (n * convexity)
     root = math.sqrt(2 * (math.log(2.5) + log_inverse(delta)))
-    scale = operator * moved * root / positive("epsilon", epsilon)
+    scale = operator * movement * root / positive("epsilon", epsilon)
     diameter = 2 * real("teacher_norm", teacher_norm, low=0.0, open_low=True)
     return Published(
         f"Knowledge transfer, {where}", _PAPER.format(where), {"answer": scale}, Budget(epsilon, delta),
@@ -118,5 +118,5 @@ def _transfer(
             # The paper leaves the constant open; 1 is the least demanding reading.
             at_least("m >= s log d", m, s * math.log(whole("dimension", dimension, low=2))),
         ),
-        missing=(at_least("assumed movement of the teacher >= a support flip", moved, flip * gamma),),
+        missing=(at_least("assumed movement of the teacher >= a support flip", movement, flip * gamma),),
     )  # fmt: skip

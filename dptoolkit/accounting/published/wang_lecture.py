@@ -68,13 +68,13 @@ def lecture_dp_iht(
     root = math.sqrt(positive("constant", constant) * steps * log_inverse(delta))
     scale = root / (n * positive("epsilon", epsilon))
     multiplier = scale * n / sensitivity(positive("grad_norm", grad_norm), adjacency)
-    needed = lecture_dp_iht_constant(epsilon, delta, grad_norm, adjacency)
+    smallest = lecture_dp_iht_constant(epsilon, delta, grad_norm, adjacency)
     event_at = partial(gaussians, multiplier, steps)
     return Published(
         "DP-IHT, Theorem 16.4", _NOTES.format("Theorem 16.4"), {"gradient": scale}, Budget(epsilon, delta),
         adjacency,
         releases=event_at, attains=event_at, conditions=_small_epsilon(epsilon),
-        missing=(at_least("c >= the smallest sufficient constant", constant, needed),),
+        missing=(at_least("c >= the smallest sufficient constant", constant, smallest),),
         vacuous="the constant is left open and the Lipschitz constant is missing",
     )  # fmt: skip
 
@@ -186,7 +186,7 @@ def _peeled(sparsity: int, change: float, factor: float) -> Event:
 
 
 def _tied_peeling(sparsity: int, change: float, factor: float) -> Event:
-    """All places but the last are won far ahead, four entries tie for the last, and every value moves."""
+    """The tie pair: all places but the last are certain, four entries tie for the last, and every value moves."""
     return Composed(tie_pair(2, 2 * change / factor), Repeated(Laplace(factor / change), sparsity))
 
 

@@ -1,4 +1,4 @@
-"""Batches and budgets."""
+"""Faults of batches and budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices that look at the data."""
+"""Faults where a choice depends on the data and is not accounted for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _descend(data: Array, rng: Rng, stop: bool) -> tuple[float, int]:
 
 def _best_run(data: Array, rng: Rng, runs: int) -> float:
     """The best by the true score of several runs, each 1-GDP."""
-    found = [noisy_sum(data, rng, 1.0) for _ in range(runs)]
-    return min(found, key=lambda value: abs(value - data.sum()))
+    values = [noisy_sum(data, rng, 1.0) for _ in range(runs)]
+    return min(values, key=lambda value: abs(value - data.sum()))
 
 
 def _iterates(data: Array, rng: Rng, best: bool) -> float:

@@ -1,4 +1,4 @@
-"""One fault of a private mechanism, and how it is looked for."""
+"""One fault of a private mechanism, and the test that finds it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Found:
-    """Whether a fault was seen, in how many trials (0 for a probe), and what was seen."""
+    """Whether a fault was caught, after how many trials (0 for a probe), and the finding in words."""
 
     caught: bool
     trials: int
@@ -28,10 +28,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Broken:
-    """One fault: what is wrong, on which pair it shows, what its author claims, and the same thing done right.
+    """One fault: what is wrong, the pair on which it shows, the claim of its author, and the correct mechanism.
 
-    Distributions show most faults; ``probe``, applied to a mechanism, those that they do not. ``arguments`` go to
-    ``assert_private``.
+    Most faults show in the distribution of outputs, which an audit tests; ``probe``, applied to a mechanism, is for
+    those that do not. ``arguments`` go to ``assert_private``.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Broken:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def examine(self, mechanism: Any, alpha: float = 1e-6, rng: int = 0) -> Found:
-        """What the probe, or else an audit with false-alarm probability ``alpha``, says of the mechanism or twin."""
+        """Test ``mechanism`` (the broken one or its correct twin) by the probe, or else by an audit at ``alpha``."""
         if self.probe is not None:
-            seen = self.probe(mechanism)
-            return Found(not seen.passed, 0, str(seen))
+            answer = self.probe(mechanism)
+            return Found(not answer.passed, 0, str(answer))
         try:
             report = assert_private(mechanism, self.pair, self.claim, alpha=alpha, rng=rng, **self.arguments)
         except PrivacyViolation as violation:

@@ -1,4 +1,4 @@
-"""Plans of our own solvers with other noise."""
+"""Faults made from plans of our own solvers, whose noise is changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _frank_wolfe(**arguments: Any) -> Plan:
 
 
 def _vertex_pair() -> Pair:
-    """One record moves all scores of one half of the vertices up, the others down: as far as the range allows."""
+    """One record raises the scores of one half of the vertices and lowers the others, by all that the range allows."""
     X, zeros = np.vstack([np.ones((1, 2)), np.zeros((19, 2))]), np.zeros(19)
     first, second = (X, np.append(1.0, zeros)), (X, np.append(0.0, zeros))
     return Pair(first, second, Adjacency.REPLACE_ONE, "a label flips, all other rows are zero")
@@ -81,24 +81,25 @@ def _peel_pair(plan: Plan) -> Pair:
 
 
 def solver_faults() -> tuple[Broken, ...]:
-    """Faults that are plans of our solvers with other noise than they claim."""
+    """Faults made from plans of our solvers, whose noise is not the one that is claimed."""
     ight, small, one = _ight(), _ight(epsilon=0.1, steps=1, d=2), _ight(steps=1)
-    halved = _ight(adjacency=Adjacency.ZERO_OUT)
+    half_sensitivity = _ight(adjacency=Adjacency.ZERO_OUT)
     free, joint = (_ight(loss="logistic", grad_norm=None, row_norm=1.0, steps=1, sparsity=4, fit_intercept=column)
                    for column in (False, True))  # fmt: skip
     choice, narrow = _frank_wolfe(), _frank_wolfe(adjacency=Adjacency.ZERO_OUT)
-    fixed, poisson = _sgd(WITHOUT_REPLACEMENT), _sgd(POISSON)
+    fixed_size, poisson = _sgd(WITHOUT_REPLACEMENT), _sgd(POISSON)
     round_ = plan_of("peeling_iht", n=20, d=2, sparsity=1, steps=1, step_size=1.0, radius=1.0, epsilon=3.0,
                    feature_bound=1.0, label_bound=1.0)  # fmt: skip
-    kept, batches, vertex, swap = pairs.dp_ight(ight), pairs.dp_sgd_ht(fixed), _vertex_pair(), _peel_pair(round_)
+    coordinate, batches = pairs.dp_ight(ight), pairs.dp_sgd_ht(fixed_size)
+    vertex, swap = _vertex_pair(), _peel_pair(round_)
     return (
         Broken("dp_ight: half the noise", "Noisy gradients with half of the planned noise.",
-               _half(ight), kept, ight.guarantee, ight),
+               _half(ight), coordinate, ight.guarantee, ight),
         Broken("dp_ight: no 2 of replace-one", "The sensitivity of a mean when a record is replaced is taken to be "
                "G/n, not 2G/n.",
-               halved, kept, halved.guarantee, ight),
+               half_sensitivity, coordinate, half_sensitivity.guarantee, ight),
         Broken("dp_ight: count ignored", "Ten steps with the noise of one, charged once.",
-               ight.with_noise(one.noise), kept, one.guarantee, ight),
+               ight.with_noise(one.noise), coordinate, one.guarantee, ight),
         Broken("dp_ight: epsilon under the root", "The noise is proportional to 1/sqrt(epsilon) instead of 1/epsilon.",
                small.with_noise(math.sqrt(0.1) * small.noise), pairs.dp_ight(small), small.guarantee, small,
                arguments={"power_against": 3.0}),
@@ -112,10 +113,10 @@ def solver_faults() -> tuple[Broken, ...]:
                "twice as far.",
                narrow, vertex, narrow.guarantee, choice),
         Broken("dp_sgd_ht: half the noise", "Noisy batch gradients with half of the planned noise.",
-               _half(fixed), batches, fixed.guarantee, fixed, arguments={"adversary": "iterates"}),
+               _half(fixed_size), batches, fixed_size.guarantee, fixed_size, arguments={"adversary": "iterates"}),
         Broken("dp_sgd_ht: fixed batches as Poisson", "Batches of a fixed size are accounted for as Poisson samples, "
                "whose neighbours lack a record.",
-               fixed.with_noise(poisson.noise), batches, poisson.guarantee, fixed,
+               fixed_size.with_noise(poisson.noise), batches, poisson.guarantee, fixed_size,
                arguments={"adversary": "iterates"}),
         Broken("peeling_iht: half the noise", "Choice and values with half of the planned noise.",
                _Peel(_half(round_)), swap, round_.guarantee, _Peel(round_)),

@@ -1,4 +1,4 @@
-"""Where randomness comes from."""
+"""Faults of where randomness comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private selections."""
+"""Faults of private selections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Selections:
                           limit=400, epsabs=1e-13)[0])  # fmt: skip
 
     def exact(self) -> Probe:
-        """All selections together against the charge of as many exponential mechanisms."""
+        """The exact loss of all selections together, compared with that of as many exponential mechanisms."""
         p, event = self.first_half(), Repeated(ExponentialMechanism(self.epsilon), self.count)
         return probes.exact_composition(p, 1 - p, self.count, event, delta=1e-5)
 

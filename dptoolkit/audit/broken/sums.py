@@ -1,4 +1,4 @@
-"""Noise on a sum of records in [-1, 1]."""
+"""Faults of noise on a sum of records in [-1, 1]."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ from dptoolkit.audit.pairs.thresholding import as_counted, batched, expect_solve
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
-# Standard deviations by which coordinate 1 must lead the rest, and the push must beat the noise, to be sure of.
+# Standard deviations by which coordinate 1 must lead the rest, and the push must exceed the noise, to count as certain.
 _LEAD = 5.0
 # What the random number of records in a Poisson snapshot may add to the variance of its noise.
 _EXTRA = 0.03
-# The label's place between the margins, as a share of the first step; and how far beyond their bound gradients are.
+# The label's place between the margins, as a share of the first step; and how many times their bound gradients are.
 _PLACE, _BEYOND = 1e-3, 1e3
 
 
@@ -44,16 +44,16 @@ class _Slants(NamedTuple):
 
 
 def pair(plan: Plan) -> Pair | None:
-    """The turning record for ``dp_scsg_ht``; None where it does not apply.
+    """The pair with a turning gradient for ``dp_scsg_ht``; None where it does not apply.
 
-    It takes clipped gradients of unbounded rows and labels, replace-one, one epoch and a fixed number of inner steps,
-    and noise that is small against the push. Scores: "iterates", the exact likelihood ratio of coordinate 1; "final",
+    It needs clipped gradients of unbounded rows and labels, replace-one, one epoch, a fixed number of inner steps, and
+    noise that is small against the push. Scores: for "iterates" the exact likelihood ratio of coordinate 1; for "final"
     that of its last weight, a mixture over the batches that held the canary.
     """
     slants = _slants(plan) if _applies(plan) else None
     if slants is None:
         return None
-    first, second, score = _made(plan, slants)
+    first, second, score = _datasets(plan, slants)
     text = f"turning gradient: one record of {plan.n}, all others push it over its label"
     scores: dict[str, Score] = {"iterates": score, "final": _final(plan, slants)}
     return Pair(first, second, plan.adjacency, text, scores, {"iterates": _reach(plan, score, first, second)})
@@ -62,13 +62,15 @@ def pair(plan: Plan) -> Pair | None:
 def dp_scsg_ht(plan: Plan) -> Pair:
     """The kept coordinate for variance-reduced solvers, as for ``dp_sgd_ht``; or the crossing pair, if that shows more.
 
-    A gradient at its bound, and a flipped label, do not move differences of gradients: the kept coordinate shows the
-    snapshots' half of the loss, not the inner steps'.
+    Gradients that stay at their bound do not change between snapshot and iterate, whatever the label. So the kept
+    coordinate shows the privacy loss of the snapshots only, and nothing of the inner steps'.
     """
     expect_solver(plan, "dp_scsg_ht", "dp_svrg_ht")
-    kept = batched(plan, EpochRatio, plan.settings.shape(plan.n).snapshot)
-    crossed = pair(plan)
-    return crossed if crossed is not None and crossed.reach["iterates"] > kept.reach.get("iterates", 0.0) else kept
+    basic = batched(plan, EpochRatio, plan.settings.shape(plan.n).snapshot)
+    crossing = pair(plan)
+    if crossing is not None and crossing.reach["iterates"] > basic.reach.get("iterates", 0.0):
+        return crossing
+    return basic
 
 
 dp_svrg_ht = dp_scsg_ht
@@ -84,26 +86,26 @@ def _applies(plan: Plan) -> bool:
 
 
 def _slants(plan: Plan) -> _Slants | None:
-    """The smallest slant at which noise and the canary's own moves do not undo the crossing; None if there is none."""
+    """The smallest slants at which neither noise nor the canary's own moves undo the crossing; None if none exist."""
     s, bound = plan.settings, gradient_bound(plan)
     size, batch = s.shape(plan.n).snapshot, s.batch_size
     t = np.arange(1, layout.most_inner_steps(plan) + 1)
-    # All in gradients, that is in weights over the step size, after t steps.
+    # All quantities are in units of gradients, that is weights divided by the step size, after t steps.
     noise = _LEAD * np.sqrt(t**2 * plan.releases[1].scale ** 2 + t * plan.noise**2)
     lead = float(min(noise[0] / bound, _weak(plan))) if s.sparsity < plan.d else 0.0
     if lead >= 0.5:
         return None
     spread = _LEAD * math.sqrt((1 - size / plan.n) / size) if s.sampling == POISSON else 0.0
-    pushed = t * bound * math.sqrt(1 - lead**2) * (1 - 1 / plan.n) * (1 - spread) - noise
+    push = t * bound * math.sqrt(1 - lead**2) * (1 - 1 / plan.n) * (1 - spread) - noise
     own = t * bound / size + 2 * bound / batch * stats.binom.isf(1e-6, t - 1, batch / plan.n)
-    if (pushed <= 0).any():
+    if (push <= 0).any():
         return None
-    slant = float(np.max((t * bound * lead + noise + own) / pushed))
+    slant = float(np.max((t * bound * lead + noise + own) / push))
     return _Slants(slant, lead) if slant < 1 else None
 
 
 def _weak(plan: Plan) -> float:
-    """The push along coordinate 1 at which the others' random number in a snapshot hides nothing."""
+    """The push along coordinate 1 at which the random number of others in a snapshot adds little to the noise."""
     size = plan.settings.shape(plan.n).snapshot
     if plan.settings.sampling != POISSON or size == plan.n:
         return math.inf
@@ -111,9 +113,9 @@ def _weak(plan: Plan) -> float:
     return math.sqrt(_EXTRA) * scale * math.sqrt(size / (1 - size / plan.n))
 
 
-def _made(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio]:
+def _datasets(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio]:
     bound, step = gradient_bound(plan), plan.settings.step_size
-    # |row|^2 times the distance of margin over |row| from label over |row| is what is clipped to the bound.
+    # The gradient before clipping has size |row|^2 times the distance of margin / |row| from label / |row|.
     distance = _PLACE * slants.canary * step * bound / math.hypot(slants.canary, 1.0)
     length = math.sqrt(_BEYOND * bound / distance)
     canaries = [_along(plan, slants.canary, side, length) for side in (1.0, -1.0)]
@@ -133,13 +135,13 @@ def _along(plan: Plan, zero: float, one: float, length: float) -> Array:
 
 
 def _final(plan: Plan, slants: _Slants) -> SumRatio:
-    """The last weight of coordinate 1: every step moves it by the snapshot's gradient and by one of its own."""
+    """Score of the last weight of coordinate 1, which every step moves by the snapshot's gradient and by its own."""
     s, steps = plan.settings, layout.most_inner_steps(plan)
     size, batch, step, bound = s.shape(plan.n).snapshot, s.batch_size, s.step_size, gradient_bound(plan)
     own = bound / math.hypot(slants.canary, 1.0)
-    held, times = (grid.ravel() for grid in np.meshgrid((0, 1), np.arange(steps)))
-    shifts = step * own * (held * steps / size - 2 * times / batch)
-    weights = stats.binom.pmf(held, 1, size / plan.n) * stats.binom.pmf(times, steps - 1, batch / plan.n)
+    presence, times = (grid.ravel() for grid in np.meshgrid((0, 1), np.arange(steps)))
+    shifts = step * own * (presence * steps / size - 2 * times / batch)
+    weights = stats.binom.pmf(presence, 1, size / plan.n) * stats.binom.pmf(times, steps - 1, batch / plan.n)
     spread = slants.others * bound * math.sqrt((1 - size / plan.n) / size) if s.sampling == POISSON else 0.0
     deviation = math.sqrt(steps**2 * (plan.releases[1].scale ** 2 + spread**2) + steps * plan.noise**2)
     absent = (1 - 1 / plan.n) if s.sampling == POISSON or size == plan.n else 1.0
@@ -148,21 +150,24 @@ def _final(plan: Plan, slants: _Slants) -> SumRatio:
 
 
 def _reach(plan: Plan, score: EpochRatio, first: Counted, second: Counted) -> float:
-    """Both datasets are mixtures around one point, with shifts one way or the other: Poisson's replace-one pair."""
+    """The reach by accounting: both datasets give mixtures around one point, with shifts in opposite directions.
+
+    That is the pair of Poisson sampling under replace-one, for the snapshot and for every inner step.
+    """
     s = plan.settings
     path = layout.read_epochs(plan, few_runs(plan, first, second)).iterates[:, 0]
     start = np.zeros((len(path), path.shape[2]))
     outer, inner = score.batch(s.shape(plan.n).snapshot), score.batch(s.batch_size)
     before, full = score.kinds.each(start), np.ones(len(path))
-    signal = outer.signal(before, score.looked(np.ones_like(start)), plan.releases[1].scale * full).mean()
+    signal = outer.signal(before, score.mask(np.ones_like(start)), plan.releases[1].scale * full).mean()
     signals = []
     for w, after in zip(path[:, :-1].swapaxes(0, 1), path[:, 1:].swapaxes(0, 1), strict=True):
-        moved = [now - then for now, then in zip(score.kinds.each(w), before, strict=True)]
-        signals.append(inner.signal(moved, score.looked(after != 0), plan.noise * full).mean())
-    snapshot = _shown(float(signal), s.shape(plan.n).snapshot / plan.n)
-    turned = _shown(float(np.mean(signals)), s.batch_size / plan.n)
-    return share(Composed(snapshot, Repeated(turned, len(signals))), plan)
+        changes = [now - then for now, then in zip(score.kinds.each(w), before, strict=True)]
+        signals.append(inner.signal(changes, score.mask(after != 0), plan.noise * full).mean())
+    snapshot = _release(float(signal), s.shape(plan.n).snapshot / plan.n)
+    inner_step = _release(float(np.mean(signals)), s.batch_size / plan.n)
+    return share(Composed(snapshot, Repeated(inner_step, len(signals))), plan)
 
 
-def _shown(signal: float, rate: float) -> Subsampled:
+def _release(signal: float, rate: float) -> Subsampled:
     return Subsampled(Gaussian(1 / math.sqrt(max(signal, 1e-12))), POISSON, rate, Adjacency.REPLACE_ONE)

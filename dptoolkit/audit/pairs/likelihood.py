@@ -33,7 +33,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Records of a plan, bounded as its solver bounds them; their gradients at many weights at once."""
+    """Records of a plan, clipped as its solver clips them, and their gradients at many weights at once."""
 
     plan: Plan
     rows: Array
@@ -42,7 +42,7 @@ class Gradients:
     weights: Array
 
     def residuals(self, w: Array) -> Array:
-        """(trials, records)."""
+        """The residual of every record at every trial's weights, (trials, records)."""
         settings = self.plan.settings
         return settings.terms.clipped_residual(w @ self.rows.T, self.y, settings.bounds.largest_margin, self.caps)
 
@@ -56,16 +56,16 @@ class Gradients:
 
 
 def gradients(plan: Plan, X: Any, y: Any, counts: Any = None) -> Gradients:
-    """The records (X, y), each ``counts`` times."""
+    """The gradients of the records (X, y), each ``counts`` times."""
     rows = check_rows(X.toarray() if sparse.issparse(X) else X)
     labels = plan.settings.labels(y, rows.shape[0])
-    bounded, clipped, caps = plan.settings.bounds.clip(rows, labels)
-    times = np.ones(len(clipped)) if counts is None else np.asarray(counts, dtype=float)
-    return Gradients(plan, bounded.matrix, clipped, caps, times / times.sum())
+    features, targets, caps = plan.settings.bounds.clip(rows, labels)
+    times = np.ones(len(targets)) if counts is None else np.asarray(counts, dtype=float)
+    return Gradients(plan, features.matrix, targets, caps, times / times.sum())
 
 
 def _thresholded(plan: Plan, w: Array) -> Array:
-    """The rows of w, each with its largest entries alone and, always, the intercept."""
+    """The rows of w with their largest entries only; the intercept always stays."""
     free, s = plan.d, plan.settings.sparsity
     if s is None or s >= free:
         return w
@@ -76,9 +76,9 @@ def _thresholded(plan: Plan, w: Array) -> Array:
     return out
 
 
-def _gaussian_ratio(seen: Array, first: Array, second: Array, noise: Array) -> Array:
-    """log N(seen; first, noise^2) - log N(seen; second, noise^2); their inner product where there is no noise."""
-    inner = np.asarray(((first - second) * (seen - (first + second) / 2)).sum(axis=1))
+def _gaussian_ratio(value: Array, first: Array, second: Array, noise: Array) -> Array:
+    """log N(value; first, noise^2) - log N(value; second, noise^2); without noise its numerator, the inner product."""
+    inner = np.asarray(((first - second) * (value - (first + second) / 2)).sum(axis=1))
     return np.asarray(inner / np.where(noise > 0, noise, 1.0) ** 2)
 
 
@@ -166,23 +166,24 @@ class Batch:
     n: int
     poisson: bool
 
-    def log_ratio(self, seen: Array, kinds: list[Array], kept: Array, noise: Array) -> Array:
-        """log of the ratio of the two laws of a noisy batch mean, each a mixture: with the canary and without it.
+    def log_ratio(self, mean: Array, kinds: list[Array], support: Array, noise: Array) -> Array:
+        """log of the ratio of the two laws of a noisy batch ``mean``, each a mixture: with the canary and without it.
 
-        ``kinds`` are the gradients of the first canary, the second and one of the others; ``kept`` says where the mean
-        is seen. The number of others in a Poisson batch is random too: their spread is counted as more noise.
+        ``kinds`` are the gradients of the first canary, the second and one of the others; ``support`` is 1 on the
+        coordinates where the mean is seen. The number of others in a Poisson batch is random too, and its spread is
+        counted as more noise.
         """
-        other = kept * kinds[2]
+        other = support * kinds[2]
         base = other * (self.n - 1) / self.n if self.poisson else other
         without = 0.0 if self.poisson else other
         variance = self._variance(other, noise)
-        here = [self._mixture(seen - base, (kept * kind - without) / self.size, variance) for kind in kinds[:2]]
+        here = [self._mixture(mean - base, (support * kind - without) / self.size, variance) for kind in kinds[:2]]
         return np.where(variance > 0, here[0] - here[1], 0.0)
 
-    def signal(self, kinds: list[Array], kept: Array, noise: Array) -> Array:
+    def signal(self, kinds: list[Array], support: Array, noise: Array) -> Array:
         """(difference of the two canaries' gradients / noise)^2 for a batch that holds them."""
-        difference = kept * (kinds[0] - kinds[1]) / self.size
-        return np.asarray((difference**2).sum(axis=1) / self._variance(kept * kinds[2], noise))
+        difference = support * (kinds[0] - kinds[1]) / self.size
+        return np.asarray((difference**2).sum(axis=1) / self._variance(support * kinds[2], noise))
 
     def _variance(self, other: Array, noise: Array) -> Array:
         if not self.poisson:
@@ -190,8 +191,8 @@ class Batch:
         number = (self.n - 1) * self.rate * (1 - self.rate)
         return np.asarray(noise**2 + number * (other**2).sum(axis=1) / self.size**2)
 
-    def _mixture(self, seen: Array, shift: Array, variance: Array) -> Array:
-        inner = ((seen - shift / 2) * shift).sum(axis=1) / np.where(variance > 0, variance, 1.0)
+    def _mixture(self, mean: Array, shift: Array, variance: Array) -> Array:
+        inner = ((mean - shift / 2) * shift).sum(axis=1) / np.where(variance > 0, variance, 1.0)
         if self.rate >= 1:
             return np.asarray(inner)
         return np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + inner)
@@ -219,16 +220,16 @@ class BatchRatio(_Batches):
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
-            kept = path[:, t] != 0
-            seen = kept * ((1 - step * plan.settings.l2) * w - path[:, t]) / step
-            total += batch.log_ratio(seen, self.kinds.each(w), kept, law.at(w))
+            support = path[:, t] != 0
+            gradient = support * ((1 - step * plan.settings.l2) * w - path[:, t]) / step
+            total += batch.log_ratio(gradient, self.kinds.each(w), support, law.at(w))
             w = path[:, t]
         return total
 
 
 @dataclass(frozen=True)
 class EpochRatio(_Batches):
-    """For dp_scsg_ht: its snapshot gradients and iterates; on the coordinates where ``look`` is 1, if it is given."""
+    """For dp_scsg_ht, its snapshot gradients and iterates: all coordinates, or those where ``look`` is 1."""
 
     look: Array | None = None
 
@@ -241,36 +242,36 @@ class EpochRatio(_Batches):
         for epoch in range(snapshots.shape[1]):
             batch = self.batch(plan.settings.shape(plan.n).snapshot)
             noise = law.at(w)
-            looked = self.looked(np.ones_like(w))
-            total += batch.log_ratio(looked * snapshots[:, epoch], self.kinds.each(w), looked, noise)
+            mask = self.mask(np.ones_like(w))
+            total += batch.log_ratio(mask * snapshots[:, epoch], self.kinds.each(w), mask, noise)
             total += self._inner(w, snapshots[:, epoch], iterates[:, epoch], counts[:, epoch])
             w = iterates[:, epoch, -1]
         return total
 
-    def looked(self, kept: Array) -> Array:
-        """1 where a coordinate was kept and is looked at."""
-        return np.asarray(kept if self.look is None else kept * self.look)
+    def mask(self, support: Array) -> Array:
+        """1 on the coordinates of ``support`` that the score uses."""
+        return np.asarray(support if self.look is None else support * self.look)
 
     def _inner(self, start: Array, snapshot: Array, path: Array, counts: Array) -> Array:
         plan, total, w = self.kinds.plan, np.zeros(len(start)), start
         batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
         before = self.kinds.each(start)
         for t in range(path.shape[1]):
-            kept = self.looked(path[:, t] != 0)
-            seen = kept * (((1 - step * plan.settings.l2) * w - path[:, t]) / step - snapshot)
+            support = self.mask(path[:, t] != 0)
+            gradient = support * (((1 - step * plan.settings.l2) * w - path[:, t]) / step - snapshot)
             kinds = [now - then for now, then in zip(self.kinds.each(w), before, strict=True)]
             share = np.minimum(1.0, _times(plan.settings.slope, np.linalg.norm(w - start, axis=1)))
-            found = batch.log_ratio(seen, kinds, kept, plan.noise * share)
-            total += np.where(t < counts, found, 0.0)
+            ratio = batch.log_ratio(gradient, kinds, support, plan.noise * share)
+            total += np.where(t < counts, ratio, 0.0)
             w = path[:, t]
         return total
 
 
 @dataclass(frozen=True)
 class SumRatio:
-    """For a weight that is a normal number plus one of several shifts, with their probabilities, or minus that shift.
+    """For a weight that is normal plus one of several random shifts on one dataset, and minus it on the other.
 
-    The score is for plus: the log-likelihood ratio of the two mixtures.
+    The score is the log-likelihood ratio of the two mixtures, larger for plus.
     """
 
     coordinate: int
@@ -287,5 +288,5 @@ class SumRatio:
 
 
 def _times(slope: float, distance: Array) -> Array:
-    """slope * distance, where infinity times 0 is infinity: a slope of infinity means the whole noise always."""
+    """slope * distance; infinite for an infinite slope even at distance 0, where it means the full noise always."""
     return np.full_like(distance, np.inf) if np.isinf(slope) else slope * distance

@@ -1,9 +1,9 @@
 """The worst pair we know for multinomial Frank-Wolfe.
 
 At small weights a record of class c has gradient (1/K - [k = c]) x_j, half of what the plan allows for K = 2. Two kinds
-of pairs are tried, and the one whose log likelihood ratio varies more is returned: the same row in class 0 or 1; and,
-for single vertices, a row of alternating signs against its negative, in class 0, when other records make the positive
-vertices of class 0 the only ones in question: then one record reaches 1 - 1/K of the range.
+of pairs are tried, and the one whose log likelihood ratio varies more is returned. One is the same row in class 0 or 1.
+The other, for single vertices, is a row of alternating signs or its negative, both in class 0, among other records that
+make the positive vertices of class 0 the only likely ones: then one record reaches 1 - 1/K of the range.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def dp_multinomial_frank_wolfe(plan: Plan) -> Pair:
     """The better of the pairs above, with the best number of other records; all further rows are zero."""
     check_plan(plan, "dp_multinomial_frank_wolfe")
     kinds = ("class", "sign") if plan.settings.selection == "vertex" and plan.d > 1 else ("class",)
-    tried = [(kind, count) for count in _OTHERS if count < plan.n for kind in kinds]
-    replays = [_replay(plan, kind, count) for kind, count in tried]
+    options = [(kind, count) for count in _OTHERS if count < plan.n for kind in kinds]
+    replays = [_replay(plan, kind, count) for kind, count in options]
     spreads = np.array([replay.first_spread() for replay in replays])
-    # The fewest records that are nearly as good as any number of them: runs take longer with more.
+    # The fewest records that are nearly as good as the best number, since runs take longer with more.
     best = int(np.argmax(spreads >= 0.98 * spreads.max()))
-    kind, count = tried[best]
+    kind, count = options[best]
     first, second = _pair(plan, kind, count)
     scores = vertex_scores(replays[best])
     change = "a record of class 0 or 1" if kind == "class" else "a record of alternating signs or its negative"

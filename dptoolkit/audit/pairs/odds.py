@@ -1,7 +1,7 @@
-"""Exact probabilities of noisy selections between two groups of equal candidates, and what they give away.
+"""Exact probabilities of noisy selections between two groups of equal candidates, and the epsilon that they attain.
 
-Selections, and the rounds of a composed run, are judged here without sampling: a pair is chosen by these numbers, and
-its ``reach`` and its tests come from them.
+No sampling is needed for one selection or for independent rounds of it. Pairs are chosen by these numbers, and their
+``reach`` and their tests are computed from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy import optimize, stats
 from scipy.special import expit, log_expit
 
 Array = NDArray[np.float64]
-# Beyond this many candidates a group is treated as this many: the odds have converged, the quadrature gets expensive.
+# A larger group is treated as one of this size: the odds have converged, and the quadrature would get expensive.
 _LARGEST_GROUP = 400
 
 
@@ -29,8 +29,9 @@ def _quadrature(count: int) -> tuple[Array, Array]:
 def favoured_wins(noise: str, gap: float, favoured: int, others: int) -> float:
     """P(the noisy maximum is one of ``favoured`` equal candidates that lie ``gap`` noise scales above ``others``).
 
-    With F the noise's distribution function, the best favoured one is below F^-1(v) with probability v^favoured and
-    wins from there with probability F(F^-1(v) + gap)^others, which has kinks where either argument of F is 0.
+    With F the noise's distribution function, the largest noise among the favoured is below F^-1(v) with probability
+    v^favoured, and wins from there with probability F(F^-1(v) + gap)^others, which has kinks where either argument of F
+    is 0.
     """
     if noise == "gumbel":
         return float(expit(gap + math.log(favoured / others)))
@@ -63,7 +64,8 @@ def _quantile(noise: str, p: Array) -> Array:
 class LogOdds:
     """gap -> log odds that the first of two groups of ``size`` candidates wins, for arrays of gaps.
 
-    Exact for Gumbel noise; else read from a table, linear beyond its ends, where the odds are exponential.
+    It is exact for Gumbel noise. For other noise it is read from a table and continued linearly beyond its ends, where
+    the odds are exponential.
     """
 
     def __init__(self, noise: str, size: int) -> None:
@@ -119,10 +121,10 @@ def threshold_epsilon(scores: Array, log_first: Array, log_second: Array, delta:
     order = np.argsort(-scores, kind="stable")
     above_first = np.cumsum(np.exp(log_first[order])) / len(scores)
     above_second = np.cumsum(np.exp(log_second[order])) / len(scores)
-    # A tie must lie on one side of a threshold as a whole.
+    # Equal scores must all lie on the same side of a threshold.
     ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
     ends = ends[ends >= least - 1]
     gain = above_first[ends] - delta
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(gain > 0, np.log(gain / above_second[ends]), 0.0)
-    return float(max(found.max(initial=0.0), 0.0))
+        epsilons = np.where(gain > 0, np.log(gain / above_second[ends]), 0.0)
+    return float(max(epsilons.max(initial=0.0), 0.0))

@@ -20,7 +20,7 @@ Score = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Counted:
-    """A dataset written as its different rows and how often each occurs: audits run on the few, not on the n."""
+    """A dataset as its distinct rows and how often each occurs, so that audits run on few rows instead of n."""
 
     X: Array
     y: Array
@@ -44,7 +44,7 @@ class Counted:
 
 
 def counted(X: Any, y: Any) -> Counted:
-    """The different rows of (X, y), exactly, in the order of their first occurrence."""
+    """The distinct rows of (X, y), compared exactly, in the order of their first occurrence."""
     dense = X.toarray() if sparse.issparse(X) else np.asarray(X, dtype=float)
     both = np.column_stack([dense, np.asarray(y, dtype=float)])
     _, first, inverse = np.unique(both, axis=0, return_index=True, return_inverse=True)
@@ -59,10 +59,10 @@ class Pair:
     """Two datasets that differ in one record under ``adjacency``.
 
     ``scores`` gives, by adversary, the statistic known to be best; an adversary without one gets a learned statistic.
-    ``reach`` gives, by adversary, the share of a tight guarantee's epsilon that the exact attack on this pair has:
+    ``reach`` gives, by adversary, the share of a tight guarantee's epsilon that the exact attack on this pair attains:
     where it is near 1, an audit that stays far below the claim means too much noise. No entry means not known.
-    ``records`` says whether arrays have one row for each record; sums, scores and the like, made from all records, have
-    not, so that nothing can be told from how many of their entries differ.
+    ``records`` says whether arrays have one row for each record. Sums and scores, which are computed from all records,
+    do not, so the number of entries that differ says nothing about neighbours.
     """
 
     first: Any
@@ -84,12 +84,12 @@ def check_neighbours(pair: Pair) -> None:
         return
     if a.n != b.n or a.X.shape[1] != b.X.shape[1]:
         raise invalid("pair", f"n={a.n}, d={a.X.shape[1]} and n={b.n}, d={b.X.shape[1]}", "of equal n and d")
-    moved = _difference(a, b)
-    if sum(abs(c) for c in moved.values()) not in (0, 2):
-        changed = sum(abs(c) for c in moved.values()) // 2
+    change = _difference(a, b)
+    if sum(abs(c) for c in change.values()) not in (0, 2):
+        changed = sum(abs(c) for c in change.values()) // 2
         raise invalid("pair", f"{changed} records differ", "neighbours: one record may differ")
-    zeroed = any(not any(record[:-1]) for record, c in moved.items() if c)
-    if pair.adjacency is Adjacency.ZERO_OUT and any(moved.values()) and not zeroed:
+    zeroed = any(not any(record[:-1]) for record, c in change.items() if c)
+    if pair.adjacency is Adjacency.ZERO_OUT and any(change.values()) and not zeroed:
         raise invalid("pair", "no zero row among the two records that differ", "zero-out neighbours")
 
 

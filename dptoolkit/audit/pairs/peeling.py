@@ -1,8 +1,8 @@
-"""The worst pair we know for peeling: ties at the s-th place, half of which one record raises while it lowers the rest.
+"""The worst pair we know for peeling: many ties at the s-th place, half raised and half lowered by one record.
 
-Records of alternating signs give the gradient step's entries alternating signs and one size; a record with all features
-at their bound moves all entries the same way, so half of the sizes rise and half fall by the whole sensitivity, and all
-released values shift by it.
+Records of alternating signs make the entries of the gradient step alternate in sign and equal in size. A record with
+all features at their bound moves all entries in the same direction, so half of the sizes rise and half fall by the
+whole sensitivity, and all released values shift by it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def peeling_iht(plan: Plan) -> Pair:
     """A record with all features and its label at their bounds, against the opposite label or a zero row.
 
     One more record of alternating signs makes the ties (two for zero-out, so that no size crosses zero); all other rows
-    are zero. With split data these records are in the first block, and only the first step tells.
+    are zero. With split data these records are in the first block, and only the first step depends on them.
     """
     check_plan(plan, "peeling_iht")
     first, second = _datasets(plan)
@@ -74,7 +74,7 @@ class _Replay:
         self.steps = 1 if plan.settings.data == "split" else int(plan.settings.steps)
 
     def log_ratio(self, features: Array) -> Array:
-        """Of (runs, steps * d) peeled vectors."""
+        """The log likelihood ratio of (runs, steps * d) peeled vectors."""
         peeled = np.asarray(features).reshape(len(features), -1, self.plan.d)[:, : self.steps]
         part = max(1, _LARGEST_PART // (self.plan.d * len(_NODES)))
         parts = (peeled[i : i + part] for i in range(0, len(peeled), part))
@@ -82,7 +82,7 @@ class _Replay:
         return np.concatenate([w.first - w.second for w in walks] or [np.zeros(0)])
 
     def final(self, features: Array) -> Array:
-        """From the final weights: as if they were one step from zero, with the scale that projection took away."""
+        """A score of the final weights, taken for one step from zero and scaled back up if they were projected."""
         weights = np.asarray(features)
         norm = np.linalg.norm(weights, axis=1, keepdims=True)
         usual = self.values.scale * np.sqrt(self.plan.settings.sparsity)
@@ -94,40 +94,40 @@ class _Replay:
         """Draw runs; means are the first dataset's plus ``tilt`` times their difference to the second's."""
         return self._walk(runs, None, rng, tilt)
 
-    def _walk(self, runs: int, given: Array | None, rng: np.random.Generator | None, tilt: float) -> Walk:
+    def _walk(self, runs: int, vectors: Array | None, rng: np.random.Generator | None, tilt: float) -> Walk:
         w = np.zeros((runs, self.plan.d))
-        first, second, drawn = (np.zeros(runs) for _ in range(3))
-        steps = self.steps if given is None else given.shape[1]
+        first, second, proposal = (np.zeros(runs) for _ in range(3))
+        steps = self.steps if vectors is None else vectors.shape[1]
         for t in range(steps):
             one, two = (moments.step(w) for moments in self.data)
             law = (one[0] + tilt * (one[0] - two[0]), one[1] + tilt * (one[1] - two[1]))
-            if given is None:
+            if vectors is None:
                 assert rng is not None
                 peeled = self._draw(law, rng)
             else:
-                peeled = given[:, t]
-            for total, (values, sizes) in ((first, one), (second, two), (drawn, law)):
+                peeled = vectors[:, t]
+            for total, (values, sizes) in ((first, one), (second, two), (proposal, law)):
                 total += self._log_density(values, sizes, peeled)
             norm = np.linalg.norm(peeled, axis=1, keepdims=True)
             w = peeled * np.minimum(1.0, self.plan.settings.radius / np.maximum(norm, 1e-300))
-        return Walk(np.zeros((runs, 0), dtype=np.int64), w, first, second, drawn)
+        return Walk(np.zeros((runs, 0), dtype=np.int64), w, first, second, proposal)
 
     def _draw(self, law: tuple[Array, Array], rng: np.random.Generator) -> Array:
         values, sizes = law
         noisy = sizes / self.support.scale + rng.gumbel(size=sizes.shape)
         s = self.plan.settings.sparsity
-        chosen = np.argpartition(-noisy, s - 1, axis=1)[:, :s]
+        choice = np.argpartition(-noisy, s - 1, axis=1)[:, :s]
         out = np.zeros_like(values)
-        blurred = np.take_along_axis(values, chosen, axis=1) + self.values.scale * rng.standard_normal(chosen.shape)
-        np.put_along_axis(out, chosen, blurred, axis=1)
+        blurred = np.take_along_axis(values, choice, axis=1) + self.values.scale * rng.standard_normal(choice.shape)
+        np.put_along_axis(out, choice, blurred, axis=1)
         return out
 
     def _log_density(self, values: Array, sizes: Array, peeled: Array) -> Array:
-        """Up to terms that are the same under both datasets."""
-        chosen = peeled != 0
-        off = np.where(chosen, peeled - values, 0.0) / self.values.scale
+        """The log density of peeled vectors, up to terms that are the same under both datasets."""
+        support = peeled != 0
+        off = np.where(support, peeled - values, 0.0) / self.values.scale
         blur = -np.sum(off**2, axis=1) / 2 if self.values.law == "gaussian" else -np.sum(np.abs(off), axis=1)
-        return np.asarray(blur + _log_top(sizes / self.support.scale, chosen))
+        return np.asarray(blur + _log_top(sizes / self.support.scale, support))
 
 
 class _Moments:
@@ -135,30 +135,30 @@ class _Moments:
 
     def __init__(self, plan: Plan, data: Counted) -> None:
         s = plan.settings
-        used = (data.counts > 0) & data.X.any(axis=1)
-        X, counts = data.X[used], data.counts[used] * (s.step_size / s.block(plan.n))
-        self.matrix, self.target = (X.T * counts) @ X, (X.T * counts) @ data.y[used]
+        nonzero = (data.counts > 0) & data.X.any(axis=1)
+        X, counts = data.X[nonzero], data.counts[nonzero] * (s.step_size / s.block(plan.n))
+        self.matrix, self.target = (X.T * counts) @ X, (X.T * counts) @ data.y[nonzero]
 
     def step(self, w: Array) -> tuple[Array, Array]:
         v = w - w @ self.matrix + self.target
         return v, np.abs(v)
 
 
-def _log_top(scores: Array, chosen: NDArray[np.bool_]) -> Array:
-    """Log probability that the ``chosen`` are the largest after standard Gumbel noise.
+def _log_top(scores: Array, support: NDArray[np.bool_]) -> Array:
+    """Log probability that the entries of ``support`` are the largest after standard Gumbel noise.
 
-    The largest of the rest is below x with probability exp(-R e^-x), R the sum of their weights e^score. With
-    y = R e^-x, exponential, a chosen one is above it with probability 1 - exp(-y e^score / R): the integral of
-    e^-y times their product, by Gauss-Laguerre.
+    The largest of the other entries is below x with probability exp(-R e^-x), where R is the sum of their weights
+    e^score. With y = R e^-x, which is exponential, an entry of the support is above it with probability
+    1 - exp(-y e^score / R). The result is the integral of e^-y times the product of these, by Gauss-Laguerre.
     """
-    count = int(chosen[0].sum())
-    if count == chosen.shape[1]:
+    count = int(support[0].sum())
+    if count == support.shape[1]:
         return np.zeros(len(scores))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    rest = np.sum(weights, axis=1, where=~chosen)
-    ratio = np.where(chosen, weights, 0.0)
-    # The same number in every row: their places, in order.
-    ratio = np.take_along_axis(ratio, np.argsort(~chosen, axis=1, kind="stable")[:, :count], axis=1) / rest[:, None]
+    rest = np.sum(weights, axis=1, where=~support)
+    ratio = np.where(support, weights, 0.0)
+    # Every row has the same number of entries in the support: gather them at the front.
+    ratio = np.take_along_axis(ratio, np.argsort(~support, axis=1, kind="stable")[:, :count], axis=1) / rest[:, None]
     product = np.ones((len(scores), len(_NODES)))
     for place in range(count):
         product *= -np.expm1(-ratio[:, place, None] * _NODES)

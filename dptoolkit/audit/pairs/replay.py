@@ -1,8 +1,8 @@
-"""How likely a run's chosen vertices are under each of two datasets: the best test there is between them.
+"""The likelihood of a run's chosen vertices under each of two datasets, which gives the best test between them.
 
-A Frank-Wolfe run is a function of its vertices, so its whole path, and with it every selection's probabilities under
-both datasets, can be computed again from them, for many runs at once. The same walk also draws runs, tilted towards
-one dataset, which shows what the best test attains where composition has no closed form.
+A Frank-Wolfe run is a function of its vertices. So its whole path, and with it every selection's probabilities under
+both datasets, can be computed again from the vertices, for many runs at once. The same code also draws runs from a law
+tilted towards one dataset, which shows what the best test attains where composition has no closed form.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from dptoolkit.solvers.l1_frank_wolfe import BallSettings
 Vertices = NDArray[np.int64]
 # Runs are replayed in parts, so that the weights of a part have at most this many entries.
 _LARGEST_PART = 2_000_000
-# Runs that are drawn to say what a test attains: fewer where they are large, none where they are larger still.
+# Runs that are drawn to compute what a test attains: fewer, down to a least number, where runs are large, and none
+# where they are larger still.
 _DRAWN_RUNS, _LEAST_RUNS, _LARGEST_WALK = 10_000, 3_000, 5_000_000
-# Runs are drawn so that their mean log ratio is these parts of epsilon. The whole is best for rounds that do not depend
-# on one another; where they do, it may lead to runs that never happen.
+# Runs are drawn such that their mean log ratio is these shares of epsilon. The share 1 is best for independent rounds;
+# where rounds depend on one another, it may give runs that never happen.
 _TILTS = (1.0, 0.4)
 
 
@@ -38,7 +39,7 @@ class Walk(NamedTuple):
     weights: Array
     first: Array
     second: Array
-    drawn: Array
+    proposal: Array
 
 
 # draw(runs, rng, tilt)
@@ -49,9 +50,9 @@ class Replay:
     """Runs of ``dp_frank_wolfe`` or ``dp_multinomial_frank_wolfe`` on two datasets.
 
     Weights are kept as (runs, groups, size): one selection a group and step, among the 2 size vertices of a group.
-    ``halves``: a group's vertices are split into those that the first dataset favours and the rest, and only that is
-    used. It is faster, and it is all there is if the scores within each half are equal. Without it the likelihood is
-    exact for Gumbel noise; Laplace noise always goes by halves.
+    With ``halves`` a group's vertices are split into those that the first dataset favours and the rest, and only the
+    half of a chosen vertex is used. That is faster, and loses nothing if the scores within each half are equal. Without
+    it the likelihood is exact for Gumbel noise; Laplace noise always uses halves.
     """
 
     def __init__(self, plan: Plan, first: Counted, second: Counted, halves: bool = False) -> None:
@@ -69,49 +70,49 @@ class Replay:
 
     @property
     def affordable(self) -> int:
-        """How many runs can be drawn to say what a test attains, 0 if too few."""
+        """How many runs can be drawn to compute what a test attains, 0 if too few."""
         return affordable(self.steps * self.groups * self.size)
 
     def walk(self, runs: int, rng: np.random.Generator, tilt: float) -> Walk:
         """Draw runs; log odds are the first dataset's plus ``tilt`` times their difference to the second's."""
         return self._walk(runs, None, rng, tilt)
 
-    def taken(self, vertices: Vertices) -> Walk:
+    def walk_of(self, vertices: Vertices) -> Walk:
         """The runs that took the given (runs, steps * groups) vertices."""
         return self._walk(len(vertices), vertices.reshape(len(vertices), -1, self.groups), None, 0.0)
 
     def log_ratio(self, vertices: Vertices) -> Array:
         """log P(vertices | first) - log P(vertices | second), in parts."""
         part = max(1, _LARGEST_PART // (self.groups * self.size))
-        walks = [self.taken(vertices[i : i + part]) for i in range(0, len(vertices), part)]
+        walks = [self.walk_of(vertices[i : i + part]) for i in range(0, len(vertices), part)]
         return np.concatenate([w.first - w.second for w in walks] or [np.zeros(0)])
 
-    def _walk(self, runs: int, given: Vertices | None, rng: np.random.Generator | None, tilt: float) -> Walk:
+    def _walk(self, runs: int, vertices: Vertices | None, rng: np.random.Generator | None, tilt: float) -> Walk:
         weights = np.zeros((runs, self.groups, self.size))
-        first, second, drawn = (np.zeros(runs) for _ in range(3))
-        steps = self.steps if given is None else given.shape[1]
-        taken = np.empty((runs, steps, self.groups), dtype=np.int64)
+        first, second, proposal = (np.zeros(runs) for _ in range(3))
+        steps = self.steps if vertices is None else vertices.shape[1]
+        choices = np.empty((runs, steps, self.groups), dtype=np.int64)
         for t in range(steps):
             one, two = self.scores_at(weights)
             law = one + tilt * (one - two)
-            if given is None:
+            if vertices is None:
                 assert rng is not None
-                taken[:, t] = self._draw(law, rng)
+                choices[:, t] = self._draw(law, rng)
             else:
-                taken[:, t] = given[:, t]
-            for total, scores in ((first, one), (second, two), (drawn, law)):
-                total += self._log_probability(scores, taken[:, t])
-            self._move(weights, taken[:, t], t + 1)
-        return Walk(taken.reshape(runs, -1), weights, first, second, drawn)
+                choices[:, t] = vertices[:, t]
+            for total, scores in ((first, one), (second, two), (proposal, law)):
+                total += self._log_probability(scores, choices[:, t])
+            self._move(weights, choices[:, t], t + 1)
+        return Walk(choices.reshape(runs, -1), weights, first, second, proposal)
 
     def raw_scores(self, weights: Array) -> Iterator[Array]:
-        """Of both datasets: scores of the positive vertices per noise scale; the negative ones have minus that."""
+        """For each dataset the scores of positive vertices over the noise scale; negative vertices have minus that."""
         scale = noise_scale(self.plan, weights)
         for rows in self.data:
             yield -rows.gradient(weights) / scale
 
     def scores_at(self, weights: Array) -> Iterator[Array]:
-        """The same, or by halves: the log odds of the favoured vertices, one number a group."""
+        """For each dataset the raw scores or, by halves, the log odds of the favoured vertices, one number a group."""
         for scores in self.raw_scores(weights):
             if self._odds is None:
                 yield scores
@@ -119,12 +120,12 @@ class Replay:
                 yield self._odds(2 * np.einsum("ngs,gs->ng", scores, self._favour)[:, :, None])
 
     def first_odds(self) -> tuple[float, float]:
-        """Of both datasets: log odds that the first selection takes a vertex which the first dataset favours."""
+        """For each dataset the log odds that the first selection takes a vertex which the first dataset favours."""
         one, two = (scores[0] for scores in self.scores_at(np.zeros((1, self.groups, self.size))))
         if self._odds is not None:
             return float(one[0, 0]), float(two[0, 0])
-        moved = self.sign != 0
-        return float(2 * np.mean((one * self.sign)[moved])), float(2 * np.mean((two * self.sign)[moved]))
+        affected = self.sign != 0
+        return float(2 * np.mean((one * self.sign)[affected])), float(2 * np.mean((two * self.sign)[affected]))
 
     def first_spread(self) -> float:
         """The variance of the first step's log ratio under the first dataset: for small losses, what a round leaks."""
@@ -142,9 +143,9 @@ class Replay:
             odds = scores[:, :, 0]
             return np.sum(log_expit(np.where(self._favoured(vertices), odds, -odds)), axis=1)
         place = (vertices % self.size)[:, :, None]
-        chosen = np.take_along_axis(scores, place, axis=2)[:, :, 0]
-        chosen = np.where(vertices < self.size, chosen, -chosen)
-        return np.sum(chosen - logsumexp(np.logaddexp(scores, -scores), axis=2), axis=1)
+        score = np.take_along_axis(scores, place, axis=2)[:, :, 0]
+        score = np.where(vertices < self.size, score, -score)
+        return np.sum(score - logsumexp(np.logaddexp(scores, -scores), axis=2), axis=1)
 
     def _favoured(self, vertices: Vertices) -> NDArray[np.bool_]:
         sign = np.concatenate([self.sign, -self.sign], axis=1)
@@ -171,10 +172,10 @@ class _Rows:
     """The gradient of one dataset, times the radius, at many weights."""
 
     def __init__(self, plan: Plan, data: Counted) -> None:
-        used = (data.counts > 0) & data.X.any(axis=1)
-        self.X, self.classes = data.X[used], int(getattr(plan.settings, "classes", 0))
-        self.y = np.eye(self.classes)[data.y[used].astype(int)] if self.classes else data.y[used]
-        self.share = data.counts[used] * (plan.settings.l1_radius / plan.n)
+        nonzero = (data.counts > 0) & data.X.any(axis=1)
+        self.X, self.classes = data.X[nonzero], int(getattr(plan.settings, "classes", 0))
+        self.y = np.eye(self.classes)[data.y[nonzero].astype(int)] if self.classes else data.y[nonzero]
+        self.share = data.counts[nonzero] * (plan.settings.l1_radius / plan.n)
         self.columns = self.classes > 0 and plan.settings.selection == "columns"
         self.loss = plan.settings.terms
 
@@ -210,26 +211,27 @@ class VertexScore:
 
 @dataclass(frozen=True)
 class IterateScore:
-    """The same from the weights after every step: what step t added is its vertex."""
+    """The same ratio from the weights after every step, which show the vertex that each step added."""
 
     replay: Replay
 
     def __call__(self, features: Array) -> Array:
         replay = self.replay
         path = np.asarray(features).reshape(len(features), replay.steps, -1)
-        kept = 1 - 2 / (np.arange(2, replay.steps + 1) + 2.0)
-        added = path.copy()
-        added[:, 1:] -= kept[:, None] * path[:, :-1]
-        place = np.argmax(np.abs(added), axis=2)
-        up = np.take_along_axis(added, place[:, :, None], axis=2)[:, :, 0] > 0
+        factors = 1 - 2 / (np.arange(2, replay.steps + 1) + 2.0)
+        additions = path.copy()
+        additions[:, 1:] -= factors[:, None] * path[:, :-1]
+        place = np.argmax(np.abs(additions), axis=2)
+        up = np.take_along_axis(additions, place[:, :, None], axis=2)[:, :, 0] > 0
         return replay.log_ratio(np.where(up, place, place + path.shape[2]))
 
 
 class FinalScore:
-    """From the final weights: the sum over entries of each entry's own log likelihood ratio.
+    """A score of the final weights: the sum of the log likelihood ratios of their entries, each by itself.
 
-    Step t adds +-2(t+1) radius / ((T+1)(T+2)) to one entry of the final weights, so an entry is a signed sum of some of
-    2, ..., T+1 in that unit. Its law under both datasets is computed as if every round had the first one's odds.
+    Step t adds +-2(t+1) radius / ((T+1)(T+2)) to one entry of the final weights. So an entry, in units of 2 radius /
+    ((T+1)(T+2)), is a signed sum of some of 2, ..., T+1. Its law under both datasets is computed as if every round had
+    the first round's odds.
     """
 
     _LARGEST_TABLE_STEPS = 300
@@ -249,11 +251,11 @@ class FinalScore:
         law = np.zeros(2 * largest + 1)
         law[largest] = 1.0
         for t in range(1, self.steps + 1):
-            moved = law * (1 - 1 / size)
-            moved[t + 1 :] += law[: -t - 1] * (up / size)
-            moved[: -t - 1] += law[t + 1 :] * ((1 - up) / size)
-            law = moved
-        # Sums that no run has get the mass of a very unlikely one, the same under both datasets.
+            next_law = law * (1 - 1 / size)
+            next_law[t + 1 :] += law[: -t - 1] * (up / size)
+            next_law[: -t - 1] += law[t + 1 :] * ((1 - up) / size)
+            law = next_law
+        # Impossible sums get a tiny mass, the same under both datasets, so that their log ratio is 0.
         return np.log(law + 1e-300)
 
     def __call__(self, features: Array) -> Array:
@@ -275,25 +277,25 @@ class FinalScore:
 
 
 class Later(Mapping[str, float]):
-    """What ``compute(*arguments)`` returns, computed when it is first looked at: drawing runs takes seconds."""
+    """The mapping that ``compute(*arguments)`` returns, computed on first use, since drawing runs takes seconds."""
 
     def __init__(self, compute: Callable[..., dict[str, float]], *arguments: Any) -> None:
         self._compute, self._arguments = compute, arguments
-        self._found: dict[str, float] | None = None
+        self._values: dict[str, float] | None = None
 
-    def _known(self) -> dict[str, float]:
-        if self._found is None:
-            self._found = self._compute(*self._arguments)
-        return self._found
+    def _computed(self) -> dict[str, float]:
+        if self._values is None:
+            self._values = self._compute(*self._arguments)
+        return self._values
 
     def __getitem__(self, key: str) -> float:
-        return self._known()[key]
+        return self._computed()[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known())
+        return iter(self._computed())
 
     def __len__(self) -> int:
-        return len(self._known())
+        return len(self._computed())
 
 
 def affordable(entries: int) -> int:
@@ -307,19 +309,20 @@ def drawn_reach(
 ) -> dict[str, float]:
     """Share of the plan's epsilon at ``delta`` that the best threshold of each score attains, from drawn runs.
 
-    Runs are drawn from a law tilted so far that the mean log ratio is the plan's epsilon: there lie the runs that
-    decide, and with the weights first/drawn and second/drawn they count as what they are under either dataset.
+    Runs are drawn from a law that is tilted until the mean log ratio is near the plan's epsilon, where the runs that
+    decide lie. The weights first/proposal and second/proposal turn their frequencies into probabilities under either
+    dataset.
     """
     epsilon = plan.guarantee.epsilon(delta)
-    found = dict.fromkeys(scores, 0.0)
+    shares = dict.fromkeys(scores, 0.0)
     for towards_first, part in itertools.product((True, False), _TILTS):
         walk = draw(runs, np.random.default_rng(0), _tilt(draw, part * epsilon, towards_first))
-        first, second = walk.first - walk.drawn, walk.second - walk.drawn
+        first, second = walk.first - walk.proposal, walk.second - walk.proposal
         for name, score in scores.items():
             values = score(walk)
             one = (values, first, second) if towards_first else (-values, second, first)
-            found[name] = max(found[name], threshold_epsilon(*one, delta, runs // 40) / epsilon)
-    return found
+            shares[name] = max(shares[name], threshold_epsilon(*one, delta, runs // 40) / epsilon)
+    return shares
 
 
 def _tilt(draw: Draw, epsilon: float, towards_first: bool) -> float:

@@ -1,8 +1,9 @@
 """Worst pairs for solvers that choose by noisy scores, each made from a plan, and for one noisy maximum alone.
 
-Frank-Wolfe: all rows are multiples of the all-ones row, so all features have the same gradient and every selection is a
-choice between two halves of the vertices; one record moves its odds by the whole range. Rows that pull one way put the
-odds where the composition of all rounds leaks most: at even odds a guarantee's epsilon at a small delta is not reached.
+For Frank-Wolfe all rows are multiples of the all-ones row. So all features have the same gradient, every selection is a
+choice between two halves of the vertices, and one record moves its odds by the whole range. Further rows that pull in
+one direction move the odds to where the composition of all rounds leaks most: at even odds the guarantee's epsilon at a
+small delta is not reached.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.plan import Plan
 
 DELTA = 1e-5
-# Rows that pull one way are not added beyond this many units of log odds, nor are more numbers of rows tried than this.
+# Rows that pull move the log odds by at most the first number; at most the second number of row counts is tried.
 _LARGEST_PULL = 4.0
 _NUMBERS_TRIED = 80
 _NORMAL_95 = 1.6448536
@@ -32,9 +33,9 @@ _NORMAL_95 = 1.6448536
 def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
     """A record with all features at their bound and an extreme label, against the opposite label or a zero row.
 
-    ``pulling`` more such records (default: the number for which the weaker of two shares of the guarantee is largest,
-    that of its delta at epsilon 0 and that of its epsilon at delta 1e-5) hold the odds of the two halves of the
-    vertices off balance; negative numbers pull the other way. All other rows are zero.
+    ``pulling`` more such records shift the odds between the two halves of the vertices; a negative number shifts them
+    the other way. All other rows are zero. The default is chosen by what the pair attains of the guarantee's delta at
+    epsilon 0 and of its epsilon at delta 1e-5: the number for which the smaller of these two shares is largest.
     """
     check_plan(plan, "dp_frank_wolfe")
     number = _best_pull(plan) if pulling is None else pulling
@@ -61,14 +62,14 @@ def _record(plan: Plan) -> str:
 
 
 def vertex_scores(replay: Replay) -> dict[str, Score]:
-    """By adversary, the statistic of vertices, or of weights that are made of them."""
+    """By adversary, the score of the chosen vertices, or of the weights that they make."""
     vertices = VertexScore(replay)
     scores: dict[str, Score] = {"releases": vertices, "step": vertices, "final": FinalScore(replay)}
     return scores | ({"iterates": IterateScore(replay)} if replay.groups == 1 else {})
 
 
 def vertex_reach(replay: Replay, scores: dict[str, Score]) -> dict[str, float]:
-    """The share of the guarantee that those statistics attain; nothing where drawing runs would take too long."""
+    """The share of the guarantee that these scores attain; empty where drawing runs would take too long."""
     if not replay.affordable:
         return {}
 
@@ -76,8 +77,8 @@ def vertex_reach(replay: Replay, scores: dict[str, Score]) -> dict[str, float]:
         weights = walk.weights.transpose(0, 2, 1) if replay.groups > 1 else walk.weights
         return scores["final"](weights.reshape(len(weights), -1))
 
-    found = drawn_reach(replay.plan, replay.walk, {"releases": log_ratio, "final": final}, DELTA, replay.affordable)
-    return found | ({"iterates": found["releases"]} if "iterates" in scores else {})
+    shares = drawn_reach(replay.plan, replay.walk, {"releases": log_ratio, "final": final}, DELTA, replay.affordable)
+    return shares | ({"iterates": shares["releases"]} if "iterates" in scores else {})
 
 
 def log_ratio(walk: Walk) -> Array:
@@ -86,11 +87,11 @@ def log_ratio(walk: Walk) -> Array:
 
 
 def extreme_labels(plan: Plan) -> tuple[float, float]:
-    """The two extreme labels of the plan's loss: the one of the largest residual, and the one of the smallest."""
+    """The labels with the largest and with the smallest residual of the plan's loss."""
     s = plan.settings
     if s.terms.task == losses.BINARY:
         return 0.0, 1.0
-    # Huber: beyond every margin by 1, where the residual is at its bound.
+    # For the Huber loss the label is 1 beyond every margin, where the residual is at its bound.
     size = s.feature_bound * s.l1_radius + 1.0 if s.label_bound is None else s.label_bound
     return -size, size
 
@@ -111,12 +112,12 @@ def _halves(plan: Plan, pulling: int) -> tuple[Counted, Counted]:
 
 
 def _best_pull(plan: Plan) -> int:
-    """The number of pulling rows with the largest weaker share; rounds are taken to have the first one's odds."""
+    """The default of ``pulling`` in ``dp_frank_wolfe``, computed as if every round had the first round's odds."""
     count, to_odds = int(plan.settings.steps), LogOdds(plan.settings.law, plan.d)
     first, second = (_gap(plan, data) for data in _halves(plan, 0))
     each = _gap(plan, _halves(plan, 1)[0]) - first if plan.n > 1 else 0.0
     most = min(plan.n - 1, int(_LARGEST_PULL / each)) if each > 0 else 0
-    tried = {0, *np.rint(np.linspace(-most, most, _NUMBERS_TRIED)).astype(int).tolist()}
+    numbers = {0, *np.rint(np.linspace(-most, most, _NUMBERS_TRIED)).astype(int).tolist()}
     guarantee = plan.guarantee
     epsilon, advantage = guarantee.epsilon(DELTA), guarantee.delta(0.0)
 
@@ -124,7 +125,7 @@ def _best_pull(plan: Plan) -> int:
         one, two = (float(to_odds(np.array(gap + number * each))) for gap in (first, second))
         return min(rounds_epsilon(one, two, count, DELTA) / epsilon, rounds_advantage(one, two, count) / advantage)
 
-    return max(sorted(tried, key=abs), key=weaker)
+    return max(sorted(numbers, key=abs), key=weaker)
 
 
 def _gap(plan: Plan, data: Counted) -> float:
@@ -139,9 +140,9 @@ def selection(
 ) -> Pair:
     """Two score vectors for ``mechanism.select``: a few candidates rise by half the range while all others fall by it.
 
-    How many, and how far below the others they start, is chosen for the largest lower bound on epsilon that ``trials``
-    (half of them on each vector) give on average at 95 %: rarer events have larger ratios but are seen less often.
-    With ``share``: for the likeliest event whose log ratio is at least that share of epsilon.
+    How many candidates rise, and how far below the others they start, is chosen such that ``trials`` (half of them on
+    each vector) give the largest lower bound on epsilon on average at 95 %: rarer events have larger ratios but occur
+    less often. With ``share`` the likeliest event whose log ratio is at least that share of epsilon is chosen.
     """
     if mechanism.scale == 0:
         raise invalid("mechanism.scale", 0.0, "> 0", "A choice without noise cannot be audited.")
@@ -177,13 +178,13 @@ def _both(epsilon: float) -> tuple[float, float]:
 
 
 def event_odds(noise: str, gap: float, favoured: int, others: int) -> float:
-    """Log odds that a favoured candidate is chosen; both probabilities are computed, so that neither is rounded."""
+    """Log odds that a favoured candidate is chosen; both probabilities are computed, as 1 - p would lose digits."""
     win = favoured_wins(noise, gap, favoured, others)
     return math.log(win) - math.log(favoured_wins(noise, -gap, others, favoured))
 
 
 def _best_event(noise: str, epsilon: float, candidates: int, trials: int, share: float | None) -> tuple[int, float]:
-    best, found = -math.inf, (1, 0.0)
+    best, choice = -math.inf, (1, 0.0)
     for favoured in {1, 2, candidates // 2, candidates - 1} & set(range(1, candidates)):
         for offset in np.linspace(-12.0, 4.0, 161).tolist():
             one, two = (favoured_wins(noise, offset + half, favoured, candidates - favoured) for half in _both(epsilon))
@@ -195,7 +196,7 @@ def _best_event(noise: str, epsilon: float, candidates: int, trials: int, share:
             else:
                 value = one if ratio >= share * epsilon else -math.inf
             if value > best:
-                best, found = value, (favoured, offset)
+                best, choice = value, (favoured, offset)
     if best == -math.inf:
         raise invalid("share", share, f"attained by an event that {trials} trials see", "Ask for less.")
-    return found
+    return choice

@@ -1,8 +1,8 @@
 """The worst pair we know for the sparsifier: one record decides both the count and every selection.
 
-Rows on single features make the exact path go on to a new feature at every step as long as nothing else tells features
-apart; a record that favours one feature a little more than the others holds the path there. So one record moves the
-count from its lower to its upper bound, and all selections as in the pair for Frank-Wolfe.
+Rows with one nonzero feature each make the exact path take a new feature at every step, as long as no other row prefers
+a feature. A record that prefers one feature a little keeps the path at that feature. So one record moves the count
+between its lower and its upper bound, and moves all selections as in the pair for Frank-Wolfe.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dptoolkit.data import check_rows
 from dptoolkit.solvers.l1_frank_wolfe import frank_wolfe_path
 from dptoolkit.solvers.plan import Plan
 
-# Per feature bound: the entries of the rows on single features, and what the favoured feature has more.
+# As shares of the feature bound: the entries of the rows on single features, and the lead of the preferred feature.
 _SINGLE, _FAVOUR = 0.05, 0.02
 
 
 def sparsifier(plan: Plan) -> Pair:
     """A record with all features near their bound, one of them a little larger, against the opposite record or none.
 
-    ``description`` says which counts it makes. Without a private count only the selections can be told apart.
+    The pair's ``description`` states the two exact counts. Without a private count only the selections differ.
     """
     check_plan(plan, "sparsifier")
     first, second = _datasets(plan)
@@ -39,13 +39,13 @@ def sparsifier(plan: Plan) -> Pair:
         return Pair(first, second, plan.adjacency, description, scores, {})
     counts = (exact_count(plan, first), exact_count(plan, second))
     law = CountLaw(plan, *counts)
-    scores |= {"releases": _ReleaseScore(replay, law), "final": _KeptScore(replay, law)}
+    scores |= {"releases": _ReleaseScore(replay, law), "final": _SparseScore(replay, law)}
     description = f"one record moves the exact count from {counts[0]} to {counts[1]}, and every selection"
     return Pair(first, second, plan.adjacency, description, scores, Later(_reach, replay, law))
 
 
 def exact_count(plan: Plan, data: Counted) -> int:
-    """The number of non-zeros that the sparsifier counts: private, except in an audit."""
+    """The number of nonzeros that the sparsifier counts; it is private, and computed here for audits only."""
     s = plan.settings
     X, y = data.expand()
     w, _ = frank_wolfe_path(check_rows(X), y, s.terms, s.l1_radius, s.count_steps)
@@ -55,13 +55,14 @@ def exact_count(plan: Plan, data: Counted) -> int:
 def _datasets(plan: Plan) -> tuple[Counted, Counted]:
     bound, (low, high) = plan.settings.feature_bound, extreme_labels(plan)
     ones, zero = np.full(plan.d, bound), np.zeros(plan.d)
-    held = ones * (1 - _FAVOUR)
-    held[0] = bound
-    # The rows on single features pull as the other record does, so that a step along one makes the others the best.
+    record = ones * (1 - _FAVOUR)
+    record[0] = bound
+    # The rows on single features pull in the other record's direction, so that after a step along one of them the
+    # others are the best.
     single = min(plan.n - 1, plan.d)
     terms = plan.settings.terms
     rest = np.vstack([_SINGLE * bound * np.eye(plan.d)[:single], zero])
-    # Huber: inside the quadratic part, where the residual follows the margin.
+    # For the Huber loss labels are inside the quadratic part, where the residual changes with the margin.
     inside = min(high, terms.residual_bound / 2) if terms.task == losses.REGRESSION else high
     labels, counts = [inside] * single + [0.0], [1] * single + [plan.n - 1 - single]
     other, label = (zero, 0.0) if plan.adjacency is Adjacency.ZERO_OUT else (ones, high)
@@ -69,7 +70,7 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
     def with_record(x: Array, y: float) -> Counted:
         return Counted(np.vstack([x, rest]), np.array([y, *labels]), np.array([1, *counts]))
 
-    return with_record(held, low), with_record(other, label)
+    return with_record(record, low), with_record(other, label)
 
 
 class CountLaw:
@@ -85,11 +86,11 @@ class CountLaw:
     def _mass(self, centre: int, q: float) -> Array:
         values = np.arange(self.lower, self.upper + 1)
         mass = (1 - q) / (1 + q) * q ** np.abs(values - centre).astype(float)
-        # At the ends lies what is clipped there.
+        # The ends also have the mass that is clipped to them.
         mass[0], mass[-1] = mass[0] / (1 - q), mass[-1] / (1 - q)
         return np.asarray(mass)
 
-    def kept(self, log_mass: Array) -> Array:
+    def numbers(self, log_mass: Array) -> Array:
         """The law of the number of weights to keep, 0, ..., d."""
         values = np.arange(self.lower, self.upper + 1)
         number = [round(min(self.rho * c, self.d)) for c in values.tolist()]
@@ -107,22 +108,22 @@ class _ReleaseScore:
         return self.replay.log_ratio(whole[:, :-1]) + self.ratio[whole[:, -1] - self.lower]
 
 
-class _KeptScore:
-    """From the final weights: the log likelihood ratio of their number, and that of the kept weights' values.
+class _SparseScore:
+    """A score of the final weights: the log likelihood ratio of their number, plus that of their values.
 
-    The number is the smaller of the number to keep and of the features ever chosen; the latter is as for features
-    chosen evenly, under both datasets.
+    Their number is the smaller of the number to keep and of the number of features ever chosen. The law of the latter
+    is taken to be that of uniform choices, under both datasets.
     """
 
     def __init__(self, replay: Replay, law: CountLaw) -> None:
         self.values: Score = FinalScore(replay)
-        chosen = _different(replay.steps, replay.plan.d)
-        at_least = np.cumsum(chosen[::-1])[::-1]
+        features_law = _different(replay.steps, replay.plan.d)
+        at_least = np.cumsum(features_law[::-1])[::-1]
         logs = []
         for log_mass in (law.first, law.second):
-            kept = law.kept(log_mass)
-            more = 1 - np.cumsum(kept)
-            logs.append(np.log(np.maximum(kept * at_least + chosen * more, 1e-300)))
+            number_law = law.numbers(log_mass)
+            more = 1 - np.cumsum(number_law)
+            logs.append(np.log(np.maximum(number_law * at_least + features_law * more, 1e-300)))
         self.ratio = logs[0] - logs[1]
 
     def __call__(self, features: Array) -> Array:
@@ -131,7 +132,7 @@ class _KeptScore:
 
 
 def _different(draws: int, among: int) -> Array:
-    """Law of the number of different ones among ``draws`` even draws from ``among``: 0, ..., among."""
+    """The law, on 0, ..., among, of the number of distinct values in ``draws`` uniform draws from ``among``."""
     law = np.zeros(among + 1)
     law[0] = 1.0
     old = np.arange(among + 1) / among
@@ -149,18 +150,18 @@ def _reach(replay: Replay, law: CountLaw) -> dict[str, float]:
         log_law = law.first + tilt * (law.first - law.second)
         mass = np.exp(log_law - log_law.max())
         place = rng.choice(len(mass), size=runs, p=mass / mass.sum())
-        drawn = np.log(mass / mass.sum())[place]
+        log_count = np.log(mass / mass.sum())[place]
         return Walk(
             np.column_stack([walk.vertices, place + law.lower]), walk.weights, walk.first + law.first[place],
-            walk.second + law.second[place], walk.drawn + drawn,
+            walk.second + law.second[place], walk.proposal + log_count,
         )  # fmt: skip
 
-    kept = _KeptScore(replay, law)
+    final_score = _SparseScore(replay, law)
 
     def final(walk: Walk) -> Array:
         numbers = np.array([round(min(law.rho * c, law.d)) for c in range(law.upper + 1)])[walk.vertices[:, -1]]
         weights = walk.weights[:, 0]
         rank = np.argsort(np.argsort(-np.abs(weights), axis=1, kind="stable"), axis=1)
-        return kept(np.where(rank < numbers[:, None], weights, 0.0))
+        return final_score(np.where(rank < numbers[:, None], weights, 0.0))
 
     return drawn_reach(replay.plan, draw, {"releases": log_ratio, "final": final}, DELTA, replay.affordable)

@@ -1,13 +1,13 @@
 """Worst pairs for gradient hard thresholding: one record on a coordinate that the other records keep in the model.
 
-Records: a canary x = L e_1 whose label gives its gradient the largest size, and pushing records on the same coordinate
-with the opposite label. They push the coordinate into the top s, so that thresholding hides nothing of the canary. Its
-neighbour is the same row with the opposite label (replace-one), or a zero row (zero-out).
+The records are a canary x = L e_1, whose label gives its gradient the largest size, and pushing records on the same
+coordinate with the opposite label. They push the coordinate into the top s, so that thresholding hides nothing of the
+canary. In the neighbouring dataset the canary has the opposite label (replace-one) or is a zero row (zero-out).
 
-Where gradients are clipped, labels lie so far out that every gradient stays at its bound, whatever the weights: nothing
-contracts, and the last iterate is as telling as all noisy gradients together. A logistic canary's gradient moves by
-exactly its row when the label flips; pushing records are then few, so that the weights stay small, where the adaptive
-noise is smallest.
+Where gradients are clipped, labels lie so far out that every gradient stays at its bound, whatever the weights. Then
+steps do not contract, and the last iterate shows as much as all noisy gradients together. A logistic canary's gradient
+moves by exactly its row when the label flips; there pushing records are few, so that the weights stay small, where the
+adaptive noise is smallest.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from dptoolkit.audit.streams import Streams
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
-# Where epsilon is read off, to compare what a pair gives away with the guarantee.
+# The delta at which the epsilon of a pair is compared with that of the guarantee.
 _DELTA = 1e-5
 # Standard deviations by which a pushed coordinate must lead after one step to count as kept.
 _LEAD = 5.0
-# Trials from which the reach of a pair that no argument settles is estimated.
+# Trials from which the reach of a pair is estimated where there is no formula for it.
 _PILOT = 256
-# What the random number of weakly pushing records in a Poisson batch may add to the variance of the noise: the more,
-# the surer the coordinate stays. The best of these is taken.
+# Shares that the random number of weakly pushing records in a Poisson batch may add to the variance of the noise. A
+# larger share means a stronger push, which keeps the coordinate more surely. The best of these is taken.
 _EXTRA = (0.03, 0.1, 0.3, 1.0)
 
 
@@ -62,17 +62,17 @@ class _Records(NamedTuple):
 def dp_ight(plan: Plan) -> Pair:
     """The kept coordinate for ``dp_ight``, in three or four different rows.
 
-    Scores: "final", the canary's coordinate; "gradients", "step" and "iterates", the exact likelihood ratio. With
-    clipped gradients the pair attains the guarantee; a logistic one does near w = 0 (``reach`` is estimated from 256
-    runs); with bounded labels and margins the label's share of the bound is what can be shown.
+    Scores: for "final" the canary's coordinate; for "gradients", "step" and "iterates" the exact likelihood ratio. With
+    clipped gradients the pair attains the guarantee. With the logistic loss it does near w = 0 (``reach`` is estimated
+    from 256 runs). With bounded labels and margins it shows the label's share of the gradient bound.
     """
     expect_solver(plan, "dp_ight", "dp_dual_averaging")
     records = _records(plan, 1.0)
     pushing = _pushing(plan, records)
     first, second = _pair_of(plan, records, pushing)
-    ours, theirs = (gradients(plan, data.X, data.y, data.counts) for data in (first, second))
-    every, kept = GradientRatio(ours, theirs), IterateRatio(ours, theirs)
-    scores = _scores(plan, records) | {"gradients": every, "releases": every, "step": every, "iterates": kept}
+    both = [gradients(plan, data.X, data.y, data.counts) for data in (first, second)]
+    every, on_support = GradientRatio(*both), IterateRatio(*both)
+    scores = _scores(plan, records) | {"gradients": every, "releases": every, "step": every, "iterates": on_support}
     text = f"kept coordinate: one record of {plan.n}, {pushing} push the same coordinate"
     return Pair(first, second, plan.adjacency, text, scores, _reach_of_gradients(plan, every, first, second, pushing))
 
@@ -83,9 +83,9 @@ dp_dual_averaging = dp_ight
 def dp_sgd_ht(plan: Plan) -> Pair:
     """The kept coordinate for ``dp_sgd_ht``: the canary, and n - 1 other records that are all alike.
 
-    In batches of fixed size they equal the canary's replacement, so that only the canary's presence is seen. In Poisson
-    batches their random number is noise besides: there they push weakly. Score for "iterates": the likelihood ratio
-    summed over the steps, a mixture in each of them.
+    In batches of fixed size the others equal the canary's replacement, so that a batch shows only whether the canary is
+    in it. In Poisson batches their random number is additional noise, so there they push weakly. The score for
+    "iterates" is the likelihood ratio summed over the steps, a mixture in each of them.
     """
     expect_solver(plan, "dp_sgd_ht")
     return batched(plan, BatchRatio, plan.settings.batch_size)
@@ -127,7 +127,7 @@ def _highest_leverage(plan: Plan, X: Array, y: Array) -> tuple[int, NDArray[np.i
     part = X[:, support]
     curvature = part.T @ part / len(X) + 1e-6 * np.eye(len(support))
     leverage = np.einsum("ij,ij->i", part, np.linalg.solve(curvature, part.T).T)
-    # A regression record with a label near 0 hardly moves when it flips.
+    # Flipping the label of a regression record changes little if the label is near 0.
     change = np.ones(len(X)) if _is_binary(plan) else np.minimum(np.abs(y), np.quantile(np.abs(y), 0.9))
     return int(np.argmax(leverage * change**2)), support
 
@@ -159,7 +159,7 @@ def _is_binary(plan: Plan) -> bool:
 
 
 def _number_of_steps(plan: Plan) -> int:
-    """The number of thresholdings, or as many as are looked at."""
+    """The number of thresholdings, or of those that the adversary looks at."""
     settings = plan.settings
     return settings.epochs * layout.most_inner_steps(plan) if layout.is_reduced(plan) else settings.steps
 
@@ -176,7 +176,7 @@ def _is_saturated(plan: Plan) -> bool:
 
 
 def gradient_bound(plan: Plan) -> float:
-    """What one record's gradient is bounded by."""
+    """The bound on one record's gradient."""
     return float(plan.settings.bounds.gradient)
 
 
@@ -210,7 +210,7 @@ def _labels(plan: Plan, length: float) -> tuple[float, float]:
 def _pair_of(plan: Plan, records: _Records, pushing: int) -> tuple[Counted, Counted]:
     """The canary, ``pushing`` records, and zero rows; and its neighbour."""
     zero, rest = np.zeros(plan.d), plan.n - 1 - pushing
-    # With an intercept zero rows pull it: half of them each way.
+    # Zero rows pull an intercept, so half of them pull it each way.
     ends = (0.0, 1.0) if _is_binary(plan) else (0.0, 0.0)
     rows = [records.row, records.row, records.pusher, zero, zero]
     labels = [records.low, records.high, records.pusher_label, *ends]
@@ -222,7 +222,7 @@ def _pair_of(plan: Plan, records: _Records, pushing: int) -> tuple[Counted, Coun
 
 
 def as_counted(plan: Plan, rows: list[Array], labels: list[float], counts: list[int]) -> Counted:
-    """These rows with their labels, each ``counts`` times, without those that do not occur."""
+    """These rows with their labels, each ``counts`` times; equal ones are merged and those of count 0 left out."""
     times: dict[tuple[float, ...], int] = {}
     for row, label, count in zip(rows, labels, counts, strict=True):
         if count > 0:
@@ -271,7 +271,7 @@ def share(event: Event, plan: Plan) -> float:
 def _reach_of_gradients(
     plan: Plan, score: GradientRatio, first: Counted, second: Counted, pushing: int
 ) -> dict[str, float]:
-    """Every noisy gradient is Gaussian with known means: mu^2 is the expected sum of (difference / noise)^2."""
+    """The reach by adversary: noisy gradients are Gaussian, so mu^2 is the expected sum of (difference / noise)^2."""
     if plan.noise == 0:
         return {}
     push = gradient_bound(plan) * pushing / plan.n
@@ -286,15 +286,15 @@ def _pilot(plan: Plan, score: GradientRatio, first: Counted, second: Counted) ->
     """mu of all noisy gradients, and of their coordinates that stay in the model, from a few runs of the solver."""
     path = few_runs(plan, first, second).reshape(_PILOT, -1, layout.width(plan))
     squares = np.zeros(2)
-    for w, kept in zip(_from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
+    for w, support in zip(_from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
         difference = score.first.mean(w) - score.second.mean(w)
-        for k, seen in enumerate((difference, difference * kept)):
-            squares[k] += float(np.mean((seen**2).sum(axis=1) / plan.settings.noise_law(plan).at(w) ** 2))
+        for k, part in enumerate((difference, difference * support)):
+            squares[k] += float(np.mean((part**2).sum(axis=1) / plan.settings.noise_law(plan).at(w) ** 2))
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
 def few_runs(plan: Plan, first: Counted, second: Counted) -> Array:
-    """What an adversary who sees all iterates gets from a few runs on each dataset."""
+    """The iterates of a few runs on each dataset, as an adversary sees them."""
     from dptoolkit.audit.targets import PlanTarget
 
     bits = np.arange(_PILOT, dtype=np.int8) % 2
@@ -316,11 +316,11 @@ def batched(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int) -
     """The pair for batches of ``size`` rows that show the canary."""
     random_size = plan.settings.sampling == POISSON and size < plan.n
     strengths = [_weak_push(plan, size, extra) for extra in _EXTRA] if random_size else [1.0]
-    made = max((_with_push(plan, ratio, size, strength) for strength in strengths), key=lambda m: m.signal)
+    best = max((_with_push(plan, ratio, size, strength) for strength in strengths), key=lambda m: m.signal)
     kind = "weakly " if random_size else ""
     text = f"kept coordinate: one record of {plan.n}, all others push the same coordinate {kind}".rstrip()
-    scores = _scores(plan, made.records) | {"iterates": made.score}
-    return Pair(made.first, made.second, plan.adjacency, text, scores, _reach_of_batches(plan, size, made))
+    scores = _scores(plan, best.records) | {"iterates": best.score}
+    return Pair(best.first, best.second, plan.adjacency, text, scores, _reach_of_batches(plan, size, best))
 
 
 def _weak_push(plan: Plan, size: int, extra: float) -> float:
@@ -341,14 +341,14 @@ def _with_push(plan: Plan, ratio: type[BatchRatio] | type[EpochRatio], size: int
     scale = plan.releases[-1].scale
     if scale == 0:
         return _Batched(first, second, records, score, 0.0, 0)
-    seen = _seen(plan, score, few_runs(plan, first, second))
+    views = _views(plan, score, few_runs(plan, first, second))
     batch = score.batch(size)
-    signals = [batch.signal(score.kinds.each(w), kept, plan.settings.noise_law(plan).at(w)) for w, kept in seen]
-    return _Batched(first, second, records, score, float(np.mean(signals)), len(seen))
+    signals = [batch.signal(score.kinds.each(w), support, plan.settings.noise_law(plan).at(w)) for w, support in views]
+    return _Batched(first, second, records, score, float(np.mean(signals)), len(views))
 
 
-def _seen(plan: Plan, score: BatchRatio | EpochRatio, path: Array) -> list[tuple[Array, Array]]:
-    """(weights, which coordinates are seen) of every batch that shows the canary: the steps', or the snapshots'."""
+def _views(plan: Plan, score: BatchRatio | EpochRatio, path: Array) -> list[tuple[Array, Array]]:
+    """(weights, mask of visible coordinates) of every batch that shows the canary: of steps, or of snapshots."""
     if isinstance(score, EpochRatio):
         ends = layout.read_epochs(plan, path).iterates[:, :-1, -1]
         return [(w, np.ones_like(w)) for w in _from_zero(ends)]
@@ -356,13 +356,13 @@ def _seen(plan: Plan, score: BatchRatio | EpochRatio, path: Array) -> list[tuple
     return list(zip(_from_zero(steps[:, :-1]), (steps != 0).swapaxes(0, 1), strict=True))
 
 
-def _reach_of_batches(plan: Plan, size: int, made: _Batched) -> dict[str, float]:
-    """What is seen is the canary's presence in a batch: the pair of Poisson sampling, whatever the scheme."""
-    if made.signal <= 0:
+def _reach_of_batches(plan: Plan, size: int, pair: _Batched) -> dict[str, float]:
+    """The reach by accounting: a batch shows whether it holds the canary, which is the pair of Poisson sampling."""
+    if pair.signal <= 0:
         return {}
     relation = Adjacency.ZERO_OUT if plan.settings.sampling == WITHOUT_REPLACEMENT else plan.adjacency
-    event = Subsampled(Gaussian(1 / math.sqrt(made.signal)), POISSON, size / plan.n, relation)
-    return {"iterates": share(Repeated(event, made.batches), plan)}
+    event = Subsampled(Gaussian(1 / math.sqrt(pair.signal)), POISSON, size / plan.n, relation)
+    return {"iterates": share(Repeated(event, pair.batches), plan)}
 
 
 def _from_zero(path: Array) -> list[Array]:

@@ -335,9 +335,9 @@ def inner(event: Event) -> Event | None:
 
 def adjacency_of(event: Event) -> Adjacency | None:
     """The adjacency that something inside ``event`` fixes, None if nothing does; an error if two disagree."""
-    found: set[Adjacency] = set()
-    _adjacencies(event, found, _DEEPEST)
-    if len(found) > 1:
+    relations: set[Adjacency] = set()
+    _adjacencies(event, relations, _DEEPEST)
+    if len(relations) > 1:
         raise UnsupportedEvent(
             "the event mixes replace-one and zero-out releases: one guarantee has one adjacency. "
             "Give every Subsampled and ObjectivePerturbation the same adjacency."
@@ -353,7 +353,7 @@ def _adjacencies(event: Event, relations: set[Adjacency], levels: int) -> None:
         return
     fixed = getattr(event, "adjacency", None)
     if fixed is not None:
-        found.add(fixed)
+        relations.add(fixed)
     parts = event.events if isinstance(event, Composed) else (getattr(event, "event", None),)
     for part in parts:
         if part is not None:

@@ -113,7 +113,7 @@ def test_no_spend_of_many_threads_is_lost():
 
 def test_threads_that_fit_stay_within_the_budget():
     X, y = np.eye(6), np.array([0.0, 1.0] * 3)
-    ledger = Ledger(2.5, 1e-6)
+    ledger = Ledger(2.5, 1e-6, allow_seeds=True)
 
     def fit(number):
         try:
@@ -192,7 +192,7 @@ def test_a_fit_that_breaks_after_it_was_paid_for_is_spent(monkeypatch, ledger):
     with pytest.raises(MemoryError):
         solvers.dp_ight(
             np.eye(6), np.array([0.0, 1.0] * 3), loss="logistic", sparsity=2, steps=2, row_norm=1.0, epsilon=1.0,
-            delta=1e-6, ledger=(book := Ledger(1.0, 1e-6)), rng=np.random.default_rng(0),
+            delta=1e-6, ledger=(book := Ledger(1.0, 1e-6, allow_seeds=True)), rng=np.random.default_rng(0),
         )  # fmt: skip
     assert len(book.reserved) == 1 and book.remaining() < 1e-4
 

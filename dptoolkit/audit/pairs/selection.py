@@ -52,7 +52,7 @@ def check_plan(plan: Plan, solver: str) -> None:
         raise invalid("plan.solver", plan.solver, repr(solver))
     if plan.noise == 0:
         raise invalid("plan.noise", plan.noise, "> 0", "A fit without noise cannot be audited.")
-    if plan.settings.fit_intercept:
+    if plan.settings.width(plan.d) > plan.d:
         raise invalid("fit_intercept", True, "False for this pair", "All rows would share the intercept's feature.")
 
 

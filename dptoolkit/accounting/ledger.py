@@ -18,7 +18,7 @@ from dptoolkit.accounting.book import Book, Budget, Entry, composed, relation_of
 from dptoolkit.accounting.events import Event, as_event
 from dptoolkit.accounting.guarantee import Guarantee
 from dptoolkit.accounting.journal import Guard, Journal
-from dptoolkit.accounting.report import at_most, number, table
+from dptoolkit.accounting.report import at_most, delta_text, number, table
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue
 
@@ -324,7 +324,8 @@ class Ledger:
         head = "Ledger without budget"
         if self._budget is not None:
             epsilon, delta = self._budget
-            head = f"Ledger: spent epsilon {at_most(guarantee.epsilon(delta))} of {number(epsilon)} at delta {delta:g}"
+            spent = at_most(guarantee.epsilon(delta))
+            head = f"Ledger: spent epsilon {spent} of {number(epsilon)} at delta {delta_text(delta)}"
         if guarantee.adjacency is not None:
             head += f", {guarantee.adjacency}"
         return head + "\n\n" + table(["label", "event", "count"], rows or [["-", "nothing spent", "0"]])

@@ -39,7 +39,8 @@ class Pair:
     ``above(x)`` is H_{exp(x)}(P||Q) and ``below(x)`` is H_{exp(x)}(Q||P), both for x >= 0: keeping the two directions
     apart keeps every value small where it is small, so no digit is lost to 1 - a. ``tails`` is known for explicit
     pairs only. ``atom`` is a loss value that carries mass, or 0: a grid that contains it is exact there. ``mean`` is
-    the mean of the finite part of the loss under P, where it has a formula.
+    the mean of the finite part of the loss under P, where it has a formula. ``identical`` says that P is Q, so that
+    nothing is released: a divergence that merely underflows to 0 does not say so.
     """
 
     above: Curve
@@ -49,6 +50,7 @@ class Pair:
     atom: float = 0.0
     symmetric: bool = True
     mean: float | None = None
+    identical: bool = False
 
     def swapped(self) -> Pair:
         """The pair (Q, P)."""
@@ -132,6 +134,11 @@ def randomized_response(epsilon: float, categories: int = 2, infinite_mass: floa
 
 def two_sided_geometric(epsilon: float, sensitivity: int) -> Pair:
     """Integer noise P(X=k) proportional to q^|k|, q = exp(-epsilon/sensitivity), around 0 and around sensitivity."""
+    if sensitivity > _MOST_OUTCOMES:
+        raise UnsupportedEvent(
+            f"sensitivity={sensitivity}: must be at most {_MOST_OUTCOMES} for method 'pld', which sums every outcome. "
+            "Use method='rdp' or 'basic'."
+        )
     q = math.exp(-epsilon / sensitivity)
     k = np.arange(sensitivity + 1, dtype=float)
     masses = (1 - q) / (1 + q) * q**k
@@ -197,6 +204,11 @@ def bounded_range(epsilon: float) -> Pair:
         return np.expm1(np.minimum((x - epsilon) / 2, 0.0)) ** 2 / -math.expm1(-epsilon)
 
     return Pair(curve, curve)
+
+
+def identical() -> Pair:
+    """Two equal distributions: nothing is released."""
+    return replace(discrete(np.zeros(1), np.ones(1)), identical=True)
 
 
 def non_private(share: float = 1.0) -> Pair:

@@ -28,6 +28,12 @@ def at_most(value: float) -> str:
     return f"{float(text) + unit:.4g}"
 
 
+def delta_text(delta: float) -> str:
+    """A delta in few digits where those are no less than it; else in all of them: a printed guarantee must be true."""
+    text = f"{delta:g}"
+    return text if float(text) >= delta else repr(float(delta))
+
+
 def at_least(value: float) -> str:
     """Four significant digits, rounded down: for lower bounds."""
     text = f"{value:.4g}"

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from dptoolkit.accounting import objective, profiles, renyi, selection, zcdp
 from dptoolkit.accounting._numeric import Array, inverse_up
 from dptoolkit.accounting.events import (
@@ -91,7 +89,14 @@ def finite_pair(parameter: float, make: Callable[[float], Pair], infinite_mass: 
     """The pair of a positive and finite parameter; at infinity everything is given away, at 0 nothing."""
     if math.isinf(parameter):
         return profiles.non_private(infinite_mass)
-    return make(parameter) if parameter > 0 else profiles.discrete(np.zeros(1), np.ones(1))
+    return make(parameter) if parameter > 0 else profiles.identical()
+
+
+def _approximate(event: ApproxDp) -> Pair:
+    """With probability delta everything is given away, also where epsilon is 0; otherwise a randomised response."""
+    if event.epsilon == 0:
+        return profiles.non_private(event.delta)
+    return finite_pair(event.epsilon, lambda x: profiles.randomized_response(x, infinite_mass=event.delta))
 
 
 def _response(epsilon: float) -> Pair:
@@ -229,8 +234,7 @@ ROWS: dict[type[Event], Row] = {
     ApproxDp: Row(
         words=lambda e: _words(e, f"epsilon {number(e.epsilon)}, delta {number(e.delta)}"),
         scaled=_more_epsilon,
-        dominating=lambda e: finite_pair(
-            e.epsilon, lambda x: profiles.randomized_response(x, infinite_mass=e.delta)),
+        dominating=_approximate,
         failure=lambda e: (PureDp(e.epsilon), e.delta),
         generic=True,
     ),

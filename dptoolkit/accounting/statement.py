@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dptoolkit.accounting.events import flatten
-from dptoolkit.accounting.report import at_least, at_most, number, table
+from dptoolkit.accounting.report import at_least, at_most, delta_text, number, table
 from dptoolkit.accounting.structure import words
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def guarantee_table(guarantee: Guarantee) -> str:
     """Mechanisms with count, noise and sensitivity; epsilon at a few deltas with the method; assumptions."""
     adjacency = str(guarantee.adjacency) if guarantee.adjacency else "as the noise was planned for"
     mechanisms = [[*words(part), f"{count:,}"] for part, count in flatten(guarantee.event)]
-    epsilons = [[f"{d:g}", at_most(guarantee.epsilon(d)), guarantee.method_at(d)] for d in guarantee.deltas]
+    epsilons = [[delta_text(d), at_most(guarantee.epsilon(d)), guarantee.method_at(d)] for d in guarantee.deltas]
     parts = [
         f"Guarantee, adjacency: {adjacency}",
         table(["mechanism", "noise", "sensitivity", "count"], mechanisms or [["nothing released", "-", "-", "0"]]),
@@ -43,6 +43,6 @@ def _claim_line(guarantee: Guarantee) -> str:
         verdict = "holds"
     elif lower > epsilon:
         verdict = f"is FALSE (some neighbours reach {at_least(lower)})"
-    claim = f"{source} claims epsilon {number(epsilon)} at delta {delta:g}"
+    claim = f"{source} claims epsilon {number(epsilon)} at delta {delta_text(delta)}"
     line = f"{claim}; this noise gives {at_most(upper)}: the claim {verdict}"
     return "\n".join([line, *(f"- its condition {text}" for text in conditions)])

@@ -102,6 +102,8 @@ def flatten(output: Any) -> Array:
     if isinstance(output, (list, tuple)):
         return np.concatenate([flatten(part) for part in output]) if output else np.zeros(0)
     try:
+        if np.iscomplexobj(output):
+            raise TypeError
         return np.asarray(output, dtype=float).ravel()
     except (TypeError, ValueError):
         raise invalid("output of the mechanism", output, "numbers", "Give encode=, output -> numbers.") from None

@@ -17,12 +17,21 @@ if TYPE_CHECKING:
     from dptoolkit.audit.report import AuditReport
 
 
+_MERGED = "merged with the audit of seed "
+
+
+def _seeds(report: AuditReport) -> set[int]:
+    """The seeds of all audits that a report is made of."""
+    others = {int(note.removeprefix(_MERGED)) for note in report.notes if note.startswith(_MERGED)}
+    return {report.seed} | others
+
+
 def merged(a: AuditReport, b: AuditReport) -> AuditReport:
     """See ``AuditReport.merge``: guesses are pooled, so the bound is that of one audit with all the trials."""
     for name in ("claim", "delta", "pair", "adversary", "mode", "statistic", "confidence", "alpha"):
         if getattr(a, name) != getattr(b, name):
             raise invalid(name, getattr(b, name), f"equal to {getattr(a, name)!r}, as in the other report")
-    if a.seed == b.seed:
+    if _seeds(a) & _seeds(b):
         raise invalid("seed", b.seed, "different in the two reports", "The same seed gives the same trials again.")
     if a.mode == SEQUENTIAL or a.claim_record is None:
         raise invalid("mode", a.mode, "'fixed', with a typed claim", "Multiply the e-values of sequential audits.")
@@ -40,6 +49,6 @@ def merged(a: AuditReport, b: AuditReport) -> AuditReport:
         a, trials=a.trials + b.trials, pilot=a.pilot + b.pilot, failures=a.failures + b.failures, guesses=both,
         seconds=a.seconds + b.seconds, log_e_value=log_e, e_value=math.exp(min(log_e, 700.0)), p_value=answer.p_value,
         epsilon_lower=answer.epsilon, epsilon_upper_of_attack=answer.upper, noise_factor=answer.factor,
-        violated=violated, notes=(*a.notes, f"merged with the audit of seed {b.seed}"),
+        violated=violated, notes=(*a.notes, *(f"{_MERGED}{seed}" for seed in sorted(_seeds(b)))),
         trade_off=a.trade_off if a.trials >= b.trials else b.trade_off, _replay=None,
     )  # fmt: skip

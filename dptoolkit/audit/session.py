@@ -31,6 +31,8 @@ Bits = NDArray[np.int8]
 
 # Outputs are saved to the resume file after this many seconds: a stop loses at most that much work.
 _SAVED_SECONDS = 5.0
+# Trials of a resumed audit that are played again, to see that the file is of this mechanism.
+_COMPARED = 4
 # Shares of the claimed epsilon at which the excess of confident guesses is tried.
 _SHARES = (0.2, 0.35, 0.5, 0.7)
 # Points of the claimed profile in the plot. They are few, as each may cost a composition; between them the plot shows
@@ -160,6 +162,8 @@ class Session:
         if self._checkpoint is None:
             return self.game.play(first, count)
         available = min(self._checkpoint.available(first), count)
+        if available and first == 0:
+            self._compare_with_file(min(available, _COMPARED))
         parts = [self._checkpoint.outputs(first, available)] if available else []
         # The trials that the file lacks are played now, so that slices, and with them the report, are those of an audit
         # that was never stopped. They are saved every few seconds, as a slice may be half of a long audit.
@@ -169,6 +173,16 @@ class Session:
             parts.append(new)
             available += len(new)
         return self.game.streams.bits(first, count), np.concatenate(parts)
+
+    def _compare_with_file(self, count: int) -> None:
+        """Play the first trials again: a file of another mechanism's trials would give that one's verdict."""
+        assert self._checkpoint is not None
+        _, again = self.game.play(0, count)
+        if not np.array_equal(again, self._checkpoint.outputs(0, count), equal_nan=True):
+            raise invalid(
+                "resume", "a file whose trials this mechanism does not repeat", "of the same mechanism and pair",
+                "Start anew with another file.",
+            )
 
     # --- learning ----------------------------------------------------------------------------------------
 

@@ -81,7 +81,8 @@ def _promise(goal: Claim, trials: Any, factor: float, alpha: float, power: float
     count = least if trials is None else whole("trials", trials, low=2 * FIRST)
     if count < least:
         raise invalid("trials", count, f">= {least}, to have {what} where {goal} is claimed", repair)
-    return count, f"where the pair is tight, {what.replace('found', 'would be found')}"
+    promise = what.replace("found", "would be found")
+    return count, f"where the pair is tight and its score known, or the output one number, {promise}"
 
 
 def assert_private(
@@ -91,10 +92,12 @@ def assert_private(
     """Raise PrivacyViolation if an audit refutes the claim; for test suites.
 
     A correct mechanism fails with probability at most ``alpha``, over the choice of the seed. Where the pair is tight
-    for the claim, noise too small by ``power_against`` is found with probability ``power``: ``trials_for`` trials are
-    played, and the audit stops as soon as it has its evidence. Fewer ``trials`` than that are refused, and so is a
-    claim that takes more than a million unless ``trials`` asks for them; ``power=None`` runs any number of trials and
-    promises nothing. Other arguments as for ``audit``.
+    for the claim, and its score is known (from the pair, from ``attack=``, or because the output is one number), noise
+    too small by ``power_against`` is found with probability ``power``. A score that must be learned first, among tens
+    of coordinates, takes more trials, and nothing is promised for it. ``trials_for`` trials are played, and the audit
+    stops as soon as it has its evidence. Fewer ``trials`` than that are refused, and so is a claim that takes more than
+    a million unless ``trials`` asks for them; ``power=None`` runs any number of trials and promises nothing. Other
+    arguments as for ``audit``.
     """
     goal = claim_of(mechanism, claim)
     count, promise = _promise(goal, trials, power_against, alpha, power)

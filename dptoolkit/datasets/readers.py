@@ -235,7 +235,7 @@ def read_csv(path: str | Path, n_columns: int | None = None, max_bytes: int = MA
     header, _, body = _text(path, max_bytes).partition(b"\n")
     names = header.split(b",")
     width = len(names) if n_columns is None else whole("n_columns", n_columns, low=1)
-    if header and (len(names) != width or all(_NUMBER.fullmatch(name.strip()) for name in names)):
+    if header and (len(names) != width or any(_NUMBER.fullmatch(name.strip()) for name in names)):
         raise _fault(path, 1, f"a header of {width} names, as in a csv file", "Its first line holds no record.")
     lines = _lines(body, b",", path, above=1)
     expected = f"{width} numbers with commas between them, as the header of the csv file says"

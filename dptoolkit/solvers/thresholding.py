@@ -21,7 +21,9 @@ class ThresholdingSettings(Settings):
 
     loss: str = setting(f"{losses.described(losses.SCALAR)}.")
     sparsity: int = setting("Number of features that are kept; an intercept is kept besides.")
-    step_size: float | None = setting("Length of a step; the default is 1 / smoothness, l2 included.", default=None)
+    step_size: float | None = setting(
+        "Length of a step; the default is 1 / smoothness, with l2 where there is one.", default=None
+    )
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     grad_norm: float | None = setting(
         "Public L2 bound to which each record's gradient is clipped; for the squared loss instead of the next two.",

@@ -26,6 +26,7 @@ from dptoolkit.accounting import (
     Repeated,
     Subsampled,
     TruncatedNegativeBinomial,
+    TwoSidedGeometric,
     ZCdp,
     account,
     calibrate,
@@ -35,7 +36,7 @@ from dptoolkit.accounting import (
 )
 from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import at_least, at_most
-from dptoolkit.errors import InvalidValue, UnsupportedEvent
+from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
 from dptoolkit.solvers.base import smallest_noise
 
 POI, WOR = "poisson", "without-replacement"
@@ -236,3 +237,34 @@ def test_a_gaussian_profile_is_a_number_for_any_shift(mu):
     values = gaussian.delta(mu, points)
     assert ((values >= 0) & (values <= 1)).all()
     assert (np.diff(values) <= 1e-15).all()
+
+
+# --- what is lost where epsilon is 0, or where losses underflow ----------------------------------------------
+
+
+def test_a_delta_without_an_epsilon_is_charged_everywhere():
+    """ApproxDp(0, delta) was taken for no release at all wherever it was composed, sampled or repeated."""
+    lost = ApproxDp(0.0, 0.1)
+    assert account(Composed(lost, Gaussian(1.0))).epsilon(1e-5) == math.inf
+    assert account(Composed(lost, PureDp(1.0))).delta(1.0) >= 0.1
+    assert account(Composed(lost, ApproxDp(0.0, 0.2))).delta(1.0) == pytest.approx(0.28, rel=1e-12)
+    for scheme in (POI, WOR):
+        assert account(Subsampled(lost, scheme, 0.5)).delta(1.0) >= 0.05
+    ledger = Ledger(1.0, 1e-5)
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(lost)
+
+
+def test_losses_that_underflow_are_no_licence_for_any_number_of_them():
+    """Total variations that cancel to 0 made 10^34 releases vanish; other methods answer for them now."""
+    assert account(Repeated(TwoSidedGeometric(1e-17, 4), 10**34)).epsilon(1e-5) > 4
+    assert account(Repeated(Subsampled(Gaussian(1e17), POI, 0.5, "replace-one"), 10**13)).delta(0.0) > 1e-12
+    nothing = [Gaussian(math.inf), PureDp(0.0), Subsampled(Gaussian(math.inf), POI, 0.5)]
+    nothing.append(Subsampled(PureDp(0.0), WOR, 0.1))
+    assert all(account(Repeated(event, 10**6)).epsilon(0.0) == 0 for event in nothing)
+
+
+def test_a_printed_delta_is_never_less_than_the_one_that_holds():
+    delta = 1.0000004e-6
+    text = str(replace(account(ApproxDp(1.0, delta)), asked_delta=delta))
+    assert "1.0000004e-06" in text and "\n1e-06 " not in text

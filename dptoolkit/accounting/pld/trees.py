@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptoolkit.accounting import sampling
+from dptoolkit.accounting import profiles, sampling
 from dptoolkit.accounting._numeric import Array, zoom_minimum
 from dptoolkit.accounting.events import POISSON, Event, RandomRounds, Subsampled, flatten
 from dptoolkit.accounting.profiles import Pair
@@ -47,11 +47,14 @@ def _sampled(event: Subsampled, pair_of: Callable[[Event], Pair], *, sound: bool
             return finite_pair(mu(base), exact, infinite_mass=rate)
         # For a lower bound: the record is replaced by one that contributes nothing, the centre of the ball.
         base = base if sound else row(base).at_centre(base)
+    pair = pair_of(base)
+    if pair.identical or rate == 0:
+        return profiles.identical()
     if sound and event.adjacency is Adjacency.REPLACE_ONE:
-        return sampling.replace_one(pair_of(base), rate)
+        return sampling.replace_one(pair, rate)
     # Without replacement, with all other records equal to the new one, the output shows only whether the old record is
     # in the batch: the pair of Poisson sampling under zero-out.
-    return sampling.poisson_zero_out(pair_of(base), rate)
+    return sampling.poisson_zero_out(pair, rate)
 
 
 # --- the composition as a tree --------------------------------------------------------------------
@@ -78,8 +81,17 @@ class Node:
 
     @property
     def releases(self) -> bool:
-        """Whether the outputs differ at all: a total variation of 0 is no release."""
-        return bool(self.inner) if self.pair is None else self.variation > 0
+        """Whether the outputs differ at all.
+
+        A total variation that underflows, or that is all round-off, is refused: however small, many of them add up.
+        """
+        if self.pair is None:
+            return bool(self.inner)
+        if self.pair.identical or self.variation > 0:
+            return not self.pair.identical
+        raise UnsupportedEvent(
+            "the event's losses are too small for double precision: must be larger for method 'pld'. Use method='rdp'."
+        )
 
     @property
     def symmetric(self) -> bool:

@@ -514,7 +514,15 @@ def test_ctrl_c_is_one_line_and_130(run, monkeypatch):
     assert _is_one_line(run("account --gaussian 2"), 130) == "dptoolkit: stopped.\n"
 
 
-def test_ctrl_c_that_a_library_swallows_is_heard(run, monkeypatch):
+@pytest.fixture
+def interruptible():
+    """The usual answer to Ctrl-C, which a shell takes from what it runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_that_a_library_swallows_is_heard(run, monkeypatch, interruptible):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
 
     def deaf(*arguments, **named):

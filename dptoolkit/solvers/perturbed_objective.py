@@ -89,9 +89,9 @@ class PerturbedObjective(Settings):
     Privacy
     -------
     Two releases. The exact minimiser: one record's gradient is at most L, so the linear term must hide 2L/n
-    (replace-one) or L/n (zero-out); event ObjectivePerturbation(noise/that, log(1 + curvature/(n l2)), signed,
+    (replace-one) or L/n (zero-out). Event: ObjectivePerturbation(noise/that, log(1 + curvature/(n l2)), signed,
     adjacency), or PureDp for gamma noise. What is missing to the exact minimiser: at most tau/(n l2) on every data set,
-    by a certificate that includes rounding errors; event Gaussian. The search never gives up, so acceptance tells
+    by a certificate that includes rounding errors. Event: Gaussian. The search never gives up, so acceptance tells
     nothing; how long it takes depends on the data. Under zero-out a row of zeros is no record: it has no intercept
     either. Public: n, d, all arguments.
     """

@@ -228,7 +228,8 @@ def test_selections_at_the_ends_of_floating_point(epsilon, count):
     assert 0 <= guarantee.epsilon(1e-6) <= epsilon * count
     if epsilon >= 1e3:
         assert guarantee.epsilon(1e-6) >= 0.9 * epsilon and guarantee.delta(1.0) == 1.0
-    if epsilon * count <= 1e-6:
+    # Below that a total variation underflows, and methods answer that are coarser.
+    if 1e-200 <= epsilon * count <= 1e-6:
         assert guarantee.delta(0.0) <= 1.01 * epsilon * count
 
 

@@ -139,6 +139,7 @@ COMMON = {
 OWN = {
     "dp_ight": {
         "loss": ["hinges", "softmax", None], "sparsity": [0, 7, 1.5, None], "step_size": [0.0, -1.0, math.inf],
+        "steps": [0, -1, 2.0, True],
         "row_norm": [None, 0.0, -1.0, math.nan, math.inf, "1"], "grad_norm": [0.0, -1.0, math.inf],
     },
     "dp_frank_wolfe": {

@@ -14,7 +14,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import Later, Walk, affordable, drawn_reach
 from dptoolkit.audit.pairs.selection import DELTA, check_plan, log_ratio
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.plan import GAUSSIAN, GUMBEL_MAXIMUM, Plan
 
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 _LARGEST_PART = 500_000
@@ -69,7 +69,7 @@ class _Replay:
     def __init__(self, plan: Plan, first: Counted, second: Counted) -> None:
         self.plan, self.data = plan, (_Moments(plan, first), _Moments(plan, second))
         self.support, self.values = plan.releases
-        self.gumbel = self.support.law == "gumbel"
+        self.gumbel = self.support.law == GUMBEL_MAXIMUM
         # With split data later blocks are the same in both datasets.
         self.steps = 1 if plan.settings.data == "split" else int(plan.settings.steps)
 
@@ -126,7 +126,7 @@ class _Replay:
         """The log density of peeled vectors, up to terms that are the same under both datasets."""
         support = peeled != 0
         off = np.where(support, peeled - values, 0.0) / self.values.scale
-        blur = -np.sum(off**2, axis=1) / 2 if self.values.law == "gaussian" else -np.sum(np.abs(off), axis=1)
+        blur = -np.sum(off**2, axis=1) / 2 if self.values.law == GAUSSIAN else -np.sum(np.abs(off), axis=1)
         return np.asarray(blur + _log_top(sizes / self.support.scale, support))
 
 

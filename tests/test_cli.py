@@ -693,7 +693,7 @@ def test_every_solver_can_be_planned_from_its_own_options(run):
         settings = dict(presets.PRESETS[name])
         settings |= {"epsilon": 1.0, "delta": 1e-5}
         options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
-        options += "" if name == "peeling_iht" else " --fit-intercept no"
+        options += " --fit-intercept no" if hasattr(solvers.settings_class(name), "fit_intercept") else ""
         assert run(f"plan {name} {options}") == (0, f"{solvers.plan(name, **settings)}\n", "")
 
 

@@ -110,6 +110,11 @@ class Settings(ABC):
         """
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the guarantee must say besides; ``self`` is checked."""
+        return ()
+
+    @property
     def relation(self) -> Adjacency:
         """The adjacency; ``self`` is checked."""
         return Adjacency.parse(self.adjacency)

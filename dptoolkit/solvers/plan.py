@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
-from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, account
+from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, ZCdp, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import number, table
@@ -41,9 +41,9 @@ class _Unbounded(GaussianNoise):
     """Gaussian noise on a query without a bound; ``sensitivity`` is what a paper assumes."""
 
     @property
-    def event(self) -> Gaussian:
-        """That of no noise at all."""
-        return Gaussian(0.0)
+    def event(self) -> Event:  # type: ignore[override]
+        """One of which nothing is known."""
+        return ZCdp(math.inf)
 
 
 # A law of noise: (scale, sensitivity) -> the mechanism, which both draws the noise and knows the event of one draw. A

@@ -92,7 +92,7 @@ class KnowledgeTransfer(Settings):
     m: int | None = setting("Number of public rows that are drawn; by default 100 for every feature.", default=None)
     feature_seed: int = setting("Public seed of the features; unrelated to the noise.", default=0)
     selection_share: float = setting(
-        "Share of epsilon and delta for which the choice of the support alone would suffice.", default=0.5
+        "Share of epsilon and delta for which the choice of the support alone would suffice.", default=0.6
     )
     student_steps: int = setting("Steps of the student's hard thresholding.", default=100)
     steps: int | None = setting('Steps of the teachers "dp-ight" and "ight".', default=None)
@@ -112,8 +112,8 @@ class KnowledgeTransfer(Settings):
         if self.teacher != IGHT:
             return ()
         return (
-            "no bound: one record can flip the support of the sparse teacher, which then moves by its own size, and "
-            "Theorem 4.3 has no bound of that",
+            "nothing that could be proved: one record can flip the support of the sparse teacher, which then moves by "
+            "its own size, and Theorem 4.3 has no bound of that (docs/knowledge_transfer.md)",
         )
 
     @property

@@ -46,7 +46,8 @@ class TransferRun:
         self.rows = rows if settings.feature_bound is None else clip_entries(rows, settings.feature_bound)
         bound = settings.label_bound
         self.y = y if bound is None else np.clip(y, -bound, bound)
-        self._ridges: dict[bytes, Array] = {}
+        # Exact teachers by their features: a run that is called often fits each once.
+        self._teachers: dict[bytes, Array] = {}
         if settings.teacher in (SUPPORT, TESTED):
             self.scores = scores(self._scored(), self.y, settings.terms)
         if settings.teacher == DP_IGHT:
@@ -59,7 +60,7 @@ class TransferRun:
         return self.rows if settings.feature_bound is not None else clip_rows(self.rows, settings.row_norm)
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its one row of releases is the support and the noisy answers, zeros where a test refused."""
+        """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 for what is not."""
         history: dict[str, Any] = {}
         taught = self._teach(rng, history)
         weights, answers = np.zeros(self.plan.d), np.zeros(self.settings.m or 0)
@@ -71,7 +72,8 @@ class TransferRun:
         if not trace:
             return Trace(weights, history)
         support = history.get("support", np.zeros(self.settings.sparsity))
-        return Trace(weights, history, np.concatenate([support, answers])[None], weights[None])
+        seen = np.concatenate([[history.get("noisy_gap", 0.0)], support, answers])
+        return Trace(weights, history, seen[None], weights[None])
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the student."""
@@ -92,7 +94,9 @@ class TransferRun:
         if teacher == RIDGE:
             return Taught(None, self.ridge(None))
         if teacher == IGHT:
-            return Taught(None, self.ight())
+            if not self._teachers:
+                self._teachers[b""] = self.ight()
+            return Taught(None, self._teachers[b""])
         if teacher == DP_IGHT:
             weights, inner = self._private.fit(rng)
             history["noise_scale"] = inner["noise_scale"]
@@ -118,10 +122,10 @@ class TransferRun:
     def ridge(self, columns: NDArray[np.intp] | None) -> Array:
         """The certified ridge on these features; NOT private."""
         key = b"" if columns is None else columns.tobytes()
-        if key not in self._ridges:
+        if key not in self._teachers:
             part = self.rows if columns is None else restricted(self.rows, columns)
-            self._ridges[key] = self.settings.ridge(self.plan.n, self.plan.d).fit(part, self.y)
-        return self._ridges[key]
+            self._teachers[key] = self.settings.ridge(self.plan.n, self.plan.d).fit(part, self.y)
+        return self._teachers[key]
 
     def ight(self) -> Array:
         """The paper's teacher: hard thresholding with an l2 term, without noise; NOT private."""

@@ -41,7 +41,8 @@ class GivenFeatures:
             matrix = value.matrix
         else:
             try:
-                matrix = check_rows(value).matrix
+                # A copy: what the caller does to the matrix later must not change a plan.
+                matrix = check_rows(value).matrix.copy()
             except ValueError as problem:
                 bound = "one of " + ", ".join(repr(name) for name in NAMES) + " or a real matrix, one public row each"
                 raise invalid("features", type(value).__name__, f"{bound}: {problem}") from None

@@ -31,9 +31,10 @@ from dptoolkit.solvers.perturbed_objective import SumScaling
 # The teachers by name; the last is the paper's own, whose movement nobody can bound.
 SUPPORT, RIDGE, DP_IGHT, TESTED, IGHT = "support", "ridge", "dp-ight", "propose-test-release", "ight"
 TEACHERS = (SUPPORT, RIDGE, DP_IGHT, TESTED)
-_UNIT = 2.0**-53
+# Half a unit of double and of long double.
+_UNIT, _FINE_UNIT = 2.0**-53, 2.0**-64
 # tau as a share of one record's gradient: so small that charging for it costs nothing.
-_TAU_SHARE = 1e-6
+_TAU_SHARE, _LARGEST_TAU_SHARE = 1e-6, 1e-3
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,19 @@ class Ridge:
 
     @property
     def tau(self) -> float:
-        """The certified tolerance, in the scaling of the sum: reachable with doubles."""
-        error = minimise.rounding_error(
+        """The certified tolerance, in the scaling of the sum.
+
+        What doubles can reach, as long as charging for it costs nothing; with many records what more digits can.
+        """
+        gradient = self.sums.gradient
+        with_doubles = min(4 * self._rounding(_UNIT), _LARGEST_TAU_SHARE * gradient)
+        return max(_TAU_SHARE * gradient, with_doubles, 4 * self._rounding(_FINE_UNIT))
+
+    def _rounding(self, unit: float) -> float:
+        return minimise.rounding_error(
             n=self.n, nonzeros=self.width, row_norm=self.row_norm, residual_bound=self.residual_bound,
-            smoothness=self.loss.smoothness, l2=self.sums.l2, theta_norm=self.largest, linear_norm=0.0, unit=_UNIT,
+            smoothness=self.loss.smoothness, l2=self.sums.l2, theta_norm=self.largest, linear_norm=0.0, unit=unit,
         )  # fmt: skip
-        return max(_TAU_SHARE * self.sums.gradient, 4 * error)
 
     @property
     def movement(self) -> float:

@@ -36,8 +36,9 @@ from dptoolkit.solvers.transfer_run import TransferRun
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-# Public rows for every feature of a teacher on a support: noise is then a tenth above that of orthogonal features.
-_ROWS_PER_FEATURE = 100
+# Public rows for every feature: on a support so many that noise is a tenth above that of orthogonal features, on all
+# features what fits into memory.
+_ROWS_ON_SUPPORT, _ROWS_ON_ALL = 100, 4
 # The steps of the paper's own teacher.
 _TEACHER_STEPS = 100
 
@@ -89,7 +90,10 @@ class KnowledgeTransfer(Settings):
         'do with the records. By default "gaussian" on a support, "identity" on all features.',
         default=None,
     )
-    m: int | None = setting("Number of public rows that are drawn; by default 100 for every feature.", default=None)
+    m: int | None = setting(
+        "Number of public rows that are drawn; by default 100 for every feature of a support, 4 for every feature.",
+        default=None,
+    )
     feature_seed: int = setting("Public seed of the features; unrelated to the noise.", default=0)
     selection_share: float = setting(
         "Share of epsilon and delta for which the choice of the support alone would suffice.", default=0.6
@@ -260,8 +264,9 @@ class KnowledgeTransfer(Settings):
             if self.m not in (None, width):
                 raise invalid("m", self.m, f"None or {width} for features='identity'", "It has a row for each feature.")
             return {"features": features, "m": width}
-        m = (n if self.teacher == IGHT else _ROWS_PER_FEATURE * width) if self.m is None else self.m
-        m = self._enough(whole("m", m, low=1))
+        usual = (_ROWS_ON_SUPPORT if self.on_support else _ROWS_ON_ALL) * width
+        m = whole("m", (n if self.teacher == IGHT else usual) if self.m is None else self.m, low=1)
+        self._enough(m)
         if m * width > public_features.MOST_ENTRIES:
             repair = f"{m} x {width} would be too large. Use fewer rows, features='identity', or a sparse matrix."
             raise invalid("m", m, f"<= {public_features.MOST_ENTRIES // width} for {width} features", repair)

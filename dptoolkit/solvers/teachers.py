@@ -6,7 +6,7 @@ lambda = n l2, neighbours D and D' and their exact minimisers w and w', strong c
     lambda |w - w'| <= |grad J'(w) - grad J(w)| <= 2L (replace-one) or L (zero-out),
 
 as J and J' differ in one record (on a ball the same holds by the variational inequalities of both minimisers). L
-bounds one record's gradient at a minimiser, whose size is bounded: J(w) <= J(0) and lambda |w| <= n sup|gradient|.
+bounds one record's gradient at a minimiser, whose size is bounded: see ``Ridge.largest``.
 A computed teacher is within tau/lambda of the exact one on every data set, by the certificate of ``minimise``, which
 includes rounding; the search never gives up. So it moves by at most (2L + 2 tau)/lambda.
 """
@@ -52,11 +52,12 @@ class Ridge:
 
     @property
     def largest(self) -> float:
-        """An upper bound of |w| at the exact minimiser: from J(w) <= J(0), from the gradient, or the ball's radius."""
+        """An upper bound of |w| at the exact minimiser: from lambda |w| <= n sup|gradient|, J(w) <= J(0), or a ball."""
         limits = [math.inf if self.radius is None else self.radius]
         if self.loss.name == "squared":
             assert self.label_bound is not None
-            limits.append(self.label_bound / math.sqrt(self.l2))
+            # With singular values t of X/sqrt(n), |w| <= max t/(t^2 + l2) |y|/sqrt(n); the maximum is at t = sqrt(l2).
+            limits.append(self.label_bound / (2 * math.sqrt(self.l2)))
         else:
             limits.append(self.row_norm * self.loss.residual_bound / self.l2)
         if self.loss.name == "logistic":

@@ -83,6 +83,9 @@ def test_a_given_matrix_is_known_by_its_entries():
     assert one == same and one.fingerprint == same.fingerprint
     assert one != two and len({plan.fingerprint for plan in (one, two, rare)}) == 3
     assert one.settings.features.digest in one.to_json()
+    # The same norm, so that only the entries tell them apart.
+    swapped = make_plan(features=public[:, ::-1])
+    assert swapped.settings.features != one.settings.features and swapped.fingerprint != one.fingerprint
 
 
 @pytest.mark.parametrize(("change", "name"), [
@@ -215,6 +218,17 @@ def test_some_pair_reaches_the_movement(loss, l2, relation):
         y2[0] = 0.0 if loss == "logistic" else -far
     moved = np.linalg.norm(teacher.fit(check_rows(X), y) - teacher.fit(check_rows(X2), y2))
     assert 0.99 * teacher.movement < moved <= teacher.movement
+
+
+@pytest.mark.parametrize("l2", [1e-4, 0.3])
+def test_the_largest_ridge_of_the_squared_loss_is_reached(l2):
+    """Rows of size sqrt(l2) with labels at their bound; so the ball in which it is looked for never cuts it."""
+    teacher = ridge("squared", l2=l2)
+    X = np.zeros((6, 3))
+    X[:, 0] = math.sqrt(l2)
+    found = np.linalg.norm(teacher.fit(check_rows(X), np.full(6, 1.3)))
+    assert found == pytest.approx(1.3 / (2 * math.sqrt(l2)), rel=1e-3)
+    assert found <= teacher.largest * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("layout", [np.array, sparse.csr_matrix], ids=["dense", "csr"])

@@ -85,6 +85,7 @@ def support(truth: Any, results: Mapping[str, FitResult]) -> Figure:
         shares = [_share(real, np.asarray(r.coef) != 0, kept=colour == 2) for r in results.values()]
         axes.bar(places + offset, shares, width=0.38, color=COLOURS[colour], label=name)
     axes.set_xticks(places, list(results))
+    axes.set_xlim(-1, max(len(results), 2))
     axes.set_ylim(0, 1.05)
     axes.legend(frameon=False, fontsize=9)
     figure.subplots_adjust(right=0.97)

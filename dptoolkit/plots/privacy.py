@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 _DELTAS = np.geomspace(1e-2, 1e-9, 15)
 # Other ways to account that are drawn for comparison, where they can take the event.
 _OTHERS = ("rdp", "zcdp", "advanced")
+# One that is larger than the answer by this factor would leave no room for the others.
+_WORTH_DRAWING = 4
 
 
 def profile(guarantee: Guarantee, audit: AuditReport | None = None) -> Figure:
-    """Epsilon against delta, with other ways to account and an audit's lower bound; what is shaded is ruled out."""
+    """Epsilon against delta, with other ways to account and an audit's lower bound; what the audit refutes is shaded."""
     figure, (axes,) = grid(1, 1, "Privacy profile")
     relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
-    detail = f"below a line is what that accountant cannot prove{relation}"
+    detail = f"smaller is a stronger promise{relation}" + ("" if audit is None else "; shaded: refuted by the audit")
     describe(axes, "Epsilon at each delta", detail, "delta", "epsilon")
     profile_curve(axes, guarantee, audit)
     return figure
@@ -49,12 +51,14 @@ def profile_curve(axes: Axes, guarantee: Guarantee, audit: AuditReport | None = 
             other = [replace(guarantee, forced_method=method).epsilon(float(d)) for d in _DELTAS]
         except DpToolkitError:
             continue
-        if max(other) < 20 * max(curve):
+        if max(other) < _WORTH_DRAWING * max(curve):
             axes.plot(_DELTAS, other, color=COLOURS[i], linestyle=DASHES[i], linewidth=1.5, label=method)
     if audit is not None:
         axes.plot([audit.delta], [audit.epsilon_lower], marker="^", color=COLOURS[6], linestyle="none",
                   label=f"audit: at least {audit.epsilon_lower:.3g}")  # fmt: skip
-        axes.axhspan(0, audit.epsilon_lower, xmin=0, xmax=1, color=COLOURS[1], alpha=0.12, linewidth=0)
+        # Epsilon grows as delta falls, so that the bound holds for every smaller delta too.
+        below = np.asarray([audit.delta, *_DELTAS[_DELTAS < audit.delta]])
+        axes.fill_between(below, 0, audit.epsilon_lower, color=COLOURS[1], alpha=0.15, linewidth=0)
     if guarantee.claimed is not None and math.isfinite(guarantee.claimed.epsilon):
         axes.plot([guarantee.claimed.delta], [guarantee.claimed.epsilon], marker="x", color=COLOURS[1],
                   linestyle="none", label="claimed in the paper")  # fmt: skip
@@ -75,7 +79,7 @@ def spending(plan: Plan) -> Figure:
     left.grid(axis="y", visible=False)
     describe(right, "Privacy profile", f"{plan.adjacency}; every release together", "delta", "epsilon")
     profile_curve(right, plan.guarantee)
-    figure.subplots_adjust(left=0.17, right=0.97, wspace=0.25)
+    figure.subplots_adjust(left=0.24, right=0.97, wspace=0.2)
     return figure
 
 

@@ -29,7 +29,7 @@ _WORTH_DRAWING = 4
 
 
 def profile(guarantee: Guarantee, audit: AuditReport | None = None) -> Figure:
-    """Epsilon against delta, with other ways to account and an audit's lower bound; what the audit refutes is shaded."""
+    """Epsilon against delta, with other ways to account; what an audit refutes is shaded."""
     figure, (axes,) = grid(1, 1, "Privacy profile")
     relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
     detail = f"smaller is a stronger promise{relation}" + ("" if audit is None else "; shaded: refuted by the audit")
@@ -57,7 +57,7 @@ def profile_curve(axes: Axes, guarantee: Guarantee, audit: AuditReport | None = 
         axes.plot([audit.delta], [audit.epsilon_lower], marker="^", color=COLOURS[6], linestyle="none",
                   label=f"audit: at least {audit.epsilon_lower:.3g}")  # fmt: skip
         # Epsilon grows as delta falls, so that the bound holds for every smaller delta too.
-        below = np.asarray([audit.delta, *_DELTAS[_DELTAS < audit.delta]])
+        below = np.asarray([audit.delta, *_DELTAS[audit.delta > _DELTAS]])
         axes.fill_between(below, 0, audit.epsilon_lower, color=COLOURS[1], alpha=0.15, linewidth=0)
     if guarantee.claimed is not None and math.isfinite(guarantee.claimed.epsilon):
         axes.plot([guarantee.claimed.delta], [guarantee.claimed.epsilon], marker="x", color=COLOURS[1],

@@ -118,10 +118,10 @@ def test_peeling_iht(budget, adjacency, data):
        st.sampled_from(["final", "releases"]))  # fmt: skip
 def test_knowledge_transfer(budget, adjacency, teacher, bounds, features, adversary):
     plan = solvers.plan(
-        "knowledge_transfer", n=300, d=3, loss="huber", sparsity=1, l2=0.1, teacher=teacher, features=features,
+        "knowledge_transfer", n=200, d=3, loss="huber", sparsity=1, l2=0.1, teacher=teacher, features=features,
         adjacency=adjacency, **bounds, **budget,
     )  # fmt: skip
-    stays_within(plan, adversary, 800)
+    stays_within(plan, adversary, 500)
 
 
 @pytest.mark.parametrize("name", ["dp_ight", "dp_sgd_ht", "dp_frank_wolfe", "knowledge_transfer"])

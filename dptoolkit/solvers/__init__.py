@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
     from dptoolkit.solvers.sparsify import sparsifier
     from dptoolkit.solvers.stages import two_stage
+    from dptoolkit.solvers.transfer import knowledge_transfer
     from dptoolkit.solvers.variance_reduced import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
 
 # Solvers load on first use: a fit waits for its own module only.
@@ -32,6 +33,7 @@ _MODULES = {
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
     "svrg_ht": "variance_reduced", "dp_dual_averaging": "dual_averaging", "dp_pipeline": "pipeline",
     "margins": "pipeline", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
+    "knowledge_transfer": "transfer",
 }  # fmt: skip
 _PUBLIC = ("ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht", "margins")
 PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
@@ -39,8 +41,8 @@ PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
 __all__ = [
     "DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "dp_dual_averaging", "dp_frank_wolfe",
     "dp_ight", "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "frank_wolfe",
-    "ight", "margins", "objective_perturbation", "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier",
-    "svrg_ht", "two_stage",
+    "ight", "knowledge_transfer", "margins", "objective_perturbation", "peeling_iht", "plan", "prepare", "scsg_ht",
+    "sgd_ht", "sparsifier", "svrg_ht", "two_stage",
 ]  # fmt: skip
 
 

@@ -112,7 +112,19 @@ def test_peeling_iht(budget, adjacency, data):
     stays_within(plan, "releases", 800)
 
 
-@pytest.mark.parametrize("name", ["dp_ight", "dp_sgd_ht", "dp_frank_wolfe"])
+@EXAMPLES
+@given(BUDGET, ADJACENCY, st.sampled_from(["support", "ridge", "propose-test-release"]),
+       st.sampled_from([{"feature_bound": 0.5}, {"row_norm": 2.0}]), st.sampled_from(["gaussian", "identity"]),
+       st.sampled_from(["final", "releases"]))  # fmt: skip
+def test_knowledge_transfer(budget, adjacency, teacher, bounds, features, adversary):
+    plan = solvers.plan(
+        "knowledge_transfer", n=200, d=3, loss="huber", sparsity=1, l2=0.1, teacher=teacher, features=features,
+        adjacency=adjacency, **bounds, **budget,
+    )  # fmt: skip
+    stays_within(plan, adversary, 500)
+
+
+@pytest.mark.parametrize("name", ["dp_ight", "dp_sgd_ht", "dp_frank_wolfe", "knowledge_transfer"])
 def test_the_same_audit_finds_a_third_of_the_noise(name):
     plan = presets.plan(name, 2.0, 1e-5)
     quiet = plan.with_noise(factor=1 / 3)

@@ -55,7 +55,7 @@ def data(n=20, d=6):
 
 def test_every_private_solver_is_tried():
     # Those that solve for a minimum have no iterates to trace, and test files of their own.
-    assert set(EVERY) | {"objective_perturbation", "two_stage"} == set(solvers.PRIVATE)
+    assert set(EVERY) | {"knowledge_transfer", "objective_perturbation", "two_stage"} == set(solvers.PRIVATE)
 
 
 # --- the public function is made from the settings ---------------------------------------------------------

@@ -36,8 +36,6 @@ from dptoolkit.geometry import Ball
 from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
-# Losses of one margin whose curvature the search knows.
-LOSSES = ("logistic", "huber", "squared")
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,9 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("l2", "row_norm", "residual_bound"):
             positive(name, getattr(self, name))
-        if self.loss.name not in LOSSES:
-            raise invalid("loss", self.loss.name, "one of " + ", ".join(repr(name) for name in LOSSES))
-        if self.loss.name == "squared" and self.ball is None:
-            raise invalid("ball", None, "a ball for loss 'squared'", "Its gradient has no bound without one.")
+        losses.get(self.loss.name, losses.CURVED)
+        if not self.loss.is_bounded and self.ball is None:
+            raise invalid("ball", None, f"a ball for loss {self.loss.name!r}", "Its gradient has no bound without one.")
         if self.linear.shape != (self.d,) or not np.isfinite(self.linear).all():
             raise invalid("linear", f"an array of shape {self.linear.shape}", f"finite, of shape ({self.d},)")
         if self.y.shape != (self.n,):
@@ -253,9 +250,11 @@ class _Digits:
     def gradient(self, theta: Any) -> Any:
         self.gradients += 1
         out = self.number(self._problem.l2) * theta + self._linear
+        exact_residual = self._problem.loss.exact_residual
+        assert exact_residual is not None
         for (indices, values), y in zip(self._rows, self._y, strict=True):
             margin = sum((a * theta[j] for j, a in zip(indices, values, strict=True)), Decimal(0))
-            residual = _decimal_residual(self._problem.loss, margin, y)
+            residual = exact_residual(margin, y)
             for j, a in zip(indices, values, strict=True):
                 out[j] += residual * a
         return out
@@ -287,15 +286,6 @@ def _decimal_row(matrix: Any, i: int) -> tuple[list[int], list[Decimal]]:
         part = slice(matrix.indptr[i], matrix.indptr[i + 1])
         return matrix.indices[part].tolist(), [Decimal(a) for a in matrix.data[part].tolist()]
     return list(range(matrix.shape[1])), [Decimal(a) for a in matrix[i].tolist()]
-
-
-def _decimal_residual(loss: Loss, margin: Decimal, y: Decimal) -> Decimal:
-    if loss.name == "logistic":
-        small = (-abs(margin)).exp()
-        return (1 / (1 + small) if margin >= 0 else small / (1 + small)) - y
-    difference = margin - y
-    threshold = Decimal(losses.HUBER_THRESHOLD)
-    return max(min(difference, threshold), -threshold) if loss.name == "huber" else difference
 
 
 def verified_bound(problem: Problem, solution: Solution, digits: int = 50) -> float:
@@ -384,13 +374,8 @@ class _Curvature:
         """
         loss, y = self._problem.loss, self._problem.y
         margins = self._matrix @ theta
-        if loss.name == "logistic":
-            p = loss.residual(margins, np.zeros_like(y))
-            half = np.maximum(np.abs(margins) / 2, 1e-6)
-            self._weights = np.tanh(half) / half / 4 if cautious else p * (1 - p)
-        elif loss.name == "huber":
-            size = np.maximum(np.abs(margins - y), 1e-300) / losses.HUBER_THRESHOLD
-            self._weights = np.minimum(1 / size, 1.0) if cautious else (size < 1).astype(float)
+        assert loss.curvature is not None
+        self._weights = loss.curvature(margins, y, cautious)
 
     def times(self, v: Array) -> Array:
         return np.asarray(self._transposed @ (self._weights * (self._matrix @ v)) + self._problem.l2 * v)

@@ -117,7 +117,7 @@ class PerturbedObjective(Settings):
     @property
     def terms(self) -> losses.Loss:
         """The row of the loss table."""
-        return losses.get(self.loss, minimise.LOSSES)
+        return losses.get(self.loss, losses.CURVED)
 
     @property
     def ball(self) -> Ball | None:
@@ -150,12 +150,12 @@ class PerturbedObjective(Settings):
         one_of("law", self.law, tuple(LINEAR_LAWS))
         if self.constraint is not None:
             one_of("constraint", self.constraint, CONSTRAINTS, "Or None.")
-        name = self.terms.name
+        bounded = self.terms.is_bounded
         if self.constraint is None:
             self._refuse("radius", "with a constraint")
         if self.constraint != "group-l1":
             self._refuse("group_size", "with constraint='group-l1'")
-        if name != "squared":
+        if bounded:
             self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
         elif self.constraint is None:
             raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
@@ -165,7 +165,7 @@ class PerturbedObjective(Settings):
             group_size=None if self.group_size is None and self.constraint != "group-l1"
             else whole("group_size", self.group_size, low=1),
             label_bound=public_bound("label_bound", self.label_bound, "the largest |label|")
-            if name == "squared" else None,
+            if not bounded else None,
         )  # fmt: skip
 
     def _refuse(self, name: str, use: str) -> None:

@@ -327,12 +327,13 @@ def minimise(problem: Problem, tau: float) -> Solution:
     spent = 0
     for level in _levels(problem):
         with decimal.localcontext(getattr(level, "context", None)):
-            found = _search(problem, level, level.cast(theta), tau, curvature)
+            certificate = _search(problem, level, level.cast(theta), tau, curvature)
             spent += level.gradients
-            first, rest = level.pair(found.point)
-            if found.bound <= tau:
-                normal = np.zeros((2, problem.d)) if found.normal is None else np.stack(level.pair(found.normal))
-                return Solution(first, rest, normal, found.bound, level.name, spent)
+            first, rest = level.pair(certificate.point)
+            if certificate.bound <= tau:
+                outward = certificate.normal
+                normal = np.zeros((2, problem.d)) if outward is None else np.stack(level.pair(outward))
+                return Solution(first, rest, normal, certificate.bound, level.name, spent)
             theta = first if level.name == "double" else first.astype(np.longdouble) + rest.astype(np.longdouble)
     raise AssertionError("there is always one more digit")  # pragma: no cover
 
@@ -364,7 +365,7 @@ class _Curvature:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._matrix, self._transposed = problem, problem.matrix, problem.matrix.T
-        self._weights = np.ones(problem.n)
+        self._weights: Array = np.ones(problem.n)
 
     def move_to(self, theta: Array, *, cautious: bool = False) -> None:
         """Take the curvature at theta, or a cautious one.
@@ -427,9 +428,9 @@ def _search(problem: Problem, level: Any, theta: Any, tau: float, curvature: _Cu
     return _gradient_steps(problem, level, best, tau) if _worth_it(best, tau) else best
 
 
-def _worth_it(found: _Certificate, tau: float) -> bool:
+def _worth_it(certificate: _Certificate, tau: float) -> bool:
     """Whether more steps at this precision can help: not where the bound is rounding error already."""
-    return found.bound > tau and found.norm > 0.1 * (found.bound - found.norm)
+    return certificate.bound > tau and certificate.norm > 0.1 * (certificate.bound - certificate.norm)
 
 
 def _newton(problem: Problem, level: Any, start: _Certificate, tau: float, curvature: _Curvature) -> _Certificate:
@@ -490,8 +491,8 @@ def _gradient_steps(problem: Problem, level: Any, start: _Certificate, tau: floa
         theta, before = moved, length
         # The certificate cannot hold before the steps are this short.
         if length <= 4 * tau * float(eta):
-            found = _certificate(problem, level, theta, level.gradient(theta))
-            best = min(best, found, key=lambda c: c.bound)
+            certificate = _certificate(problem, level, theta, level.gradient(theta))
+            best = min(best, certificate, key=lambda c: c.bound)
     return best
 
 
@@ -512,9 +513,9 @@ def _face_newton(problem: Problem, level: Any, start: _Certificate, tau: float, 
         helped = True
         while helped and _worth_it(best, tau):
             theta = _face_step(problem, level, best, curvature, cautious=failed % 2 == 1)
-            found = _certificate(problem, level, theta, level.gradient(theta))
-            helped = found.norm < 0.5 * best.norm
-            best = min(best, found, key=lambda c: c.bound)
+            certificate = _certificate(problem, level, theta, level.gradient(theta))
+            helped = certificate.norm < 0.5 * best.norm
+            best = min(best, certificate, key=lambda c: c.bound)
         find_face = True
         failed = 0 if best.norm < 0.7 * before else failed + 1
     return best

@@ -251,11 +251,11 @@ def _without_absent(matrix: Any, rows: Rows) -> Any:
 def _filled(matrix: Any, y: Array) -> tuple[Any, Array]:
     """Without rows of zeros, whose loss is constant; one row is left in any case."""
     largest = abs(matrix).max(axis=1)
-    kept = np.flatnonzero(np.asarray(largest.todense() if hasattr(largest, "todense") else largest).ravel())
-    if len(kept) == len(y):
+    filled = np.flatnonzero(np.asarray(largest.todense() if hasattr(largest, "todense") else largest).ravel())
+    if len(filled) == len(y):
         return matrix, y
-    kept = kept if len(kept) else np.zeros(1, dtype=np.intp)
-    return matrix[kept], y[kept]
+    filled = filled if len(filled) else np.zeros(1, dtype=np.intp)
+    return matrix[filled], y[filled]
 
 
 def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
@@ -317,9 +317,9 @@ class PerturbedRun:
         """One fit; what it releases is the noisy minimiser, before projection on the ball."""
         width = self.matrix.shape[1]
         term = self.linear.mechanism.draw(width, rng) if self.linear.scale > 0 else np.zeros(width)
-        found = minimise.minimise(self.problem(term), self.tau)
+        solution = minimise.minimise(self.problem(term), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        released = found.theta + self.output.mechanism.release(found.remainder, rng)
+        released = solution.theta + self.output.mechanism.release(solution.remainder, rng)
         weights = released if self.ball is None else np.asarray(self.ball.project(released))
         history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
         return Trace(weights, history, *((released[None], weights[None]) if trace else ()))

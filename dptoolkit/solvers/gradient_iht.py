@@ -288,6 +288,7 @@ class IhtRun:
         from dptoolkit.kernels.threshold import largest
 
         how, always = self.steps, np.arange(self.free, self.width)
+        values: Array
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
         total = np.zeros(self.width if how.accumulate else 0)
         scales, releases, iterates, border = [], [], [], math.inf

@@ -37,13 +37,8 @@ FEWEST, MOST = 20, 1500
 
 
 def residual_curvature(loss: Loss, cap: float) -> float:
-    """The largest derivative of a residual that is clipped to +-cap.
-
-    For the logistic loss s (1 - s), where s <= cap is the residual that is not clipped.
-    """
-    if loss.name == "logistic" and cap < 0.5:
-        return cap * (1 - cap)
-    return loss.smoothness
+    """The largest derivative of a residual that is clipped to +-cap."""
+    return loss.smoothness if loss.capped_smoothness is None else loss.capped_smoothness(cap)
 
 
 def margin_noise(bounds: GradientBounds) -> float:

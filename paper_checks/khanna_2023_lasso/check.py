@@ -15,7 +15,7 @@ from dptoolkit.accounting.published import tie_pair
 from dptoolkit.audit import ApproxClaim, Claim, Pair, PureClaim, pairs
 from dptoolkit.audit.pairs.sparsify import exact_count
 from dptoolkit.mechanisms import GeometricNoise
-from dptoolkit.solvers.base import Plan
+from dptoolkit.solvers import Plan
 from paper_checks.audits import Audited, attack, frank_wolfe, printed_noise
 from paper_checks.verdict import Verdict, bound, judge
 

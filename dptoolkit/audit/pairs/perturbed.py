@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from dptoolkit import losses
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
@@ -22,13 +23,13 @@ from dptoolkit.solvers.plan import GAUSSIAN_TERM, Plan
 def objective_perturbation(plan: Plan) -> Pair:
     """One record along the first feature at the row bound, its label at the end.
 
-    All others are zero rows, or for the logistic loss rows of the other label along the same feature.
+    All others are zero rows, or for a binary loss rows of the other label along the same feature.
     """
     check_plan(plan, "objective_perturbation")
-    logistic = plan.settings.loss == "logistic"
-    first, second = _logistic(plan) if logistic else _regression(plan)
+    binary = plan.settings.terms.task == losses.BINARY
+    first, second = _binary(plan) if binary else _regression(plan)
     scores: dict[str, Score] = {"final": _along, "releases": _along, "step": _along}
-    crowd = "the others of the other label push it far to the wrong side" if logistic else "zero rows"
+    crowd = "the others of the other label push it far to the wrong side" if binary else "zero rows"
     return Pair(first, second, plan.adjacency, f"one record of constant slope; {crowd}", scores, _reach(plan))
 
 
@@ -62,7 +63,7 @@ def far_label(plan: Plan) -> float:
     return 2.0 + 1e6 * furthest
 
 
-def _logistic(plan: Plan) -> tuple[Counted, ...]:
+def _binary(plan: Plan) -> tuple[Counted, ...]:
     bound = plan.settings.row_norm
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
     return _datasets(plan, 1.0, (bound, 0.0) if replaced else (0.0, 0.0), (bound, 0.0))
@@ -71,7 +72,7 @@ def _logistic(plan: Plan) -> tuple[Counted, ...]:
 def _reach(plan: Plan) -> dict[str, float]:
     """Of the exact attack: known where the pair is a Gaussian one, without a ball that cuts its tails off."""
     linear = plan.releases[0]
-    if plan.settings.loss != "huber" or plan.settings.radius or linear.law != GAUSSIAN_TERM or linear.scale == 0:
+    if not plan.settings.terms.saturates or plan.settings.radius or linear.law != GAUSSIAN_TERM or linear.scale == 0:
         return {}
     claimed = plan.guarantee.epsilon(DELTA)
     attained = gaussian.epsilon(linear.sensitivity / linear.scale, DELTA)

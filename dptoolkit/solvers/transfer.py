@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses, minimise
+from dptoolkit import losses
 from dptoolkit._validate import invalid, magnitude, one_of, real, whole
 from dptoolkit.accounting import Composed, Gaussian, Repeated, calibrate
 from dptoolkit.accounting.events import Event
@@ -171,7 +171,7 @@ class KnowledgeTransfer(Settings):
 
     def checked(self, n: int, d: int) -> KnowledgeTransfer:
         """See ``Settings``."""
-        losses.get(self.loss, minimise.LOSSES)
+        losses.get(self.loss, losses.CURVED)
         check_sparsity(self.sparsity, d)
         real("selection_share", self.selection_share, low=0.0, high=1.0, open_low=True, open_high=True)
         whole("student_steps", self.student_steps, low=1)

@@ -37,7 +37,7 @@ from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
 # Losses of one margin whose curvature the search knows.
-LOSSES = ("logistic", "huber", "squared")
+LOSSES = ("logistic", "huber", "hinge", "squared")
 
 
 @dataclass(frozen=True)
@@ -293,6 +293,9 @@ def _decimal_residual(loss: Loss, margin: Decimal, y: Decimal) -> Decimal:
     if loss.name == "logistic":
         small = (-abs(margin)).exp()
         return (1 / (1 + small) if margin >= 0 else small / (1 + small)) - y
+    if loss.name == "hinge":
+        sign = 2 * y - 1
+        return -sign * max(min((1 - sign * margin) / Decimal(losses.HINGE_WIDTH), Decimal(1)), Decimal(0))
     difference = margin - y
     threshold = Decimal(losses.HUBER_THRESHOLD)
     return max(min(difference, threshold), -threshold) if loss.name == "huber" else difference
@@ -391,6 +394,11 @@ class _Curvature:
         elif loss.name == "huber":
             size = np.maximum(np.abs(margins - y), 1e-300) / losses.HUBER_THRESHOLD
             self._weights = np.minimum(1 / size, 1.0) if cautious else (size < 1).astype(float)
+        elif loss.name == "hinge":
+            width = losses.HINGE_WIDTH
+            short = 1 - (2 * y - 1) * margins
+            beyond = np.maximum(np.maximum(-short, short - width), 0.0)
+            self._weights = 1 / (width + 2 * beyond) if cautious else (beyond == 0) / width
 
     def times(self, v: Array) -> Array:
         return np.asarray(self._transposed @ (self._weights * (self._matrix @ v)) + self._problem.l2 * v)
@@ -602,7 +610,7 @@ class Tolerance(NamedTuple):
 
 
 # Half a unit of long double. A constant, so that the plan is the same on machines that have none: those take decimals.
-_FINE_UNIT = 2.0**-64
+FINE_UNIT = 2.0**-64
 # The output noise as a share of what the linear term does in the stiffest direction there can be.
 _SHARE = 0.05
 
@@ -628,11 +636,11 @@ def reachable_tolerance(
         theta_norm = min(theta_norm, positive("radius", radius))
     error = rounding_error(
         n=n, nonzeros=min(d if nonzeros is None else nonzeros, d), row_norm=row_norm, residual_bound=residual_bound,
-        smoothness=smoothness, l2=l2, theta_norm=theta_norm, linear_norm=linear_norm, unit=_FINE_UNIT,
+        smoothness=smoothness, l2=l2, theta_norm=theta_norm, linear_norm=linear_norm, unit=FINE_UNIT,
     )  # fmt: skip
     if radius is not None:
         pull = linear_norm + n * residual_bound * row_norm
-        error += (d + 20) * _FINE_UNIT * (2 * theta_norm * (l2 + curvature) + pull)
+        error += (d + 20) * FINE_UNIT * (2 * theta_norm * (l2 + curvature) + pull)
     usual = offset * l2 * _SHARE * noise / (l2 + curvature) / 2
     tau = max(usual, 4 * error)
     return Tolerance(tau, 2 * tau / (l2 * offset))

@@ -107,7 +107,7 @@ def test_plans_survive_json_and_squared_loss_needs_a_ball(how):
 
 BAD = [
     ({"l2": 0.0}, "l2"), ({"l2": math.nan}, "l2"), ({"row_norm": None}, "row_norm"), ({"row_norm": -1.0}, "row_norm"),
-    ({"loss": "hinge"}, "loss"), ({"loss": "squared"}, "constraint"), ({"law": "laplace"}, "law"),
+    ({"loss": "softmax"}, "loss"), ({"loss": "squared"}, "constraint"), ({"law": "laplace"}, "law"),
     ({"constraint": "linf", "radius": 1.0}, "constraint"), ({"constraint": "l2"}, "radius"),
     ({"constraint": "group-l1", "radius": 1.0}, "group_size"), ({"group_size": 2}, "group_size"),
     ({"radius": 1.0}, "radius"),
@@ -167,11 +167,13 @@ def reference_minimiser(A, y, loss, l2, b, radius=None):
 
 
 @pytest.mark.parametrize("layout", [np.array, sparse.csr_matrix], ids=["dense", "csr"])
-@pytest.mark.parametrize(("loss", "ball"), [("logistic", None), ("huber", None), ("logistic", 0.3), ("squared", 0.3)])
+@pytest.mark.parametrize(("loss", "ball"), [
+    ("logistic", None), ("huber", None), ("hinge", None), ("logistic", 0.3), ("squared", 0.3),
+])  # fmt: skip
 def test_every_draw_is_the_planned_noise_and_goes_where_it_should(loss, ball, layout):
     """Two draws: the linear term, scale plan.noise in the mean's scaling, and the output noise on the minimiser."""
     X, y = problem()
-    y = y if loss == "logistic" else 2 * y - 1
+    y = y if loss in ("logistic", "hinge") else 2 * y - 1
     how = {} if ball is None else {"constraint": "l2", "radius": ball}
     how |= {"label_bound": 1.0} if loss == "squared" else {}
     spy = Spy(1)
@@ -242,7 +244,7 @@ def test_an_infinite_budget_is_the_plain_minimiser():
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(["logistic", "huber", "squared"]), st.sampled_from(["replace-one", "zero-out"]), st.booleans(),
+@given(st.sampled_from(minimise.LOSSES), st.sampled_from(["replace-one", "zero-out"]), st.booleans(),
        st.integers(0, 10**6))  # fmt: skip
 def test_no_neighbour_moves_the_gradient_by_more_than_the_sensitivity(loss, adjacency, intercept, seed):
     """What the noise must hide is the difference of the two gradients at one point; under zero-out that of a zero row

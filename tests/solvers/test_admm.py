@@ -322,6 +322,16 @@ def test_some_pair_moves_a_minimiser_by_nearly_the_whole_sensitivity(loss, adjac
     assert 0.95 * plan.sensitivity < np.linalg.norm(one - two) <= plan.sensitivity
 
 
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_the_pair_with_an_intercept_is_as_tight(adjacency):
+    plan = make_plan(n=20, d=2, loss="huber", rho=1.0, row_norm=2.0, adjacency=adjacency, fit_intercept=True)
+    pair = audit.pairs.dp_admm(plan)
+    one, two = (minimiser(plan, c.X, c.y, np.array([1.0, 0.0, -3.0]), c.counts) for c in pair)
+    np.testing.assert_allclose((one - two) @ pair.scores["final"].direction, plan.sensitivity, rtol=3e-3)
+    path = solvers.prepare(plan, *pair.first.expand())(np.random.default_rng(0), trace=True).releases
+    assert pair.scores["releases"](path.reshape(1, -1)).shape == (1,)
+
+
 def test_a_sensitivity_of_one_gradient_or_of_rho_without_n_is_exceeded():
     """Planted faults: the pair of the test above moves the minimiser by more than either would allow for."""
     plan = make_plan(n=50, d=1, loss="huber", rho=1.0)

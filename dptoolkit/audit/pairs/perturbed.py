@@ -42,7 +42,7 @@ class Canary(NamedTuple):
 
 def objective_perturbation(plan: Plan) -> Pair:
     """One record at the row bound: its label far away, the others zero rows; for a binary loss among a crowd."""
-    check_plan(plan, "objective_perturbation")
+    check_plan(plan, "objective_perturbation", intercept=True)
     sums, bound = plan.settings.sums(plan.n), plan.settings.row_norm
     if plan.settings.terms.task == BINARY:
         found = in_a_crowd(plan, sums.l2 / bound**2, bound * sums.up(plan.noise) / sums.l2)
@@ -64,14 +64,19 @@ def far_label(plan: Plan) -> float:
 
 
 def alone(plan: Plan, label: float) -> Canary:
-    """A record along the first feature with this label against its opposite, or a zero row; others are zero rows."""
+    """A record along the first feature with this label against its opposite, or a zero row; others are zero rows.
+
+    Zero rows pull the intercept: half of them each way, with the same constant slope.
+    """
     bound, replaced = plan.settings.row_norm, plan.adjacency is Adjacency.REPLACE_ONE
-    along = np.eye(1, plan.d)[0]
-    nothing = np.zeros(plan.d)
-    first = _dataset(plan, bound * along, label, nothing, 0.0)
-    second = _dataset(plan, bound * along if replaced else nothing, -label if replaced else 0.0, nothing, 0.0)
+    row, nothing = bound * np.eye(1, plan.d)[0], np.zeros(plan.d)
+    half = (plan.n - 1) // 2
+    others = [(nothing, label, half), (nothing, -label, plan.n - 1 - half)]
+    first = _dataset((row, label, 1), *others)
+    second = _dataset((row, -label, 1) if replaced else (nothing, 0.0, 1), *others)
     constant = plan.settings.loss == "huber" and plan.settings.radius is None
-    return Canary(first, second, along, "zero rows", 1.0 if constant else None)
+    joint = _weights(plan, row, 1.0)
+    return Canary(first, second, joint / np.linalg.norm(joint), "zero rows", 1.0 if constant else None)
 
 
 def in_a_crowd(plan: Plan, hold: float, spread: float) -> Canary:
@@ -81,21 +86,28 @@ def in_a_crowd(plan: Plan, hold: float, spread: float) -> Canary:
     ``spread`` is about how far noise moves a margin.
     """
     bound, replaced = plan.settings.row_norm, plan.adjacency is Adjacency.REPLACE_ONE
-    across = np.zeros(plan.d)
-    others = bound * np.eye(1, plan.d)[0]
+    crowd = bound * np.eye(1, plan.d)[0]
+    others, nothing = (crowd, 0.0, plan.n - 1), (np.zeros(plan.d), 1.0, 1)
     if plan.d == 1:
-        first = _dataset(plan, others, 1.0, others, 0.0)
-        second = _dataset(plan, others if replaced else across, 0.0, others, 0.0)
-        return Canary(first, second, np.ones(1), "the others of the other label push it to the wrong side", None)
+        first = _dataset((crowd, 1.0, 1), others)
+        second = _dataset((crowd, 0.0, 1) if replaced else nothing, others)
+        return Canary(first, second, _weights(plan, crowd / bound, 0.0), "the others push it to the wrong side", None)
     cosine = _tilt(plan.settings.terms, _pushed(plan.settings.terms, plan.n - 1, hold), spread)
+    along, across = cosine * crowd, np.zeros(plan.d)
     across[1] = bound * math.sqrt(1 - cosine * cosine)
-    first = _dataset(plan, cosine * others + across, 1.0, others, 0.0)
-    second = _dataset(plan, cosine * others - across if replaced else np.zeros(plan.d), 1.0, others, 0.0)
-    return Canary(first, second, across / bound, "it stands nearly across the others, on their wrong side", None)
+    first = _dataset((along + across, 1.0, 1), others)
+    second = _dataset((along - across, 1.0, 1) if replaced else nothing, others)
+    where = "it stands nearly across the others, on their wrong side"
+    return Canary(first, second, _weights(plan, across / np.linalg.norm(across), 0.0), where, None)
 
 
-def _dataset(plan: Plan, row: Array, label: float, others: Array, other_label: float) -> Counted:
-    return Counted(np.array([row, others]), np.array([label, other_label]), np.array([1, plan.n - 1]))
+def _dataset(*records: tuple[Array, float, int]) -> Counted:
+    rows, labels, counts = zip(*records, strict=True)
+    return Counted(np.array(rows), np.array(labels), np.array(counts))
+
+
+def _weights(plan: Plan, features: Array, intercept: float) -> Array:
+    return np.append(features, intercept) if plan.settings.fit_intercept else features
 
 
 def _pushed(terms: Loss, number: int, hold: float) -> float:

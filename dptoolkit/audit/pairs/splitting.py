@@ -25,7 +25,7 @@ def dp_admm(plan: Plan) -> Pair:
 
     For the binary losses the others push the weights to where the record's slope is largest.
     """
-    check_plan(plan, "dp_admm")
+    check_plan(plan, "dp_admm", intercept=True)
     settings = plan.settings
     if settings.terms.task == BINARY:
         # All updates together go where one would go with this much less to hold it.
@@ -47,9 +47,10 @@ class MovedUpdates:
     direction: Array
 
     def __call__(self, outputs: Array) -> Array:
-        path = outputs.reshape(len(outputs), -1, self.plan.d)
+        width = self.plan.settings.width(self.plan.d)
+        path = outputs.reshape(len(outputs), -1, width)
         how = self.plan.settings.splitting(self.plan.d)
-        centre, u = np.zeros((2, len(path), self.plan.d))
+        centre, u = np.zeros((2, len(path), width))
         total = np.zeros(len(path))
         for t in range(path.shape[1]):
             total += (path[:, t] - centre) @ self.direction

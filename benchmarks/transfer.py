@@ -2,7 +2,7 @@
 
     python -m benchmarks.transfer                      # synthetic; the tables of the solvers' pages
     python -m benchmarks.transfer --seeds 2 --rows 8000
-    python -m benchmarks.transfer --plot errors.png
+    python -m benchmarks.transfer --plot errors.png --methods dp_admm two_stage
     python -m benchmarks.transfer --data FOLDER        # a9a and rcv1_sub as well
 
 Synthetic: n = 800, d = 1000, 10 true features; entries of X are uniform on (-1, 1), y = <x, truth> + N(0, 0.1),
@@ -133,7 +133,7 @@ def baseline_error(data: Dataset) -> float:
     return relative_error(data, fit)
 
 
-def errors(seeds: Sequence[int], n: int = N) -> dict[str, list[float]]:
+def errors(seeds: Sequence[int], n: int = N, methods: Sequence[str] = tuple(METHODS)) -> dict[str, list[float]]:
     """The mean relative error of every method at every epsilon; the baseline has one for all."""
     sets = [make(seed, n) for seed in seeds]
 
@@ -143,14 +143,16 @@ def errors(seeds: Sequence[int], n: int = N) -> dict[str, list[float]]:
         return float(np.mean([relative_error(data, fit) for data, fit in zip(sets, fits, strict=True)]))
 
     found = {
-        name: [error(name, method.synthetic, e) for e in EPSILONS]
-        for name, method in METHODS.items()
-        if method.synthetic is not None
+        name: [error(name, arguments, e) for e in EPSILONS]
+        for name in methods
+        if (arguments := METHODS[name].synthetic) is not None
     }
     return found | {BASELINE: [float(np.mean([baseline_error(data) for data in sets]))] * len(EPSILONS)}
 
 
-def real_errors(problem: frontier.Problem, seeds: int) -> dict[str, list[float]]:
+def real_errors(
+    problem: frontier.Problem, seeds: int, methods: Sequence[str] = tuple(METHODS)
+) -> dict[str, list[float]]:
     """The mean error on the test rows of every method at every epsilon; the baseline is scikit-learn's."""
     n, d = problem.X.shape
 
@@ -161,9 +163,9 @@ def real_errors(problem: frontier.Problem, seeds: int) -> dict[str, list[float]]
         return float(np.mean([np.mean((m > 0) != problem.y_test) for m in margins]))
 
     found = {
-        name: [error(name, method.real, e) for e in EPSILONS]
-        for name, method in METHODS.items()
-        if method.real is not None
+        name: [error(name, arguments, e) for e in EPSILONS]
+        for name in methods
+        if (arguments := METHODS[name].real) is not None
     }
     return found | {BASELINE: [frontier.without_privacy(problem)] * len(EPSILONS)}
 
@@ -193,8 +195,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=N, help=f"records in a synthetic data set (default {N})")
     parser.add_argument("--plot", metavar="FILE", help="also draw the errors on synthetic data")
     parser.add_argument("--data", metavar="FOLDER", type=Path, help=f"where {' and '.join(REAL)} are")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all unless named")
     options = parser.parse_args(argv)
-    found = errors(range(FIRST_SEED, FIRST_SEED + options.seeds), options.rows)
+    found = errors(range(FIRST_SEED, FIRST_SEED + options.seeds), options.rows, options.methods)
     print(f"relative error of the coefficients, mean of {options.seeds} data sets of {options.rows} records:")
     print(report(found), flush=True)
     if options.plot:
@@ -203,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         problem = frontier.load(name, options.data)
         print(f"\n{name}, error on {len(problem.y_test):,} test rows, majority {problem.majority:.3f}, "
               f"mean of {options.seeds} fits:")
-        print(report(real_errors(problem, options.seeds)), flush=True)
+        print(report(real_errors(problem, options.seeds, options.methods)), flush=True)
     return 0
 
 

@@ -10,8 +10,9 @@ delta = 0.01, as in section 5.1 of the paper. The non-zero weights are "randomly
 on (-1, 1). Parameters were picked on the data of seeds below 10, but for those of dp_dual_averaging, dp_frank_wolfe and
 peeling_iht, which are first guesses; the table uses other seeds.
 
-Real: error on the test rows, delta = 1e-5, rows of norm 1; defaults, or first guesses. The constants behind the defaults
-had seen these test rows (LIMITATIONS.md). A method is one row of METHODS: its arguments for the synthetic regression, and for the classification of real data.
+Real: error on the test rows, delta = 1e-5, rows of norm 1; defaults, or first guesses. The constants behind the
+defaults had seen these test rows (LIMITATIONS.md). A method is one row of METHODS: its arguments for the synthetic
+regression, and for the classification of real data.
 """
 
 from __future__ import annotations

@@ -223,6 +223,17 @@ def _hinge_limit(margin: float, label: float) -> float:
     return min(1.0, (1.0 + margin) / HINGE_WIDTH)
 
 
+def _hinge_curvature(margin: Array, y: Array, cautious: bool) -> Array:
+    short = 1.0 - (2.0 * y - 1.0) * margin
+    beyond = np.maximum(np.maximum(-short, short - HINGE_WIDTH), 0.0)
+    return np.asarray(1 / (HINGE_WIDTH + 2 * beyond) if cautious else (beyond == 0) / HINGE_WIDTH)
+
+
+def _hinge_exact(margin: Decimal, y: Decimal) -> Decimal:
+    sign = 2 * y - 1
+    return -sign * max(min((1 - sign * margin) / Decimal(HINGE_WIDTH), Decimal(1)), Decimal(0))
+
+
 def _softmax_residual(margin: Array, y: Array) -> Array:
     return softmax(margin) - y
 
@@ -317,7 +328,7 @@ LOSSES: dict[str, Loss] = {
              curvature=_huber_curvature, exact_residual=_huber_exact, note="residuals clipped at 1"),
         Loss("softmax", 3, MULTICLASS, _softmax_residual, _softmax_objective, _softmax_limit, 0.5),
         Loss("hinge", 4, BINARY, _hinge_residual, _hinge_objective, _hinge_limit, 1 / HINGE_WIDTH, signed=True,
-             note="its corner rounded"),
+             curvature=_hinge_curvature, exact_residual=_hinge_exact, note="its corner rounded"),
     )
 }  # fmt: skip
 # Losses of one margin a row, which all solvers but the multinomial one take.

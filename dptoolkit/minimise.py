@@ -591,7 +591,7 @@ class Tolerance(NamedTuple):
 
 
 # Half a unit of long double. A constant, so that the plan is the same on machines that have none: those take decimals.
-_FINE_UNIT = 2.0**-64
+FINE_UNIT = 2.0**-64
 # The output noise as a share of what the linear term does in the stiffest direction there can be.
 _SHARE = 0.05
 
@@ -617,11 +617,11 @@ def reachable_tolerance(
         theta_norm = min(theta_norm, positive("radius", radius))
     error = rounding_error(
         n=n, nonzeros=min(d if nonzeros is None else nonzeros, d), row_norm=row_norm, residual_bound=residual_bound,
-        smoothness=smoothness, l2=l2, theta_norm=theta_norm, linear_norm=linear_norm, unit=_FINE_UNIT,
+        smoothness=smoothness, l2=l2, theta_norm=theta_norm, linear_norm=linear_norm, unit=FINE_UNIT,
     )  # fmt: skip
     if radius is not None:
         pull = linear_norm + n * residual_bound * row_norm
-        error += (d + 20) * _FINE_UNIT * (2 * theta_norm * (l2 + curvature) + pull)
+        error += (d + 20) * FINE_UNIT * (2 * theta_norm * (l2 + curvature) + pull)
     usual = offset * l2 * _SHARE * noise / (l2 + curvature) / 2
     tau = max(usual, 4 * error)
     return Tolerance(tau, 2 * tau / (l2 * offset))

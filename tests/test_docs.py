@@ -47,5 +47,5 @@ def test_a_wrong_number_in_a_page_is_noticed() -> None:
 
 def test_every_algorithm_has_a_page() -> None:
     assert {"index", "dp_ight", "dp_frank_wolfe", "sparsifier", "multinomial", "peeling", "accounting", "utility",
-            "objective_perturbation", "two_stage", "knowledge_transfer",
+            "objective_perturbation", "two_stage", "knowledge_transfer", "dp_admm",
             "pitfalls"} <= {page.stem for page in PAGES}  # fmt: skip

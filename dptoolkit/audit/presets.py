@@ -40,6 +40,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "objective_perturbation": {"n": 100, "d": 1, "loss": "huber", "l2": 1.0, "row_norm": 1.0},
     "two_stage": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "row_norm": 1.0, "sparsity": 1, "blocks": 1},
     "knowledge_transfer": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "feature_bound": 1.0, "sparsity": 1, "m": 10},
+    # So small a penalty that nothing is hidden from an adversary who sees every update.
+    "dp_admm": {"n": 20, "d": 2, "loss": "huber", "rho": 1.0, "row_norm": 1.0, "weight": 0.01, "steps": 3},
 })  # fmt: skip
 # Theorem 5.1 is for batches of fixed size and, for option II, snapshots of a whole number of batches.
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType({

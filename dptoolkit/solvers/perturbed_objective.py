@@ -98,7 +98,7 @@ class PerturbedObjective(Settings):
 
     solver: ClassVar[str] = "objective_perturbation"
 
-    loss: str = setting('"logistic", "huber", or "squared" with a constraint.')
+    loss: str = setting('"logistic", "huber", "hinge" (its corner rounded), or "squared" with a constraint.')
     l2: float = setting("Weight of |w|^2/2 beside the MEAN loss; the intercept is regularised too.")
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     constraint: str | None = setting(
@@ -232,14 +232,24 @@ class PerturbedObjective(Settings):
 
     def perturbed_run(self, plan: Plan, rows: Rows, y: Array) -> PerturbedRun:
         """The run on these records, clipped, with their intercept; ``self`` is checked."""
-        bounded, labels, _ = self.bounds.clip(rows, y)
-        matrix = bounded.matrix
-        if self.fit_intercept and self.relation is Adjacency.ZERO_OUT:
-            matrix = _without_absent(matrix, rows)
-        return PerturbedRun(plan, *_filled(matrix, labels))
+        return PerturbedRun(plan, *bounded_records(self, rows, y))
 
 
 objective_perturbation = private_solver(PerturbedObjective)
+
+
+def bounded_records(settings: Settings, rows: Rows, y: Array) -> tuple[Any, Array]:
+    """(matrix, labels) of a sum of losses: clipped to the bounds, with the intercept, without rows of zeros.
+
+    Privacy
+    -------
+    Each record is changed on its own, by public numbers. Under zero-out a row of zeros contributes nothing.
+    """
+    bounded, labels, _ = settings.bounds.clip(rows, y)
+    matrix = bounded.matrix
+    if settings.fit_intercept and settings.relation is Adjacency.ZERO_OUT:
+        matrix = _without_absent(matrix, rows)
+    return _filled(matrix, labels)
 
 
 def _without_absent(matrix: Any, rows: Rows) -> Any:

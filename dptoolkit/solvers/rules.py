@@ -120,3 +120,12 @@ LEVEL = 0.2
 MEAN_POWER = 1 - TEMPERING
 # The final scale: halvings of an interval of logarithms, with margins clipped so that one record moves little.
 HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
+
+
+# --- dp_admm --------------------------------------------------------------------------------------------------
+
+# Updates: the noise of a margin is the same for any number of them, but every update thresholds its own noise, which
+# grows with the root of the number.
+UPDATES = 5
+# What the penalty makes zeros of, in standard deviations of an update's noise: noise alone passes once in a hundred.
+THRESHOLD = 2.6

@@ -43,6 +43,7 @@ EVERY = CALLS | {
     "dp_svrg_ht": BATCHES | {"epochs": 2, "option": "II"},
     "dp_dual_averaging": BUDGET | {"loss": "logistic", "row_norm": 1.0, "steps": 3},
     "dp_pipeline": BUDGET,
+    "dp_admm": BUDGET | {"loss": "hinge", "row_norm": 1.0, "rho": 1.0, "weight": 0.125, "steps": 3},
 }
 VARIANTS = [
     {}, {"adjacency": "zero-out"}, {"calibration": "published"}, {"calibration": "published", "adjacency": "zero-out"},

@@ -23,5 +23,5 @@ def _demo(args: argparse.Namespace) -> tuple[str, int]:
 COMMAND = Command(
     "Tables and plots that compare the ways to account.",
     "  dptoolkit demo --out report",
-    _demo_arguments, _demo,
+    _demo_arguments, _demo, takes_long=True,
 )  # fmt: skip

@@ -65,11 +65,24 @@ def read(path: str | Path) -> tuple[Model, Mapping[str, Any] | None]:
         raise invalid("path", str(path), "a model as dptoolkit writes it", words) from None
 
 
+def check_writable(option: str, path: str | Path) -> None:
+    """Refuse, before any work is done, a file that ``replaced`` could not write."""
+    try:
+        if Path(path).is_dir():
+            raise IsADirectoryError(21, "It is a folder")
+        handle, name = tempfile.mkstemp(prefix=f".{Path(path).name}.", dir=Path(path).parent)
+        os.close(handle)
+        os.unlink(name)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise invalid(option, str(path), "a file that can be written", f"{reason}.") from None
+
+
 @contextlib.contextmanager
 def replaced(path: str | Path) -> Iterator[Path]:
     """A temporary file beside ``path`` that takes its place when the block ends well, and is removed when not."""
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent or ".")
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:

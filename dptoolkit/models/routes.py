@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,6 +11,7 @@ from typing import Any
 from dptoolkit import losses, solvers
 from dptoolkit._validate import invalid, magnitude, one_of, real
 from dptoolkit.data import joint_norm
+from dptoolkit.solvers.settings import keywords
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 TASKS = (CLASSIFICATION, REGRESSION)
@@ -98,7 +100,23 @@ def arguments(
     if solver == "objective_perturbation" and "l2" not in given and "row_norm" in given:
         norm = joint_norm(given["row_norm"], bool(given["fit_intercept"]))
         given["l2"] = _l2(losses.get(fixed["loss"]).smoothness * norm * norm, n, epsilon, times)
-    return {name: value for name, value in fixed.items() if name in known} | given
+    chosen = {name: value for name, value in fixed.items() if name in known} | given
+    _check_names(runs, chosen)
+    return chosen
+
+
+def _check_names(runs: str, chosen: Mapping[str, Any]) -> None:
+    """Refuse options that the solver does not have, and a call without those that it needs."""
+    needed = {entry.name: entry.default is entry.empty for entry in keywords(solvers.settings_class(runs))}
+    for name in chosen:
+        if name not in needed:
+            near = difflib.get_close_matches(name, needed, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(needed)}."
+            raise invalid(name, chosen[name], f"left out for {runs}", hint)
+    for name, is_needed in needed.items():
+        if is_needed and name not in chosen and name != "epsilon":
+            text = solvers.settings_class(runs).__dataclass_fields__[name].metadata["text"]
+            raise invalid(name, None, f"given for {runs}", text)
 
 
 def _l2(curvature: float, n: int, epsilon: float, times: int) -> float:

@@ -109,7 +109,8 @@ def test_the_edits_below_are_what_makes_the_difference(tmp_path, record):
 @pytest.mark.parametrize(("places", "value"), [
     (("guarantee", "epsilon", "1e-05"), 0.5), (("guarantee", "event"), Gaussian(50.0).to_dict()),
     (("guarantee", "event"), Repeated(Gaussian(50.0), 2).to_dict()), (("guarantee", "adjacency"), "zero-out"),
-    (("guarantee", "epsilon"), {}), (("plan", "event"), Gaussian(50.0).to_dict()), (("plan", "releases", 0, "scale"), 9.0),
+    (("guarantee", "epsilon"), {}), (("plan", "event"), Gaussian(50.0).to_dict()),
+    (("plan", "releases", 0, "scale"), 9.0),
     (("plan", "n"), 10**6), (("plan", "d"), 13), (("plan", "settings", "sparsity"), 99), (("shape", 1), 13),
     (("coef", 0, "index", 0), 12), (("coef", 0, "index", 0), -1), (("coef", 0, "value", 0), "x"), (("coef",), []),
     (("intercept",), [0.0, 1.0]), (("classes",), [0.0, 1.0, 2.0]), (("preparations",), []), (("task",), "other"),

@@ -22,8 +22,8 @@ def table(rows: Sequence[Row]) -> str:
     parts = []
     for paper in dict.fromkeys(row.paper for row in rows):
         own = [row for row in rows if row.paper == paper]
-        claims = {row.claim.id: row.claim for row in own}
-        texts = (_claim(claim, [row for row in own if row.claim.id == name]) for name, claim in claims.items())
+        by_id = {row.claim.id: row.claim for row in own}
+        texts = (_claim(claim, [row for row in own if row.claim.id == name]) for name, claim in by_id.items())
         parts.append("\n\n".join([paper, *texts]))
     changed = sum(not row.as_expected for row in rows)
     end = "all as expected" if not changed else f"{changed} CHANGED"

@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType({
     "account": account.COMMAND,
     "audit": audit.COMMAND,
     "check": check.COMMAND,
-    "completion": completion.COMMAND,
+    "completion": completion.command(lambda: COMMANDS),
     "data": data.COMMAND,
     "demo": demo.COMMAND,
     "evaluate": evaluate.COMMAND,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 
 from dptoolkit._validate import one_of
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import json_text
+from dptoolkit.cli.parsing import build
 
 SHELLS = ("bash", "zsh", "fish")
 _BASH = """\
@@ -27,15 +29,12 @@ def _completion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
 
 
-def _completion(args: argparse.Namespace) -> tuple[str, int]:
-    from dptoolkit.cli import COMMANDS
-    from dptoolkit.cli.parsing import build
-
+def _completion(commands: Mapping[str, Command], args: argparse.Namespace) -> tuple[str, int]:
     shell = one_of("shell", args.shell, SHELLS)
-    _, parsers = build(COMMANDS)
+    _, parsers = build(commands)
     options = {name: [word for word in parser.options if word.startswith("--")] for name, parser in parsers.items()}
     if shell == "fish":
-        script = _fish(options, {name: command.help for name, command in COMMANDS.items()})
+        script = _fish(options, {name: command.help for name, command in commands.items()})
     else:
         script = ("autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else "") + _bash(options)
     return (json_text({"shell": shell, "script": script}) if args.json else script), FINE
@@ -55,11 +54,15 @@ def _fish(options: dict[str, list[str]], helps: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-COMMAND = Command(
-    "A script that completes commands and options in a shell.",
-    """\
+def command(commands: Callable[[], Mapping[str, Command]]) -> Command:
+    """The command, which needs the table of all commands: itself included, so it comes when it is asked for."""
+    return Command(
+        "A script that completes commands and options in a shell.", _EXAMPLES, _completion_arguments,
+        lambda args: _completion(commands(), args),
+    )  # fmt: skip
+
+
+_EXAMPLES = """\
   dptoolkit completion bash >> ~/.bashrc
   dptoolkit completion zsh >> ~/.zshrc
-  dptoolkit completion fish > ~/.config/fish/completions/dptoolkit.fish""",
-    _completion_arguments, _completion,
-)  # fmt: skip
+  dptoolkit completion fish > ~/.config/fish/completions/dptoolkit.fish"""

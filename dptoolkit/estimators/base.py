@@ -260,8 +260,8 @@ def _warn_of_tuning(estimator: Any) -> None:
     warnings.warn(
         f"{type(estimator).__name__} is fitted inside a search or a cross-validation. On private data that is not "
         f"free: each of its fits spends epsilon {estimator.epsilon:g}, and scores on held-out records are released "
-        "without any noise. Choose on public data, let the default rules choose, or use dptoolkit.tuning.tune, which makes "
-        "the choice inside one budget.",
+        "without any noise. Choose on public data, let the default rules choose, or use dptoolkit.tuning.tune, which "
+        "makes the choice inside one budget.",
         TuningWarning,
         stacklevel=4,
     )

@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(line: Sequence[str]) -> int:
     args = parse(COMMANDS, line)
-    silent = getattr(args, "quiet", True)
+    draws = COMMANDS[args.command].draws and sys.stderr is not None and sys.stderr.isatty()
+    silent = getattr(args, "quiet", True) or draws
     with heard(), warnings.catch_warnings(record=True) as notes, shown(args.command, silent):
         text, code = COMMANDS[args.command].run(args)
     # Warnings are printed only with an answer; a refusal is one line.

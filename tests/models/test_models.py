@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dptoolkit import estimators, models
-from dptoolkit.accounting import Gaussian, Repeated
+from dptoolkit.accounting import Gaussian, Repeated, account
 from dptoolkit.errors import InvalidValue
 from dptoolkit.models import files, routes
 from dptoolkit.models.joint import joint_plan
@@ -120,6 +120,13 @@ def test_the_edits_below_are_what_makes_the_difference(tmp_path, record):
 def test_an_edited_file_is_refused_even_with_its_digest(tmp_path, record, places, value):
     with pytest.raises(InvalidValue, match=r"m\.json"):
         models.load(write(tmp_path / "m.json", edited(record, *places, value=value)))
+
+
+def test_a_guarantee_that_fits_together_but_promises_more_than_the_plan_is_refused(tmp_path, record):
+    forged = account(Gaussian(50.0), adjacency="replace-one").to_dict()
+    own = {key: record["guarantee"][key] for key in ("notes", "asked_delta")}
+    with pytest.raises(InvalidValue, match="not that of its plan"):
+        models.load(write(tmp_path / "m.json", record | {"guarantee": forged | own}))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "dptoolkit model"}', "\x00\xff", "[" * 10**5])

@@ -8,6 +8,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
@@ -190,6 +191,12 @@ class Plan:
     def to_json(self) -> str:
         """``to_dict`` as text."""
         return json.dumps(self.to_dict(), indent=2)
+
+    def plot(self, path: str | Path) -> None:
+        """The noise of each release and the privacy profile, to a PNG, SVG or PDF file."""
+        from dptoolkit import plots
+
+        plots.save(plots.spending(self), path)
 
     def __repr__(self) -> str:
         releases = ", ".join(f"{r.count:,} x {r.query} ({r.law} {number(r.scale)})" for r in self.releases)

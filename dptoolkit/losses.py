@@ -81,6 +81,14 @@ class Loss:
         """The supremum of |residual|: infinite for the squared loss, whose margins and labels must be bounded."""
         return self.residual_limit(math.inf, math.inf)
 
+    def residual_norm(self, margin: float, label: float) -> float:
+        """The largest L2 norm of one record's residuals, where |margin| and |label| are at most these numbers.
+
+        Softmax has K of them, p - e_y: their squares add up to (1 - p_y)^2 + sum of the other p_k^2 <= 2 (1 - p_y)^2.
+        """
+        limit = self.residual_limit(margin, label)
+        return math.sqrt(2) * limit if self.task == MULTICLASS else limit
+
     def clipped_residual(self, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
         """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
 

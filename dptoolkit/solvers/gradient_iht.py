@@ -90,7 +90,7 @@ class DpIght(ThresholdingSettings):
         if norm is None:
             return None
         assert self.steps is not None and self.step_size is not None
-        binary = self.terms.task == losses.BINARY
+        binary = self.terms.task != losses.REGRESSION
         return outlook.descent(
             time=self.steps * self.step_size, weight_noise=self.step_size * math.sqrt(self.steps) * plan.noise,
             gradient=self.bounds.gradient, row_norm=norm,

@@ -263,11 +263,12 @@ def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     A model is public: what is computed from it and from other rows gives nothing away about the rows of the fit.
     """
     rows = check_rows(X, n_features)
-    if rows.shape[1] != result.coef.shape[0]:
-        raise invalid("X.shape", rows.shape, f"(rows, {result.coef.shape[0]})", "n_features adds columns of zeros.")
+    width = result.coef.shape[-1]
+    if rows.shape[1] != width:
+        raise invalid("X.shape", rows.shape, f"(rows, {width})", "n_features adds columns of zeros.")
     prepared = result.history.get("preparation")
     if prepared is None:
-        return np.asarray(rows.matrix @ result.coef + result.intercept)
+        return np.asarray(rows.matrix @ result.coef.T + result.intercept)
     kept = prepared.kept
     features = prepared.features(Rows(unit_rows(rows).matrix, rows.is_sparse))
     return np.asarray(features.matrix @ result.coef[kept] + result.intercept)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe
     from dptoolkit.solvers.peeling import peeling_iht
     from dptoolkit.solvers.perturbed_objective import objective_perturbation
-    from dptoolkit.solvers.pipeline import dp_pipeline, margins
+    from dptoolkit.solvers.pipeline import dp_pipeline
+    from dptoolkit.solvers.preparation import margins
     from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
     from dptoolkit.solvers.sparsify import sparsifier
     from dptoolkit.solvers.stages import two_stage
@@ -31,7 +32,7 @@ _MODULES = {
     "peeling_iht": "peeling", "dp_sgd_ht": "sgd_thresholding", "sgd_ht": "sgd_thresholding",
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
     "svrg_ht": "variance_reduced", "dp_dual_averaging": "dual_averaging", "dp_pipeline": "pipeline",
-    "margins": "pipeline", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
+    "margins": "preparation", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
 }  # fmt: skip
 _PUBLIC = ("ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht", "margins")
 PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)

@@ -173,3 +173,14 @@ LEVEL = 0.2
 MEAN_POWER = 1 - TEMPERING
 # The final scale: halvings of an interval of logarithms, with margins clipped so that one record moves little.
 HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
+# Numbers: the column of the intercept, what a gradient is clipped to, and the noise of a prediction, the last two in
+# units of the label's bound.
+NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.1
+
+
+def pipeline_bounds(loss: Loss) -> tuple[float, float, float]:
+    """(usual, largest bound of a gradient at rows of norm 1, noise of a margin) of dp_pipeline."""
+    if loss.task == REGRESSION:
+        return NUMBER_RESIDUAL, 2.0, NUMBER_NOISE
+    largest = loss.residual_norm(math.inf, math.inf)
+    return RESIDUAL * largest, largest, MARGIN_NOISE / (math.sqrt(2) if loss.task == MULTICLASS else 1.0)

@@ -175,7 +175,7 @@ MEAN_POWER = 1 - TEMPERING
 HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
 # Numbers: the column of the intercept, what a gradient is clipped to, and the noise of a prediction, the last two in
 # units of the label's bound.
-NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.1
+NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.2
 
 
 def pipeline_bounds(loss: Loss) -> tuple[float, float, float]:

@@ -26,10 +26,11 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.mechanisms.objective import Squeeze
-from dptoolkit.solvers import rules
+from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, Run, Trace, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.gradient_iht import sparse_iterates
+from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
 from dptoolkit.solvers.settings import Settings, public_bound, setting
 
@@ -236,6 +237,17 @@ class PerturbedObjective(Settings):
         return published.objective_perturbation(
             sums.gradient, self.epsilon, self.delta, sums.curvature, sums.l2, self.relation
         )
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; where the loss is flat, the minimiser is the mean gradient over l2, and so is the noise."""
+        norm = self.bounds.joint_norm
+        if self.law != "gaussian" or norm is None or self.l2 is None:
+            return None
+        binary = self.terms.task == losses.BINARY
+        return outlook.descent(
+            time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient, row_norm=norm,
+            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
+        )  # fmt: skip
 
     # --- the run --------------------------------------------------------------------------------------
 

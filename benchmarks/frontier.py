@@ -209,7 +209,7 @@ def evaluate(
 
 
 def peer(problems: Iterator[Problem], seeds: int) -> None:
-    """diffprivlib's logistic regression at epsilon 2, where it is installed; it takes dense rows of two classes only."""
+    """diffprivlib's logistic regression at epsilon 2, where it is installed; it takes dense rows and two classes."""
     try:
         models = importlib.import_module("diffprivlib.models")
     except ImportError:

@@ -230,7 +230,7 @@ class _Digits:
 
     def __init__(self, problem: Problem, digits: int) -> None:
         # Two digits are for the functions of decimal, correctly rounded here, and for sums in any order.
-        self.unit = 10.0 ** (2 - digits)
+        self.unit = max(10.0 ** (2 - digits), 1e-300)
         self.context = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
         self._problem = problem
         self._rows = [_decimal_row(problem.matrix, i) for i in range(problem.n)]
@@ -408,7 +408,9 @@ class _Curvature:
     def solve(self, target: Array, relative: float, apply: Callable[[Array], Array] | None = None) -> Array:
         """Conjugate gradients for H x = target, to a relative residual."""
         times = apply or self.times
-        x, r = np.zeros_like(target), target.copy()
+        # In units of the target, since products of three small numbers underflow; a power of two changes no digit.
+        size = math.ldexp(1.0, math.frexp(float(np.max(np.abs(target), initial=0.0)))[1] - 1)
+        x, r = np.zeros_like(target), target / size
         p, rr = r.copy(), float(r @ r)
         goal = rr * relative * relative
         for _ in range(_MOST_PRODUCTS):
@@ -422,7 +424,7 @@ class _Curvature:
             r -= rr / curve * q
             rr, before = float(r @ r), rr
             p = r + rr / before * p
-        return x
+        return x * size
 
 
 _MOST_PRODUCTS = 500
@@ -492,7 +494,8 @@ def _gradient_steps(problem: Problem, level: Any, start: _Certificate, tau: floa
     """(Projected) gradient steps that theory bounds: each moves at most n beta/(2 l2 + n beta) of the one before."""
     eta = level.number(2 / (2 * problem.l2 + problem.curvature))
     promised = problem.curvature / (2 * problem.l2 + problem.curvature)
-    slack = 1 + (1 - promised) / 2
+    # Halving is enough, and rounding leaves no more where hardly anything is promised to be left of a step.
+    rate = max(promised * (1 + (1 - promised) / 2), 0.5)
     theta, best, before = start.point, start, math.inf
     while _worth_it(best, tau):
         gradient = level.gradient(theta)
@@ -500,7 +503,7 @@ def _gradient_steps(problem: Problem, level: Any, start: _Certificate, tau: floa
         if problem.ball is not None:
             moved, _ = level.project(problem.ball, moved)
         length = level.norm(moved - theta)
-        if length > promised * slack * before or length == 0:
+        if length > rate * before or length == 0:
             break
         theta, before = moved, length
         # The certificate cannot hold before the steps are this short.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import mpmath as mp
@@ -184,11 +185,31 @@ def test_gradient_steps_alone_arrive_where_newton_does(monkeypatch):
     """The guaranteed path: Newton steps that never help change the time, not the outcome."""
     monkeypatch.setattr(minimise, "_newton", lambda problem, level, start, tau, curvature: start)
     monkeypatch.setattr(minimise, "_face_newton", lambda problem, level, start, tau, curvature: start)
+    few_precisions(monkeypatch)
     for loss, ball in CASES:
-        p = problem(loss, BALLS[ball], l2=5.0)
-        found = minimise.minimise(p, 1e-10)
-        assert found.bound <= 1e-10 and minimise.verified_bound(p, found) <= 1e-10
-        assert found.gradients <= 3 * (1 + p.curvature / (2 * p.l2)) * math.log(3 * (1 + p.curvature / p.l2) * 1e13)
+        for l2 in (5.0, 1e30):
+            p = problem(loss, BALLS[ball], l2=l2)
+            found = minimise.minimise(p, 1e-10)
+            assert found.bound <= 1e-10 and minimise.verified_bound(p, found) <= 1e-10
+            assert found.gradients <= 3 * (1 + p.curvature / (2 * p.l2)) * math.log(3 * (1 + p.curvature / p.l2) * 1e13)
+
+
+@pytest.mark.parametrize("block", ["no ball", None, 1, 4])
+@pytest.mark.parametrize(("size", "l2"), [(1e-100, 1e-140), (1e-139, 1e-138), (1e-60, 1e138), (1e69, 1e138)])
+def test_public_bounds_of_any_magnitude_arrive(size, l2, block, monkeypatch):
+    """Products of three such numbers underflow: a search that stands still for that must not go on for ever."""
+    few_precisions(monkeypatch)
+    usual = problem("logistic")
+    around = None if block == "no ball" else geometry.Ball(size / l2, block)
+    p = minimise.Problem(usual.matrix * size, usual.y, usual.loss, l2, usual.linear * size, size, 1.0, around)
+    found = minimise.minimise(p, 1e-3 * size)
+    assert minimise.verified_bound(p, found) <= 1e-3 * size and found.precision != "decimal"
+
+
+def few_precisions(monkeypatch):
+    """A search that does not arrive fails instead of trying more and more digits."""
+    levels = minimise._levels
+    monkeypatch.setattr(minimise, "_levels", lambda p: itertools.islice(levels(p), 3))
 
 
 def test_without_long_double_decimals_take_over(monkeypatch):

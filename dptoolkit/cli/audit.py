@@ -82,5 +82,5 @@ COMMAND = Command(
   dptoolkit audit dp_ight --epsilon 1 --seconds 30
   dptoolkit audit dp_ight --epsilon 4 --published --adversary gradients --report audit.html
   dptoolkit audit dp_frank_wolfe --epsilon 4 --adversary releases --trials 100000 --json""",
-    _audit_arguments, _audit,
+    _audit_arguments, _audit, takes_long=True,
 )  # fmt: skip

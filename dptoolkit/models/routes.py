@@ -95,7 +95,7 @@ def arguments(
         given.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)
     if "fit_intercept" in known:
         given.setdefault("fit_intercept", True)
-    if "classes" in known:
+    if "classes" in known and times == 1 and classes is not None and classes > 2:
         given["classes"] = classes
     if solver == "objective_perturbation" and "l2" not in given and "row_norm" in given:
         norm = joint_norm(given["row_norm"], bool(given["fit_intercept"]))

@@ -89,7 +89,7 @@ def arguments(
         given.setdefault("feature_bound", given["row_norm"])
     if "margin_bound" in known and "label_bound" in given and "grad_norm" not in given:
         given.setdefault("margin_bound", given["label_bound"])
-    if "row_norm" not in known:
+    if "row_norm" not in known or (solver == "dp_pipeline" and task == CLASSIFICATION):
         given.pop("row_norm", None)
     if "sparsity" in known:
         given.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)

@@ -72,7 +72,7 @@ class PrivateEstimator(BaseEstimator):
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         """X and y, checked together; numbers in X, and no word about what a record holds in any error."""
-        with _discreet():
+        with discreet():
             return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=self._task == REGRESSION)
 
     def _take(self, model: Model) -> None:
@@ -86,7 +86,7 @@ class PrivateEstimator(BaseEstimator):
     def _margins(self, X: Any) -> NDArray[np.float64]:
         """The margins of new rows, with the coefficients as they are now."""
         check_is_fitted(self)
-        with _discreet():
+        with discreet():
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return self._current().margins(X)
 
@@ -149,7 +149,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of every class."""
         check_is_fitted(self)
-        with _discreet():
+        with discreet():
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return self._current().probabilities(X)
 
@@ -229,7 +229,7 @@ def _refuse(estimator: Any, refused: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _discreet() -> Iterator[None]:
+def discreet() -> Iterator[None]:
     """scikit-learn's checks without the one message of NumPy that shows an entry of the data."""
     try:
         yield

@@ -171,11 +171,12 @@ def from_record(record: Mapping[str, Any]) -> Model:
     rows, d = (int(size) for size in record["shape"])
     coef = np.array([_dense(row, d) for row in record["coef"]])
     intercept = np.array(record["intercept"], dtype=np.float64)
-    preparations = tuple(None if how is None else _preparation(how, d) for how in record["preparations"])
     plan = _plan(record["plan"])
+    preparations = tuple(None if how is None else _preparation(how, d, plan) for how in record["preparations"])
+    fits = plan.count if isinstance(plan, JointPlan) else 1
     classes = None if record["classes"] is None else np.array(record["classes"])
     names = None if record["feature_names"] is None else tuple(map(str, record["feature_names"]))
-    sizes = {coef.shape == (rows, d), intercept.shape == (rows,), len(preparations) == rows, plan.d == d,
+    sizes = {coef.shape == (rows, d), intercept.shape == (rows,), len(preparations) == fits, plan.d == d,
              names is None or len(names) == d, classes is None or rows == (1 if len(classes) == 2 else len(classes)),
              bool(np.isfinite(coef).all() and np.isfinite(intercept).all())}  # fmt: skip
     if sizes != {True}:
@@ -194,9 +195,10 @@ def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:
     return values
 
 
-def _preparation(record: Mapping[str, Any], d: int) -> Preparation:
+def _preparation(record: Mapping[str, Any], d: int, plan: Plan | JointPlan) -> Preparation:
+    """How rows are prepared; what they are divided by is in the plan's settings."""
     means, weights = (_dense({"index": record["index"], "value": record[key]}, d) for key in ("mean", "weight"))
-    return Preparation(means, weights, float(record["level"]))
+    return Preparation(means, weights, float(record["level"]), plan.settings.units)
 
 
 def _plan(record: Mapping[str, Any]) -> Plan | JointPlan:

@@ -73,9 +73,9 @@ def fit(
         guarantee, results = _one_against_the_rest(plan, runs, rows.matrix, targets, rng, ledger, chosen)
     coef = np.concatenate([np.atleast_2d(result.coef) for result in results])
     intercept = np.concatenate([np.atleast_1d(result.intercept) for result in results])
-    how = tuple(_prepared(result) for result in results)
+    how = tuple(prepared(result) for result in results)
     names = None if feature_names is None else tuple(str(entry) for entry in feature_names)
-    steps = max(_steps(result) for result in results)
+    steps = max(steps_of(result) for result in results)
     model = Model(task, name, coef, intercept, plan, guarantee, steps, how, classes_of, names)
     return model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
 
@@ -132,7 +132,7 @@ def _one_against_the_rest(
     return fit_guarantee(plan, source), results  # type: ignore[arg-type]
 
 
-def _prepared(result: FitResult) -> Preparation | None:
+def prepared(result: FitResult) -> Preparation | None:
     """How rows are prepared; what was released about columns that are not kept is left out."""
     found = result.history.get("preparation")
     if found is None:
@@ -140,7 +140,7 @@ def _prepared(result: FitResult) -> Preparation | None:
     return replace(found, means=np.where(found.weights > 0, found.means, 0.0))
 
 
-def _steps(result: FitResult) -> int:
+def steps_of(result: FitResult) -> int:
     """The number of iterations of a fit; 1 where the solver has none of its own."""
     assert result.plan is not None
     settings = result.plan.settings

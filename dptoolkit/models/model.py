@@ -13,6 +13,7 @@ from dptoolkit import losses, solvers
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee
 from dptoolkit.data import check_rows
+from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult, Plan
@@ -35,7 +36,7 @@ class Model:
     solver: str
     coef: Array
     intercept: Array
-    plan: Plan | JointPlan
+    plan: Plan | JointPlan | ChosenPlan
     guarantee: Guarantee
     steps: int
     preparations: tuple[Preparation | None, ...]

@@ -58,12 +58,16 @@ class Search:
             return False
         return True
 
-    def advice(self, plan: TuningPlan) -> str:
-        """What the choice costs, and which of its settings a rule would choose for nothing."""
+    def rule(self, plan: TuningPlan) -> str:
+        """Which of the settings that candidates differ in a rule would choose for nothing."""
         ruled = self.ruled(plan.n, plan.plans[0].d)
-        rule = f"{self.runs} has a rule for {', '.join(ruled)}" if ruled else f"{self.runs} has no rule for these"
-        end = ": leaving that out is free, and often better." if ruled else " settings."
-        return f"{plan.cost()} {rule}{end}"
+        if not ruled:
+            return f"{self.runs} has no rule for these settings."
+        return f"{self.runs} has a rule for {', '.join(ruled)}: leaving that out is free, and often better."
+
+    def advice(self, plan: TuningPlan) -> str:
+        """What the choice costs, and what would cost nothing."""
+        return f"{plan.cost()} {self.rule(plan)}"
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dptoolkit.accounting import BestOf, Guarantee, account
+from dptoolkit.models.joint import PlanAround
 from dptoolkit.solvers import Plan
 
 
 @dataclass(frozen=True)
-class ChosenPlan:
+class ChosenPlan(PlanAround):
     """The plan ``part`` of the run that won, and the ``event`` of the choice that it won.
 
     ``n`` counts all rows, those that were held out for scores too; ``delta`` is the one that was asked for.
@@ -25,12 +26,6 @@ class ChosenPlan:
     event: BestOf
     n: int
     delta: float
-
-    def __getattr__(self, name: str) -> Any:
-        # What is not said here is as in the run: settings, releases, d, adjacency, sensitivity, noise, ...
-        if name.startswith("__") or name == "part":
-            raise AttributeError(name)
-        return getattr(self.part, name)
 
     @property
     def guarantee(self) -> Guarantee:

@@ -14,7 +14,7 @@ from dptoolkit.accounting import Gaussian, Repeated, account
 from dptoolkit.errors import InvalidValue
 from dptoolkit.models import files, routes
 from dptoolkit.models.joint import joint_plan
-from dptoolkit.solvers import plan
+from dptoolkit.solvers import plan, rules
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -197,6 +197,14 @@ def test_what_is_left_out_is_left_to_the_solvers_rule():
     assert fitted("classification", "dp_frank_wolfe", "two").plan == plan(
         "dp_frank_wolfe", loss="logistic", feature_bound=1.0, **shared
     )
+
+
+def test_several_classes_of_frank_wolfe_have_a_rule_for_all_their_vertices():
+    found = fitted("classification", "dp_frank_wolfe", "three").plan.settings
+    chosen = rules.vertices(len(ROWS), 3 * 12, 1.0, None, rules.budget_mu(2.0, 1e-5))
+    assert (found.steps, found.l1_radius) == chosen
+    with pytest.raises(InvalidValue, match="steps=None: must be given for selection='columns'"):
+        fitted("classification", "dp_frank_wolfe", "three", selection="columns", l1_radius=1.0)
 
 
 def test_several_classes_are_one_softmax_model_where_there_is_one():

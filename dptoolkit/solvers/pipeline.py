@@ -133,7 +133,7 @@ class DpPipeline(Settings):
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
         """See ``Settings``."""
-        return PipelineRun(plan, unit_rows(rows), y, counts)
+        return PipelineRun(plan, rows.once("unit", lambda: unit_rows(rows)), y, counts)
 
 
 dp_pipeline = private_solver(DpPipeline)

@@ -18,7 +18,7 @@ BALLS = {
     "none": None, "l2": geometry.l2_ball(1.0), "wide l2": geometry.l2_ball(100.0), "l1": geometry.l1_ball(1.5),
     "group": geometry.group_l1_ball(1.5, 4),
 }  # fmt: skip
-LOSSES = ("logistic", "huber", "squared")
+LOSSES = minimise.LOSSES
 # The squared loss has a bounded gradient on a ball only.
 CASES = [(loss, ball) for loss in LOSSES for ball in BALLS if (loss, ball) != ("squared", "none")]
 
@@ -30,7 +30,8 @@ def problem(loss="logistic", ball=None, *, n=60, d=11, l2=1.0, noise=3.0, seed=0
         X[:] = X[0]
     X = data.clip_rows(data.check_rows(X), 1.0).matrix
     score = X @ rng.standard_normal(d) * 4
-    y = (score + rng.logistic(size=n) > 0).astype(float) if loss == "logistic" else np.clip(score, -3, 3)
+    binary = losses.get(loss).task == losses.BINARY
+    y = (score + rng.logistic(size=n) > 0).astype(float) if binary else np.clip(score, -3, 3)
     bound = 3.0 + ball.radius if loss == "squared" else 1.0
     return minimise.Problem(sparse.csr_matrix(X) if csr else X, y, losses.get(loss), l2, noise * rng.standard_normal(d),
                             1.0, bound, ball)  # fmt: skip
@@ -45,6 +46,9 @@ def exact_gradient(p, theta):
             m = mp.fsum(mp.mpf(a) * t for a, t in zip(row, theta, strict=True))
             if p.loss.name == "logistic":
                 r = 1 / (1 + mp.exp(-m)) - y
+            elif p.loss.name == "hinge":
+                sign = 2 * y - 1
+                r = -sign * max(min((1 - sign * m) / mp.mpf(losses.HINGE_WIDTH), 1), 0)
             else:
                 r = m - y
                 r = max(min(r, 1), -1) if p.loss.name == "huber" else r
@@ -103,7 +107,7 @@ def test_a_wrong_normal_is_refused():
     assert minimise.verified_bound(p, forged) > 0.1
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
 def test_the_rounding_error_is_within_its_bound_and_the_bound_is_not_idle(loss, scale):
     """Doubles against 40 digits, far from the minimiser too."""
@@ -158,7 +162,7 @@ def test_hard_cases_arrive(case, ball):
         assert found.bound <= tau and minimise.verified_bound(p, found) <= tau
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
 @pytest.mark.parametrize(("l2", "noise", "seed"), [(1e-4, 3.0, 0), (3.5e-4, 1.1, 842057), (1e-6, 30.0, 1)])
 def test_nearly_straight_losses_do_not_need_the_slow_path(loss, l2, noise, seed):
     """Far out the second derivative vanishes; gradient steps alone would take millions here."""

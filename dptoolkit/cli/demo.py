@@ -23,5 +23,5 @@ def _demo(args: argparse.Namespace) -> tuple[str, int]:
 COMMAND = Command(
     "A private model, the attack on it, and the accounting behind both, as tables and plots.",
     "  dptoolkit demo --out report",
-    _demo_arguments, _demo,
+    _demo_arguments, _demo, takes_long=True,
 )  # fmt: skip

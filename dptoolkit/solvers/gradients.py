@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -163,22 +164,24 @@ class MeanGradients:
         n, d = rows.shape
         lanes = LANES if LANES // 2 <= len(terms) <= LANES else len(terms)
         self._arrays = kernel_arrays(rows.transpose()) if rows.is_sparse else None
-        self._r, self._noise, self._gradients = np.zeros((n, lanes)), np.zeros((len(terms), d)), np.zeros((len(terms), d))
-        self._pool = ThreadPoolExecutor(1) if (os.cpu_count() or 1) > 1 else None
+        # Without parts a MeanGradient leaves its sums to SciPy, which adds up in another order than our kernels.
+        self._compiled = bool(terms[0]._parts)
+        self._pool = ThreadPoolExecutor(1) if self._compiled and (os.cpu_count() or 1) > 1 else None
+        self._noise = np.zeros((len(terms) if self._pool is not None else 1, d))
+        self._r, self._gradients = np.zeros((n, lanes)), np.zeros((len(terms), d))
 
-    def noisy(self, going: Sequence[int], points: Sequence[Point], rngs: Sequence[np.random.Generator]) -> Array:
-        """One row for each of the runs numbered ``going``: its mean gradient plus its noise, as MeanGradient.noisy."""
-        # Both threads take the next run to draw for from one iterator; taking is atomic.
-        jobs = iter(list(zip(self._noise, points, rngs, strict=False)))
-        other = self._pool.submit(_draw_all, jobs) if self._pool is not None else None
-        gradients = self._sums(going, points)
-        _draw_all(jobs)
-        if other is not None and not other.cancel():
-            other.result()
-        for gradient, noise, point in zip(gradients, self._noise, points, strict=False):
-            if point.scale != 0:
-                gradient += noise
-        return gradients
+    def noisy(
+        self, going: Sequence[int], points: Sequence[Point], rngs: Sequence[np.random.Generator]
+    ) -> Iterator[Array]:
+        """For each of the runs numbered ``going`` its mean gradient plus its noise, as MeanGradient.noisy."""
+        # One noise at a time stays in the cache; a second thread draws ahead, as far as it gets.
+        jobs = list(zip(itertools.cycle(self._noise), (point.scale for point in points), rngs, strict=False))
+        ahead = [self._pool.submit(_fill, *job) for job in jobs] if self._pool is not None else None
+        for k, gradient in enumerate(self._sums(going, points)):
+            drawn = _fill(*jobs[k]) if ahead is None or ahead[k].cancel() else ahead[k].result()
+            if drawn:
+                gradient += jobs[k][0]
+            yield gradient
 
     def _sums(self, going: Sequence[int], points: Sequence[Point]) -> Array:
         """The mean gradients without noise, in one pass over X."""
@@ -187,6 +190,9 @@ class MeanGradients:
         gradients = self._gradients[: len(going)]
         if self._arrays is None:
             return np.matmul(self._r[:, : len(going)].T, self.rows.matrix, out=gradients)
+        if not self._compiled:
+            gradients[:] = (self.rows.transpose() @ self._r[:, : len(going)]).T
+            return gradients
         from dptoolkit.kernels.threshold import block_feature_sums
 
         block_feature_sums(*self._arrays, self._r, gradients, 0, self.rows.shape[1])
@@ -202,20 +208,10 @@ class MeanGradients:
     def _pass_along_rows(self, points: Sequence[Point]) -> Iterator[Array]:
         if not points:
             return iter(())
-        n, d = self.rows.shape
-        used = np.unique(np.concatenate([p.support for p in points]))
-        matrix = self.rows.matrix
-        if not self.rows.is_sparse and 2 * len(used) <= d:
-            matrix, place = matrix[:, used], np.zeros(d, dtype=np.intp)
-            place[used] = np.arange(len(used))
-        else:
-            place = np.arange(d)
-        weights = np.zeros((matrix.shape[1], len(points)))
+        weights = np.zeros((self.rows.shape[1], len(points)))
         for k, point in enumerate(points):
-            weights[place[point.support], k] = point.values
-        return iter(np.ascontiguousarray((matrix @ weights).T))
-
-
-def _draw_all(jobs: Iterator[tuple[Array, Point, np.random.Generator]]) -> None:
-    for noise, point, rng in jobs:
-        _fill(noise, point.scale, rng)
+            weights[point.support, k] = point.values
+        used = np.flatnonzero(weights.any(axis=1)) if not self.rows.is_sparse else []
+        few = not self.rows.is_sparse and 2 * len(used) <= self.rows.shape[1]
+        margins = self.rows.matrix[:, used] @ weights[used] if few else self.rows.matrix @ weights
+        return iter(np.ascontiguousarray(margins.T))

@@ -34,7 +34,7 @@ class BlockRun(Protocol):
 
 
 class _Job(NamedTuple):
-    """One fit: the number of its plan and of its run, where its noise comes from, and the solver on the data."""
+    """One fit: its plan, where its noise comes from, and the solver on the data."""
 
     plan: Plan
     source: Source
@@ -86,7 +86,6 @@ def fit_many(
     fit has its own stream of noise, which depends on its seed and plan alone.
     """
     several = _checked_plans(plans)
-    n, d = several[0].n, several[0].d
     choices = _checked_seeds(seeds, runs)
     prepared = prepare(X)
     data = [_checked_data(plan, prepared, y, label_values) for plan in several]

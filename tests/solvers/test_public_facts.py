@@ -36,6 +36,7 @@ STOCHASTIC = {
 SUMMED = {
     "dp_dual_averaging": {"loss": "logistic", "steps": 3, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-3},
     "dp_pipeline": {"epsilon": 1.0, "delta": 1e-3},
+    "dp_admm": {"loss": "logistic", "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-3},
 }
 MINIMISED = {
     "objective_perturbation": {"loss": "logistic", "l2": 0.1, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-3},

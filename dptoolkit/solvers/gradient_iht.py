@@ -279,7 +279,7 @@ class IhtRun:
     def fit_block(
         self, runs: Sequence[IhtRun], rngs: Sequence[np.random.Generator], every: int = 0
     ) -> list[tuple[Array, dict[str, Any]]]:
-        """What ``fit`` of each of ``runs`` returns, each with its own stream; all of them read the same ``shared`` rows.
+        """What ``fit`` of each of ``runs`` returns, each with its own stream; all read the same ``shared`` rows.
 
         Privacy
         -------

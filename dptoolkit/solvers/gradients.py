@@ -200,7 +200,8 @@ class MeanGradients:
 
     def _margins(self, going: Sequence[int], points: Sequence[Point]) -> Iterator[Array]:
         """X w of every point: in one pass if there are many weights, else from the columns of its support."""
-        together = [k for k, p in enumerate(points) if not self.rows.is_sparse or 2 * len(p.support) > self.rows.shape[1]]
+        sparse, d = self.rows.is_sparse, self.rows.shape[1]
+        together = [k for k, point in enumerate(points) if not sparse or 2 * len(point.support) > d]
         passed = dict(zip(together, self._pass_along_rows([points[k] for k in together]), strict=True))
         for k, (number, point) in enumerate(zip(going, points, strict=True)):
             yield passed[k] if k in passed else self.terms[number].margins(point.support, point.values)
@@ -211,7 +212,9 @@ class MeanGradients:
         weights = np.zeros((self.rows.shape[1], len(points)))
         for k, point in enumerate(points):
             weights[point.support, k] = point.values
-        used = np.flatnonzero(weights.any(axis=1)) if not self.rows.is_sparse else []
-        few = not self.rows.is_sparse and 2 * len(used) <= self.rows.shape[1]
-        margins = self.rows.matrix[:, used] @ weights[used] if few else self.rows.matrix @ weights
-        return iter(np.ascontiguousarray(margins.T))
+        matrix = self.rows.matrix
+        if not self.rows.is_sparse:
+            used = np.flatnonzero(weights.any(axis=1))
+            if 2 * len(used) <= len(weights):
+                matrix, weights = matrix[:, used], weights[used]
+        return iter(np.ascontiguousarray((matrix @ weights).T))

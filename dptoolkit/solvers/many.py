@@ -13,7 +13,15 @@ from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows, prepare
 from dptoolkit.mechanisms.rng import Source
 from dptoolkit.solvers.base import (
-    Array, FitResult, Run, check_counts, fit_guarantee, fit_stream, noise_source, record, trace_interval,
+    Array,
+    FitResult,
+    Run,
+    check_counts,
+    fit_guarantee,
+    fit_stream,
+    noise_source,
+    record,
+    trace_interval,
 )  # fmt: skip
 from dptoolkit.solvers.gradients import LANES
 from dptoolkit.solvers.plan import Plan
@@ -25,7 +33,7 @@ class BlockRun(Protocol):
 
     @property
     def shared(self) -> Rows | None:
-        """The rows that it reads; runs on the same ones can be fitted together. None for a run that is quicker alone."""
+        """The rows that it reads; runs on the same ones can be fitted together. None if it is quicker alone."""
 
     def fit_block(
         self, runs: Any, rngs: Sequence[np.random.Generator], every: int = 0

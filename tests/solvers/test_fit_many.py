@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from benchmarks.many import counted
 from dptoolkit import solvers
 from dptoolkit.accounting import Composed, Ledger, Repeated, account
 from dptoolkit.data import prepare
 from dptoolkit.errors import DpToolkitError
 from dptoolkit.mechanisms.rng import Source
 from dptoolkit.solvers import gradients, many
-from tests.solvers.capture import Spy, step_by_step
+from tests.solvers.capture import Spy, counted, step_by_step
 
 LOGISTIC = {"loss": "logistic", "row_norm": 1.0, "delta": 1e-6}
 

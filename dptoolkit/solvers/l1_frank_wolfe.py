@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 Self = TypeVar("Self", bound="BallSettings")
 LAWS = {"gumbel": GUMBEL_MAXIMUM, "laplace": LAPLACE_MAXIMUM}
 _DRAWS = {"gumbel": gumbel, "laplace": laplace}
+# What settings say that have a rule for both.
+RULED_RADIUS = (
+    "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the bounds "
+    "and the budget (docs/rules.md)."
+)
+RULED_STEPS = "Number of selections; by default it follows from n, d and the budget."
 # Noise of dense steps is drawn for several selections at a time, this many numbers at most.
 _LARGEST_DRAW = 2**16
 
@@ -62,6 +68,18 @@ class SelectionSettings(Settings):
             self, l1_radius=magnitude("l1_radius", self.l1_radius), steps=whole("steps", self.steps, low=1),
             feature_bound=public_bound("feature_bound", self.feature_bound, "the largest |entry| of X"),
             law=default if self.law is None else one_of("law", self.law, tuple(LAWS)),
+        )  # fmt: skip
+
+    def _filled(self: Any, n: int, entries: int, label_bound: float | None = None) -> Any:
+        """With radius and steps where they were left out; the ball has two vertices for each of the entries."""
+        if self.l1_radius is not None and self.steps is not None:
+            return self
+        feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
+        mu = rules.budget_mu(self.epsilon, self.delta)
+        steps, radius = rules.vertices(n, entries, feature, label_bound, mu)
+        return replace(
+            self, steps=steps if self.steps is None else self.steps,
+            l1_radius=radius if self.l1_radius is None else self.l1_radius,
         )  # fmt: skip
 
     @property
@@ -167,32 +185,15 @@ class DpFrankWolfe(BallSettings):
 
     solver: ClassVar[str] = "dp_frank_wolfe"
 
-    l1_radius: float | None = setting(  # type: ignore[assignment]
-        "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the "
-        "bounds and the budget (docs/rules.md).",
-        default=None,
-    )
-    steps: int | None = setting(  # type: ignore[assignment]
-        "Number of selections; by default it follows from n, d and the budget.", default=None
-    )
+    l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
+    steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
 
     def checked(self, n: int, d: int) -> DpFrankWolfe:
         """See ``Settings``."""
-        return self._filled(n, d)._checked()
-
-    def _filled(self, n: int, d: int) -> DpFrankWolfe:
-        """With radius and steps where they were left out."""
-        if self.l1_radius is not None and self.steps is not None:
-            return self
-        feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
         label = None
         if self.terms.task == losses.REGRESSION:
             label = losses.HUBER_THRESHOLD if self.label_bound is None else magnitude("label_bound", self.label_bound)
-        steps, radius = rules.vertices(n, d, feature, label, rules.budget_mu(self.epsilon, self.delta))
-        return replace(
-            self, steps=steps if self.steps is None else self.steps,
-            l1_radius=radius if self.l1_radius is None else self.l1_radius,
-        )  # fmt: skip
+        return self._filled(n, d, label)._checked()
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertex, once a step."""

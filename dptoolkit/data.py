@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,33 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rows:
-    """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix and, on demand, its transpose."""
+    """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix.
+
+    What is derived from it (clipped entries, the transpose, a solver's own layout) is kept for the next user.
+    """
 
     matrix: Any
     is_sparse: bool
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def shape(self) -> tuple[int, int]:
         return int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, made when it is asked for first and shared afterwards: nobody may change it."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_derived": {}}
+
     def transpose(self) -> Any:
         """The transpose, row-major: a row of it is a feature."""
+        return self.once("transpose", self._transposed)
+
+    def _transposed(self) -> Any:
         return self.matrix.T.tocsr() if self.is_sparse else np.ascontiguousarray(self.matrix.T)
 
     def row_norms(self) -> Array:

@@ -8,7 +8,7 @@ features that have them are drawn by an occasional pass over all features (``dra
 probability.
 
 Rows that do not contain the chosen feature keep their residual until the caller starts the next block. For the squared
-loss with few features the gradient is scale * q - p with q = X^T X v from rows of X^T X, so nothing is stale or rounded.
+loss with few features the gradient is scale * q - p with q = X^T X v from rows of X^T X, so nothing is stale.
 
 Constructs that compile slowly are avoided: arrays are allocated by the caller (``Sampler``) and copied in loops (a
 slice assignment also compiles the text of its error message, 3 s), and Laplace noise has separate functions.
@@ -298,7 +298,7 @@ class Matrix(NamedTuple):
 
 
 # --- dithered residuals ------------------------------------------------------------------------------------------
-# A row's residual is rounded to one of count + 1 levels between -limit and limit, up or down by its number theta: the
+# A row's residual is rounded to one of levels + 1 values between -limit and limit, up or down by its number theta: the
 # mean over theta is the residual. So a row's entries are touched only when its margin crosses one of two thresholds.
 
 
@@ -307,7 +307,7 @@ class Grid(NamedTuple):
 
     loss: int
     limit: float
-    count: int
+    levels: int
     reach: float
 
 
@@ -326,10 +326,10 @@ class Dither(NamedTuple):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def level_of(grid: Grid, margin: float, y: float, theta: float) -> float:
-    """The level of a row's residual, from 0 to grid.count: residual -limit + level 2 limit / count."""
+    """The level of a row's residual, from 0 to grid.levels: residual -limit + level 2 limit / count."""
     # Not math.floor, which makes an integer of NaN.
     share = (residual(grid.loss, margin, y) / grid.limit + 1.0) / 2.0
-    return clipped(np.floor(share * grid.count + theta), 0.0, float(grid.count))
+    return clipped(np.floor(share * grid.levels + theta), 0.0, float(grid.levels))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -340,7 +340,7 @@ def margin_at(loss: int, r: float, y: float) -> float:
         if p <= 0.0:
             return -math.inf
         return math.inf if p >= 1.0 else math.log(p / (1.0 - p))
-    if loss == HINGE or loss == HUBER:
+    if loss in (HINGE, HUBER):
         low = -y if loss == HINGE else -1.0
         high = 1.0 - y if loss == HINGE else 1.0
         if r <= low:
@@ -354,13 +354,13 @@ def margin_at(loss: int, r: float, y: float) -> float:
 @njit(cache=True, nogil=True, error_model="numpy")
 def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> None:
     """Put row i on a level, with the thresholds of its margin; outermost levels have one threshold only."""
-    state, theta, height = dither.state, dither.theta[i], 2.0 * grid.limit / grid.count
+    state, theta, height = dither.state, dither.theta[i], 2.0 * grid.limit / grid.levels
     state[i, 3] = level
     state[i, 1] = -np.inf
     state[i, 2] = np.inf
     if level > 0.0:
         state[i, 1] = margin_at(grid.loss, (level - theta) * height - grid.limit, y) / grid.reach
-    if level < grid.count:
+    if level < grid.levels:
         state[i, 2] = margin_at(grid.loss, (level + 1.0 - theta) * height - grid.limit, y) / grid.reach
 
 
@@ -373,7 +373,7 @@ def push_rows(
 
     Changed features are listed unless the rows have more entries than there are features.
     """
-    d, touched, entries = dither.sums.shape[0], 0, 0
+    d, touched, entries = dither.sums.shape[0], 0, np.int64(0)
     totals, changed, stamp, indptr = dither.totals, room.changed, room.stamp, matrix.indptr
     for a in range(number):
         i = dither.crossed[a]
@@ -431,7 +431,7 @@ def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[An
 @njit(cache=True, nogil=True, error_model="numpy")
 def dithered_gradient(grid: Grid, dither: Dither, gradient: NDArray[Any]) -> None:
     """gradient = X^T r for the residuals of the rows' levels."""
-    height = 2.0 * grid.limit / grid.count
+    height = 2.0 * grid.limit / grid.levels
     for k in range(gradient.shape[0]):
         gradient[k] = height * dither.totals[k] - grid.limit * dither.sums[k]
 
@@ -449,7 +449,7 @@ def dithered_block(
     reach scale v / feature bound, and ``sharpness`` is reach / (n noise scale). ``work`` counts rows checked, rows
     pushed, entries touched and features weighted. Returns the new scale of v.
     """
-    d, height, offset = v.shape[0], 2.0 * grid.limit / grid.count, 0.0
+    d, height, offset = v.shape[0], 2.0 * grid.limit / grid.levels, 0.0
     number = all_rows(scale, moved, dither.state, dither.crossed)
     work[0] += y.shape[0]
     for step in range(first, first + count):
@@ -510,13 +510,13 @@ def dithered_laplace_block(
 @njit(cache=True, nogil=True, error_model="numpy")
 def gram_row(matrix: Matrix, j: int, out: NDArray[Any]) -> int:
     """Row j of X^T X, added to ``out``; returns the number of entries touched."""
-    entries = 0
+    entries = np.int64(0)
     for a in range(matrix.t_indptr[j], matrix.t_indptr[j + 1]):
         i, x = matrix.t_indices[a], float(matrix.t_data[a])
         for b in range(matrix.indptr[i], matrix.indptr[i + 1]):
             out[matrix.indices[b]] += x * matrix.data[b]
         entries += np.int64(matrix.indptr[i + 1] - matrix.indptr[i])
-    return entries
+    return int(entries)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

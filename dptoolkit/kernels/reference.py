@@ -78,14 +78,9 @@ def dithered_path(
     full = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix) / feature_bound
     X = np.clip(full, -1, 1).astype(np.float32)
     v, u, scale, level = np.zeros(d), np.zeros(n, np.float32), 1.0, np.zeros(n)
-    gradients = []
+    gradients, reach = [], l1_radius * feature_bound
     for first, steps, limit in blocks:
-
-        def levels_at(scale: float, limit: float = limit) -> Array:
-            margins = l1_radius * feature_bound * scale * u.astype(np.float64)
-            return dithered_levels(loss, margins, y, theta, limit, count)
-
-        level = levels_at(scale)
+        level = dithered_levels(loss, reach * scale * u.astype(np.float64), y, theta, limit, count)
         for t in range(first, min(first + steps, len(vertices) + 1)):
             residuals = level * (2 * limit / count) - limit
             gradients.append(feature_bound * (X.T.astype(np.float64) @ residuals))
@@ -94,7 +89,8 @@ def dithered_path(
             scale *= 1 - mu
             v[j] += mu * sign / scale
             u += np.float32(mu * sign / scale) * X[:, j]
-            level = np.where(X[:, j] != 0, levels_at(scale), level)
+            new = dithered_levels(loss, reach * scale * u.astype(np.float64), y, theta, limit, count)
+            level = np.where(X[:, j] != 0, new, level)
     return l1_radius * scale * v, gradients
 
 

@@ -79,8 +79,8 @@ class BallSettings(SelectionSettings):
     label_bound: float | None = setting("Public bound of |y|; needed for the squared loss.", default=None)
     refresh: float = setting(
         "On sparse data residuals are dithered, and rows that do not contain the chosen feature keep theirs until the "
-        "weights have shrunk by this factor; 1 is the textbook iteration, with all residuals exact at every step. So is "
-        "the squared loss with few features, whatever the factor.",
+        "weights have shrunk by this factor; 1 is the textbook iteration, with all residuals exact at every step. So "
+        "is the squared loss with few features, whatever the factor.",
         default=0.25,
     )
 

@@ -120,7 +120,8 @@ def both_sides(rows: Rows, bound: float) -> Sides:
     some = np.diff(columns.indptr) > 0
     if some.any():
         sums[some] = np.add.reduceat(columns.data, columns.indptr[:-1][some], dtype=np.float64)
-    return Sides(kernel.Matrix(*kernel_arrays(matrix), *kernel_arrays(columns)), sums, filled)
+    arrays: Any = (*kernel_arrays(matrix), *kernel_arrays(columns))
+    return Sides(kernel.Matrix(*arrays), sums, filled)
 
 
 def _sides(plan: Plan, rows: Rows) -> Sides:

@@ -104,7 +104,8 @@ def test_both_sides_are_the_matrix_and_its_transpose(seed, n, d, bound):
     assert np.array_equal(filled, expected.any(axis=1))
     size = int(filled.sum()), d
     rows = sparse.csr_matrix((matrix.data, matrix.indices.astype(int), matrix.indptr.astype(int)), shape=size)
-    columns = sparse.csr_matrix((matrix.t_data, matrix.t_indices.astype(int), matrix.t_indptr.astype(int)), shape=size[::-1])
+    transposed = matrix.t_data, matrix.t_indices.astype(int), matrix.t_indptr.astype(int)
+    columns = sparse.csr_matrix(transposed, shape=size[::-1])
     assert np.array_equal(rows.toarray(), expected[filled])
     assert np.array_equal(columns.toarray(), expected[filled].T) and columns.has_canonical_format
     np.testing.assert_allclose(sums, expected.sum(axis=0, dtype=float), rtol=1e-6, atol=1e-6)
@@ -258,7 +259,7 @@ def test_dithered_blocks_on_many_features_draw_what_the_specification_draws(name
     """With more features than entries a step touches, so that only the touched ones get new weights."""
     for seed in range(4):
         rng = np.random.default_rng(seed)
-        X = sparse.random(60, 700, 0.01, random_state=rng, format="csr", data_rvs=lambda k: rng.uniform(-1, 1, k))
+        X = sparse.random(60, 700, 0.01, random_state=rng, format="csr")
         block, work = Block(X, (rng.random(60) < 0.5) * 1.0, name, radius=40.0), np.zeros(4, np.int64)
         vertices, _ = block.run(np.random.default_rng(seed), 6.0, 60, work=work)
         assert np.array_equal(vertices, specified_vertices(block, 6.0, 60, np.random.default_rng(seed)))

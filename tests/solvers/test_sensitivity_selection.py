@@ -162,8 +162,9 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     ours, theirs = (
         gradients_in_use(plan, vertices, seed, X, y) for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
     )
-    changes = [plan.settings.l1_radius * np.concatenate([a - b, b - a]) / plan.n for a, b in zip(ours, theirs, strict=True)]
-    return plan, [(scale, spread(change)) for scale, change in zip(scales, changes, strict=True)]
+    share = plan.settings.l1_radius / plan.n
+    changes = [spread(share * np.concatenate([a - b, b - a])) for a, b in zip(ours, theirs, strict=True)]
+    return plan, list(zip(scales, changes, strict=True))
 
 
 @pytest.mark.parametrize("mode", L1)

@@ -135,7 +135,7 @@ def _dithered_path(plan: Plan, rows: Rows, y: Array) -> Path:
     settings, n, d = plan.settings, plan.n, rows.shape[1]
     loss, law, radius = settings.terms, settings.noise_law(plan), settings.l1_radius
     matrix, sums, filled = _sides(plan, rows)
-    block = kernel.dithered_laplace_block if settings.law == "laplace" else kernel.dithered_block
+    dithered = kernel.dithered_laplace_block if settings.law == "laplace" else kernel.dithered_block
     reach, count = radius * settings.feature_bound, level_count(plan)
     y, parts = y[filled], blocks(settings.steps, settings.refresh)
 
@@ -151,7 +151,7 @@ def _dithered_path(plan: Plan, rows: Rows, y: Array) -> Path:
             noise_scale, before, limit = law.at_norm(norm), limit, law.residual_limit(norm)
             grid = kernel.Grid(loss.id, limit, count, reach)
             with exclusive(rng):
-                scale = block(
+                scale = dithered(
                     rng, grid, matrix, y, first, steps, reach / (n * noise_scale), scale, limit != before, v, dither,
                     gradient, vertices[first - 1 : first - 1 + steps], room, work,
                 )  # fmt: skip

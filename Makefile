@@ -17,7 +17,7 @@ UNABLE := "PYTHON=$(PYTHON): must be Python 3.10 or newer with venv. Name one: m
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed-demo ## tables and plots into report/
+demo: $(VENV)/.installed-demo ## a model, the attack on it, the accounting: report/index.html
 	$(RUN) -m dptoolkit demo --out report
 
 test: lint ## lint, then every test but the slow ones

@@ -38,7 +38,7 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
         report = audit.audit(
             plan, presets.pair(plan), presets.claim(plan), trials=args.trials, seconds=seconds, delta=args.delta,
             confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED, adversary=args.adversary,
-            rng=args.seed, resume=args.resume, progress=sys.stderr.isatty(),
+            rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet,
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(args.resume)) from None
@@ -82,5 +82,5 @@ COMMAND = Command(
   dptoolkit audit dp_ight --epsilon 1 --seconds 30
   dptoolkit audit dp_ight --epsilon 4 --published --adversary gradients --report audit.html
   dptoolkit audit dp_frank_wolfe --epsilon 4 --adversary releases --trials 100000 --json""",
-    _audit_arguments, _audit,
+    _audit_arguments, _audit, takes_long=True, draws=True,
 )  # fmt: skip

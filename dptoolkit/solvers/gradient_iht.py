@@ -204,7 +204,7 @@ class IhtRun:
         self.steps, self.law = steps, law
         self.width = data.rows.shape[1]
         self.free = self.width - (1 if steps.fit_intercept else 0)
-        self.kept = self.free if steps.sparsity is None else min(steps.sparsity, self.free)
+        self.places = self.free if steps.sparsity is None else min(steps.sparsity, self.free)
         self.small = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
         self._data = data
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
@@ -241,7 +241,7 @@ class IhtRun:
         from dptoolkit.kernels.threshold import Schedule
 
         s = self.steps
-        return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, self.kept, s.accumulate)
+        return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, self.places, s.accumulate)
 
     def _compiled(self, rng: np.random.Generator, trace: bool) -> Trace:
         from dptoolkit.kernels.threshold import iht_fit
@@ -288,6 +288,7 @@ class IhtRun:
         from dptoolkit.kernels.threshold import largest
 
         how, always = self.steps, np.arange(self.free, self.width)
+        values: Array
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
         total = np.zeros(self.width if how.accumulate else 0)
         scales, releases, iterates, border = [], [], [], math.inf
@@ -304,9 +305,9 @@ class IhtRun:
                 step[support] += values
             # The smallest kept value changes little from step to step: looking only at values above nine tenths of the
             # last one usually leaves a few more candidates than are needed.
-            top = largest(step[: self.free], self.kept, guess=0.9 * border)
+            top = largest(step[: self.free], self.places, guess=0.9 * border)
             support = np.concatenate([top, always])
-            values, border = step[support], float(np.abs(step[top]).min()) if self.kept < self.free else math.inf
+            values, border = step[support], float(np.abs(step[top]).min()) if self.places < self.free else math.inf
             scales.append(scale)
             if trace:
                 iterates.append(_dense(self.width, support, values))

@@ -98,7 +98,7 @@ class PerturbedObjective(Settings):
 
     solver: ClassVar[str] = "objective_perturbation"
 
-    loss: str = setting('"logistic", "huber", or "squared" with a constraint.')
+    loss: str = setting('"logistic", "huber", "hinge" (its corner rounded), or "squared" with a constraint.')
     l2: float = setting("Weight of |w|^2/2 beside the MEAN loss; the intercept is regularised too.")
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     constraint: str | None = setting(
@@ -117,7 +117,7 @@ class PerturbedObjective(Settings):
     @property
     def terms(self) -> losses.Loss:
         """The row of the loss table."""
-        return losses.get(self.loss, minimise.LOSSES)
+        return losses.get(self.loss, losses.CURVED)
 
     @property
     def ball(self) -> Ball | None:
@@ -150,12 +150,12 @@ class PerturbedObjective(Settings):
         one_of("law", self.law, tuple(LINEAR_LAWS))
         if self.constraint is not None:
             one_of("constraint", self.constraint, CONSTRAINTS, "Or None.")
-        name = self.terms.name
+        bounded = self.terms.is_bounded
         if self.constraint is None:
             self._refuse("radius", "with a constraint")
         if self.constraint != "group-l1":
             self._refuse("group_size", "with constraint='group-l1'")
-        if name != "squared":
+        if bounded:
             self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
         elif self.constraint is None:
             raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
@@ -165,7 +165,7 @@ class PerturbedObjective(Settings):
             group_size=None if self.group_size is None and self.constraint != "group-l1"
             else whole("group_size", self.group_size, low=1),
             label_bound=public_bound("label_bound", self.label_bound, "the largest |label|")
-            if name == "squared" else None,
+            if not bounded else None,
         )  # fmt: skip
 
     def _refuse(self, name: str, use: str) -> None:
@@ -232,14 +232,24 @@ class PerturbedObjective(Settings):
 
     def perturbed_run(self, plan: Plan, rows: Rows, y: Array) -> PerturbedRun:
         """The run on these records, clipped, with their intercept; ``self`` is checked."""
-        bounded, labels, _ = self.bounds.clip(rows, y)
-        matrix = bounded.matrix
-        if self.fit_intercept and self.relation is Adjacency.ZERO_OUT:
-            matrix = _without_absent(matrix, rows)
-        return PerturbedRun(plan, *_filled(matrix, labels))
+        return PerturbedRun(plan, *bounded_records(self, rows, y))
 
 
 objective_perturbation = private_solver(PerturbedObjective)
+
+
+def bounded_records(settings: Settings, rows: Rows, y: Array) -> tuple[Any, Array]:
+    """(matrix, labels) of a sum of losses: clipped to the bounds, with the intercept, without rows of zeros.
+
+    Privacy
+    -------
+    Each record is changed on its own, by public numbers. Under zero-out a row of zeros contributes nothing.
+    """
+    bounded, labels, _ = settings.bounds.clip(rows, y)
+    matrix = bounded.matrix
+    if settings.fit_intercept and settings.relation is Adjacency.ZERO_OUT:
+        matrix = _without_absent(matrix, rows)
+    return _filled(matrix, labels)
 
 
 def _without_absent(matrix: Any, rows: Rows) -> Any:
@@ -251,11 +261,11 @@ def _without_absent(matrix: Any, rows: Rows) -> Any:
 def _filled(matrix: Any, y: Array) -> tuple[Any, Array]:
     """Without rows of zeros, whose loss is constant; one row is left in any case."""
     largest = abs(matrix).max(axis=1)
-    kept = np.flatnonzero(np.asarray(largest.todense() if hasattr(largest, "todense") else largest).ravel())
-    if len(kept) == len(y):
+    filled = np.flatnonzero(np.asarray(largest.todense() if hasattr(largest, "todense") else largest).ravel())
+    if len(filled) == len(y):
         return matrix, y
-    kept = kept if len(kept) else np.zeros(1, dtype=np.intp)
-    return matrix[kept], y[kept]
+    filled = filled if len(filled) else np.zeros(1, dtype=np.intp)
+    return matrix[filled], y[filled]
 
 
 def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
@@ -317,9 +327,9 @@ class PerturbedRun:
         """One fit; what it releases is the noisy minimiser, before projection on the ball."""
         width = self.matrix.shape[1]
         term = self.linear.mechanism.draw(width, rng) if self.linear.scale > 0 else np.zeros(width)
-        found = minimise.minimise(self.problem(term), self.tau)
+        solution = minimise.minimise(self.problem(term), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        released = found.theta + self.output.mechanism.release(found.remainder, rng)
+        released = solution.theta + self.output.mechanism.release(solution.remainder, rng)
         weights = released if self.ball is None else np.asarray(self.ball.project(released))
         history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
         return Trace(weights, history, *((released[None], weights[None]) if trace else ()))

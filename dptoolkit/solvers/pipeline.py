@@ -217,20 +217,20 @@ class Preparation:
     @classmethod
     def of(cls, means: Array, noise: float) -> Preparation:
         """Features whose noisy mean stands out, weighted."""
-        kept = means > rules.CUT * noise
+        columns = means > rules.CUT * noise
         weights = np.zeros(len(means))
-        weights[kept] = means[kept] ** -rules.TEMPERING
+        weights[columns] = means[columns] ** -rules.TEMPERING
         return cls(means, weights, rules.LEVEL)
 
     @property
-    def kept(self) -> NDArray[np.intp]:
+    def columns(self) -> NDArray[np.intp]:
         """The features that are kept."""
         return np.flatnonzero(self.weights)
 
     @property
     def direction(self) -> Array:
         """Where prepared rows point on average: a unit vector over the kept features."""
-        size = self.means[self.kept] ** rules.MEAN_POWER
+        size = self.means[self.columns] ** rules.MEAN_POWER
         norm = float(np.linalg.norm(size))
         return size / norm if norm > 0 else size
 
@@ -241,13 +241,13 @@ class Preparation:
 
     def features(self, rows: Rows) -> Rows:
         """Kept features, weighted, each row scaled to ``length``."""
-        kept = self.kept
-        matrix = rows.matrix[:, kept]
+        columns = self.columns
+        matrix = rows.matrix[:, columns]
         if rows.is_sparse:
             matrix.sort_indices()
-            matrix.data = matrix.data * self.weights[kept][matrix.indices]
+            matrix.data = matrix.data * self.weights[columns][matrix.indices]
         else:
-            matrix = matrix * self.weights[kept]
+            matrix = matrix * self.weights[columns]
         return unit_rows(Rows(matrix, rows.is_sparse), self.length)
 
     def __call__(self, rows: Rows) -> Rows:
@@ -268,9 +268,9 @@ def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     prepared = result.history.get("preparation")
     if prepared is None:
         return np.asarray(rows.matrix @ result.coef + result.intercept)
-    kept = prepared.kept
+    columns = prepared.columns
     features = prepared.features(Rows(unit_rows(rows).matrix, rows.is_sparse))
-    return np.asarray(features.matrix @ result.coef[kept] + result.intercept)
+    return np.asarray(features.matrix @ result.coef[columns] + result.intercept)
 
 
 # --- the run ----------------------------------------------------------------------------------------------
@@ -322,36 +322,36 @@ class PipelineRun:
         """(noisy slopes, scale): each slope says in which half of the interval of logarithms the scale lies."""
         release = self.plan.releases[SCALE]
         signed = (2 * self.y - 1) * np.asarray(rows.matrix @ w)
-        low, high, found = -rules.LARGEST_LOG_SCALE, rules.LARGEST_LOG_SCALE, []
+        low, high, slopes = -rules.LARGEST_LOG_SCALE, rules.LARGEST_LOG_SCALE, []
         for _ in range(rules.HALVINGS):
             scale = math.exp((low + high) / 2)
             # The noise shrinks with the sensitivity at the trial scale, which is public: the event stays.
             share = slope_range(self.plan.adjacency, scale) / self.plan.n / release.sensitivity
-            found.append(slope(signed, scale, self.share) + share * release.scale * rng.standard_normal())
-            low, high = (low, (low + high) / 2) if found[-1] > 0 else ((low + high) / 2, high)
-        return found, math.exp((low + high) / 2)
+            slopes.append(slope(signed, scale, self.share) + share * release.scale * rng.standard_normal())
+            low, high = (low, (low + high) / 2) if slopes[-1] > 0 else ((low + high) / 2, high)
+        return slopes, math.exp((low + high) / 2)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
-        found = self(rng, trace=every > 0)
+        run = self(rng, trace=every > 0)
         if every == 0:
-            return found.weights, found.history
-        assert found.iterates is not None
-        return found.weights, found.history | {"iterates": sparse_iterates(found.iterates, every)}
+            return run.weights, run.history
+        assert run.iterates is not None
+        return run.weights, run.history | {"iterates": sparse_iterates(run.iterates, every)}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records; NOT private."""
         prepared = history["preparation"]
-        values = np.append(weights[:-1][prepared.kept], weights[-1] / prepared.level)
-        found = np.asarray(prepared(self.rows).matrix @ values)
-        which = np.arange(len(found)) if self.counts is None else np.repeat(np.arange(len(found)), self.counts)
-        return {"objective": self.plan.settings.terms.objective(found[which], self.y[which])}
+        values = np.append(weights[:-1][prepared.columns], weights[-1] / prepared.level)
+        margin = np.asarray(prepared(self.rows).matrix @ values)
+        which = np.arange(len(margin)) if self.counts is None else np.repeat(np.arange(len(margin)), self.counts)
+        return {"objective": self.plan.settings.terms.objective(margin[which], self.y[which])}
 
 
-def _unfold(d: int, prepared: Preparation, found: Array) -> Array:
+def _unfold(d: int, prepared: Preparation, values: Array) -> Array:
     """Vectors over the kept features and the intercept as vectors over all features and the intercept."""
-    out = np.zeros((len(found), d + 1))
-    out[:, np.append(prepared.kept, d)] = found
+    out = np.zeros((len(values), d + 1))
+    out[:, np.append(prepared.columns, d)] = values
     return out
 
 

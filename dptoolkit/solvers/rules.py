@@ -37,13 +37,8 @@ FEWEST, MOST = 20, 1500
 
 
 def residual_curvature(loss: Loss, cap: float) -> float:
-    """The largest derivative of a residual that is clipped to +-cap.
-
-    For the logistic loss s (1 - s), where s <= cap is the residual that is not clipped.
-    """
-    if loss.name == "logistic" and cap < 0.5:
-        return cap * (1 - cap)
-    return loss.smoothness
+    """The largest derivative of a residual that is clipped to +-cap."""
+    return loss.smoothness if loss.capped_smoothness is None else loss.capped_smoothness(cap)
 
 
 def margin_noise(bounds: GradientBounds) -> float:
@@ -125,3 +120,12 @@ LEVEL = 0.2
 MEAN_POWER = 1 - TEMPERING
 # The final scale: halvings of an interval of logarithms, with margins clipped so that one record moves little.
 HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
+
+
+# --- dp_admm --------------------------------------------------------------------------------------------------
+
+# Updates: the noise of a margin is the same for any number of them, but every update thresholds its own noise, which
+# grows with the root of the number.
+UPDATES = 5
+# What the penalty makes zeros of, in standard deviations of an update's noise: noise alone passes once in a hundred.
+THRESHOLD = 2.6

@@ -151,8 +151,8 @@ class TwoStageRun:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""
         chosen = np.asarray(history["support"])
         second = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
-        kept = np.append(chosen, np.arange(self.plan.d, len(weights)))
-        return second.diagnose(weights[kept], history) | {"votes": self.votes.copy()}
+        columns = np.append(chosen, np.arange(self.plan.d, len(weights)))
+        return second.diagnose(weights[columns], history) | {"votes": self.votes.copy()}
 
     def _restricted(self, chosen: NDArray[np.intp]) -> Rows:
         part = self.rows.matrix[:, chosen]

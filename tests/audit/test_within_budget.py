@@ -112,13 +112,35 @@ def test_peeling_iht(budget, adjacency, data):
     stays_within(plan, "releases", 800)
 
 
-@pytest.mark.parametrize("name", ["dp_ight", "dp_sgd_ht", "dp_frank_wolfe"])
+@EXAMPLES
+@given(BUDGET, ADJACENCY, st.sampled_from(["support", "ridge", "propose-test-release"]),
+       st.sampled_from([{"feature_bound": 0.5}, {"row_norm": 2.0}]), st.sampled_from(["gaussian", "identity"]),
+       st.sampled_from(["final", "releases"]))  # fmt: skip
+def test_knowledge_transfer(budget, adjacency, teacher, bounds, features, adversary):
+    plan = solvers.plan(
+        "knowledge_transfer", n=200, d=3, loss="huber", sparsity=1, l2=0.1, teacher=teacher, features=features,
+        adjacency=adjacency, **bounds, **budget,
+    )  # fmt: skip
+    stays_within(plan, adversary, 500)
+
+
+@EXAMPLES
+@given(BUDGET, ADJACENCY, st.sampled_from(["huber", "logistic", "hinge"]), st.sampled_from(["final", "releases"]))
+def test_dp_admm(budget, adjacency, loss, adversary):
+    plan = solvers.plan(
+        "dp_admm", n=40, d=2, loss=loss, row_norm=1.0, rho=0.5, weight=0.01, steps=3, adjacency=adjacency, **budget
+    )
+    stays_within(plan, adversary, 800)
+
+
+@pytest.mark.parametrize("name", ["dp_ight", "dp_sgd_ht", "dp_frank_wolfe", "knowledge_transfer", "dp_admm"])
 def test_the_same_audit_finds_a_third_of_the_noise(name):
     plan = presets.plan(name, 2.0, 1e-5)
     quiet = plan.with_noise(factor=1 / 3)
-    adversary = "releases" if name == "dp_frank_wolfe" else "final"
+    trials = 1000 if name == "dp_admm" else 6000
+    adversary = "releases" if name in ("dp_frank_wolfe", "dp_admm") else "final"
     with pytest.raises(PrivacyViolation):
         audit.assert_private(
-            quiet, presets.pair(plan), as_claim(plan.guarantee), trials=6000, power=None, alpha=ALPHA,
+            quiet, presets.pair(plan), as_claim(plan.guarantee), trials=trials, power=None, alpha=ALPHA,
             adversary=adversary,
         )  # fmt: skip

@@ -104,6 +104,14 @@ class Loss:
         """Whether a label that is far enough away holds a record's residual at its bound, of either sign."""
         return self.task == REGRESSION and self.is_bounded
 
+    def residual_norm(self, margin: float, label: float) -> float:
+        """The largest L2 norm of one record's residuals, where |margin| and |label| are at most these numbers.
+
+        Softmax has K of them, p - e_y: their squares add up to (1 - p_y)^2 + sum of the other p_k^2 <= 2 (1 - p_y)^2.
+        """
+        limit = self.residual_limit(margin, label)
+        return math.sqrt(2) * limit if self.task == MULTICLASS else limit
+
     def clipped_residual(self, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
         """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
 
@@ -249,6 +257,11 @@ def _softmax_limit(margin: float, label: float) -> float:
     return 1.0
 
 
+def _softmax_capped(cap: float) -> float:
+    """By Gershgorin the Hessian is at most 2 max p_k (1 - p_k), and 1 - p_y is at most the residuals' norm."""
+    return 2 * cap * (1 - cap) if cap < 0.5 else 0.5
+
+
 def softmax(margin: Array) -> Array:
     """Row-wise softmax."""
     weights = np.exp(margin - margin.max(axis=1, keepdims=True))
@@ -326,7 +339,8 @@ LOSSES: dict[str, Loss] = {
              exact_residual=_logistic_exact),
         Loss("huber", 2, REGRESSION, _huber_residual, _huber_objective, _huber_limit, 1.0,
              curvature=_huber_curvature, exact_residual=_huber_exact, note="residuals clipped at 1"),
-        Loss("softmax", 3, MULTICLASS, _softmax_residual, _softmax_objective, _softmax_limit, 0.5),
+        Loss("softmax", 3, MULTICLASS, _softmax_residual, _softmax_objective, _softmax_limit, 0.5,
+             capped_smoothness=_softmax_capped),
         Loss("hinge", 4, BINARY, _hinge_residual, _hinge_objective, _hinge_limit, 1 / HINGE_WIDTH, signed=True,
              curvature=_hinge_curvature, exact_residual=_hinge_exact, note="its corner rounded"),
     )

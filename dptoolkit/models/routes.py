@@ -89,13 +89,13 @@ def arguments(
         given.setdefault("feature_bound", given["row_norm"])
     if "margin_bound" in known and "label_bound" in given and "grad_norm" not in given:
         given.setdefault("margin_bound", given["label_bound"])
-    if "row_norm" not in known:
+    if "row_norm" not in known or (solver == "dp_pipeline" and task == CLASSIFICATION):
         given.pop("row_norm", None)
     if "sparsity" in known:
         given.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)
     if "fit_intercept" in known:
         given.setdefault("fit_intercept", True)
-    if "classes" in known:
+    if "classes" in known and times == 1 and classes is not None and classes > 2:
         given["classes"] = classes
     if solver == "objective_perturbation" and "l2" not in given and "row_norm" in given:
         norm = joint_norm(given["row_norm"], bool(given["fit_intercept"]))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe
     from dptoolkit.solvers.peeling import peeling_iht
     from dptoolkit.solvers.perturbed_objective import objective_perturbation
-    from dptoolkit.solvers.pipeline import dp_pipeline, margins
+    from dptoolkit.solvers.pipeline import dp_pipeline
+    from dptoolkit.solvers.preparation import margins
     from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
     from dptoolkit.solvers.sparsify import sparsifier
     from dptoolkit.solvers.splitting import admm, dp_admm
@@ -33,7 +34,7 @@ _MODULES = {
     "peeling_iht": "peeling", "dp_sgd_ht": "sgd_thresholding", "sgd_ht": "sgd_thresholding",
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
     "svrg_ht": "variance_reduced", "dp_dual_averaging": "dual_averaging", "dp_pipeline": "pipeline",
-    "margins": "pipeline", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
+    "margins": "preparation", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
     "knowledge_transfer": "transfer",
     "dp_admm": "splitting", "admm": "splitting",
 }  # fmt: skip

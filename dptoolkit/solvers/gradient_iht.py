@@ -22,11 +22,10 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.rng import exclusive
-from dptoolkit.solvers import outlook, rules
+from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver
 from dptoolkit.solvers.gradients import MeanGradient
 from dptoolkit.solvers.noise import NoiseLaw, constant
-from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import check_sparsity, setting
 from dptoolkit.solvers.thresholding import ThresholdingSettings
@@ -83,19 +82,6 @@ class DpIght(ThresholdingSettings):
         assert self.steps is not None
         model = n, self.steps, self.bounds.gradient, self.epsilon, self.delta, self.relation
         return getattr(published, claim)(*model)
-
-    def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; the noise of a weight that is kept all the time."""
-        norm = self.bounds.joint_norm
-        if norm is None:
-            return None
-        assert self.steps is not None and self.step_size is not None
-        binary = self.terms.task == losses.BINARY
-        return outlook.descent(
-            time=self.steps * self.step_size, weight_noise=self.step_size * math.sqrt(self.steps) * plan.noise,
-            gradient=self.bounds.gradient, row_norm=norm,
-            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
-        )  # fmt: skip
 
     def noise_law(self, plan: Plan) -> NoiseLaw:
         """The noise of a step at its public iterate."""

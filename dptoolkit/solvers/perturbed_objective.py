@@ -26,9 +26,11 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.mechanisms.objective import Squeeze
+from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, Run, Trace, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.gradient_iht import sparse_iterates
+from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
 from dptoolkit.solvers.settings import Settings, public_bound, setting
 
@@ -99,7 +101,11 @@ class PerturbedObjective(Settings):
     solver: ClassVar[str] = "objective_perturbation"
 
     loss: str = setting('"logistic", "huber", "hinge" (its corner rounded), or "squared" with a constraint.')
-    l2: float = setting("Weight of |w|^2/2 beside the MEAN loss; the intercept is regularised too.")
+    l2: float | None = setting(
+        "Weight of |w|^2/2 beside the MEAN loss; the intercept is regularised too. By default it follows from n, the "
+        "bounds and the budget (docs/rules.md).",
+        default=None,
+    )
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     constraint: str | None = setting(
         'None, or the ball that holds the weights, the intercept\'s included: "l2", "l1" or "group-l1".', default=None
@@ -142,7 +148,7 @@ class PerturbedObjective(Settings):
     def sums(self, n: int) -> SumScaling:
         """The problem in the scaling of the sum; ``self`` is checked."""
         bounds = self.bounds
-        assert bounds.smoothness is not None
+        assert bounds.smoothness is not None and self.l2 is not None
         return SumScaling(n, self.l2, bounds.gradient, bounds.smoothness)
 
     def checked(self, n: int, d: int) -> PerturbedObjective:
@@ -159,14 +165,22 @@ class PerturbedObjective(Settings):
             self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
         elif self.constraint is None:
             raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
-        return replace(
-            self, l2=magnitude("l2", self.l2), row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
+        chosen = replace(
+            self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             radius=None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),
             group_size=None if self.group_size is None and self.constraint != "group-l1"
             else whole("group_size", self.group_size, low=1),
             label_bound=public_bound("label_bound", self.label_bound, "the largest |label|")
             if not bounded else None,
         )  # fmt: skip
+        if self.l2 is not None:
+            return replace(chosen, l2=magnitude("l2", self.l2))
+        return replace(chosen, l2=rules.penalty(chosen.bounds, self.relation, n, *self.linear_budget))
+
+    @property
+    def linear_budget(self) -> tuple[float, float]:
+        """The part of (epsilon, delta) that the linear term has."""
+        return self.epsilon, self.delta
 
     def _refuse(self, name: str, use: str) -> None:
         if getattr(self, name) is not None:
@@ -223,6 +237,17 @@ class PerturbedObjective(Settings):
         return published.objective_perturbation(
             sums.gradient, self.epsilon, self.delta, sums.curvature, sums.l2, self.relation
         )
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; where the loss is flat, the minimiser is the mean gradient over l2, and so is the noise."""
+        norm = self.bounds.joint_norm
+        if self.law != "gaussian" or norm is None or self.l2 is None:
+            return None
+        binary = self.terms.task == losses.BINARY
+        return outlook.descent(
+            time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient, row_norm=norm,
+            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
+        )  # fmt: skip
 
     # --- the run --------------------------------------------------------------------------------------
 
@@ -343,5 +368,6 @@ class PerturbedRun:
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term; NOT private."""
+        assert self.settings.l2 is not None
         penalty = self.settings.l2 / 2 * float(weights @ weights)
         return {"objective": self.settings.terms.objective(np.asarray(self.matrix @ weights), self.y) + penalty}

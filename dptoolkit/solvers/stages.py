@@ -67,6 +67,11 @@ class TwoStage(PerturbedObjective):
         assert isinstance(chosen, TwoStage)
         return chosen
 
+    @property
+    def linear_budget(self) -> tuple[float, float]:
+        """The part of (epsilon, delta) that the votes leave."""
+        return (1 - self.vote_share) * self.epsilon, (1 - self.vote_share) * self.delta
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The linear term and the output noise on the support, and the votes that choose it."""
         votes = Release("votes", GUMBEL_MAXIMUM, VOTE_RANGE, 0.0, self.sparsity)

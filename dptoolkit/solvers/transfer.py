@@ -143,7 +143,7 @@ class KnowledgeTransfer(Settings):
 
     def dp_ight(self) -> DpIght:
         """The settings of the private teacher; predictions are clipped like labels."""
-        clipped = self.loss == "squared" and self.grad_norm is None
+        clipped = not self.terms.is_bounded and self.grad_norm is None
         return DpIght(
             epsilon=self.epsilon, delta=self.delta, adjacency=self.adjacency, loss=self.loss, sparsity=self.sparsity,
             row_norm=self.row_norm, grad_norm=self.grad_norm, label_bound=self.label_bound if clipped else None,
@@ -200,7 +200,7 @@ class KnowledgeTransfer(Settings):
             "steps": (iterated, "'dp-ight'"), "step_size": (iterated, "'dp-ight'"),
             "grad_norm": (self.teacher == DP_IGHT, "'dp-ight'"),
             "feature_bound": (self.teacher != DP_IGHT, "a ridge"),
-            "label_bound": (self.loss == "squared" and self.grad_norm is None, "the squared loss without grad_norm"),
+            "label_bound": (not self.terms.is_bounded and self.grad_norm is None, "the squared loss without grad_norm"),
         }  # fmt: skip
         for name, (used, where) in uses.items():
             if getattr(self, name) is not None and not used:
@@ -213,7 +213,7 @@ class KnowledgeTransfer(Settings):
             norm = math.sqrt(self.taught(d)) * feature * (1 + 1e-12) if norm is None else norm
         if self.teacher == IGHT and feature is None:
             feature = public_bound("feature_bound", feature, "the largest |entry| of a row, which the theorem is about")
-        if self.loss == "squared" and self.grad_norm is None:
+        if not self.terms.is_bounded and self.grad_norm is None:
             label = public_bound("label_bound", label, "the largest |label|")
         if self.radius is not None:
             magnitude("radius", self.radius)
@@ -326,7 +326,7 @@ class KnowledgeTransfer(Settings):
     def _gamma(self) -> float:
         """The paper's bound on the entries of a record's gradient at the minimiser."""
         assert self.feature_bound is not None
-        label = self.label_bound if self.loss == "squared" else math.sqrt(2 * math.log(2))
+        label = self.label_bound if not self.terms.is_bounded else math.sqrt(2 * math.log(2))
         assert label is not None
         bounds = EntryBounds(self.terms, self.feature_bound, self.label_bound)
         return bounds.entry(math.sqrt(self.sparsity) * label / math.sqrt(self._l2_value()))

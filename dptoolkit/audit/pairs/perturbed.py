@@ -74,7 +74,7 @@ def alone(plan: Plan, label: float) -> Canary:
     others = [(nothing, label, half), (nothing, -label, plan.n - 1 - half)]
     first = _dataset((row, label, 1), *others)
     second = _dataset((row, -label, 1) if replaced else (nothing, 0.0, 1), *others)
-    constant = plan.settings.loss == "huber" and plan.settings.radius is None
+    constant = plan.settings.terms.saturates and plan.settings.radius is None
     joint = _weights(plan, row, 1.0)
     return Canary(first, second, joint / np.linalg.norm(joint), "zero rows", 1.0 if constant else None)
 

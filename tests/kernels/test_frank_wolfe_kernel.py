@@ -139,6 +139,17 @@ def test_levels_and_thresholds_are_those_of_the_residual(name, margin, label, th
         assert kernel.margin_at(loss.id, (level + 1 - theta) * height - limit, y) >= margin - 1e-6 * abs(margin)
 
 
+@pytest.mark.parametrize("name", EVERY)
+@given(st.floats(-60, 60), st.floats(-2, 2), st.sampled_from((0.0, 2.0**-24, 0.5, 1 - 2.0**-24)))
+def test_no_margin_takes_a_residual_beyond_the_limit(name, margin, label, theta):
+    """Also one beyond what the weights allow, which sums in single precision may be by a little."""
+    loss = losses.get(name)
+    y = float(label > 0) if loss.task == losses.BINARY else label
+    limit = loss.residual_limit(0.5, 2.0)
+    level = kernel.level_of(kernel.Grid(loss.id, limit, 4, 0.5), margin, y, theta)
+    assert level in range(5) and abs(level * limit / 2 - limit) <= limit
+
+
 def near_a_threshold(loss, margin, y, theta, limit, count):
     share = (float(loss.residual(np.array([margin]), np.array([y]))[0]) / limit + 1) / 2 * count + theta
     return abs(share - round(share)) < 1e-9

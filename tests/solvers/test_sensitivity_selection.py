@@ -167,24 +167,42 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     return plan, list(zip(scales, changes, strict=True))
 
 
+def watched_steps(monkeypatch):
+    """The gradients with which the steps of the two dithered kernels, run as Python, draw their vertices."""
+    seen, draw, choose, block = [], kernel.draw, kernel.laplace_vertex, kernel.dithered_block.py_func
+    current = []
+
+    def watched_block(*arguments):
+        current[:] = arguments[11:12]
+        return block(*arguments)
+
+    def watched_draw(*arguments):
+        seen.append(current[0].copy())
+        return draw(*arguments)
+
+    def watched_choice(generator, gradient, sharpness):
+        seen.append(gradient.copy())
+        return choose(generator, gradient, sharpness)
+
+    monkeypatch.setattr(kernel, "dithered_laplace_block", kernel.dithered_laplace_block.py_func)
+    monkeypatch.setattr(kernel, "laplace_vertex", watched_choice)
+    monkeypatch.setattr(kernel, "dithered_block", watched_block)
+    monkeypatch.setattr(kernel, "draw", watched_draw)
+    return seen
+
+
+@pytest.mark.parametrize("law", ["gumbel", "laplace"])
 @pytest.mark.parametrize("mode", L1)
-def test_the_replay_is_what_the_kernel_compares(mode, monkeypatch):
+def test_the_replay_is_what_the_kernel_compares(mode, law, monkeypatch):
     """The specification, with theta and levels worked out here, has the gradients of a real fit, step by step."""
     rng, steps = np.random.default_rng(1), 60
     X = sparse.random(25, 6, 0.5, random_state=rng, format="csr", data_rvs=lambda k: rng.uniform(-1, 1, k))
     X.data = np.float32(X.data).astype(float) * L1[mode]["feature_bound"]
     X = X.multiply((np.arange(25) % 7 > 0)[:, None]).tocsr()
     y = (rng.random(25) < 0.5) * 1.0
-    seen, choose = [], kernel.laplace_vertex
-
-    def watched(generator, gradient, sharpness):
-        seen.append(gradient.copy())
-        return choose(generator, gradient, sharpness)
-
-    monkeypatch.setattr(kernel, "dithered_laplace_block", kernel.dithered_laplace_block.py_func)
-    monkeypatch.setattr(kernel, "laplace_vertex", watched)
+    seen = watched_steps(monkeypatch)
     monkeypatch.setattr(vertex_paths, "LARGEST_GRAM", 0)
-    arguments = BUDGET | L1[mode] | {"law": "laplace", "epsilon": 50.0}
+    arguments = BUDGET | L1[mode] | {"law": law, "epsilon": 50.0}
     result = solvers.dp_frank_wolfe(X, y, steps=steps, rng=3, **arguments)
     plan, vertices = result.plan, result.history["vertices"]
     expected = gradients_in_use(plan, vertices, 3, X, y)

@@ -154,7 +154,7 @@ class DpAdmm(Settings):
     def checked(self, n: int, d: int) -> DpAdmm:
         """See ``Settings``."""
         one_of("penalty", self.penalty, tuple(PENALTIES))
-        squared = self.terms.name == "squared"
+        squared = not self.terms.is_bounded
         if squared and self.radius is None:
             raise invalid("radius", None, "given for the squared loss", "Its gradient has no bound without a ball.")
         if not squared and self.label_bound is not None:

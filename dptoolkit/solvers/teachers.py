@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit import minimise
+from dptoolkit import losses, minimise
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Array, Rows
 from dptoolkit.geometry import Ball, l2_ball
@@ -54,20 +54,20 @@ class Ridge:
     def largest(self) -> float:
         """An upper bound of |w| at the exact minimiser: from lambda |w| <= n sup|gradient|, J(w) <= J(0), or a ball."""
         limits = [math.inf if self.radius is None else self.radius]
-        if self.loss.name == "squared":
+        if not self.loss.is_bounded:
             assert self.label_bound is not None
             # With singular values t of X/sqrt(n), |w| <= max t/(t^2 + l2) |y|/sqrt(n); the maximum is at t = sqrt(l2).
             limits.append(self.label_bound / (2 * math.sqrt(self.l2)))
         else:
             limits.append(self.row_norm * self.loss.residual_bound / self.l2)
-        if self.loss.name == "logistic":
+        if self.loss.task == losses.BINARY:
             limits.append(math.sqrt(2 * math.log(2) / self.l2))
         return min(limits) * (1 + 1e-12)
 
     @property
     def ball(self) -> Ball | None:
         """Where the minimiser is looked for. For the squared loss a ball that it never leaves, unless it is smaller."""
-        return l2_ball(self.largest) if self.loss.name == "squared" or self.radius is not None else None
+        return l2_ball(self.largest) if not self.loss.is_bounded or self.radius is not None else None
 
     @cached_property
     def bounds(self) -> GradientBounds:
@@ -145,7 +145,7 @@ def best_l2(ridge: Ridge, mu: float, noisy_weights: float) -> float:
     """
     spread = ridge.row_norm / math.sqrt(ridge.width)
     eigenvalue = ridge.loss.smoothness * spread * spread
-    unit = 2.0 if ridge.loss.name == "logistic" else ridge.label_bound or 1.0
+    unit = 2.0 if ridge.loss.task == losses.BINARY else ridge.label_bound or 1.0
 
     def error(l2: float) -> float:
         shrunk = unit / spread * l2 / (eigenvalue + l2)

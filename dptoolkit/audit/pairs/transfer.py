@@ -20,6 +20,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.selection import check_plan
 from dptoolkit.audit.pairs.thresholding import dp_ight
+from dptoolkit.losses import BINARY
 from dptoolkit.solvers.plan import Plan
 from dptoolkit.solvers.teachers import DP_IGHT, IGHT, RIDGE, SUPPORT
 
@@ -32,7 +33,7 @@ def knowledge_transfer(plan: Plan) -> Pair:
         return support_flip(plan)
     if settings.teacher == DP_IGHT:
         return _private_teacher(plan)
-    if settings.loss != "huber" or settings.radius is not None:
+    if not settings.terms.saturates or settings.radius is not None:
         raise invalid("plan", f"loss={settings.loss}", "loss 'huber' without a radius for this pair")
     if settings.teacher == RIDGE:
         return _along_features(plan)
@@ -44,7 +45,7 @@ def knowledge_transfer(plan: Plan) -> Pair:
 def support_flip(plan: Plan) -> Pair:
     """k + 1 records on the first feature and k on the second, or the other way round: the paper's teacher follows."""
     settings = plan.settings
-    if plan.d < 2 or plan.n < 3 or settings.sparsity != 1 or settings.loss == "logistic":
+    if plan.d < 2 or plan.n < 3 or settings.sparsity != 1 or settings.terms.task == BINARY:
         raise invalid("plan", f"d={plan.d}, n={plan.n}, sparsity={settings.sparsity}, loss={settings.loss}",
                       "d >= 2, n >= 3, sparsity 1 and a regression for this pair")  # fmt: skip
     k = (plan.n - 1) // 2

@@ -123,12 +123,33 @@ def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
     return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.uint64)
 
 
+def prepare(X: Any, n_features: int | None = None) -> Rows:
+    """X validated once, for any number of fits: every solver takes the result in place of X.
+
+    It holds its own copy of X, so that changes of X do not reach it. What the first fit derives from it by public
+    bounds (clipped rows, the transpose) is kept, and later fits with the same bounds use it without another copy.
+
+    Privacy
+    -------
+    Nothing is released, and nothing is learnt from the records: bounds are still those of each fit's plan.
+    """
+    rows = check_rows(X, n_features)
+    return Rows(rows.matrix.copy(), True) if rows.is_sparse and hasattr(X, "tocsr") else rows
+
+
 def check_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken.
 
     ``n_features`` is the public width: a narrower X gets columns of zeros, a wider one is refused. Without it, readers
     of sparse files take the largest column in the data as the width, so that one record decides the model's shape.
+    Rows that ``prepare`` returned were checked there.
     """
+    if isinstance(X, Rows):
+        if n_features is None or n_features == X.shape[1]:
+            return X
+        width = whole("n_features", n_features, low=1)
+        wider: Rows = X.once(("width", width), lambda: _widened(X, width))
+        return wider
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(X), True)
     else:

@@ -142,8 +142,12 @@ class EntryBounds:
 
     def entry(self, l1_norm: float) -> float:
         """The largest |entry| of a record's gradient at weights with |w|_1 <= ``l1_norm``."""
+        return self.feature_bound * self.residual_limit(l1_norm)
+
+    def residual_limit(self, l1_norm: float) -> float:
+        """The largest |residual| of a record at weights with |w|_1 <= ``l1_norm``."""
         label = math.inf if self.label_bound is None else self.label_bound
-        return self.feature_bound * self.loss.residual_limit(self.feature_bound * l1_norm, label)
+        return self.loss.residual_limit(self.feature_bound * l1_norm, label)
 
     def clip(self, rows: Rows, labels: Array) -> tuple[Rows, Array]:
         """Rows and labels clipped to the bounds, with the intercept column if asked for.

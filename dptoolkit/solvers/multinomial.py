@@ -19,15 +19,10 @@ from dptoolkit.data import Rows, check_classes
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import Array, Trace, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
-from dptoolkit.solvers.l1_frank_wolfe import (
-    RULED_RADIUS,
-    RULED_STEPS,
-    SelectionSettings,
-    add_feature,
-    without_empty_rows,
-)
+from dptoolkit.solvers.l1_frank_wolfe import RULED_RADIUS, RULED_STEPS, SelectionSettings
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import setting
+from dptoolkit.solvers.vertex_paths import add_feature, without_empty_rows
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published

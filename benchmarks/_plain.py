@@ -51,6 +51,28 @@ def frank_wolfe_steps(
     return w
 
 
+def incremental_frank_wolfe_steps(
+    X: Any, columns: Any, y: Array, l1_radius: float, scale: float, steps: int, rng: np.random.Generator
+) -> Array:
+    """Logistic Frank-Wolfe with margins that follow the iterate: a step is one X^T r, 2d Gumbel numbers and a column.
+
+    ``columns`` is X as CSC, which is not counted here.
+    """
+    n, d = X.shape
+    rows, w, margins = X.T, np.zeros(d), np.zeros(n)
+    for t in range(1, steps + 1):
+        gradient = l1_radius / n * (rows @ (expit(margins) - y))
+        vertex = int(np.argmax(np.concatenate([-gradient, gradient]) + rng.gumbel(0.0, scale, 2 * d)))
+        j, mu = vertex % d, 2 / (t + 2)
+        push = mu * (l1_radius if vertex < d else -l1_radius)
+        w *= 1 - mu
+        w[j] += push
+        margins *= 1 - mu
+        column = slice(columns.indptr[j], columns.indptr[j + 1])
+        margins[columns.indices[column]] += push * columns.data[column]
+    return w
+
+
 def peeling_steps(
     X: Any, y: Array, sparsity: int, step_size: float, radius: float, scale: float, steps: int, rng: np.random.Generator
 ) -> Array:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,33 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rows:
-    """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix and, on demand, its transpose."""
+    """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix.
+
+    What is derived from it (clipped entries, the transpose, a solver's own layout) is kept for the next user.
+    """
 
     matrix: Any
     is_sparse: bool
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def shape(self) -> tuple[int, int]:
         return int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns, made when it is asked for first and shared afterwards: nobody may change it."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_derived": {}}
+
     def transpose(self) -> Any:
         """The transpose, row-major: a row of it is a feature."""
+        return self.once("transpose", self._transposed)
+
+    def _transposed(self) -> Any:
         return self.matrix.T.tocsr() if self.is_sparse else np.ascontiguousarray(self.matrix.T)
 
     def row_norms(self) -> Array:
@@ -107,12 +123,33 @@ def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
     return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.uint64)
 
 
+def prepare(X: Any, n_features: int | None = None) -> Rows:
+    """X validated once, for any number of fits: every solver takes the result in place of X.
+
+    It holds its own copy of X, so that changes of X do not reach it. What the first fit derives from it by public
+    bounds (clipped rows, the transpose) is kept, and later fits with the same bounds use it without another copy.
+
+    Privacy
+    -------
+    Nothing is released, and nothing is learnt from the records: bounds are still those of each fit's plan.
+    """
+    rows = check_rows(X, n_features)
+    return Rows(rows.matrix.copy(), True) if rows.is_sparse and hasattr(X, "tocsr") else rows
+
+
 def check_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken.
 
     ``n_features`` is the public width: a narrower X gets columns of zeros, a wider one is refused. Without it, readers
     of sparse files take the largest column in the data as the width, so that one record decides the model's shape.
+    Rows that ``prepare`` returned were checked there.
     """
+    if isinstance(X, Rows):
+        if n_features is None or n_features == X.shape[1]:
+            return X
+        width = whole("n_features", n_features, low=1)
+        wider: Rows = X.once(("width", width), lambda: _widened(X, width))
+        return wider
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(X), True)
     else:

@@ -18,7 +18,7 @@ BALLS = {
     "none": None, "l2": geometry.l2_ball(1.0), "wide l2": geometry.l2_ball(100.0), "l1": geometry.l1_ball(1.5),
     "group": geometry.group_l1_ball(1.5, 4),
 }  # fmt: skip
-LOSSES = minimise.LOSSES
+LOSSES = losses.CURVED
 # The squared loss has a bounded gradient on a ball only.
 CASES = [(loss, ball) for loss in LOSSES for ball in BALLS if (loss, ball) != ("squared", "none")]
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dptoolkit.cli import account, audit, check, completion, data, demo, evaluate, fit, output, plan, predict
+from dptoolkit.cli import account, audit, check, completion, data, demo, evaluate, fit, output, plan, predict, tune
 from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command
 from dptoolkit.cli.interrupts import heard
 from dptoolkit.cli.parsing import parse
@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType({
     "fit": fit.COMMAND,
     "plan": plan.COMMAND,
     "predict": predict.COMMAND,
+    "tune": tune.COMMAND,
 })  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import json_text
 from dptoolkit.cli.plan import solver_options
 from dptoolkit.cli.progress import stage
-from dptoolkit.cli.tables import read_table, table_arguments
+from dptoolkit.cli.tables import Table, read_table, table_arguments
 from dptoolkit.errors import InvalidValue
 
 # What the command itself settles.
@@ -21,9 +21,10 @@ _OWN = ("epsilon", "delta", "adjacency", "calibration", "loss", "classes")
 _WIDTH_NOTE = "the number of columns was read from the data and is declared public; give n_features to avoid that"
 
 
-def _fit_arguments(parser: argparse.ArgumentParser) -> None:
+def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> None:
+    """The options of every command that fits models."""
     table_arguments(parser)
-    parser.add_argument("--out", required=True, metavar="FILE", help="where the model is written")
+    parser.add_argument("--out", required=needs_out, metavar="FILE", help="where the model is written")
     parser.add_argument("--task", required=True, help="classification or regression")
     parser.add_argument("--epsilon", type=float, required=True, help="the budget of the whole fit")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5; must be well below 1/n")
@@ -37,13 +38,13 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="make the fit reproducible, and so not a release")
 
 
-def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
+def solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
     """The options of the solver on the command line, or of the default one."""
     task, solver = (_value(line, option) for option in ("--task", "--solver"))
     own: list[tuple[str, Any, str]] = []
     # The error for an unknown solver or task is raised when the command runs, so that --help still works.
     with contextlib.suppress(InvalidValue):
-        own = solver_options(_solver(task or "classification", solver))
+        own = solver_options(chosen_solver(task or "classification", solver))
     group = parser.add_argument_group(f"options of {solver or 'the default solver'}")
     for name, kind, text in own:
         if name not in _OWN:
@@ -66,7 +67,8 @@ def _value(line: Sequence[str], option: str) -> str | None:
     return None
 
 
-def _solver(task: str, solver: str | None) -> str:
+def chosen_solver(task: str, solver: str | None) -> str:
+    """The name of the solver that the options ask for."""
     from dptoolkit.models import routes
 
     return routes.chosen(task, solver)
@@ -74,36 +76,49 @@ def _solver(task: str, solver: str | None) -> str:
 
 def _fit(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import models
-    from dptoolkit.accounting import Ledger
     from dptoolkit.models import files
 
-    name = _solver(args.task, args.solver)
+    name = chosen_solver(args.task, args.solver)
     files.check_writable("out", args.out)
-    ledger = None if args.ledger is None else Ledger.open(_existing(args.ledger))
+    ledger = opened_ledger(args.ledger)
     table = read_table(args, args.n_features)
-    known = {option for option, _, _ in solver_options(name)} | {"row_norm"}
-    options = {key: value for key, value in vars(args).items() if key in known - set(_OWN)}
+    options = chosen_options(args, name)
     stage(f"{name} on {table.X.shape[0]:,} rows of {table.X.shape[1]:,} features")
     model = models.fit(
         table.X, table.y, task=args.task, solver=name, classes=args.classes, epsilon=args.epsilon, delta=args.delta,
         adjacency=args.adjacency, rng=args.seed, ledger=ledger, feature_names=table.names, **options,
     )  # fmt: skip
-    if args.n_features is None and table.names is None:
-        model = model.with_notes(_WIDTH_NOTE)
+    model = noted_width(model, args, table)
     stage("writing")
     models.save(model, args.out)
-    return (json_text(_record(model, args.out)) if args.json else _text(model, args.out)), FINE
+    return (json_text(model_record(model, args.out)) if args.json else model_text(model, args.out)), FINE
 
 
-def _existing(path: str) -> str:
-    # A new ledger would have no budget, and refuse nothing.
+def chosen_options(args: argparse.Namespace, solver: str) -> dict[str, Any]:
+    """The solver's own options that were given."""
+    known = {option for option, _, _ in solver_options(solver)} | {"row_norm"}
+    return {key: value for key, value in vars(args).items() if key in known - set(_OWN)}
+
+
+def noted_width(model: Any, args: argparse.Namespace, table: Table) -> Any:
+    """The model, whose guarantee says so if its number of columns was read from the data."""
+    return model.with_notes(_WIDTH_NOTE) if args.n_features is None and table.names is None else model
+
+
+def opened_ledger(path: str | None) -> Any:
+    """The ledger in a file; None if none is named. A new one would have no budget, and refuse nothing."""
+    from dptoolkit.accounting import Ledger
+
+    if path is None:
+        return None
     if not Path(path).is_file():
         repair = "Make it with dptoolkit.accounting.Ledger.open(path, epsilon, delta)."
         raise invalid("ledger", path, "the file of a ledger with its budget", repair)
-    return path
+    return Ledger.open(path)
 
 
-def _record(model: Any, out: str) -> dict[str, Any]:
+def model_record(model: Any, out: str) -> dict[str, Any]:
+    """What ``--json`` prints about a model."""
     classes = None if model.classes is None else model.classes.tolist()
     return {
         "out": out, "task": model.task, "solver": model.solver, "n": model.plan.n, "d": model.n_features,
@@ -112,7 +127,8 @@ def _record(model: Any, out: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _text(model: Any, out: str) -> str:
+def model_text(model: Any, out: str) -> str:
+    """What is printed about a model."""
     return f"{str(model)[1:-1]}\n\n{model.guarantee}\n\nThe model is in {out}"
 
 
@@ -124,5 +140,5 @@ COMMAND = Command(
   dptoolkit fit data.svm --task classification --epsilon 2 --solver dp-ight --sparsity 100 --row-norm 1 --out model.json
   dptoolkit fit data.csv --task regression --epsilon 2 --row-norm 1 --label-bound 1 --ledger budget.ledger --out m.json
   dptoolkit fit data.svm --solver dp-ight --help""",
-    _fit_arguments, _fit, _solver_arguments, takes_long=True,
+    fit_arguments, _fit, solver_arguments, takes_long=True,
 )  # fmt: skip

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         PrivateSparseRegressor,
         PrivateStochasticIHTRegressor,
     )
+    from dptoolkit.estimators.search import PrivateSearchCV
 
 _HOMES = {
     "ClipRows": "preparation", "MaxAbsScaling": "preparation", "ScaleToBounds": "preparation",
@@ -34,11 +35,11 @@ _HOMES = {
     "PrivateObjectivePerturbationClassifier": "classifiers", "PrivateSparseClassifier": "classifiers",
     "PrivateStochasticIHTClassifier": "classifiers", "PrivateIHTRegressor": "regressors",
     "PrivateLassoRegressor": "regressors", "PrivateSparseRegressor": "regressors",
-    "PrivateStochasticIHTRegressor": "regressors",
+    "PrivateStochasticIHTRegressor": "regressors", "PrivateSearchCV": "search",
 }  # fmt: skip
 __all__ = [
     "ClipRows", "MaxAbsScaling", "PrivateIHTClassifier", "PrivateIHTRegressor", "PrivateLassoClassifier",
-    "PrivateLassoRegressor", "PrivateObjectivePerturbationClassifier", "PrivateSparseClassifier",
+    "PrivateLassoRegressor", "PrivateObjectivePerturbationClassifier", "PrivateSearchCV", "PrivateSparseClassifier",
     "PrivateSparseRegressor", "PrivateStochasticIHTClassifier", "PrivateStochasticIHTRegressor", "ScaleToBounds",
     "TuningWarning", "UnsafeWarning", "load",
 ]  # fmt: skip

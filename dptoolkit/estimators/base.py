@@ -25,7 +25,7 @@ from dptoolkit.estimators.marks import reason_of
 from dptoolkit.models import Model, files
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
 
-_TUNING_NOTE = (
+SEARCH_NOTE = (
     "fitted by a search or a cross-validation: the other fits, their scores and the choice among them are not counted"
 )
 _WEIGHTS = (
@@ -56,18 +56,17 @@ class PrivateEstimator(BaseEstimator):
     def _fit(self, X: Any, y: Any, ledger: Ledger | None, classes: Any = None) -> None:
         """One private fit of checked data: sets every attribute that all estimators have."""
         reason = reason_of(X)
-        if reason is not None and ledger is not None:
-            raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {reason}.")
+        refuse_ledger(reason, ledger)
         X, y = self._checked(X, y)
-        searched = _is_in_a_search()
+        searched = is_in_a_search()
         if searched:
-            _warn_of_tuning(self)
+            warn_of_tuning(self)
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
-            adjacency=self.adjacency, rng=_rng(self.random_state), ledger=ledger,
+            adjacency=self.adjacency, rng=as_rng(self.random_state), ledger=ledger,
             feature_names=getattr(self, "feature_names_in_", None), **self._options(X.shape[0]),
         )  # fmt: skip
-        model = model.with_notes(_TUNING_NOTE) if searched else model
+        model = model.with_notes(SEARCH_NOTE) if searched else model
         self._take(model if reason is None else replace(model, guarantee=void(model.guarantee, reason)))
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
@@ -128,7 +127,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateClassifier:
         """Fit the model; ``ledger``, if given, is charged, or refuses, before the data are used."""
-        _refuse(self, refused)
+        refuse_arguments(self, refused)
         self._fit(X, y, ledger, self.classes)
         return self
 
@@ -178,7 +177,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateRegressor:
         """Fit the model; ``ledger``, if given, is charged, or refuses, before the data are used."""
-        _refuse(self, refused)
+        refuse_arguments(self, refused)
         self._fit(X, y, ledger)
         return self
 
@@ -214,13 +213,19 @@ def load(path: str | Path) -> Any:
     return estimator
 
 
+def refuse_ledger(reason: str | None, ledger: Ledger | None) -> None:
+    """No budget pays for a fit without a guarantee."""
+    if reason is not None and ledger is not None:
+        raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {reason}.")
+
+
 def void(guarantee: Guarantee, reason: str) -> Guarantee:
     """A guarantee that says that there is none, and why: epsilon is infinite."""
     notes = (*guarantee.notes, f"VOID: {reason}")
     return replace(account(Gaussian(0.0), adjacency=guarantee.adjacency), notes=notes)
 
 
-def _refuse(estimator: Any, refused: dict[str, Any]) -> None:
+def refuse_arguments(estimator: Any, refused: dict[str, Any]) -> None:
     """The reason for what ``fit`` does not take."""
     if refused.pop("sample_weight", None) is not None:
         raise ValueError(_WEIGHTS)
@@ -239,14 +244,14 @@ def discreet() -> Iterator[None]:
         raise invalid("X or y", "an array with text", "numbers", "Encode text by a public table first.") from None
 
 
-def _rng(random_state: Any) -> Any:
+def as_rng(random_state: Any) -> Any:
     """scikit-learn's random_state as a solver's rng; None is fresh entropy, and never NumPy's global state."""
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**62))
     return random_state
 
 
-def _is_in_a_search() -> bool:
+def is_in_a_search() -> bool:
     """Whether this fit was called by scikit-learn's model selection, at any depth."""
     frame = sys._getframe(1)
     while frame is not None:
@@ -256,12 +261,13 @@ def _is_in_a_search() -> bool:
     return False
 
 
-def _warn_of_tuning(estimator: Any) -> None:
+def warn_of_tuning(estimator: Any) -> None:
+    """Say loudly what a search or a cross-validation of others costs."""
     warnings.warn(
         f"{type(estimator).__name__} is fitted inside a search or a cross-validation. On private data that is not "
         f"free: each of its fits spends epsilon {estimator.epsilon:g}, and scores on held-out records are released "
-        "without any noise. Choose on public data, let the default rules choose, or use dptoolkit.tuning.tune, which "
-        "makes the choice inside one budget.",
+        "without any noise. Choose on public data, let the default rules choose, or use "
+        "dptoolkit.estimators.PrivateSearchCV, which makes the choice inside one budget.",
         TuningWarning,
         stacklevel=4,
     )

@@ -12,7 +12,7 @@ class PrivateSparseClassifier(PrivateClassifier):
     """A private sparse classifier that needs a budget and nothing else: ``solvers.dp_pipeline``.
 
     Rows are scaled to norm 1, features that stand out of the noise are kept and weighted, and the number and length of
-    steps follow from the budget. With more than two classes there is one fit a class, all within the one budget.
+    steps follow from the budget. More than two classes are one softmax model.
 
     Parameters
     ----------
@@ -117,10 +117,10 @@ class PrivateLassoClassifier(PrivateClassifier):
         As for ``PrivateSparseClassifier``.
     feature_bound : float, default 1.0
         Public bound of |X_ij|; larger entries are clipped.
-    l1_radius : float, default 5.0
-        Radius of the L1 ball: the largest sum of |coefficients|.
-    steps : int, default 50
-        Number of vertices that are chosen; no more features than that are used.
+    l1_radius : float or None, default None
+        Radius of the L1 ball: the largest sum of |coefficients|; None leaves it to the rule (docs/rules.md).
+    steps : int or None, default None
+        Number of vertices that are chosen, and so the most features that are used; None leaves it to the rule.
     fit_intercept : bool, default True
         Add a column that is constant at ``feature_bound``.
 
@@ -130,9 +130,9 @@ class PrivateLassoClassifier(PrivateClassifier):
     """
 
     def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, feature_bound: float = 1.0, l1_radius: float = 5.0,
-        steps: int = 50, fit_intercept: bool = True, classes: Any = None, adjacency: str = "replace-one",
-        random_state: Any = None,
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, feature_bound: float = 1.0,
+        l1_radius: float | None = None, steps: int | None = None, fit_intercept: bool = True, classes: Any = None,
+        adjacency: str = "replace-one", random_state: Any = None,
     ) -> None:  # fmt: skip
         self.epsilon = epsilon
         self.delta = delta
@@ -163,9 +163,9 @@ class PrivateStochasticIHTClassifier(PrivateClassifier):
     method : str, default "sgd"
         "sgd", or with snapshots of the gradient "svrg" (of all rows) or "scsg" (of a batch).
     batch_size : int or None, default None
-        Number of records in a batch; None takes a tenth of them.
-    steps : int, default 100
-        Number of batches of "sgd".
+        Number of records in a batch; None leaves it to the rule of "sgd" (docs/rules.md), and is a tenth for others.
+    steps : int or None, default None
+        Number of batches of "sgd"; None leaves it to the rule.
     epochs : int, default 5
         Number of snapshots of "svrg" and "scsg".
 
@@ -176,7 +176,7 @@ class PrivateStochasticIHTClassifier(PrivateClassifier):
 
     def __init__(
         self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, sparsity: int | None = None,
-        method: str = "sgd", batch_size: int | None = None, steps: int = 100, epochs: int = 5,
+        method: str = "sgd", batch_size: int | None = None, steps: int | None = None, epochs: int = 5,
         step_size: float | None = None, fit_intercept: bool = True, classes: Any = None,
         adjacency: str = "replace-one", random_state: Any = None,
     ) -> None:  # fmt: skip
@@ -211,7 +211,7 @@ class PrivateObjectivePerturbationClassifier(PrivateClassifier):
     row_norm : float, default 1.0
         Public L2 bound of a row; longer rows are scaled down.
     l2 : float or None, default None
-        Weight of |w|^2/2 beside the mean loss; by default it follows from n, the bounds and the budget.
+        Weight of |w|^2/2 beside the mean loss; None leaves it to the rule (docs/rules.md).
     constraint : str or None, default None
         "l2" or "l1" for weights in a ball of that norm; None for all weights.
     radius : float or None, default None

@@ -9,7 +9,10 @@ from dptoolkit.estimators.stochastic import stochastic_options, stochastic_solve
 
 
 class PrivateSparseRegressor(PrivateRegressor):
-    """A private sparse linear model that needs bounds and a budget: ``solvers.dp_dual_averaging`` by its rule.
+    """A private sparse linear model that needs bounds and a budget: ``solvers.dp_pipeline`` for numbers.
+
+    Features that stand out of the noise are kept, and the number and length of steps follow from the budget. There is
+    always an intercept; predictions stay within ``label_bound``.
 
     Parameters
     ----------
@@ -18,11 +21,9 @@ class PrivateSparseRegressor(PrivateRegressor):
     row_norm : float, default 1.0
         Public L2 bound of a row; longer rows are scaled down.
     label_bound : float, default 1.0
-        Public bound of |y|; larger labels, and predictions during the fit, are clipped.
+        Public bound of |y|; larger labels are clipped.
     sparsity : int or None, default None
-        Number of features that are kept; None keeps all.
-    fit_intercept : bool, default True
-        Add a column of ones, bounded and charged like any other.
+        Number of features that are kept in the end; None keeps all that stand out.
     adjacency : str, default "replace-one"
         Which datasets are neighbours: "replace-one" or "zero-out".
     random_state : int, RandomState, Generator or None, default None
@@ -36,20 +37,18 @@ class PrivateSparseRegressor(PrivateRegressor):
 
     Privacy
     -------
-    See ``solvers.dp_dual_averaging``. Public: n, d, all parameters.
+    See ``solvers.dp_pipeline``. Public: n, d, all parameters.
     """
 
     def __init__(
         self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
-        sparsity: int | None = None, fit_intercept: bool = True, adjacency: str = "replace-one",
-        random_state: Any = None,
+        sparsity: int | None = None, adjacency: str = "replace-one", random_state: Any = None,
     ) -> None:  # fmt: skip
         self.epsilon = epsilon
         self.delta = delta
         self.row_norm = row_norm
         self.label_bound = label_bound
         self.sparsity = sparsity
-        self.fit_intercept = fit_intercept
         self.adjacency = adjacency
         self.random_state = random_state
 
@@ -57,7 +56,7 @@ class PrivateSparseRegressor(PrivateRegressor):
         return None
 
     def _options(self, n: int) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("row_norm", "label_bound", "sparsity", "fit_intercept")}
+        return {name: getattr(self, name) for name in ("row_norm", "label_bound", "sparsity")}
 
 
 class PrivateIHTRegressor(PrivateRegressor):
@@ -65,8 +64,12 @@ class PrivateIHTRegressor(PrivateRegressor):
 
     Parameters
     ----------
-    epsilon, delta, row_norm, label_bound, sparsity, fit_intercept, adjacency, random_state
+    epsilon, delta, row_norm, label_bound, adjacency, random_state
         As for ``PrivateSparseRegressor``.
+    sparsity : int or None, default None
+        Number of features that are kept; None keeps all.
+    fit_intercept : bool, default True
+        Add a column of ones, bounded and charged like any other.
     steps : int or None, default None
         Number of iterations; None leaves it to the rule (docs/rules.md).
     step_size : float or None, default None
@@ -110,10 +113,11 @@ class PrivateLassoRegressor(PrivateRegressor):
         As for ``PrivateSparseRegressor``.
     feature_bound : float, default 1.0
         Public bound of |X_ij|; larger entries are clipped.
-    l1_radius : float, default 2.0
-        Radius of the L1 ball: the largest sum of |coefficients|. The noise grows with its square.
-    steps : int, default 50
-        Number of vertices that are chosen; no more features than that are used.
+    l1_radius : float or None, default None
+        Radius of the L1 ball: the largest sum of |coefficients|. The noise grows with its square. None leaves it to the
+        rule (docs/rules.md).
+    steps : int or None, default None
+        Number of vertices that are chosen, and so the most features that are used; None leaves it to the rule.
     fit_intercept : bool, default True
         Add a column that is constant at ``feature_bound``.
 
@@ -124,8 +128,8 @@ class PrivateLassoRegressor(PrivateRegressor):
 
     def __init__(
         self, *, epsilon: float = 2.0, delta: float = 1e-5, feature_bound: float = 1.0, label_bound: float = 1.0,
-        l1_radius: float = 2.0, steps: int = 50, fit_intercept: bool = True, adjacency: str = "replace-one",
-        random_state: Any = None,
+        l1_radius: float | None = None, steps: int | None = None, fit_intercept: bool = True,
+        adjacency: str = "replace-one", random_state: Any = None,
     ) -> None:  # fmt: skip
         self.epsilon = epsilon
         self.delta = delta
@@ -151,7 +155,7 @@ class PrivateStochasticIHTRegressor(PrivateRegressor):
     Parameters
     ----------
     epsilon, delta, row_norm, label_bound, sparsity, fit_intercept, adjacency, random_state
-        As for ``PrivateSparseRegressor``.
+        As for ``PrivateIHTRegressor``.
     method, batch_size, steps, epochs, step_size
         As for ``PrivateStochasticIHTClassifier``.
 
@@ -162,9 +166,9 @@ class PrivateStochasticIHTRegressor(PrivateRegressor):
 
     def __init__(
         self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
-        sparsity: int | None = None, method: str = "sgd", batch_size: int | None = None, steps: int = 100,
-        epochs: int = 5, step_size: float | None = None, fit_intercept: bool = True, adjacency: str = "replace-one",
-        random_state: Any = None,
+        sparsity: int | None = None, method: str = "sgd", batch_size: int | None = None,
+        steps: int | None = None, epochs: int = 5, step_size: float | None = None, fit_intercept: bool = True,
+        adjacency: str = "replace-one", random_state: Any = None,
     ) -> None:  # fmt: skip
         self.epsilon = epsilon
         self.delta = delta

@@ -7,7 +7,7 @@ from typing import Any
 from dptoolkit._validate import one_of
 
 _SOLVERS = {"sgd": "dp_sgd_ht", "svrg": "dp_svrg_ht", "scsg": "dp_scsg_ht"}
-# Of the records: a batch, and a snapshot of "scsg". n is public.
+# Parts of the records: a batch of "svrg" and "scsg", a snapshot of "scsg". n is public.
 _BATCH, _SNAPSHOT = 10, 2
 
 
@@ -17,8 +17,13 @@ def stochastic_solver(method: str) -> str:
 
 
 def stochastic_options(estimator: Any, n: int) -> dict[str, Any]:
-    """The solver's arguments for n records."""
-    names = ["row_norm", "sparsity", "step_size", "fit_intercept", "steps" if estimator.method == "sgd" else "epochs"]
-    size = max(1, n // _BATCH) if estimator.batch_size is None else estimator.batch_size
-    options = {name: getattr(estimator, name) for name in names} | {"batch_size": size}
-    return options | ({"snapshot_size": max(size, n // _SNAPSHOT)} if estimator.method == "scsg" else {})
+    """The solver's arguments for n records; what "sgd" is not given follows from its rule."""
+    names = ["row_norm", "sparsity", "step_size", "fit_intercept", "batch_size"]
+    if estimator.method == "sgd":
+        return {name: getattr(estimator, name) for name in [*names, "steps"]}
+    options = {name: getattr(estimator, name) for name in [*names, "epochs"]}
+    if estimator.batch_size is None:
+        options["batch_size"] = max(1, n // _BATCH)
+    if estimator.method == "scsg":
+        options["snapshot_size"] = max(options["batch_size"], n // _SNAPSHOT)
+    return options

@@ -1,17 +1,19 @@
 """Frank-Wolfe over the L1 ball, many steps in one call, on sparse rows and on dense ones.
 
-On sparse rows a step touches the rows that contain the chosen feature, and the features of those rows. The iterate is
-w = scale * v, so shrinking costs nothing. The vertex is drawn from the exponential mechanism exactly: feature j has
-weight 2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw walks over the groups, then over
-one group. The 53 bits of one uniform number cannot represent very small probabilities: features that have them are
-drawn by an occasional pass over all features (``draw``), so that every vertex has its exact probability.
+On sparse rows the iterate is w = scale * v, so shrinking costs nothing. A step checks the rows that contain the chosen
+feature, and touches the entries of the few whose dithered residual changes. The vertex is drawn from the exponential
+mechanism exactly: feature j has weight 2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw
+walks over the groups, then over one group. The 53 bits of one uniform number cannot represent very small probabilities:
+features that have them are drawn by an occasional pass over all features (``draw``), so that every vertex has its exact
+probability.
 
-Bounded-residual losses keep the residuals of untouched rows ("lazy rows") until the caller refreshes them. For the
-squared loss the gradient is scale * q - p with q = X^T X v kept up to date, so nothing is stale; weights are kept for
-an older scale, and a draw from them is corrected by rejection, which is exact.
+Rows that do not contain the chosen feature keep their residual until the caller starts the next block. For the squared
+loss with few features the gradient is scale * q - p with q = X^T X v from rows of X^T X, so nothing is stale.
 
 Constructs that compile slowly are avoided: arrays are allocated by the caller (``Sampler``) and copied in loops (a
 slice assignment also compiles the text of its error message, 3 s), and Laplace noise has separate functions.
+
+Long because a compiled kernel notices edits in its own file only: every helper that it calls is here.
 """
 
 from __future__ import annotations
@@ -34,8 +36,6 @@ _SMALLEST_TOTAL = 1e-20
 # A group's sum that has fallen to less than this part of its largest value is summed again, as it may be mostly the
 # rounding error of what was subtracted.
 _LOST = 1e-3
-# Rejection: the largest exponent by which a stale weight may be off before all are rebuilt.
-_LARGEST_DRIFT = 1.0
 # Features that together have at most this probability are not drawn by the walk: one draw in 1 / _RARE is for them.
 _RARE = 2.0**-12
 # A group's sum is enlarged by this part, more than its rounding error; a draw that falls into the addition is repeated.
@@ -48,7 +48,8 @@ class Sampler(NamedTuple):
     """Room for the weights of all features and for the list of those that a step has changed.
 
     Group g holds the features j with j >> shift == g. ``peaks`` has the largest value of each group's sum since it was
-    last summed, ``stamp`` the last step that changed a feature.
+    last summed, ``stamp`` the last step that changed a feature. ``changed`` has a place more than there are features,
+    as lists are written without branches.
     """
 
     shift: int
@@ -64,7 +65,7 @@ def sampler(d: int, shift: int | None = None) -> Sampler:
     shift = round(math.log2(d) / 2) if shift is None else shift
     groups = ((d - 1) >> shift) + 1
     return Sampler(
-        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d, np.int64), np.zeros(d, np.int64)
+        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d + 1, np.int64), np.zeros(d, np.int64)
     )
 
 
@@ -275,45 +276,194 @@ def laplace_vertex(rng: Any, gradient: NDArray[Any], sharpness: float) -> tuple[
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def lazy_move(
-    loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], t_data: NDArray[Any],
-    t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any], j: int, growth: float, scale: float, step: int,
-    u: NDArray[Any], r: NDArray[Any], gradient: NDArray[Any], room: Sampler,
-) -> int:
-    """After a change of v_j, update the rows with feature j; returns the number of features of changed gradient."""
-    changed, stamp, touched = room.changed, room.stamp, 0
-    for a in range(t_indptr[j], t_indptr[j + 1]):
-        i = t_indices[a]
-        u[i] += growth * t_data[a]
-        new = residual(loss, scale * u[i], y[i])
-        change = new - r[i]
-        r[i] = new
-        for b in range(indptr[i], indptr[i + 1]):
-            k = indices[b]
-            gradient[k] += change * data[b]
-            if stamp[k] != step:
-                stamp[k] = step
-                changed[touched] = k
-                touched += 1
-    return touched
+def exponential_vertex(rng: Any, gradient: NDArray[Any], sharpness: float, room: Sampler) -> tuple[int, float]:
+    """A vertex drawn by the exponential mechanism from weights that are computed for this draw."""
+    rebuild(gradient, sharpness, room)
+    j = draw(rng, settle(room), room)
+    return j, draw_sign(rng, sharpness * gradient[j])
+
+
+# --- sparse rows, both ways --------------------------------------------------------------------------------------
+
+
+class Matrix(NamedTuple):
+    """Rows and, after them, columns of a matrix whose entries are at most 1 in size; in single precision."""
+
+    data: NDArray[np.float32]
+    indices: NDArray[Any]
+    indptr: NDArray[np.uint64]
+    t_data: NDArray[np.float32]
+    t_indices: NDArray[np.uint32]
+    t_indptr: NDArray[np.uint64]
+
+
+# --- dithered residuals ------------------------------------------------------------------------------------------
+# A row's residual is rounded to one of levels + 1 values between -limit and limit, up or down by its number theta: the
+# mean over theta is the residual. So a row's entries are touched only when its margin crosses one of two thresholds.
+
+
+class Grid(NamedTuple):
+    """The levels of residuals. Margins and weights are in units of ``reach``, the largest margin in the ball."""
+
+    loss: int
+    limit: float
+    levels: int
+    reach: float
+
+
+class Dither(NamedTuple):
+    """The rows' state: for each the scaled margin, the two thresholds between which its level stays, and the level.
+
+    ``totals`` is X^T level, ``sums`` is X^T 1, ``crossed`` is room for row numbers.
+    """
+
+    state: NDArray[np.float32]
+    theta: NDArray[np.float32]
+    totals: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    crossed: NDArray[np.uint32]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def lazy_block(
-    rng: Any, loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any],
-    first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any], u: NDArray[Any],
-    r: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
-) -> float:
-    """``count`` steps from step number ``first`` with lazy rows; updates v, u = X v, r, gradient = X^T r in place.
+def level_of(grid: Grid, margin: float, y: float, theta: float) -> float:
+    """The level of a row's residual, from 0 to grid.levels: residual -limit + level 2 limit / count."""
+    # Not math.floor, which makes an integer of NaN.
+    share = (residual(grid.loss, margin, y) / grid.limit + 1.0) / 2.0
+    return clipped(np.floor(share * grid.levels + theta), 0.0, float(grid.levels))
 
-    ``sharpness`` is radius / (n * noise scale). Returns the new scale of v.
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def margin_at(loss: int, r: float, y: float) -> float:
+    """The smallest margin at which the residual is r or more: the inverse of ``residual``, infinite beyond its ends."""
+    if loss == LOGISTIC:
+        p = r + y
+        if p <= 0.0:
+            return -math.inf
+        return math.inf if p >= 1.0 else math.log(p / (1.0 - p))
+    if loss in (HINGE, HUBER):
+        low = -y if loss == HINGE else -1.0
+        high = 1.0 - y if loss == HINGE else 1.0
+        if r <= low:
+            return -math.inf
+        if r > high:
+            return math.inf
+        return _WIDTH * r + 2.0 * y - 1.0 if loss == HINGE else r + y
+    return r + y if loss == SQUARED else math.nan
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> None:
+    """Put row i on a level, with the thresholds of its margin; outermost levels have one threshold only."""
+    state, theta, height = dither.state, dither.theta[i], 2.0 * grid.limit / grid.levels
+    state[i, 3] = level
+    state[i, 1] = -np.inf
+    state[i, 2] = np.inf
+    if level > 0.0:
+        state[i, 1] = margin_at(grid.loss, (level - theta) * height - grid.limit, y) / grid.reach
+    if level < grid.levels:
+        state[i, 2] = margin_at(grid.loss, (level + 1.0 - theta) * height - grid.limit, y) / grid.reach
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def push_rows(
+    grid: Grid, matrix: Matrix, y: NDArray[Any], dither: Dither, number: int, scale: float, step: int, room: Sampler,
+    work: NDArray[Any],
+) -> int:
+    """New levels for the first ``number`` crossed rows; returns how many features have changed, d if most may have.
+
+    Changed features are listed unless the rows have more entries than there are features.
     """
-    d = v.shape[0]
-    offset = rebuild(gradient, sharpness, room)
+    d, touched, entries = dither.sums.shape[0], 0, np.int64(0)
+    totals, changed, stamp, indptr = dither.totals, room.changed, room.stamp, matrix.indptr
+    for a in range(number):
+        i = dither.crossed[a]
+        entries += np.int64(indptr[i + 1] - indptr[i])
+    listed = entries < d
+    for a in range(number):
+        i = dither.crossed[a]
+        level = level_of(grid, grid.reach * scale * dither.state[i, 0], y[i], dither.theta[i])
+        change = level - dither.state[i, 3]
+        set_level(grid, dither, i, level, y[i])
+        if change == 0.0:
+            continue
+        work[1] += 1
+        work[2] += np.int64(indptr[i + 1] - indptr[i])
+        for b in range(indptr[i], indptr[i + 1]):
+            totals[matrix.indices[b]] += change * matrix.data[b]
+        if listed:
+            for b in range(indptr[i], indptr[i + 1]):
+                k = matrix.indices[b]
+                changed[touched] = k
+                touched += stamp[k] != step
+                stamp[k] = step
+    return touched if listed else d
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def move_rows(
+    t_data: NDArray[Any], t_indices: NDArray[Any], start: int, end: int, growth: float, scale: float,
+    state: NDArray[Any], crossed: NDArray[Any],
+) -> int:
+    """After a change of v_j, move the margins of the rows with feature j; returns how many cross a threshold."""
+    push, shrunk, number = np.float32(growth), np.float32(scale), 0
+    for a in range(start, end):
+        i = t_indices[a]
+        u = state[i, 0] + push * t_data[a]
+        state[i, 0] = u
+        margin = shrunk * u
+        # Without a branch: the place is written in any case, and kept if the row has crossed a threshold.
+        crossed[number] = i
+        number += (margin < state[i, 1]) | (margin >= state[i, 2])
+    return number
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[Any]) -> int:
+    """How many of all rows are beyond a threshold, listed as ``move_rows`` does; all of them if the grid has moved."""
+    shrunk, number = np.float32(scale), 0
+    for i in range(state.shape[0]):
+        margin = shrunk * state[i, 0]
+        crossed[number] = i
+        number += moved | (margin < state[i, 1]) | (margin >= state[i, 2])
+    return number
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def dithered_gradient(grid: Grid, dither: Dither, gradient: NDArray[Any]) -> None:
+    """gradient = X^T r for the residuals of the rows' levels."""
+    height = 2.0 * grid.limit / grid.levels
+    for k in range(gradient.shape[0]):
+        gradient[k] = height * dither.totals[k] - grid.limit * dither.sums[k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def dithered_block(
+    rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
+    moved: bool, v: NDArray[Any], dither: Dither, gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
+    work: NDArray[Any],
+) -> float:
+    """``count`` steps from step number ``first`` with dithered residuals; updates v and the rows' state in place.
+
+    All rows are put on their level first; ``moved`` says that the grid is not that of the block before. Rows that the
+    last step takes beyond a threshold are left to the next block. Weights are
+    reach scale v / feature bound, and ``sharpness`` is reach / (n noise scale). ``work`` counts rows checked, rows
+    pushed, entries touched and features weighted. Returns the new scale of v.
+    """
+    d, height, offset = v.shape[0], 2.0 * grid.limit / grid.levels, 0.0
+    number = all_rows(scale, moved, dither.state, dither.crossed)
+    work[0] += y.shape[0]
     for step in range(first, first + count):
-        total = settle(room)
+        touched = push_rows(grid, matrix, y, dither, number, scale, step, room, work)
+        listed = 2 * touched < d and step > first
+        if listed:
+            for a in range(touched):
+                k = room.changed[a]
+                gradient[k] = height * dither.totals[k] - grid.limit * dither.sums[k]
+            listed = reweight(gradient, sharpness, offset, touched, room)
+        total = settle(room) if listed else 0.0
+        work[3] += touched if listed else d
         if total < _SMALLEST_TOTAL:
+            dithered_gradient(grid, dither, gradient)
             offset = rebuild(gradient, sharpness, room)
             total = settle(room)
         j = draw(rng, total, room)
@@ -321,121 +471,83 @@ def lazy_block(
         vertices[step - first] = j if sign > 0 else d + j
         mu = 2.0 / (step + 2.0)
         scale *= 1.0 - mu
-        growth = mu * sign * radius / scale
+        growth = mu * sign / scale
         v[j] += growth
-        touched = lazy_move(
-            loss, data, indices, indptr, t_data, t_indices, t_indptr, y, j, growth, scale, step, u, r, gradient, room
-        )
-        if not reweight(gradient, sharpness, offset, touched, room):
-            offset = rebuild(gradient, sharpness, room)
+        start, end = matrix.t_indptr[j], matrix.t_indptr[j + 1]
+        number = move_rows(matrix.t_data, matrix.t_indices, start, end, growth, scale, dither.state, dither.crossed)
+        work[0] += np.int64(end - start)
     return scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def lazy_laplace_block(
-    rng: Any, loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], y: NDArray[Any],
-    first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any], u: NDArray[Any],
-    r: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
+def dithered_laplace_block(
+    rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
+    moved: bool, v: NDArray[Any], dither: Dither, gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
+    work: NDArray[Any],
 ) -> float:
-    """``lazy_block`` with Laplace noise on every vertex instead of the exponential mechanism."""
-    d = v.shape[0]
+    """``dithered_block`` with Laplace noise on every vertex instead of the exponential mechanism."""
+    d, number = v.shape[0], all_rows(scale, moved, dither.state, dither.crossed)
+    work[0] += y.shape[0]
     for step in range(first, first + count):
+        push_rows(grid, matrix, y, dither, number, scale, step, room, work)
+        dithered_gradient(grid, dither, gradient)
+        work[3] += d
         j, sign = laplace_vertex(rng, gradient, sharpness)
         vertices[step - first] = j if sign > 0 else d + j
         mu = 2.0 / (step + 2.0)
         scale *= 1.0 - mu
-        growth = mu * sign * radius / scale
+        growth = mu * sign / scale
         v[j] += growth
-        lazy_move(
-            loss, data, indices, indptr, t_data, t_indices, t_indptr, y, j, growth, scale, step, u, r, gradient, room
-        )
+        start, end = matrix.t_indptr[j], matrix.t_indptr[j + 1]
+        number = move_rows(matrix.t_data, matrix.t_indices, start, end, growth, scale, dither.state, dither.crossed)
+        work[0] += np.int64(end - start)
     return scale
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def squared_move(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], t_data: NDArray[Any], t_indices: NDArray[Any],
-    t_indptr: NDArray[Any], j: int, growth: float, step: int, q: NDArray[Any], room: Sampler,
-) -> int:
-    """After a change of v_j, update q = X^T X v. Returns the number of features whose q has changed."""
-    changed, stamp, touched = room.changed, room.stamp, 0
-    for a in range(t_indptr[j], t_indptr[j + 1]):
-        i = t_indices[a]
-        change = growth * t_data[a]
-        for b in range(indptr[i], indptr[i + 1]):
-            k = indices[b]
-            q[k] += change * data[b]
-            if stamp[k] != step:
-                stamp[k] = step
-                changed[touched] = k
-                touched += 1
-    return touched
+# --- squared loss, few features ----------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def squared_block(
-    rng: Any, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any],
-    first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any],
-    q: NDArray[Any], p: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
+def gram_row(matrix: Matrix, j: int, out: NDArray[Any]) -> int:
+    """Row j of X^T X, added to ``out``; returns the number of entries touched."""
+    entries = np.int64(0)
+    for a in range(matrix.t_indptr[j], matrix.t_indptr[j + 1]):
+        i, x = matrix.t_indices[a], float(matrix.t_data[a])
+        for b in range(matrix.indptr[i], matrix.indptr[i + 1]):
+            out[matrix.indices[b]] += x * matrix.data[b]
+        entries += np.int64(matrix.indptr[i + 1] - matrix.indptr[i])
+    return int(entries)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def gram_block(
+    rng: Any, laplace: bool, matrix: Matrix, first: int, count: int, reach: float, sharpness: float, scale: float,
+    v: NDArray[Any], q: NDArray[Any], p: NDArray[Any], gram: NDArray[Any], known: NDArray[Any],
+    gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler, work: NDArray[Any],
 ) -> float:
-    """``count`` exact steps for the squared loss; updates v and q = X^T X v in place, p = X^T y is fixed.
+    """``count`` exact steps for the squared loss, gradient scale q - p with q = reach X^T X v and p = X^T y.
 
-    The weights are those of the gradient at an older scale, ``base``: base q - p. A draw from them is accepted with
-    probability exp(-sign sharpness (scale - base) q_j - sharpness |scale - base| max|q|), which makes it an exact draw
-    for the gradient scale q - p.
+    Rows of X^T X are computed when their feature is chosen first, and kept in ``gram``; ``known`` says which are there.
     """
-    d = v.shape[0]
-    base, largest, offset, stale = scale, 0.0, 0.0, True
-    for step in range(first, first + count):
-        total = settle(room)
-        while True:
-            if stale or total < _SMALLEST_TOTAL or sharpness * abs(scale - base) * largest > _LARGEST_DRIFT:
-                base, largest, stale = scale, 0.0, False
-                for k in range(d):
-                    gradient[k] = base * q[k] - p[k]
-                    largest = max(largest, abs(q[k]))
-                offset = rebuild(gradient, sharpness, room)
-                total = settle(room)
-            drift = sharpness * (scale - base)
-            j = draw(rng, total, room)
-            sign = draw_sign(rng, sharpness * gradient[j])
-            if drift == 0.0 or math.log(1.0 - rng.random()) <= -sign * drift * q[j] - abs(drift) * largest:
-                break
-        vertices[step - first] = j if sign > 0 else d + j
-        mu = 2.0 / (step + 2.0)
-        scale *= 1.0 - mu
-        growth = mu * sign * radius / scale
-        v[j] += growth
-        touched = squared_move(data, indices, indptr, t_data, t_indices, t_indptr, j, growth, step, q, room)
-        for a in range(touched):
-            k = room.changed[a]
-            largest = max(largest, abs(q[k]))
-            gradient[k] = base * q[k] - p[k]
-        stale = not reweight(gradient, sharpness, offset, touched, room)
-    return scale
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def squared_laplace_block(
-    rng: Any, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any],
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any],
-    first: int, count: int, radius: float, sharpness: float, scale: float, v: NDArray[Any],
-    q: NDArray[Any], p: NDArray[Any], gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
-) -> float:
-    """``squared_block`` with Laplace noise on every vertex instead of the exponential mechanism."""
     d = v.shape[0]
     for step in range(first, first + count):
         for k in range(d):
             gradient[k] = scale * q[k] - p[k]
-        j, sign = laplace_vertex(rng, gradient, sharpness)
+        if laplace:
+            j, sign = laplace_vertex(rng, gradient, sharpness)
+        else:
+            j, sign = exponential_vertex(rng, gradient, sharpness, room)
         vertices[step - first] = j if sign > 0 else d + j
         mu = 2.0 / (step + 2.0)
         scale *= 1.0 - mu
-        growth = mu * sign * radius / scale
+        growth = mu * sign / scale
         v[j] += growth
-        squared_move(data, indices, indptr, t_data, t_indices, t_indptr, j, growth, step, q, room)
+        if not known[j]:
+            known[j] = True
+            work[2] += gram_row(matrix, j, gram[j])
+        for k in range(d):
+            q[k] += growth * reach * gram[j, k]
+        work[3] += d
     return scale
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,26 +58,51 @@ def vertex_weights(gradient: Array, sharpness: float) -> Array:
     return np.asarray(weights / weights.sum())
 
 
-def frank_wolfe_path(
-    matrix: Any, y: Array, loss: Loss, l1_radius: float, vertices: NDArray[Any], refresh_at: NDArray[Any]
-) -> tuple[Array, Array]:
-    """(w, sum gradient in use) after taking the given vertices, with lazily updated rows.
+def dithered_levels(loss: Loss, margins: Array, y: Array, theta: Array, limit: float, count: int) -> Array:
+    """Residuals rounded, up or down by theta in [0, 1), to levels 0 to count, which stand for -limit to limit."""
+    share = (loss.residual(np.asarray(margins, dtype=np.float64), y) / limit + 1) / 2
+    return np.clip(np.floor(share * count + theta), 0, count)
 
-    A vertex is j for +e_j and d + j for -e_j. Between two times in ``refresh_at`` only the rows that contain the chosen
-    feature get a new residual; for the squared loss the gradient is linear in w and always exact.
+
+def dithered_path(
+    matrix: Any, y: Array, loss: Loss, l1_radius: float, feature_bound: float, vertices: NDArray[Any],
+    blocks: Sequence[tuple[int, int, float]], theta: Array, count: int,
+) -> tuple[Array, list[Array]]:
+    """(w, sum gradient with which each step compares vertices) of Frank-Wolfe with dithered residuals.
+
+    A vertex is j for +e_j and d + j for -e_j. ``blocks`` holds (first step, number of steps, limit of residuals): at
+    the start of a block every row gets the level of its margin, after a step the rows that contain the chosen feature.
+    Entries and margins are in single precision, in units of the bound and of the largest margin in the ball.
     """
     n, d = matrix.shape
+    full = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix) / feature_bound
+    X = np.clip(full, -1, 1).astype(np.float32)
+    v, u, scale, level = np.zeros(d), np.zeros(n, np.float32), 1.0, np.zeros(n)
+    gradients, reach = [], l1_radius * feature_bound
+    for first, steps, limit in blocks:
+        level = dithered_levels(loss, reach * scale * u.astype(np.float64), y, theta, limit, count)
+        for t in range(first, min(first + steps, len(vertices) + 1)):
+            residuals = level * (2 * limit / count) - limit
+            gradients.append(feature_bound * (X.T.astype(np.float64) @ residuals))
+            j, sign = vertices[t - 1] % d, 1.0 if vertices[t - 1] < d else -1.0
+            mu = 2 / (t + 2)
+            scale *= 1 - mu
+            v[j] += mu * sign / scale
+            u += np.float32(mu * sign / scale) * X[:, j]
+            new = dithered_levels(loss, reach * scale * u.astype(np.float64), y, theta, limit, count)
+            level = np.where(X[:, j] != 0, new, level)
+    return l1_radius * scale * v, gradients
+
+
+def textbook_path(
+    matrix: Any, y: Array, loss: Loss, l1_radius: float, vertices: NDArray[Any]
+) -> tuple[Array, list[Array]]:
+    """(w, sum gradient with which each step compares vertices) of Frank-Wolfe with exact residuals."""
     dense = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
-    w, r = np.zeros(d), loss.residual(np.zeros(n), y)
+    w, gradients = np.zeros(dense.shape[1]), []
     for t, vertex in enumerate(vertices, start=1):
-        if t in refresh_at or loss.linear:
-            r = loss.residual(dense @ w, y)
-        j, sign = vertex % d, 1.0 if vertex < d else -1.0
+        gradients.append(dense.T @ loss.residual(dense @ w, y))
         mu = 2 / (t + 2)
         w = (1 - mu) * w
-        w[j] += mu * sign * l1_radius
-        touched = dense[:, j] != 0
-        r = np.where(touched, loss.residual(dense @ w, y), r)
-    if loss.linear:
-        r = loss.residual(dense @ w, y)
-    return w, dense.T @ r
+        w[vertex % len(w)] += mu * l1_radius * (1.0 if vertex < len(w) else -1.0)
+    return w, gradients

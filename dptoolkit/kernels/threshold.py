@@ -2,7 +2,7 @@
 
 Small data are dense rows with weights (their counts over n), so that a dataset of few distinct rows costs only as much
 as those. ``iht_trials``, which audits use, calls the same ``iht_fit`` as a fit does. For large data there are margins
-from the support's columns only, residuals, X^T r in parts, and the s largest entries.
+from the support's columns only, residuals, X^T r in parts (for one r, or many at once), and the s largest entries.
 """
 
 from __future__ import annotations
@@ -260,6 +260,37 @@ def feature_sums(
         if b < high:
             even += t_data[b] * r[t_indices[b]]
         out[j] = even + odd
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def block_feature_sums(
+    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
+    first: int, last: int,
+) -> None:
+    """out[k, j] = (X^T r_k)_j for first <= j < last and every row k of ``out``: each entry of X is read once for all.
+
+    The columns of ``r`` are the r_k; columns beyond the rows of ``out`` are ignored. Each sum is taken in the order of
+    ``feature_sums``, so that it is the same to the last bit.
+    """
+    one, two = np.uint64(1), np.uint64(2)
+    lanes = r.shape[1]
+    even, odd = np.empty(lanes), np.empty(lanes)
+    for j in range(first, last):
+        b, high = t_indptr[j], t_indptr[j + 1]
+        for k in range(lanes):
+            even[k] = odd[k] = 0.0
+        while b + one < high:
+            x, i, x2, i2 = t_data[b], t_indices[b], t_data[b + one], t_indices[b + one]
+            for k in range(lanes):
+                even[k] += x * r[i, k]
+                odd[k] += x2 * r[i2, k]
+            b += two
+        if b < high:
+            x, i = t_data[b], t_indices[b]
+            for k in range(lanes):
+                even[k] += x * r[i, k]
+        for k in range(out.shape[0]):
+            out[k, j] = even[k] + odd[k]
 
 
 def largest(values: NDArray[np.float64], count: int, guess: float = math.inf) -> NDArray[np.intp]:

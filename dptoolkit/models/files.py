@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 import dptoolkit
 from dptoolkit import solvers
 from dptoolkit._validate import invalid
-from dptoolkit.accounting import Gaussian, account
+from dptoolkit.accounting import BestOf, Gaussian, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import DpToolkitError, InvalidValue
+from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
 from dptoolkit.models.routes import ROUTES, TASKS, solver_for
@@ -171,14 +172,16 @@ def from_record(record: Mapping[str, Any]) -> Model:
     rows, d = (int(size) for size in record["shape"])
     coef = np.array([_dense(row, d) for row in record["coef"]])
     intercept = np.array(record["intercept"], dtype=np.float64)
-    preparations = tuple(None if how is None else _preparation(how, d) for how in record["preparations"])
     plan = _plan(record["plan"])
+    preparations = tuple(None if how is None else _preparation(how, d, plan) for how in record["preparations"])
+    fits = plan.count if isinstance(plan, JointPlan) else 1
     classes = None if record["classes"] is None else np.array(record["classes"])
     names = None if record["feature_names"] is None else tuple(map(str, record["feature_names"]))
-    sizes = {coef.shape == (rows, d), intercept.shape == (rows,), len(preparations) == rows, plan.d == d,
+    sizes = {coef.shape == (rows, d), intercept.shape == (rows,), len(preparations) == fits, plan.d == d,
              names is None or len(names) == d, classes is None or rows == (1 if len(classes) == 2 else len(classes)),
              bool(np.isfinite(coef).all() and np.isfinite(intercept).all()),
-             _fits(plan) == solver_for(record["solver"], None if classes is None else len(classes))}  # fmt: skip
+             # A record takes part in the fit of every class, and every fit is charged.
+             (plan.solver, fits) == solver_for(record["solver"], None if classes is None else len(classes))}  # fmt: skip
     if sizes != {True}:
         raise InvalidValue("Its parts do not fit together.")
     guarantee = _guarantee(record["guarantee"], plan)
@@ -195,16 +198,19 @@ def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:
     return values
 
 
-def _preparation(record: Mapping[str, Any], d: int) -> Preparation:
+def _preparation(record: Mapping[str, Any], d: int, plan: Plan | JointPlan | ChosenPlan) -> Preparation:
+    """How rows are prepared; what they are divided by is in the plan's settings."""
     means, weights = (_dense({"index": record["index"], "value": record[key]}, d) for key in ("mean", "weight"))
-    return Preparation(means, weights, float(record["level"]))
+    return Preparation(means, weights, float(record["level"]), plan.settings.units)
 
 
-def _plan(record: Mapping[str, Any]) -> Plan | JointPlan:
+def _plan(record: Mapping[str, Any]) -> Plan | JointPlan | ChosenPlan:
     """The plan, made again from its settings, with the noise of the file; it must release what the file says."""
     if "part" in record:
         part = _plan(record["part"])
         assert isinstance(part, Plan)
+        if "choice" in record:
+            return _chosen_plan(record, part)
         return JointPlan(part, int(record["count"]), float(record["epsilon"]), float(record["delta"]))
     with warnings.catch_warnings():
         # What there was to warn of was said at the fit.
@@ -216,12 +222,17 @@ def _plan(record: Mapping[str, Any]) -> Plan | JointPlan:
     return plan
 
 
-def _fits(plan: Plan | JointPlan) -> tuple[str, int]:
-    """(the solver, how many fits are charged): a record takes part in the fit of every class."""
-    return plan.solver, plan.count if isinstance(plan, JointPlan) else 1
+def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
+    """The plan of a choice; one run of it must give away at least what the run that won did."""
+    event, delta = from_dict(record["choice"]), float(record["delta"])
+    if not isinstance(event, BestOf):
+        raise InvalidValue("Its choice is not the best of several runs.")
+    if account(event.event).epsilon(delta) < part.guarantee.epsilon(delta) * (1 - _SAME):
+        raise InvalidValue("Its choice gives away less than the run that won.")
+    return ChosenPlan(part, event, int(record["n"]), delta)
 
 
-def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan) -> Any:
+def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan | ChosenPlan) -> Any:
     """The guarantee, computed again from the event: it must be the plan's, or void, and its epsilons those stated."""
     event = from_dict(record["event"])
     adjacency = None if record["adjacency"] is None else Adjacency.parse(record["adjacency"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def fit(
     count = None if classes_of is None else len(classes_of)
     runs, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
-    chosen = routes.arguments(task, name, n, d, count, epsilon, options) | budget
+    chosen = routes.arguments(task, name, d, count, options) | budget
 
     def plan_for(part: float) -> solvers.Plan:
         return solvers.plan(runs, n=n, d=d, epsilon=part, **chosen)
@@ -72,9 +73,9 @@ def fit(
         guarantee, results = _one_against_the_rest(plan, runs, rows.matrix, targets, rng, ledger, chosen)
     coef = np.concatenate([np.atleast_2d(result.coef) for result in results])
     intercept = np.concatenate([np.atleast_1d(result.intercept) for result in results])
-    how = tuple(_prepared(results[min(k, len(results) - 1)]) for k in range(len(coef)))
+    how = tuple(prepared(result) for result in results)
     names = None if feature_names is None else tuple(str(entry) for entry in feature_names)
-    steps = max(_steps(result) for result in results)
+    steps = max(steps_of(result) for result in results)
     model = Model(task, name, coef, intercept, plan, guarantee, steps, how, classes_of, names)
     return model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
 
@@ -131,15 +132,15 @@ def _one_against_the_rest(
     return fit_guarantee(plan, source), results  # type: ignore[arg-type]
 
 
-def _prepared(result: FitResult) -> Preparation | None:
+def prepared(result: FitResult) -> Preparation | None:
     """How rows are prepared; what was released about columns that are not kept is left out."""
     found = result.history.get("preparation")
     if found is None:
         return None
-    return Preparation(np.where(found.weights > 0, found.means, 0.0), found.weights, found.level)
+    return replace(found, means=np.where(found.weights > 0, found.means, 0.0))
 
 
-def _steps(result: FitResult) -> int:
+def steps_of(result: FitResult) -> int:
     """The number of iterations of a fit; 1 where the solver has none of its own."""
     assert result.plan is not None
     settings = result.plan.settings

@@ -17,8 +17,20 @@ from dptoolkit.solvers import Plan
 _LESS = 0.9999
 
 
+class PlanAround:
+    """A plan that is made of another, ``part``: what it does not say itself is as there."""
+
+    part: Plan
+
+    def __getattr__(self, name: str) -> Any:
+        # Settings, releases, d, adjacency, sensitivity, noise, ...
+        if name.startswith("__") or name == "part":
+            raise AttributeError(name)
+        return getattr(self.part, name)
+
+
 @dataclass(frozen=True)
-class JointPlan:
+class JointPlan(PlanAround):
     """The plan of ``count`` fits, all by the plan ``part``; epsilon and delta are the budget of all together.
 
     Privacy
@@ -30,12 +42,6 @@ class JointPlan:
     count: int
     epsilon: float
     delta: float
-
-    def __getattr__(self, name: str) -> Any:
-        # What is not said here is as in every part: settings, releases, n, d, adjacency, sensitivity, noise, ...
-        if name.startswith("__") or name == "part":
-            raise AttributeError(name)
-        return getattr(self.part, name)
 
     @property
     def event(self) -> Event:

@@ -13,6 +13,7 @@ from dptoolkit import losses, solvers
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee
 from dptoolkit.data import check_rows
+from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult, Plan
@@ -26,7 +27,8 @@ class Model:
     """What a fit has released, and how it predicts.
 
     ``coef`` has one row for numbers and for two classes, and otherwise one a class; ``classes`` is None for numbers.
-    ``preparations`` says for each row of ``coef`` how rows of X are prepared, None if they are used as they are.
+    ``preparations`` says for each fit how rows of X are prepared, None if they are used as they are: one fit for all
+    rows of ``coef``, or one for each.
     ``steps`` is the number of iterations, the most of any class.
     """
 
@@ -34,7 +36,7 @@ class Model:
     solver: str
     coef: Array
     intercept: Array
-    plan: Plan | JointPlan
+    plan: Plan | JointPlan | ChosenPlan
     guarantee: Guarantee
     steps: int
     preparations: tuple[Preparation | None, ...]
@@ -59,10 +61,10 @@ class Model:
             raise invalid("X", f"a matrix with {rows.shape[1]} columns", f"{self.n_features} columns wide", repair)
         if not any(self.preparations):
             return np.asarray(rows.matrix @ self.coef.T + self.intercept)
-        results = (
-            FitResult(w, float(b), None, None, {"preparation": how})
-            for w, b, how in zip(self.coef, self.intercept, self.preparations, strict=True)
-        )
+        fits: Any = zip(self.coef, self.intercept, self.preparations, strict=False)
+        if len(self.preparations) < len(self.coef):
+            fits = [(self.coef, self.intercept, self.preparations[0])]
+        results = (FitResult(w, b, None, None, {"preparation": how}) for w, b, how in fits)
         return np.column_stack([solvers.margins(result, rows.matrix) for result in results])
 
     def probabilities(self, X: Any, n_features: int | None = None) -> Array:

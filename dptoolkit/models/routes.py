@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dptoolkit import losses, solvers
-from dptoolkit._validate import invalid, magnitude, one_of, real
-from dptoolkit.data import joint_norm
+from dptoolkit import solvers
+from dptoolkit._validate import invalid, magnitude, one_of
 from dptoolkit.solvers.settings import keywords
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 TASKS = (CLASSIFICATION, REGRESSION)
 # The solver of a task if none is named: good with bounds and budget alone.
-DEFAULT = {CLASSIFICATION: "dp_pipeline", REGRESSION: "dp_dual_averaging"}
-# The part of epsilon that the squeeze of objective perturbation takes where l2 is left out. On a9a, mushrooms, phishing
-# and a synthetic set an eighth and a thirty-second did as well.
-_SQUEEZE_SHARE = 1 / 16
+DEFAULT = {CLASSIFICATION: "dp_pipeline", REGRESSION: "dp_pipeline"}
 
 
 @dataclass(frozen=True)
 class Route:
     """What a solver is given for each task that it can do, besides what the caller chooses.
 
-    ``several`` is the solver for more than two classes, if one of its own is known; otherwise there is one fit a class
-    against the rest, and they share the budget.
+    ``several`` is the solver for more than two classes, if it is one model for all of them, and what that is given;
+    otherwise there is one fit a class against the rest, and they share the budget.
     """
 
     fixed: Mapping[str, Mapping[str, Any]]
-    several: str | None = None
+    several: tuple[str, Mapping[str, Any]] | None = None
 
 
-_LOGISTIC, _SQUARED, _HUBER = {"loss": "logistic"}, {"loss": "squared"}, {"loss": "huber"}
+_LOGISTIC, _SOFTMAX, _SQUARED, _HUBER = ({"loss": loss} for loss in ("logistic", "softmax", "squared", "huber"))
 _EITHER = {CLASSIFICATION: _LOGISTIC, REGRESSION: _SQUARED}
 _ROBUST = {CLASSIFICATION: _LOGISTIC, REGRESSION: _HUBER}
 ROUTES: Mapping[str, Route] = {
-    "dp_pipeline": Route({CLASSIFICATION: {}}),
-    "dp_dual_averaging": Route(_EITHER),
+    "dp_pipeline": Route(_EITHER, several=("dp_pipeline", _SOFTMAX)),
+    "dp_dual_averaging": Route(_EITHER, several=("dp_dual_averaging", _SOFTMAX)),
     "dp_ight": Route(_EITHER),
-    "dp_frank_wolfe": Route(_EITHER, several="dp_multinomial_frank_wolfe"),
+    "dp_frank_wolfe": Route(_EITHER, several=("dp_multinomial_frank_wolfe", {})),
     "dp_sgd_ht": Route(_EITHER),
     "dp_scsg_ht": Route(_EITHER),
     "dp_svrg_ht": Route(_EITHER),
@@ -65,23 +60,24 @@ def solver_for(solver: str, classes: int | None) -> tuple[str, int]:
     if classes is None or classes == 2:
         return solver, 1
     several = ROUTES[solver].several
-    return (solver, classes) if several is None else (several, 1)
+    return (solver, classes) if several is None else (several[0], 1)
 
 
-def arguments(
-    task: str, solver: str, n: int, d: int, classes: int | None, epsilon: float, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the solver that runs, where the caller named ``solver`` and gave ``options``.
 
     Bounds are translated: a row of norm R has entries of at most R, and predictions of labels within B are clipped to
-    B. ``dp_pipeline`` scales every row to norm 1, so a bound on the norm tells it nothing.
+    B. A classifier's ``dp_pipeline`` scales every row to norm 1, so a bound on the norm tells it nothing. Whatever else
+    is left out is left to the solver, which has a rule for it or says that it has none.
     """
     runs, times = solver_for(solver, classes)
     given = {name: value for name, value in options.items() if value is not None}
     if "row_norm" in given:
         magnitude("row_norm", given["row_norm"])
     known = {entry.name for entry in fields(solvers.settings_class(runs))}
-    fixed = ROUTES[solver].fixed[task]
+    is_one_model = classes is not None and classes > 2 and times == 1
+    several = ROUTES[solver].several
+    fixed = several[1] if is_one_model and several is not None else ROUTES[solver].fixed[task]
     for name in given:
         if name in fixed:
             raise invalid(name, given[name], f"left out for {task}", f"It is {fixed[name]!r}.")
@@ -95,12 +91,9 @@ def arguments(
         given.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)
     if "fit_intercept" in known:
         given.setdefault("fit_intercept", True)
-    if "classes" in known and times == 1 and classes is not None and classes > 2:
+    if is_one_model:
         given["classes"] = classes
-    if solver == "objective_perturbation" and "l2" not in given and "row_norm" in given:
-        norm = joint_norm(given["row_norm"], bool(given["fit_intercept"]))
-        given["l2"] = _l2(losses.get(fixed["loss"]).smoothness * norm * norm, n, epsilon, times)
-    chosen = {name: value for name, value in fixed.items() if name in known} | given
+    chosen = dict(fixed) | given
     _check_names(runs, chosen)
     return chosen
 
@@ -117,9 +110,3 @@ def _check_names(runs: str, chosen: Mapping[str, Any]) -> None:
         if is_needed and name not in chosen and name != "epsilon":
             text = solvers.settings_class(runs).__dataclass_fields__[name].metadata["text"]
             raise invalid(name, None, f"given for {runs}", text)
-
-
-def _l2(curvature: float, n: int, epsilon: float, times: int) -> float:
-    """The l2 at which the squeeze log(1 + curvature / (n l2)) is a small part of the budget of one of the fits."""
-    budget = real("epsilon", epsilon, low=0.0, open_low=True)
-    return curvature / (n * math.expm1(_SQUEEZE_SHARE * min(budget / times, 16.0)))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.dual_averaging import dp_dual_averaging
     from dptoolkit.solvers.gradient_iht import dp_ight, ight
     from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe
+    from dptoolkit.solvers.many import fit_many
     from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe
     from dptoolkit.solvers.peeling import peeling_iht
     from dptoolkit.solvers.perturbed_objective import objective_perturbation
@@ -35,17 +36,17 @@ _MODULES = {
     "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
     "svrg_ht": "variance_reduced", "dp_dual_averaging": "dual_averaging", "dp_pipeline": "pipeline",
     "margins": "preparation", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
-    "knowledge_transfer": "transfer",
+    "knowledge_transfer": "transfer", "fit_many": "many",
     "dp_admm": "splitting", "admm": "splitting",
 }  # fmt: skip
-_PUBLIC = ("admm", "ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht", "margins")
+_PUBLIC = ("admm", "ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht", "margins", "fit_many")
 PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
 
 __all__ = [
     "DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "admm", "dp_admm", "dp_dual_averaging",
     "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht",
-    "dp_svrg_ht", "frank_wolfe", "ight", "knowledge_transfer", "margins", "objective_perturbation", "peeling_iht",
-    "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht", "two_stage",
+    "dp_svrg_ht", "fit_many", "frank_wolfe", "ight", "knowledge_transfer", "margins", "objective_perturbation",
+    "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht", "two_stage",
 ]  # fmt: skip
 
 

@@ -103,7 +103,10 @@ def batch_sizes(rng: np.random.Generator, scheme: str, n: int, size: int, count:
 def check_sparse_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as CSR rows."""
     rows = check_rows(X, n_features)
-    return rows if rows.is_sparse else Rows(sparse.csr_matrix(rows.matrix), True)
+    if rows.is_sparse:
+        return rows
+    as_csr: Rows = rows.once("csr", lambda: Rows(sparse.csr_matrix(rows.matrix), True))
+    return as_csr
 
 
 @dataclass

@@ -6,6 +6,7 @@ Records are clipped to the bounds here, next to the sensitivity, so that the bou
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,14 +119,13 @@ class GradientBounds:
         Each record is changed on its own, by public numbers: afterwards |gradient_i| <= ``gradient`` at any weights.
         """
         # Even where no bound is asked for, rows are kept short enough that margins and caps are accurate floats.
-        rows = clip_rows(rows, LARGEST if self.row_norm is None else self.row_norm)
-        if self.fit_intercept:
-            rows = with_intercept(rows, 1.0)
+        norm, grad_norm = LARGEST if self.row_norm is None else self.row_norm, self.grad_norm
+        rows = _bounded(rows, clip_rows, norm, 1.0 if self.fit_intercept else None)
         if self.label_bound is not None:
             labels = np.clip(labels, -self.label_bound, self.label_bound)
-        if self.grad_norm is None:
+        if grad_norm is None:
             return rows, labels, None
-        return rows, labels, rows.caps(self.grad_norm)
+        return rows, labels, rows.once(("caps", grad_norm), lambda: rows.caps(grad_norm))
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,12 @@ class EntryBounds:
 
     def entry(self, l1_norm: float) -> float:
         """The largest |entry| of a record's gradient at weights with |w|_1 <= ``l1_norm``."""
+        return self.feature_bound * self.residual_limit(l1_norm)
+
+    def residual_limit(self, l1_norm: float) -> float:
+        """The largest |residual| of a record at weights with |w|_1 <= ``l1_norm``."""
         label = math.inf if self.label_bound is None else self.label_bound
-        return self.feature_bound * self.loss.residual_limit(self.feature_bound * l1_norm, label)
+        return self.loss.residual_limit(self.feature_bound * l1_norm, label)
 
     def clip(self, rows: Rows, labels: Array) -> tuple[Rows, Array]:
         """Rows and labels clipped to the bounds, with the intercept column if asked for.
@@ -152,12 +156,24 @@ class EntryBounds:
         -------
         Each record is changed on its own, by public numbers: afterwards its gradient's entries obey ``entry``.
         """
-        rows = clip_entries(rows, self.feature_bound)
-        if self.fit_intercept:
-            rows = with_intercept(rows, self.feature_bound)
+        rows = _bounded(rows, clip_entries, self.feature_bound, self.feature_bound if self.fit_intercept else None)
         if self.label_bound is not None:
             labels = np.clip(labels, -self.label_bound, self.label_bound)
         return rows, labels
+
+
+def _bounded(rows: Rows, clip: Callable[[Rows, float], Rows], bound: float, level: float | None) -> Rows:
+    """The rows clipped to ``bound``, with an intercept column at ``level`` if it is given; made once for all fits."""
+
+    def make() -> Rows | None:
+        clipped = clip(rows, bound)
+        if level is not None:
+            return with_intercept(clipped, level)
+        # Rows that keep themselves would stay in memory until Python looks for cycles.
+        return None if clipped is rows else clipped
+
+    made: Rows | None = rows.once((clip.__name__, bound, level), make)
+    return rows if made is None else made
 
 
 def score_range(adjacency: Adjacency, radius: float, entry: float, size: int) -> float:

@@ -9,7 +9,7 @@ thresholding is post-processing, so the whole run is ``steps`` Gaussian releases
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +24,7 @@ from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver
-from dptoolkit.solvers.gradients import MeanGradient
+from dptoolkit.solvers.gradients import MeanGradient, MeanGradients, Point
 from dptoolkit.solvers.noise import NoiseLaw, constant
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import check_sparsity, setting
@@ -205,12 +205,7 @@ class IhtRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
-        if every == 0:
-            w, history, *_ = self(rng)
-            return w, history
-        w, history, _, iterates = self(rng, trace=True)
-        assert iterates is not None
-        return w, history | {"iterates": sparse_iterates(iterates, every)}
+        return _kept(self(rng, trace=every > 0), every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records at the result, and at the iterates that were kept; NOT private."""
@@ -266,11 +261,49 @@ class IhtRun:
             gradient = self._idle.pop()
         except IndexError:
             gradient = self._mean_gradient()
-        trace_of_run = self._iterate(gradient, rng, trace)
+        path = self._path(trace)
+        point = next(path)
+        try:
+            while True:
+                point = path.send(gradient.noisy(*point, rng))
+        except StopIteration as end:
+            done: Trace = end.value
         self._idle.append(gradient)
-        return trace_of_run
+        return done
 
-    def _iterate(self, gradient: MeanGradient, rng: np.random.Generator, trace: bool) -> Trace:
+    @property
+    def shared(self) -> Rows | None:
+        """The rows whose passes this run can share with others; None for small data, which one compiled call reads."""
+        return None if self.small is not None or self._data.counts is not None else self._data.rows
+
+    def fit_block(
+        self, runs: Sequence[IhtRun], rngs: Sequence[np.random.Generator], every: int = 0
+    ) -> list[tuple[Array, dict[str, Any]]]:
+        """What ``fit`` of each of ``runs`` returns, each with its own stream; all read the same ``shared`` rows.
+
+        Privacy
+        -------
+        What ``fit`` of each releases, and nothing else: no run's weights or noise enter another's.
+        """
+        paths = [run._path(every > 0) for run in runs]
+        points = {k: next(path) for k, path in enumerate(paths)}
+        # Runs of one plan share what they need of the data.
+        terms = {id(run): run._mean_gradient() for run in runs}
+        block = MeanGradients(self._data.rows, [terms[id(run)] for run in runs])
+        done: dict[int, Trace] = {}
+        while points:
+            going = list(points)
+            noisy = block.noisy(going, [points[k] for k in going], [rngs[k] for k in going])
+            for k, step in zip(going, noisy, strict=True):
+                try:
+                    points[k] = paths[k].send(step)
+                except StopIteration as end:
+                    done[k] = end.value
+                    del points[k]
+        return [_kept(done[k], every) for k in range(len(runs))]
+
+    def _path(self, trace: bool) -> Generator[Point, Array, Trace]:
+        """Yields every point at which it wants a noisy mean gradient, which is sent back and may be overwritten."""
         from dptoolkit.kernels.threshold import largest
 
         how, always = self.steps, np.arange(self.free, self.width)
@@ -280,7 +313,7 @@ class IhtRun:
         scales, releases, iterates, border = [], [], [], math.inf
         for _ in range(how.steps):
             scale = self.law.at(values)
-            step = gradient.noisy(support, values, scale, rng)
+            step = yield Point(support, values, scale)
             if trace:
                 releases.append(step.copy())
             step *= -how.step_size
@@ -300,6 +333,14 @@ class IhtRun:
         history: dict[str, Any] = {"noise_scale": scales}
         w = _dense(self.width, support, values)
         return Trace(w, history, np.array(releases), np.array(iterates)) if trace else Trace(w, history)
+
+
+def _kept(run: Trace, every: int) -> tuple[Array, dict[str, Any]]:
+    """(weights, history), with every ``every``-th iterate; none for 0."""
+    if every == 0:
+        return run.weights, run.history
+    assert run.iterates is not None
+    return run.weights, run.history | {"iterates": sparse_iterates(run.iterates, every)}
 
 
 def sparse_iterates(iterates: Array, every: int) -> list[tuple[int, NDArray[np.intp], Array]]:

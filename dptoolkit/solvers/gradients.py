@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,14 @@ from dptoolkit.losses import Loss
 _WORTH_A_THREAD = 200_000
 # Parts of X^T r that the threads take one by one, so that both end at about the same time.
 _PARTS = 16
+
+
+class Point(NamedTuple):
+    """Sparse weights, ``values`` on ``support``, and the noise with which the mean gradient there is released."""
+
+    support: Any
+    values: Array
+    scale: float
 
 
 class MeanGradient:
@@ -86,8 +95,10 @@ class MeanGradient:
         return gradient
 
     def _residuals(self, support: Any, values: Array) -> Array:
-        """Each record's clipped residual, over n; overwritten by the next call."""
-        margins = self.margins(support, values)
+        return self.residuals(self.margins(support, values))
+
+    def residuals(self, margins: Array) -> Array:
+        """Each record's clipped residual, over n, at these margins; overwritten by the next call."""
         if self._arrays is None:
             return self.loss.clipped_residual(margins, self.y, self.margin_bound, self.caps) / len(margins)
         from dptoolkit.kernels.threshold import mean_residuals
@@ -120,8 +131,90 @@ class MeanGradient:
             feature_sums(*self._arrays, r, gradient, first, last)
 
     def _draw(self, scale: float, rng: np.random.Generator | None) -> Array | None:
-        if scale == 0 or rng is None:
-            return None
-        rng.standard_normal(out=self._noise)
-        self._noise *= scale
-        return self._noise
+        return None if rng is None or not _fill(self._noise, scale, rng) else self._noise
+
+
+def _fill(noise: Array, scale: float, rng: np.random.Generator) -> bool:
+    """Fill ``noise`` with N(0, scale^2); False, with nothing drawn, for scale 0."""
+    if scale == 0:
+        return False
+    rng.standard_normal(out=noise)
+    noise *= scale
+    return True
+
+
+# So many sums at a time fill the vector registers; fewer than half of them are quicker without idle lanes.
+LANES = 16
+
+
+class MeanGradients:
+    """The mean gradients of several runs on the same rows: one pass over X serves up to LANES of them.
+
+    ``terms`` has a MeanGradient for every run, for its labels, loss and clipping; runs of one plan may share it. On CSR
+    rows every number is that of the run's own MeanGradient, bit for bit, because each sum is taken in the same order.
+    On dense rows a matrix product takes the place of products with vectors, whose sums round differently.
+
+    Privacy
+    -------
+    Row k of what ``noisy`` returns depends on the weights, noise scale and stream of run k alone.
+    """
+
+    def __init__(self, rows: Rows, terms: Sequence[MeanGradient]) -> None:
+        self.rows, self.terms = rows, terms
+        n, d = rows.shape
+        lanes = LANES if LANES // 2 <= len(terms) <= LANES else len(terms)
+        self._arrays = kernel_arrays(rows.transpose()) if rows.is_sparse else None
+        # Without parts a MeanGradient leaves its sums to SciPy, which adds up in another order than our kernels.
+        self._compiled = bool(terms[0]._parts)
+        self._pool = ThreadPoolExecutor(1) if self._compiled and (os.cpu_count() or 1) > 1 else None
+        self._noise = np.zeros((len(terms) if self._pool is not None else 1, d))
+        self._r, self._gradients = np.zeros((n, lanes)), np.zeros((len(terms), d))
+
+    def noisy(
+        self, going: Sequence[int], points: Sequence[Point], rngs: Sequence[np.random.Generator]
+    ) -> Iterator[Array]:
+        """For each of the runs numbered ``going`` its mean gradient plus its noise, as MeanGradient.noisy."""
+        # One noise at a time stays in the cache; a second thread draws ahead, as far as it gets.
+        jobs = list(zip(itertools.cycle(self._noise), (point.scale for point in points), rngs, strict=False))
+        ahead = [self._pool.submit(_fill, *job) for job in jobs] if self._pool is not None else None
+        for k, gradient in enumerate(self._sums(going, points)):
+            drawn = _fill(*jobs[k]) if ahead is None or ahead[k].cancel() else ahead[k].result()
+            if drawn:
+                gradient += jobs[k][0]
+            yield gradient
+
+    def _sums(self, going: Sequence[int], points: Sequence[Point]) -> Array:
+        """The mean gradients without noise, in one pass over X."""
+        for lane, (k, margins) in enumerate(zip(going, self._margins(going, points), strict=True)):
+            self._r[:, lane] = self.terms[k].residuals(margins)
+        gradients = self._gradients[: len(going)]
+        if self._arrays is None:
+            return np.matmul(self._r[:, : len(going)].T, self.rows.matrix, out=gradients)
+        if not self._compiled:
+            gradients[:] = (self.rows.transpose() @ self._r[:, : len(going)]).T
+            return gradients
+        from dptoolkit.kernels.threshold import block_feature_sums
+
+        block_feature_sums(*self._arrays, self._r, gradients, 0, self.rows.shape[1])
+        return gradients
+
+    def _margins(self, going: Sequence[int], points: Sequence[Point]) -> Iterator[Array]:
+        """X w of every point: in one pass if there are many weights, else from the columns of its support."""
+        sparse, d = self.rows.is_sparse, self.rows.shape[1]
+        together = [k for k, point in enumerate(points) if not sparse or 2 * len(point.support) > d]
+        passed = dict(zip(together, self._pass_along_rows([points[k] for k in together]), strict=True))
+        for k, (number, point) in enumerate(zip(going, points, strict=True)):
+            yield passed[k] if k in passed else self.terms[number].margins(point.support, point.values)
+
+    def _pass_along_rows(self, points: Sequence[Point]) -> Iterator[Array]:
+        if not points:
+            return iter(())
+        weights = np.zeros((self.rows.shape[1], len(points)))
+        for k, point in enumerate(points):
+            weights[point.support, k] = point.values
+        matrix = self.rows.matrix
+        if not self.rows.is_sparse:
+            used = np.flatnonzero(weights.any(axis=1))
+            if 2 * len(used) <= len(weights):
+                matrix, weights = matrix[:, used], weights[used]
+        return iter(np.ascontiguousarray((matrix @ weights).T))

@@ -9,34 +9,34 @@ run is ``steps`` selections. It starts at zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import flag, magnitude, one_of, positive, real, whole
-from dptoolkit.data import Rows, check_labels, check_rows, kernel_arrays, with_intercept
+from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
-from dptoolkit.mechanisms.noise import laplace
-from dptoolkit.mechanisms.rng import exclusive
-from dptoolkit.mechanisms.selection import gumbel
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
+from dptoolkit.solvers.vertex_paths import WORK, Path, Work, add_feature, vertex_path
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
 Self = TypeVar("Self", bound="BallSettings")
 LAWS = {"gumbel": GUMBEL_MAXIMUM, "laplace": LAPLACE_MAXIMUM}
-_DRAWS = {"gumbel": gumbel, "laplace": laplace}
-# Noise of dense steps is drawn for several selections at a time, this many numbers at most.
-_LARGEST_DRAW = 2**16
+# What settings say that have a rule for both.
+RULED_RADIUS = (
+    "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the bounds "
+    "and the budget (docs/rules.md)."
+)
+RULED_STEPS = "Number of selections; by default it follows from n, d and the budget."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,18 @@ class SelectionSettings(Settings):
             law=default if self.law is None else one_of("law", self.law, tuple(LAWS)),
         )  # fmt: skip
 
+    def _filled(self: Any, n: int, entries: int, label_bound: float | None = None) -> Any:
+        """With radius and steps where they were left out; the ball has two vertices for each of the entries."""
+        if self.l1_radius is not None and self.steps is not None:
+            return self
+        feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
+        mu = rules.budget_mu(self.epsilon, self.delta)
+        steps, radius = rules.vertices(n, entries, feature, label_bound, mu)
+        return replace(
+            self, steps=steps if self.steps is None else self.steps,
+            l1_radius=radius if self.l1_radius is None else self.l1_radius,
+        )  # fmt: skip
+
     @property
     def selection_law(self) -> str:
         """The law of one selection, as a plan names it."""
@@ -85,8 +97,9 @@ class BallSettings(SelectionSettings):
     loss: str = setting(f"{losses.described(losses.SCALAR)}.")
     label_bound: float | None = setting("Public bound of |y|; needed for the squared loss.", default=None)
     refresh: float = setting(
-        "On sparse data, rows that do not contain the chosen feature keep their residual until the weights have shrunk "
-        "by this factor: 1 recomputes all rows at every step (the textbook iteration). Exact for squared loss.",
+        "On sparse data residuals are dithered, and rows that do not contain the chosen feature keep theirs until the "
+        "weights have shrunk by this factor; 1 is the textbook iteration, with all residuals exact at every step. So "
+        "is the squared loss with few features, whatever the factor.",
         default=0.25,
     )
 
@@ -141,6 +154,10 @@ class VertexNoise:
         norms = np.abs(w).sum(axis=-1)
         return self.at_norm(float(norms)) if np.ndim(norms) == 0 else np.array([self.at_norm(v) for v in norms])
 
+    def residual_limit(self, l1_norm: float) -> float:
+        """The largest |residual| at weights with |w|_1 <= ``l1_norm``."""
+        return self.bounds.residual_limit(min(l1_norm, self.radius))
+
     def at_norm(self, l1_norm: float) -> float:
         """The noise scale at weights with |w|_1 <= ``l1_norm``."""
         if not self.adaptive:
@@ -159,40 +176,27 @@ class DpFrankWolfe(BallSettings):
     Query: the score <s, mean gradient> of every vertex. One record's gradient has entries at most L = feature_bound *
     residual bound, so each score moves by at most 2 l1_radius L/n (replace-one; half of it for zero-out), up at s where
     it moves down at -s: the RANGE of the change is twice that. Event: Repeated(ExponentialMechanism(range/scale),
-    steps), or NoisyMax for Laplace noise. A row with a stale residual still contributes at most L, and whether it is
-    stale depends on its own record and on public vertices only. With tight calibration L is taken at the largest |w|_1
-    reachable until the next refresh (public), so the noise shrinks with it and the event stays. Public: n, d, all
-    arguments, all vertices.
+    steps), or NoisyMax for Laplace noise. With tight calibration L is taken at the largest |w|_1 reachable until the
+    next refresh (public), so the noise shrinks with it and the event stays. Public: n, d, all arguments, all vertices.
+
+    On sparse data with ``refresh`` below 1 the query is that of a stated surrogate: each row's residual is rounded, up
+    or down, to one of a few levels between -L and L, by a number theta_i in [0, 1) that is drawn for its place in X
+    before any record is looked at, and it may be stale. What a row contributes depends on its own record, on theta_i
+    and on public vertices only and is at most L, so range and event are those above for every theta. Levels are spaced
+    by public numbers. The mean over theta is the residual itself.
     """
 
     solver: ClassVar[str] = "dp_frank_wolfe"
 
-    l1_radius: float | None = setting(  # type: ignore[assignment]
-        "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the "
-        "bounds and the budget (docs/rules.md).",
-        default=None,
-    )
-    steps: int | None = setting(  # type: ignore[assignment]
-        "Number of selections; by default it follows from n, d and the budget.", default=None
-    )
+    l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
+    steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
 
     def checked(self, n: int, d: int) -> DpFrankWolfe:
         """See ``Settings``."""
-        return self._filled(n, d)._checked()
-
-    def _filled(self, n: int, d: int) -> DpFrankWolfe:
-        """With radius and steps where they were left out."""
-        if self.l1_radius is not None and self.steps is not None:
-            return self
-        feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
         label = None
         if self.terms.task == losses.REGRESSION:
             label = losses.HUBER_THRESHOLD if self.label_bound is None else magnitude("label_bound", self.label_bound)
-        steps, radius = rules.vertices(n, d, feature, label, rules.budget_mu(self.epsilon, self.delta))
-        return replace(
-            self, steps=steps if self.steps is None else self.steps,
-            l1_radius=radius if self.l1_radius is None else self.l1_radius,
-        )  # fmt: skip
+        return self._filled(n, d, label)._checked()
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertex, once a step."""
@@ -238,21 +242,6 @@ def frank_wolfe(
     return FitResult(coef, intercept, None, None, history)
 
 
-def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:
-    """(first step, number of steps) between refreshes: a block ends when the weights have shrunk by ``refresh``.
-
-    From step a to step b the weights shrink by a(a+1)/(b(b+1)): the number of blocks is logarithmic in the steps.
-    """
-    parts, first = [], 1
-    while first <= steps:
-        end = first + 1
-        while end <= steps and first * (first + 1) > refresh * end * (end + 1):
-            end += 1
-        parts.append((first, end - first))
-        first = end
-    return parts
-
-
 class VertexRun:
     """Private Frank-Wolfe on bounded data; the exact iteration where the plan has no noise.
 
@@ -268,11 +257,11 @@ class VertexRun:
         assert isinstance(settings, BallSettings)
         self.plan, self.settings, self.loss = plan, settings, settings.terms
         self.rows, self.y, self.width = rows, y, rows.shape[1]
-        self._path = self._choose_path()
+        self._path: Path = self._exact if plan.noise == 0 else vertex_path(plan, rows, y)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the chosen vertices."""
-        return self._path(rng, trace)
+    def __call__(self, rng: np.random.Generator, trace: bool = False, work: Work | None = None) -> Trace:
+        """One fit; its releases are the chosen vertices. ``work`` counts what was done, which is NOT private."""
+        return self._path(rng, trace, np.zeros(len(WORK), np.int64) if work is None else work)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
@@ -285,24 +274,10 @@ class VertexRun:
         """Objective and duality gap of the bounded records; NOT private."""
         return _diagnose(self.rows, self.y, self.loss, self.settings.l1_radius, weights)
 
-    def _choose_path(self) -> Callable[[np.random.Generator, bool], Trace]:
-        if self.plan.noise == 0:
-            return self._exact
-        rows, y = without_empty_rows(self.rows, self.y)
-        return _sparse_path(self.plan, rows, y) if rows.is_sparse else _dense_path(self.plan, rows, y)
-
-    def _exact(self, rng: np.random.Generator, trace: bool) -> Trace:
+    def _exact(self, rng: np.random.Generator, trace: bool, work: Work) -> Trace:
         radius, steps = self.settings.l1_radius, self.settings.steps
         w, vertices = frank_wolfe_path(self.rows, self.y, self.loss, radius, steps)
         return Trace(w, {"noise_scale": [], "vertices": vertices}, vertices.astype(float) if trace else None)
-
-
-def without_empty_rows(rows: Rows, y: Array) -> tuple[Rows, Array]:
-    """The rows that are not zero. Zero rows have gradient zero at all weights, so sums over rows do not change."""
-    filled: NDArray[np.bool_] = np.diff(rows.matrix.indptr) > 0 if rows.is_sparse else rows.matrix.any(axis=1)
-    if filled.all():
-        return rows, y
-    return Rows(rows.matrix[filled], rows.is_sparse), y[filled]
 
 
 def vertex_iterates(vertices: Any, width: int, radius: float, every: int) -> list[tuple[int, Any, Array]]:
@@ -314,88 +289,6 @@ def vertex_iterates(vertices: Any, width: int, radius: float, every: int) -> lis
             support = np.flatnonzero(w)
             iterates.append((t, support, w[support]))
     return iterates
-
-
-def _reachable(norm: float, radius: float, first: int, count: int) -> float:
-    """The largest |w|_1 during ``count`` selections from step ``first``, given |w|_1 before them.
-
-    After step t the distance of |w|_1 to the radius is at least 1 - mu_t = t/(t+2) times what it was before.
-    """
-    last = first + count - 1
-    return max(norm, radius - (radius - norm) * (first * (first + 1) / (last * (last + 1))))
-
-
-def _sparse_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generator, bool], Trace]:
-    from dptoolkit.kernels import frank_wolfe as kernel
-
-    settings = plan.settings
-    assert isinstance(settings, BallSettings)
-    d, loss, law = rows.shape[1], settings.terms, settings.noise_law(plan)
-    transposed = rows.transpose()
-    arrays = (*kernel_arrays(rows.matrix), *kernel_arrays(transposed))
-    laplace, exact = settings.law == "laplace", loss.linear
-    squared = kernel.squared_laplace_block if laplace else kernel.squared_block
-    lazy = kernel.lazy_laplace_block if laplace else kernel.lazy_block
-    radius, per_scale = settings.l1_radius, settings.l1_radius / plan.n
-    parts = blocks(settings.steps, settings.refresh)
-    start = np.zeros(0) if exact else loss.residual(np.zeros(len(y)), y)
-    target = np.asarray(transposed @ y) if exact else np.zeros(0)
-    start_gradient = np.zeros(d) if exact else np.asarray(transposed @ start)
-
-    def run(rng: np.random.Generator, trace: bool) -> Trace:
-        # The sampler is stamped with step numbers, so every run needs its own.
-        v, scale, room = np.zeros(d), 1.0, kernel.sampler(d)
-        # For the squared loss q = X^T X v; for other losses u are the margins and r the residuals.
-        q, u, r, gradient = np.zeros(d if exact else 0), np.zeros(len(y)), start.copy(), start_gradient.copy()
-        scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
-        for first, count in parts:
-            norm = scale * float(np.abs(v).sum())
-            noise_scale = law.at_norm(_reachable(norm, radius, first, count))
-            block = vertices[first - 1 : first - 1 + count]
-            public = first, count, radius, per_scale / noise_scale, scale
-            if exact:
-                with exclusive(rng):
-                    scale = squared(rng, *arrays, *public, v, q, target, gradient, block, room)
-            else:
-                if first > 1:
-                    r = loss.residual(scale * u, y)
-                    gradient = np.asarray(transposed @ r)
-                with exclusive(rng):
-                    scale = lazy(rng, loss.id, *arrays, y, *public, v, u, r, gradient, block, room)
-            scales += [noise_scale] * count
-        history = {"noise_scale": scales, "vertices": vertices}
-        return Trace(scale * v, history, vertices.astype(float) if trace else None)
-
-    return run
-
-
-def _dense_path(plan: Plan, rows: Rows, y: Array) -> Callable[[np.random.Generator, bool], Trace]:
-    from dptoolkit.kernels import frank_wolfe as kernel
-
-    settings = plan.settings
-    assert isinstance(settings, BallSettings) and settings.law is not None
-    d, loss, matrix, law = rows.shape[1], settings.terms, rows.matrix, settings.noise_law(plan)
-    steps, radius, draw = settings.steps, settings.l1_radius, _DRAWS[settings.law]
-    label = math.inf if settings.label_bound is None else settings.label_bound
-    bounds = law.adaptive, law.bounds.feature_bound, label, law.lipschitz
-    at_once = max(1, _LARGEST_DRAW // (2 * d))
-    parts = [(first, min(at_once, steps - first)) for first in range(0, steps, at_once)]
-
-    def run(rng: np.random.Generator, trace: bool) -> Trace:
-        w, u, work = np.zeros(d), np.zeros(len(y)), np.empty(d)
-        scales, vertices = np.empty(steps), np.empty(steps, dtype=np.int64)
-        iterates = np.empty((steps if trace else 0, d))
-        for first, count in parts:
-            part = slice(first, first + count)
-            noise = draw(rng, 1.0, (count, 2 * d))
-            kernel.dense_steps(
-                matrix, y, loss.id, noise, first + 1, radius, plan.n, law.scale, *bounds, w, u, work, scales[part],
-                vertices[part], iterates[part],
-            )  # fmt: skip
-        history = {"noise_scale": scales.tolist(), "vertices": vertices}
-        return Trace(w, history, vertices.astype(float), iterates) if trace else Trace(w, history)
-
-    return run
 
 
 def frank_wolfe_path(rows: Rows, y: Array, loss: Loss, radius: float, steps: int) -> tuple[Array, Any]:
@@ -457,15 +350,6 @@ class _Steepest:
             slack = 1e-9 * self.size.max()
             # Written with ~ so that features whose numbers are NaN stay in.
             return np.flatnonzero(~(self.size + most_change + slack < (self.size - most_change).max()))
-
-
-def add_feature(margins: Array, transposed: Any, j: int, weight: float) -> None:
-    """margins += weight x_j, for rows of which ``transposed`` is the transpose."""
-    if hasattr(transposed, "indptr"):
-        column = slice(transposed.indptr[j], transposed.indptr[j + 1])
-        margins[transposed.indices[column]] += weight * transposed.data[column]
-    else:
-        margins += weight * transposed[j]
 
 
 def _move(w: Array, vertex: int, radius: float, t: int) -> Array:

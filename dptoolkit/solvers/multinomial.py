@@ -19,9 +19,10 @@ from dptoolkit.data import Rows, check_classes
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import Array, Trace, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
-from dptoolkit.solvers.l1_frank_wolfe import SelectionSettings, add_feature, without_empty_rows
+from dptoolkit.solvers.l1_frank_wolfe import RULED_RADIUS, RULED_STEPS, SelectionSettings
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import setting
+from dptoolkit.solvers.vertex_paths import add_feature, without_empty_rows
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -47,6 +48,8 @@ class DpMultinomialFrankWolfe(SelectionSettings):
     solver: ClassVar[str] = "dp_multinomial_frank_wolfe"
 
     classes: int = setting("Number of classes, public.")
+    l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
+    steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
     selection: str = setting(
         '"vertex", one entry of the weight matrix a step, in the entrywise L1 ball; or "columns", one entry of every '
         "column a step, each column in its own L1 ball (the paper's version, with noise for all its selections).",
@@ -66,12 +69,16 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 
     def checked(self, n: int, d: int) -> DpMultinomialFrankWolfe:
         """See ``Settings``."""
-        whole("classes", self.classes, low=2)
+        classes = whole("classes", self.classes, low=2)
         one_of("selection", self.selection, ("vertex", "columns"))
-        return self._selection_checked()
+        if self.selection == "columns" and (self.l1_radius is None or self.steps is None):
+            name = "steps" if self.steps is None else "l1_radius"
+            raise invalid(name, None, "given for selection='columns'", "A rule is known for selection='vertex' alone.")
+        return self._filled(n, classes * d)._selection_checked()
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertices: one a step, or one for every column."""
+        assert self.steps is not None and self.l1_radius is not None
         count = self.steps * (self._columns(d) if self.selection == "columns" else 1)
         spread = score_range(self.relation, self.l1_radius, self.bounds.entry(self.l1_radius), n)
         silent = Release(f"{self.selection} of the L1 ball", self.selection_law, spread, 0.0, count)
@@ -86,7 +93,7 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         """The noise of Theorem 5; steps + 1, as the printed loop makes one step less than the number in its noise."""
         from dptoolkit.accounting import published
 
-        assert self.feature_bound is not None
+        assert self.feature_bound is not None and self.steps is not None and self.l1_radius is not None
         ball, budget = self.l1_radius * self.feature_bound, (self.epsilon, self.delta)
         return published.multinomial(n, self.steps + 1, self.classes, self._columns(d), ball, _PAPER_LIPSCHITZ, *budget)
 
@@ -134,6 +141,7 @@ class MultinomialRun:
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the chosen vertices."""
         settings, steps = self.settings, self.settings.steps
+        assert steps is not None
         weights: Array = np.zeros((settings.classes, self.width))
         groups = self.width if settings.selection == "columns" else 1
         margins = np.zeros((len(self.y), settings.classes))
@@ -151,6 +159,7 @@ class MultinomialRun:
         """(picks, next weights); ``margins`` are those of the weights, and follow them."""
         gradient = np.asarray(self._transposed @ self.loss.residual(margins, self.y)).T / self.plan.n
         step, radius, mechanism = np.zeros_like(weights), self.settings.l1_radius, self.mechanism
+        assert radius is not None
         if self.settings.selection == "vertex":
             picks = [_pick(step.reshape(-1), gradient.reshape(-1), radius, mechanism, rng)]
         else:

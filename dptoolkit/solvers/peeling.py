@@ -23,9 +23,9 @@ from dptoolkit.data import Rows
 from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds
 from dptoolkit.solvers.gradient_iht import sparse_iterates
-from dptoolkit.solvers.l1_frank_wolfe import without_empty_rows
 from dptoolkit.solvers.plan import GAUSSIAN, GUMBEL_MAXIMUM, LAPLACE, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
+from dptoolkit.solvers.vertex_paths import without_empty_rows
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published

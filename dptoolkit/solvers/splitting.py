@@ -321,4 +321,4 @@ class AdmmRun:
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the bounded records that have features, without the penalty; NOT private."""
-        return {"mean loss": self.settings.terms.objective(np.asarray(self.matrix @ weights), self.y)}
+        return {"objective": self.settings.terms.objective(np.asarray(self.matrix @ weights), self.y)}

@@ -134,13 +134,17 @@ class TuningPlan:
         )
         return "\n\n".join([head, table(["candidate", "noise", "outlook"], rows), self.advice(), str(self.guarantee)])
 
-    def advice(self) -> str:
+    def cost(self) -> str:
         """What the choice costs, against making none."""
         return (
             f"A run has {self.price:.2f} times the noise that the same settings have with all rows and the whole "
-            f"budget. That is as if {100 * (1 - 1 / self.price):.0f} % of the rows were thrown away. Where the solver "
-            "has a rule for a setting that you would choose, leaving it to the rule is free."
+            f"budget. That is as if {100 * (1 - 1 / self.price):.0f} % of the rows were thrown away."
         )
+
+    def advice(self) -> str:
+        """The cost, and what costs nothing."""
+        rule = "Where the solver has a rule for a setting that you would choose, leaving it to the rule is free."
+        return f"{self.cost()} {rule}"
 
 
 def plan(

@@ -24,6 +24,11 @@ MORE_METHODS = [
     estimators.PrivateStochasticIHTClassifier(method="scsg", random_state=0),
     estimators.PrivateStochasticIHTRegressor(method="svrg", random_state=0),
 ]
+SEARCHES = [
+    estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), {"step_size": [1.0, 4.0]}, random_state=0),
+    estimators.PrivateSearchCV(estimators.PrivateSparseClassifier(), {"sparsity": [1, None]}, random_state=0),
+    estimators.PrivateSearchCV(estimators.PrivateSparseRegressor(), {"sparsity": [1, None]}, random_state=0),
+]
 TRANSFORMERS = [estimators.ClipRows(), estimators.ScaleToBounds(), estimators.MaxAbsScaling(unsafe=True)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tests.estimators.cases import CLASSIFIERS, MORE_METHODS, REGRESSORS, TRANSFORMERS
+from tests.estimators.cases import CLASSIFIERS, MORE_METHODS, REGRESSORS, SEARCHES, TRANSFORMERS
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS, *MORE_METHODS[:1], *TRANSFORMERS])
+@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS, *MORE_METHODS[:1], *SEARCHES, *TRANSFORMERS])
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)

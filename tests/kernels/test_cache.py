@@ -61,8 +61,7 @@ assert "numba" not in sys.modules
 
 # What a fit calls from Python; the helpers are compiled into them.
 ENTRANCES = {
-    "support_margins", "iht_fit", "lazy_block", "lazy_laplace_block", "squared_block", "squared_laplace_block",
-    "dense_steps",
+    "support_margins", "iht_fit", "dithered_block", "dithered_laplace_block", "gram_block", "dense_steps",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from dptoolkit import losses, solvers
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import l1_frank_wolfe
+from dptoolkit.solvers import vertex_paths
 
 LOSSES = {"logistic": {}, "huber": {}, "squared": {"label_bound": 1.0}, "hinge": {}}
 
@@ -24,8 +24,7 @@ def fit(loss, law="gumbel", steps=15, **more):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_weights_are_those_of_the_chosen_vertices(loss):
     X, y, result = fit(loss)
-    every = np.arange(1, 16)
-    w, _ = reference.frank_wolfe_path(np.clip(X, -1, 1), y, losses.get(loss), 3.0, result.history["vertices"], every)
+    w, _ = reference.textbook_path(np.clip(X, -1, 1), y, losses.get(loss), 3.0, result.history["vertices"])
     np.testing.assert_allclose(result.coef, w, rtol=1e-12, atol=1e-15)
 
 
@@ -42,7 +41,7 @@ def test_compiled_is_uncompiled(loss, law, monkeypatch):
 @pytest.mark.parametrize("at_once", [1, 10, 47, 10_000])
 def test_noise_may_be_drawn_in_parts(at_once, monkeypatch):
     _, _, one = fit("logistic")
-    monkeypatch.setattr(l1_frank_wolfe, "_LARGEST_DRAW", at_once)
+    monkeypatch.setattr(vertex_paths, "_LARGEST_DRAW", at_once)
     _, _, two = fit("logistic")
     np.testing.assert_array_equal(one.coef, two.coef)
 

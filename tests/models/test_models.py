@@ -15,22 +15,22 @@ from dptoolkit.accounting import Gaussian, PureDp, Repeated, account
 from dptoolkit.errors import InvalidValue
 from dptoolkit.models import files, routes
 from dptoolkit.models.joint import joint_plan
-from dptoolkit.solvers import plan
+from dptoolkit.solvers import plan, rules
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 BOUNDS = {"row_norm": 1.0}
 OPTIONS = {
     "dp_pipeline": {}, "dp_dual_averaging": {}, "dp_ight": {"sparsity": 5},
-    "dp_frank_wolfe": {"l1_radius": 3.0, "steps": 20}, "dp_sgd_ht": {"batch_size": 400, "steps": 30},
+    "dp_frank_wolfe": {}, "dp_sgd_ht": {},
     "dp_scsg_ht": {"batch_size": 40, "epochs": 3, "snapshot_size": 400}, "dp_svrg_ht": {"batch_size": 40, "epochs": 3},
-    "objective_perturbation": {}, "two_stage": {"l2": 0.01, "sparsity": 5, "blocks": 4},
+    "objective_perturbation": {}, "two_stage": {"sparsity": 5, "blocks": 4},
     "peeling_iht": {"sparsity": 5, "steps": 5, "step_size": 0.5, "radius": 2.0},
 }  # fmt: skip
 CASES = [
     *(("classification", name, "two") for name in routes.ROUTES if name != "peeling_iht"),
     *(("classification", name, "three") for name in routes.ROUTES if name not in ("peeling_iht", "two_stage")),
-    *(("regression", name, "numbers") for name in routes.ROUTES if name != "dp_pipeline"),
+    *(("regression", name, "numbers") for name in routes.ROUTES),
 ]
 LABELS = {"two": BINARY, "three": THREE, "numbers": NUMBERS}
 
@@ -202,13 +202,37 @@ def test_a_joint_plan_keeps_its_budget_and_uses_it(epsilon, count):
 
 
 @pytest.mark.parametrize(("arguments", "word"), [
-    ({"task": "ranking"}, "task"), ({"task": "regression", "solver": "dp_pipeline"}, "solver"),
+    ({"task": "ranking"}, "task"), ({"task": "classification", "solver": "peeling_iht"}, "solver"),
     ({"task": "classification", "solver": "dp_ight", "loss": "squared"}, "loss"),
     ({"task": "regression", "solver": "dp_ight", "row_norm": 1.0}, "grad_norm"),
 ])  # fmt: skip
 def test_wrong_requests_are_refused(arguments, word):
     with pytest.raises(InvalidValue, match=word):
         models.fit(ROWS, BINARY, **arguments)
+
+
+def test_what_is_left_out_is_left_to_the_solvers_rule():
+    """The model's plan is that of the solver itself, called with nothing but bounds and budget."""
+    shared = {"n": len(ROWS), "d": 12, "epsilon": 2.0, "delta": 1e-5, "fit_intercept": True}
+    direct = plan("objective_perturbation", loss="logistic", row_norm=1.0, **shared)
+    assert fitted("classification", "objective_perturbation", "two").plan == direct
+    assert fitted("classification", "dp_frank_wolfe", "two").plan == plan(
+        "dp_frank_wolfe", loss="logistic", feature_bound=1.0, **shared
+    )
+
+
+def test_several_classes_of_frank_wolfe_have_a_rule_for_all_their_vertices():
+    found = fitted("classification", "dp_frank_wolfe", "three").plan.settings
+    chosen = rules.vertices(len(ROWS), 3 * 12, 1.0, None, rules.budget_mu(2.0, 1e-5))
+    assert (found.steps, found.l1_radius) == chosen
+    with pytest.raises(InvalidValue, match="steps=None: must be given for selection='columns'"):
+        fitted("classification", "dp_frank_wolfe", "three", selection="columns", l1_radius=1.0)
+
+
+def test_several_classes_are_one_softmax_model_where_there_is_one():
+    model = fitted("classification", "dp_pipeline", "three")
+    assert model.plan.settings.loss == "softmax" and len(model.preparations) == 1
+    assert fitted("classification", "dp_ight", "three").plan.count == 3
 
 
 def test_numbers_and_strings_are_different_labels():

@@ -148,7 +148,8 @@ OWN = {
         "refresh": [-0.1, 1.1, math.nan, None], "steps": [0, -1, 2.0, True],
     },
     "dp_multinomial_frank_wolfe": {
-        "classes": [1, 2.5, None], "l1_radius": [0.0, None], "feature_bound": [None, 0.0], "selection": ["rows", None],
+        "classes": [1, 2.5, None], "l1_radius": [0.0], "steps": [0, -1, 2.0, True],
+        "feature_bound": [None, 0.0], "selection": ["rows", None],
         "law": ["gauss"],
     },
     "peeling_iht": {

@@ -14,8 +14,9 @@ from scipy import sparse
 
 from dptoolkit import losses, solvers
 from dptoolkit.data import check_rows, clip_rows
+from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import l1_frank_wolfe
+from dptoolkit.solvers import l1_frank_wolfe, vertex_paths
 from tests.solvers.capture import Spy, added_noise
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -197,7 +198,7 @@ def test_sparse_frank_wolfe_scales_cover_every_iterate(mode, refresh, adjacency)
         norms.append(np.abs(w).sum())
         w = (1 - 2 / (t + 2)) * w
         w[vertex % 7] += 2 / (t + 2) * (radius if vertex < 7 else -radius)
-    for first, count in l1_frank_wolfe.blocks(steps, refresh):
+    for first, count in vertex_paths.blocks(steps, refresh):
         block = slice(first - 1, first - 1 + count)
         assert len(set(scales[block])) == 1
         assert scales[first - 1] >= expected_scale(result.plan, loss, max(norms[block])) * (1 - 1e-12)
@@ -209,29 +210,43 @@ def test_sparse_frank_wolfe_scales_cover_every_iterate(mode, refresh, adjacency)
 
 def test_kernel_gets_the_scale_of_the_plan(monkeypatch):
     """sharpness = radius / (n * scale): what the kernel divides by is the scale that history states."""
-    from dptoolkit.kernels import frank_wolfe as kernel
-
     seen = []
 
-    def watch(name, place):
+    def watch(name, place, back):
         real = getattr(kernel, name)
 
         def wrapped(*arguments):
-            seen.extend([arguments[place]] * arguments[place - 2])
+            seen.extend([arguments[place]] * arguments[place - back])
             return real(*arguments)
 
         monkeypatch.setattr(kernel, name, wrapped)
 
-    # Places of ``sharpness``; ``count`` comes two before it.
-    for noise in ("", "_laplace"):
-        watch(f"lazy{noise}_block", 12)
-        watch(f"squared{noise}_block", 10)
+    # Places of ``sharpness``; ``count`` comes so many before it.
+    watch("dithered_block", 6, 1)
+    watch("gram_block", 6, 2)
     X, y = small_problem(3)
     for mode in L1:
         seen.clear()
         result = solvers.dp_frank_wolfe(sparse.csr_matrix(X), y, steps=20, rng=0, **BUDGET, **L1[mode])
-        expected = L1[mode]["l1_radius"] / (12 * np.array(result.history["noise_scale"]))
+        reach = L1[mode]["l1_radius"] * L1[mode]["feature_bound"]
+        expected = reach / (12 * np.array(result.history["noise_scale"]))
         np.testing.assert_allclose(seen, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", L1)
+def test_numbers_for_the_rows_are_drawn_before_and_whatever_they_hold(mode, monkeypatch):
+    """One number a row of X, empty rows included, from the fit's own stream; then the kernel draws."""
+    seen = []
+    monkeypatch.setattr(vertex_paths, "LARGEST_GRAM", 0)
+    monkeypatch.setattr(kernel, "dithered_block", lambda rng, *rest: (seen.append(rest[9].theta.copy()), 1.0)[1])
+    X, y = small_problem(3)
+    X[[2, 5]] = 0.0
+    for data in (X, -X, X * 0.3):
+        spy = Spy(4)
+        solvers.dp_frank_wolfe(sparse.csr_matrix(data), y, steps=1, rng=spy, **BUDGET, **L1[mode])
+        assert [name for name, _ in spy.draws] == ["random"] and spy.draws[0][1].shape == (12,)
+        assert np.array_equal(seen[-1], np.delete(spy.draws[0][1], [2, 5]))
+    assert all(np.array_equal(theta, seen[0]) for theta in seen)
 
 
 # --- multinomial --------------------------------------------------------------------------------------

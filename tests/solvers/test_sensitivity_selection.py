@@ -13,8 +13,10 @@ from scipy import sparse
 from dptoolkit import losses, solvers
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import check_rows
+from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import l1_frank_wolfe
+from dptoolkit.solvers import l1_frank_wolfe, vertex_paths
+from dptoolkit.solvers.base import fit_stream, noise_source
 from tests.solvers.capture import both, peeled_vectors, selection_scores
 from tests.strategies import FORMS, Pair, in_form, neighbours
 
@@ -117,15 +119,39 @@ def test_frank_wolfe_scores_attained_on_dense_rows(mode, adjacency):
         assert seen[0][0] < 0.51 * plan.noise, "half the range at w = 0 when the radius saturates the sigmoid"
 
 
-# --- Frank-Wolfe, CSR rows: along the transcript of a real run, with lazy rows ------------------------
+# --- Frank-Wolfe, CSR rows: along the transcript of a real run, replayed with the same theta ----------
 
 
-def gradient_in_use(rows, y, loss, radius, vertices, firsts, t):
-    """The sum gradient with which step t (from 1) compares vertices; at the start of a block it is exact."""
-    w, lazy = reference.frank_wolfe_path(rows.matrix, y, loss, radius, vertices[: t - 1], firsts)
-    if t in firsts:
-        return np.asarray(rows.matrix.T @ loss.residual(np.asarray(rows.matrix @ w), y))
-    return lazy
+def public_theta(plan, seed):
+    """The numbers that a fit of this plan draws for the places of the rows, before anything else."""
+    return fit_stream(plan, noise_source(seed, None)).random(plan.n, dtype=np.float32)
+
+
+def public_blocks(plan, vertices):
+    """(first step, number of steps, limit of residuals) of every block, from public numbers alone."""
+    settings, found = plan.settings, []
+    law, radius = settings.noise_law(plan), settings.l1_radius
+    for first, count in vertex_paths.blocks(settings.steps, settings.refresh):
+        w = np.zeros(settings.width(plan.d))
+        for t in range(1, first):
+            w = l1_frank_wolfe._move(w, int(vertices[t - 1]), radius, t)
+        norm = vertex_paths.reachable(float(np.abs(w).sum()), radius, first, count)
+        found.append((first, count, law.residual_limit(norm)))
+    return found
+
+
+def gradients_in_use(plan, vertices, seed, X, y):
+    """The sum gradient with which every step compares vertices, by the specification."""
+    settings = plan.settings
+    rows, labels = settings.bounds.clip(check_rows(sparse.csr_matrix(X)), y)
+    few = settings.terms.linear and plan.d <= vertex_paths.LARGEST_GRAM
+    if settings.refresh == 1 or few:
+        return reference.textbook_path(rows.matrix, labels, settings.terms, settings.l1_radius, vertices)[1]
+    theta, count = public_theta(plan, seed), vertex_paths.level_count(plan)
+    return reference.dithered_path(
+        rows.matrix, labels, settings.terms, settings.l1_radius, settings.feature_bound, vertices,
+        public_blocks(plan, vertices), theta, count,
+    )[1]
 
 
 def sparse_moves(pair, mode, adjacency, steps, seed, **more):
@@ -133,18 +159,55 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     arguments = BUDGET | L1[mode] | {"adjacency": adjacency} | more
     result = solvers.dp_frank_wolfe(sparse.csr_matrix(pair.X), pair.y, steps=steps, rng=seed, **arguments)
     plan, vertices, scales = result.plan, result.history["vertices"], result.history["noise_scale"]
-    loss, radius = losses.get(L1[mode]["loss"]), plan.settings.l1_radius
-    firsts = np.array([first for first, _ in l1_frank_wolfe.blocks(steps, plan.settings.refresh)])
-    found = []
-    sides = [
-        plan.settings.bounds.clip(check_rows(sparse.csr_matrix(X)), y)
-        for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
-    ]
-    for t in range(1, steps + 1):
-        one, two = (gradient_in_use(rows, y, loss, radius, vertices, firsts, t) for rows, y in sides)
-        change = radius * np.concatenate([one - two, two - one]) / plan.n
-        found.append((scales[t - 1], spread(change)))
-    return plan, found
+    ours, theirs = (
+        gradients_in_use(plan, vertices, seed, X, y) for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
+    )
+    share = plan.settings.l1_radius / plan.n
+    changes = [spread(share * np.concatenate([a - b, b - a])) for a, b in zip(ours, theirs, strict=True)]
+    return plan, list(zip(scales, changes, strict=True))
+
+
+def watched_steps(monkeypatch):
+    """The gradients with which the steps of the two dithered kernels, run as Python, draw their vertices."""
+    seen, draw, choose, block = [], kernel.draw, kernel.laplace_vertex, kernel.dithered_block.py_func
+    current = []
+
+    def watched_block(*arguments):
+        current[:] = arguments[11:12]
+        return block(*arguments)
+
+    def watched_draw(*arguments):
+        seen.append(current[0].copy())
+        return draw(*arguments)
+
+    def watched_choice(generator, gradient, sharpness):
+        seen.append(gradient.copy())
+        return choose(generator, gradient, sharpness)
+
+    monkeypatch.setattr(kernel, "dithered_laplace_block", kernel.dithered_laplace_block.py_func)
+    monkeypatch.setattr(kernel, "laplace_vertex", watched_choice)
+    monkeypatch.setattr(kernel, "dithered_block", watched_block)
+    monkeypatch.setattr(kernel, "draw", watched_draw)
+    return seen
+
+
+@pytest.mark.parametrize("law", ["gumbel", "laplace"])
+@pytest.mark.parametrize("mode", L1)
+def test_the_replay_is_what_the_kernel_compares(mode, law, monkeypatch):
+    """The specification, with theta and levels worked out here, has the gradients of a real fit, step by step."""
+    rng, steps = np.random.default_rng(1), 60
+    X = sparse.random(25, 6, 0.5, random_state=rng, format="csr", data_rvs=lambda k: rng.uniform(-1, 1, k))
+    X.data = np.float32(X.data).astype(float) * L1[mode]["feature_bound"]
+    X = X.multiply((np.arange(25) % 7 > 0)[:, None]).tocsr()
+    y = (rng.random(25) < 0.5) * 1.0
+    seen = watched_steps(monkeypatch)
+    monkeypatch.setattr(vertex_paths, "LARGEST_GRAM", 0)
+    arguments = BUDGET | L1[mode] | {"law": law, "epsilon": 50.0}
+    result = solvers.dp_frank_wolfe(X, y, steps=steps, rng=3, **arguments)
+    plan, vertices = result.plan, result.history["vertices"]
+    expected = gradients_in_use(plan, vertices, 3, X, y)
+    assert len(seen) == steps
+    np.testing.assert_allclose(np.array(seen) * plan.settings.feature_bound, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("refresh", [0.0, 0.25, 1.0])
@@ -159,6 +222,14 @@ def test_frank_wolfe_scores_on_sparse_rows(mode, adjacency, refresh):
             assert change <= allowed(plan, scale)
 
     check()
+
+
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_scores_of_the_squared_loss_with_many_features(adjacency, monkeypatch):
+    """Dithered too: at most the range, and all of it."""
+    monkeypatch.setattr(vertex_paths, "LARGEST_GRAM", 0)
+    test_frank_wolfe_scores_on_sparse_rows("squared", adjacency, 0.25)
+    test_frank_wolfe_scores_attained_on_sparse_rows("squared", adjacency)
 
 
 @pytest.mark.parametrize("adjacency", RELATIONS)
@@ -185,8 +256,8 @@ def test_frank_wolfe_beyond_65536_features():
     result = solvers.dp_frank_wolfe(X.tocsr(), [0, 1], refresh=1.0, **arguments)
     rows, rows2 = check_rows(X), check_rows(X2)
     loss, y = losses.get("logistic"), np.array([0.0, 1.0])
-    for t in range(1, 4):
-        one, two = (gradient_in_use(r, y, loss, 2.0, result.history["vertices"], [1, 2, 3], t) for r in (rows, rows2))
+    paths = [reference.textbook_path(r.matrix, y, loss, 2.0, result.history["vertices"])[1] for r in (rows, rows2)]
+    for t, (one, two) in enumerate(zip(*paths, strict=True), start=1):
         change = 2.0 * np.concatenate([one - two, two - one]) / 2
         assert change[d - 1] != 0
         assert 0.9 * allowed(result.plan, result.history["noise_scale"][0]) <= spread(change)
@@ -196,19 +267,19 @@ def test_frank_wolfe_beyond_65536_features():
 def test_noise_covers_every_iterate_of_a_block():
     """The block's noise is for the largest |w|_1 that it can reach, whichever vertices are chosen."""
     for refresh in (0.0, 0.1, 0.25, 0.5, 1.0):
-        for first, count in l1_frank_wolfe.blocks(60, refresh):
+        for first, count in vertex_paths.blocks(60, refresh):
             norm = 0.3
             worst = norm
             for t in range(first, first + count - 1):
                 norm = (1 - 2 / (t + 2)) * norm + 2 / (t + 2) * 1.7
                 worst = max(worst, norm)
-            assert l1_frank_wolfe._reachable(0.3, 1.7, first, count) == pytest.approx(worst, rel=1e-12)
+            assert vertex_paths.reachable(0.3, 1.7, first, count) == pytest.approx(worst, rel=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
 @pytest.mark.parametrize("refresh", [0.0, 0.25, 0.5, 1.0])
 def test_blocks_cover_all_steps_once(steps, refresh):
-    found = l1_frank_wolfe.blocks(steps, refresh)
+    found = vertex_paths.blocks(steps, refresh)
     assert [t for first, count in found for t in range(first, first + count)] == list(range(1, steps + 1))
     if refresh == 1.0:
         assert len(found) == steps

@@ -1,0 +1,146 @@
+"""``dptoolkit tune``: a private choice among settings of a solver, from a file, within one budget."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dptoolkit._validate import invalid
+from dptoolkit.cli import output
+from dptoolkit.cli.command import FINE, Command
+from dptoolkit.cli.fit import (
+    chosen_options,
+    chosen_solver,
+    fit_arguments,
+    model_record,
+    model_text,
+    noted_width,
+    opened_ledger,
+    solver_arguments,
+)
+from dptoolkit.cli.output import json_text
+from dptoolkit.cli.plan import solver_options
+from dptoolkit.cli.progress import stage
+from dptoolkit.cli.tables import Table, read_table
+
+
+def _tune_arguments(parser: argparse.ArgumentParser) -> None:
+    fit_arguments(parser, needs_out=False)
+    settings = 'settings of one candidate, such as "steps=5 step_size=1"; once for each'
+    parser.add_argument("--candidate", action="append", default=[], metavar="SETTINGS", help=settings)
+    values = "a setting and its values, such as steps=5,10; all combinations are candidates"
+    parser.add_argument("--grid", action="append", default=[], metavar="SETTING", help=values)
+    parser.add_argument("--plan", action="store_true", help="say what the choice would cost, and make none")
+    expected = "mean number of runs; default: two for each candidate"
+    parser.add_argument("--expected-runs", type=float, metavar="RUNS", help=expected)
+    law = "of the number of runs: logarithmic (default) or geometric"
+    parser.add_argument("--law", default="logarithmic", help=law)
+    share = "share of the rows that is held out for scores; default 0.2"
+    parser.add_argument("--validation", type=float, default=0.2, metavar="SHARE", help=share)
+    bound = "for numbers: what labels are clipped to in scores; default: the label bound"
+    parser.add_argument("--score-bound", type=float, metavar="BOUND", help=bound)
+
+
+def _tune(args: argparse.Namespace) -> tuple[str, int]:
+    from dptoolkit.models import choosing, files
+
+    name = chosen_solver(args.task, args.solver)
+    candidates = _candidates(args, name)
+    if args.out is None and not args.plan:
+        raise invalid("out", None, "given", "It is where the model is written; or use --plan.")
+    if not args.plan:
+        files.check_writable("out", args.out)
+    ledger = opened_ledger(args.ledger)
+    table, options = read_table(args, args.n_features), chosen_options(args, name)
+    how = {key: getattr(args, key) for key in ("epsilon", "delta", "expected_runs", "law", "validation")}
+    bound = options.get("label_bound") if args.score_bound is None and args.task == "regression" else args.score_bound
+    how["score_bound"] = bound
+    if args.plan:
+        return _planned(args, table, name, candidates, how, options), FINE
+
+    def announce(search: Any, plan: Any) -> None:
+        if not args.quiet:
+            output.say(search.advice(plan))
+        stage(f"{plan.runs.mean:.3g} runs expected of {search.runs} on {plan.training:,} rows")
+
+    found = choosing.choose(
+        table.X, table.y, candidates, task=args.task, solver=name, classes=args.classes, adjacency=args.adjacency,
+        rng=args.seed, ledger=ledger, feature_names=table.names, how=how, announce=announce, **options,
+    )  # fmt: skip
+    model = noted_width(found.model, args, table)
+    stage("writing")
+    files.save(model, args.out)
+    settings = candidates[found.number]
+    if args.json:
+        choice = {"candidates": candidates, "chosen": settings, "score": found.score, "price": found.plan.price}
+        return json_text(model_record(model, args.out) | choice), FINE
+    chosen = ", ".join(f"{key}={value}" for key, value in settings.items())
+    head = f"Chosen of {len(candidates)} candidates: {chosen}; score {found.score:.3g} with noise"
+    return f"{head}\n{model_text(model, args.out)}", FINE
+
+
+def _planned(
+    args: argparse.Namespace, table: Table, name: str, candidates: list[dict[str, Any]], how: dict[str, Any],
+    options: dict[str, Any],
+) -> str:  # fmt: skip
+    """What the choice would cost; of the data it takes the size and, without --classes, the set of labels."""
+    from dptoolkit.models import choosing, fitting
+
+    is_classes = args.task == "classification"
+    classes = len(fitting.class_set(table.y, args.classes)) if is_classes else None
+    n, d = table.X.shape
+    search = choosing.search(candidates, task=args.task, solver=name, d=d, classes=classes, adjacency=args.adjacency,
+                             how=how, options=options)  # fmt: skip
+    plan = search.plan(n, d)
+    if args.json:
+        record = {"solver": search.runs, "n": n, "d": d, "candidates": candidates, "price": plan.price,
+                  "expected_runs": plan.runs.mean, "run_epsilon": plan.run_epsilon, "chance": plan.chance,
+                  "rule_for": list(search.ruled(n, d)), "guarantee": plan.guarantee.to_dict()}  # fmt: skip
+        return json_text(record)
+    return f"{plan}\n\n{search.rule(plan)}"
+
+
+def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
+    """The candidates of --candidate, and all combinations of --grid."""
+    from dptoolkit.tuning import grid
+
+    kinds = {name: kind for name, kind, _ in solver_options(solver)}
+    found = [dict(_setting(word, kinds) for word in text.split()) for text in args.candidate]
+    columns: dict[str, list[Any]] = {}
+    for text in args.grid:
+        name, _, values = text.partition("=")
+        columns.setdefault(name, []).extend(_setting(f"{name}={value}", kinds) for value in values.split(","))
+    if columns:
+        found += [dict(pairs.values()) for pairs in grid(**columns)]
+    if not found or not all(found):
+        repair = '--candidate "steps=5 step_size=1", once for each, or --grid steps=5,10.'
+        raise invalid("candidate", args.candidate, "at least one setting with its value", repair)
+    return found
+
+
+def _setting(word: str, kinds: dict[str, Any]) -> tuple[str, Any]:
+    """(name, value) of name=value, of the type that the solver declares."""
+    from dptoolkit.models.choosing import SHARED
+
+    name, sign, text = word.partition("=")
+    name = name.replace("-", "_")
+    if name not in kinds or not sign:
+        names = ", ".join(name for name in kinds if name not in SHARED)
+        raise invalid("candidate", word, "setting=value", f"Settings are {names}.")
+    try:
+        return name, kinds[name](text)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise invalid(name, text, f"of type {kinds[name].__name__}") from None
+
+
+
+COMMAND = Command(
+    "Choose among settings privately, within one budget, and write the chosen model to a file.",
+    """\
+  dptoolkit tune data.svm --task classification --epsilon 2 --solver dp-ight --row-norm 1 --plan \\
+      --grid step_size=1,4 --grid steps=5,10
+  dptoolkit tune data.svm --task classification --epsilon 2 --solver dp-ight --row-norm 1 --out model.json \\
+      --candidate "steps=5 step_size=1" --candidate "steps=10 step_size=4"
+  dptoolkit tune data.csv --task regression --epsilon 2 --row-norm 1 --label-bound 1 --grid sparsity=5,9 --out m""",
+    _tune_arguments, _tune, solver_arguments, takes_long=True,
+)  # fmt: skip

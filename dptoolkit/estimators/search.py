@@ -1,0 +1,216 @@
+"""A private choice of an estimator's parameters, in the manner of scikit-learn's searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.model_selection import ParameterGrid
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dptoolkit._validate import invalid
+from dptoolkit.accounting import Ledger
+from dptoolkit.estimators.base import (
+    SEARCH_NOTE,
+    PrivateEstimator,
+    as_rng,
+    discreet,
+    is_in_a_search,
+    refuse_arguments,
+    refuse_ledger,
+    void,
+    warn_of_tuning,
+)
+from dptoolkit.estimators.marks import reason_of
+from dptoolkit.models import choosing, routes
+from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
+from dptoolkit.tuning.choice import LOGARITHMIC
+
+
+def _estimator_has(name: str) -> Callable[[Any], bool]:
+    """Whether the estimator that is chosen has a method, so that this one has it too."""
+    return lambda search: hasattr(search.estimator, name)
+
+
+class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
+    """The best of several settings of a private estimator, chosen within one budget: ``dptoolkit.tuning``.
+
+    A random number of runs is made. Each draws a candidate, trains it on most of the rows, and scores it with noise on
+    the others, which are never trained on. Only the best run is kept: there is no ``cv_results_``.
+
+    Parameters
+    ----------
+    estimator : an estimator of dptoolkit for classes or numbers
+        Its own epsilon, delta and random_state are not used.
+    param_grid : dict of lists, or list of such dicts
+        As for ``GridSearchCV``: all combinations are candidates.
+    epsilon, delta : float, default 2.0 and 1e-5
+        Budget of the whole choice: all runs, their scores, and which of them won.
+    expected_runs : float or None, default None
+        The mean number of runs; two for each candidate if None.
+    law : "logarithmic" or "geometric", default "logarithmic"
+        The law of the number of runs.
+    validation : float, default 0.2
+        The share of rows that is held out for scores, by a fixed public rule.
+    score_bound : float or None, default None
+        For numbers: what labels and predictions are clipped to in scores; the estimator's ``label_bound`` if None.
+    random_state : int, RandomState, Generator or None, default None
+        A seed makes the choice reproducible, so that it is not a release; ``guarantee_`` says so.
+
+    Attributes
+    ----------
+    best_params_, best_index_ : the candidate of the best run, and its number in ``candidates_``.
+    best_score_ : its score on the held-out rows, with noise: a share of right labels, or minus a mean error.
+    best_estimator_ : the fitted estimator, whose guarantee is that of the whole choice.
+    guarantee_, plan_ : what the choice guarantees, and its ``TuningPlan``, which says what it costs.
+    candidates_ : all candidates, in order.
+    classes_, n_features_in_, feature_names_in_ : as in scikit-learn; ``classes_`` for classifiers.
+
+    Privacy
+    -------
+    Event: ``BestOf`` one run (docs/tuning.md), planned without data; a ledger is charged for it once, before the data
+    are used. Public: n, d, the classes, all parameters. How long a fit takes shows how many runs there were.
+    """
+
+    def __init__(
+        self, estimator: Any, param_grid: Any, *, epsilon: float = 2.0, delta: float = 1e-5,
+        expected_runs: float | None = None, law: str = LOGARITHMIC, validation: float = 0.2,
+        score_bound: float | None = None, random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.epsilon = epsilon
+        self.delta = delta
+        self.expected_runs = expected_runs
+        self.law = law
+        self.validation = validation
+        self.score_bound = score_bound
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateSearchCV:
+        """Choose and fit; ``ledger``, if given, is charged once, or refuses, before the data are used."""
+        refuse_arguments(self, refused)
+        candidates = self._candidates()
+        solver = self._solver(candidates)
+        reason = reason_of(X)
+        refuse_ledger(reason, ledger)
+        X, y = self._checked(X, y)
+        searched = is_in_a_search()
+        if searched:
+            warn_of_tuning(self)
+        first = candidates[0]
+        own, shared = self._options(candidates, len(y))
+        found = choosing.choose(
+            X, y, own, task=first._task, solver=solver, classes=getattr(first, "classes", None),
+            adjacency=first.adjacency, rng=as_rng(self.random_state), ledger=ledger,
+            feature_names=getattr(self, "feature_names_in_", None), how=self._how(first), **shared,
+        )  # fmt: skip
+        model = found.model.with_notes(SEARCH_NOTE) if searched else found.model
+        if reason is not None:
+            model = replace(model, guarantee=void(model.guarantee, reason))
+        best = candidates[found.number].set_params(epsilon=self.epsilon, delta=self.delta)
+        best._take(model)
+        self.candidates_ = list(ParameterGrid(self.param_grid))
+        self.best_index_, self.best_params_ = found.number, self.candidates_[found.number]
+        self.best_score_, self.best_estimator_ = found.score, best
+        self.plan_, self.guarantee_ = found.plan, model.guarantee
+        if first._task == CLASSIFICATION:
+            self.classes_ = model.classes
+        return self
+
+    def _candidates(self) -> list[PrivateEstimator]:
+        """An estimator for each candidate, unfitted; bad parameters are refused."""
+        if not isinstance(self.estimator, PrivateEstimator):
+            repair = "Prepare rows before the search: what a pipeline learns from them is not charged."
+            raise invalid("estimator", type(self.estimator).__name__, "a private estimator of dptoolkit", repair)
+        grid = list(ParameterGrid(self.param_grid))
+        if not grid or not any(grid):
+            raise invalid("param_grid", self.param_grid, "at least one parameter with a value")
+        for name in (name for candidate in grid for name in candidate):
+            choosing.refuse_shared(name)
+        return [clone(self.estimator).set_params(**candidate) for candidate in grid]
+
+    def _solver(self, candidates: list[PrivateEstimator]) -> str | None:
+        found = {candidate._solver() for candidate in candidates}
+        if len(found) > 1:
+            names = ", ".join(sorted(map(str, found)))
+            raise invalid("param_grid", names, "candidates of one solver", "Make a choice for each of them.")
+        return found.pop()
+
+    def _options(self, candidates: list[PrivateEstimator], n: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """(the arguments of each candidate, those that all share)."""
+        options = [candidate._options(n) for candidate in candidates]
+        named = {name for candidate in ParameterGrid(self.param_grid) for name in candidate}
+        own = {name for name in options[0] if name in named or any(o[name] != options[0][name] for o in options)}
+        apart = [{name: value for name, value in o.items() if name in own} for o in options]
+        return apart, {name: value for name, value in options[0].items() if name not in own}
+
+    def _how(self, first: PrivateEstimator) -> dict[str, Any]:
+        """The arguments of ``tuning.plan`` that are not the solver's."""
+        bound = self.score_bound
+        if bound is None and first._task == REGRESSION:
+            bound = first.label_bound
+        names = ("epsilon", "delta", "expected_runs", "law", "validation")
+        return {name: getattr(self, name) for name in names} | {"score_bound": bound}
+
+    def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        numeric = self.estimator._task == REGRESSION
+        with discreet():
+            X, y = validate_data(
+                self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=numeric, ensure_min_samples=2
+            )
+        if not numeric:
+            check_classification_targets(y)
+            if not get_tags(self).classifier_tags.multi_class and type_of_target(y) == "multiclass":
+                repair = "Only binary classification is supported. The type of the target is multiclass."
+                raise invalid("y", "several classes", "of two classes for this estimator", repair)
+        return X, y
+
+    def _best(self, X: Any) -> Any:
+        """The fitted estimator, for rows with the columns of the fit."""
+        check_is_fitted(self)
+        with discreet():
+            validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return self.best_estimator_
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """What the best estimator predicts."""
+        return self._best(X).predict(X)
+
+    @available_if(_estimator_has("predict_proba"))
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of every class."""
+        return self._best(X).predict_proba(X)
+
+    @available_if(_estimator_has("predict_log_proba"))
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """The logarithms of the probabilities."""
+        return self._best(X).predict_log_proba(X)
+
+    @available_if(_estimator_has("decision_function"))
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """The margin of every row."""
+        return self._best(X).decision_function(X)
+
+    def score(self, X: Any, y: Any) -> float:
+        """The accuracy, or R^2, on these rows; computed without noise, so not private for the people in them."""
+        return float(self._best(X).score(X, y))
+
+    def __sklearn_tags__(self) -> Any:
+        tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.estimator_type = own.estimator_type
+        tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
+        if tags.classifier_tags is not None and isinstance(self.estimator, PrivateEstimator):
+            # A choice among fits of one class against the rest would have to be planned as one; it is not.
+            solver = routes.chosen(CLASSIFICATION, self.estimator._solver())
+            tags.classifier_tags.multi_class = routes.ROUTES[solver].several is not None
+        tags.target_tags.required = True
+        tags.input_tags.sparse = own.input_tags.sparse
+        return tags

@@ -1,0 +1,41 @@
+"""The plan of a model that was privately chosen among candidates: one run's plan, and what the whole choice costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dptoolkit.accounting import BestOf, Guarantee, account
+from dptoolkit.models.joint import PlanAround
+from dptoolkit.solvers import Plan
+
+
+@dataclass(frozen=True)
+class ChosenPlan(PlanAround):
+    """The plan ``part`` of the run that won, and the ``event`` of the choice that it won.
+
+    ``n`` counts all rows, those that were held out for scores too; ``delta`` is the one that was asked for.
+
+    Privacy
+    -------
+    What the run gave away by itself says nothing: which run wins depends on every record. The guarantee is that of
+    ``event``, the best of a random number of runs.
+    """
+
+    part: Plan
+    event: BestOf
+    n: int
+    delta: float
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of the whole choice, computed from ``event``."""
+        found = account(self.event, adjacency=self.part.adjacency)
+        return replace(found, notes=self.part.guarantee.notes, asked_delta=self.delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the plan of the run that won, and the event of the choice."""
+        return {"n": self.n, "delta": self.delta, "choice": self.event.to_dict(), "part": self.part.to_dict()}
+
+    def __str__(self) -> str:
+        return f"The best of a random number of runs\n\n{self.guarantee}\n\nThe run that won\n\n{self.part}"

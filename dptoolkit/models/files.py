@@ -177,11 +177,12 @@ def from_record(record: Mapping[str, Any]) -> Model:
     fits = plan.count if isinstance(plan, JointPlan) else 1
     classes = None if record["classes"] is None else np.array(record["classes"])
     names = None if record["feature_names"] is None else tuple(map(str, record["feature_names"]))
+    # A record takes part in the fit of every class, and every fit is charged.
+    charged = solver_for(record["solver"], None if classes is None else len(classes))
     sizes = {coef.shape == (rows, d), intercept.shape == (rows,), len(preparations) == fits, plan.d == d,
              names is None or len(names) == d, classes is None or rows == (1 if len(classes) == 2 else len(classes)),
              bool(np.isfinite(coef).all() and np.isfinite(intercept).all()),
-             # A record takes part in the fit of every class, and every fit is charged.
-             (plan.solver, fits) == solver_for(record["solver"], None if classes is None else len(classes))}  # fmt: skip
+             (plan.solver, fits) == charged}  # fmt: skip
     if sizes != {True}:
         raise InvalidValue("Its parts do not fit together.")
     guarantee = _guarantee(record["guarantee"], plan)

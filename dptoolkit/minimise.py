@@ -385,11 +385,14 @@ class _Curvature:
         """About the largest curvature that the loss allows, by power iteration."""
         v = np.random.default_rng(0).standard_normal(self._problem.d)
         size = 0.0
-        for _ in range(15):
-            v = v / max(float(np.linalg.norm(v)), 1e-300)
-            v = self._transposed @ (self._matrix @ v)
-            size = float(np.linalg.norm(v))
-        return min(1.2 * self._problem.loss.smoothness * size, self._problem.curvature) + self._problem.l2
+        # A size that overflows gives way to the public bound; a warning of NumPy would tell that rows are long.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(15):
+                v = v / max(float(np.linalg.norm(v)), 1e-300)
+                v = self._transposed @ (self._matrix @ v)
+                size = float(np.linalg.norm(v))
+        # The bound first: min(bound, NaN) is the bound.
+        return min(self._problem.curvature, 1.2 * self._problem.loss.smoothness * size) + self._problem.l2
 
     def solve(self, target: Array, relative: float, apply: Callable[[Array], Array] | None = None) -> Array:
         """Conjugate gradients for H x = target, to a relative residual."""

@@ -13,9 +13,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dptoolkit._validate import flag, invalid, magnitude
 from dptoolkit.data import Rows, check_rows, clip_rows
+from dptoolkit.estimators.base import discreet
 from dptoolkit.estimators.marks import marked, reason_of
 
 _UNSAFE = "rows were scaled by their own largest entries, which every record can change and no noise hides"
+
+
+def _checked(transformer: Any, X: Any, reset: bool = True) -> Any:
+    """X as scikit-learn checks it; no error shows an entry."""
+    with discreet():
+        return validate_data(transformer, X, accept_sparse="csr", dtype=np.float64, reset=reset)
 
 
 class UnsafeWarning(UserWarning):
@@ -27,15 +34,14 @@ class _Preparation(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> _Preparation:
         """Check the parameters and the shape of X; nothing is learnt from its entries."""
-        self._change(check_rows(validate_data(self, X, accept_sparse="csr", dtype=np.float64)))
+        self._change(check_rows(_checked(self, X)))
         return self
 
     def transform(self, X: Any) -> Any:
         """The prepared rows."""
         reason = reason_of(X)
         fresh = not hasattr(self, "n_features_in_")
-        checked = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=fresh)
-        return marked(self._change(check_rows(checked)).matrix, reason)
+        return marked(self._change(check_rows(_checked(self, X, reset=fresh))).matrix, reason)
 
     def _change(self, rows: Rows) -> Rows:
         raise NotImplementedError
@@ -131,7 +137,7 @@ class MaxAbsScaling(  # type: ignore[call-arg]
             raise invalid("unsafe", self.unsafe, "True", repair)
         words = f"MaxAbsScaling: {_UNSAFE}. What is fitted to them has no guarantee."
         warnings.warn(words, UnsafeWarning, stacklevel=2)
-        rows = check_rows(validate_data(self, X, accept_sparse="csr", dtype=np.float64))
+        rows = check_rows(_checked(self, X))
         largest = abs(rows.matrix).max(axis=0)
         found = np.asarray(largest.toarray() if sparse.issparse(largest) else largest).ravel()
         self.max_abs_ = np.where(found > 0, found, 1.0)
@@ -140,7 +146,7 @@ class MaxAbsScaling(  # type: ignore[call-arg]
     def transform(self, X: Any) -> Any:
         """The scaled rows, with a mark that voids the guarantee of what is fitted to them."""
         check_is_fitted(self)
-        rows = check_rows(validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False))
+        rows = check_rows(_checked(self, X, reset=False))
         if not rows.is_sparse:
             return marked(rows.matrix / self.max_abs_, _UNSAFE)
         return marked(rows.with_values(rows.matrix.data / self.max_abs_[rows.matrix.indices]).matrix, _UNSAFE)

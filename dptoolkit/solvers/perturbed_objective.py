@@ -175,7 +175,8 @@ class PerturbedObjective(Settings):
         )  # fmt: skip
         if self.l2 is not None:
             return replace(chosen, l2=magnitude("l2", self.l2))
-        return replace(chosen, l2=rules.penalty(chosen.bounds, self.relation, n, *self.linear_budget))
+        found = rules.penalty(chosen.bounds, self.relation, n, *self.linear_budget)
+        return replace(chosen, l2=magnitude("l2", found, "Give l2: where row_norm is extreme, no rule is known."))
 
     @property
     def linear_budget(self) -> tuple[float, float]:

@@ -70,7 +70,7 @@ class Units:
 
     def labels(self, y: Array) -> Array:
         """Labels in [-1, 1] for numbers, as they are for classes."""
-        return y if self.label_bound is None else np.clip(y / self.label_bound, -1.0, 1.0)
+        return y if self.label_bound is None else np.clip(y, -self.label_bound, self.label_bound) / self.label_bound
 
 
 @dataclass(frozen=True)

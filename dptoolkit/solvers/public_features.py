@@ -103,6 +103,8 @@ def operator_norm(matrix: Any) -> float:
     which is near the truth where few entries differ in sign.
     """
     largest = float(abs(matrix).max())
+    if largest == 0:
+        return 0.0
     scaled = matrix / largest
     rows, columns = matrix.shape
     if min(rows, columns) > LONGEST_SIDE:

@@ -235,7 +235,8 @@ class KnowledgeTransfer(Settings):
         mu = rules.budget_mu(rest * self.epsilon, rest * self.delta)
         # A student that chooses among d features keeps what noise makes largest.
         noisy = self.sparsity if self.on_support else 2 * self.sparsity * math.log(1 + d / self.sparsity)
-        return best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
+        found = best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
+        return magnitude("l2", found, "Give l2: where row_norm is extreme, no rule is known.")
 
     def _trained(self, n: int, d: int) -> KnowledgeTransfer:
         """With the steps of an iterated teacher."""

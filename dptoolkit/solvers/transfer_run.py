@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses
+from dptoolkit._validate import SMALLEST
 from dptoolkit.data import Rows, clip_entries, clip_rows
 from dptoolkit.mechanisms.stability import top_with_gap
 from dptoolkit.solvers import public_features
@@ -158,9 +159,8 @@ class TransferRun:
         if columns is None or not isinstance(self.settings.features, GivenFeatures):
             return release
         moved = self.settings.answers_movement(self.plan.n, self.plan.d, columns)
-        share = min(moved / release.sensitivity, 1.0)
-        if share == 0:
-            return release
+        # Columns of zeros, or nearly so, keep a noise that can be drawn: nothing may fail once the support is released.
+        share = min(max(moved, 2 * SMALLEST) / release.sensitivity, 1.0)
         return replace(release, sensitivity=share * release.sensitivity, scale=share * release.scale)
 
     def _student(self, matrix: Any, answers: Array) -> Array:
@@ -168,7 +168,7 @@ class TransferRun:
         settings = self.settings
         norm = settings.norm(self.plan.d)
         if isinstance(settings.features, GivenFeatures) and settings.on_support:
-            norm = public_features.operator_norm(matrix) if abs(matrix).max() > 0 else norm
+            norm = max(public_features.operator_norm(matrix), SMALLEST)
         rows = Rows(matrix, hasattr(matrix, "indptr"))
         steps = Steps(settings.student_steps, len(answers) / norm**2, settings.sparsity, False)
         run = IhtRun(Bounded(rows, answers, losses.get("squared")), steps, constant(0.0))

@@ -209,6 +209,7 @@ def plan(
 
     def made(run_epsilon: float) -> TuningPlan:
         plans = at(run_epsilon, n - scored)
+        _check_alike(plans)
         score = None if scored == 0 else _score_release(plans, scoring.sensitivity(scored))
         return TuningPlan(tuple(named), plans, score, scoring, runs, n, epsilon, delta, full)
 
@@ -223,6 +224,25 @@ def plan(
             stacklevel=2,
         )
     return choice
+
+
+def _check_alike(plans: Sequence[Plan]) -> None:
+    """Refuse candidates for other neighbours or other labels than the first one's.
+
+    Privacy
+    -------
+    The guarantee of the choice names one adjacency, so that all noise must be made for it. Labels are checked once, for
+    the first candidate's loss: numbers would break the bounds of a loss for labels 0 and 1.
+    """
+    kinds = {
+        "adjacency": lambda plan: str(plan.adjacency),
+        "the labels of their loss": lambda plan: plan.settings.terms.task,
+        "classes": lambda plan: getattr(plan.settings, "classes", None),
+    }
+    for name, kind in kinds.items():
+        found = list(dict.fromkeys(kind(plan) for plan in plans))
+        if len(found) > 1:
+            raise invalid("candidates", found, f"alike in {name}", "Make a choice of its own for each.")
 
 
 def _is_hopeless(plan: Plan) -> bool:

@@ -68,6 +68,19 @@ def test_bad_bounds_are_refused(bounds, word):
         estimators.ScaleToBounds(**bounds).fit(np.ones((3, 2)))
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.estimators.UnsafeWarning")
+@pytest.mark.parametrize(
+    ("name", "how"), [("ClipRows", {}), ("ScaleToBounds", {}), ("MaxAbsScaling", {"unsafe": True})]
+)
+def test_no_error_shows_an_entry(name, how):
+    rows = np.array([["Jane Doe", 1.0], ["2", 3.0]], dtype=object)
+    transformer = getattr(estimators, name)(**how).fit(np.ones((2, 2)))
+    for call in (transformer.transform, transformer.fit):
+        with pytest.raises(ValueError, match="numbers") as found:
+            call(rows)
+        assert "Jane" not in str(found.value)
+
+
 def test_sparse_rows_need_bounds_around_zero():
     with pytest.raises(InvalidValue, match="-upper for a sparse X"):
         estimators.ScaleToBounds(0.0, 1.0).fit(sparse.csr_matrix(np.eye(2)))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dptoolkit import estimators, models
-from dptoolkit.accounting import Gaussian, Repeated, account
+from dptoolkit.accounting import Gaussian, PureDp, Repeated, account
 from dptoolkit.errors import InvalidValue
 from dptoolkit.models import files, routes
 from dptoolkit.models.joint import joint_plan
@@ -127,6 +128,27 @@ def test_a_guarantee_that_fits_together_but_promises_more_than_the_plan_is_refus
     own = {key: record["guarantee"][key] for key in ("notes", "asked_delta")}
     with pytest.raises(InvalidValue, match="not that of its plan"):
         models.load(write(tmp_path / "m.json", record | {"guarantee": forged | own}))
+
+
+def test_a_guarantee_that_agrees_with_the_plan_at_one_delta_alone_is_refused(tmp_path, record):
+    pure = account(PureDp(record["guarantee"]["epsilon"]["1e-05"]), adjacency="replace-one")
+    forged = pure.to_dict() | {"epsilon": {"1e-05": pure.epsilon(1e-5)}}
+    own = {key: record["guarantee"][key] for key in ("notes", "asked_delta")}
+    with pytest.raises(InvalidValue, match="not that of its plan"):
+        models.load(write(tmp_path / "m.json", record | {"guarantee": forged | own}))
+
+
+@pytest.mark.parametrize("count", [1, 2, None])
+def test_a_plan_for_fewer_fits_than_there_are_classes_is_refused(tmp_path, count):
+    """Every record takes part in every class's fit; None is the plan of one fit alone."""
+    model = fitted("classification", "dp_ight", "three")
+    fewer = model.plan.part if count is None else replace(model.plan, count=count)
+    forged = replace(model, plan=fewer, guarantee=fewer.guarantee)
+    files.save(model, tmp_path / "m.json")
+    assert models.load(tmp_path / "m.json").plan.count == 3
+    files.save(forged, tmp_path / "m.json")
+    with pytest.raises(InvalidValue, match="do not fit together"):
+        models.load(tmp_path / "m.json")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "dptoolkit model"}', "\x00\xff", "[" * 10**5])

@@ -337,6 +337,17 @@ def test_a_part_of_a_given_matrix_needs_less_noise_for_the_same_event():
     assert np.linalg.norm(fit.coef - truth) < 0.5
 
 
+@pytest.mark.parametrize("layout", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("size", [0.0, 1e-300, 1e-145])
+def test_a_support_of_empty_public_columns_is_answered_after_its_release(layout, size):
+    X, y, truth = sparse_problem()
+    public = np.random.default_rng(3).standard_normal((40, 30))
+    public[:, truth != 0] *= size
+    fit = solvers.knowledge_transfer(X, y, rng=0, **ARGUMENTS | {"epsilon": 50.0, "features": layout(public)})
+    np.testing.assert_array_equal(fit.history["support"], np.flatnonzero(truth))
+    assert fit.history["noise_scale"] > 0 and np.isfinite(fit.coef).all()
+
+
 # --- a fit ----------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -269,6 +270,14 @@ def test_the_smallest_data_and_features_that_nobody_has(kind, n):
     for X in (np.zeros((n, 3)), np.full((n, 3), 1e300), np.full((n, 3), 5e-324), np.eye(n, 3)):
         fit = solvers.dp_pipeline(X, np.zeros(n), **KINDS[kind], epsilon=1.0, delta=1e-6, rng=0)
         assert np.isfinite(fit.coef).all() and np.isfinite(solvers.margins(fit, X)).all()
+
+
+def test_labels_far_beyond_their_bound_give_no_warning():
+    """A warning of NumPy would tell of a label that nothing else shows."""
+    plan = solvers.plan("dp_pipeline", n=2, d=1, **NUMBERS | {"label_bound": 1e-100}, epsilon=1.0, delta=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert solvers.prepare(plan, [[1.0], [1.0]], [1e300, -1e300]).y.tolist() == [1.0, -1.0]
 
 
 # --- audit ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -52,6 +53,26 @@ def test_a_plan_inside_the_range_has_noise(name, call, bound, value):
         return
     for release in plan.releases:
         assert SMALLEST <= release.sensitivity <= LARGEST and 0 < release.scale < math.inf
+
+
+@pytest.mark.parametrize("value", [1e-100, 1e100])
+@pytest.mark.parametrize(("name", "call"), [
+    ("knowledge_transfer", {"sparsity": 2}), ("objective_perturbation", {}),
+], ids=str)  # fmt: skip
+def test_a_rule_gives_no_l2_that_would_be_refused(name, call, value):
+    """Otherwise the plan could not be made again from its own settings, as files of models do."""
+    with pytest.raises(InvalidValue, match="l2=.*Give l2"):
+        solvers.plan(name, n=20, d=5, loss="huber", row_norm=value, **call, **BUDGET)
+
+
+def test_long_rows_give_no_warning():
+    """A warning of NumPy would tell whether rows are as long as their public bound."""
+    call = {"loss": "squared", "label_bound": 1.0, "row_norm": 1e100, "l2": 1e140, "radius": 1e-41, "teacher": "ridge"}
+    plan = solvers.plan("knowledge_transfer", n=4, d=2, sparsity=1, **call, epsilon=1.0, delta=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = solvers.prepare(plan, np.full((4, 2), 1e300), np.ones(4))
+        assert np.isfinite(run.fit(np.random.default_rng(0))[0]).all()
 
 
 @pytest.mark.parametrize("l2", [-1.0, 1e141, math.inf, math.nan])

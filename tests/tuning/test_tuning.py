@@ -71,6 +71,24 @@ def test_candidates_that_give_away_different_things_are_refused():
         tuning.plan("dp_sgd_ht", tuning.grid(batch_size=[20, 60]), n=300, d=6, steps=5, **LOGISTIC, **BUDGET)
 
 
+@pytest.mark.parametrize(("solver", "candidates", "fixed"), [
+    ("dp_ight", tuning.grid(adjacency=["replace-one", "zero-out"]), LOGISTIC | {"steps": 5, "step_size": 1.0}),
+    ("dp_ight", tuning.grid(loss=["huber", "logistic"]),
+     {"sparsity": 3, "row_norm": 1.0, "steps": 5, "step_size": 1.0, "score_bound": 1.0}),
+    ("dp_dual_averaging", tuning.grid(classes=[3, 2]), {"loss": "softmax", "row_norm": 1.0}),
+])  # fmt: skip
+def test_candidates_for_other_neighbours_or_labels_are_refused(solver, candidates, fixed):
+    """One guarantee has one adjacency, and labels are checked once: 10,000 is no label of a logistic loss."""
+    with pytest.raises(InvalidValue, match="candidates=.*alike in"):
+        tuning.plan(solver, candidates, n=300, d=6, **fixed, **BUDGET)
+
+
+def test_candidates_may_have_other_losses_of_the_same_labels():
+    plan = tuning.plan("dp_ight", tuning.grid(loss=["hinge", "logistic"]), n=90_000, d=6, sparsity=3, row_norm=1.0,
+                       **BUDGET)  # fmt: skip
+    assert [p.settings.loss for p in plan.plans] == ["hinge", "logistic"]
+
+
 @given(st.integers(0, 10_000), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_the_sensitivity_of_scores_is_respected_and_attained(seed, regression):

@@ -600,6 +600,7 @@ def test_ctrl_c_reaches_the_checks_and_waits_for_what_they_print(run, monkeypatc
     ready, done = tmp_path / "ready", tmp_path / "done"
     _checks(tmp_path, monkeypatch, f"""
 import pathlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with the signal ignored
 try:
     pathlib.Path({str(ready)!r}).touch()
     signal.pause()

@@ -29,7 +29,13 @@ def _plain_text(app, what, name, obj, options, lines):
         lines[i] = "".join(p if p.startswith("``") else p.replace("|", r"\|").replace("*", r"\*") for p in parts)
 
 
+def _skip(app, what, name, obj, skip, options):
+    """What scikit-learn generates for routing has its explanation in scikit-learn's own pages."""
+    return skip or name.startswith("set_") and name.endswith("_request") or name == "get_metadata_routing"
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-skip-member", _skip)
     # Before napoleon, whose own markup must stay.
     app.connect("autodoc-process-docstring", _plain_text, priority=100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dptoolkit._validate import delta_value, nonnegative
 from dptoolkit.accounting import pld
@@ -14,6 +14,9 @@ from dptoolkit.accounting.statement import TABLE_DELTAS, guarantee_table
 from dptoolkit.accounting.structure import assumptions, total_rho
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.group import GroupGuarantee
 
 REFERENCE_DELTA = 1e-5
 
@@ -83,6 +86,12 @@ class Guarantee:
                 "one of them is wrong. Please report this."
             )
         return pld.Bracket(min(lower, upper), upper)
+
+    def group(self, size: int) -> GroupGuarantee:
+        """What holds for any ``size`` records that change together, such as all those of one person."""
+        from dptoolkit.accounting.group import GroupGuarantee
+
+        return GroupGuarantee(self, size)
 
     @property
     def rho(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dptoolkit.audit.pairs.crossing import dp_scsg_ht, dp_svrg_ht
 from dptoolkit.audit.pairs.multinomial import dp_multinomial_frank_wolfe
-from dptoolkit.audit.pairs.pair import Counted, Pair, counted
+from dptoolkit.audit.pairs.pair import Counted, Pair, counted, grouped, strongest
 from dptoolkit.audit.pairs.peeling import peeling_iht
 from dptoolkit.audit.pairs.perturbed import objective_perturbation
 from dptoolkit.audit.pairs.pipeline import dp_pipeline
@@ -15,6 +15,6 @@ from dptoolkit.audit.pairs.thresholding import dp_dual_averaging, dp_ight, dp_sg
 
 __all__ = [
     "Counted", "Pair", "counted", "dp_dual_averaging", "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe",
-    "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "natural", "objective_perturbation", "peeling_iht",
-    "selection", "sparsifier", "two_stage",
+    "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht", "dp_svrg_ht", "grouped", "natural", "objective_perturbation",
+    "peeling_iht", "selection", "sparsifier", "strongest", "two_stage",
 ]  # fmt: skip

@@ -12,12 +12,12 @@ RUN := $(BIN)/python
 ABLE := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))'
 UNABLE := "PYTHON=$(PYTHON): must be Python 3.10 or newer with venv. Name one: make PYTHON=python3.12 $(MAKECMDGOALS)"
 
-.PHONY: help demo test lint check check-full bench clean
+.PHONY: help demo test lint check check-full bench docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed-demo ## tables and plots into report/
+demo: $(VENV)/.installed-demo ## a model, the attack on it, the accounting: report/index.html
 	$(RUN) -m dptoolkit demo --out report
 
 test: lint ## lint, then every test but the slow ones
@@ -37,8 +37,12 @@ check-full: lint ## everything: slow tests, more examples, all paper checks
 bench: $(VENV)/.installed-test ## times and ratios against peers
 	$(RUN) -m benchmarks
 
+docs: $(VENV)/.installed-docs ## the site, searchable, into docs/_build
+	$(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo docs/_build/index.html
+
 clean: ## everything that was built here, the virtual environment too
-	rm -rf $(VENV) build dist report *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .numba_cache
+	rm -rf $(VENV) build dist report docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .numba_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per extra: a virtual environment that is there is reused, and brought up to date when the settings change.

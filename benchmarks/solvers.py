@@ -24,7 +24,6 @@ from benchmarks._first_fit import first_fit
 from benchmarks._race import Best, Check, race, show
 from dptoolkit import datasets, losses, solvers
 from dptoolkit.datasets import Dataset
-from dptoolkit.kernels.threshold import support_margins
 
 DELTA = 1e-6
 IGHT: dict[str, Any] = {"loss": "logistic", "step_size": 4.0, "row_norm": 1.0, "epsilon": 1.0, "delta": DELTA}
@@ -53,15 +52,13 @@ def floor_steps(data: Dataset, sparsity: int, steps: int) -> Callable[[], None]:
     n, d = data.shape
     rng = np.random.default_rng(0)
     transposed = data.X.T.tocsr()
-    arrays = transposed.data, transposed.indices.view(np.uint32), transposed.indptr.astype(np.uint64)
-    r, margins = rng.standard_normal(n), np.zeros(n)
-    support = np.sort(rng.choice(d, sparsity, replace=False))
-    values = rng.standard_normal(sparsity)
+    r, values = rng.standard_normal(n), rng.standard_normal(sparsity)
+    columns = data.X.tocsc()[:, np.sort(rng.choice(d, sparsity, replace=False))]
 
     def run() -> None:
         for _ in range(steps):
             transposed @ r
-            support_margins(*arrays, support, values, margins)
+            columns @ values
             rng.standard_normal(d)
 
     return run

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,15 @@ class Loss:
     diameter
         radius -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1, any label} at |w|_2 = radius,
         where that is known to be less than twice the residual bound; None where it is not.
+    capped_smoothness
+        cap -> the supremum of the derivative of a residual that is clipped to +-cap; None where it is ``smoothness``
+        for every cap.
+    curvature
+        (margins, labels, cautious) -> the second derivative at each margin; a cautious one is that of the flattest
+        parabola that lies above the loss and touches it there. With ``exact_residual`` it is what ``minimise`` needs;
+        None for a loss that it does not take.
+    exact_residual
+        (margin, label) -> the residual of one row in decimal arithmetic, to the precision of the decimal context.
     note
         A remark that generated docstrings add to the name.
     """
@@ -74,12 +84,33 @@ class Loss:
     signed: bool = False
     linear: bool = False
     diameter: Callable[[float], float] | None = None
+    capped_smoothness: Callable[[float], float] | None = None
+    curvature: Callable[[Array, Array, bool], Array] | None = None
+    exact_residual: Callable[[Decimal, Decimal], Decimal] | None = None
     note: str = ""
 
     @property
     def residual_bound(self) -> float:
         """The supremum of |residual|: infinite for the squared loss, whose margins and labels must be bounded."""
         return self.residual_limit(math.inf, math.inf)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether residuals have a bound without bounds of margins and labels."""
+        return math.isfinite(self.residual_bound)
+
+    @property
+    def saturates(self) -> bool:
+        """Whether a label that is far enough away holds a record's residual at its bound, of either sign."""
+        return self.task == REGRESSION and self.is_bounded
+
+    def residual_norm(self, margin: float, label: float) -> float:
+        """The largest L2 norm of one record's residuals, where |margin| and |label| are at most these numbers.
+
+        Softmax has K of them, p - e_y: their squares add up to (1 - p_y)^2 + sum of the other p_k^2 <= 2 (1 - p_y)^2.
+        """
+        limit = self.residual_limit(margin, label)
+        return math.sqrt(2) * limit if self.task == MULTICLASS else limit
 
     def clipped_residual(self, margin: Array, y: Array, margin_bound: float, caps: Array | None) -> Array:
         """The residual after clipping margins to +-margin_bound and each residual to +-caps[i].
@@ -122,6 +153,14 @@ def _squared_limit(margin: float, label: float) -> float:
     return margin + label
 
 
+def _squared_curvature(margin: Array, y: Array, cautious: bool) -> Array:
+    return np.ones_like(y)
+
+
+def _squared_exact(margin: Decimal, y: Decimal) -> Decimal:
+    return margin - y
+
+
 def _logistic_residual(margin: Array, y: Array) -> Array:
     return np.asarray(expit(margin) - y)
 
@@ -135,6 +174,24 @@ def _logistic_limit(margin: float, label: float) -> float:
     return float(expit(margin))
 
 
+def _logistic_capped(cap: float) -> float:
+    """s (1 - s), where s <= cap is the largest residual that is not clipped."""
+    return cap * (1 - cap) if cap < 0.5 else 0.25
+
+
+def _logistic_curvature(margin: Array, y: Array, cautious: bool) -> Array:
+    if cautious:
+        half = np.maximum(np.abs(margin) / 2, 1e-6)
+        return np.asarray(np.tanh(half) / half / 4)
+    p = expit(margin)
+    return np.asarray(p * (1 - p))
+
+
+def _logistic_exact(margin: Decimal, y: Decimal) -> Decimal:
+    small = (-abs(margin)).exp()
+    return (1 / (1 + small) if margin >= 0 else small / (1 + small)) - y
+
+
 def _huber_residual(margin: Array, y: Array) -> Array:
     return np.clip(margin - y, -HUBER_THRESHOLD, HUBER_THRESHOLD)
 
@@ -146,6 +203,16 @@ def _huber_objective(margin: Array, y: Array) -> float:
 
 def _huber_limit(margin: float, label: float) -> float:
     return min(HUBER_THRESHOLD, margin + label)
+
+
+def _huber_curvature(margin: Array, y: Array, cautious: bool) -> Array:
+    size = np.maximum(np.abs(margin - y), 1e-300) / HUBER_THRESHOLD
+    return np.minimum(1 / size, 1.0) if cautious else (size < 1).astype(float)
+
+
+def _huber_exact(margin: Decimal, y: Decimal) -> Decimal:
+    threshold = Decimal(HUBER_THRESHOLD)
+    return max(min(margin - y, threshold), -threshold)
 
 
 def _hinge_residual(margin: Array, y: Array) -> Array:
@@ -164,6 +231,17 @@ def _hinge_limit(margin: float, label: float) -> float:
     return min(1.0, (1.0 + margin) / HINGE_WIDTH)
 
 
+def _hinge_curvature(margin: Array, y: Array, cautious: bool) -> Array:
+    short = 1.0 - (2.0 * y - 1.0) * margin
+    beyond = np.maximum(np.maximum(-short, short - HINGE_WIDTH), 0.0)
+    return np.asarray(1 / (HINGE_WIDTH + 2 * beyond) if cautious else (beyond == 0) / HINGE_WIDTH)
+
+
+def _hinge_exact(margin: Decimal, y: Decimal) -> Decimal:
+    sign = 2 * y - 1
+    return -sign * max(min((1 - sign * margin) / Decimal(HINGE_WIDTH), Decimal(1)), Decimal(0))
+
+
 def _softmax_residual(margin: Array, y: Array) -> Array:
     return softmax(margin) - y
 
@@ -177,6 +255,11 @@ def _softmax_objective(margin: Array, y: Array) -> float:
 def _softmax_limit(margin: float, label: float) -> float:
     """An entry of the residual is |p_k - y_k| <= 1."""
     return 1.0
+
+
+def _softmax_capped(cap: float) -> float:
+    """By Gershgorin the Hessian is at most 2 max p_k (1 - p_k), and 1 - p_y is at most the residuals' norm."""
+    return 2 * cap * (1 - cap) if cap < 0.5 else 0.5
 
 
 def softmax(margin: Array) -> Array:
@@ -249,15 +332,20 @@ def _sigmoid(z: float) -> float:
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
-        Loss("squared", 0, REGRESSION, _squared_residual, _squared_objective, _squared_limit, 1.0, linear=True),
+        Loss("squared", 0, REGRESSION, _squared_residual, _squared_objective, _squared_limit, 1.0, linear=True,
+             curvature=_squared_curvature, exact_residual=_squared_exact),
         Loss("logistic", 1, BINARY, _logistic_residual, _logistic_objective, _logistic_limit, 0.25, signed=True,
-             diameter=logistic_diameter),
+             diameter=logistic_diameter, capped_smoothness=_logistic_capped, curvature=_logistic_curvature,
+             exact_residual=_logistic_exact),
         Loss("huber", 2, REGRESSION, _huber_residual, _huber_objective, _huber_limit, 1.0,
-             note="residuals clipped at 1"),
-        Loss("softmax", 3, MULTICLASS, _softmax_residual, _softmax_objective, _softmax_limit, 0.5),
+             curvature=_huber_curvature, exact_residual=_huber_exact, note="residuals clipped at 1"),
+        Loss("softmax", 3, MULTICLASS, _softmax_residual, _softmax_objective, _softmax_limit, 0.5,
+             capped_smoothness=_softmax_capped),
         Loss("hinge", 4, BINARY, _hinge_residual, _hinge_objective, _hinge_limit, 1 / HINGE_WIDTH, signed=True,
-             note="its corner rounded"),
+             curvature=_hinge_curvature, exact_residual=_hinge_exact, note="its corner rounded"),
     )
 }  # fmt: skip
 # Losses of one margin a row, which all solvers but the multinomial one take.
 SCALAR = tuple(name for name, loss in LOSSES.items() if loss.task != MULTICLASS)
+# Losses that ``minimise`` takes.
+CURVED = tuple(name for name in SCALAR if LOSSES[name].curvature is not None)

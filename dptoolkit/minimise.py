@@ -36,8 +36,6 @@ from dptoolkit.geometry import Ball
 from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
-# Losses of one margin whose curvature the search knows.
-LOSSES = ("logistic", "huber", "squared")
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,9 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("l2", "row_norm", "residual_bound"):
             positive(name, getattr(self, name))
-        if self.loss.name not in LOSSES:
-            raise invalid("loss", self.loss.name, "one of " + ", ".join(repr(name) for name in LOSSES))
-        if self.loss.name == "squared" and self.ball is None:
-            raise invalid("ball", None, "a ball for loss 'squared'", "Its gradient has no bound without one.")
+        losses.get(self.loss.name, losses.CURVED)
+        if not self.loss.is_bounded and self.ball is None:
+            raise invalid("ball", None, f"a ball for loss {self.loss.name!r}", "Its gradient has no bound without one.")
         if self.linear.shape != (self.d,) or not np.isfinite(self.linear).all():
             raise invalid("linear", f"an array of shape {self.linear.shape}", f"finite, of shape ({self.d},)")
         if self.y.shape != (self.n,):
@@ -230,7 +227,7 @@ class _Digits:
 
     def __init__(self, problem: Problem, digits: int) -> None:
         # Two digits are for the functions of decimal, correctly rounded here, and for sums in any order.
-        self.unit = 10.0 ** (2 - digits)
+        self.unit = max(10.0 ** (2 - digits), 1e-300)
         self.context = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
         self._problem = problem
         self._rows = [_decimal_row(problem.matrix, i) for i in range(problem.n)]
@@ -253,9 +250,11 @@ class _Digits:
     def gradient(self, theta: Any) -> Any:
         self.gradients += 1
         out = self.number(self._problem.l2) * theta + self._linear
+        exact_residual = self._problem.loss.exact_residual
+        assert exact_residual is not None
         for (indices, values), y in zip(self._rows, self._y, strict=True):
             margin = sum((a * theta[j] for j, a in zip(indices, values, strict=True)), Decimal(0))
-            residual = _decimal_residual(self._problem.loss, margin, y)
+            residual = exact_residual(margin, y)
             for j, a in zip(indices, values, strict=True):
                 out[j] += residual * a
         return out
@@ -287,15 +286,6 @@ def _decimal_row(matrix: Any, i: int) -> tuple[list[int], list[Decimal]]:
         part = slice(matrix.indptr[i], matrix.indptr[i + 1])
         return matrix.indices[part].tolist(), [Decimal(a) for a in matrix.data[part].tolist()]
     return list(range(matrix.shape[1])), [Decimal(a) for a in matrix[i].tolist()]
-
-
-def _decimal_residual(loss: Loss, margin: Decimal, y: Decimal) -> Decimal:
-    if loss.name == "logistic":
-        small = (-abs(margin)).exp()
-        return (1 / (1 + small) if margin >= 0 else small / (1 + small)) - y
-    difference = margin - y
-    threshold = Decimal(losses.HUBER_THRESHOLD)
-    return max(min(difference, threshold), -threshold) if loss.name == "huber" else difference
 
 
 def verified_bound(problem: Problem, solution: Solution, digits: int = 50) -> float:
@@ -337,12 +327,13 @@ def minimise(problem: Problem, tau: float) -> Solution:
     spent = 0
     for level in _levels(problem):
         with decimal.localcontext(getattr(level, "context", None)):
-            found = _search(problem, level, level.cast(theta), tau, curvature)
+            certificate = _search(problem, level, level.cast(theta), tau, curvature)
             spent += level.gradients
-            first, rest = level.pair(found.point)
-            if found.bound <= tau:
-                normal = np.zeros((2, problem.d)) if found.normal is None else np.stack(level.pair(found.normal))
-                return Solution(first, rest, normal, found.bound, level.name, spent)
+            first, rest = level.pair(certificate.point)
+            if certificate.bound <= tau:
+                outward = certificate.normal
+                normal = np.zeros((2, problem.d)) if outward is None else np.stack(level.pair(outward))
+                return Solution(first, rest, normal, certificate.bound, level.name, spent)
             theta = first if level.name == "double" else first.astype(np.longdouble) + rest.astype(np.longdouble)
     raise AssertionError("there is always one more digit")  # pragma: no cover
 
@@ -374,7 +365,7 @@ class _Curvature:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._matrix, self._transposed = problem, problem.matrix, problem.matrix.T
-        self._weights = np.ones(problem.n)
+        self._weights: Array = np.ones(problem.n)
 
     def move_to(self, theta: Array, *, cautious: bool = False) -> None:
         """Take the curvature at theta, or a cautious one.
@@ -384,13 +375,8 @@ class _Curvature:
         """
         loss, y = self._problem.loss, self._problem.y
         margins = self._matrix @ theta
-        if loss.name == "logistic":
-            p = loss.residual(margins, np.zeros_like(y))
-            half = np.maximum(np.abs(margins) / 2, 1e-6)
-            self._weights = np.tanh(half) / half / 4 if cautious else p * (1 - p)
-        elif loss.name == "huber":
-            size = np.maximum(np.abs(margins - y), 1e-300) / losses.HUBER_THRESHOLD
-            self._weights = np.minimum(1 / size, 1.0) if cautious else (size < 1).astype(float)
+        assert loss.curvature is not None
+        self._weights = loss.curvature(margins, y, cautious)
 
     def times(self, v: Array) -> Array:
         return np.asarray(self._transposed @ (self._weights * (self._matrix @ v)) + self._problem.l2 * v)
@@ -408,7 +394,9 @@ class _Curvature:
     def solve(self, target: Array, relative: float, apply: Callable[[Array], Array] | None = None) -> Array:
         """Conjugate gradients for H x = target, to a relative residual."""
         times = apply or self.times
-        x, r = np.zeros_like(target), target.copy()
+        # In units of the target, since products of three small numbers underflow; a power of two changes no digit.
+        size = math.ldexp(1.0, math.frexp(float(np.max(np.abs(target), initial=0.0)))[1] - 1)
+        x, r = np.zeros_like(target), target / size
         p, rr = r.copy(), float(r @ r)
         goal = rr * relative * relative
         for _ in range(_MOST_PRODUCTS):
@@ -422,7 +410,7 @@ class _Curvature:
             r -= rr / curve * q
             rr, before = float(r @ r), rr
             p = r + rr / before * p
-        return x
+        return x * size
 
 
 _MOST_PRODUCTS = 500
@@ -442,9 +430,9 @@ def _search(problem: Problem, level: Any, theta: Any, tau: float, curvature: _Cu
     return _gradient_steps(problem, level, best, tau) if _worth_it(best, tau) else best
 
 
-def _worth_it(found: _Certificate, tau: float) -> bool:
+def _worth_it(certificate: _Certificate, tau: float) -> bool:
     """Whether more steps at this precision can help: not where the bound is rounding error already."""
-    return found.bound > tau and found.norm > 0.1 * (found.bound - found.norm)
+    return certificate.bound > tau and certificate.norm > 0.1 * (certificate.bound - certificate.norm)
 
 
 def _newton(problem: Problem, level: Any, start: _Certificate, tau: float, curvature: _Curvature) -> _Certificate:
@@ -492,7 +480,8 @@ def _gradient_steps(problem: Problem, level: Any, start: _Certificate, tau: floa
     """(Projected) gradient steps that theory bounds: each moves at most n beta/(2 l2 + n beta) of the one before."""
     eta = level.number(2 / (2 * problem.l2 + problem.curvature))
     promised = problem.curvature / (2 * problem.l2 + problem.curvature)
-    slack = 1 + (1 - promised) / 2
+    # Halving is enough, and rounding leaves no more where hardly anything is promised to be left of a step.
+    rate = max(promised * (1 + (1 - promised) / 2), 0.5)
     theta, best, before = start.point, start, math.inf
     while _worth_it(best, tau):
         gradient = level.gradient(theta)
@@ -500,13 +489,13 @@ def _gradient_steps(problem: Problem, level: Any, start: _Certificate, tau: floa
         if problem.ball is not None:
             moved, _ = level.project(problem.ball, moved)
         length = level.norm(moved - theta)
-        if length > promised * slack * before or length == 0:
+        if length > rate * before or length == 0:
             break
         theta, before = moved, length
         # The certificate cannot hold before the steps are this short.
         if length <= 4 * tau * float(eta):
-            found = _certificate(problem, level, theta, level.gradient(theta))
-            best = min(best, found, key=lambda c: c.bound)
+            certificate = _certificate(problem, level, theta, level.gradient(theta))
+            best = min(best, certificate, key=lambda c: c.bound)
     return best
 
 
@@ -527,9 +516,9 @@ def _face_newton(problem: Problem, level: Any, start: _Certificate, tau: float, 
         helped = True
         while helped and _worth_it(best, tau):
             theta = _face_step(problem, level, best, curvature, cautious=failed % 2 == 1)
-            found = _certificate(problem, level, theta, level.gradient(theta))
-            helped = found.norm < 0.5 * best.norm
-            best = min(best, found, key=lambda c: c.bound)
+            certificate = _certificate(problem, level, theta, level.gradient(theta))
+            helped = certificate.norm < 0.5 * best.norm
+            best = min(best, certificate, key=lambda c: c.bound)
         find_face = True
         failed = 0 if best.norm < 0.7 * before else failed + 1
     return best
@@ -602,7 +591,7 @@ class Tolerance(NamedTuple):
 
 
 # Half a unit of long double. A constant, so that the plan is the same on machines that have none: those take decimals.
-_FINE_UNIT = 2.0**-64
+FINE_UNIT = 2.0**-64
 # The output noise as a share of what the linear term does in the stiffest direction there can be.
 _SHARE = 0.05
 
@@ -628,11 +617,11 @@ def reachable_tolerance(
         theta_norm = min(theta_norm, positive("radius", radius))
     error = rounding_error(
         n=n, nonzeros=min(d if nonzeros is None else nonzeros, d), row_norm=row_norm, residual_bound=residual_bound,
-        smoothness=smoothness, l2=l2, theta_norm=theta_norm, linear_norm=linear_norm, unit=_FINE_UNIT,
+        smoothness=smoothness, l2=l2, theta_norm=theta_norm, linear_norm=linear_norm, unit=FINE_UNIT,
     )  # fmt: skip
     if radius is not None:
         pull = linear_norm + n * residual_bound * row_norm
-        error += (d + 20) * _FINE_UNIT * (2 * theta_norm * (l2 + curvature) + pull)
+        error += (d + 20) * FINE_UNIT * (2 * theta_norm * (l2 + curvature) + pull)
     usual = offset * l2 * _SHARE * noise / (l2 + curvature) / 2
     tau = max(usual, 4 * error)
     return Tolerance(tau, 2 * tau / (l2 * offset))

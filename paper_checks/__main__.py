@@ -1,4 +1,4 @@
-"""Command line: python -m paper_checks [paper ...] [--json] [--tier fast|full]."""
+"""Command line: python -m paper_checks [paper [claim ...] ...] [--list] [--json] [--tier fast|full]."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 _INTERRUPTED = 130
 
 try:
-    from paper_checks.claims import BadClaims, load, paper_folders
-    from paper_checks.report import as_json, table
+    from paper_checks.claims import BadClaims, selected
+    from paper_checks.report import as_json, list_json, listing, table
     from paper_checks.run import TIERS, Row, run
 except KeyboardInterrupt:
     # Loading takes a second, in which Ctrl-C may come.
@@ -27,7 +27,8 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(
         "paper_checks", description="Papers' privacy claims against exact accounting."
     )
-    parser.add_argument("paper", nargs="*", help="folder names; all papers if none is given")
+    parser.add_argument("paper", nargs="*", help="folder names, each perhaps with some of its claims; default all")
+    parser.add_argument("--list", action="store_true", help="what is claimed, without checking it")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument(
         "--tier", choices=TIERS, default="fast", help="fast (default), or full: slow points too"
@@ -36,7 +37,10 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     show = as_json if arguments.json else table
     rows: list[Row] = []
     try:
-        papers = [load(folder) for folder in paper_folders(root, arguments.paper)]
+        papers = selected(root, arguments.paper)
+        if arguments.list:
+            print(list_json(papers) if arguments.json else listing(papers))
+            return 0
         for row in run(papers, arguments.tier):
             rows.append(row)
     except BadClaims as problem:

@@ -58,6 +58,7 @@ class Claim:
     points: tuple[Point, ...]
     audit: Callable[..., Audited] | None = None
     trials: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,29 @@ def paper_folders(root: Path, names: Iterable[str]) -> list[Path]:
         if name not in known:
             raise BadClaims(f"paper={name!r}: must be one of {', '.join(known)}.")
     return [known[name] for name in wanted]
+
+
+def selected(root: Path, names: Iterable[str]) -> list[Paper]:
+    """The named papers; a name after a paper's may be one of its claims, and then only those are taken."""
+    known = [path.name for path in paper_folders(root, [])]
+    wanted: dict[str, list[str]] = {}
+    paper = None
+    for name in names:
+        if name in known or paper is None:
+            paper = name
+            wanted.setdefault(name, [])
+        else:
+            wanted[paper].append(name)
+    folders = paper_folders(root, wanted)
+    return [_only(load(folder), wanted.get(folder.name, [])) for folder in folders]
+
+
+def _only(paper: Paper, ids: list[str]) -> Paper:
+    known = [claim.id for claim in paper.claims]
+    for name in ids:
+        if name not in known:
+            raise BadClaims(f"claim={name!r}: must be a paper, or one of {', '.join(known)} of {paper.name}.")
+    return Paper(paper.name, tuple(claim for claim in paper.claims if not ids or claim.id in ids))
 
 
 def load(folder: Path) -> Paper:
@@ -101,7 +125,7 @@ def _claim(entry: Mapping[str, Any], module: ModuleType, path: Path) -> Claim:
     _check_audits(points, audit, entry.get("trials", 0), where)
     return Claim(
         entry["id"], entry["where"], entry["states"], check, entry.get("with", {}), entry["tolerance"], points, audit,
-        entry.get("trials", 0),
+        entry.get("trials", 0), entry.get("note", ""),
     )  # fmt: skip
 
 

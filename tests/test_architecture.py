@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from dptoolkit.losses import LOSSES
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 GRAPH = re.compile(r"(<!-- import graph -->\n```text\n).*?(```\n)", re.DOTALL)
@@ -122,7 +124,9 @@ def test_kernels_import_nothing_of_ours_but_kernels():
 
 
 def test_accounting_stands_alone():
+    """Pictures are drawn on request alone, by a room that imports nothing but words for errors."""
     below = {"dptoolkit.accounting", "dptoolkit.adjacency", "dptoolkit.errors", "dptoolkit._validate", "dptoolkit"}
+    below.add("dptoolkit.plots")
     for module, others in module_graph().items():
         if package(module) == "dptoolkit.accounting":
             assert {package(other) for other in others} <= below, module
@@ -131,6 +135,50 @@ def test_accounting_stands_alone():
 def test_the_specification_of_kernels_is_not_production_code():
     users = [m for m, others in module_graph().items() if "dptoolkit.kernels.reference" in others]
     assert users == []
+
+
+def loss_questions(source: str, names: set[str]) -> list[str]:
+    """Comparisons with the name of a loss."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Compare)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and part.value in names
+    ]
+
+
+def test_nobody_else_asks_which_loss_it_is():
+    names = set(LOSSES)
+    assert loss_questions("if loss.name in ('hinge', 'softmax') or x: pass", names)
+    for module, path in modules().items():
+        if module != "dptoolkit.losses" and package(module) != "dptoolkit.kernels":
+            assert loss_questions(path.read_text(encoding="utf-8"), names) == [], module
+
+
+def outside(source: str) -> list[str]:
+    """Private names and kernels of ours that a source outside the package imports or reads."""
+    known, tree = modules(), ast.parse(source)
+    names = [name for name in imports(source, known) if name.startswith("dptoolkit.kernels") or "._" in name]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dptoolkit"):
+            names += [alias.name for alias in node.names if alias.name.startswith("_")]
+        elif isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr) and ast.unparse(node.value) != "self":
+            names.append(ast.unparse(node))
+    return [name for name in names if not name.startswith("_")]
+
+
+# It times single inner steps, which no public function makes alone.
+INSIDE = {ROOT / "benchmarks" / "stochastic.py"}
+
+
+def test_benchmarks_and_paper_checks_use_the_public_surface():
+    assert all(outside(path.read_text(encoding="utf-8")) for path in INSIDE)
+    assert outside("from dptoolkit.kernels import threshold") and outside("solvers.base._cache.clear()")
+    for folder in ("benchmarks", "paper_checks"):
+        for path in set((ROOT / folder).rglob("*.py")) - INSIDE:
+            text = path.read_text(encoding="utf-8")
+            assert outside(text) == [] and "mock" not in text, path
 
 
 def test_long_files_say_why():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -68,7 +69,7 @@ def test_the_recursion_is_left_out_where_it_is_long(report):
     assert [row[-1] == "-" for row in table.rows] == [False, False, True]
 
 
-@pytest.mark.parametrize("title", ["Odd or even digits", "Sparse linear regression, n = d = 1000"])
+@pytest.mark.parametrize("title", ["A private model: odd or even digits", "Sparse linear regression, n = d = 1000"])
 def test_fits_get_better_with_budget_and_never_spend_more_than_it(report, title):
     (section,) = [s for s in report.sections if s.title == title]
     errors, *guarantees = section.tables
@@ -120,11 +121,12 @@ def test_both_trade_offs_are_drawn_with_band_and_claim(report):
 
 
 def test_every_picture_is_written_and_shown(report):
-    shown = re.findall(r'<img src="([^"]+)"', (report.folder / "report.html").read_text(encoding="utf-8"))
+    shown = re.findall(r'<img src="data:image/png;base64,([^"]+)"', (report.folder / "index.html").read_text("utf-8"))
     linked = re.findall(r"!\[[^]]*\]\(([^)]+)\)", (report.folder / "report.md").read_text(encoding="utf-8"))
-    assert shown == linked == [f"{p.name}.png" for p in report.pictures]
-    for name in shown:
+    assert linked == [f"{p.name}.png" for p in report.pictures] and len(shown) == len(linked)
+    for content, name in zip(shown, linked, strict=True):
         head = (report.folder / name).read_bytes()[:24]
+        assert base64.b64decode(content) == (report.folder / name).read_bytes()
         width, height = struct.unpack(">II", head[16:])
         assert head.startswith(b"\x89PNG")
         assert width >= 900
@@ -132,7 +134,7 @@ def test_every_picture_is_written_and_shown(report):
 
 
 def test_both_reports_hold_every_table(report):
-    page = (report.folder / "report.html").read_text(encoding="utf-8")
+    page = (report.folder / "index.html").read_text(encoding="utf-8")
     notes = (report.folder / "report.md").read_text(encoding="utf-8")
     for table in report.tables:
         assert f"<caption>{table.caption}</caption>" in page
@@ -149,12 +151,13 @@ def test_the_same_numbers_give_the_same_picture(report, tmp_path):
     assert (tmp_path / "again.png").read_bytes() == (report.folder / f"{picture.name}.png").read_bytes()
 
 
-@pytest.mark.parametrize("which", range(3))
-def test_each_line_has_its_name_apart_from_the_others_and_on_the_paper(report, which):
-    figure = report.pictures[which].figure
+@pytest.mark.parametrize("name", ["digits", "synthetic", "composition"])
+def test_each_line_has_its_name_apart_from_the_others_and_on_the_paper(report, name):
+    (figure,) = [p.figure for p in report.pictures if p.name == name]
     for axes in figure.axes:
         names = [text for text in axes.texts if text.get_position()[0] > 1]  # right of the plot
-        assert len(names) == len(axes.lines)
+        dotted = [line for line in axes.lines if line.get_linestyle() == ":"]  # chance, named on its left
+        assert len(names) == len(axes.lines) - len(dotted)
         heights = sorted(name.get_position()[1] for name in names)
         letters = names[0].get_fontsize() / 72 * figure.dpi / axes.bbox.height
         assert all(high - low > letters for low, high in zip(heights, heights[1:], strict=False))
@@ -216,7 +219,9 @@ def test_a_stopped_demo_leaves_its_finished_sections(monkeypatch, capsys, tmp_pa
     monkeypatch.setattr(demo, "SECTIONS", (_section("First"), stop, _section("Third")))
     assert cli.main(["demo", "--out", str(tmp_path / "r")]) == 130
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1 and "1 of 3 sections are finished" in captured.err
+    progress, last = captured.err.splitlines()[:-1], captured.err.splitlines()[-1]
+    assert captured.out == "" and "1 of 3 sections are finished" in last
+    assert [line.split(":")[1] for line in progress] == [" section 1 of 3", " section 2 of 3"]
     page = (tmp_path / "r" / "report.md").read_text()
     assert "First" in page and "Third" not in page
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dptoolkit import cli
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -41,11 +45,42 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / match["target"]).exists(), match["target"]
 
 
+CONSOLE = re.compile(r"^```(?P<kind>python|console)\n(?P<text>.*?)^```\n", re.MULTILINE | re.DOTALL)
+
+
+def console_pages() -> list[Path]:
+    return [page for page in PAGES if "```console\n" in page.read_text()]
+
+
+def run_console(text: str, names: dict[str, Any]) -> Iterator[tuple[str, list[str], str]]:
+    """(command, lines that it must print in this order, what it printed); python blocks are run in between."""
+    for match in CONSOLE.finditer(text):
+        if match["kind"] == "python":
+            exec(compile(match["text"], "docs block", "exec", dont_inherit=True), names)
+            continue
+        for part in re.split(r"^\$ dptoolkit ", match["text"], flags=re.MULTILINE)[1:]:
+            command, *expected = part.splitlines()
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                cli.main(shlex.split(command))
+            yield command, expected, printed.getvalue()
+
+
+@pytest.mark.parametrize("page", console_pages(), ids=lambda page: page.stem)
+def test_commands_print_what_the_page_says(page: Path, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command, expected, printed in run_console(page.read_text(), {"__name__": "docs"}):
+        place = 0
+        for line in expected:
+            place = printed.find(line, place)
+            assert place >= 0, f"{command}\nshould print\n{line}\nbut prints\n{printed}"
+
+
 def test_a_wrong_number_in_a_page_is_noticed() -> None:
     assert run_page("```python\nprint(2)\n```\n```text\n3\n```\n") == [("3\n", "2\n")]
 
 
 def test_every_algorithm_has_a_page() -> None:
     assert {"index", "dp_ight", "dp_frank_wolfe", "sparsifier", "multinomial", "peeling", "accounting", "utility",
-            "objective_perturbation", "two_stage",
+            "objective_perturbation", "two_stage", "knowledge_transfer", "dp_admm",
             "pitfalls"} <= {page.stem for page in PAGES}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -54,6 +55,39 @@ def test_smoothness(name, a, b, y):
     loss, target = LOSSES[name], np.array([label(name, y)])
     change = loss.residual(np.array([a]), target)[0] - loss.residual(np.array([b]), target)[0]
     assert abs(change) <= loss.smoothness * abs(a - b) * (1 + 1e-9) + 1e-13
+
+
+@pytest.mark.parametrize("name", losses.CURVED)
+@given(margin=MARGINS, y=st.floats(-20, 20))
+def test_exact_residual_is_the_residual(name, margin, y):
+    loss, target = LOSSES[name], label(name, y)
+    assert loss.exact_residual is not None
+    exact = float(loss.exact_residual(Decimal(margin), Decimal(target)))
+    assert exact == pytest.approx(loss.residual(np.array([margin]), np.array([target]))[0], rel=1e-13, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", losses.CURVED)
+@given(at=MARGINS, other=MARGINS, y=st.floats(-20, 20))
+def test_curvature_is_the_derivative_and_the_cautious_parabola_lies_above(name, at, other, y):
+    loss, target, h = LOSSES[name], np.array([label(name, y)]), 1e-5
+    assert loss.curvature is not None
+    slope = loss.residual(np.array([at]), target)[0]
+    up, down = (loss.residual(np.array([at + s]), target)[0] for s in (h, -h))
+    if name != "huber" or abs(abs(at - target[0]) - losses.HUBER_THRESHOLD) > h:
+        assert loss.curvature(np.array([at]), target, False)[0] == pytest.approx((up - down) / (2 * h), abs=2e-5)
+    bend = loss.curvature(np.array([at]), target, True)[0]
+    parabola = loss.objective(np.array([at]), target) + slope * (other - at) + bend * (other - at) ** 2 / 2
+    assert parabola >= loss.objective(np.array([other]), target) - 1e-9 * (1 + abs(parabola))
+    assert bend <= loss.smoothness
+
+
+@pytest.mark.parametrize("name", SCALAR)
+@given(a=MARGINS, b=MARGINS, y=st.floats(-20, 20), cap=st.floats(0.01, 2))
+def test_smoothness_of_a_clipped_residual(name, a, b, y, cap):
+    loss, target = LOSSES[name], np.array([label(name, y)])
+    bound = loss.smoothness if loss.capped_smoothness is None else loss.capped_smoothness(cap)
+    first, second = (np.clip(loss.residual(np.array([m]), target)[0], -cap, cap) for m in (a, b))
+    assert abs(first - second) <= bound * abs(a - b) * (1 + 1e-9) + 1e-13
 
 
 def test_constants_are_attained():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import mpmath as mp
@@ -17,7 +18,7 @@ BALLS = {
     "none": None, "l2": geometry.l2_ball(1.0), "wide l2": geometry.l2_ball(100.0), "l1": geometry.l1_ball(1.5),
     "group": geometry.group_l1_ball(1.5, 4),
 }  # fmt: skip
-LOSSES = ("logistic", "huber", "squared")
+LOSSES = minimise.LOSSES
 # The squared loss has a bounded gradient on a ball only.
 CASES = [(loss, ball) for loss in LOSSES for ball in BALLS if (loss, ball) != ("squared", "none")]
 
@@ -29,7 +30,8 @@ def problem(loss="logistic", ball=None, *, n=60, d=11, l2=1.0, noise=3.0, seed=0
         X[:] = X[0]
     X = data.clip_rows(data.check_rows(X), 1.0).matrix
     score = X @ rng.standard_normal(d) * 4
-    y = (score + rng.logistic(size=n) > 0).astype(float) if loss == "logistic" else np.clip(score, -3, 3)
+    binary = losses.get(loss).task == losses.BINARY
+    y = (score + rng.logistic(size=n) > 0).astype(float) if binary else np.clip(score, -3, 3)
     bound = 3.0 + ball.radius if loss == "squared" else 1.0
     return minimise.Problem(sparse.csr_matrix(X) if csr else X, y, losses.get(loss), l2, noise * rng.standard_normal(d),
                             1.0, bound, ball)  # fmt: skip
@@ -44,6 +46,9 @@ def exact_gradient(p, theta):
             m = mp.fsum(mp.mpf(a) * t for a, t in zip(row, theta, strict=True))
             if p.loss.name == "logistic":
                 r = 1 / (1 + mp.exp(-m)) - y
+            elif p.loss.name == "hinge":
+                sign = 2 * y - 1
+                r = -sign * max(min((1 - sign * m) / mp.mpf(losses.HINGE_WIDTH), 1), 0)
             else:
                 r = m - y
                 r = max(min(r, 1), -1) if p.loss.name == "huber" else r
@@ -102,7 +107,7 @@ def test_a_wrong_normal_is_refused():
     assert minimise.verified_bound(p, forged) > 0.1
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
 def test_the_rounding_error_is_within_its_bound_and_the_bound_is_not_idle(loss, scale):
     """Doubles against 40 digits, far from the minimiser too."""
@@ -157,7 +162,7 @@ def test_hard_cases_arrive(case, ball):
         assert found.bound <= tau and minimise.verified_bound(p, found) <= tau
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", "huber", "hinge"])
 @pytest.mark.parametrize(("l2", "noise", "seed"), [(1e-4, 3.0, 0), (3.5e-4, 1.1, 842057), (1e-6, 30.0, 1)])
 def test_nearly_straight_losses_do_not_need_the_slow_path(loss, l2, noise, seed):
     """Far out the second derivative vanishes; gradient steps alone would take millions here."""
@@ -184,11 +189,31 @@ def test_gradient_steps_alone_arrive_where_newton_does(monkeypatch):
     """The guaranteed path: Newton steps that never help change the time, not the outcome."""
     monkeypatch.setattr(minimise, "_newton", lambda problem, level, start, tau, curvature: start)
     monkeypatch.setattr(minimise, "_face_newton", lambda problem, level, start, tau, curvature: start)
+    few_precisions(monkeypatch)
     for loss, ball in CASES:
-        p = problem(loss, BALLS[ball], l2=5.0)
-        found = minimise.minimise(p, 1e-10)
-        assert found.bound <= 1e-10 and minimise.verified_bound(p, found) <= 1e-10
-        assert found.gradients <= 3 * (1 + p.curvature / (2 * p.l2)) * math.log(3 * (1 + p.curvature / p.l2) * 1e13)
+        for l2 in (5.0, 1e30):
+            p = problem(loss, BALLS[ball], l2=l2)
+            found = minimise.minimise(p, 1e-10)
+            assert found.bound <= 1e-10 and minimise.verified_bound(p, found) <= 1e-10
+            assert found.gradients <= 3 * (1 + p.curvature / (2 * p.l2)) * math.log(3 * (1 + p.curvature / p.l2) * 1e13)
+
+
+@pytest.mark.parametrize("block", ["no ball", None, 1, 4])
+@pytest.mark.parametrize(("size", "l2"), [(1e-100, 1e-140), (1e-139, 1e-138), (1e-60, 1e138), (1e69, 1e138)])
+def test_public_bounds_of_any_magnitude_arrive(size, l2, block, monkeypatch):
+    """Products of three such numbers underflow: a search that stands still for that must not go on for ever."""
+    few_precisions(monkeypatch)
+    usual = problem("logistic")
+    around = None if block == "no ball" else geometry.Ball(size / l2, block)
+    p = minimise.Problem(usual.matrix * size, usual.y, usual.loss, l2, usual.linear * size, size, 1.0, around)
+    found = minimise.minimise(p, 1e-3 * size)
+    assert minimise.verified_bound(p, found) <= 1e-3 * size and found.precision != "decimal"
+
+
+def few_precisions(monkeypatch):
+    """A search that does not arrive fails instead of trying more and more digits."""
+    levels = minimise._levels
+    monkeypatch.setattr(minimise, "_levels", lambda p: itertools.islice(levels(p), 3))
 
 
 def test_without_long_double_decimals_take_over(monkeypatch):

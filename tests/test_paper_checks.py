@@ -42,6 +42,7 @@ def test_every_paper_is_as_expected(capsys, paper):
     assert main([paper]) == 0
     out = capsys.readouterr().out
     assert out.startswith(paper) and "all as expected" in out and "NO:" not in out and " > " in out
+    assert max(map(len, out.splitlines())) <= 120
 
 
 def test_all_papers_are_checked_if_none_is_named(monkeypatch, capsys):
@@ -105,7 +106,7 @@ def test_an_audit_that_contradicts_the_accounting_fails_the_run(copied, capsys, 
     edit(NOISE, new, "check.py")
     assert main([], root) == 1
     out = capsys.readouterr().out
-    assert words in out and "2 CHANGED" in out
+    assert words in " ".join(out.split()) and "2 CHANGED" in out
 
 
 def test_an_audit_is_held_to_the_truth_and_to_what_its_pair_reaches():
@@ -173,6 +174,27 @@ def test_bad_claims_exit_2_with_one_line(copied, capsys, old, new, word):
     assert main([], root) == 2
     captured = capsys.readouterr()
     assert word in captured.err and captured.out == "" and len(captured.err.splitlines()) == 1
+
+
+def test_one_claim_is_checked_with_its_statement_and_the_reason(capsys):
+    assert main(["wang_gu_2020_kt", "lemma-2.6"]) == 0
+    out = capsys.readouterr().out
+    (claim,) = (claim for claim in load(ROOT / PAPER).claims if claim.id == "lemma-2.6")
+    words = " ".join(out.split())
+    assert claim.states in words and claim.note in words and "1 claims at" in out
+    assert main(["wang_gu_2020_kt", "lemma-2.7"]) == 2
+    assert "claim='lemma-2.7': must be a paper, or one of" in capsys.readouterr().err
+
+
+def test_claims_are_listed_without_being_checked(monkeypatch, capsys):
+    monkeypatch.setattr("paper_checks.__main__.run", None)
+    assert main(["--list"]) == 0
+    out = capsys.readouterr().out
+    claims = [claim for folder in paper_folders(ROOT, []) for claim in load(folder).claims]
+    assert all(f"{claim.id}: {claim.where}" in out for claim in claims)
+    assert max(map(len, out.splitlines())) <= 120
+    assert main(["--list", "--json", PAPER]) == 0
+    assert [row["claim"] for row in json.loads(capsys.readouterr().out)] == [c.id for c in load(ROOT / PAPER).claims]
 
 
 def test_unknown_names_exit_2(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dptoolkit._validate import delta_value, nonnegative
@@ -132,6 +133,12 @@ class Guarantee:
             return None
         record = self.claimed._asdict()
         return record | {"epsilon": _json_number(self.claimed.epsilon), "conditions": list(self.claimed.conditions)}
+
+    def plot(self, path: str | Path) -> None:
+        """The privacy profile beside other ways to account, to a PNG, SVG or PDF file."""
+        from dptoolkit import plots
+
+        plots.save(plots.profile(self), path)
 
     def __str__(self) -> str:
         return guarantee_table(self)

@@ -516,12 +516,12 @@ def _hull(above: Curve, below: Curve, x: Array) -> list[tuple[int, int]]:
     In exact integers: the curve's interesting part may be 1e-20 high and stand at alpha = 1 + 1e-10 or at exp(600).
     """
     alpha, value = _exact_points(above, below, x)
-    kept: list[int] = []
+    corners: list[int] = []
     for k in range(len(x)):
-        while len(kept) >= 2 and _turns_down(alpha, value, kept[-2], kept[-1], k):
-            kept.pop()
-        kept.append(k)
-    return [(i, j) for i, j in zip(kept, kept[1:], strict=False) if _visible(alpha, value, i, j)]
+        while len(corners) >= 2 and _turns_down(alpha, value, corners[-2], corners[-1], k):
+            corners.pop()
+        corners.append(k)
+    return [(i, j) for i, j in zip(corners, corners[1:], strict=False) if _visible(alpha, value, i, j)]
 
 
 def _turns_down(alpha: list[int], value: list[int], i: int, j: int, k: int) -> bool:

@@ -25,7 +25,7 @@ from dptoolkit.errors import InvalidValue
 Complex = NDArray[np.complex128]
 
 # Distances in log z over which the slope of a generating function is taken.
-_SLOPES = np.geomspace(1e-14, 10.0, 61)
+_SLOPES: NDArray[np.float64] = np.asarray(np.geomspace(1e-14, 10.0, 61), dtype=np.float64)
 
 
 class Runs:
@@ -57,7 +57,7 @@ class Runs:
         if not math.isfinite(start):
             return math.inf
         with np.errstate(invalid="ignore", over="ignore"):
-            rise = self.log_pgf(log_z + _SLOPES) - start
+            rise = self.log_pgf(np.asarray(log_z + _SLOPES)) - start
             slopes = (rise + 1e-15 * (1 + abs(start))) / _SLOPES
         return float(np.nanmin(np.where(np.isnan(slopes), np.inf, slopes)))
 

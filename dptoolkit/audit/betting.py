@@ -44,7 +44,7 @@ def _bet_table(edges: int, epsilons: tuple[float, ...], deltas: tuple[float, ...
     threshold guess loses everything if it is wrong.
     """
     bins = np.arange(edges + 1)
-    table = [np.ones(2 * (edges + 1))]
+    table: list[Array] = [np.ones(2 * (edges + 1))]
     for edge in range(edges):
         above = bins > edge
         guess = np.stack([~above, above], axis=1).reshape(-1)

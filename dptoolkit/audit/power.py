@@ -123,8 +123,8 @@ class Test:
         self._target = math.log(2 / alpha)
         self._allowed = (1 + min(claim.delta(0.0), 1.0)) / 2
         self._runs = [_Learned() for _ in range(_RUNS)]
-        self._bits = [np.zeros(0, np.int8)] * _RUNS
-        self._scores = [np.zeros(0)] * _RUNS
+        self._bits: list[NDArray[np.int8]] = [np.zeros(0, np.int8)] * _RUNS
+        self._scores: list[Array] = [np.zeros(0)] * _RUNS
 
     def power(self, trials: int) -> float:
         """A lower bound on the probability that ``trials`` trials refute the claim."""

@@ -9,10 +9,11 @@ from typing import Any
 
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, one_of
+from dptoolkit.accounting import gaussian
 from dptoolkit.audit import pairs
-from dptoolkit.audit.claims import Claim, ReleaseClaim, as_claim
+from dptoolkit.audit.claims import Claim, GaussianClaim, ReleaseClaim, as_claim
 from dptoolkit.audit.pairs.pair import Pair
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.plan import UNBOUNDED, Plan
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT
 
 # n and d come with the rest; epsilon, delta and calibration are the caller's.
@@ -38,12 +39,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     # Little curvature beside the regulariser: the minimiser is nearly the noise itself.
     "objective_perturbation": {"n": 100, "d": 1, "loss": "huber", "l2": 1.0, "row_norm": 1.0},
     "two_stage": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "row_norm": 1.0, "sparsity": 1, "blocks": 1},
+    "knowledge_transfer": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "feature_bound": 1.0, "sparsity": 1, "m": 10},
+    # So small a penalty that nothing is hidden from an adversary who sees every update.
+    "dp_admm": {"n": 20, "d": 2, "loss": "huber", "rho": 1.0, "row_norm": 1.0, "weight": 0.01, "steps": 3},
 })  # fmt: skip
 # Theorem 5.1 is for batches of fixed size and, for option II, snapshots of a whole number of batches.
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "dp_scsg_ht": {"n": 200, "d": 4, "sparsity": 2, "epochs": 2, "snapshot_size": 160, "batch_size": 80, "option": "II",
                    **_CLIPPED},
     "dp_svrg_ht": {"n": 200, "d": 4, "sparsity": 2, "epochs": 2, "batch_size": 100, "option": "II", **_CLIPPED},
+    # The teacher's support flips with one record.
+    "knowledge_transfer": {"n": 101, "d": 2, "loss": "squared", "l2": 1.0, "row_norm": 1.0, "feature_bound": 1.0,
+                           "label_bound": 1.0, "sparsity": 1},
 })  # fmt: skip
 
 
@@ -71,7 +78,11 @@ def claim(made: Plan) -> Claim:
     if made.guarantee.claimed is None:
         return own
     assert isinstance(own, ReleaseClaim)
-    return member(own, made.guarantee.claimed.epsilon, made.guarantee.claimed.delta)
+    epsilon, delta = made.guarantee.claimed.epsilon, made.guarantee.claimed.delta
+    if made.releases[0].law == UNBOUNDED:
+        # One Gaussian release that guarantees nothing: its family is that of Gaussian mechanisms.
+        return GaussianClaim(gaussian.mu(epsilon, delta))
+    return member(own, epsilon, delta)
 
 
 def member(own: ReleaseClaim, epsilon: float, delta: float) -> ReleaseClaim:

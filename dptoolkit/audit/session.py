@@ -79,10 +79,10 @@ class Session:
         self.game = Game(target, settings.seed, "trials", settings.n_jobs)
         self.wealth = Wealth(claim, settings.alpha)
         self._began = time.perf_counter()
-        self._bits = np.zeros(0, np.int8)
+        self._bits: Bits = np.zeros(0, np.int8)
         self._correct = np.zeros(0, bool)
         self._failures = 0
-        self._memory = np.zeros((0, 0))
+        self._memory: Array = np.zeros((0, 0))
         self._recent: list[Array] = []
         self.attack: Attack | None = None
         self.rule: Rule | None = None

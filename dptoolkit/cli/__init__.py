@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dptoolkit.cli import account, audit, check, demo, output, plan
+from dptoolkit.cli import account, audit, check, completion, data, demo, evaluate, fit, output, plan, predict
 from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command
 from dptoolkit.cli.interrupts import heard
 from dptoolkit.cli.parsing import parse
+from dptoolkit.cli.progress import shown
 
 __all__ = ["BAD_INPUT", "CHECK_FAILED", "COMMANDS", "FINE", "INTERRUPTED", "main"]
 
@@ -23,8 +24,13 @@ COMMANDS: Mapping[str, Command] = MappingProxyType({
     "account": account.COMMAND,
     "audit": audit.COMMAND,
     "check": check.COMMAND,
+    "completion": completion.command(lambda: COMMANDS),
+    "data": data.COMMAND,
     "demo": demo.COMMAND,
+    "evaluate": evaluate.COMMAND,
+    "fit": fit.COMMAND,
     "plan": plan.COMMAND,
+    "predict": predict.COMMAND,
 })  # fmt: skip
 
 
@@ -44,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(line: Sequence[str]) -> int:
     args = parse(COMMANDS, line)
-    with heard(), warnings.catch_warnings(record=True) as notes:
+    draws = COMMANDS[args.command].draws and sys.stderr is not None and sys.stderr.isatty()
+    silent = getattr(args, "quiet", True) or draws
+    with heard(), warnings.catch_warnings(record=True) as notes, shown(args.command, silent):
         text, code = COMMANDS[args.command].run(args)
     # Warnings are printed only with an answer; a refusal is one line.
     for note in dict.fromkeys(str(note.message) for note in notes):

@@ -222,10 +222,10 @@ def _rounded(value: float, *, up: bool) -> float:
     return float(decimal.Context(prec=_DIGITS, rounding=rounding).create_decimal_from_float(value))
 
 
-def _sentence(found: dict[str, Any]) -> str:
-    which = "smallest" if found["number"] in _NOISES else "largest"
-    budget = f"epsilon {found['epsilon']:g} at delta {found['delta']:g}"
-    return f"{found['number']} = {found['value']!r}: the {which} that keeps {budget}"
+def _sentence(answer: dict[str, Any]) -> str:
+    which = "smallest" if answer["number"] in _NOISES else "largest"
+    budget = f"epsilon {answer['epsilon']:g} at delta {answer['delta']:g}"
+    return f"{answer['number']} = {answer['value']!r}: the {which} that keeps {budget}"
 
 
 def _deltas(args: argparse.Namespace) -> list[float]:

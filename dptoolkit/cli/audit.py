@@ -44,7 +44,7 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
         report = audit.audit(
             target.mechanism, target.pair, target.claim, trials=args.trials, seconds=seconds, delta=args.delta,
             confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED, adversary=args.adversary,
-            rng=args.seed, resume=args.resume, progress=sys.stderr.isatty(), source=target.source,
+            rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet, source=target.source,
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(args.resume)) from None
@@ -137,5 +137,5 @@ COMMAND = Command(
   dptoolkit audit dp_frank_wolfe --epsilon 4 --adversary releases --trials 100000 --json
   dptoolkit audit dp_ight --epsilon 0.5 --group 4
   dptoolkit audit mymodule:train --pair pair.npz --epsilon 1 --delta 1e-5""",
-    _audit_arguments, _audit,
+    _audit_arguments, _audit, takes_long=True, draws=True,
 )  # fmt: skip

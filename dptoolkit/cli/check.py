@@ -18,7 +18,9 @@ _GRACE = 1.0
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("papers", nargs="*", metavar="PAPER", help="only these; all if none is named")
+    names = "papers, each perhaps followed by some of its claims; all if none is named"
+    parser.add_argument("papers", nargs="*", metavar="PAPER [CLAIM]", help=names)
+    parser.add_argument("--list", action="store_true", help="what is claimed, without checking it")
     parser.add_argument("--full", action="store_true", help="the slow points too")
 
 
@@ -28,6 +30,7 @@ def _check(args: argparse.Namespace) -> tuple[str, int]:
     if not (root / "paper_checks" / "__main__.py").is_file():
         raise InvalidValue("paper_checks is not here: must be run from a checkout. An installed package leaves it out.")
     options = (["--json"] if args.json else []) + (["--tier", "full"] if args.full else [])
+    options += ["--list"] if args.list else []
     command = [sys.executable, "-m", "paper_checks", *options, *args.papers]
     with subprocess.Popen(command, cwd=root) as child:
         return "", _exit_code(child)
@@ -62,6 +65,10 @@ def _stopped(child: subprocess.Popen[bytes]) -> int:
 
 COMMAND = Command(
     "What papers claim, against what is true.",
-    "  dptoolkit check\n  dptoolkit check --full --json",
-    _check_arguments, _check,
+    """\
+  dptoolkit check
+  dptoolkit check --list
+  dptoolkit check wang_gu_2019_ight theorem-5.2
+  dptoolkit check --full --json""",
+    _check_arguments, _check, takes_long=True,
 )  # fmt: skip

@@ -15,6 +15,8 @@ class Command:
 
     ``arguments`` adds the options to a parser; it is called for every command, so it must be cheap. ``more`` adds
     options that depend on the command line, which is its second argument; it is called for the chosen command only.
+    ``takes_long`` is whether progress is shown after two seconds, ``draws`` whether the command draws its own on a
+    terminal.
     """
 
     help: str
@@ -22,3 +24,5 @@ class Command:
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], tuple[str, int]]
     more: Callable[[argparse.ArgumentParser, Sequence[str]], None] | None = None
+    takes_long: bool = False
+    draws: bool = False

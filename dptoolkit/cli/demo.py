@@ -1,4 +1,4 @@
-"""``dptoolkit demo``: tables and plots that compare the ways to account."""
+"""``dptoolkit demo``: a private model, the attack on it, and the accounting, as tables and plots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import json_text
+from dptoolkit.cli.output import json_text, say
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,12 +16,12 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 def _demo(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import demo
 
-    report = demo.run(Path(args.out))
+    report = demo.run(Path(args.out), say)
     return (json_text(report.to_dict()) if args.json else report.text()), FINE
 
 
 COMMAND = Command(
-    "Tables and plots that compare the ways to account.",
+    "A private model, the attack on it, and the accounting behind both, as tables and plots.",
     "  dptoolkit demo --out report",
-    _demo_arguments, _demo,
+    _demo_arguments, _demo, takes_long=True,
 )  # fmt: skip

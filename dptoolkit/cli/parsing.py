@@ -27,6 +27,19 @@ class Parser(argparse.ArgumentParser):
 
 def parse(commands: Mapping[str, Command], line: Sequence[str]) -> argparse.Namespace:
     """The arguments on a command line."""
+    name = next(iter(line), "")
+    parser, subparsers = build(commands)
+    if name in subparsers:
+        more = commands[name].more
+        if more is not None:
+            more(subparsers[name], line[1:])
+        _refuse_typos(subparsers[name], line[1:])
+    _refuse_unknown_command(parser, commands, name)
+    return parser.parse_args(line)
+
+
+def build(commands: Mapping[str, Command]) -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and that of every command, without what ``more`` adds."""
     parser = Parser(
         prog="dptoolkit", allow_abbrev=False,
         description="Sparse learning under differential privacy.",
@@ -34,20 +47,17 @@ def parse(commands: Mapping[str, Command], line: Sequence[str]) -> argparse.Name
     )
     parser.add_argument("--version", action="version", version=f"dptoolkit {dptoolkit.__version__}")
     rows = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    name = next(iter(line), "")
+    subparsers = {}
     for key, command in commands.items():
-        sub = rows.add_parser(
+        sub = subparsers[key] = rows.add_parser(
             key, help=command.help, description=command.help, epilog="examples:\n" + command.examples,
             allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON, for machines")
-        if key == name:
-            if command.more is not None:
-                command.more(sub, line[1:])
-            _refuse_typos(sub, line[1:])
-    _refuse_unknown_command(parser, commands, name)
-    return parser.parse_args(line)
+        if command.takes_long:
+            sub.add_argument("--quiet", action="store_true", help="show no progress")
+    return parser, subparsers
 
 
 def _refuse_unknown_command(parser: Parser, commands: Iterable[str], name: str) -> None:

@@ -28,12 +28,10 @@ def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> N
         return
     for size, text in (("n", "Number of records."), ("d", "Number of features.")):
         parser.add_argument(f"--{size}", type=int, required=True, metavar="INT", help=text)
-    for parameter, text in parameters:
-        kind = _kind(str(parameter.annotation))
+    for (parameter, _), (option, kind, text) in zip(parameters, solver_options(name), strict=True):
         parser.add_argument(
-            "--" + parameter.name.replace("_", "-"), dest=parameter.name, type=kind, default=argparse.SUPPRESS,
-            required=parameter.default is inspect.Parameter.empty, metavar=kind.__name__.upper(),
-            help=_help(parameter, text),
+            "--" + option.replace("_", "-"), dest=option, type=kind, default=argparse.SUPPRESS,
+            required=parameter.default is inspect.Parameter.empty, metavar=kind.__name__.upper(), help=text,
         )  # fmt: skip
 
 
@@ -49,6 +47,11 @@ def _parameters(name: str) -> list[tuple[inspect.Parameter, str]]:
 
     kind = solvers.settings_class(name)
     return [(p, kind.__dataclass_fields__[p.name].metadata["text"]) for p in keywords(kind)]
+
+
+def solver_options(name: str) -> list[tuple[str, Any, str]]:
+    """(name, type, help) of every argument of a solver."""
+    return [(p.name, _kind(str(p.annotation)), _help(p, text)) for p, text in _parameters(name)]
 
 
 def _kind(annotation: str) -> Any:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dptoolkit.datasets.dataset import Dataset
     from dptoolkit.datasets.readers import WidthWarning, read_libsvm
     from dptoolkit.datasets.registry import describe, load, names
-    from dptoolkit.datasets.synthetic import make_heavy_tailed, make_ight, make_khanna, make_rcv1_like
+    from dptoolkit.datasets.synthetic import make_heavy_tailed, make_ight, make_khanna, make_rcv1_like, make_transfer
 
 _HOMES = {
     "Dataset": "dataset",
@@ -23,12 +23,13 @@ _HOMES = {
     "make_ight": "synthetic",
     "make_khanna": "synthetic",
     "make_rcv1_like": "synthetic",
+    "make_transfer": "synthetic",
     "names": "registry",
     "read_libsvm": "readers",
 }
 __all__ = [
     "Dataset", "WidthWarning", "describe", "load", "make_heavy_tailed", "make_ight", "make_khanna", "make_rcv1_like",
-    "names", "read_libsvm",
+    "make_transfer", "names", "read_libsvm",
 ]  # fmt: skip
 
 

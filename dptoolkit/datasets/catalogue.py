@@ -17,14 +17,24 @@ TRAIN, TEST = "train", "test"
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where a file can be fetched, packed or not; ``sha256`` is of its unpacked content."""
+
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Split:
     """The files of one part of a set, as paths inside the data folder without the suffix of their compression.
 
-    ``sha256`` is of the compressed files with which this registry was checked.
+    ``sha256`` is of the compressed files with which this registry was checked. ``sources``, if known, has one entry a
+    file.
     """
 
     files: tuple[str, ...]
     sha256: tuple[str, ...]
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,17 @@ def _covtype(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
     return np.ascontiguousarray(table[:, :-1]), table[:, -1]
 
 
-def _part(file: str, sha256: str) -> Split:
-    return Split((file,), (sha256,))
+_LIBSVM_SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
+_MNIST_SITE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+
+
+def _part(file: str, sha256: str, page: str = "", content: str = "") -> Split:
+    """One file; ``page`` is where the LIBSVM site has it, and ``content`` the sha256 of what is in it."""
+    return Split((file,), (sha256,), (Source(_LIBSVM_SITE + page, content),) if page else ())
+
+
+def _mnist_sources(*files: tuple[str, str]) -> tuple[Source, ...]:
+    return tuple(Source(f"{_MNIST_SITE}{name}.gz", content) for name, content in files)
 
 
 def _binary(
@@ -103,16 +122,20 @@ FILES: dict[str, Entry] = {
     ),
     "a9a": _binary(
         123, "adult census, income above 50k, binary features",
-        _part("a9a/a9a", "681a6e8501c90f46a11021b8786f64062768c5130764d1ffca386b9c4217735d"),
-        _part("a9a/a9a.t", "be9350ccafcf466ea8e250982a054b5493a6330a357ac44734aaa47c61c3cb62"),
+        _part("a9a/a9a", "681a6e8501c90f46a11021b8786f64062768c5130764d1ffca386b9c4217735d",
+              "binary/a9a", "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"),
+        _part("a9a/a9a.t", "be9350ccafcf466ea8e250982a054b5493a6330a357ac44734aaa47c61c3cb62",
+              "binary/a9a.t", "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9"),
     ),
     "w8a": _binary(
         300, "web pages, binary features, 3% positive",
-        _part("w8a/w8a", "9a98a7f40e07c7eb1ef5141c60d2b09ee1c4fa753562bcc526ea14ae72da3450"),
+        _part("w8a/w8a", "9a98a7f40e07c7eb1ef5141c60d2b09ee1c4fa753562bcc526ea14ae72da3450",
+              "binary/w8a", "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2"),
     ),
     "mushrooms": _binary(
         112, "mushrooms, edible or not, binary features",
-        _part("mushrooms/mushrooms", "3858c3db4473745af77765fe8ca48a4f29428838229ff7cb1a2ed7d5285f3403"),
+        _part("mushrooms/mushrooms", "3858c3db4473745af77765fe8ca48a4f29428838229ff7cb1a2ed7d5285f3403",
+              "binary/mushrooms", "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538"),
         labels=(1.0, 2.0),
     ),
     "phishing": _binary(
@@ -172,7 +195,8 @@ FILES: dict[str, Entry] = {
     ),
     "news20": Entry(
         MULTICLASS, 62_061, "20 newsgroups, word counts", _libsvm,
-        _part("news20/news20", "ae8b2389bcce9ef47d7f6ac3760eea6e549421a550e3e22b5899033445e3e5b8"),
+        _part("news20/news20", "ae8b2389bcce9ef47d7f6ac3760eea6e549421a550e3e22b5899033445e3e5b8",
+              "multiclass/news20.bz2", "1d6eb77c42e1c78e86f36af834268de933da3607f38e3703aef15f7a9f11e506"),
         labels=_label_range(1, 20),
     ),
     "covtype": Entry(
@@ -188,11 +212,19 @@ FILES: dict[str, Entry] = {
             ("mnist/train-images-idx3-ubyte", "mnist/train-labels-idx1-ubyte"),
             ("71524e2cd1ad2968737f7f2f2ff69cbfc32df8ccddff51593f7cb2d4e0eb5b64",
              "fe03b8bd7915f70bf5aa08be480aa413fbd85afcaa58b35d230d335f284fd88e"),
+            _mnist_sources(
+                ("train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+                ("train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+            ),
         ),
         Split(
             ("mnist/t10k-images-idx3-ubyte", "mnist/t10k-labels-idx1-ubyte"),
             ("5634745efa576a17e7d4cf5cd9d09123c75e6538e5114267c2d156edaf519341",
              "ae18e77e031ccde52407f794d123116439864147d33ac992975f85dd4dc42af6"),
+            _mnist_sources(
+                ("t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+                ("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+            ),
         ),
         labels=_label_range(0, 9),
     ),

@@ -232,6 +232,15 @@ def read_csv(path: str | Path, n_columns: int | None = None, max_bytes: int = MA
     -------
     Reading releases nothing. Errors tell a line number and what was expected there, never what the line holds.
     """
+    return _named_csv(path, n_columns, max_bytes)[0]
+
+
+def read_named_csv(path: str | Path, max_bytes: int = MAX_BYTES) -> tuple[Array, tuple[str, ...]]:
+    """(rows, names of the columns) of a numeric comma-separated file, as ``read_csv`` reads it."""
+    return _named_csv(path, None, max_bytes)
+
+
+def _named_csv(path: str | Path, n_columns: int | None, max_bytes: int) -> tuple[Array, tuple[str, ...]]:
     header, _, body = _text(path, max_bytes).partition(b"\n")
     names = header.split(b",")
     width = len(names) if n_columns is None else whole("n_columns", n_columns, low=1)
@@ -247,7 +256,8 @@ def read_csv(path: str | Path, n_columns: int | None = None, max_bytes: int = MA
     apart = (commas < cells[:, :-1]) | (commas > cells[:, 1:])
     if apart.any():
         raise lines.fault(commas[apart][0], expected)
-    return _numbers(lines, expected).reshape(-1, width)
+    words = tuple(name.strip().strip(b'"').decode("utf-8", "replace") for name in names)
+    return _numbers(lines, expected).reshape(-1, width), words
 
 
 def read_idx(path: str | Path, max_bytes: int = MAX_BYTES) -> NDArray[np.uint8]:

@@ -37,7 +37,8 @@ def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, ver
     name : one of ``names()``. breast_cancer, digits and diabetes come with scikit-learn; the others are files.
     split : "train" or, where there is one, "test"; both have the same columns.
     data_home : the folder with the files, one folder a set; by default the environment variable DPTOOLKIT_DATA. Files
-        may be plain or end in .gz, .xz or .bz2.
+        may be plain or end in .gz, .xz or .bz2. Without either, sets whose source is known are fetched on first use
+        into a cache (DPTOOLKIT_CACHE, or the user's own), by the extra ``data``.
     verify : compare the sha256 of the files with the ones recorded here.
 
     Labels of binary sets are 0 for the smaller and 1 for the larger one of the set's convention, classes count from 0;
@@ -57,13 +58,26 @@ def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, ver
     if split not in entry.splits:
         raise invalid("split", split, f"{next(iter(entry.splits))!r} for {name}", "The other part is not known here.")
     part = entry.splits[split]
-    home = _home(data_home)
-    paths = [_find(home, file) for file in part.files]
+    paths = locate(name, split, data_home)
     if verify:
         for path, expected in zip(paths, part.sha256, strict=True):
             _verify(path, expected)
     X, labels = entry.read(paths, entry)
     return Dataset(X, _encode(labels, entry, paths[-1]), entry.task, name, entry.description)
+
+
+def locate(name: str, split: str = TRAIN, data_home: str | Path | None = None) -> list[Path]:
+    """The files of a part of a set: in the folder of the user's, or else in the cache, fetched if need be."""
+    _check_name(name)
+    part = FILES[name].splits.get(split) if name in FILES else None
+    if part is None:
+        raise invalid("split", split, f"a part of {name} that is read from files")
+    if part.sources and data_home is None and not os.environ.get(DATA_VARIABLE):
+        from dptoolkit.datasets.fetching import fetched
+
+        return [fetched(file, source) for file, source in zip(part.files, part.sources, strict=True)]
+    home = _home(data_home)
+    return [_find(home, file) for file in part.files]
 
 
 def _check_name(name: str) -> None:
@@ -116,7 +130,7 @@ def _load_bundled(name: str, split: str) -> Dataset:
     try:
         from sklearn import datasets as bundled
     except ImportError:
-        raise missing("scikit-learn", "demo", f"to load {name}") from None
+        raise missing("scikit-learn", "sklearn", f"to load {name}") from None
     if split != TRAIN:
         raise invalid("split", split, f"'train' for {name}", "scikit-learn has one part only.")
     X, y = getattr(bundled, f"load_{name}")(return_X_y=True)

@@ -42,16 +42,38 @@ def make_ight(n: int = 1000, d: int = 1000, sparsity: int = 10, task: str = REGR
     theta[_support(generator, d, sparsity)] = generator.uniform(-1, 1, sparsity)
     X = generator.uniform(-2, 2, (n, d))
     X /= np.maximum(np.linalg.norm(X, axis=1, keepdims=True) / (2 * sparsity), 1.0)
+    words = f"Wang and Gu 2019, section 6, sparse {'linear' if task == REGRESSION else 'logistic'} regression"
+    return _labelled(generator, X, theta, task, "ight", words)
+
+
+def make_transfer(n: int = 800, d: int = 1000, sparsity: int = 10, task: str = REGRESSION, rng: Any = None) -> Dataset:
+    """Section 5.1 of Wang and Gu 2020 (knowledge transfer); its second setting is n=4000, d=5000, sparsity=50.
+
+    Rows are uniform on (-1, 1)^d and are not scaled. The paper does not say how the ``sparsity`` coefficients theta are
+    drawn: here uniformly from (-1, 1), at random places, as in ``make_ight``. Regression: y = <x, theta> + N(0, 0.1).
+    Binary: P(y = 1) = 1/(1 + exp(<x, theta>)) as printed, so that ``truth`` is -theta.
+    """
+    n, d, sparsity = whole("n", n, low=1), whole("d", d, low=1), whole("sparsity", sparsity, low=1)
+    one_of("task", task, (REGRESSION, BINARY))
+    generator = as_generator(rng)
+    theta = np.zeros(d)
+    theta[_support(generator, d, sparsity)] = generator.uniform(-1, 1, sparsity)
+    words = f"Wang and Gu 2020, section 5.1, sparse {'linear' if task == REGRESSION else 'logistic'} regression"
+    return _labelled(generator, generator.uniform(-1, 1, (n, d)), theta, task, "transfer", words)
+
+
+def _labelled(rng: np.random.Generator, X: Array, theta: Array, task: str, name: str, words: str) -> Dataset:
+    """Labels as Wang and Gu draw them: linear with normal noise, or logistic with the sign reversed."""
     margin = X @ theta
     if task == REGRESSION:
-        y = margin + math.sqrt(_IGHT_NOISE_VARIANCE) * generator.standard_normal(n)
-        return Dataset(X, y, task, "ight-linear", "Wang and Gu 2019, section 6, sparse linear regression", theta)
-    labels = (generator.random(n) < expit(-margin)).astype(float)
-    return Dataset(X, labels, task, "ight-logistic", "Wang and Gu 2019, section 6, sparse logistic regression", -theta)
+        y = margin + math.sqrt(_IGHT_NOISE_VARIANCE) * rng.standard_normal(len(X))
+        return Dataset(X, y, task, f"{name}-linear", words, theta)
+    labels = (rng.random(len(X)) < expit(-margin)).astype(float)
+    return Dataset(X, labels, task, f"{name}-logistic", words, -theta)
 
 
 def make_khanna(n: int = 10_000, p: int = 100, scale: float | str = "max", rng: Any = None) -> Dataset:
-    """Section 4.2 of Khanna, Lu and Raff 2023, after Wang and Zhang.
+    """The correlated design of Wang and Zhang, as section 4.2 of Khanna, Lu and Raff 2023 gives it.
 
     Rows are N(0, S) with S_ij = 0.5^|i-j|, labels 1 where <x, w> > 0 for w = (10, 9, 8, 7, 6, 5, 4, 0.5, 0, ..., 0):
     there is no label noise, so only the direction of w can be found.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,6 +43,12 @@ class FitResult:
     guarantee: Guarantee | None
     plan: Plan | None
     history: Mapping[str, Any]
+
+    def plot(self, path: str | Path, names: Sequence[str] | None = None) -> None:
+        """The largest weights, to a PNG, SVG or PDF file; ``names`` are those of the features."""
+        from dptoolkit import plots
+
+        plots.save(plots.weights(self, names), path)
 
     def __repr__(self) -> str:
         nonzero = int(np.count_nonzero(self.coef))

@@ -79,7 +79,7 @@ class GradientBounds:
     def gradient(self) -> float:
         """The largest |gradient|_2 of one bounded record, at any weights."""
         label = math.inf if self.label_bound is None else self.label_bound
-        residual = self.loss.residual_limit(self.largest_margin, label)
+        residual = self.loss.residual_norm(self.largest_margin, label)
         natural = math.inf if self.joint_norm is None else residual * self.joint_norm
         return natural if self.grad_norm is None else min(self.grad_norm, natural)
 

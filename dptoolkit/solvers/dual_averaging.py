@@ -9,13 +9,22 @@ coordinate keeps its sum, so that small steps in one direction count in the end.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from dptoolkit._validate import invalid
+import numpy as np
+
+from dptoolkit import losses
+from dptoolkit._validate import invalid, whole
+from dptoolkit.data import Rows, check_classes
+from dptoolkit.losses import Loss
 from dptoolkit.solvers import rules
-from dptoolkit.solvers.base import private_solver
-from dptoolkit.solvers.gradient_iht import DpIght, Steps
+from dptoolkit.solvers.base import Array, private_solver
+from dptoolkit.solvers.gradient_iht import DpIght, IhtRun, Steps
+from dptoolkit.solvers.plan import Plan
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, check_sparsity, setting
+from dptoolkit.solvers.softmax import SoftmaxRun
+
+LOSSES = tuple(losses.LOSSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +35,14 @@ class DpDualAveraging(DpIght):
     -------
     Query: the mean of per-record gradients, each at most G in L2 by clipping. Sensitivity 2 G/n (replace-one) or G/n
     (zero-out). Event: Repeated(Gaussian(scale/sensitivity), steps): the releases are those of ``dp_ight``, at other
-    public weights; sums and thresholds of what was released cost nothing. Public: n, d, all arguments, all sums.
+    public weights; sums and thresholds of what was released cost nothing. For softmax a record's gradient is a matrix,
+    and G bounds the norm of all its entries together. Public: n, d, classes, all arguments, all sums.
     """
 
     solver: ClassVar[str] = "dp_dual_averaging"
 
+    loss: str = setting(f"{losses.described(LOSSES)}; softmax has labels 0, ..., classes-1.")
+    classes: int | None = setting("Number of classes, public, for softmax; ``coef`` is (classes, d).", default=None)
     sparsity: int | None = setting(  # type: ignore[assignment]
         "Number of features that are kept; an intercept is kept besides. None keeps all.", default=None
     )
@@ -39,13 +51,24 @@ class DpDualAveraging(DpIght):
         default=None,
     )
     grad_norm: float | None = setting(
-        "Public L2 bound to which each record's gradient is clipped. By default a quarter of the largest for a binary "
-        "loss; the squared loss needs it, or the next two.",
+        "Public L2 bound to which each record's gradient is clipped. By default a quarter of the largest for a "
+        "classifier; the squared loss needs it, or the next two.",
         default=None,
     )
 
+    @property
+    def terms(self) -> Loss:
+        """The row of the loss table."""
+        return losses.get(self.loss, LOSSES)
+
+    @property
+    def is_multiclass(self) -> bool:
+        """Whether there is a weight for every class."""
+        return self.terms.task == losses.MULTICLASS
+
     def checked(self, n: int, d: int) -> DpDualAveraging:
         """See ``Settings``."""
+        check_classes_setting(self.terms, self.classes)
         if self.calibration != TIGHT:
             raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
         self._check_sparsity(d)
@@ -60,6 +83,40 @@ class DpDualAveraging(DpIght):
     def iteration(self) -> Steps:
         """See ``DpIght``."""
         return replace(super().iteration, accumulate=True)
+
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """See ``Settings``; one-hot for softmax."""
+        return class_labels(y, n, self.classes, label_values) if self.is_multiclass else super().labels(
+            y, n, label_values
+        )
+
+    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> IhtRun | SoftmaxRun:  # type: ignore[override]
+        """See ``Settings``."""
+        if not self.is_multiclass:
+            return super().prepare(plan, rows, y, counts)
+        bounded, _, caps = self.bounds.clip(rows, np.zeros(0))
+        return SoftmaxRun(bounded, y, caps, self.iteration, plan.noise, counts)
+
+    def model(self, weights: Array) -> tuple[Array, float | Array]:
+        """See ``Settings``; of every class for softmax."""
+        if not self.is_multiclass:
+            return super().model(weights)
+        return (weights[:, :-1], weights[:, -1]) if self.fit_intercept else (weights, np.zeros(len(weights)))
+
+
+def check_classes_setting(loss: Loss, classes: Any) -> None:
+    """classes is given for softmax, and for nothing else."""
+    if loss.task == losses.MULTICLASS:
+        whole("classes", classes, low=2, repair="It is the public number of classes.")
+    elif classes is not None:
+        raise invalid("classes", classes, f"None for loss {loss.name!r}", "Use loss='softmax' for several classes.")
+
+
+def class_labels(y: Any, n: int, classes: Any, label_values: Any) -> Array:
+    """One-hot labels."""
+    if label_values is not None:
+        raise invalid("label_values", label_values, "None", "Classes are the integers 0, ..., classes-1.")
+    return check_classes(y, n, whole("classes", classes, low=2))
 
 
 dp_dual_averaging = private_solver(DpDualAveraging)

@@ -22,11 +22,10 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.rng import exclusive
-from dptoolkit.solvers import outlook, rules
+from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver
 from dptoolkit.solvers.gradients import MeanGradient
 from dptoolkit.solvers.noise import NoiseLaw, constant
-from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import check_sparsity, setting
 from dptoolkit.solvers.thresholding import ThresholdingSettings
@@ -83,19 +82,6 @@ class DpIght(ThresholdingSettings):
         assert self.steps is not None
         model = n, self.steps, self.bounds.gradient, self.epsilon, self.delta, self.relation
         return getattr(published, claim)(*model)
-
-    def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; the noise of a weight that is kept all the time."""
-        norm = self.bounds.joint_norm
-        if norm is None:
-            return None
-        assert self.steps is not None and self.step_size is not None
-        binary = self.terms.task == losses.BINARY
-        return outlook.descent(
-            time=self.steps * self.step_size, weight_noise=self.step_size * math.sqrt(self.steps) * plan.noise,
-            gradient=self.bounds.gradient, row_norm=norm,
-            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
-        )  # fmt: skip
 
     def noise_law(self, plan: Plan) -> NoiseLaw:
         """The noise of a step at its public iterate."""
@@ -204,7 +190,7 @@ class IhtRun:
         self.steps, self.law = steps, law
         self.width = data.rows.shape[1]
         self.free = self.width - (1 if steps.fit_intercept else 0)
-        self.kept = self.free if steps.sparsity is None else min(steps.sparsity, self.free)
+        self.places = self.free if steps.sparsity is None else min(steps.sparsity, self.free)
         self.small = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
         self._data = data
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
@@ -241,7 +227,7 @@ class IhtRun:
         from dptoolkit.kernels.threshold import Schedule
 
         s = self.steps
-        return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, self.kept, s.accumulate)
+        return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, self.places, s.accumulate)
 
     def _compiled(self, rng: np.random.Generator, trace: bool) -> Trace:
         from dptoolkit.kernels.threshold import iht_fit
@@ -288,6 +274,7 @@ class IhtRun:
         from dptoolkit.kernels.threshold import largest
 
         how, always = self.steps, np.arange(self.free, self.width)
+        values: Array
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
         total = np.zeros(self.width if how.accumulate else 0)
         scales, releases, iterates, border = [], [], [], math.inf
@@ -304,9 +291,9 @@ class IhtRun:
                 step[support] += values
             # The smallest kept value changes little from step to step: looking only at values above nine tenths of the
             # last one usually leaves a few more candidates than are needed.
-            top = largest(step[: self.free], self.kept, guess=0.9 * border)
+            top = largest(step[: self.free], self.places, guess=0.9 * border)
             support = np.concatenate([top, always])
-            values, border = step[support], float(np.abs(step[top]).min()) if self.kept < self.free else math.inf
+            values, border = step[support], float(np.abs(step[top]).min()) if self.places < self.free else math.inf
             scales.append(scale)
             if trace:
                 iterates.append(_dense(self.width, support, values))

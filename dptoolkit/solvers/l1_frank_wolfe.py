@@ -23,6 +23,7 @@ from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.noise import laplace
 from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.mechanisms.selection import gumbel
+from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
@@ -166,12 +167,36 @@ class DpFrankWolfe(BallSettings):
 
     solver: ClassVar[str] = "dp_frank_wolfe"
 
+    l1_radius: float | None = setting(  # type: ignore[assignment]
+        "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the "
+        "bounds and the budget (docs/rules.md).",
+        default=None,
+    )
+    steps: int | None = setting(  # type: ignore[assignment]
+        "Number of selections; by default it follows from n, d and the budget.", default=None
+    )
+
     def checked(self, n: int, d: int) -> DpFrankWolfe:
         """See ``Settings``."""
-        return self._checked()
+        return self._filled(n, d)._checked()
+
+    def _filled(self, n: int, d: int) -> DpFrankWolfe:
+        """With radius and steps where they were left out."""
+        if self.l1_radius is not None and self.steps is not None:
+            return self
+        feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
+        label = None
+        if self.terms.task == losses.REGRESSION:
+            label = losses.HUBER_THRESHOLD if self.label_bound is None else magnitude("label_bound", self.label_bound)
+        steps, radius = rules.vertices(n, d, feature, label, rules.budget_mu(self.epsilon, self.delta))
+        return replace(
+            self, steps=steps if self.steps is None else self.steps,
+            l1_radius=radius if self.l1_radius is None else self.l1_radius,
+        )  # fmt: skip
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertex, once a step."""
+        assert self.steps is not None
         silent = Release("vertex of the L1 ball", self.selection_law, self.score_range(n), 0.0, self.steps)
         if paper is not None:
             return (replace(silent, scale=paper.scales["score"]),)
@@ -181,6 +206,7 @@ class DpFrankWolfe(BallSettings):
         """The noise of Private LASSO."""
         from dptoolkit.accounting import published
 
+        assert self.steps is not None and self.l1_radius is not None
         budget = self.epsilon, self.delta, self.relation
         return published.lasso_frank_wolfe(n, self.steps, self.l1_radius, self.lipschitz, *budget, rounds=self.steps)
 

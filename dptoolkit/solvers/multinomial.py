@@ -134,7 +134,7 @@ class MultinomialRun:
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the chosen vertices."""
         settings, steps = self.settings, self.settings.steps
-        weights = np.zeros((settings.classes, self.width))
+        weights: Array = np.zeros((settings.classes, self.width))
         groups = self.width if settings.selection == "columns" else 1
         margins = np.zeros((len(self.y), settings.classes))
         vertices, iterates = np.empty((steps, groups)), np.empty((steps if trace else 0, weights.size))

@@ -72,21 +72,22 @@ def descent(
     return Outlook(row_norm * weight_noise, signal, feature, unit, binary)
 
 
-def warn(solver: str, n: int, found: Outlook | None) -> None:
+def warn(solver: str, n: int, outlook: Outlook | None) -> None:
     """Warn of a hopeless plan, and say what would help."""
-    if found is None or not found.is_hopeless:
+    if outlook is None or not outlook.is_hopeless:
         return
-    if found.is_too_long:
+    if outlook.is_too_long:
         help_ = "Fewer or shorter steps help: leave steps and step_size out for the rule's."
     else:
-        factor = float(ndtri(1 - SURVIVABLE)) * found.noise / found.signal
+        factor = float(ndtri(1 - SURVIVABLE)) * outlook.noise / outlook.signal
         help_ = (
             f"What helps: {math.ceil(factor * n):,} rows instead of {n:,}, about {factor:.1f} times the epsilon, or "
             "tighter bounds on each record. Fewer features do not."
         )
+    rival = "a coin" if outlook.binary else "predicting 0"
     warnings.warn(
-        f"{solver}: a prediction carries noise of {found.noise:.3g}, against a signal of at most {found.signal:.3g}: "
-        f"{'hardly better than a coin' if found.binary else 'hardly better than predicting 0'}. {help_}",
+        f"{solver}: a prediction carries noise of {outlook.noise:.3g}, against a signal of at most "
+        f"{outlook.signal:.3g}: hardly better than {rival}. {help_}",
         HopelessPlanWarning,
         stacklevel=4,
     )

@@ -174,6 +174,7 @@ class PeelingRun:
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the peeled vectors, before projection."""
         settings, steps, d = self.settings, self.settings.steps, self.plan.d
+        w: Array
         w, (vectors, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
         for t in range(steps):
             transposed, target = self.parts[t % len(self.parts)]

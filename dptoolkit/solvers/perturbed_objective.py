@@ -26,9 +26,11 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.mechanisms.objective import Squeeze
+from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, Run, Trace, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.gradient_iht import sparse_iterates
+from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
 from dptoolkit.solvers.settings import Settings, public_bound, setting
 
@@ -98,8 +100,12 @@ class PerturbedObjective(Settings):
 
     solver: ClassVar[str] = "objective_perturbation"
 
-    loss: str = setting('"logistic", "huber", or "squared" with a constraint.')
-    l2: float = setting("Weight of |w|^2/2 beside the MEAN loss; the intercept is regularised too.")
+    loss: str = setting('"logistic", "huber", "hinge" (its corner rounded), or "squared" with a constraint.')
+    l2: float | None = setting(
+        "Weight of |w|^2/2 beside the MEAN loss; the intercept is regularised too. By default it follows from n, the "
+        "bounds and the budget (docs/rules.md).",
+        default=None,
+    )
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     constraint: str | None = setting(
         'None, or the ball that holds the weights, the intercept\'s included: "l2", "l1" or "group-l1".', default=None
@@ -117,7 +123,7 @@ class PerturbedObjective(Settings):
     @property
     def terms(self) -> losses.Loss:
         """The row of the loss table."""
-        return losses.get(self.loss, minimise.LOSSES)
+        return losses.get(self.loss, losses.CURVED)
 
     @property
     def ball(self) -> Ball | None:
@@ -142,7 +148,7 @@ class PerturbedObjective(Settings):
     def sums(self, n: int) -> SumScaling:
         """The problem in the scaling of the sum; ``self`` is checked."""
         bounds = self.bounds
-        assert bounds.smoothness is not None
+        assert bounds.smoothness is not None and self.l2 is not None
         return SumScaling(n, self.l2, bounds.gradient, bounds.smoothness)
 
     def checked(self, n: int, d: int) -> PerturbedObjective:
@@ -150,23 +156,31 @@ class PerturbedObjective(Settings):
         one_of("law", self.law, tuple(LINEAR_LAWS))
         if self.constraint is not None:
             one_of("constraint", self.constraint, CONSTRAINTS, "Or None.")
-        name = self.terms.name
+        bounded = self.terms.is_bounded
         if self.constraint is None:
             self._refuse("radius", "with a constraint")
         if self.constraint != "group-l1":
             self._refuse("group_size", "with constraint='group-l1'")
-        if name != "squared":
+        if bounded:
             self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
         elif self.constraint is None:
             raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
-        return replace(
-            self, l2=magnitude("l2", self.l2), row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
+        chosen = replace(
+            self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             radius=None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),
             group_size=None if self.group_size is None and self.constraint != "group-l1"
             else whole("group_size", self.group_size, low=1),
             label_bound=public_bound("label_bound", self.label_bound, "the largest |label|")
-            if name == "squared" else None,
+            if not bounded else None,
         )  # fmt: skip
+        if self.l2 is not None:
+            return replace(chosen, l2=magnitude("l2", self.l2))
+        return replace(chosen, l2=rules.penalty(chosen.bounds, self.relation, n, *self.linear_budget))
+
+    @property
+    def linear_budget(self) -> tuple[float, float]:
+        """The part of (epsilon, delta) that the linear term has."""
+        return self.epsilon, self.delta
 
     def _refuse(self, name: str, use: str) -> None:
         if getattr(self, name) is not None:
@@ -224,6 +238,17 @@ class PerturbedObjective(Settings):
             sums.gradient, self.epsilon, self.delta, sums.curvature, sums.l2, self.relation
         )
 
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; where the loss is flat, the minimiser is the mean gradient over l2, and so is the noise."""
+        norm = self.bounds.joint_norm
+        if self.law != "gaussian" or norm is None or self.l2 is None:
+            return None
+        binary = self.terms.task == losses.BINARY
+        return outlook.descent(
+            time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient, row_norm=norm,
+            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
+        )  # fmt: skip
+
     # --- the run --------------------------------------------------------------------------------------
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
@@ -232,14 +257,24 @@ class PerturbedObjective(Settings):
 
     def perturbed_run(self, plan: Plan, rows: Rows, y: Array) -> PerturbedRun:
         """The run on these records, clipped, with their intercept; ``self`` is checked."""
-        bounded, labels, _ = self.bounds.clip(rows, y)
-        matrix = bounded.matrix
-        if self.fit_intercept and self.relation is Adjacency.ZERO_OUT:
-            matrix = _without_absent(matrix, rows)
-        return PerturbedRun(plan, *_filled(matrix, labels))
+        return PerturbedRun(plan, *bounded_records(self, rows, y))
 
 
 objective_perturbation = private_solver(PerturbedObjective)
+
+
+def bounded_records(settings: Settings, rows: Rows, y: Array) -> tuple[Any, Array]:
+    """(matrix, labels) of a sum of losses: clipped to the bounds, with the intercept, without rows of zeros.
+
+    Privacy
+    -------
+    Each record is changed on its own, by public numbers. Under zero-out a row of zeros contributes nothing.
+    """
+    bounded, labels, _ = settings.bounds.clip(rows, y)
+    matrix = bounded.matrix
+    if settings.fit_intercept and settings.relation is Adjacency.ZERO_OUT:
+        matrix = _without_absent(matrix, rows)
+    return _filled(matrix, labels)
 
 
 def _without_absent(matrix: Any, rows: Rows) -> Any:
@@ -251,11 +286,11 @@ def _without_absent(matrix: Any, rows: Rows) -> Any:
 def _filled(matrix: Any, y: Array) -> tuple[Any, Array]:
     """Without rows of zeros, whose loss is constant; one row is left in any case."""
     largest = abs(matrix).max(axis=1)
-    kept = np.flatnonzero(np.asarray(largest.todense() if hasattr(largest, "todense") else largest).ravel())
-    if len(kept) == len(y):
+    filled = np.flatnonzero(np.asarray(largest.todense() if hasattr(largest, "todense") else largest).ravel())
+    if len(filled) == len(y):
         return matrix, y
-    kept = kept if len(kept) else np.zeros(1, dtype=np.intp)
-    return matrix[kept], y[kept]
+    filled = filled if len(filled) else np.zeros(1, dtype=np.intp)
+    return matrix[filled], y[filled]
 
 
 def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
@@ -317,9 +352,9 @@ class PerturbedRun:
         """One fit; what it releases is the noisy minimiser, before projection on the ball."""
         width = self.matrix.shape[1]
         term = self.linear.mechanism.draw(width, rng) if self.linear.scale > 0 else np.zeros(width)
-        found = minimise.minimise(self.problem(term), self.tau)
+        solution = minimise.minimise(self.problem(term), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        released = found.theta + self.output.mechanism.release(found.remainder, rng)
+        released = solution.theta + self.output.mechanism.release(solution.remainder, rng)
         weights = released if self.ball is None else np.asarray(self.ball.project(released))
         history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
         return Trace(weights, history, *((released[None], weights[None]) if trace else ()))
@@ -333,5 +368,6 @@ class PerturbedRun:
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term; NOT private."""
+        assert self.settings.l2 is not None
         penalty = self.settings.l2 / 2 * float(weights @ weights)
         return {"objective": self.settings.terms.objective(np.asarray(self.matrix @ weights), self.y) + penalty}

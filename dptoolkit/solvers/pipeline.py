@@ -1,4 +1,4 @@
-"""The whole way to a private classifier in one plan (dp_pipeline): prepare, descend, scale; nothing to tune.
+"""The whole way to a private model in one plan (dp_pipeline): prepare, descend, scale; nothing to tune.
 
     1 rows are scaled to norm 1; the mean of |x_j| of every column is released with noise
     2 columns whose mean stands out are kept and weighted with mean^-1/4; rows are scaled again, and get an intercept
@@ -6,8 +6,9 @@
     4 dual averaging for the time that the noise of a margin allows, in as many steps as the eigenvalue asks for
     5 the scale of the weights is found by a few halvings, each by the noisy slope of the loss
 
-All releases are Gaussian and compose exactly. What was prepared is in the result, and ``margins`` prepares new rows in
-the same way. The constants are in rules.py, the reasons in docs/rules.md.
+For numbers, rows are clipped to a public norm instead, features not weighted, and there is no last stage. All releases
+are Gaussian and compose exactly. What was prepared is in the result, and ``margins`` prepares new rows in the same way.
+The constants are in rules.py, the reasons in docs/rules.md.
 """
 
 from __future__ import annotations
@@ -18,59 +19,81 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit
 
 from dptoolkit import losses
 from dptoolkit._validate import LARGEST, invalid, real
-from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, check_rows, unit_rows, with_intercept
+from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.solvers import outlook, rules
-from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver
+from dptoolkit.solvers.base import Array, Trace, private_solver
+from dptoolkit.solvers.dual_averaging import check_classes_setting, class_labels
 from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps, sparse_iterates
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
-from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, check_sparsity, setting
+from dptoolkit.solvers.preparation import Preparation, Units, column_means, means_sensitivity, plane_eigenvalue
+from dptoolkit.solvers.scale import any_slope_range, class_slope, largest_slope, slope
+from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, check_sparsity, public_bound, setting
+from dptoolkit.solvers.softmax import SoftmaxRun
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-# The places of the releases in the plan.
+# The places of the releases in the plan; numbers have no scale.
 DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
+LOSSES = ("logistic", "softmax", "squared")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DpPipeline(Settings):
-    """Private sparse logistic regression without tuning: preparation, descent and scale in one plan.
+    """Private sparse regression and classification without tuning: preparation, descent and scale in one plan.
 
-    Rows are scaled to norm 1, so no bound is needed. Predict with ``solvers.margins(result, X)``, which prepares new
-    rows as the fit did: ``X @ coef`` alone does not.
+    A classifier's rows are scaled to norm 1, so no bound is needed. Predict with ``solvers.margins(result, X)``, which
+    prepares new rows as the fit did: ``X @ coef`` alone does not. For numbers (``loss="squared"``) rows and labels have
+    public bounds, and residuals are clipped, which makes it a Huber loss.
 
     Privacy
     -------
-    Every record is scaled on its own to |x|_2 = 1. Releases, with their sensitivities under replace-one (zero-out):
-    the column means of |x_j|, sqrt(2)/n (1/n), as two non-negative vectors of norm 1 are at most sqrt(2) apart; the
-    largest eigenvalue of the mean of s s^T, where s has two entries and norm at most 1, 1/n (1/n); the mean gradient,
-    each clipped to G, 2 G/n (G/n); the slope of the mean loss in the scale c with margins in [-B, B], from
-    -max_t t sigmoid(-c t) to B sigmoid(c B) for one record (the larger of the two). Stages depend on earlier releases
-    only, which are public. The descent's number of steps T follows from the released eigenvalue: whatever it is, T
-    steps with noise sqrt(T) scale give away what one release with noise ``scale`` does, so that the plan holds one.
-    Event: Composed of Gaussians. Public: n, d, all arguments, all releases.
+    Every record is scaled on its own to |x|_2 = 1; for numbers to |x|_2 <= 1 and |y| <= 1. Releases, with their
+    sensitivities under replace-one (zero-out): the column means of |x_j|, sqrt(2)/n (1/n), as two non-negative vectors
+    of norm at most 1 are at most sqrt(2) apart; the largest eigenvalue of the mean of s s^T, where s has two entries
+    and norm at most 1, 1/n (1/n); the mean gradient, each clipped to G, over all classes together, 2 G/n (G/n); for
+    classes, the slope of the mean loss in the scale c with margins in [-B, B]: for two of them from
+    -max_t t sigmoid(-c t) to B sigmoid(c B) for one record (the larger of the two), for more see solvers/scale.py.
+    Stages depend on earlier releases only, which are public. The descent's number of steps T follows from the released
+    eigenvalue: whatever it is, T steps with noise sqrt(T) scale give away what one release with noise ``scale`` does,
+    so that the plan holds one. Event: Composed of Gaussians. Public: n, d, classes, all arguments, all releases.
     """
 
     solver: ClassVar[str] = "dp_pipeline"
 
+    loss: str = setting(
+        '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for numbers.', default="logistic"
+    )
+    classes: int | None = setting("Number of classes, public, for softmax; ``coef`` is (classes, d).", default=None)
+    row_norm: float | None = setting(
+        "Public L2 bound of a row, for numbers; longer rows are scaled down.", default=None
+    )
+    label_bound: float | None = setting("Public bound of |y|, for numbers; larger labels are clipped.", default=None)
     sparsity: int | None = setting("Number of features that are kept in the end; None keeps all that stand out.",
                                    default=None)  # fmt: skip
-    grad_norm: float | None = setting("Bound of each record's gradient; less is biased and blurred less.", default=None)
-    margin_noise: float | None = setting("Standard deviation that the noise of a margin may have.", default=None)
+    grad_norm: float | None = setting(
+        "Bound of each record's gradient, at rows of norm 1 (and labels of 1); less is biased and blurred less.",
+        default=None,
+    )
+    margin_noise: float | None = setting(
+        "Standard deviation that the noise of a margin may have; for numbers, over label_bound.", default=None
+    )
 
     @property
     def terms(self) -> Loss:
         """The row of the loss table."""
-        return losses.get("logistic")
+        return losses.get(self.loss, LOSSES)
+
+    @property
+    def units(self) -> Units:
+        """What rows and labels are divided by."""
+        return Units(self.row_norm, self.label_bound)
 
     def checked(self, n: int, d: int) -> DpPipeline:
         """See ``Settings``."""
@@ -78,13 +101,26 @@ class DpPipeline(Settings):
             raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
         if self.sparsity is not None:
             check_sparsity(self.sparsity, d)
-        cap = rules.RESIDUAL if self.grad_norm is None else self.grad_norm
-        noise = rules.MARGIN_NOISE if self.margin_noise is None else self.margin_noise
-        cap = real("grad_norm", cap, low=1e-6, high=1.0, repair="Rows have norm 1 and residuals are at most 1.")
-        return replace(self, grad_norm=cap, margin_noise=real("margin_noise", noise, low=1e-6, high=1e6))
+        check_classes_setting(self.terms, self.classes)
+        self._check_units()
+        usual, largest, noise = rules.pipeline_bounds(self.terms)
+        cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
+                   repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
+        noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
+        return replace(self, grad_norm=cap, margin_noise=noise)
+
+    def _check_units(self) -> None:
+        """Numbers need both bounds; a classifier has no use for them."""
+        meanings = {"row_norm": "the largest L2 norm of a row", "label_bound": "the largest |label|"}
+        for name, meaning in meanings.items():
+            if self.terms.task == losses.REGRESSION:
+                public_bound(name, getattr(self, name), meaning)
+            elif getattr(self, name) is not None:
+                repair = "Rows are scaled to norm 1 and labels are classes: leave it out."
+                raise invalid(name, getattr(self, name), f"None for loss {self.loss!r}", repair)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """The descent, the column means, the eigenvalue and the slopes."""
+        """The descent, the column means, the eigenvalue and, for classes, the slopes."""
         mu = rules.budget_mu(self.epsilon, self.delta)
         relation = self.relation
 
@@ -93,12 +129,17 @@ class DpPipeline(Settings):
             scale = sensitivity / mu * math.sqrt(count / share) * (1 + 1e-12)
             return Release(query, GAUSSIAN, sensitivity, scale, count)
 
-        return (
-            gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), rules.DESCENT_SHARE),
+        numbers = self.terms.task == losses.REGRESSION
+        descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
+        stages = (
+            gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
             gaussian("column means", means_sensitivity(relation, n), rules.MEANS_SHARE),
             gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
-            gaussian("slope in the scale", largest_slope(relation) / n, rules.SCALE_SHARE, rules.HALVINGS),
         )
+        if numbers:
+            return stages
+        slopes = largest_slope(relation, self.classes) / n
+        return (*stages, gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS))
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
@@ -118,10 +159,18 @@ class DpPipeline(Settings):
         """See ``Settings``; for rows whose eigenvalue is the largest, so that the steps are the most."""
         assert self.grad_norm is not None
         steps, step = self.schedule(plan, 1.0)
+        unit = 1.0 if self.label_bound is None else self.label_bound
         return outlook.descent(
-            time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale, gradient=self.grad_norm,
-            row_norm=1.0, unit=outlook.USEFUL_MARGIN, binary=True,
+            time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale * unit,
+            gradient=self.grad_norm * unit, row_norm=1.0,
+            unit=outlook.USEFUL_MARGIN if self.label_bound is None else unit, binary=self.label_bound is None,
         )  # fmt: skip
+
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """See ``Settings``; one-hot for softmax."""
+        if self.terms.task == losses.MULTICLASS:
+            return class_labels(y, n, self.classes, label_values)
+        return super().labels(y, n, label_values)
 
     def width(self, d: int) -> int:
         """See ``Settings``; the intercept is always there."""
@@ -129,155 +178,22 @@ class DpPipeline(Settings):
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """See ``Settings``."""
-        return weights[:-1], float(weights[-1])
+        intercept = weights[..., -1]
+        return weights[..., :-1], float(intercept) if intercept.ndim == 0 else intercept
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
         """See ``Settings``."""
-        return PipelineRun(plan, unit_rows(rows), y, counts)
+        return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
 
 dp_pipeline = private_solver(DpPipeline)
-
-
-# --- queries and how far one record moves them -----------------------------------------------------------
-
-
-def means_sensitivity(adjacency: Adjacency, n: int) -> float:
-    """How far one record moves the column means of |x| in L2: the distance of two non-negative unit vectors, over n."""
-    return math.sqrt(adjacency.contributions) / n
-
-
-def column_means(rows: Rows, share: Array) -> Array:
-    """sum_i share_i |x_i|: the weighted mean of the absolute entries of each column."""
-    if not rows.is_sparse:
-        return np.asarray(share @ np.abs(rows.matrix))
-    matrix = rows.matrix
-    sizes = np.abs(matrix.data) * np.repeat(share, np.diff(matrix.indptr))
-    return np.asarray(np.bincount(matrix.indices, sizes, minlength=matrix.shape[1]), dtype=np.float64)
-
-
-def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> float:
-    """The largest eigenvalue of the mean of s s^T for s = (<|x|, direction>, intercept's entry): two by two, exact.
-
-    ``rows`` end with the intercept column, ``direction`` is a public unit vector over the others. It is no more than
-    the largest eigenvalue of the mean of |x| |x|^T, and near it where the direction is that of the mean row.
-
-    Privacy
-    -------
-    |s| <= |x| <= 1, and the largest eigenvalue of a mean of s s^T moves by at most 1/n when one s is replaced or left
-    out. Nothing is iterated, so no tolerance has to be charged.
-    """
-    along = abs(rows.matrix) @ np.append(direction, 0.0)
-    level = rows.matrix[:, [-1]]
-    last = np.asarray(level.toarray() if rows.is_sparse else level).ravel()
-    first, mixed, second = (float(share @ entry) for entry in (along * along, along * last, last * last))
-    return (first + second) / 2 + math.hypot((first - second) / 2, mixed)
-
-
-def slope_range(adjacency: Adjacency, scale: float) -> float:
-    """How far one record moves the sum of -t sigmoid(-c t), t being its signed margin in [-B, B] and c ``scale``.
-
-    The slope lies between -(the maximum of t sigmoid(-c t)) and B sigmoid(c B).
-    """
-    bound = rules.LARGEST_MARGIN
-    # t sigmoid(-c t) is largest where c t = 1.278..., with 0.27846.../c; bounded from above.
-    best = 0.2784646 / scale if scale * bound >= 1.2785 else bound * float(expit(-scale * bound)) * (1 + 1e-12)
-    worst = bound * float(expit(scale * bound)) * (1 + 1e-12)
-    return best + worst if adjacency is Adjacency.REPLACE_ONE else max(best, worst)
-
-
-def largest_slope(adjacency: Adjacency) -> float:
-    """``slope_range`` at the worst of all scales that may be tried: the middles of 1, 2, 4, ... equal parts."""
-    parts = 2**rules.HALVINGS
-    logs = (rules.LARGEST_LOG_SCALE * (2 * i / parts - 1) for i in range(1, parts))
-    return max(slope_range(adjacency, math.exp(log)) for log in logs)
-
-
-def slope(margins: Array, scale: float, share: Array) -> float:
-    """The derivative of the mean logistic loss of ``scale`` times signed margins, which are clipped to [-B, B]."""
-    t = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
-    return float(share @ (-t * expit(-scale * t)))
-
-
-# --- preparation ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """What was released about the columns, and so how a row is prepared.
-
-    ``means`` are the noisy means of |x_j|, ``weights`` those of the features, 0 for those that are not kept, ``level``
-    is the intercept's entry.
-    """
-
-    means: Array
-    weights: Array
-    level: float
-
-    @classmethod
-    def of(cls, means: Array, noise: float) -> Preparation:
-        """Features whose noisy mean stands out, weighted."""
-        kept = means > rules.CUT * noise
-        weights = np.zeros(len(means))
-        weights[kept] = means[kept] ** -rules.TEMPERING
-        return cls(means, weights, rules.LEVEL)
-
-    @property
-    def kept(self) -> NDArray[np.intp]:
-        """The features that are kept."""
-        return np.flatnonzero(self.weights)
-
-    @property
-    def direction(self) -> Array:
-        """Where prepared rows point on average: a unit vector over the kept features."""
-        size = self.means[self.kept] ** rules.MEAN_POWER
-        norm = float(np.linalg.norm(size))
-        return size / norm if norm > 0 else size
-
-    @property
-    def length(self) -> float:
-        """The norm of a prepared row without its intercept."""
-        return math.sqrt(1 - self.level * self.level)
-
-    def features(self, rows: Rows) -> Rows:
-        """Kept features, weighted, each row scaled to ``length``."""
-        kept = self.kept
-        matrix = rows.matrix[:, kept]
-        if rows.is_sparse:
-            matrix.sort_indices()
-            matrix.data = matrix.data * self.weights[kept][matrix.indices]
-        else:
-            matrix = matrix * self.weights[kept]
-        return unit_rows(Rows(matrix, rows.is_sparse), self.length)
-
-    def __call__(self, rows: Rows) -> Rows:
-        """Prepared rows: of norm at most 1, the intercept last."""
-        return with_intercept(self.features(rows), self.level)
-
-
-def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
-    """The margins of new rows under a fitted model, positive for label 1; rows are prepared as the fit's were.
-
-    Privacy
-    -------
-    A model is public: what is computed from it and from other rows gives nothing away about the rows of the fit.
-    """
-    rows = check_rows(X, n_features)
-    if rows.shape[1] != result.coef.shape[0]:
-        raise invalid("X.shape", rows.shape, f"(rows, {result.coef.shape[0]})", "n_features adds columns of zeros.")
-    prepared = result.history.get("preparation")
-    if prepared is None:
-        return np.asarray(rows.matrix @ result.coef + result.intercept)
-    kept = prepared.kept
-    features = prepared.features(Rows(unit_rows(rows).matrix, rows.is_sparse))
-    return np.asarray(features.matrix @ result.coef[kept] + result.intercept)
 
 
 # --- the run ----------------------------------------------------------------------------------------------
 
 
 class PipelineRun:
-    """The stages on rows of norm 1, in order; each call is a fit.
+    """The stages on rows of norm at most 1, in order; each call is a fit.
 
     Privacy
     -------
@@ -294,45 +210,60 @@ class PipelineRun:
         plan, settings = self.plan, self.plan.settings
         noise = [release.scale for release in plan.releases]
         means = column_means(self.rows, self.share) + noise[MEANS] * rng.standard_normal(plan.d)
-        prepared = Preparation.of(means, noise[MEANS])
+        prepared = Preparation.of(means, noise[MEANS], settings.units)
         rows = prepared(self.rows)
         seen = plane_eigenvalue(rows, prepared.direction, self.share) + noise[EIGENVALUE] * rng.standard_normal()
         bound = min(max(seen + 2 * noise[EIGENVALUE], prepared.level**2), 1.0)
         steps, step = settings.schedule(plan, bound)
-        caps = np.full(rows.shape[0], settings.grad_norm)
-        data = Bounded(rows, self.y, settings.terms, math.inf, caps, self.counts)
         how = Steps(steps, step, settings.sparsity, True, accumulate=True)
-        descent = IhtRun(data, how, constant(noise[DESCENT] * math.sqrt(steps)))(rng, trace)
+        descent = self._descent(rows, how, noise[DESCENT] * math.sqrt(steps))(rng, trace)
         slopes, scale = self._scaled(rows, descent.weights, rng)
         history = descent.history | {
             "preparation": prepared, "eigenvalue": seen, "steps": steps, "step_size": step, "slopes": slopes,
             "scale": scale,
         }  # fmt: skip
-        weights = _unfold(plan.d, prepared, descent.weights[None, :])[0] * scale
-        # The intercept's weight becomes the number that is added to every margin.
-        weights[-1] *= prepared.level
+        weights = prepared.model(descent.weights) * scale
         if not trace:
             return Trace(weights, history)
         assert descent.releases is not None and descent.iterates is not None
-        releases = [np.append(means, 0.0), _row(plan.d, seen), *_unfold(plan.d, prepared, descent.releases),
-                    *(_row(plan.d, found) for found in slopes)]  # fmt: skip
-        return Trace(weights, history, np.array(releases), _unfold(plan.d, prepared, descent.iterates))
+        releases = [_row(means, weights.size), _row(seen, weights.size), *self._unfold(prepared, descent.releases),
+                    *(_row(found, weights.size) for found in slopes)]  # fmt: skip
+        return Trace(weights, history, np.array(releases), self._unfold(prepared, descent.iterates))
+
+    def _descent(self, rows: Rows, how: Steps, noise: float) -> IhtRun | SoftmaxRun:
+        """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
+        settings = self.plan.settings
+        caps = np.full(rows.shape[0], settings.grad_norm)
+        if settings.terms.task == losses.MULTICLASS:
+            return SoftmaxRun(rows, self.y, caps, how, noise, self.counts)
+        if settings.terms.task == losses.REGRESSION:
+            # Rows may be short; what counts is the gradient.
+            caps = rows.caps(settings.grad_norm)
+        return IhtRun(Bounded(rows, self.y, settings.terms, math.inf, caps, self.counts), how, constant(noise))
 
     def _scaled(self, rows: Rows, w: Array, rng: np.random.Generator) -> tuple[list[float], float]:
         """(noisy slopes, scale): each slope says in which half of the interval of logarithms the scale lies."""
-        release = self.plan.releases[SCALE]
-        signed = (2 * self.y - 1) * np.asarray(rows.matrix @ w)
-        low, high, found = -rules.LARGEST_LOG_SCALE, rules.LARGEST_LOG_SCALE, []
+        settings, found = self.plan.settings, list[float]()
+        if settings.terms.task == losses.REGRESSION:
+            return found, 1.0
+        release, classes = self.plan.releases[SCALE], settings.classes
+        margins = np.asarray(rows.matrix @ w.T)
+        low, high = -rules.LARGEST_LOG_SCALE, rules.LARGEST_LOG_SCALE
         for _ in range(rules.HALVINGS):
             scale = math.exp((low + high) / 2)
             # The noise shrinks with the sensitivity at the trial scale, which is public: the event stays.
-            share = slope_range(self.plan.adjacency, scale) / self.plan.n / release.sensitivity
-            found.append(slope(signed, scale, self.share) + share * release.scale * rng.standard_normal())
+            share = any_slope_range(self.plan.adjacency, scale, classes) / self.plan.n / release.sensitivity
+            found.append(self._slope(margins, scale) + share * release.scale * rng.standard_normal())
             low, high = (low, (low + high) / 2) if found[-1] > 0 else ((low + high) / 2, high)
         return found, math.exp((low + high) / 2)
 
+    def _slope(self, margins: Array, scale: float) -> float:
+        if self.plan.settings.classes is None:
+            return slope((2 * self.y - 1) * margins, scale, self.share)
+        return class_slope(margins, self.y, scale, self.share)
+
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
+        """(weights, history); iterates of softmax are of the flattened weights."""
         found = self(rng, trace=every > 0)
         if every == 0:
             return found.weights, found.history
@@ -340,22 +271,23 @@ class PipelineRun:
         return found.weights, found.history | {"iterates": sparse_iterates(found.iterates, every)}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
-        """The mean loss of the fit's own records; NOT private."""
-        prepared = history["preparation"]
-        values = np.append(weights[:-1][prepared.kept], weights[-1] / prepared.level)
-        found = np.asarray(prepared(self.rows).matrix @ values)
+        """The mean loss of the fit's own records, numbers in units of their bound; NOT private."""
+        settings = self.plan.settings
+        found = history["preparation"].margins(self.rows, *settings.model(weights)) / (settings.label_bound or 1.0)
         which = np.arange(len(found)) if self.counts is None else np.repeat(np.arange(len(found)), self.counts)
-        return {"objective": self.plan.settings.terms.objective(found[which], self.y[which])}
+        return {"objective": settings.terms.objective(found[which], self.y[which])}
+
+    def _unfold(self, prepared: Preparation, found: Array) -> Array:
+        """Vectors over the kept features and the intercept, of each class, as vectors over all features and it."""
+        classes = self.plan.settings.classes or 1
+        out = np.zeros((len(found), classes, self.plan.d + 1))
+        out[..., np.append(prepared.kept, self.plan.d)] = found.reshape(len(found), classes, -1)
+        return out.reshape(len(found), -1)
 
 
-def _unfold(d: int, prepared: Preparation, found: Array) -> Array:
-    """Vectors over the kept features and the intercept as vectors over all features and the intercept."""
-    out = np.zeros((len(found), d + 1))
-    out[:, np.append(prepared.kept, d)] = found
-    return out
-
-
-def _row(d: int, value: float) -> Array:
-    out = np.zeros(d + 1)
-    out[0] = value
+def _row(values: Any, width: int) -> Array:
+    """These numbers at the beginning of a row of zeros."""
+    out = np.zeros(width)
+    values = np.atleast_1d(values)
+    out[: len(values)] = values
     return out

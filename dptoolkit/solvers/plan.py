@@ -8,10 +8,11 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
-from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, account
+from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, ZCdp, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import number, table
@@ -19,6 +20,7 @@ from dptoolkit.accounting.rounds import Runs
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum
 from dptoolkit.mechanisms.objective import GammaTerm, GaussianTerm, Squeeze
+from dptoolkit.mechanisms.stability import StabilityTest
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -27,14 +29,26 @@ if TYPE_CHECKING:
 GAUSSIAN, LAPLACE, GEOMETRIC = "Gaussian", "Laplace", "two-sided geometric"
 GUMBEL_MAXIMUM, LAPLACE_MAXIMUM = "Gumbel maximum", "Laplace maximum"
 GAUSSIAN_TERM, GAMMA_TERM = "Gaussian linear term", "gamma linear term"
+STABILITY_TEST = "Laplace test"
+# Noise on a query whose sensitivity nobody can bound: it is drawn all the same, and counts for nothing.
+UNBOUNDED = "Gaussian, unbounded query"
 
 
 def _geometric(scale: float, sensitivity: float) -> GeometricNoise:
     return GeometricNoise(sensitivity / scale, round(sensitivity))
 
 
+class _Unbounded(GaussianNoise):
+    """Gaussian noise on a query without a bound; ``sensitivity`` is what a paper assumes."""
+
+    @property
+    def event(self) -> Event:  # type: ignore[override]
+        """One of which nothing is known."""
+        return ZCdp(math.inf)
+
+
 # A law of noise: (scale, sensitivity) -> the mechanism, which both draws the noise and knows the event of one draw. A
-# linear term of an objective also needs the release's squeeze.
+# linear term of an objective also needs the release's squeeze, a test its threshold.
 LAWS: dict[str, Callable[..., Any]] = {
     GAUSSIAN: GaussianNoise,
     LAPLACE: LaplaceNoise,
@@ -43,6 +57,8 @@ LAWS: dict[str, Callable[..., Any]] = {
     LAPLACE_MAXIMUM: lambda scale, sensitivity: NoisyMaximum(scale, sensitivity, "laplace"),
     GAUSSIAN_TERM: GaussianTerm,
     GAMMA_TERM: GammaTerm,
+    STABILITY_TEST: StabilityTest,
+    UNBOUNDED: _Unbounded,
 }
 
 
@@ -72,11 +88,12 @@ class Release:
     sampling: Sampling | None = None
     rounds: Runs | None = None
     squeeze: Squeeze | None = None
+    threshold: float | None = None
 
     @property
     def mechanism(self) -> Any:
         """What draws this release's noise."""
-        more = () if self.squeeze is None else (self.squeeze,)
+        more = tuple(value for value in (self.squeeze, self.threshold) if value is not None)
         return LAWS[self.law](self.scale, self.sensitivity, *more)
 
     @property
@@ -163,7 +180,7 @@ class Plan:
     @property
     def guarantee(self) -> Guarantee:
         """Computed from ``event``; with published noise it also states what the paper claimed."""
-        notes = (f"n = {self.n} and all bounds in the plan are public",)
+        notes = (*self.settings.notes, f"n = {self.n} and all bounds in the plan are public")
         delta = None if math.isinf(self.settings.epsilon) else self.settings.delta
         guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes, asked_delta=delta)
         if self.published is None:
@@ -190,6 +207,12 @@ class Plan:
     def to_json(self) -> str:
         """``to_dict`` as text."""
         return json.dumps(self.to_dict(), indent=2)
+
+    def plot(self, path: str | Path) -> None:
+        """The noise of each release and the privacy profile, to a PNG, SVG or PDF file."""
+        from dptoolkit import plots
+
+        plots.save(plots.spending(self), path)
 
     def __repr__(self) -> str:
         releases = ", ".join(f"{r.count:,} x {r.query} ({r.law} {number(r.scale)})" for r in self.releases)

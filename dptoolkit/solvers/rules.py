@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from dptoolkit._validate import LARGEST, SMALLEST, invalid, magnitude, whole
-from dptoolkit.losses import BINARY, Loss
+from dptoolkit.losses import BINARY, MULTICLASS, REGRESSION, Loss
 from dptoolkit.solvers.bounds import GradientBounds
 
 if TYPE_CHECKING:
     from dptoolkit.adjacency import Adjacency
-    from dptoolkit.solvers.gradient_iht import DpIght
+    from dptoolkit.solvers.thresholding import ThresholdingSettings
 
-    Kind = TypeVar("Kind", bound=DpIght)
+    Kind = TypeVar("Kind", bound=ThresholdingSettings)
 
 # The noise of a margin, as a part of its natural unit. A logistic margin of 1 is odds of 2.7: noise of 0.8 blurs
 # those, and the longer descent that it pays for is worth more. Predictions of numbers are blurred less.
@@ -34,22 +34,29 @@ RESIDUAL = 0.25
 SLACK = 0.55
 # Fewer steps are not smooth, more take longer than they are worth; the time shrinks with the number then.
 FEWEST, MOST = 20, 1500
+# The noise multiplier of one batch's gradient, in doubt. Batches as small as that cost a tenth more noise than whole
+# passes do; smaller ones cost much more, as one release then tells whether a record was in the batch.
+BATCH_MULTIPLIER = 4.0
+# Objective perturbation: the noise of a margin where the loss is flat. Where it is curved there is less.
+PERTURBED_MARGIN_NOISE = 0.3
+# Frank-Wolfe: the mean of +-x_j/feature_bound that the noise of all 2d scores may hide, and the radius in units of
+# sqrt(steps)/feature_bound.
+HIDDEN_SIGNAL, RADIUS = 0.006, 3.3
+FEWEST_VERTICES, MOST_VERTICES = 5, 1000
 
 
 def residual_curvature(loss: Loss, cap: float) -> float:
-    """The largest derivative of a residual that is clipped to +-cap.
-
-    For the logistic loss s (1 - s), where s <= cap is the residual that is not clipped.
-    """
-    if loss.name == "logistic" and cap < 0.5:
-        return cap * (1 - cap)
-    return loss.smoothness
+    """The largest derivative of a residual that is clipped to +-cap."""
+    return loss.smoothness if loss.capped_smoothness is None else loss.capped_smoothness(cap)
 
 
 def margin_noise(bounds: GradientBounds) -> float:
     """The standard deviation that a margin's noise may have: for numbers, a part of the largest residual."""
     if bounds.loss.task == BINARY:
         return MARGIN_NOISE
+    # Two classes are told apart by the difference of two margins.
+    if bounds.loss.task == MULTICLASS:
+        return MARGIN_NOISE / math.sqrt(2)
     assert bounds.joint_norm is not None
     return PREDICTION_NOISE * bounds.gradient / bounds.joint_norm
 
@@ -93,21 +100,54 @@ def filled(settings: Kind, n: int) -> Kind:
         raise invalid(name, None, "given", "Without row_norm no rule is known; give row_norm, or steps and step_size.")
     chosen = clipped(settings)
     bounds = chosen.bounds
-    curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm
+    curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm + chosen.penalty
     mu = budget_mu(chosen.epsilon, chosen.delta)
     time = min(total_time(bounds, chosen.relation, n, mu), LARGEST)
     steps, step = schedule(time, curvature, chosen.steps, chosen.step_size)
     if not SMALLEST <= step <= LARGEST:
         raise invalid("step_size", None, "given", "Where row_norm or the budget is extreme, no rule is known.")
-    return replace(chosen, steps=steps, step_size=step)
+    return replace(chosen, steps=steps, step_size=step)  # type: ignore[call-arg]  # those that have steps
 
 
 def clipped(settings: Kind) -> Kind:
-    """Gradients of a binary loss are clipped unless the caller has bounded them, or asks for adaptive noise."""
+    """Gradients of a classifier are clipped unless the caller has bounded them, or asks for adaptive noise."""
     norm = settings.bounds.joint_norm
-    if settings.grad_norm is not None or settings.adaptive or settings.terms.task != BINARY or norm is None:
+    if settings.grad_norm is not None or settings.adaptive or settings.terms.task == REGRESSION or norm is None:
         return settings
-    return replace(settings, grad_norm=RESIDUAL * settings.terms.residual_bound * norm)
+    return replace(settings, grad_norm=RESIDUAL * settings.terms.residual_norm(math.inf, math.inf) * norm)
+
+
+def batch_size(n: int, steps: int, mu: float) -> int:
+    """Rows of a batch: so many that the noise of ``steps`` batches is hardly more than that of whole passes.
+
+    T releases of whole passes need a multiplier of sqrt(T)/mu; batches of a share q need about q sqrt(T)/mu, as long as
+    that is well above 1.
+    """
+    share = BATCH_MULTIPLIER * mu / math.sqrt(steps)
+    return n if share >= 1 else max(math.ceil(n * share), 1)
+
+
+def penalty(bounds: GradientBounds, adjacency: Adjacency, n: int, epsilon: float, delta: float) -> float:
+    """l2 of objective perturbation: a linear term's noise moves a margin by at most row norm * noise / l2.
+
+    It is never below curvature/n, nor so small that the change of volume, log(1 + curvature/(n l2)), takes more than
+    half of epsilon.
+    """
+    assert bounds.joint_norm is not None and bounds.smoothness is not None
+    allowed = PERTURBED_MARGIN_NOISE if bounds.loss.task == BINARY else margin_noise(bounds)
+    wanted = bounds.joint_norm * bounds.sensitivity(adjacency, n) / (budget_mu(epsilon, delta) * allowed)
+    return max(wanted, bounds.smoothness / n * max(1.0, 2 / epsilon))
+
+
+def vertices(n: int, d: int, feature_bound: float, label_bound: float | None, mu: float) -> tuple[int, float]:
+    """(steps, radius) of private Frank-Wolfe: as many selections as leave a feature's signal above the noise.
+
+    One selection of T has Gumbel noise of about 2 sqrt(T)/(n mu) on the mean gradient, in units of its largest entry,
+    and the largest of 2d such draws is log(2d) times that. For numbers the radius is what reaches the label's bound.
+    """
+    reach = HIDDEN_SIGNAL * n * mu / (2 * math.log(2 * d))
+    steps = round(min(max(reach * reach, FEWEST_VERTICES), MOST_VERTICES))
+    return steps, (RADIUS * math.sqrt(steps) if label_bound is None else label_bound) / feature_bound
 
 
 # --- the stages of dp_pipeline --------------------------------------------------------------------------------
@@ -125,3 +165,23 @@ LEVEL = 0.2
 MEAN_POWER = 1 - TEMPERING
 # The final scale: halvings of an interval of logarithms, with margins clipped so that one record moves little.
 HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
+# Numbers: the column of the intercept, what a gradient is clipped to, and the noise of a prediction, the last two in
+# units of the label's bound.
+NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.2
+
+
+def pipeline_bounds(loss: Loss) -> tuple[float, float, float]:
+    """(usual, largest bound of a gradient at rows of norm 1, noise of a margin) of dp_pipeline."""
+    if loss.task == REGRESSION:
+        return NUMBER_RESIDUAL, 2.0, NUMBER_NOISE
+    largest = loss.residual_norm(math.inf, math.inf)
+    return RESIDUAL * largest, largest, MARGIN_NOISE / (math.sqrt(2) if loss.task == MULTICLASS else 1.0)
+
+
+# --- dp_admm --------------------------------------------------------------------------------------------------
+
+# Updates: the noise of a margin is the same for any number of them, but every update thresholds its own noise, which
+# grows with the root of the number.
+UPDATES = 5
+# What the penalty makes zeros of, in standard deviations of an update's noise: noise alone passes once in a hundred.
+THRESHOLD = 2.6

@@ -110,6 +110,11 @@ class Settings(ABC):
         """
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the guarantee must say besides; ``self`` is checked."""
+        return ()
+
+    @property
     def relation(self) -> Adjacency:
         """The adjacency; ``self`` is checked."""
         return Adjacency.parse(self.adjacency)
@@ -184,8 +189,12 @@ def build(kind: type[Self], arguments: dict[str, Any]) -> Self:
     lacking = [n for n, f in fields.items() if n not in arguments and _is_required(f)]
     if lacking:
         raise TypeError(f"{kind.solver}() lacks the arguments {', '.join(lacking)}.")
-    values: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in arguments.items()}
-    return kind(**values)
+    return kind(**{name: _read(value) for name, value in arguments.items()})
+
+
+def _read(value: Any) -> Any:
+    """The value as ``to_dict`` wrote it."""
+    return math.inf if isinstance(value, str) and value == "inf" else value
 
 
 def _is_required(entry: Any) -> bool:

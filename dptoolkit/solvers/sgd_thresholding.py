@@ -20,6 +20,7 @@ from dptoolkit._validate import flag, one_of, positive, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms.rng import as_generator, exclusive
+from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import (
     Array,
     FitResult,
@@ -37,6 +38,7 @@ from dptoolkit.solvers.batches import (
     Iterate,
     batch_sizes,
     check_batch,
+    check_sampling,
     check_sparse_rows,
 )
 from dptoolkit.solvers.noise import NoiseLaw, constant
@@ -62,15 +64,33 @@ class DpSgdHt(BatchSettings):
 
     solver: ClassVar[str] = "dp_sgd_ht"
 
-    steps: int = setting("Number of batches.")
+    steps: int | None = setting(
+        "Number of batches; by default it, an absent step_size and, for binary losses, an absent grad_norm follow from "
+        "n, the bounds and the budget (docs/rules.md).",
+        default=None,
+    )
+    batch_size: int | None = setting(  # type: ignore[assignment]
+        "(Expected) number of rows of a batch; by default so many that the noise is hardly more than with all rows.",
+        default=None,
+    )
 
     def checked(self, n: int, d: int) -> DpSgdHt:
         """See ``Settings``."""
-        whole("steps", self.steps, low=1)
-        return self._batches_checked(n, d)
+        chosen = replace(self, adjacency=check_sampling(self.sampling, self.adjacency))
+        if self.steps is None:
+            self._check_sparsity(d)
+            self.bounds.check()
+            check_l2(self.l2)
+            chosen = rules.filled(chosen, n)
+        steps = whole("steps", chosen.steps, low=1)
+        if self.batch_size is None:
+            size = rules.batch_size(n, steps, rules.budget_mu(self.epsilon, self.delta))
+            chosen = replace(chosen, batch_size=size)
+        return chosen._batches_checked(n, d)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The gradient of a fresh batch, once a step."""
+        assert self.steps is not None and self.batch_size is not None
         sensitivity = self.bounds.sensitivity(self.relation, self.batch_size)
         silent = Release("batch gradient", GAUSSIAN, sensitivity, 0.0, self.steps, self.sampled(self.batch_size, n))
         if paper is not None:
@@ -82,6 +102,7 @@ class DpSgdHt(BatchSettings):
         from dptoolkit.accounting import published
 
         self.refuse_other_sampling("Theorem 4.1")
+        assert self.steps is not None and self.batch_size is not None
         return published.sgd_ht_theorem_4_1(
             n, self.batch_size, self.steps, self.bounds.gradient, self.epsilon, self.delta
         )
@@ -92,7 +113,7 @@ class DpSgdHt(BatchSettings):
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SgdRun:
         """See ``Settings``."""
-        assert self.step_size is not None
+        assert self.steps is not None and self.batch_size is not None and self.step_size is not None
         steps = Batches(
             self.steps, self.batch_size, self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept
         )

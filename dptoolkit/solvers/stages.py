@@ -67,6 +67,11 @@ class TwoStage(PerturbedObjective):
         assert isinstance(chosen, TwoStage)
         return chosen
 
+    @property
+    def linear_budget(self) -> tuple[float, float]:
+        """The part of (epsilon, delta) that the votes leave."""
+        return (1 - self.vote_share) * self.epsilon, (1 - self.vote_share) * self.delta
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The linear term and the output noise on the support, and the votes that choose it."""
         votes = Release("votes", GUMBEL_MAXIMUM, VOTE_RANGE, 0.0, self.sparsity)
@@ -151,8 +156,8 @@ class TwoStageRun:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""
         chosen = np.asarray(history["support"])
         second = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
-        kept = np.append(chosen, np.arange(self.plan.d, len(weights)))
-        return second.diagnose(weights[kept], history) | {"votes": self.votes.copy()}
+        columns = np.append(chosen, np.arange(self.plan.d, len(weights)))
+        return second.diagnose(weights[columns], history) | {"votes": self.votes.copy()}
 
     def _restricted(self, chosen: NDArray[np.intp]) -> Rows:
         part = self.rows.matrix[:, chosen]

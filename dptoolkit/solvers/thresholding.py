@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dptoolkit import losses
 from dptoolkit._validate import LARGEST, SMALLEST, flag, invalid, magnitude
 from dptoolkit.losses import Loss
+from dptoolkit.solvers import outlook
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.noise import NoiseLaw, constant, gradient_law
+from dptoolkit.solvers.outlook import Outlook
+from dptoolkit.solvers.plan import Plan
 from dptoolkit.solvers.settings import TIGHT, Settings, check_sparsity, setting
 
 Self = TypeVar("Self", bound="ThresholdingSettings")
@@ -71,6 +75,18 @@ class ThresholdingSettings(Settings):
         if smoothness is None or not SMALLEST <= smoothness + self.penalty <= LARGEST:
             raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
         return 1 / (smoothness + self.penalty)
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; the noise of a weight that is kept all the time."""
+        norm, steps = self.bounds.joint_norm, getattr(self, "steps", None)
+        if norm is None or steps is None or self.step_size is None:
+            return None
+        binary = self.terms.task != losses.REGRESSION
+        return outlook.descent(
+            time=steps * self.step_size, weight_noise=self.step_size * math.sqrt(steps) * plan.noise,
+            gradient=self.bounds.gradient, row_norm=norm,
+            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
+        )  # fmt: skip
 
     @property
     def can_adapt(self) -> bool:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+
+from dptoolkit import solvers
 from dptoolkit.accounting import published
+from dptoolkit.accounting.published import Published
+from dptoolkit.audit import pairs
 from dptoolkit.mechanisms import GaussianNoise
 from paper_checks.audits import Audited, printed_noise
 from paper_checks.verdict import Verdict, judge
@@ -25,13 +31,35 @@ def audit_lemma_2_6(trials: int, sensitivity: float, **at: Any) -> Audited:
     return printed_noise(noise.release, printed, (sensitivity, 0.0), trials)
 
 
-def theorem_4_3(n: int, epsilon: float, delta: float, regularization: float | None = None) -> Verdict:
+def theorem_4_3(**at: Any) -> Verdict:
     """Knowledge transfer; lambda by the paper's own rule unless it is given."""
-    if regularization is None:
-        regularization = published.transfer_regularization(n, epsilon=epsilon, delta=delta, **_PAIR)
-    return judge(
-        published.kt_theorem_4_3(n, n, regularization=regularization, epsilon=epsilon, delta=delta, **_PAIR)
-    )
+    return judge(_printed(**at))
+
+
+def _printed(n: int, epsilon: float, delta: float, regularization: float | None = None) -> Published:
+    ridge = _ridge(n, epsilon, delta) if regularization is None else regularization
+    return published.kt_theorem_4_3(n, n, regularization=ridge, epsilon=epsilon, delta=delta, **_PAIR)
+
+
+def _ridge(n: int, epsilon: float, delta: float) -> float:
+    return published.transfer_regularization(n, epsilon=epsilon, delta=delta, **_PAIR)
+
+
+def audit_theorem_4_3(
+    trials: int, n: int, epsilon: float, delta: float, regularization: float | None = None
+) -> Audited:
+    """The paper's teacher and noise on the pair that flips its support.
+
+    The public features are orthogonal, of exactly the operator norm that the theorem takes.
+    """
+    printed = _printed(n, epsilon, delta, regularization)
+    made = solvers.plan(
+        "knowledge_transfer", n=n, d=2, sparsity=1, loss="squared", row_norm=1.0, feature_bound=1.0, label_bound=1.0,
+        l2=regularization or _ridge(n, epsilon, delta), features=math.sqrt(n) * np.eye(n, 2), epsilon=epsilon,
+        delta=delta, calibration="published",
+    )  # fmt: skip
+    plan = made.with_noise(printed.scales["answer"])
+    return printed_noise(plan, printed, pairs.knowledge_transfer(plan), trials, "releases")
 
 
 def corollary_4_7(n: int, epsilon: float, delta: float) -> Verdict:

@@ -122,6 +122,18 @@ ROWS = {
     "two_stage": Row(
         6_000, presets.PRESETS["two_stage"] | {"epsilon": 8.0}, {"n": st.sampled_from([20, 40])}, examples=2
     ),
+    "knowledge_transfer": Row(
+        6_000, {"n": 200, "d": 3, "loss": "huber", "sparsity": 1, "l2": 0.1},
+        {"epsilon": epsilons(4.0, 8.0), "adjacency": RELATIONS,
+         "teacher": st.sampled_from(["support", "ridge", "propose-test-release"]),
+         "features": st.sampled_from(["gaussian", "identity"])},
+        (st.sampled_from([{"feature_bound": 0.5}, {"row_norm": 2.0}]),),
+    ),
+    "dp_admm": Row(
+        2_000, {"n": 40, "d": 2, "row_norm": 1.0, "rho": 0.5, "weight": 0.01, "steps": 3},
+        {"epsilon": epsilons(4.0, 8.0), "adjacency": RELATIONS, "loss": st.sampled_from(["huber", "logistic", "hinge"])},
+        examples=3,
+    ),
 }  # fmt: skip
 ALPHA = 1e-6 / (TIMES * sum(row.examples for row in ROWS.values()))
 

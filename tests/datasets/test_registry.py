@@ -32,7 +32,7 @@ def test_unknown_name_lists_the_known_ones() -> None:
 def test_missing_folder_says_how_to_give_it(monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("DPTOOLKIT_DATA", raising=False)
     with pytest.raises(InvalidValue, match=r"data_home=None.*DPTOOLKIT_DATA"):
-        datasets.load("a9a")
+        datasets.load("splice")
     with pytest.raises(InvalidValue, match=r"a folder that exists.*DPTOOLKIT_DATA"):
         datasets.load("a9a", data_home=tmp_path / "nowhere")
     with pytest.raises(InvalidValue, match=r"a folder with a9a/a9a, plain or \.gz"):
@@ -111,7 +111,7 @@ def test_bundled_sets(name, shape, task) -> None:
 
 def test_bundled_sets_need_scikit_learn(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(MissingDependency, match=r"dptoolkit\[demo\]"):
+    with pytest.raises(MissingDependency, match=r"dptoolkit\[sklearn\]"):
         datasets.load("digits")
 
 

@@ -23,6 +23,16 @@ def test_ight_leaves_short_rows_alone() -> None:
     assert np.abs(data.X).max() > 1.9
 
 
+def test_transfer_rows_are_not_scaled_and_labels_follow_the_printed_rule() -> None:
+    data = datasets.make_transfer(n=20_000, d=20, sparsity=5, rng=1)
+    assert np.count_nonzero(data.truth) == 5 and 0.99 < np.abs(data.X).max() <= 1
+    # The mean of n squares of N(0, 0.1) has standard deviation 0.1 sqrt(2/n) = 0.001: five of them.
+    assert abs(np.square(data.y - data.X @ data.truth).mean() - 0.1) < 0.005
+    binary = datasets.make_transfer(n=20_000, d=20, sparsity=5, task="binary", rng=1)
+    margin = binary.X @ binary.truth
+    assert binary.y[margin > 0.5].mean() > 0.6 > 0.4 > binary.y[margin < -0.5].mean()
+
+
 def test_ight_noise_variance() -> None:
     data = datasets.make_ight(n=20_000, d=20, sparsity=5, rng=1)
     errors = data.y - data.X @ data.truth
@@ -70,6 +80,7 @@ def test_heavy_tailed_has_unit_variance_and_heavy_tails() -> None:
 
 @pytest.mark.parametrize("make", [
     lambda rng: datasets.make_ight(50, 20, 3, rng=rng), lambda rng: datasets.make_ight(50, 20, 3, "binary", rng=rng),
+    lambda rng: datasets.make_transfer(50, 20, 3, rng=rng),
     lambda rng: datasets.make_khanna(50, rng=rng), lambda rng: datasets.make_heavy_tailed(50, 20, rng=rng),
     lambda rng: datasets.make_rcv1_like(50, 200, 10, rng=rng),
 ])  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse, stats
 
 from dptoolkit import losses, solvers
+from dptoolkit.kernels import frank_wolfe
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.variance_reduced import buckets
@@ -192,12 +193,15 @@ def test_small_uniforms_get_more_bits():
     assert 0 < kernel.lengthened(Script(*[0.0] * 99), 0.0) <= 1e-290
 
 
-def test_coins_of_any_probability():
+@pytest.mark.parametrize("tell", [kernel.coin, frank_wolfe.coin.py_func], ids=["stochastic", "frank_wolfe"])
+def test_coins_of_any_probability(tell):
     """2^-100 is five times 20 zero bits; the 53 bits of one number alone would never show it."""
-    tell = kernel.coin
     assert tell(Script(*[TINY] * 5, 0.0), 2.0**-100 * 0.5) and not tell(Script(*[TINY] * 4, 0.5), 2.0**-100)
     assert not tell(Script(*[TINY] * 4, 0.5, 0.7), 2.0**-80 * 0.5)
     assert not tell(Script(), 0.0) and tell(Script(0.999), 1.0)
+
+
+def test_law_of_coins():
     rng = np.random.default_rng(5)
     assert_binomial(sum(kernel.coin(rng, 2.0**-12) for _ in range(400_000)), 400_000, 2.0**-12)
     rejected(assert_binomial, sum(kernel.coin(rng, 2.0**-11) for _ in range(400_000)), 400_000, 2.0**-12)

@@ -29,7 +29,7 @@ COPIES = {
     "stochastic.residual_change": lambda i, m, y: changed(i, m, y),
 }
 # Everything that is not a row of one margin: before the first id, softmax, after the last.
-UNKNOWN = [-1, losses.get("softmax").id, 5, 99]
+UNKNOWN = [-1, losses.get("softmax").id, max(loss.id for loss in losses.LOSSES.values()) + 1, 99]
 
 
 def one_row(loss, margin, y):

@@ -143,9 +143,9 @@ OWN = {
         "row_norm": [None, 0.0, -1.0, math.nan, math.inf, "1"], "grad_norm": [0.0, -1.0, math.inf],
     },
     "dp_frank_wolfe": {
-        "loss": ["hinges", "softmax"], "l1_radius": [0.0, -1.0, math.inf, None], "law": ["gauss", "exponential"],
+        "loss": ["hinges", "softmax"], "l1_radius": [0.0, -1.0, math.inf], "law": ["gauss", "exponential"],
         "feature_bound": [None, 0.0, -1.0, math.inf], "label_bound": [0.0, -1.0],
-        "refresh": [-0.1, 1.1, math.nan, None],
+        "refresh": [-0.1, 1.1, math.nan, None], "steps": [0, -1, 2.0, True],
     },
     "dp_multinomial_frank_wolfe": {
         "classes": [1, 2.5, None], "l1_radius": [0.0, None], "feature_bound": [None, 0.0], "selection": ["rows", None],

@@ -107,7 +107,7 @@ def test_plans_survive_json_and_squared_loss_needs_a_ball(how):
 
 BAD = [
     ({"l2": 0.0}, "l2"), ({"l2": math.nan}, "l2"), ({"row_norm": None}, "row_norm"), ({"row_norm": -1.0}, "row_norm"),
-    ({"loss": "hinge"}, "loss"), ({"loss": "squared"}, "constraint"), ({"law": "laplace"}, "law"),
+    ({"loss": "softmax"}, "loss"), ({"loss": "squared"}, "constraint"), ({"law": "laplace"}, "law"),
     ({"constraint": "linf", "radius": 1.0}, "constraint"), ({"constraint": "l2"}, "radius"),
     ({"constraint": "group-l1", "radius": 1.0}, "group_size"), ({"group_size": 2}, "group_size"),
     ({"radius": 1.0}, "radius"),
@@ -167,11 +167,13 @@ def reference_minimiser(A, y, loss, l2, b, radius=None):
 
 
 @pytest.mark.parametrize("layout", [np.array, sparse.csr_matrix], ids=["dense", "csr"])
-@pytest.mark.parametrize(("loss", "ball"), [("logistic", None), ("huber", None), ("logistic", 0.3), ("squared", 0.3)])
+@pytest.mark.parametrize(("loss", "ball"), [
+    ("logistic", None), ("huber", None), ("hinge", None), ("logistic", 0.3), ("squared", 0.3),
+])  # fmt: skip
 def test_every_draw_is_the_planned_noise_and_goes_where_it_should(loss, ball, layout):
     """Two draws: the linear term, scale plan.noise in the mean's scaling, and the output noise on the minimiser."""
     X, y = problem()
-    y = y if loss == "logistic" else 2 * y - 1
+    y = y if loss in ("logistic", "hinge") else 2 * y - 1
     how = {} if ball is None else {"constraint": "l2", "radius": ball}
     how |= {"label_bound": 1.0} if loss == "squared" else {}
     spy = Spy(1)
@@ -242,7 +244,7 @@ def test_an_infinite_budget_is_the_plain_minimiser():
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(["logistic", "huber", "squared"]), st.sampled_from(["replace-one", "zero-out"]), st.booleans(),
+@given(st.sampled_from(minimise.LOSSES), st.sampled_from(["replace-one", "zero-out"]), st.booleans(),
        st.integers(0, 10**6))  # fmt: skip
 def test_no_neighbour_moves_the_gradient_by_more_than_the_sensitivity(loss, adjacency, intercept, seed):
     """What the noise must hide is the difference of the two gradients at one point; under zero-out that of a zero row
@@ -268,16 +270,29 @@ def test_no_neighbour_moves_the_gradient_by_more_than_the_sensitivity(loss, adja
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
-def test_some_pair_moves_the_noise_by_the_whole_sensitivity(adjacency):
-    plan = make_plan(loss="huber", d=1, l2=1.0, adjacency=adjacency)
-    runs = [solvers.prepare(plan, data.X, data.y, data.counts) for data in audit.pairs.objective_perturbation(plan)]
+@pytest.mark.parametrize("intercept", [False, True])
+def test_some_pair_moves_the_noise_by_the_whole_sensitivity(adjacency, intercept):
+    """With an intercept the record pulls along (row_norm, 1); other rows pull it, half of them each way."""
+    plan = make_plan(loss="huber", d=1, l2=1.0, adjacency=adjacency, fit_intercept=intercept)
     for b in (-2.0, 0.0, 0.5):
-        one, two = (minimise.minimise(run.problem(np.array([b * plan.noise])), run.tau).theta for run in runs)
-        assert run_shift(plan, one, two) == pytest.approx(plan.sensitivity, rel=1e-6)
+        assert shift_of_the_pair(plan, b) == pytest.approx(plan.sensitivity, rel=1e-6)
 
 
-def run_shift(plan, one, two):
-    return float((one - two)[0]) * plan.settings.l2
+@pytest.mark.parametrize(("loss", "intercept", "share"), [("logistic", False, 0.7), ("logistic", True, 0.55),
+                                                          ("hinge", False, 0.7)])  # fmt: skip
+def test_two_records_across_a_crowd_move_the_noise_by_more_than_one_gradient(loss, intercept, share):
+    """Slopes of one sign, replace-one: a label that changes moves it by half of the sensitivity at most."""
+    plan = make_plan(n=2000, d=2, loss=loss, l2=1e-3, fit_intercept=intercept, epsilon=3.0)
+    assert shift_of_the_pair(plan, 0.3) > share * plan.sensitivity
+
+
+def shift_of_the_pair(plan, b):
+    pair = audit.pairs.objective_perturbation(plan)
+    runs = [solvers.prepare(plan, data.X, data.y, data.counts) for data in pair]
+    direction = pair.scores["final"].direction
+    term = np.full(len(direction), b * plan.noise)
+    one, two = (minimise.minimise(run.problem(term), run.tau).theta for run in runs)
+    return float((one - two) @ direction) * plan.settings.l2
 
 
 # --- audits, with planted faults ------------------------------------------------------------------

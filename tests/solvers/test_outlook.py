@@ -26,7 +26,8 @@ def warned(name, n, **arguments):
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("dp_pipeline", {}), ("dp_dual_averaging", LOGISTIC),
-                                                 ("dp_ight", LOGISTIC | {"sparsity": 5})])  # fmt: skip
+                                                 ("dp_ight", LOGISTIC | {"sparsity": 5}),
+                                                 ("objective_perturbation", LOGISTIC)])  # fmt: skip
 def test_few_rows_are_hopeless_and_the_rows_it_asks_for_are_not(name, arguments):
     plan, (message,) = warned(name, 20, **arguments)
     assert "rows instead of 20" in message and "epsilon" in message
@@ -34,6 +35,12 @@ def test_few_rows_are_hopeless_and_the_rows_it_asks_for_are_not(name, arguments)
     assert not warned(name, needed + 1, **arguments)[1]
     assert warned(name, needed - 2, **arguments)[1]
     assert plan.settings.outlook(plan).error > SURVIVABLE
+
+
+def test_batches_are_hopeless_too():
+    """Their noise does not go like 1/n exactly, so the number of rows that is asked for is approximate."""
+    assert "rows instead of 20" in warned("dp_sgd_ht", 20, **LOGISTIC, sparsity=5)[1][0]
+    assert not warned("dp_sgd_ht", 200, **LOGISTIC, sparsity=5)[1]
 
 
 def test_the_noise_of_a_prediction_is_what_a_run_shows():

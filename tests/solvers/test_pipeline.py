@@ -18,8 +18,10 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import presets
 from dptoolkit.data import Rows, check_rows, unit_rows
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers import pipeline, rules
-from dptoolkit.solvers.pipeline import DESCENT, EIGENVALUE, MEANS, SCALE, Preparation
+from dptoolkit.solvers import preparation, rules
+from dptoolkit.solvers import scale as scaling
+from dptoolkit.solvers.pipeline import DESCENT, EIGENVALUE, MEANS, SCALE
+from dptoolkit.solvers.preparation import Preparation
 from tests.strategies import neighbours
 
 ROUNDING = 1 + 1e-10
@@ -75,7 +77,7 @@ def test_unit_rows_have_norm_one_or_zero(pair):
 @given(neighbours("binary"), st.sampled_from([REPLACE, ZERO]))
 def test_column_means_move_by_no_more_than_planned(pair, adjacency):
     def query(rows, y, share):
-        return pipeline.column_means(unit_rows(rows), share)
+        return preparation.column_means(unit_rows(rows), share)
 
     first, second = both(pair, query, adjacency)
     planned = make_plan(*pair.X.shape, adjacency=adjacency).releases[MEANS].sensitivity
@@ -89,7 +91,7 @@ def test_the_eigenvalue_moves_by_no_more_than_planned(pair, adjacency, seed):
     prepared = Preparation.of(rng.standard_normal(d), 0.1)
 
     def query(rows, y, share):
-        return pipeline.plane_eigenvalue(prepared(unit_rows(rows)), prepared.direction, share)
+        return preparation.plane_eigenvalue(prepared(unit_rows(rows)), prepared.direction, share)
 
     first, second = both(pair, query, adjacency)
     planned = make_plan(*pair.X.shape, adjacency=adjacency).releases[EIGENVALUE].sensitivity
@@ -102,11 +104,11 @@ def test_the_slope_moves_by_no_more_than_its_noise_is_for(pair, adjacency, trial
 
     def query(rows, y, share):
         margins = size * np.asarray(unit_rows(rows).matrix @ np.ones(rows.shape[1]))
-        return pipeline.slope((2 * y - 1) * margins, scale, share)
+        return scaling.slope((2 * y - 1) * margins, scale, share)
 
     first, second = both(pair, query, adjacency)
     n = pair.X.shape[0]
-    allowed = pipeline.slope_range(adjacency, scale) / n
+    allowed = scaling.slope_range(adjacency, scale) / n
     assert abs(first - second) <= allowed * ROUNDING
     assert allowed <= make_plan(*pair.X.shape, adjacency=adjacency).releases[SCALE].sensitivity * ROUNDING
 
@@ -118,7 +120,7 @@ def test_slope_range_is_the_range(log_scale):
     t = np.linspace(-rules.LARGEST_MARGIN, rules.LARGEST_MARGIN, 200_001)
     slopes = -t * expit(-scale * t)
     for adjacency, reached in ((REPLACE, np.ptp(slopes)), (ZERO, np.abs(slopes).max())):
-        assert 0.9999 * pipeline.slope_range(adjacency, scale) <= reached <= pipeline.slope_range(adjacency, scale)
+        assert 0.9999 * scaling.slope_range(adjacency, scale) <= reached <= scaling.slope_range(adjacency, scale)
 
 
 def test_column_means_and_eigenvalue_reach_what_is_planned():
@@ -126,15 +128,15 @@ def test_column_means_and_eigenvalue_reach_what_is_planned():
     share = np.full(4, 0.25)
     other = np.eye(2)[[0, 0, 0]]
     one, two = (unit_rows(Rows(np.vstack([other, row]), False)) for row in np.eye(2))
-    moved = np.linalg.norm(pipeline.column_means(one, share) - pipeline.column_means(two, share))
+    moved = np.linalg.norm(preparation.column_means(one, share) - preparation.column_means(two, share))
     assert moved >= 0.9999 * plan.releases[MEANS].sensitivity
     prepared = Preparation(np.array([1.0, 1e-9]), np.array([1.0, 1.0]), rules.LEVEL)
-    along, across = (pipeline.plane_eigenvalue(prepared(rows), prepared.direction, share) for rows in (one, two))
+    along, across = (preparation.plane_eigenvalue(prepared(rows), prepared.direction, share) for rows in (one, two))
     assert along - across >= 0.9 * plan.releases[EIGENVALUE].sensitivity
     # Zero-out: the record that is left out has the whole of the mean to itself.
     left = make_plan(4, 2, adjacency="zero-out").releases[MEANS].sensitivity
     gone = np.array([0.25, 0.25, 0.25, 0.0])
-    assert np.linalg.norm(pipeline.column_means(two, share) - pipeline.column_means(two, gone)) >= 0.9999 * left
+    assert np.linalg.norm(preparation.column_means(two, share) - preparation.column_means(two, gone)) >= 0.9999 * left
 
 
 def test_one_label_moves_the_gradient_as_planned():
@@ -216,7 +218,7 @@ def specification(X, y, plan, normals=None):
     low, high = -1.5, 1.5
     for _ in range(4):
         c = math.exp((low + high) / 2)
-        ranged = pipeline.slope_range(plan.adjacency, c) / pipeline.largest_slope(plan.adjacency)
+        ranged = scaling.slope_range(plan.adjacency, c) / scaling.largest_slope(plan.adjacency)
         slope = np.mean(-t * expit(-c * t)) + scales[SCALE] * ranged * noise(1)[0]
         low, high = (low, (low + high) / 2) if slope > 0 else ((low + high) / 2, high)
     out = np.zeros(d + 1)

@@ -43,6 +43,7 @@ EVERY = CALLS | {
     "dp_svrg_ht": BATCHES | {"epochs": 2, "option": "II"},
     "dp_dual_averaging": BUDGET | {"loss": "logistic", "row_norm": 1.0, "steps": 3},
     "dp_pipeline": BUDGET,
+    "dp_admm": BUDGET | {"loss": "hinge", "row_norm": 1.0, "rho": 1.0, "weight": 0.125, "steps": 3},
 }
 VARIANTS = [
     {}, {"adjacency": "zero-out"}, {"calibration": "published"}, {"calibration": "published", "adjacency": "zero-out"},
@@ -55,7 +56,7 @@ def data(n=20, d=6):
 
 def test_every_private_solver_is_tried():
     # Those that solve for a minimum have no iterates to trace, and test files of their own.
-    assert set(EVERY) | {"objective_perturbation", "two_stage"} == set(solvers.PRIVATE)
+    assert set(EVERY) | {"knowledge_transfer", "objective_perturbation", "two_stage"} == set(solvers.PRIVATE)
 
 
 # --- the public function is made from the settings ---------------------------------------------------------

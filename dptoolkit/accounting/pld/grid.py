@@ -55,7 +55,7 @@ def _bin_edges(first: int, size: int) -> NDArray[np.intp]:
 
 
 # Losses among which the reach of a grid is chosen; a pair that needs more than the last has infinite epsilon here.
-_REACHES = np.geomspace(1e-12, 1e9, 500)
+_REACHES = np.asarray(np.geomspace(1e-12, 1e9, 500), dtype=np.float64)
 
 
 def _reach(values: Array, tail: float) -> float:

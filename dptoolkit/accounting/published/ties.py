@@ -31,8 +31,8 @@ def favoured(tied: int, gap: float) -> float:
     the first for tied <= 64.
     """
     tied, gap = whole("tied", tied, low=1), nonnegative("gap", gap)
-    node, weight = np.polynomial.legendre.leggauss(_NODES)
-    unit, weight = (node + 1) / 2, weight / 2
+    node, width = np.polynomial.legendre.leggauss(_NODES)
+    unit, weight = (node + 1) / 2, width / 2
     u, behind = unit, math.exp(-gap) / 2
     outer = tied / 2 * np.sum(weight * (1 - u / 2) ** (tied - 1) * (1 - behind * u) ** tied)
     x = gap * unit

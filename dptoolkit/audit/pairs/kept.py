@@ -55,6 +55,8 @@ def expect_solver(plan: Plan, *solvers: str) -> None:
     """Refuse plans of other solvers, and those for which no pair of this kind is known."""
     if plan.solver not in solvers:
         raise invalid("plan.solver", plan.solver, " or ".join(map(repr, solvers)))
+    if plan.settings.terms.task == losses.MULTICLASS:
+        raise invalid("plan.settings.loss", plan.settings.loss, "another than 'softmax'", "No worst pair is known yet.")
     check_zero_out(plan)
 
 

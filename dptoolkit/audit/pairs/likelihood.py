@@ -96,6 +96,7 @@ class GradientRatio:
         plan = self.first.plan
         law = plan.settings.noise_law(plan)
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
+        w: Array
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         start = w
         for t in range(path.shape[1]):
@@ -121,6 +122,7 @@ class IterateRatio:
         plan = self.first.plan
         law = plan.settings.noise_law(plan)
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
+        w: Array
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         sums = _Sums(plan, w)
         for t in range(path.shape[1]):
@@ -226,6 +228,7 @@ class BatchRatio(_Batches):
         law = plan.settings.noise_law(plan)
         batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
         path = outputs.reshape(len(outputs), -1, layout.width(plan))
+        w: Array
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
             support = path[:, t] != 0
@@ -243,7 +246,7 @@ class EpochRatio(_Batches):
         law = plan.settings.noise_law(plan)
         counts, snapshots, iterates = layout.read_epochs(plan, outputs)
         total = np.zeros(len(outputs))
-        w = np.zeros((len(outputs), layout.width(plan)))
+        w: Array = np.zeros((len(outputs), layout.width(plan)))
         for epoch in range(snapshots.shape[1]):
             batch = self.batch(plan.settings.shape(plan.n).snapshot)
             noise = law.at(w)

@@ -72,7 +72,7 @@ class LogOdds:
         self._table: tuple[Array, Array] | None = None
         if noise != "gumbel":
             size = min(size, _LARGEST_GROUP)
-            gaps = np.linspace(0.0, 12.0, 481)
+            gaps = np.linspace(0.0, 12.0, 481, dtype=np.float64)
             lose = np.array([favoured_wins(noise, -gap, size, size) for gap in gaps])
             self._table = gaps, np.log1p(-lose) - np.log(lose)
 

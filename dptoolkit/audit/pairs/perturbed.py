@@ -1,79 +1,139 @@
-"""The worst pair we know for objective perturbation: a record whose slope is the same wherever the minimiser may be.
+"""The worst pairs we know for solvers that minimise: a record whose slope is the same wherever the minimiser may be.
 
 With a constant slope the minimiser is the noise plus a shift, so the pair is a Gaussian one of the whole sensitivity:
-what the theory calls its floor. A Huber loss with a label far away has such a slope, of either sign. A logistic record
-has one where its margin is far on the wrong side: the other records push it there. Its slope has one sign, so that
-replacing it in one dimension moves the noise by half of what the theory allows for.
+what the theory calls its floor. A Huber loss with a label far away has such a slope, of either sign. A record of a
+binary loss has one where its margin is far on the wrong side: the other records push it there. Its slope has one sign,
+so that replacing its label moves the noise by half of what the theory allows for. Two records that stand on either side
+of the crowd's direction, nearly across it, move it by nearly all of that: both are on the wrong side, each pulls its
+own way, and the crowd does not hold the weights across its direction.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+from scipy import optimize
+from scipy.special import ndtri
 
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs.likelihood import Projection
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.selection import DELTA, check_plan
+from dptoolkit.losses import BINARY, Loss
 from dptoolkit.solvers.plan import GAUSSIAN_TERM, Plan
 
 
-def objective_perturbation(plan: Plan) -> Pair:
-    """One record along the first feature at the row bound, its label at the end.
+class Canary(NamedTuple):
+    """Two neighbouring datasets, the direction in which they pull the weights apart, and a word on the other records.
 
-    All others are zero rows, or for the logistic loss rows of the other label along the same feature.
+    ``share`` is how far they pull them apart, of the whole sensitivity, where that is the same at all weights; else
+    None.
     """
-    check_plan(plan, "objective_perturbation")
-    logistic = plan.settings.loss == "logistic"
-    first, second = _logistic(plan) if logistic else _regression(plan)
-    scores: dict[str, Score] = {"final": _along, "releases": _along, "step": _along}
-    crowd = "the others of the other label push it far to the wrong side" if logistic else "zero rows"
-    return Pair(first, second, plan.adjacency, f"one record of constant slope; {crowd}", scores, _reach(plan))
+
+    first: Counted
+    second: Counted
+    direction: Array
+    others: str
+    share: float | None
 
 
-def _along(features: Array) -> Array:
-    """The first weight: the record pulls it up."""
-    return np.asarray(features)[:, 0]
-
-
-def _datasets(plan: Plan, label: float, other: tuple[float, float], crowd: tuple[float, float]) -> tuple[Counted, ...]:
-    """With the record (row_norm, label), with (entry, label) ``other`` in its place; the rest are ``crowd``."""
-
-    def with_record(entry: float, target: float) -> Counted:
-        X = np.zeros((2, plan.d))
-        X[:, 0] = entry, crowd[0]
-        return Counted(X, np.array([target, crowd[1]]), np.array([1, plan.n - 1]))
-
-    return with_record(plan.settings.row_norm, label), with_record(*other)
-
-
-def _regression(plan: Plan) -> tuple[Counted, ...]:
-    settings = plan.settings
-    label = far_label(plan) if settings.label_bound is None else settings.label_bound
-    replaced = plan.adjacency is Adjacency.REPLACE_ONE
-    return _datasets(plan, label, (settings.row_norm, -label) if replaced else (0.0, 0.0), (0.0, 0.0))
+def objective_perturbation(plan: Plan) -> Pair:
+    """One record at the row bound: its label far away, the others zero rows; for a binary loss among a crowd."""
+    check_plan(plan, "objective_perturbation", intercept=True)
+    sums, bound = plan.settings.sums(plan.n), plan.settings.row_norm
+    if plan.settings.terms.task == BINARY:
+        found = in_a_crowd(plan, sums.l2 / bound**2, bound * sums.up(plan.noise) / sums.l2)
+    else:
+        found = alone(plan, far_label(plan))
+    along = Projection(found.direction)
+    scores: dict[str, Score] = {"final": along, "releases": along, "step": along}
+    text = f"one record of constant slope; {found.others}"
+    return Pair(found.first, found.second, plan.adjacency, text, scores, _reach(plan, found.share))
 
 
 def far_label(plan: Plan) -> float:
-    """A label that no margin comes near: a million standard deviations."""
+    """The bound of the labels, or a label that no margin comes near: a million standard deviations."""
+    if plan.settings.label_bound is not None:
+        return float(plan.settings.label_bound)
     sums = plan.settings.sums(plan.n)
     furthest = (sums.gradient + sums.up(plan.noise)) / sums.l2 * plan.settings.row_norm
-    return 2.0 + 1e6 * furthest
+    return float(2.0 + 1e6 * furthest)
 
 
-def _logistic(plan: Plan) -> tuple[Counted, ...]:
-    bound = plan.settings.row_norm
-    replaced = plan.adjacency is Adjacency.REPLACE_ONE
-    return _datasets(plan, 1.0, (bound, 0.0) if replaced else (0.0, 0.0), (bound, 0.0))
+def alone(plan: Plan, label: float) -> Canary:
+    """A record along the first feature with this label against its opposite, or a zero row; others are zero rows.
+
+    Zero rows pull the intercept: half of them each way, with the same constant slope.
+    """
+    bound, replaced = plan.settings.row_norm, plan.adjacency is Adjacency.REPLACE_ONE
+    row, nothing = bound * np.eye(1, plan.d)[0], np.zeros(plan.d)
+    half = (plan.n - 1) // 2
+    others = [(nothing, label, half), (nothing, -label, plan.n - 1 - half)]
+    first = _dataset((row, label, 1), *others)
+    second = _dataset((row, -label, 1) if replaced else (nothing, 0.0, 1), *others)
+    constant = plan.settings.loss == "huber" and plan.settings.radius is None
+    joint = _weights(plan, row, 1.0)
+    return Canary(first, second, joint / np.linalg.norm(joint), "zero rows", 1.0 if constant else None)
 
 
-def _reach(plan: Plan) -> dict[str, float]:
-    """Of the exact attack: known where the pair is a Gaussian one, without a ball that cuts its tails off."""
+def in_a_crowd(plan: Plan, hold: float, spread: float) -> Canary:
+    """A record of label 1 among records of label 0 along the first feature, nearly across it where there is a second.
+
+    ``hold`` is the regulariser's weight beside the sum of losses, over row_norm^2: what holds the crowd's margin back.
+    ``spread`` is about how far noise moves a margin.
+    """
+    bound, replaced = plan.settings.row_norm, plan.adjacency is Adjacency.REPLACE_ONE
+    crowd = bound * np.eye(1, plan.d)[0]
+    others, nothing = (crowd, 0.0, plan.n - 1), (np.zeros(plan.d), 1.0, 1)
+    if plan.d == 1:
+        first = _dataset((crowd, 1.0, 1), others)
+        second = _dataset((crowd, 0.0, 1) if replaced else nothing, others)
+        return Canary(first, second, _weights(plan, crowd / bound, 0.0), "the others push it to the wrong side", None)
+    cosine = _tilt(plan.settings.terms, _pushed(plan.settings.terms, plan.n - 1, hold), spread)
+    along, across = cosine * crowd, np.zeros(plan.d)
+    across[1] = bound * math.sqrt(1 - cosine * cosine)
+    first = _dataset((along + across, 1.0, 1), others)
+    second = _dataset((along - across, 1.0, 1) if replaced else nothing, others)
+    where = "it stands nearly across the others, on their wrong side"
+    return Canary(first, second, _weights(plan, across / np.linalg.norm(across), 0.0), where, None)
+
+
+def _dataset(*records: tuple[Array, float, int]) -> Counted:
+    rows, labels, counts = zip(*records, strict=True)
+    return Counted(np.array(rows), np.array(labels), np.array(counts))
+
+
+def _weights(plan: Plan, features: Array, intercept: float) -> Array:
+    return np.append(features, intercept) if plan.settings.fit_intercept else features
+
+
+def _pushed(terms: Loss, number: int, hold: float) -> float:
+    """The margin, with its sign turned, to which so many records of label 0 push themselves."""
+
+    def excess(margin: float) -> float:
+        return number * float(terms.residual(np.array([-margin]), np.zeros(1))[0]) - hold * margin
+
+    return float(optimize.brentq(excess, 0.0, (number + 1) / hold + 1)) if number else 0.0
+
+
+def _tilt(terms: Loss, pushed: float, spread: float) -> float:
+    """The cosine between record and crowd for which the record pulls most across the crowd's direction."""
+    cosines = np.linspace(0.0, 0.98, 99)[:, None]
+    sines = np.sqrt(1 - cosines**2)
+    noise = spread * ndtri(np.linspace(0.02, 0.98, 49))
+    slopes = np.abs(terms.residual(-pushed * cosines + sines * noise, np.ones((1, 1))))
+    return float(cosines[np.argmax(sines[:, 0] * slopes.mean(axis=1)), 0])
+
+
+def _reach(plan: Plan, share: float | None) -> dict[str, float]:
+    """Of the exact attack: known where the pair is a Gaussian one."""
     linear = plan.releases[0]
-    if plan.settings.loss != "huber" or plan.settings.radius or linear.law != GAUSSIAN_TERM or linear.scale == 0:
+    if share is None or linear.law != GAUSSIAN_TERM or linear.scale == 0:
         return {}
     claimed = plan.guarantee.epsilon(DELTA)
-    attained = gaussian.epsilon(linear.sensitivity / linear.scale, DELTA)
+    attained = gaussian.epsilon(share * linear.sensitivity / linear.scale, DELTA)
     share = attained / claimed if 0 < claimed < math.inf else 1.0
     return {"final": share, "releases": share, "step": share}

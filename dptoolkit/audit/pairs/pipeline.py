@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit import losses
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Gaussian, account
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.likelihood import Projection
 from dptoolkit.audit.pairs.pair import Counted, Pair, Score
 from dptoolkit.solvers import rules
-from dptoolkit.solvers.pipeline import DESCENT
+from dptoolkit.solvers.pipeline import DESCENT, SCALE
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
@@ -34,13 +35,14 @@ class DescentRatio:
     def __call__(self, outputs: Array) -> Array:
         plan, settings = self.plan, self.plan.settings
         width = plan.d + 1
-        path = outputs.reshape(len(outputs), -1, width)[:, 2 : -rules.HALVINGS]
-        along = path @ _prepared(plan.d, rules.LEVEL)
+        slopes = sum(release.count for release in plan.releases[SCALE:])
+        path = outputs.reshape(len(outputs), -1, width)[:, 2:]
+        along = path[:, : path.shape[1] - slopes] @ _prepared(plan)
         steps = along.shape[1]
         step = settings.margin_noise / (plan.releases[DESCENT].scale * steps) if plan.noise > 0 else 1.0
         margin = np.hstack([np.zeros((len(along), 1)), -step * np.cumsum(along, axis=1)[:, :-1]])
         cap, n = settings.grad_norm, plan.n
-        residuals = (settings.terms.residual(margin, np.full_like(margin, y)) for y in (0.0, 1.0))
+        residuals = (settings.terms.residual(margin, np.full_like(margin, y)) for y in _ends(plan))
         low, high = (np.clip(r, -cap, cap) / n for r in residuals)
         others = (n - 1 - (n - 1) // 2) * low + ((n - 1) // 2) * high
         first = others + low
@@ -57,14 +59,17 @@ def dp_pipeline(plan: Plan) -> Pair:
     """
     if plan.solver != "dp_pipeline":
         raise invalid("plan.solver", plan.solver, "'dp_pipeline'")
+    if plan.settings.terms.task == losses.MULTICLASS:
+        raise invalid("plan.settings.loss", plan.settings.loss, "'logistic' or 'squared'", "No pair is known yet.")
     if plan.adjacency is Adjacency.ZERO_OUT:
         raise invalid("adjacency", plan.adjacency, "replace-one", "A zero row still moves the intercept.")
-    row, n = np.eye(1, plan.d)[0], plan.n
-    rows, labels = np.array([row, row]), np.array([0.0, 1.0])
+    length, bound = plan.settings.row_norm or 1.0, plan.settings.label_bound or 1.0
+    row, n = length * np.eye(1, plan.d)[0], plan.n
+    rows, labels = np.array([row, row]), bound * np.array(_ends(plan))
     negative, positive = n - 1 - (n - 1) // 2, (n - 1) // 2
     first = Counted(rows, labels, np.array([negative + 1, positive]))
     second = Counted(rows, labels, np.array([negative, positive + 1]))
-    scores: dict[str, Score] = {"final": Projection(-_prepared(plan.d, 1.0))}
+    scores: dict[str, Score] = {"final": Projection(-_of_the_model(plan, row))}
     sure = plan.settings.schedule(plan, 1.0)[0] == rules.FEWEST
     if sure:
         scores |= dict.fromkeys(("releases", "gradients"), DescentRatio(plan))
@@ -72,11 +77,24 @@ def dp_pipeline(plan: Plan) -> Pair:
     return Pair(first, second, plan.adjacency, text, scores, _reach(plan) if sure else {})
 
 
-def _prepared(d: int, level: float) -> Array:
-    """The one row after preparation, with ``level`` for the intercept."""
-    row = np.zeros(d + 1)
-    row[0], row[-1] = math.sqrt(1 - rules.LEVEL**2), level
+def _ends(plan: Plan) -> tuple[float, float]:
+    """The labels that pull either way, in units of their bound."""
+    return (0.0, 1.0) if plan.settings.terms.task == losses.BINARY else (-1.0, 1.0)
+
+
+def _prepared(plan: Plan) -> Array:
+    """The one row after preparation, the intercept last."""
+    level = rules.LEVEL if plan.settings.terms.task == losses.BINARY else rules.NUMBER_LEVEL
+    row = np.zeros(plan.d + 1)
+    row[0], row[-1] = math.sqrt(1 - level**2), level
     return row
+
+
+def _of_the_model(plan: Plan, row: Array) -> Array:
+    """What the stored weights are multiplied with for the margin of the row."""
+    if plan.settings.terms.task == losses.BINARY:
+        return np.append(_prepared(plan)[:-1], 1.0)
+    return np.append(row, 1.0)
 
 
 def _reach(plan: Plan) -> dict[str, float]:

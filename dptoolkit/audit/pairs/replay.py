@@ -248,7 +248,7 @@ class FinalScore:
     def _log_law(self, up: float, size: int) -> Array:
         """Log law of an entry whose positive vertices are favoured, in units, from the smallest sum to the largest."""
         largest = self.steps * (self.steps + 3) // 2
-        law = np.zeros(2 * largest + 1)
+        law: Array = np.zeros(2 * largest + 1)
         law[largest] = 1.0
         for t in range(1, self.steps + 1):
             next_law = law * (1 - 1 / size)

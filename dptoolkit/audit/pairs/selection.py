@@ -46,13 +46,13 @@ def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
     return Pair(first, second, plan.adjacency, description, scores, Later(vertex_reach, replay, scores))
 
 
-def check_plan(plan: Plan, solver: str) -> None:
-    """Refuse plans of other solvers, and those for which no pair of this kind is known."""
+def check_plan(plan: Plan, solver: str, *, intercept: bool = False) -> None:
+    """Refuse plans of other solvers, and those for which no pair of this kind is known: with an intercept, if so."""
     if plan.solver != solver:
         raise invalid("plan.solver", plan.solver, repr(solver))
     if plan.noise == 0:
         raise invalid("plan.noise", plan.noise, "> 0", "A fit without noise cannot be audited.")
-    if plan.settings.width(plan.d) > plan.d:
+    if plan.settings.width(plan.d) > plan.d and not intercept:
         raise invalid("fit_intercept", True, "False for this pair", "All rows would share the intercept's feature.")
 
 

@@ -19,7 +19,7 @@ from dptoolkit.solvers.plan import Plan
 def two_stage(plan: Plan) -> Pair:
     """A record along the first feature with a label far away against one along the second, or a zero row."""
     check_plan(plan, "two_stage")
-    if plan.d < 2 or plan.settings.loss != "huber":
+    if plan.d < 2 or not plan.settings.terms.saturates:
         raise invalid("plan", f"d={plan.d}, loss={plan.settings.loss}", "d >= 2 and loss 'huber' for this pair")
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
     label, bound = far_label(plan), plan.settings.row_norm

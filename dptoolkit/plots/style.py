@@ -8,17 +8,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptoolkit._validate import invalid, missing
+from dptoolkit._validate import missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from dptoolkit.audit.report import AuditReport
-
 # Okabe and Ito's palette; grey for its yellow, which is too pale for lines on white.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7F7F7F", "#000000")
-_DASHES = ("-", (0, (6, 2)), "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1.5)), "-")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7F7F7F", "#000000")
+DASHES = ("-", (0, (6, 2)), "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1.5)), "-")
 # No version and no date, so that the bytes of a plot depend only on what it shows.
 _METADATA: Mapping[str, Mapping[str, Any]] = {
     ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
@@ -58,7 +56,7 @@ def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]],
     axes.set_xscale("log")
     axes.set_yscale("log")
     for name, y in series.items():
-        axes.plot(x[: len(y)], y, color=_COLOURS[looks[name]], linestyle=_DASHES[looks[name]])
+        axes.plot(x[: len(y)], y, color=COLOURS[looks[name]], linestyle=DASHES[looks[name]])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.margins(x=0.02, y=0.06)
@@ -66,17 +64,33 @@ def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]],
     _name_ends(axes, x, series, looks)
 
 
-def budgets(axes: Axes, epsilons: Sequence[float], series: Mapping[str, Sequence[float]], looks: Mapping[str,
-int]) -> None:
-    """Errors against budgets, the budgets marked one by one on a logarithmic axis; lines named at their right end."""
+def budgets(
+    axes: Axes, epsilons: Sequence[float], series: Mapping[str, Any], looks: Mapping[str, int],
+    chance: float | None = None,
+) -> None:  # fmt: skip
+    """Errors against budgets, the budgets marked one by one on a logarithmic axis; lines named at their right end.
+
+    A series is one error for each budget, or several, one row a repetition: then the line is their mean, and the band
+    is the mean plus or minus twice its standard error. ``chance`` is the error of a guess that ignores the data.
+    """
     axes.set_xscale("log")
-    for name, y in series.items():
-        axes.plot(epsilons, y, color=_COLOURS[looks[name]], linestyle=_DASHES[looks[name]], marker="o", markersize=4)
+    middles = {}
+    for name, errors in series.items():
+        table = np.atleast_2d(np.asarray(errors, dtype=float))
+        middle, colour = table.mean(axis=0), COLOURS[looks[name]]
+        axes.plot(epsilons, middle, color=colour, linestyle=DASHES[looks[name]], marker="o", markersize=4)
+        if len(table) > 1:
+            spread = 2 * table.std(axis=0, ddof=1) / len(table) ** 0.5
+            axes.fill_between(epsilons, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
+        middles[name] = middle.tolist()
+    if chance is not None:
+        axes.axhline(chance, color="#404040", linewidth=1, linestyle=":")
+        axes.annotate("chance", (epsilons[0], chance), xytext=(0, 3), textcoords="offset points", fontsize=9)
     axes.set_xticks(list(epsilons), [f"{e:g}" for e in epsilons])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.margins(x=0.02, y=0.06)
-    _name_ends(axes, epsilons, series, looks)
+    _name_ends(axes, epsilons, middles, looks)
 
 
 def save(figure: Figure, path: str | Path | IO[bytes]) -> None:
@@ -104,7 +118,7 @@ def _name_ends(
     for name, height in zip(rising, apart([ends[name][1] for name in rising], _NAME_GAP), strict=True):
         axes.annotate(
             name, xy=tuple(ends[name]), xytext=(1.06, height), xycoords="axes fraction", textcoords="axes fraction",
-            color=_ink(_COLOURS[looks[name]]), va="center", fontsize=10, annotation_clip=False,
+            color=_ink(COLOURS[looks[name]]), va="center", fontsize=10, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": "#B0B0B0", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 1},
         )
 
@@ -124,39 +138,3 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
             pools[-1] += last
     level = [float(np.mean(pool)) for pool in pools for _ in pool]
     return [value + i * gap for i, value in enumerate(level)]
-
-
-def trade_off(report: AuditReport) -> Figure:
-    """The error rates of an audit's guesses, with their band, against the least error rates that the claim allows."""
-    figure, (axes,) = grid(1, 1, "How well the two datasets were told apart")
-    detail = f"{report.trials:,} trials; adversary sees {report.adversary}"
-    describe(axes, report.verdict.capitalize(), detail, "false positives", "false negatives")
-    trade_off_curve(axes, report)
-    return figure
-
-
-def trade_off_curve(axes: Axes, report: AuditReport) -> None:
-    """``trade_off`` drawn on existing axes, whose title the caller sets."""
-    curve = report.trade_off
-    if curve is None:
-        raise invalid("report", "without a trade-off curve", "one that audit() made")
-    x, y, (right, up) = curve.false_positive, curve.false_negative, curve.width
-    axes.plot(x, y, color=_COLOURS[0], label="measured")
-    # The band is the curve moved by both widths, towards the origin and away from it.
-    border = np.concatenate([np.stack([x - right, y - up], axis=1), np.stack([x + right, y + up], axis=1)[::-1]])
-    axes.fill(*border.T, color=_COLOURS[0], alpha=0.2, linewidth=0, label=f"band, {report.confidence:.6g} confidence")
-    grid_x = np.linspace(0, 1, 201)
-    claimed = claimed_trade_off(report.claimed_profile, grid_x)
-    axes.plot(grid_x, claimed, color=_COLOURS[1], linestyle="--", label="claim")
-    axes.plot([0, 1], [1, 0], color=_COLOURS[5], linewidth=1, label="blind guess")
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.legend(frameon=False)
-
-
-def claimed_trade_off(profile: Sequence[tuple[float, float]], false_positive: Any) -> Any:
-    """The least false-negative rate that a profile of points (epsilon, delta) allows at each false-positive rate."""
-    x = np.asarray(false_positive, dtype=float)
-    least = np.zeros_like(x)
-    for epsilon, delta in profile:
-        least = np.maximum(least, np.maximum(1 - delta - np.exp(epsilon) * x, np.exp(-epsilon) * (1 - delta - x)))
-    return least

@@ -1,0 +1,35 @@
+"""The site: ``make docs`` builds these pages, and a reference from docstrings, into docs/_build."""
+
+import re
+
+import dptoolkit
+
+project = "dptoolkit"
+author = "dptoolkit developers"
+release = version = dptoolkit.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+html_theme = "furo"
+html_title = f"dptoolkit {release}"
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+# Pages also link to files that are no pages, such as a paper's README: on the site these lead to the text alone.
+suppress_warnings = ["myst.xref_missing"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_custom_sections = ["Privacy"]
+# The order of the pages; index.md is the page that opens.
+root_doc = "contents"
+_LITERAL = re.compile(r"(``.*?``)")
+
+
+def _plain_text(app, what, name, obj, options, lines):
+    """Docstrings are plain text: |x| is a norm and * a product, not markup."""
+    for i, line in enumerate(lines):
+        parts = _LITERAL.split(line)
+        lines[i] = "".join(p if p.startswith("``") else p.replace("|", r"\|").replace("*", r"\*") for p in parts)
+
+
+def setup(app):
+    """Called by Sphinx."""
+    # Before napoleon, whose own markup must stay.
+    app.connect("autodoc-process-docstring", _plain_text, priority=100)

@@ -1,0 +1,187 @@
+"""The worst pairs we know for knowledge transfer.
+
+For the sound teachers all losses are straight (a Huber loss with labels far away), so the teacher is the mean row over
+l2, and what one record does to it is exact. A record with entries of opposite sign moves one score up and another down
+while every other row holds both up: the whole range of the choice; and it moves the chosen weight by all that the
+answers hide. For the paper's own teacher: one record more on the first feature or on the second flips its support.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from dptoolkit._validate import invalid
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
+from dptoolkit.audit.pairs.selection import check_plan
+from dptoolkit.audit.pairs.thresholding import dp_ight
+from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.teachers import DP_IGHT, IGHT, RIDGE, SUPPORT
+
+
+def knowledge_transfer(plan: Plan) -> Pair:
+    """The pair for the plan's teacher."""
+    check_plan(plan, "knowledge_transfer")
+    settings = plan.settings
+    if settings.teacher == IGHT:
+        return support_flip(plan)
+    if settings.teacher == DP_IGHT:
+        return _private_teacher(plan)
+    if settings.loss != "huber" or settings.radius is not None:
+        raise invalid("plan", f"loss={settings.loss}", "loss 'huber' without a radius for this pair")
+    if settings.teacher == RIDGE:
+        return _along_features(plan)
+    if settings.sparsity != 1 or plan.d < 2:
+        raise invalid("plan", f"sparsity={settings.sparsity}, d={plan.d}", "sparsity 1 and d >= 2 for this pair")
+    return _two_features(plan)
+
+
+def support_flip(plan: Plan) -> Pair:
+    """k + 1 records on the first feature and k on the second, or the other way round: the paper's teacher follows."""
+    settings = plan.settings
+    if plan.d < 2 or plan.n < 3 or settings.sparsity != 1 or settings.loss == "logistic":
+        raise invalid("plan", f"d={plan.d}, n={plan.n}, sparsity={settings.sparsity}, loss={settings.loss}",
+                      "d >= 2, n >= 3, sparsity 1 and a regression for this pair")  # fmt: skip
+    k = (plan.n - 1) // 2
+    X = np.zeros((3, plan.d))
+    X[0, 0] = X[1, 1] = min(settings.feature_bound, settings.row_norm)
+    y = np.array([settings.label_bound or 1.0, settings.label_bound or 1.0, 0.0])
+    rest = plan.n - 2 * k - 1
+    first, second = (Counted(X, y, np.array(counts)) for counts in ((k + 1, k, rest), (k, k + 1, rest)))
+    matrix = settings.matrix(plan.d)
+    direction = np.asarray(matrix @ np.eye(plan.d)[0] - matrix @ np.eye(plan.d)[1]).ravel()
+
+    def answers(features: Array) -> Array:
+        return np.asarray(np.asarray(features)[:, 1 + settings.sparsity :] @ direction)
+
+    def weights(features: Array) -> Array:
+        return np.asarray(features)[:, 0] - np.asarray(features)[:, 1]
+
+    scores: dict[str, Score] = {"final": weights, "releases": answers, "step": answers}
+    return Pair(first, second, plan.adjacency, "one record flips the support of the teacher", scores)
+
+
+def _private_teacher(plan: Plan) -> Pair:
+    """The pair of the private teacher; the student has its weights, if enough public rows tell them."""
+    inner = dp_ight(Plan(plan.settings.dp_ight(), plan.n, plan.d, plan.releases))
+    scores = {name: score for name, score in inner.scores.items() if name == "final"}
+    return Pair(inner.first, inner.second, inner.adjacency, inner.description, scores)
+
+
+@dataclass(frozen=True)
+class _World:
+    """One of the two data sets: its record, with which all other rows, ``crowd``, make straight losses."""
+
+    record: Array
+    label: float
+    crowd: Array
+
+    def data(self, n: int, far: float) -> Counted:
+        X = np.stack([self.record, self.crowd])
+        return Counted(X, far * np.array([self.label, 1.0]), np.array([1, n - 1]))
+
+    def pull(self, n: int) -> Array:
+        """Minus the mean gradient, whatever the weights."""
+        return (self.label * self.record + (n - 1) * self.crowd) / n
+
+
+def _far(plan: Plan) -> float:
+    """A label that no margin comes near."""
+    settings = plan.settings
+    return 10 + 10 * settings.row_norm**2 / settings.l2
+
+
+def _along_features(plan: Plan) -> Pair:
+    """A record along the direction in which the public features stretch most, its label far up or far down."""
+    settings, replaced = plan.settings, plan.adjacency is Adjacency.REPLACE_ONE
+    matrix = settings.matrix(plan.d)
+    dense = np.asarray(matrix.todense() if hasattr(matrix, "todense") else matrix)
+    v = np.linalg.svd(dense)[2][0]
+    size = settings.row_norm
+    if settings.feature_bound is not None:
+        size = min(size, settings.feature_bound / float(np.abs(v).max()))
+    zero = np.zeros(plan.d)
+    one = _World(size * v, 1.0, zero)
+    two = _World(size * v if replaced else zero, -1.0, zero)
+    first, second = (world.data(plan.n, _far(plan)) for world in (one, two))
+
+    def along(features: Array) -> Array:
+        return np.asarray(np.asarray(features) @ v)
+
+    def answered(features: Array) -> Array:
+        return np.asarray(np.asarray(features)[:, 1 + settings.sparsity :] @ (dense @ v))
+
+    scores: dict[str, Score] = {"final": along, "releases": answered, "step": answered}
+    return Pair(first, second, plan.adjacency, "one record along the features' longest direction", scores)
+
+
+def _two_features(plan: Plan) -> Pair:
+    """A record that raises one of two features and lowers the other.
+
+    All other rows have both features alike; or for a tested support the second one half, so that the test is passed.
+    """
+    settings, replaced = plan.settings, plan.adjacency is Adjacency.REPLACE_ONE
+    size = settings.row_norm / math.sqrt(2) if settings.feature_bound is None else settings.feature_bound
+    record, crowd = np.zeros(plan.d), np.zeros(plan.d)
+    record[:2] = size, -size
+    crowd[:2] = size, size if settings.teacher == SUPPORT else size / 2
+    one = _World(record, 1.0, crowd)
+    two = _World(record if replaced else 0 * record, -1.0, crowd)
+    ratio = _Ratio(plan, one.pull(plan.n), two.pull(plan.n))
+    scores: dict[str, Score] = {"final": ratio.of_weights, "releases": ratio.of_releases, "step": ratio.of_releases}
+    first, second = (world.data(plan.n, _far(plan)) for world in (one, two))
+    return Pair(first, second, plan.adjacency, "one record raises a feature and lowers another", scores)
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """The log likelihood ratio of what is released, from the pulls of both data sets."""
+
+    plan: Plan
+    one: Array
+    two: Array
+
+    @property
+    def column(self) -> Array:
+        """The public features of the one chosen feature."""
+        matrix: Any = self.plan.settings.matrix(self.plan.d, np.array([0]))
+        return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix).ravel()
+
+    def of_weights(self, outputs: Array) -> Array:
+        """Of the student: the feature that it has, and its weight."""
+        weights = np.asarray(outputs)
+        chosen = np.argmax(weights != 0, axis=1)
+        w = weights[np.arange(len(weights)), chosen]
+        return np.where(w != 0, self._choice(chosen) + self._weight(chosen, w), 0.0)
+
+    def of_releases(self, outputs: Array) -> Array:
+        """Of a test's noisy gap, the support and the answers."""
+        seen = np.asarray(outputs)
+        chosen, answers = seen[:, 1].astype(int), seen[:, 2:]
+        w = answers @ self.column / float(self.column @ self.column)
+        taught = answers.any(axis=1)
+        return self._gap(seen[:, 0]) + np.where(taught, self._choice(chosen) + self._weight(chosen, w), 0.0)
+
+    def _choice(self, chosen: Any) -> Array:
+        if self.plan.settings.teacher != SUPPORT:
+            return np.zeros(len(chosen))
+        scale = self.plan.releases[1].scale
+        first, second = (log_softmax(np.abs(pull) / scale)[chosen] for pull in (self.one, self.two))
+        return np.asarray(first - second)
+
+    def _weight(self, chosen: Any, w: Array) -> Array:
+        spread = self.plan.releases[0].scale / float(np.linalg.norm(self.column))
+        l2 = self.plan.settings.l2
+        far, near = (((w - pull[chosen] / l2) / spread) ** 2 for pull in (self.two, self.one))
+        return np.asarray(far - near) / 2
+
+    def _gap(self, seen: Array) -> Array:
+        if self.plan.settings.teacher == SUPPORT:
+            return np.zeros(len(seen))
+        first, second = (np.abs(pull[0]) - np.abs(pull[1]) for pull in (self.one, self.two))
+        return np.asarray(np.abs(seen - second) - np.abs(seen - first)) / self.plan.releases[1].scale

@@ -1,0 +1,128 @@
+"""``dptoolkit fit``: a private model from a file, written to a file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dptoolkit._validate import invalid
+from dptoolkit.cli.command import FINE, Command
+from dptoolkit.cli.output import json_text
+from dptoolkit.cli.plan import solver_options
+from dptoolkit.cli.progress import stage
+from dptoolkit.cli.tables import read_table, table_arguments
+from dptoolkit.errors import InvalidValue
+
+# What the command itself settles.
+_OWN = ("epsilon", "delta", "adjacency", "calibration", "loss", "classes")
+_WIDTH_NOTE = "the number of columns was read from the data and is declared public; give n_features to avoid that"
+
+
+def _fit_arguments(parser: argparse.ArgumentParser) -> None:
+    table_arguments(parser)
+    parser.add_argument("--out", required=True, metavar="FILE", help="where the model is written")
+    parser.add_argument("--task", required=True, help="classification or regression")
+    parser.add_argument("--epsilon", type=float, required=True, help="the budget of the whole fit")
+    parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5; must be well below 1/n")
+    parser.add_argument("--adjacency", default="replace-one", help="replace-one (default) or zero-out")
+    parser.add_argument("--solver", help="dp-ight, dp-frank-wolfe, ...; --help after it lists its own options")
+    labels = "the public labels; default: those found, which are public then"
+    parser.add_argument("--classes", type=float, nargs="+", metavar="LABEL", help=labels)
+    width = "the public number of columns; default: those found, with a warning"
+    parser.add_argument("--n-features", type=int, metavar="D", help=width)
+    parser.add_argument("--ledger", metavar="FILE", help="charge this ledger, or be refused by it, before the fit")
+    parser.add_argument("--seed", type=int, help="make the fit reproducible, and so not a release")
+
+
+def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
+    """The options of the solver on the command line, or of the default one."""
+    task, solver = (_value(line, option) for option in ("--task", "--solver"))
+    own: list[tuple[str, Any, str]] = []
+    # The error for an unknown solver or task is raised when the command runs, so that --help still works.
+    with contextlib.suppress(InvalidValue):
+        own = solver_options(_solver(task or "classification", solver))
+    group = parser.add_argument_group(f"options of {solver or 'the default solver'}")
+    for name, kind, text in own:
+        if name not in _OWN:
+            group.add_argument(
+                "--" + name.replace("_", "-"), dest=name, type=kind, default=argparse.SUPPRESS,
+                metavar=kind.__name__.upper(), help=text,
+            )  # fmt: skip
+    if "row_norm" not in {name for name, _, _ in own}:
+        text = "Public L2 bound of a row."
+        group.add_argument("--row-norm", type=float, default=argparse.SUPPRESS, metavar="FLOAT", help=text)
+
+
+def _value(line: Sequence[str], option: str) -> str | None:
+    """The value of an option on a command line that is not parsed yet."""
+    for here, token in enumerate(line):
+        if token.startswith(option + "="):
+            return token.partition("=")[2]
+        if token == option and here + 1 < len(line):
+            return line[here + 1]
+    return None
+
+
+def _solver(task: str, solver: str | None) -> str:
+    from dptoolkit.models import routes
+
+    return routes.chosen(task, solver)
+
+
+def _fit(args: argparse.Namespace) -> tuple[str, int]:
+    from dptoolkit import models
+    from dptoolkit.accounting import Ledger
+    from dptoolkit.models import files
+
+    name = _solver(args.task, args.solver)
+    files.check_writable("out", args.out)
+    ledger = None if args.ledger is None else Ledger.open(_existing(args.ledger))
+    table = read_table(args, args.n_features)
+    known = {option for option, _, _ in solver_options(name)} | {"row_norm"}
+    options = {key: value for key, value in vars(args).items() if key in known - set(_OWN)}
+    stage(f"{name} on {table.X.shape[0]:,} rows of {table.X.shape[1]:,} features")
+    model = models.fit(
+        table.X, table.y, task=args.task, solver=name, classes=args.classes, epsilon=args.epsilon, delta=args.delta,
+        adjacency=args.adjacency, rng=args.seed, ledger=ledger, feature_names=table.names, **options,
+    )  # fmt: skip
+    if args.n_features is None and table.names is None:
+        model = model.with_notes(_WIDTH_NOTE)
+    stage("writing")
+    models.save(model, args.out)
+    return (json_text(_record(model, args.out)) if args.json else _text(model, args.out)), FINE
+
+
+def _existing(path: str) -> str:
+    # A new ledger would have no budget, and refuse nothing.
+    if not Path(path).is_file():
+        repair = "Make it with dptoolkit.accounting.Ledger.open(path, epsilon, delta)."
+        raise invalid("ledger", path, "the file of a ledger with its budget", repair)
+    return path
+
+
+def _record(model: Any, out: str) -> dict[str, Any]:
+    classes = None if model.classes is None else model.classes.tolist()
+    return {
+        "out": out, "task": model.task, "solver": model.solver, "n": model.plan.n, "d": model.n_features,
+        "classes": classes, "features_used": int(model.coef.any(axis=0).sum()), "steps": model.steps,
+        "plan": model.plan.to_dict(), "guarantee": model.guarantee.to_dict(),
+    }  # fmt: skip
+
+
+def _text(model: Any, out: str) -> str:
+    return f"{str(model)[1:-1]}\n\n{model.guarantee}\n\nThe model is in {out}"
+
+
+COMMAND = Command(
+    "Fit a private model to a file, and write it to a file.",
+    """\
+  dptoolkit fit data.svm --task classification --epsilon 2 --delta 1e-5 --row-norm 1 --out model.json
+  dptoolkit fit data.svm --task classification --epsilon 2 --classes -1 1 --n-features 47236 --out model.json
+  dptoolkit fit data.svm --task classification --epsilon 2 --solver dp-ight --sparsity 100 --row-norm 1 --out model.json
+  dptoolkit fit data.csv --task regression --epsilon 2 --row-norm 1 --label-bound 1 --ledger budget.ledger --out m.json
+  dptoolkit fit data.svm --solver dp-ight --help""",
+    _fit_arguments, _fit, _solver_arguments, takes_long=True,
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""``dptoolkit predict``: what a fitted model says about new records."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from dptoolkit.cli.command import FINE, Command
+from dptoolkit.cli.output import json_text
+from dptoolkit.cli.tables import read_for_model, table_arguments
+
+
+def _predict_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a file that dptoolkit fit wrote")
+    table_arguments(parser)
+    parser.add_argument("--probabilities", action="store_true", help="of every class, and not the most likely one")
+    parser.add_argument("--out", metavar="FILE", help="write there, and not to stdout")
+
+
+def _predict(args: argparse.Namespace) -> tuple[str, int]:
+    from dptoolkit import models
+    from dptoolkit.models import files
+
+    if args.out is not None:
+        files.check_writable("out", args.out)
+    model = models.load(args.model)
+    table = read_for_model(args, model)
+    found = model.probabilities(table.X) if args.probabilities else model.predict(table.X)
+    text = json_text(_record(model, found, args.probabilities)) if args.json else "\n".join(map(_line, found))
+    if args.out is None:
+        return text, FINE
+    with files.replaced(args.out) as file:
+        file.write_text(text + "\n", encoding="utf-8")
+    return "", FINE
+
+
+def _record(model: Any, found: Any, probabilities: bool) -> dict[str, Any]:
+    key = "probabilities" if probabilities else "predictions"
+    classes = None if model.classes is None else model.classes.tolist()
+    return {"task": model.task, "classes": classes, key: found.tolist()}
+
+
+def _line(entry: Any) -> str:
+    """One record's answer, with all digits; probabilities with blanks between them."""
+    values = entry.tolist()
+    return " ".join(map(_word, values if isinstance(values, list) else [values]))
+
+
+def _word(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+COMMAND = Command(
+    "What a fitted model says about new records, one line a record.",
+    """\
+  dptoolkit predict model.json new.svm
+  dptoolkit predict model.json new.svm --probabilities --out probabilities.txt""",
+    _predict_arguments, _predict, takes_long=True,
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""Private sparse models as scikit-learn estimators, and private preparation of rows.
+
+scikit-learn is an extra: it is imported on first use, and its absence is said in one line with the repair.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dptoolkit._validate import missing
+
+if TYPE_CHECKING:
+    from dptoolkit.estimators.base import TuningWarning, load
+    from dptoolkit.estimators.classifiers import (
+        PrivateIHTClassifier,
+        PrivateLassoClassifier,
+        PrivateObjectivePerturbationClassifier,
+        PrivateSparseClassifier,
+        PrivateStochasticIHTClassifier,
+    )
+    from dptoolkit.estimators.preparation import ClipRows, MaxAbsScaling, ScaleToBounds, UnsafeWarning
+    from dptoolkit.estimators.regressors import (
+        PrivateIHTRegressor,
+        PrivateLassoRegressor,
+        PrivateSparseRegressor,
+        PrivateStochasticIHTRegressor,
+    )
+
+_HOMES = {
+    "ClipRows": "preparation", "MaxAbsScaling": "preparation", "ScaleToBounds": "preparation",
+    "UnsafeWarning": "preparation", "TuningWarning": "base", "load": "base",
+    "PrivateIHTClassifier": "classifiers", "PrivateLassoClassifier": "classifiers",
+    "PrivateObjectivePerturbationClassifier": "classifiers", "PrivateSparseClassifier": "classifiers",
+    "PrivateStochasticIHTClassifier": "classifiers", "PrivateIHTRegressor": "regressors",
+    "PrivateLassoRegressor": "regressors", "PrivateSparseRegressor": "regressors",
+    "PrivateStochasticIHTRegressor": "regressors",
+}  # fmt: skip
+__all__ = [
+    "ClipRows", "MaxAbsScaling", "PrivateIHTClassifier", "PrivateIHTRegressor", "PrivateLassoClassifier",
+    "PrivateLassoRegressor", "PrivateObjectivePerturbationClassifier", "PrivateSparseClassifier",
+    "PrivateSparseRegressor", "PrivateStochasticIHTClassifier", "PrivateStochasticIHTRegressor", "ScaleToBounds",
+    "TuningWarning", "UnsafeWarning", "load",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dptoolkit.estimators' has no attribute {name!r}")
+    try:
+        # validate_data is the newest name that we use: it came with 1.6.
+        from sklearn.utils.validation import validate_data  # noqa: F401
+    except ImportError:
+        raise missing("scikit-learn 1.6 or newer", "sklearn", f"for {name}") from None
+    return getattr(importlib.import_module(f"dptoolkit.estimators.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

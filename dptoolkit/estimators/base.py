@@ -1,0 +1,278 @@
+"""What all estimators share: checks in scikit-learn's manner, one private fit, prediction, files."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dptoolkit import models
+from dptoolkit._validate import invalid
+from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
+from dptoolkit.estimators.marks import reason_of
+from dptoolkit.models import Model, files
+from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
+
+_TUNING_NOTE = (
+    "fitted by a search or a cross-validation: the other fits, their scores and the choice among them are not counted"
+)
+_WEIGHTS = (
+    "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
+    "that count once; weights that depend on the data would also be released."
+)
+
+
+class TuningWarning(UserWarning):
+    """A search or a cross-validation fits private models again and again: every fit spends its whole budget."""
+
+
+class PrivateEstimator(BaseEstimator):
+    """The fit and the files of every estimator; a derived class says which solver runs, with which options."""
+
+    _task: ClassVar[str]
+    model_: Model
+    coef_: Any
+
+    def _solver(self) -> str | None:
+        """The name of the solver; None for the task's own."""
+        raise NotImplementedError
+
+    def _options(self, n: int) -> dict[str, Any]:
+        """The solver's arguments, for n rows."""
+        raise NotImplementedError
+
+    def _fit(self, X: Any, y: Any, ledger: Ledger | None, classes: Any = None) -> None:
+        """One private fit of checked data: sets every attribute that all estimators have."""
+        reason = reason_of(X)
+        if reason is not None and ledger is not None:
+            raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {reason}.")
+        X, y = self._checked(X, y)
+        searched = _is_in_a_search()
+        if searched:
+            _warn_of_tuning(self)
+        model = models.fit(
+            X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
+            adjacency=self.adjacency, rng=_rng(self.random_state), ledger=ledger,
+            feature_names=getattr(self, "feature_names_in_", None), **self._options(X.shape[0]),
+        )  # fmt: skip
+        model = model.with_notes(_TUNING_NOTE) if searched else model
+        self._take(model if reason is None else replace(model, guarantee=void(model.guarantee, reason)))
+
+    def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        """X and y, checked together; numbers in X, and no word about what a record holds in any error."""
+        with _discreet():
+            return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=self._task == REGRESSION)
+
+    def _take(self, model: Model) -> None:
+        """The attributes of a fitted estimator."""
+        self.model_ = model
+        self.guarantee_, self.plan_, self.n_iter_ = model.guarantee, model.plan, model.steps
+        self.n_features_in_ = model.n_features
+        if model.feature_names is not None:
+            self.feature_names_in_ = np.array(model.feature_names, dtype=object)
+
+    def _margins(self, X: Any) -> NDArray[np.float64]:
+        """The margins of new rows, with the coefficients as they are now."""
+        check_is_fitted(self)
+        with _discreet():
+            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return self._current().margins(X)
+
+    def _current(self) -> Model:
+        coef = self.coef_.toarray() if sparse.issparse(self.coef_) else np.asarray(self.coef_)
+        intercept = np.atleast_1d(np.asarray(self.intercept_, dtype=np.float64))
+        return replace(self.model_, coef=np.atleast_2d(coef), intercept=intercept)
+
+    def sparsify(self) -> PrivateEstimator:
+        """Turn ``coef_`` into a CSR matrix, which is smaller where most coefficients are 0."""
+        check_is_fitted(self)
+        self.coef_ = sparse.csr_matrix(np.atleast_2d(self.coef_) if not sparse.issparse(self.coef_) else self.coef_)
+        return self
+
+    def densify(self) -> PrivateEstimator:
+        """Turn ``coef_`` back into an array."""
+        check_is_fitted(self)
+        if sparse.issparse(self.coef_):
+            dense = self.coef_.toarray()
+            self.coef_ = dense if self._task == CLASSIFICATION else dense[0]
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model as JSON, with its guarantee; ``dptoolkit.estimators.load`` reads it back."""
+        check_is_fitted(self)
+        params = {name: _plain(name, value) for name, value in self.get_params().items()}
+        files.save(self._current(), path, {"class": type(self).__name__, "params": params})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):
+    """A linear classifier with a guarantee, for two classes or more."""
+
+    _task = CLASSIFICATION
+
+    def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateClassifier:
+        """Fit the model; ``ledger``, if given, is charged, or refuses, before the data are used."""
+        _refuse(self, refused)
+        self._fit(X, y, ledger, self.classes)
+        return self
+
+    def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        X, y = super()._checked(X, y)
+        check_classification_targets(y)
+        return X, y
+
+    def _take(self, model: Model) -> None:
+        super()._take(model)
+        self.coef_, self.intercept_, self.classes_ = model.coef, model.intercept, model.classes
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """The margin of every row, positive for the second class; with more classes, one column a class."""
+        found = self._margins(X)
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of every class."""
+        check_is_fitted(self)
+        with _discreet():
+            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return self._current().probabilities(X)
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """The logarithms of the probabilities."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most likely class of every row."""
+        check_is_fitted(self)
+        found = self.decision_function(X)
+        return np.asarray(self.classes_)[(found > 0).astype(int) if found.ndim == 1 else found.argmax(axis=1)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # With the few hundred rows of a test, the noise of a real budget is larger than what there is to learn.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateRegressor(RegressorMixin, PrivateEstimator):
+    """A linear model of numbers with a guarantee."""
+
+    _task = REGRESSION
+
+    def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateRegressor:
+        """Fit the model; ``ledger``, if given, is charged, or refuses, before the data are used."""
+        _refuse(self, refused)
+        self._fit(X, y, ledger)
+        return self
+
+    def _take(self, model: Model) -> None:
+        super()._take(model)
+        self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """A number for every row."""
+        return self._margins(X)[:, 0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # See PrivateClassifier; labels beyond label_bound are also clipped.
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+def load(path: str | Path) -> Any:
+    """The fitted estimator in a file that ``save`` wrote; a file that was changed is refused."""
+    import dptoolkit.estimators as known
+
+    model, kept = files.read(path)
+    name = (kept or {}).get("class")
+    if name not in known.__all__ or not str(name).startswith("Private"):
+        repair = "Read it with dptoolkit.models.load."
+        raise invalid("path", str(path), "the file of an estimator of dptoolkit", repair)
+    kind, params = getattr(known, name), dict((kept or {}).get("params") or {})
+    if not set(params) <= set(inspect.signature(kind).parameters) or kind._task != model.task:
+        raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of something else.")
+    estimator = kind(**params)
+    estimator._take(model)
+    return estimator
+
+
+def void(guarantee: Guarantee, reason: str) -> Guarantee:
+    """A guarantee that says that there is none, and why: epsilon is infinite."""
+    notes = (*guarantee.notes, f"VOID: {reason}")
+    return replace(account(Gaussian(0.0), adjacency=guarantee.adjacency), notes=notes)
+
+
+def _refuse(estimator: Any, refused: dict[str, Any]) -> None:
+    """The reason for what ``fit`` does not take."""
+    if refused.pop("sample_weight", None) is not None:
+        raise ValueError(_WEIGHTS)
+    if refused:
+        raise TypeError(f"{type(estimator).__name__}.fit() got an unexpected argument {next(iter(refused))!r}.")
+
+
+@contextmanager
+def _discreet() -> Iterator[None]:
+    """scikit-learn's checks without the one message of NumPy that shows an entry of the data."""
+    try:
+        yield
+    except ValueError as problem:
+        if "could not convert" not in str(problem):
+            raise
+        raise invalid("X or y", "an array with text", "numbers", "Encode text by a public table first.") from None
+
+
+def _rng(random_state: Any) -> Any:
+    """scikit-learn's random_state as a solver's rng; None is fresh entropy, and never NumPy's global state."""
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**62))
+    return random_state
+
+
+def _is_in_a_search() -> bool:
+    """Whether this fit was called by scikit-learn's model selection, at any depth."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("sklearn.model_selection"):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _warn_of_tuning(estimator: Any) -> None:
+    warnings.warn(
+        f"{type(estimator).__name__} is fitted inside a search or a cross-validation. On private data that is not "
+        f"free: each of its fits spends epsilon {estimator.epsilon:g}, and scores on held-out records are released "
+        "without any noise. Choose on public data, let the default rules choose, or use dptoolkit.tuning.tune, which "
+        "makes the choice inside one budget.",
+        TuningWarning,
+        stacklevel=4,
+    )
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A parameter as JSON; the state of a generator is not kept."""
+    if name == "random_state" and not isinstance(value, (int, np.integer)):
+        return None
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, (tuple, set)) else value

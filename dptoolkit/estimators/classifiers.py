@@ -1,0 +1,247 @@
+"""Private classifiers: one class a method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dptoolkit.estimators.base import PrivateClassifier
+from dptoolkit.estimators.stochastic import stochastic_options, stochastic_solver
+
+
+class PrivateSparseClassifier(PrivateClassifier):
+    """A private sparse classifier that needs a budget and nothing else: ``solvers.dp_pipeline``.
+
+    Rows are scaled to norm 1, features that stand out of the noise are kept and weighted, and the number and length of
+    steps follow from the budget. With more than two classes there is one fit a class, all within the one budget.
+
+    Parameters
+    ----------
+    epsilon, delta : float, default 2.0 and 1e-5
+        Budget of the whole fit.
+    row_norm : float, default 1.0
+        Public L2 bound of a row. Every row is scaled to norm 1 here, so that it changes nothing.
+    sparsity : int or None, default None
+        Number of features that are kept in the end; None keeps all that stand out.
+    classes : sequence or None, default None
+        The public set of labels. None declares the set of labels in y to be public; ``guarantee_`` says so.
+    adjacency : str, default "replace-one"
+        Which datasets are neighbours: "replace-one" or "zero-out".
+    random_state : int, RandomState, Generator or None, default None
+        A seed makes a fit reproducible, so that it is not a release; ``guarantee_`` says so. None is fresh entropy.
+
+    Attributes
+    ----------
+    guarantee_, plan_ : what the fit guarantees, and what it released.
+    coef_, intercept_ : of rows that are prepared as ``model_.preparations`` says; ``decision_function`` does that.
+    classes_, n_features_in_, feature_names_in_, n_iter_ : as in scikit-learn.
+    model_ : the ``dptoolkit.models.Model`` behind it.
+
+    Privacy
+    -------
+    See ``solvers.dp_pipeline``. Public: n, d, the classes, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, sparsity: int | None = None,
+        classes: Any = None, adjacency: str = "replace-one", random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.sparsity = sparsity
+        self.classes = classes
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str | None:
+        return None
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return {"row_norm": self.row_norm, "sparsity": self.sparsity}
+
+
+class PrivateIHTClassifier(PrivateClassifier):
+    """A private sparse classifier by noisy gradients and hard thresholding: ``solvers.dp_ight``, logistic loss.
+
+    Parameters
+    ----------
+    epsilon, delta, classes, adjacency, random_state
+        As for ``PrivateSparseClassifier``.
+    row_norm : float, default 1.0
+        Public L2 bound of a row; longer rows are scaled down.
+    sparsity : int or None, default None
+        Number of features that are kept; None keeps all.
+    steps : int or None, default None
+        Number of iterations; None leaves it to the rule (docs/rules.md).
+    step_size : float or None, default None
+        Length of a step; None leaves it to the rule.
+    fit_intercept : bool, default True
+        Add a column of ones, bounded and charged like any other.
+
+    Privacy
+    -------
+    See ``solvers.dp_ight``. Public: n, d, the classes, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, sparsity: int | None = None,
+        steps: int | None = None, step_size: float | None = None, fit_intercept: bool = True, classes: Any = None,
+        adjacency: str = "replace-one", random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.sparsity = sparsity
+        self.steps = steps
+        self.step_size = step_size
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str:
+        return "dp_ight"
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("row_norm", "sparsity", "steps", "step_size", "fit_intercept")}
+
+
+class PrivateLassoClassifier(PrivateClassifier):
+    """A private classifier with weights in an L1 ball, by Frank-Wolfe: ``solvers.dp_frank_wolfe``, logistic loss.
+
+    More than two classes are one softmax model, ``solvers.dp_multinomial_frank_wolfe``.
+
+    Parameters
+    ----------
+    epsilon, delta, classes, adjacency, random_state
+        As for ``PrivateSparseClassifier``.
+    feature_bound : float, default 1.0
+        Public bound of |X_ij|; larger entries are clipped.
+    l1_radius : float, default 5.0
+        Radius of the L1 ball: the largest sum of |coefficients|.
+    steps : int, default 50
+        Number of vertices that are chosen; no more features than that are used.
+    fit_intercept : bool, default True
+        Add a column that is constant at ``feature_bound``.
+
+    Privacy
+    -------
+    See ``solvers.dp_frank_wolfe``. Public: n, d, the classes, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, feature_bound: float = 1.0, l1_radius: float = 5.0,
+        steps: int = 50, fit_intercept: bool = True, classes: Any = None, adjacency: str = "replace-one",
+        random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.feature_bound = feature_bound
+        self.l1_radius = l1_radius
+        self.steps = steps
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str:
+        return "dp_frank_wolfe"
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("feature_bound", "l1_radius", "steps", "fit_intercept")}
+
+
+class PrivateStochasticIHTClassifier(PrivateClassifier):
+    """A private sparse classifier by noisy gradients of random batches: ``solvers.dp_sgd_ht`` and its relatives.
+
+    Parameters
+    ----------
+    epsilon, delta, classes, adjacency, random_state
+        As for ``PrivateSparseClassifier``.
+    row_norm, sparsity, step_size, fit_intercept
+        As for ``PrivateIHTClassifier``.
+    method : str, default "sgd"
+        "sgd", or with snapshots of the gradient "svrg" (of all rows) or "scsg" (of a batch).
+    batch_size : int or None, default None
+        Number of records in a batch; None takes a tenth of them.
+    steps : int, default 100
+        Number of batches of "sgd".
+    epochs : int, default 5
+        Number of snapshots of "svrg" and "scsg".
+
+    Privacy
+    -------
+    See ``solvers.dp_sgd_ht``, ``dp_svrg_ht`` and ``dp_scsg_ht``. Public: n, d, the classes, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, sparsity: int | None = None,
+        method: str = "sgd", batch_size: int | None = None, steps: int = 100, epochs: int = 5,
+        step_size: float | None = None, fit_intercept: bool = True, classes: Any = None,
+        adjacency: str = "replace-one", random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.sparsity = sparsity
+        self.method = method
+        self.batch_size = batch_size
+        self.steps = steps
+        self.epochs = epochs
+        self.step_size = step_size
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str:
+        return stochastic_solver(self.method)
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return stochastic_options(self, n)
+
+
+class PrivateObjectivePerturbationClassifier(PrivateClassifier):
+    """A private classifier that minimises the logistic loss with a random term: ``solvers.objective_perturbation``.
+
+    Parameters
+    ----------
+    epsilon, delta, classes, adjacency, random_state
+        As for ``PrivateSparseClassifier``.
+    row_norm : float, default 1.0
+        Public L2 bound of a row; longer rows are scaled down.
+    l2 : float or None, default None
+        Weight of |w|^2/2 beside the mean loss; by default it follows from n, the bounds and the budget.
+    constraint : str or None, default None
+        "l2" or "l1" for weights in a ball of that norm; None for all weights.
+    radius : float or None, default None
+        Radius of the ball.
+    fit_intercept : bool, default True
+        Add a column of ones, bounded and charged like any other.
+
+    Privacy
+    -------
+    See ``solvers.objective_perturbation``. Public: n, d, the classes, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, l2: float | None = None,
+        constraint: str | None = None, radius: float | None = None, fit_intercept: bool = True, classes: Any = None,
+        adjacency: str = "replace-one", random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.l2 = l2
+        self.constraint = constraint
+        self.radius = radius
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str:
+        return "objective_perturbation"
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("row_norm", "l2", "constraint", "radius", "fit_intercept")}

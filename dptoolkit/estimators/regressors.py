@@ -1,0 +1,187 @@
+"""Private regressors: one class a method. Labels are clipped to a public bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dptoolkit.estimators.base import PrivateRegressor
+from dptoolkit.estimators.stochastic import stochastic_options, stochastic_solver
+
+
+class PrivateSparseRegressor(PrivateRegressor):
+    """A private sparse linear model that needs bounds and a budget: ``solvers.dp_dual_averaging`` by its rule.
+
+    Parameters
+    ----------
+    epsilon, delta : float, default 2.0 and 1e-5
+        Budget of the whole fit.
+    row_norm : float, default 1.0
+        Public L2 bound of a row; longer rows are scaled down.
+    label_bound : float, default 1.0
+        Public bound of |y|; larger labels, and predictions during the fit, are clipped.
+    sparsity : int or None, default None
+        Number of features that are kept; None keeps all.
+    fit_intercept : bool, default True
+        Add a column of ones, bounded and charged like any other.
+    adjacency : str, default "replace-one"
+        Which datasets are neighbours: "replace-one" or "zero-out".
+    random_state : int, RandomState, Generator or None, default None
+        A seed makes a fit reproducible, so that it is not a release; ``guarantee_`` says so. None is fresh entropy.
+
+    Attributes
+    ----------
+    guarantee_, plan_ : what the fit guarantees, and what it released.
+    coef_, intercept_, n_features_in_, feature_names_in_, n_iter_ : as in scikit-learn.
+    model_ : the ``dptoolkit.models.Model`` behind it.
+
+    Privacy
+    -------
+    See ``solvers.dp_dual_averaging``. Public: n, d, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
+        sparsity: int | None = None, fit_intercept: bool = True, adjacency: str = "replace-one",
+        random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.label_bound = label_bound
+        self.sparsity = sparsity
+        self.fit_intercept = fit_intercept
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str | None:
+        return None
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("row_norm", "label_bound", "sparsity", "fit_intercept")}
+
+
+class PrivateIHTRegressor(PrivateRegressor):
+    """A private sparse linear model by noisy gradients and hard thresholding: ``solvers.dp_ight``, squared loss.
+
+    Parameters
+    ----------
+    epsilon, delta, row_norm, label_bound, sparsity, fit_intercept, adjacency, random_state
+        As for ``PrivateSparseRegressor``.
+    steps : int or None, default None
+        Number of iterations; None leaves it to the rule (docs/rules.md).
+    step_size : float or None, default None
+        Length of a step; None leaves it to the rule.
+
+    Privacy
+    -------
+    See ``solvers.dp_ight``. Public: n, d, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
+        sparsity: int | None = None, steps: int | None = None, step_size: float | None = None,
+        fit_intercept: bool = True, adjacency: str = "replace-one", random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.label_bound = label_bound
+        self.sparsity = sparsity
+        self.steps = steps
+        self.step_size = step_size
+        self.fit_intercept = fit_intercept
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str:
+        return "dp_ight"
+
+    def _options(self, n: int) -> dict[str, Any]:
+        names = ("row_norm", "label_bound", "sparsity", "steps", "step_size", "fit_intercept")
+        return {name: getattr(self, name) for name in names}
+
+
+class PrivateLassoRegressor(PrivateRegressor):
+    """A private linear model with weights in an L1 ball, by Frank-Wolfe: ``solvers.dp_frank_wolfe``, squared loss.
+
+    Parameters
+    ----------
+    epsilon, delta, label_bound, adjacency, random_state
+        As for ``PrivateSparseRegressor``.
+    feature_bound : float, default 1.0
+        Public bound of |X_ij|; larger entries are clipped.
+    l1_radius : float, default 2.0
+        Radius of the L1 ball: the largest sum of |coefficients|. The noise grows with its square.
+    steps : int, default 50
+        Number of vertices that are chosen; no more features than that are used.
+    fit_intercept : bool, default True
+        Add a column that is constant at ``feature_bound``.
+
+    Privacy
+    -------
+    See ``solvers.dp_frank_wolfe``. Public: n, d, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, feature_bound: float = 1.0, label_bound: float = 1.0,
+        l1_radius: float = 2.0, steps: int = 50, fit_intercept: bool = True, adjacency: str = "replace-one",
+        random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.feature_bound = feature_bound
+        self.label_bound = label_bound
+        self.l1_radius = l1_radius
+        self.steps = steps
+        self.fit_intercept = fit_intercept
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str:
+        return "dp_frank_wolfe"
+
+    def _options(self, n: int) -> dict[str, Any]:
+        names = ("feature_bound", "label_bound", "l1_radius", "steps", "fit_intercept")
+        return {name: getattr(self, name) for name in names}
+
+
+class PrivateStochasticIHTRegressor(PrivateRegressor):
+    """A private sparse linear model by noisy gradients of random batches: ``solvers.dp_sgd_ht`` and its relatives.
+
+    Parameters
+    ----------
+    epsilon, delta, row_norm, label_bound, sparsity, fit_intercept, adjacency, random_state
+        As for ``PrivateSparseRegressor``.
+    method, batch_size, steps, epochs, step_size
+        As for ``PrivateStochasticIHTClassifier``.
+
+    Privacy
+    -------
+    See ``solvers.dp_sgd_ht``, ``dp_svrg_ht`` and ``dp_scsg_ht``. Public: n, d, all parameters.
+    """
+
+    def __init__(
+        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
+        sparsity: int | None = None, method: str = "sgd", batch_size: int | None = None, steps: int = 100,
+        epochs: int = 5, step_size: float | None = None, fit_intercept: bool = True, adjacency: str = "replace-one",
+        random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.epsilon = epsilon
+        self.delta = delta
+        self.row_norm = row_norm
+        self.label_bound = label_bound
+        self.sparsity = sparsity
+        self.method = method
+        self.batch_size = batch_size
+        self.steps = steps
+        self.epochs = epochs
+        self.step_size = step_size
+        self.fit_intercept = fit_intercept
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    def _solver(self) -> str:
+        return stochastic_solver(self.method)
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return stochastic_options(self, n) | {"label_bound": self.label_bound}

@@ -1,0 +1,27 @@
+"""Fitted models that predict, state their guarantee and are kept in files: what the estimators and the shell share.
+
+``fit`` makes a model, ``load`` reads one from its file. Nothing here needs scikit-learn.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dptoolkit.models.files import load, save
+    from dptoolkit.models.fitting import fit
+    from dptoolkit.models.model import Model
+
+_HOMES = {"Model": "model", "fit": "fitting", "load": "files", "save": "files"}
+__all__ = ["Model", "fit", "load", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"dptoolkit.models.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'dptoolkit.models' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

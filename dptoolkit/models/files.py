@@ -1,0 +1,233 @@
+"""A model as JSON text: coefficients, plan and guarantee, checked against each other when they are read back.
+
+Nothing in a file is executed. The digest finds damage and careless edits; it is no signature, so whoever wants to can
+write a file that passes. What cannot be forged so is the arithmetic: epsilon is computed again from the event, the
+event from the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dptoolkit
+from dptoolkit import solvers
+from dptoolkit._validate import invalid
+from dptoolkit.accounting import account
+from dptoolkit.accounting.events import from_dict
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.errors import DpToolkitError, InvalidValue
+from dptoolkit.models.joint import JointPlan
+from dptoolkit.models.model import Model
+from dptoolkit.models.routes import ROUTES, TASKS
+from dptoolkit.solvers import Plan
+from dptoolkit.solvers.pipeline import Preparation
+
+FORMAT, VERSION = "dptoolkit model", 1
+# A file that is larger was not written by us.
+MAX_BYTES = 2**30
+# Epsilon is computed on grids whose size may differ between versions.
+_SAME = 1e-3
+
+
+def save(model: Model, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+    """Write the model, whole or not at all; ``extra`` is kept beside it, as JSON."""
+    record = to_record(model) | ({} if extra is None else {"estimator": dict(extra)})
+    text = json.dumps(record | {"sha256": _digest(record)}, allow_nan=False)
+    with replaced(path) as file:
+        file.write_bytes(text.encode())
+
+
+def load(path: str | Path) -> Model:
+    """The model in a file that ``save`` wrote; a file that was changed, or is of another version, is refused."""
+    return read(path)[0]
+
+
+def read(path: str | Path) -> tuple[Model, Mapping[str, Any] | None]:
+    """(the model, what was kept beside it)."""
+    record = _record(path)
+    try:
+        return from_record(record), record.get("estimator")
+    except (DpToolkitError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as problem:
+        words = str(problem) if isinstance(problem, DpToolkitError) else "Its parts do not fit together."
+        raise invalid("path", str(path), "a model as dptoolkit writes it", words) from None
+
+
+def check_writable(option: str, path: str | Path) -> None:
+    """Refuse, before any work is done, a file that ``replaced`` could not write."""
+    try:
+        if Path(path).is_dir():
+            raise IsADirectoryError(21, "It is a folder")
+        handle, name = tempfile.mkstemp(prefix=f".{Path(path).name}.", dir=Path(path).parent)
+        os.close(handle)
+        os.unlink(name)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise invalid(option, str(path), "a file that can be written", f"{reason}.") from None
+
+
+@contextlib.contextmanager
+def replaced(path: str | Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its place when the block ends well, and is removed when not."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+# --- to JSON ----------------------------------------------------------------------------------------------------
+
+
+def to_record(model: Model) -> dict[str, Any]:
+    """JSON-ready: everything that ``from_record`` needs to make the model again."""
+    return {
+        "format": FORMAT, "version": VERSION, "dptoolkit": dptoolkit.__version__, "task": model.task,
+        "solver": model.solver, "steps": model.steps, "shape": list(model.coef.shape),
+        "coef": [_sparse(row) for row in model.coef], "intercept": model.intercept.tolist(),
+        "preparations": [None if how is None else _preparation_record(how) for how in model.preparations],
+        "classes": None if model.classes is None else _labels(model.classes),
+        "feature_names": None if model.feature_names is None else list(model.feature_names),
+        "plan": model.plan.to_dict(), "guarantee": _guarantee_record(model.guarantee),
+    }  # fmt: skip
+
+
+def _sparse(values: NDArray[np.float64]) -> dict[str, list[Any]]:
+    places = np.flatnonzero(values)
+    return {"index": places.tolist(), "value": values[places].tolist()}
+
+
+def _labels(classes: NDArray[Any]) -> list[Any]:
+    found: list[Any] = classes.tolist()
+    if not all(isinstance(label, (str, int, float, bool)) for label in found):
+        raise invalid("classes", "labels of another type", "strings or numbers in a file", "Use those as labels.")
+    return found
+
+
+def _preparation_record(how: Preparation) -> dict[str, Any]:
+    return {"index": how.kept.tolist(), "mean": how.means[how.kept].tolist(), "weight": how.weights[how.kept].tolist(),
+            "level": how.level}  # fmt: skip
+
+
+def _guarantee_record(guarantee: Any) -> dict[str, Any]:
+    own = {"notes": list(guarantee.notes), "asked_delta": guarantee.asked_delta}
+    return guarantee.to_dict() | own
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+# --- from JSON --------------------------------------------------------------------------------------------------
+
+
+def _record(path: str | Path) -> dict[str, Any]:
+    """The JSON object in a file, of our format and version, and unchanged."""
+    expected = "a model as dptoolkit writes it"
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"It has more than {MAX_BYTES:,} bytes")
+        record = json.loads(content)
+    except (OSError, ValueError, RecursionError) as problem:
+        reason = getattr(problem, "strerror", None) or "It is not JSON"
+        raise invalid("path", str(path), expected, f"{reason}.") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise invalid("path", str(path), expected, f"Its format is not {FORMAT!r}.")
+    if record.get("version") != VERSION:
+        repair = f"This dptoolkit reads version {VERSION}; use the one that wrote it."
+        raise invalid("path", str(path), f"a model file of version {VERSION}", repair)
+    digest = record.pop("sha256", None)
+    if digest != _digest(record):
+        raise invalid("path", str(path), expected, "It was changed since: its digest is another. Fit or copy it again.")
+    return record
+
+
+def from_record(record: Mapping[str, Any]) -> Model:
+    """The model of a record; the parts are checked against each other."""
+    if record["task"] not in TASKS or record["solver"] not in ROUTES:
+        raise InvalidValue("Its task or solver is not known.")
+    rows, d = (int(size) for size in record["shape"])
+    coef = np.array([_dense(row, d) for row in record["coef"]])
+    intercept = np.array(record["intercept"], dtype=np.float64)
+    preparations = tuple(None if how is None else _preparation(how, d) for how in record["preparations"])
+    plan = _plan(record["plan"])
+    classes = None if record["classes"] is None else np.array(record["classes"])
+    names = None if record["feature_names"] is None else tuple(map(str, record["feature_names"]))
+    sizes = {coef.shape == (rows, d), intercept.shape == (rows,), len(preparations) == rows, plan.d == d,
+             names is None or len(names) == d, classes is None or rows == (1 if len(classes) == 2 else len(classes)),
+             bool(np.isfinite(coef).all() and np.isfinite(intercept).all())}  # fmt: skip
+    if sizes != {True}:
+        raise InvalidValue("Its parts do not fit together.")
+    guarantee = _guarantee(record["guarantee"], plan)
+    return Model(record["task"], record["solver"], coef, intercept, plan, guarantee, int(record["steps"]), preparations,
+                 classes, names)  # fmt: skip
+
+
+def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:
+    values = np.zeros(d)
+    places = np.array(sparse["index"], dtype=np.int64)
+    if ((places < 0) | (places >= d)).any():
+        raise InvalidValue("A coefficient is outside the columns.")
+    values[places] = sparse["value"]
+    return values
+
+
+def _preparation(record: Mapping[str, Any], d: int) -> Preparation:
+    means, weights = (_dense({"index": record["index"], "value": record[key]}, d) for key in ("mean", "weight"))
+    return Preparation(means, weights, float(record["level"]))
+
+
+def _plan(record: Mapping[str, Any]) -> Plan | JointPlan:
+    """The plan, made again from its settings, with the noise of the file; it must release what the file says."""
+    if "part" in record:
+        part = _plan(record["part"])
+        assert isinstance(part, Plan)
+        return JointPlan(part, int(record["count"]), float(record["epsilon"]), float(record["delta"]))
+    with warnings.catch_warnings():
+        # What there was to warn of was said at the fit.
+        warnings.simplefilter("ignore")
+        plan = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])
+    plan = plan.with_noise(*(float(release["scale"]) for release in record["releases"]))
+    if from_dict(record["event"]) != plan.event:
+        raise InvalidValue("Its event is not that of its plan.")
+    return plan
+
+
+def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan) -> Any:
+    """The guarantee, computed again from the event: it must be the plan's, or void, and its epsilons those stated."""
+    event = from_dict(record["event"])
+    adjacency = None if record["adjacency"] is None else Adjacency.parse(record["adjacency"])
+    own = {"notes": tuple(map(str, record["notes"])), "asked_delta": record["asked_delta"]}
+    found = replace(account(event, adjacency=adjacency), **own)
+    stated = {float(delta): float(epsilon) for delta, epsilon in record["epsilon"].items()}
+    is_same = all(_is_close(stated[delta], found.epsilon(delta)) for delta in stated)
+    is_weaker = all(stated[delta] >= plan.guarantee.epsilon(delta) * (1 - _SAME) for delta in stated)
+    if not stated or not is_same or not is_weaker or adjacency is not plan.adjacency:
+        raise InvalidValue("Its guarantee is not that of its plan.")
+    return found
+
+
+def _is_close(stated: float, computed: float) -> bool:
+    return stated == computed if math.isinf(computed) else math.isclose(stated, computed, rel_tol=_SAME, abs_tol=1e-9)

@@ -1,0 +1,81 @@
+"""One fit for each class against the rest, planned together: their releases compose, and share one budget."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dptoolkit._validate import invalid
+from dptoolkit.accounting import Guarantee, Repeated, account, calibrate
+from dptoolkit.accounting.events import Event
+from dptoolkit.solvers import Plan
+
+# How much less a class is given if the plans together are above the budget, which only rounding makes them.
+_LESS = 0.9999
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """The plan of ``count`` fits, all by the plan ``part``; epsilon and delta are the budget of all together.
+
+    Privacy
+    -------
+    A record takes part in every one of the fits: the event is ``count`` times that of one, and nothing is free.
+    """
+
+    part: Plan
+    count: int
+    epsilon: float
+    delta: float
+
+    def __getattr__(self, name: str) -> Any:
+        # What is not said here is as in every part: settings, releases, n, d, adjacency, sensitivity, noise, ...
+        if name.startswith("__") or name == "part":
+            raise AttributeError(name)
+        return getattr(self.part, name)
+
+    @property
+    def event(self) -> Event:
+        """Everything that is released."""
+        return Repeated(self.part.event, self.count)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of all fits together, computed from ``event``."""
+        delta = None if math.isinf(self.epsilon) else self.delta
+        notes = self.part.guarantee.notes
+        return replace(account(self.event, adjacency=self.part.adjacency), notes=notes, asked_delta=delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the plan of a part, and of how many."""
+        own = {"epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon, "delta": self.delta}
+        return {"count": self.count, **own, "part": self.part.to_dict()}
+
+    def __str__(self) -> str:
+        head = f"{self.count} fits, one for each class against the rest, within epsilon {self.epsilon:g} together"
+        return f"{head}\n\n{self.guarantee}\n\nEach of them\n\n{self.part}"
+
+
+def joint_plan(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: float) -> JointPlan:
+    """The plan of ``count`` equal fits that together keep the budget; plan_for(epsilon) is the plan of one."""
+    with warnings.catch_warnings():
+        # Plans that are only tried must not warn; the fits themselves do.
+        warnings.simplefilter("ignore")
+        return JointPlan(plan_for(_part(plan_for, count, epsilon, delta)), count, epsilon, delta)
+
+
+def _part(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: float) -> float:
+    """The epsilon of one of the fits, at the same delta."""
+    alone = plan_for(epsilon)
+    if math.isinf(epsilon):
+        return epsilon
+    factor = calibrate(lambda f: Repeated(alone.with_noise(factor=f).event, count), epsilon, delta)
+    part = account(alone.with_noise(factor=factor).event).epsilon(delta)
+    while part > 0 and account(Repeated(plan_for(part).event, count)).epsilon(delta) > epsilon:
+        part *= _LESS
+    if part <= 0:
+        raise invalid("classes", count, "fewer for this budget", "Each of so many classes would get nothing of it.")
+    return part

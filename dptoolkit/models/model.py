@@ -1,0 +1,97 @@
+"""A fitted model: it predicts, and states what its fit guarantees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from dptoolkit import losses, solvers
+from dptoolkit._validate import invalid
+from dptoolkit.accounting import Guarantee
+from dptoolkit.data import check_rows
+from dptoolkit.models.joint import JointPlan
+from dptoolkit.models.routes import CLASSIFICATION
+from dptoolkit.solvers import FitResult, Plan
+from dptoolkit.solvers.pipeline import Preparation
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Model:
+    """What a fit has released, and how it predicts.
+
+    ``coef`` has one row for numbers and for two classes, and otherwise one a class; ``classes`` is None for numbers.
+    ``preparations`` says for each row of ``coef`` how rows of X are prepared, None if they are used as they are.
+    ``steps`` is the number of iterations, the most of any class.
+    """
+
+    task: str
+    solver: str
+    coef: Array
+    intercept: Array
+    plan: Plan | JointPlan
+    guarantee: Guarantee
+    steps: int
+    preparations: tuple[Preparation | None, ...]
+    classes: NDArray[Any] | None = None
+    feature_names: tuple[str, ...] | None = None
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns of X."""
+        return int(self.coef.shape[1])
+
+    def margins(self, X: Any, n_features: int | None = None) -> Array:
+        """(rows, rows of ``coef``): what is predicted before it is turned into a class.
+
+        Privacy
+        -------
+        A model is public: what is computed from it and from other rows gives nothing away about the rows of the fit.
+        """
+        rows = check_rows(X, n_features)
+        if rows.shape[1] != self.n_features:
+            repair = "It must have the columns of the data of the fit."
+            raise invalid("X", f"a matrix with {rows.shape[1]} columns", f"{self.n_features} columns wide", repair)
+        if not any(self.preparations):
+            return np.asarray(rows.matrix @ self.coef.T + self.intercept)
+        results = (
+            FitResult(w, float(b), None, None, {"preparation": how})
+            for w, b, how in zip(self.coef, self.intercept, self.preparations, strict=True)
+        )
+        return np.column_stack([solvers.margins(result, rows.matrix) for result in results])
+
+    def probabilities(self, X: Any, n_features: int | None = None) -> Array:
+        """(rows, classes): the probability of every class. Of one against the rest, shares of the separate ones."""
+        classes, found = self._known_classes(), self.margins(X, n_features)
+        if len(classes) == 2:
+            return np.column_stack([expit(-found[:, 0]), expit(found[:, 0])])
+        if not isinstance(self.plan, JointPlan):
+            return losses.softmax(found)
+        # Separate probabilities may all be 0 in floats: their logarithms are not.
+        return losses.softmax(-np.logaddexp(0.0, -found))
+
+    def predict(self, X: Any, n_features: int | None = None) -> NDArray[Any]:
+        """A class or a number for every row."""
+        found = self.margins(X, n_features)
+        if self.classes is None:
+            return found[:, 0]
+        which = (found[:, 0] > 0).astype(int) if len(self.classes) == 2 else found.argmax(axis=1)
+        return np.asarray(self.classes[which])
+
+    def _known_classes(self) -> NDArray[Any]:
+        if self.classes is None:
+            raise invalid("task", self.task, CLASSIFICATION, "Numbers have no probabilities.")
+        return self.classes
+
+    def with_notes(self, *notes: str) -> Model:
+        """The same model with a guarantee that says more."""
+        return replace(self, guarantee=replace(self.guarantee, notes=(*self.guarantee.notes, *notes)))
+
+    def __repr__(self) -> str:
+        kept = int(np.count_nonzero(self.coef.any(axis=0)))
+        return f"<Model for {self.task} by {self.solver}: {kept:,} of {self.n_features:,} features are used>"

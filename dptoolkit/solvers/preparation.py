@@ -1,0 +1,174 @@
+"""How dp_pipeline prepares rows: which features are kept, with which weights, at which length.
+
+A classifier looks at directions: rows are scaled to norm 1, features weighted, and rows scaled again. For numbers the
+length of a row counts: rows are clipped to a public bound and divided by it, and features kept as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.data import Rows, check_rows, clip_rows, unit_rows, with_intercept
+from dptoolkit.solvers import rules
+from dptoolkit.solvers.base import Array, FitResult
+
+
+def means_sensitivity(adjacency: Adjacency, n: int) -> float:
+    """How far one record moves the column means of |x| in L2: the distance of two non-negative unit vectors, over n."""
+    return math.sqrt(adjacency.contributions) / n
+
+
+def column_means(rows: Rows, share: Array) -> Array:
+    """sum_i share_i |x_i|: the weighted mean of the absolute entries of each column."""
+    if not rows.is_sparse:
+        return np.asarray(share @ np.abs(rows.matrix))
+    matrix = rows.matrix
+    sizes = np.abs(matrix.data) * np.repeat(share, np.diff(matrix.indptr))
+    return np.asarray(np.bincount(matrix.indices, sizes, minlength=matrix.shape[1]), dtype=np.float64)
+
+
+def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> float:
+    """The largest eigenvalue of the mean of s s^T for s = (<|x|, direction>, intercept's entry): two by two, exact.
+
+    ``rows`` end with the intercept column, ``direction`` is a public unit vector over the others. It is no more than
+    the largest eigenvalue of the mean of |x| |x|^T, and near it where the direction is that of the mean row.
+
+    Privacy
+    -------
+    |s| <= |x| <= 1, and the largest eigenvalue of a mean of s s^T moves by at most 1/n when one s is replaced or left
+    out. Nothing is iterated, so no tolerance has to be charged.
+    """
+    along = abs(rows.matrix) @ np.append(direction, 0.0)
+    level = rows.matrix[:, [-1]]
+    last = np.asarray(level.toarray() if rows.is_sparse else level).ravel()
+    first, mixed, second = (float(share @ entry) for entry in (along * along, along * last, last * last))
+    return (first + second) / 2 + math.hypot((first - second) / 2, mixed)
+
+
+@dataclass(frozen=True)
+class Units:
+    """What rows and labels are divided by: public bounds for numbers, None for a classifier, whose rows have norm 1."""
+
+    row_norm: float | None = None
+    label_bound: float | None = None
+
+    def rows(self, rows: Rows) -> Rows:
+        """Rows of norm at most 1: scaled to it, or clipped to ``row_norm`` and divided by it."""
+        if self.row_norm is None:
+            return unit_rows(rows)
+        bounded = clip_rows(rows, self.row_norm)
+        values = bounded.matrix.data if bounded.is_sparse else bounded.matrix
+        # A part in 1e13 less, so that rounding cannot leave a row above 1.
+        return bounded.with_values(values / self.row_norm * (1 - 1e-13))
+
+    def labels(self, y: Array) -> Array:
+        """Labels in [-1, 1] for numbers, as they are for classes."""
+        return y if self.label_bound is None else np.clip(y / self.label_bound, -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What was released about the columns, and so how a row is prepared.
+
+    ``means`` are the noisy means of |x_j|, ``weights`` those of the features, 0 for those that are not kept, ``level``
+    is the intercept's entry.
+    """
+
+    means: Array
+    weights: Array
+    level: float
+    units: Units = Units()
+
+    @classmethod
+    def of(cls, means: Array, noise: float, units: Units | None = None) -> Preparation:
+        """Features whose noisy mean stands out; for a classifier, weighted."""
+        units = Units() if units is None else units
+        kept = means > rules.CUT * noise
+        weights = kept.astype(float)
+        if units.row_norm is not None:
+            return cls(means, weights, rules.NUMBER_LEVEL, units)
+        weights[kept] = means[kept] ** -rules.TEMPERING
+        return cls(means, weights, rules.LEVEL, units)
+
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """The features that are kept."""
+        return np.flatnonzero(self.weights)
+
+    @property
+    def direction(self) -> Array:
+        """Where prepared rows point on average: a unit vector over the kept features."""
+        power = 1.0 if self.units.row_norm is not None else rules.MEAN_POWER
+        size = self.means[self.kept] ** power
+        norm = float(np.linalg.norm(size))
+        return size / norm if norm > 0 else size
+
+    @property
+    def length(self) -> float:
+        """The largest norm of a prepared row without its intercept."""
+        return math.sqrt(1 - self.level * self.level)
+
+    def features(self, rows: Rows) -> Rows:
+        """Kept features of rows in their units, weighted; each row scaled to ``length``, or for numbers by it."""
+        kept = self.kept
+        matrix = rows.matrix[:, kept]
+        if rows.is_sparse:
+            matrix.sort_indices()
+            matrix.data = matrix.data * self.weights[kept][matrix.indices]
+        else:
+            matrix = matrix * self.weights[kept]
+        if self.units.row_norm is not None:
+            return Rows(matrix * self.length, rows.is_sparse)
+        return unit_rows(Rows(matrix, rows.is_sparse), self.length)
+
+    def __call__(self, rows: Rows) -> Rows:
+        """Prepared rows: of norm at most 1, the intercept last."""
+        return with_intercept(self.features(rows), self.level)
+
+    def model(self, weights: Array) -> Array:
+        """Weights of prepared rows, over kept features and the intercept, as (..., d + 1) weights that are stored.
+
+        The intercept becomes the number that is added to every margin. For numbers, weights become those of rows and
+        labels in the caller's units.
+        """
+        out = np.zeros((*weights.shape[:-1], len(self.means) + 1))
+        out[..., np.append(self.kept, len(self.means))] = weights
+        out[..., -1] *= self.level
+        if self.units.row_norm is not None and self.units.label_bound is not None:
+            out[..., :-1] *= self.length / self.units.row_norm
+            out *= self.units.label_bound
+        return out
+
+    def margins(self, rows: Rows, coef: Array, intercept: float | Array) -> Array:
+        """The margins of rows in their units under a stored model; predictions of numbers stay within the bound."""
+        if self.units.row_norm is None:
+            return np.asarray(self.features(rows).matrix @ coef[..., self.kept].T + intercept)
+        found = np.asarray(rows.matrix @ (self.units.row_norm * coef) + intercept)
+        bound = self.units.label_bound
+        return found if bound is None else np.clip(found, -bound, bound)
+
+
+def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
+    """The margins of new rows under a fitted model; rows are prepared as the fit's were.
+
+    They are positive for label 1 of two, (rows, classes) for several, and the predictions themselves for numbers.
+
+    Privacy
+    -------
+    A model is public: what is computed from it and from other rows gives nothing away about the rows of the fit.
+    """
+    rows = check_rows(X, n_features)
+    width = result.coef.shape[-1]
+    if rows.shape[1] != width:
+        raise invalid("X.shape", rows.shape, f"(rows, {width})", "n_features adds columns of zeros.")
+    prepared = result.history.get("preparation")
+    if prepared is None:
+        return np.asarray(rows.matrix @ result.coef.T + result.intercept)
+    return np.asarray(prepared.margins(prepared.units.rows(rows), result.coef, result.intercept))

@@ -1,0 +1,324 @@
+"""ADMM with a sparse penalty, plain (admm) and private by output noise (dp_admm), after Wang and Zhang 2020.
+
+    w <- argmin of mean loss(w) + (rho/2)|w - z + u|^2, plus N(0, scale^2 I)
+    z <- prox of the penalty at w + u            u <- u + w - z
+
+Only the first line looks at the data. What it minimises is rho-strongly convex, so that one record of gradient at most
+L moves the minimiser by at most 2L/(n rho): output perturbation. No computer has the minimiser itself; it is found to
+a certified distance of tau/(n rho), which the sensitivity includes. z and u are functions of what was released, also
+where the penalty is not convex. Theory and minimiser speak of the SUM of losses: ``SumScaling`` is where the two meet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dptoolkit import losses, minimise
+from dptoolkit._validate import flag, invalid, magnitude, nonnegative, one_of, whole
+from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
+from dptoolkit.geometry import Ball, l2_ball
+from dptoolkit.solvers import rules
+from dptoolkit.solvers.base import Array, FitResult, Trace, gaussian_multiplier, private_solver, written_out
+from dptoolkit.solvers.bounds import GradientBounds
+from dptoolkit.solvers.gradient_iht import sparse_iterates
+from dptoolkit.solvers.perturbed_objective import ROUNDING, SumScaling, bounded_records
+from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
+from dptoolkit.solvers.settings import Settings, public_bound, setting
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.published import Published
+
+# tau as a share of one record's gradient: so precise that the noise is a thousandth larger than for the minimiser.
+_MISSING = 1e-3
+
+
+# --- the penalties --------------------------------------------------------------------------------
+
+
+def soft_threshold(v: Array, weight: float) -> Array:
+    """The z that minimises |z - v|^2/2 + weight |z|_1."""
+    return np.asarray(np.sign(v) * np.maximum(np.abs(v) - weight, 0.0))
+
+
+def half_threshold(v: Array, weight: float) -> Array:
+    """The z that minimises |z - v|^2/2 + weight * sum of |z_j|^(1/2): Xu, Chang, Xu and Zhang 2012, in closed form.
+
+    Entries up to (3/2) weight^(2/3) become zero, others at least two thirds of what they were.
+    """
+    size = np.abs(v)
+    kept = size > 1.5 * weight ** (2 / 3)
+    ratio = weight ** (2 / 3) / np.where(kept, size, 1.0)
+    angle = np.arccos(np.minimum(0.25 * (3 * ratio) ** 1.5, 1.0))
+    return np.asarray(np.where(kept, v * (2 / 3) * (1 + np.cos(2 * (math.pi - angle) / 3)), 0.0))
+
+
+# A penalty: its prox, and the weight (over rho) whose prox makes zeros of everything up to a threshold.
+PENALTIES: dict[str, tuple[Callable[[Array, float], Array], Callable[[float], float]]] = {
+    "l1": (soft_threshold, lambda threshold: threshold),
+    "l1/2": (half_threshold, lambda threshold: (threshold / 1.5) ** 1.5),
+}
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What is done with the minimisers: rho, the penalty and its weight; ``free`` weights are penalised."""
+
+    rho: float
+    steps: int
+    penalty: str
+    weight: float
+    free: int
+
+    def run(self, update: Callable[[Array], Array], width: int) -> tuple[list[Array], list[Array]]:
+        """(what each update gave, z after it), from z = u = 0; ``update`` gets the centre z - u."""
+        z, u = np.zeros(width), np.zeros(width)
+        updates, path = [], []
+        for _ in range(self.steps):
+            w = update(z - u)
+            z, u = self.following(w, u)
+            updates.append(w)
+            path.append(z)
+        return updates, path
+
+    def following(self, w: Array, u: Array) -> tuple[Array, Array]:
+        """The next z and u: functions of public vectors."""
+        v = w + u
+        z = v.copy()
+        z[..., : self.free] = PENALTIES[self.penalty][0](v[..., : self.free], self.weight / self.rho)
+        return z, v - z
+
+
+# --- the private solver ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpAdmm(Settings):
+    """Private sparse regression or classification: noisy minimisers, and a penalty that makes zeros of the noise.
+
+    Privacy
+    -------
+    Query: the minimiser of mean loss + (rho/2)|w - c|^2 at a public c, found to within tau/(n rho) on every data set by
+    a certificate that includes rounding errors. One record's gradient is at most L, so sensitivity
+    (2 L + 2 tau)/(n rho) (replace-one) or (L + 2 tau)/(n rho) (zero-out). Event: Repeated(Gaussian(scale/sensitivity),
+    steps). Penalty and dual steps see released vectors alone. The search never gives up, so acceptance tells nothing;
+    how long it takes depends on the data. Under zero-out a row of zeros is no record: it has no intercept either.
+    Public: n, d, all arguments, all iterates.
+    """
+
+    solver: ClassVar[str] = "dp_admm"
+
+    loss: str = setting('"logistic", "huber", "hinge" (its corner rounded), or "squared" with a radius.')
+    penalty: str = setting('"l1/2", the sum of square roots, or "l1", which biases large weights more.', default="l1/2")
+    weight: float | None = setting(
+        "Weight of the penalty beside the MEAN loss; by default so large that noise alone seldom gives a non-zero "
+        "weight. An intercept is not penalised.",
+        default=None,
+    )
+    rho: float | None = setting(
+        "Weight of |w - z + u|^2/2 beside the MEAN loss; by default from n, the bounds, the budget and the steps.",
+        default=None,
+    )
+    steps: int | None = setting(f"Number of updates; by default {rules.UPDATES}.", default=None)
+    row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
+    radius: float | None = setting(
+        "Radius of an L2 ball that holds the minimisers, the intercept's weight included; the squared loss needs it.",
+        default=None,
+    )
+    label_bound: float | None = setting("Public bound at which labels are clipped, for the squared loss.", default=None)
+    fit_intercept: bool = setting("Whether to fit an intercept, as the weight of a column of ones.", default=False)
+
+    @property
+    def terms(self) -> losses.Loss:
+        """The row of the loss table."""
+        return losses.get(self.loss, losses.CURVED)
+
+    @property
+    def ball(self) -> Ball | None:
+        """Where the minimisers are looked for; ``self`` is checked."""
+        return None if self.radius is None else l2_ball(self.radius)
+
+    @property
+    def bounds(self) -> GradientBounds:
+        """The public bounds of one record: on a ball no margin exceeds row norm times radius."""
+        free = GradientBounds(self.terms, self.row_norm, label_bound=self.label_bound, fit_intercept=self.fit_intercept)
+        if self.radius is None:
+            return free
+        assert free.joint_norm is not None
+        return replace(free, margin_bound=free.joint_norm * self.radius)
+
+    def checked(self, n: int, d: int) -> DpAdmm:
+        """See ``Settings``."""
+        one_of("penalty", self.penalty, tuple(PENALTIES))
+        squared = self.terms.name == "squared"
+        if squared and self.radius is None:
+            raise invalid("radius", None, "given for the squared loss", "Its gradient has no bound without a ball.")
+        if not squared and self.label_bound is not None:
+            raise invalid("label_bound", self.label_bound, "None here", "It works for the squared loss: leave it out.")
+        chosen = replace(
+            self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
+            radius=None if self.radius is None else magnitude("radius", self.radius),
+            label_bound=public_bound("label_bound", self.label_bound, "the largest |label|") if squared else None,
+            steps=rules.UPDATES if self.steps is None else whole("steps", self.steps, low=1),
+        )  # fmt: skip
+        chosen = replace(chosen, rho=chosen._rho(n))
+        return replace(chosen, weight=chosen._weight(n, d))
+
+    def _rho(self, n: int) -> float:
+        """The rho asked for, or the one for which all updates together are the rule's time of descent."""
+        if self.rho is not None:
+            return magnitude("rho", self.rho)
+        if math.isinf(self.epsilon):
+            raise invalid("rho", None, "given where epsilon is infinite", "The rule weighs it against the noise.")
+        assert self.steps is not None
+        mu = rules.budget_mu(self.epsilon, self.delta)
+        rho = self.steps / rules.total_time(self.bounds, self.relation, n, mu)
+        return magnitude("rho", rho, "Give rho: where row_norm or the budget is extreme, no rule is known.")
+
+    def _weight(self, n: int, d: int) -> float:
+        """The weight asked for, or the one whose prox makes zeros of what noise alone seldom exceeds."""
+        if self.weight is not None:
+            return nonnegative("weight", self.weight)
+        if math.isinf(self.epsilon):
+            raise invalid("weight", None, "given where epsilon is infinite", "The rule weighs it against the noise.")
+        assert self.rho is not None
+        threshold = rules.THRESHOLD * self.releases(n, d, None)[0].scale
+        return self.rho * PENALTIES[self.penalty][1](threshold)
+
+    def sums(self, n: int) -> SumScaling:
+        """The problem of one update in the scaling of the sum; ``self`` is checked."""
+        bounds = self.bounds
+        assert bounds.smoothness is not None and self.rho is not None
+        return SumScaling(n, self.rho, bounds.gradient, bounds.smoothness)
+
+    def tolerance(self, n: int, d: int, multiplier: float) -> float:
+        """tau of every update: a small share of one record's gradient, but not what takes decimals to reach."""
+        sums, joint = self.sums(n), self.bounds.joint_norm
+        assert joint is not None and self.steps is not None
+        width = self.width(d)
+        # How far the centre may get: every update moves it by the losses' pull and by noise.
+        moved = sums.gradient * (n + 3 * multiplier * (math.sqrt(width) + 8)) / sums.l2
+        reachable = 4 * minimise.rounding_error(
+            n=n, nonzeros=width, row_norm=joint, residual_bound=sums.gradient / joint, smoothness=self.terms.smoothness,
+            l2=sums.l2, theta_norm=self.steps * moved, linear_norm=sums.l2 * self.steps * moved,
+            unit=minimise.FINE_UNIT,
+        )  # fmt: skip
+        return max(_MISSING * sums.gradient, reachable)
+
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """The minimiser, once an update."""
+        assert self.steps is not None
+        sums = self.sums(n)
+        multiplier = gaussian_multiplier(self.steps, self.epsilon, self.delta)
+        tau = self.tolerance(n, d, multiplier)
+        moved = (self.relation.contributions * sums.gradient + 2 * tau) / sums.l2 * ROUNDING
+        return (Release("minimiser", GAUSSIAN, moved, moved * multiplier, self.steps),)
+
+    def splitting(self, d: int) -> Splitting:
+        """The iteration; ``self`` is checked."""
+        assert self.rho is not None and self.steps is not None and self.weight is not None
+        return Splitting(self.rho, self.steps, self.penalty, self.weight, d)
+
+    def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> AdmmRun:
+        """See ``Settings``."""
+        return AdmmRun(plan, *bounded_records(self, *written_out(rows, y, counts)))
+
+
+dp_admm = private_solver(DpAdmm)
+
+
+def admm(
+    X: Any, y: Any, *, loss: str, weight: float, rho: float, steps: int, penalty: str = "l1/2",
+    fit_intercept: bool = False, label_values: tuple[float, float] | None = None,
+) -> FitResult:  # fmt: skip
+    """ADMM without privacy: no clipping, no noise, no ball for the squared loss. Arguments as in ``dp_admm``."""
+    rows = check_rows(X)
+    terms = losses.get(loss, losses.CURVED)
+    labels = check_labels(y, rows.shape[0], terms, label_values)
+    how = Splitting(
+        magnitude("rho", rho), whole("steps", steps, low=1), one_of("penalty", penalty, tuple(PENALTIES)),
+        nonnegative("weight", weight), rows.shape[1],
+    )  # fmt: skip
+    data = with_intercept(rows, 1.0) if flag("fit_intercept", fit_intercept) else rows
+
+    def update(centre: Array) -> Array:
+        return _precise_minimiser(data, labels, terms, how.rho, centre)
+
+    _, path = how.run(update, data.shape[1])
+    w = path[-1]
+    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
+    return FitResult(coef, intercept, None, None, {})
+
+
+def _precise_minimiser(data: Rows, y: Array, terms: losses.Loss, rho: float, centre: Array) -> Array:
+    """The minimiser of mean loss + (rho/2)|w - centre|^2, to nine digits."""
+    n, norm = len(y), float(data.row_norms().max(initial=0.0))
+    pull = float(np.linalg.norm(data.matrix.T @ terms.residual(data.matrix @ centre, y))) / n
+    if pull == 0:
+        return centre
+    # By strong convexity the minimiser is no further than pull/rho from the centre: a ball that cuts nothing off.
+    reach = float(np.linalg.norm(centre)) + 1.001 * pull / rho
+    slope = terms.residual_limit(norm * reach, float(np.abs(y).max()))
+    ball = l2_ball(reach) if math.isinf(terms.residual_bound) else None
+    sums = SumScaling(n, rho, slope * norm, terms.smoothness * norm * norm)
+    task = minimise.Problem(data.matrix, y, terms, sums.l2, -sums.l2 * centre, norm, slope, ball)
+    return minimise.minimise(task, 1e-9 * sums.l2 * reach).theta
+
+
+class AdmmRun:
+    """Private ADMM with bounded data in place.
+
+    Privacy
+    -------
+    A call releases ``steps`` noisy minimisers, the plan's one release as often as it counts. No minimiser without noise
+    leaves the run, nor does anything about the search.
+    """
+
+    def __init__(self, plan: Plan, matrix: Any, y: Array) -> None:
+        settings = plan.settings
+        assert isinstance(settings, DpAdmm)
+        self.plan, self.settings, self.matrix, self.y = plan, settings, matrix, y
+        self.sums, self.splitting = settings.sums(plan.n), settings.splitting(plan.d)
+
+    @property
+    def tau(self) -> float:
+        """The tolerance that the release was planned for, in the scaling of the sum; never more than that."""
+        planned = self.plan.sensitivity * self.sums.l2 / ROUNDING
+        return (planned - self.plan.adjacency.contributions * self.sums.gradient) / 2
+
+    def problem(self, centre: Array) -> minimise.Problem:
+        """What an update at this centre minimises, but for a constant."""
+        joint = self.settings.bounds.joint_norm
+        assert joint is not None
+        return minimise.Problem(
+            self.matrix, self.y, self.settings.terms, self.sums.l2, -self.sums.l2 * centre, joint,
+            self.sums.gradient / joint, self.settings.ball,
+        )  # fmt: skip
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit; its releases are the noisy minimisers, its iterates the sparse vectors after them."""
+        mechanism = self.plan.releases[0].mechanism
+
+        def update(centre: Array) -> Array:
+            found = minimise.minimise(self.problem(centre), self.tau)
+            # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
+            return np.asarray(found.theta + mechanism.release(found.remainder, rng))
+
+        released, path = self.splitting.run(update, self.matrix.shape[1])
+        history = {"noise_scale": [self.plan.noise] * len(released)}
+        return Trace(path[-1], history, *((np.array(released), np.array(path)) if trace else ()))
+
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """(weights, history)."""
+        weights, history, _, iterates = self(rng, trace=every > 0)
+        if iterates is not None:
+            history["iterates"] = sparse_iterates(iterates, every)
+        return weights, history
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """The mean loss of the bounded records that have features, without the penalty; NOT private."""
+        return {"mean loss": self.settings.terms.objective(np.asarray(self.matrix @ weights), self.y)}

@@ -1,0 +1,308 @@
+"""The plan of a private choice, made without data: candidates, runs, noise, and what the choice costs.
+
+One run draws a candidate at random, trains it on the training rows, and scores it with noise on the others. A random
+number of runs is made, and only the best is released. Papernot and Steinke 2022 (arXiv:2110.03620) bound what that
+gives away in terms of one run; the accounting knows it as the event ``BestOf``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit import solvers
+from dptoolkit._validate import invalid, one_of, positive, real
+from dptoolkit.accounting import BestOf, Composed, Gaussian, Guarantee, ZCdp, account, structure
+from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.report import number, table
+from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
+from dptoolkit.accounting.rows import inverse
+from dptoolkit.errors import InvalidValue, UnsupportedEvent
+from dptoolkit.losses import REGRESSION
+from dptoolkit.solvers import Plan, Release
+from dptoolkit.solvers.base import gaussian_multiplier
+from dptoolkit.solvers.plan import GAUSSIAN
+from dptoolkit.solvers.settings import check_budget
+from dptoolkit.tuning.scores import Score
+
+GEOMETRIC, LOGARITHMIC = "geometric", "logarithmic"
+# Which rows are held out must not depend on the data; any fixed number will do.
+_SPLIT_SEED = 20_220
+# The part of the budget that a choice may leave unused, for the sake of a short search.
+_UNUSED = 0.004
+
+
+def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
+    """All combinations of the values given for each setting, as candidates."""
+    columns = {name: list(entries) for name, entries in values.items()}
+    return [dict(zip(columns, chosen, strict=True)) for chosen in itertools.product(*columns.values())]
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """Everything about a private choice that is fixed before the data are seen.
+
+    ``plans`` has the plan of one run of each candidate, on the training rows; ``score`` is the release of a run's
+    score, None if it is computed on public rows; ``runs`` is the law of the number of runs; ``full`` is the plan of the
+    first candidate without a choice: all rows, the whole budget.
+    """
+
+    candidates: tuple[Mapping[str, Any], ...]
+    plans: tuple[Plan, ...]
+    score: Release | None
+    scoring: Score
+    runs: TruncatedNegativeBinomial
+    n: int
+    epsilon: float
+    delta: float
+    full: Plan
+
+    @property
+    def training(self) -> int:
+        """The number of rows that each run trains on."""
+        return self.plans[0].n
+
+    @property
+    def run_event(self) -> Event:
+        """What one run gives away, whichever candidate it draws."""
+        return one_run([plan.event for plan in self.plans], None if self.score is None else self.score.event)
+
+    @property
+    def event(self) -> Event:
+        """The event of the whole choice."""
+        return BestOf(self.run_event, self.runs)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Computed from ``event``."""
+        notes = (
+            f"n = {self.n}, which rows are held out, the candidates and all bounds are public",
+            "only the best run is released: no other run's model or score, nor how many there were",
+        )
+        guarantee = account(self.event, adjacency=self.plans[0].adjacency)
+        return replace(guarantee, notes=notes, asked_delta=self.delta)
+
+    @property
+    def run_epsilon(self) -> float:
+        """The epsilon, at the same delta, that each run is planned with."""
+        return float(self.plans[0].settings.epsilon)
+
+    @property
+    def price(self) -> float:
+        """How many times as much noise a run has as the first candidate would have without a choice."""
+        return self.plans[0].noise / self.full.noise
+
+    @property
+    def chance(self) -> float:
+        """The probability that a given candidate is drawn at all, so that it can win."""
+        missed = 1 - 1 / len(self.plans)
+        return 1.0 if missed == 0 else -math.expm1(float(self.runs.log_pgf(np.asarray(math.log(missed)))))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything in the plan; two different choices draw from unrelated streams."""
+        record = {"plans": [plan.fingerprint for plan in self.plans], "event": self.event.to_dict(), "n": self.n}
+        return hashlib.sha256(json.dumps(record, sort_keys=True, default=repr).encode()).hexdigest()
+
+    def held_out(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The numbers of the rows to train on and of those to score on, by a fixed public rule."""
+        order = np.random.default_rng(_SPLIT_SEED).permutation(self.n)
+        return np.sort(order[: self.training]), np.sort(order[self.training :])
+
+    def __str__(self) -> str:
+        rows = [
+            [", ".join(f"{k}={v}" for k, v in c.items()), number(p.noise), "hopeless" if _is_hopeless(p) else ""]
+            for c, p in zip(self.candidates, self.plans, strict=True)
+        ]
+        where = "public rows" if self.score is None else f"{self.n - self.training:,} held-out rows"
+        noise = "" if self.score is None else f", with noise {number(self.score.scale)}"
+        head = (
+            f"Private choice for {self.plans[0].solver}: n={self.n:,}, {len(self.plans)} candidates, "
+            f"{self.runs.mean:.3g} runs expected; each candidate is drawn at least once with probability "
+            f"{self.chance:.2f}\nEach run trains on {self.training:,} rows at epsilon {self.run_epsilon:.3g} of "
+            f"{self.epsilon:.3g} and is scored on {where}{noise}."
+        )
+        return "\n\n".join([head, table(["candidate", "noise", "outlook"], rows), self.advice(), str(self.guarantee)])
+
+    def advice(self) -> str:
+        """What the choice costs, against making none."""
+        return (
+            f"A run has {self.price:.2f} times the noise that the same settings have with all rows and the whole "
+            f"budget. That is as if {100 * (1 - 1 / self.price):.0f} % of the rows were thrown away. Where the solver "
+            "has a rule for a setting that you would choose, leaving it to the rule is free."
+        )
+
+
+def plan(
+    solver: str,
+    candidates: Sequence[Mapping[str, Any]],
+    *,
+    n: int,
+    d: int,
+    epsilon: float,
+    delta: float,
+    expected_runs: float | None = None,
+    law: str = LOGARITHMIC,
+    validation: float | str = 0.2,
+    score_bound: float | None = None,
+    **settings: Any,
+) -> TuningPlan:
+    """The plan of a private choice among ``candidates``, settings of one solver.
+
+    Parameters
+    ----------
+    solver : str
+        The name of a private solver.
+    candidates : sequence of mappings
+        Settings that differ; ``grid`` makes all combinations.
+    n, d : int
+        Rows and features of the private data.
+    epsilon, delta : float
+        The total budget: choice, training and scores.
+    expected_runs : float or None, default None
+        The mean number of runs, each of which draws a candidate at random; two for each candidate if None.
+    law : "logarithmic" or "geometric", default "logarithmic"
+        The law of the number of runs, which is at least 1. At the same price the logarithmic one makes more runs.
+    validation : float or "public", default 0.2
+        The share of rows that is held out for scores, or "public" if scores are computed on other, public rows.
+    score_bound : float or None, default None
+        For regression: a public bound to which labels and predictions are clipped in scores.
+    **settings
+        Settings that all candidates share.
+
+    Privacy
+    -------
+    Touches no data. A record is held out or trained on, by a public rule, so it enters a run by its score or by its
+    training, never both: one run gives away the worse of the two. The choice is BestOf(run, law), at most the budget.
+    """
+    named = [dict(c) for c in candidates]
+    if not named:
+        raise invalid("candidates", candidates, "at least one mapping of settings", "For example [{'steps': 20}].")
+    epsilon = positive("epsilon", epsilon, "A choice without privacy needs no plan.")
+    check_budget(epsilon, delta, n)
+    scored = _held_out_rows(n, validation)
+    shared = {"delta": delta} | settings
+
+    @cache
+    def at(run_epsilon: float, rows: int) -> tuple[Plan, ...]:
+        return tuple(solvers.plan(solver, n=rows, d=d, **(shared | c | {"epsilon": run_epsilon})) for c in named)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        full = solvers.plan(solver, n=n, d=d, **(shared | named[0] | {"epsilon": epsilon}))
+    scoring = _scoring(full, score_bound)
+    runs = _runs(law, 2 * len(named) if expected_runs is None else expected_runs)
+
+    def made(run_epsilon: float) -> TuningPlan:
+        plans = at(run_epsilon, n - scored)
+        score = None if scored == 0 else _score_release(plans, scoring.sensitivity(scored))
+        return TuningPlan(tuple(named), plans, score, scoring, runs, n, epsilon, delta, full)
+
+    run_epsilon = _run_epsilon(lambda e: made(e).event, epsilon, delta)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", solvers.HopelessPlanWarning)
+        choice = made(run_epsilon)
+    if all(_is_hopeless(candidate) for candidate in choice.plans):
+        warnings.warn(
+            f"{solver}: at epsilon {run_epsilon:.3g} for a run every candidate drowns in its noise. {choice.advice()}",
+            solvers.HopelessPlanWarning,
+            stacklevel=2,
+        )
+    return choice
+
+
+def _is_hopeless(plan: Plan) -> bool:
+    outlook = plan.settings.outlook(plan)
+    return outlook is not None and outlook.is_hopeless
+
+
+def one_run(fits: Sequence[Event], score: Event | None) -> Event:
+    """An event that is at least as bad as each candidate's fit, and as the score.
+
+    A record is either trained on or scored, and which candidate a run draws is independent of the data and released
+    with the model; so a run is as bad as the worst of these, not as their sum. Gaussian fits are bounded by the largest
+    mu, fits with a zCDP bound by the largest rho. Others must be equal, and the score is added to them.
+    """
+    bound = _common_bound(fits if score is None else [*fits, score])
+    if bound is not None:
+        return bound
+    if any(event != fits[0] for event in fits):
+        raise InvalidValue(
+            "candidates: must give away the same, or have Gaussian noise or a zCDP bound each, as one run stands for "
+            "all of them. Vary settings that leave the noise alone (step_size, sparsity), or take another solver."
+        )
+    return fits[0] if score is None else Composed(fits[0], score)
+
+
+def _common_bound(events: Sequence[Event]) -> Event | None:
+    """The weakest Gaussian, or else zCDP, bound of all the events; None if one of them has neither."""
+    if all(structure.all_gaussian(event) for event in events):
+        return Gaussian(inverse(max(structure.total_mu(event) for event in events)))
+    try:
+        return ZCdp(max(structure.total_rho(event) for event in events))
+    except UnsupportedEvent:
+        return None
+
+
+def _held_out_rows(n: int, validation: float | str) -> int:
+    if isinstance(validation, str):
+        one_of("validation", validation, ("public",), "Or give a share of rows, for example 0.2.")
+        return 0
+    share = real("validation", validation, low=0.0, high=1.0, open_low=True, open_high=True, repair='Or "public".')
+    rows = max(round(share * n), 1)
+    if rows >= n:
+        raise invalid("n", n, ">= 2 to hold rows out", 'Or validation="public".')
+    return rows
+
+
+def _scoring(plan: Plan, score_bound: float | None) -> Score:
+    terms = plan.settings.terms
+    if terms.task != REGRESSION:
+        if score_bound is not None:
+            raise invalid("score_bound", score_bound, f"None for the {terms.name} loss", "It is for regression.")
+        return Score(terms)
+    return Score(terms, score_bound)
+
+
+def _score_release(plans: tuple[Plan, ...], sensitivity: float) -> Release:
+    """The score of one run: as private as a fit by itself, or four times as noisy where the two are added up."""
+    multiplier = gaussian_multiplier(1, plans[0].settings.epsilon, plans[0].settings.delta)
+    if _common_bound([plan.event for plan in plans]) is None:
+        multiplier *= 4
+    return Release("score of a run", GAUSSIAN, sensitivity, sensitivity * multiplier, 1)
+
+
+def _runs(law: str, expected: float) -> TruncatedNegativeBinomial:
+    mean = real("expected_runs", expected, low=1.0, high=1e6, open_low=True, repair="With one candidate just fit it.")
+    if one_of("law", law, (GEOMETRIC, LOGARITHMIC)) == GEOMETRIC:
+        return TruncatedNegativeBinomial(1.0, 1 / mean)
+    low, high = math.log(1e-9), 0.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        too_many = TruncatedNegativeBinomial(0.0, math.exp(middle)).mean > mean
+        low, high = (middle, high) if too_many else (low, middle)
+    return TruncatedNegativeBinomial(0.0, math.exp(low if high == 0 else high))
+
+
+def _run_epsilon(event_at: Callable[[float], Event], epsilon: float, delta: float) -> float:
+    """An epsilon of a run whose choice keeps the budget and leaves at most _UNUSED of it."""
+    run_epsilon = epsilon / 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(60):
+            total = account(event_at(run_epsilon)).epsilon(delta)
+            if (1 - _UNUSED) * epsilon <= total <= epsilon:
+                return run_epsilon
+            # The total is about proportional to the epsilon of a run; aim at the middle of what is accepted.
+            run_epsilon *= min(max((1 - _UNUSED / 2) * epsilon / total, 0.1), 2.0)
+    raise invalid("expected_runs", "these", "fewer for this budget", "Or ask for a larger epsilon.")

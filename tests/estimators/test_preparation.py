@@ -1,0 +1,99 @@
+"""Preparation by public numbers, and the one way that voids the guarantee."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+from sklearn.pipeline import make_pipeline
+
+from dptoolkit import estimators
+from dptoolkit.errors import InvalidValue
+from tests.estimators.cases import BINARY, ROWS
+
+TABLES = arrays(np.float64, (3, 4), elements=st.floats(-1e150, 1e150))
+FORMS = pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csr_array], ids=lambda f: f.__name__)
+
+
+@FORMS
+@given(X=TABLES, bound=st.floats(1e-3, 1e3))
+def test_rows_obey_the_bound_and_short_ones_stay(form, X, bound):
+    found = estimators.ClipRows(bound).fit_transform(form(X))
+    found = found.toarray() if sparse.issparse(found) else found
+    norms = [math.hypot(*row) for row in X]
+    for row, before, norm in zip(found, X, norms, strict=True):
+        assert math.hypot(*row) <= bound
+        if norm <= bound * (1 - 1e-9):
+            assert (row == before).all()
+
+
+@FORMS
+@given(X=TABLES)
+def test_one_record_does_not_change_the_others(form, X):
+    """What a transformer does to a row must not depend on other rows: neighbours stay neighbours."""
+    other = X.copy()
+    other[0] = 1e5
+    for transformer in (estimators.ClipRows(2.0), estimators.ScaleToBounds(-3.0, 3.0)):
+        one, two = (transformer.fit(form(table)).transform(form(table)) for table in (X, other))
+        one, two = (t.toarray() if sparse.issparse(t) else t for t in (one, two))
+        assert (one[1:] == two[1:]).all()
+
+
+def test_the_unsafe_way_does_change_the_others():
+    X = np.ones((3, 2))
+    other = X.copy()
+    other[0] = 5.0
+    with pytest.warns(estimators.UnsafeWarning):
+        one, two = (estimators.MaxAbsScaling(unsafe=True).fit_transform(table) for table in (X, other))
+    assert (one[1:] != two[1:]).all()
+
+
+def test_columns_are_moved_to_the_unit_interval():
+    X = np.array([[0.0, 10.0], [5.0, 30.0], [10.0, 99.0]])
+    found = estimators.ScaleToBounds(lower=[0.0, 10.0], upper=[10.0, 50.0]).fit_transform(X)
+    assert found.tolist() == [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(("bounds", "word"), [
+    ({"lower": 1.0, "upper": 0.0}, "lower below upper"), ({"upper": math.inf}, "finite"), ({"lower": "a"}, "number"),
+    ({"lower": [0.0, 0.0, 0.0]}, "2 numbers"),
+])  # fmt: skip
+def test_bad_bounds_are_refused(bounds, word):
+    with pytest.raises(InvalidValue, match=word):
+        estimators.ScaleToBounds(**bounds).fit(np.ones((3, 2)))
+
+
+def test_sparse_rows_need_bounds_around_zero():
+    with pytest.raises(InvalidValue, match="-upper for a sparse X"):
+        estimators.ScaleToBounds(0.0, 1.0).fit(sparse.csr_matrix(np.eye(2)))
+
+
+def test_the_unsafe_way_must_be_asked_for():
+    with pytest.raises(InvalidValue, match="unsafe=False"):
+        estimators.MaxAbsScaling().fit(ROWS)
+
+
+@FORMS
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_unsafe_way_voids_the_guarantee(form):
+    unsafe = estimators.MaxAbsScaling(unsafe=True)
+    pipeline = make_pipeline(unsafe, estimators.ClipRows(), estimators.PrivateIHTClassifier()).fit(form(ROWS), BINARY)
+    guarantee = pipeline[-1].guarantee_
+    assert math.isinf(guarantee.epsilon(1e-5))
+    assert any(note.startswith("VOID") for note in guarantee.notes)
+    safe = make_pipeline(estimators.ClipRows(), estimators.PrivateIHTClassifier()).fit(form(ROWS), BINARY)
+    assert safe[-1].guarantee_.epsilon(1e-5) <= 2.0
+
+
+def test_frames_come_out_where_they_are_asked_for():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [1.0, 9.0], "b": [2.0, 0.0]})
+    found = estimators.ClipRows(3.0).set_output(transform="pandas").fit_transform(table)
+    assert list(found.columns) == ["a", "b"]
+    # A frame would lose the mark that voids the guarantee.
+    assert not hasattr(estimators.MaxAbsScaling(unsafe=True), "set_output")

@@ -1,0 +1,196 @@
+"""Models of every route: their files, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+
+import numpy as np
+import pytest
+
+from dptoolkit import estimators, models
+from dptoolkit.accounting import Gaussian, Repeated, account
+from dptoolkit.errors import InvalidValue
+from dptoolkit.models import files, routes
+from dptoolkit.models.joint import joint_plan
+from dptoolkit.solvers import plan
+from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+BOUNDS = {"row_norm": 1.0}
+OPTIONS = {
+    "dp_pipeline": {}, "dp_dual_averaging": {}, "dp_ight": {"sparsity": 5},
+    "dp_frank_wolfe": {"l1_radius": 3.0, "steps": 20}, "dp_sgd_ht": {"batch_size": 400, "steps": 30},
+    "dp_scsg_ht": {"batch_size": 40, "epochs": 3, "snapshot_size": 400}, "dp_svrg_ht": {"batch_size": 40, "epochs": 3},
+    "objective_perturbation": {}, "two_stage": {"l2": 0.01, "sparsity": 5, "blocks": 4},
+    "peeling_iht": {"sparsity": 5, "steps": 5, "step_size": 0.5, "radius": 2.0},
+}  # fmt: skip
+CASES = [
+    *(("classification", name, "two") for name in routes.ROUTES if name != "peeling_iht"),
+    *(("classification", name, "three") for name in routes.ROUTES if name not in ("peeling_iht", "two_stage")),
+    *(("regression", name, "numbers") for name in routes.ROUTES if name != "dp_pipeline"),
+]
+LABELS = {"two": BINARY, "three": THREE, "numbers": NUMBERS}
+
+
+def fitted(task, solver, y, **more):
+    bounds = BOUNDS | ({"label_bound": 1.0} if task == "regression" and solver not in HUBER else {})
+    return models.fit(ROWS, LABELS[y], task=task, solver=solver, rng=0, **(bounds | OPTIONS[solver] | more))
+
+
+# Their loss is bounded, so that labels need no bound.
+HUBER = ("objective_perturbation", "two_stage")
+
+
+def test_every_route_has_options_here():
+    assert set(OPTIONS) == set(routes.ROUTES)
+
+
+@pytest.mark.parametrize(("task", "solver", "y"), CASES, ids=lambda value: str(value))
+def test_a_file_holds_the_whole_model(tmp_path, task, solver, y):
+    model = fitted(task, solver, y)
+    assert model.guarantee.epsilon(1e-5) <= 2.0
+    path = tmp_path / "model.json"
+    models.save(model, path)
+    again = models.load(path)
+    assert (again.margins(ROWS) == model.margins(ROWS)).all()
+    assert (again.predict(ROWS) == model.predict(ROWS)).all()
+    assert again.plan == model.plan and str(again.guarantee) == str(model.guarantee)
+    assert (again.steps, again.task, again.solver) == (model.steps, task, solver)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.json"]
+
+
+def test_an_estimator_comes_back_from_its_file(tmp_path):
+    estimator = estimators.PrivateLassoClassifier(random_state=0, steps=10).fit(ROWS, THREE)
+    estimator.save(tmp_path / "model.json")
+    again = estimators.load(tmp_path / "model.json")
+    assert again.get_params() == estimator.get_params()
+    assert (again.predict(ROWS) == estimator.predict(ROWS)).all()
+    assert again.guarantee_.epsilon(1e-5) == estimator.guarantee_.epsilon(1e-5)
+
+
+def test_a_void_guarantee_stays_void_in_a_file(tmp_path):
+    X = estimators.MaxAbsScaling(unsafe=True).fit_transform(ROWS)
+    estimators.PrivateSparseClassifier().fit(X, BINARY).save(tmp_path / "model.json")
+    found = estimators.load(tmp_path / "model.json").guarantee_
+    assert math.isinf(found.epsilon(1e-5)) and any("VOID" in note for note in found.notes)
+
+
+# --- files that are refused ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads(json.dumps(files.to_record(fitted("classification", "dp_ight", "two"))))
+
+
+def write(path, record, digest=True):
+    """The file of a record, with the right digest: what somebody with intent could write."""
+    body = {key: value for key, value in record.items() if key != "sha256"}
+    text = json.dumps(body, sort_keys=True)
+    path.write_text(json.dumps(body | ({"sha256": hashlib.sha256(text.encode()).hexdigest()} if digest else {})))
+    return path
+
+
+def edited(record, *places, value):
+    copy = json.loads(json.dumps(record))
+    inner = copy
+    for place in places[:-1]:
+        inner = inner[place]
+    inner[places[-1]] = value
+    return copy
+
+
+def test_the_edits_below_are_what_makes_the_difference(tmp_path, record):
+    assert models.load(write(tmp_path / "m.json", record)).n_features == 12
+
+
+@pytest.mark.parametrize(("places", "value"), [
+    (("guarantee", "epsilon", "1e-05"), 0.5), (("guarantee", "event"), Gaussian(50.0).to_dict()),
+    (("guarantee", "event"), Repeated(Gaussian(50.0), 2).to_dict()), (("guarantee", "adjacency"), "zero-out"),
+    (("guarantee", "epsilon"), {}), (("plan", "event"), Gaussian(50.0).to_dict()),
+    (("plan", "releases", 0, "scale"), 9.0),
+    (("plan", "n"), 10**6), (("plan", "d"), 13), (("plan", "settings", "sparsity"), 99), (("shape", 1), 13),
+    (("coef", 0, "index", 0), 12), (("coef", 0, "index", 0), -1), (("coef", 0, "value", 0), "x"), (("coef",), []),
+    (("intercept",), [0.0, 1.0]), (("classes",), [0.0, 1.0, 2.0]), (("preparations",), []), (("task",), "other"),
+    (("solver",), "ight"), (("version",), 2), (("format",), "another"), (("feature_names",), ["a"]),
+    (("guarantee", "notes"), 3), (("plan",), None), (("plan", "solver"), "no_such"),
+], ids=lambda value: str(value)[:40])  # fmt: skip
+def test_an_edited_file_is_refused_even_with_its_digest(tmp_path, record, places, value):
+    with pytest.raises(InvalidValue, match=r"m\.json"):
+        models.load(write(tmp_path / "m.json", edited(record, *places, value=value)))
+
+
+def test_a_guarantee_that_fits_together_but_promises_more_than_the_plan_is_refused(tmp_path, record):
+    forged = account(Gaussian(50.0), adjacency="replace-one").to_dict()
+    own = {key: record["guarantee"][key] for key in ("notes", "asked_delta")}
+    with pytest.raises(InvalidValue, match="not that of its plan"):
+        models.load(write(tmp_path / "m.json", record | {"guarantee": forged | own}))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "dptoolkit model"}', "\x00\xff", "[" * 10**5])
+def test_what_is_no_model_is_refused(tmp_path, text):
+    path = tmp_path / "m.json"
+    path.write_text(text)
+    with pytest.raises(InvalidValue, match="a model"):
+        models.load(path)
+
+
+def test_a_changed_number_without_its_digest_is_refused(tmp_path, record):
+    path = write(tmp_path / "m.json", record)
+    text = path.read_text()
+    path.write_text(text.replace('"steps": ', '"steps": 1'))
+    with pytest.raises(InvalidValue, match="digest"):
+        models.load(path)
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(InvalidValue, match="JSON"):
+        models.load(path)
+    with pytest.raises(InvalidValue, match="model"):
+        models.load(tmp_path / "nothing.json")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text("old")
+    model = fitted("classification", "dp_ight", "two")
+    broken = object()
+    with pytest.raises(TypeError):
+        models.save(model, path, {"params": broken})
+    with pytest.raises(RuntimeError), files.replaced(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+# --- plans of several classes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 20.0])
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_joint_plan_keeps_its_budget_and_uses_it(epsilon, count):
+    def plan_for(part):
+        return plan("dp_ight", n=5000, d=20, loss="logistic", sparsity=5, row_norm=1.0, epsilon=part, delta=1e-6)
+
+    found = joint_plan(plan_for, count, epsilon, 1e-6)
+    assert 0.99 * epsilon < found.guarantee.epsilon(1e-6) <= epsilon
+    assert found.event == Repeated(found.part.event, count)
+    # A part that were given the whole budget would be far above it together with the others.
+    assert found.part.guarantee.epsilon(1e-6) < 0.9 * epsilon
+
+
+@pytest.mark.parametrize(("arguments", "word"), [
+    ({"task": "ranking"}, "task"), ({"task": "regression", "solver": "dp_pipeline"}, "solver"),
+    ({"task": "classification", "solver": "dp_ight", "loss": "squared"}, "loss"),
+    ({"task": "regression", "solver": "dp_ight", "row_norm": 1.0}, "grad_norm"),
+])  # fmt: skip
+def test_wrong_requests_are_refused(arguments, word):
+    with pytest.raises(InvalidValue, match=word):
+        models.fit(ROWS, BINARY, **arguments)
+
+
+def test_numbers_and_strings_are_different_labels():
+    with pytest.raises(InvalidValue, match="other labels"):
+        models.fit(ROWS, BINARY, task="classification", classes=["0.0", "1.0"])
+    with pytest.raises(InvalidValue, match="several types"):
+        models.fit(ROWS, np.array([1, "a"] * 2000, dtype=object), task="classification")

@@ -1,0 +1,95 @@
+"""What people open in a browser: the docs site and the demo's report, on a telephone's screen."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+WIDTH = 390
+
+
+def listed_pages() -> list[str]:
+    """The pages that the site's contents name."""
+    lines = (DOCS / "contents.rst").read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.startswith("   ") and not line.strip().startswith(":")]
+
+
+def test_every_page_is_in_the_contents_once():
+    assert sorted(listed_pages()) == sorted(page.stem for page in DOCS.glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    for name in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(name, reason="the site needs the extra docs")
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver", reason="pages are opened by selenium")
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip("pages are opened in chromium with chromedriver, which are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
+        options.add_argument(argument)
+    options.add_experimental_option("mobileEmulation", {"deviceMetrics": {"width": WIDTH, "height": 844}})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()
+
+
+def complaints(browser, path):
+    """What a reader of the page would stumble over."""
+    browser.get(path.as_uri())
+    widest = browser.execute_script("return document.documentElement.scrollWidth")
+    missing = browser.execute_script("return [...document.images].filter(i => !i.naturalWidth).map(i => i.src)")
+    logged = [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    return ([f"{widest} pixels wide"] if widest > WIDTH else []) + missing + logged
+
+
+@pytest.mark.slow
+def test_every_page_of_the_site_fits_a_telephone_and_complains_of_nothing(site, browser):
+    found = {page: complaints(browser, site / f"{page}.html") for page in listed_pages()}
+    assert {page: words for page, words in found.items() if words} == {}
+
+
+@pytest.mark.slow
+def test_the_search_of_the_site_knows_a_solver(site):
+    assert "dp_frank_wolfe" in (site / "searchindex.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_report_of_the_demo_fits_a_telephone_and_shows_its_pictures(browser, tmp_path):
+    from dptoolkit import demo
+    from dptoolkit.demo.section import Picture, Section, Table
+    from dptoolkit.plots import grid
+
+    wide = Table("wide", [f"column {i}" for i in range(30)], [["1"] * 30])
+    section = Section("Title", "words", [wide], [Picture("p", "a picture", grid(1, 1, "t")[0])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "SECTIONS", (lambda: section,))
+        demo.run(tmp_path)
+    assert complaints(browser, tmp_path / "index.html") == []
+
+
+@pytest.mark.slow
+def test_a_page_that_is_too_wide_or_lacks_a_picture_is_noticed(browser, tmp_path):
+    page = tmp_path / "bad.html"
+    head = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    page.write_text(head + '<div style="width: 900px">wide</div><img src="none.png"><script>nothing()</script>')
+    words = " ".join(complaints(browser, page))
+    assert "pixels wide" in words and "none.png" in words and "nothing" in words

@@ -73,7 +73,11 @@ def test_json_parses_and_has_every_point(capsys):
     assert len(rows) == points and {row["paper"] for row in rows} == {PAPER}
     assert all(row["verdict"] in KINDS and row["as_expected"] is True for row in rows)
     assert any(row["upper"] == "inf" for row in rows)
-    audited = {row["at"].get("epsilon", 0): row for row in rows if row["audited"] is not None}
+    with_audits = [row for row in rows if row["audited"] is not None]
+    audited = {row["at"]["epsilon"]: row for row in with_audits if row["claim"] == "lemma-2.6"}
+    flips = {row["at"]["n"]: row for row in with_audits if row["claim"] == "theorem-4.3"}
+    assert len(with_audits) == len(audited) + len(flips)
+    assert set(flips) == {101, 1001} and all(row["audited"] > row["audited_against"] == 1.0 for row in flips.values())
     assert set(audited) == {1.0, 10.0} and audited[10.0]["audited_against"] == 10.0
     assert 0 < audited[1.0]["audited"] < audited[1.0]["upper"] < 1 and audited[10.0]["audited"] > 10
 

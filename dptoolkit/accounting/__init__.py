@@ -44,6 +44,7 @@ from dptoolkit.accounting.events import (
     TwoSidedGeometric,
     ZCdp,
 )
+from dptoolkit.accounting.group import GroupGuarantee
 from dptoolkit.accounting.guarantee import Guarantee
 from dptoolkit.accounting.ledger import Ledger, Reservation
 from dptoolkit.accounting.methods import METHODS
@@ -58,9 +59,9 @@ from dptoolkit.adjacency import Adjacency
 
 __all__ = [
     "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "DiscreteGaussian", "Event", "ExponentialMechanism",
-    "Gaussian", "Geometric", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax", "ObjectivePerturbation",
-    "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation", "Subsampled",
-    "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account", "calibrate",
-    "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rows", "sampling", "selection",
-    "zcdp",
+    "Gaussian", "Geometric", "GroupGuarantee", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax",
+    "ObjectivePerturbation", "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation",
+    "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account",
+    "calibrate", "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rows", "sampling",
+    "selection", "zcdp",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from dptoolkit._validate import delta_value, nonnegative
 from dptoolkit.accounting import pld
 from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.group import GroupGuarantee
 from dptoolkit.accounting.methods import METHODS, best_delta, best_epsilon, is_exact
 from dptoolkit.accounting.statement import TABLE_DELTAS, guarantee_table
 from dptoolkit.accounting.structure import assumptions, total_rho
@@ -84,6 +85,10 @@ class Guarantee:
                 "one of them is wrong. Please report this."
             )
         return pld.Bracket(min(lower, upper), upper)
+
+    def group(self, size: int) -> GroupGuarantee:
+        """What holds for any ``size`` records that change together, such as all those of one person."""
+        return GroupGuarantee(self, size)
 
     @property
     def rho(self) -> float:

@@ -60,6 +60,7 @@ class Row:
     bounded_range : the length of the interval that its loss lies in, for selections.
     generic : whether its (epsilon, delta) is all that is known of it, so that optimal composition says it all.
     at_centre : the same mechanism for a record replaced by one that contributes nothing: half the sensitivity.
+    group : the event that k records which change together see as one. None where there is no such event.
     """
 
     words: Callable[[Any], Words]
@@ -75,6 +76,7 @@ class Row:
     bounded_range: Callable[[Any], float] | None = None
     generic: bool = False
     at_centre: Callable[[Any], Event] = lambda event: event
+    group: Callable[[Any, int], Event] | None = None
 
 
 # --- what several rows share ----------------------------------------------------------------------
@@ -164,6 +166,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.gaussian(e.noise_multiplier, orders),
         rho=lambda e: zcdp.gaussian(e.noise_multiplier),
         mu=lambda e: inverse(e.noise_multiplier),
+        group=_less_noise,
     ),
     Laplace: Row(
         words=lambda e: _words(e, f"multiplier {number(e.noise_multiplier)}", "1 (L1)"),
@@ -173,6 +176,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.laplace(e.noise_multiplier, orders),
         pure=lambda e: inverse_up(e.noise_multiplier),
         at_centre=lambda e: Laplace(2 * e.noise_multiplier),
+        group=_less_noise,
     ),
     TwoSidedGeometric: Row(
         words=lambda e: _epsilon_words(e, f"{e.sensitivity} (integer)"),
@@ -182,6 +186,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.two_sided_geometric(e.epsilon, e.sensitivity, orders),
         pure=lambda e: e.epsilon,
         at_centre=_half_integer,
+        group=lambda e, size: replace(e, epsilon=size * e.epsilon, sensitivity=size * e.sensitivity),
     ),
     DiscreteGaussian: Row(
         words=lambda e: _words(e, f"sigma {number(e.sigma)}", f"{e.sensitivity} (integer)"),
@@ -192,6 +197,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.discrete_gaussian(e.sigma, e.sensitivity, orders),
         rho=lambda e: zcdp.discrete_gaussian(e.sigma, e.sensitivity),
         at_centre=_half_discrete,
+        group=lambda e, size: replace(e, sensitivity=size * e.sensitivity),
     ),
     RandomizedResponse: Row(
         words=_epsilon_words,
@@ -211,6 +217,7 @@ ROWS: dict[type[Event], Row] = {
         pure=lambda e: e.epsilon,
         bounded_range=lambda e: e.epsilon,
         at_centre=_half_epsilon,
+        group=_more_epsilon,
     ),
     NoisyMax: Row(
         words=lambda e: (f"NoisyMax ({e.noise})", f"epsilon {number(e.epsilon)}", "range 1"),
@@ -222,6 +229,7 @@ ROWS: dict[type[Event], Row] = {
         pure=lambda e: e.epsilon,
         generic=True,
         at_centre=_half_epsilon,
+        group=_more_epsilon,
     ),
     PureDp: Row(
         words=_epsilon_words,
@@ -230,6 +238,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.randomized_response(e.epsilon, orders),
         pure=lambda e: e.epsilon,
         generic=True,
+        group=_more_epsilon,
     ),
     ApproxDp: Row(
         words=lambda e: _words(e, f"epsilon {number(e.epsilon)}, delta {number(e.delta)}"),
@@ -252,6 +261,7 @@ ROWS: dict[type[Event], Row] = {
         scaled=lambda e, factor: replace(e, rho=factor * factor * e.rho),
         renyi=lambda e, orders: e.rho * orders,
         rho=lambda e: e.rho,
+        group=lambda e, size: replace(e, rho=size * size * e.rho),
     ),
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from dptoolkit.accounting import gaussian, rdp, zcdp
 from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event, flatten
 from dptoolkit.accounting.events import from_dict as event_from_dict
+from dptoolkit.accounting.group import GroupGuarantee
 from dptoolkit.accounting.guarantee import Guarantee
 from dptoolkit.accounting.structure import all_gaussian, scaled, total_mu
 
@@ -317,6 +318,8 @@ def as_claim(claim: Any) -> Claim:
         return claim
     if isinstance(claim, Guarantee):
         return ReleaseClaim(claim)
+    if isinstance(claim, GroupGuarantee):
+        return _group_claim(claim)
     if isinstance(claim, Event):
         return ReleaseClaim(account(claim))
     if isinstance(claim, tuple) and len(claim) == 2:
@@ -324,6 +327,14 @@ def as_claim(claim: Any) -> Claim:
         delta = delta_value(delta)
         return PureClaim(epsilon) if delta == 0 else ApproxClaim(epsilon, delta)
     raise invalid("claim", claim, "a typed claim, a Guarantee, an event or (epsilon, delta)", _TYPED)
+
+
+def _group_claim(guarantee: GroupGuarantee) -> Claim:
+    """The claim for a group: of the event with less noise, or the profile that a chain of neighbours has."""
+    event = guarantee.event
+    if event is None:
+        return ProfileClaim(guarantee.delta, str(guarantee))
+    return ReleaseClaim(account(event, method=guarantee.guarantee.forced_method))
 
 
 def to_dict(claim: Claim) -> dict[str, Any] | None:

@@ -43,12 +43,13 @@ def check(pair: Pair, neighbours: str) -> None:
 def _check_rows(pair: Pair, first: list[Any], second: list[Any]) -> None:
     sizes = first[0].shape[0], second[0].shape[0]
     public = pair.adjacency is not None
-    if abs(sizes[0] - sizes[1]) > (0 if public else 1):
+    if abs(sizes[0] - sizes[1]) > (0 if public else pair.size):
         allowed = f"of one size, as {pair.adjacency} neighbours are" if public else "neighbours: at most one more"
         raise invalid("pair", f"{sizes[0]:,} and {sizes[1]:,} records", allowed, _OVERRIDE)
     changed = _changed(first, second)
-    if changed > 1:
-        raise invalid("pair", f"{changed:,} records differ", "neighbours: one record may differ", _OVERRIDE)
+    if changed > pair.size:
+        allowed = "one record may differ" if pair.size == 1 else f"{pair.size} records may differ"
+        raise invalid("pair", f"{changed:,} records differ", f"neighbours: {allowed}", _OVERRIDE)
     if changed == 0:
         raise invalid("pair", "the same records", "neighbours that differ", f"Nothing could be found. {_OVERRIDE}")
     if pair.adjacency is Adjacency.ZERO_OUT and not _zeroed(first[0], second[0]):

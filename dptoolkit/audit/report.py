@@ -35,6 +35,7 @@ class AuditReport:
     ``epsilon_lower`` holds at ``delta`` with the stated confidence, within the claim's family (see ``claims``).
     ``e_value`` is evidence against the claim: if it is true, the e-value reaches 1/alpha with probability at most
     alpha, whenever one looks. ``efficiency`` says what a pair that is known to be tight shows about too MUCH noise.
+    ``mechanism`` is what was attacked, ``source`` who makes the claim.
     """
 
     claim: str
@@ -63,6 +64,8 @@ class AuditReport:
     seed: int
     seconds: float
     notes: tuple[str, ...] = ()
+    mechanism: str = ""
+    source: str = ""
     trade_off: TradeOff | None = field(default=None, compare=False, repr=False)
     claimed_profile: tuple[tuple[float, float], ...] = field(default=(), compare=False, repr=False)
     claim_record: dict[str, Any] | None = field(default=None, compare=False, repr=False)
@@ -137,6 +140,9 @@ class AuditReport:
             return "less than what the claim needs"
         return f"{number(1 / self.noise_factor)} times what the claim needs" if self.noise_factor > 0 else "anything"
 
+    def _reach_words(self) -> str:
+        return "" if self.reach is None else f"; an exact attack on it has {self.reach:.2f} of the claim"
+
     def _doubts(self) -> list[str]:
         """A warning if the bound exceeds the claim although the verdict does not refute it."""
         if self.violated or self.epsilon_lower <= self.epsilon_claimed:
@@ -148,14 +154,15 @@ class AuditReport:
 
     def __str__(self) -> str:
         rows = [
-            ["claim", self.claim],
+            *([["mechanism", self.mechanism]] if self.mechanism else []),
+            ["claim", self.claim + (f", by {self.source}" if self.source else "")],
             ["epsilon claimed", number(self.epsilon_claimed) + f" at delta {self.delta:g}"],
             ["epsilon at least", self._least_words()],
             ["noise at most", self._noise_words()],
             ["evidence", f"e-value {number(self.e_value)}, p-value {number(self.p_value)}, alpha {self.alpha:g}"],
             ["guesses", f"{self.guesses.correct:,} right of {self.guesses.made:,} ({self.statistic})"],
             ["attack", f"{self.attack}, adversary sees {self.adversary}"],
-            ["pair", self.pair],
+            ["pair", self.pair + self._reach_words()],
             ["efficiency", self.efficiency],
             ["trials", f"{self.trials:,}, of them {self.pilot:,} to learn from, {self.failures:,} failed"],
             ["seconds", f"{self.seconds:.2f} ({self.trainings_per_second:,.0f} trials a second), seed {self.seed}"],

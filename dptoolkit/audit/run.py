@@ -33,7 +33,7 @@ def audit(
     attack: Callable[[Array], Array] | None = None, delta: float | None = None,
     encode: Callable[[Any], Any] | None = None, rng: int = 0, n_jobs: int | None = None,
     progress: Callable[[int, float], None] | bool | None = None, resume: str | Path | None = None,
-    neighbours: str = neighbouring.CHECKED,
+    neighbours: str = neighbouring.CHECKED, source: str = "",
 ) -> AuditReport:
     """Attack a mechanism on a pair of neighbours, and bound its privacy loss from below.
 
@@ -61,6 +61,7 @@ def audit(
     resume : a file in which outputs are saved as they come; an audit that was killed goes on from there.
     neighbours : "checked" refuses a pair of arrays, frames, or tuples of them, whose rows differ in more than one
         record or in none; "as given" takes any pair.
+    source : who makes the claim, for the report: a paper, a documentation, a contract.
 
     Privacy
     -------
@@ -85,7 +86,17 @@ def audit(
     view = adversary if isinstance(mechanism, Plan) else "the output"
     # Computing what a pair can reach takes seconds for some pairs, and sequential audits (test suites) do not need it.
     reach = neighbour_pair.reach.get(adversary) if settings.mode == FIXED else None
-    return session.report(neighbour_pair, view, reach)
+    own = source or ("the plan's own account" if isinstance(mechanism, Plan) and claim is None else "")
+    return session.report(neighbour_pair, view, reach, _name_of(mechanism), own)
+
+
+def _name_of(mechanism: Any) -> str:
+    """What was attacked: a solver with its numbers of rows and features, or where a callable is defined."""
+    if isinstance(mechanism, Plan):
+        return f"{mechanism.solver}, n={mechanism.n:,}, d={mechanism.d:,}"
+    inner = getattr(mechanism, "func", mechanism)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return f"{getattr(inner, '__module__', type(inner).__module__)}:{name}"
 
 
 def _settings(

@@ -260,7 +260,7 @@ class Session:
 
     # --- reporting ---------------------------------------------------------------------------------------
 
-    def report(self, pair: Pair, adversary: str, reach: float | None) -> AuditReport:
+    def report(self, pair: Pair, adversary: str, reach: float | None, mechanism: str, source: str) -> AuditReport:
         """The report of all trials so far."""
         s, claim = self.settings, self.claim
         assert self.attack is not None
@@ -284,6 +284,7 @@ class Session:
             trials=self.trial_count, pilot=self.trial_count - result.guesses.trials, failures=self._failures,
             guesses=result.guesses, statistic=result.statistic, attack=self.attack.name, adversary=adversary,
             pair=pair.description, reach=reach, seed=s.seed, seconds=self._elapsed(), notes=self._notes(),
+            mechanism=mechanism, source=source,
             trade_off=trade_off(scores, bits, s.confidence), claimed_profile=_profile(claim),
             claim_record=to_dict(claim), _replay=None if self._own_noise else self._replay,
         )  # fmt: skip

@@ -1,10 +1,11 @@
-"""``dptoolkit audit``: attack a solver on its worst pair."""
+"""``dptoolkit audit``: attack a solver on its worst pair, or any function on a pair from a file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import CHECK_FAILED, FINE, Command
@@ -12,7 +13,12 @@ from dptoolkit.cli.output import check_writable, json_text, write
 
 
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("solver", metavar="SOLVER", help="dp_ight, dp_frank_wolfe, ...; see docs/audit.md")
+    parser.add_argument("solver", metavar="SOLVER", help="dp_ight, ...; or MODULE:FUNCTION (dataset, rng) -> output")
+    parser.add_argument("--pair", metavar="FILE", help="of a FUNCTION: .npz of first, second; or first_X, first_y, ...")
+    parser.add_argument("--family", choices=("any", "gaussian"), default="any",
+                        help="of a FUNCTION: test (epsilon, delta) alone, or as Gaussian noise, in far fewer trials")
+    parser.add_argument("--source", default="", help="who makes the claim, for the report")
+    parser.add_argument("--group", type=int, default=1, metavar="K", help="K records change together, default 1")
     parser.add_argument("--epsilon", type=float, required=True, help="the budget of the fit")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
     parser.add_argument("--published", action="store_true", help="the paper's noise, tested for the paper's claim")
@@ -29,22 +35,23 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _audit(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import audit
-    from dptoolkit.audit import presets, run
+    from dptoolkit.audit import run
 
     _check_files(args)
-    plan = presets.plan(args.solver, args.epsilon, args.delta, published=args.published)
+    target = _named_function(args) if ":" in args.solver else _preset(args)
     seconds = 10.0 if args.seconds is None and args.trials is None else args.seconds
     try:
         report = audit.audit(
-            plan, presets.pair(plan), presets.claim(plan), trials=args.trials, seconds=seconds, delta=args.delta,
+            target.mechanism, target.pair, target.claim, trials=args.trials, seconds=seconds, delta=args.delta,
             confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED, adversary=args.adversary,
-            rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet,
+            rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet, source=target.source,
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(args.resume)) from None
-    computed = plan.guarantee.epsilon(args.delta)
+    computed = target.computed
     note = f"\nWhat this noise gives: epsilon {computed:.4g} at delta {args.delta:g}" if args.published else ""
-    text = json_text(report.to_dict() | {"epsilon_computed": computed}) if args.json else f"{report}{note}"
+    more = {} if computed is None else {"epsilon_computed": computed}
+    text = json_text(report.to_dict() | more) if args.json else f"{report}{note}"
     if args.report:
         try:
             report.to_html(args.report)
@@ -53,6 +60,52 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
             write(text)
             raise
     return text, CHECK_FAILED if report.violated else FINE
+
+
+class _Target(NamedTuple):
+    """What is attacked on which pair against which claim, who makes it, and the epsilon that the noise gives."""
+
+    mechanism: Any
+    pair: Any
+    claim: Any
+    source: str
+    computed: float | None
+
+
+def _preset(args: argparse.Namespace) -> _Target:
+    """The preset of one of our solvers."""
+    from dptoolkit.audit import pairs, presets
+    from dptoolkit.audit.claims import as_claim
+
+    if args.pair:
+        raise invalid("pair", args.pair, "left out for a solver", "It has its own pair; a file is for MODULE:FUNCTION.")
+    plan = presets.plan(args.solver, args.epsilon, args.delta, published=args.published)
+    pair, computed = presets.pair(plan), plan.guarantee.epsilon(args.delta)
+    source = args.source or ("the paper" if args.published else "the plan's own account")
+    if args.group == 1:
+        return _Target(plan, pair, presets.claim(plan), source, computed)
+    if args.published:
+        raise invalid("group", args.group, "1 with --published", "A paper's claim is about one record.")
+    group = plan.guarantee.group(args.group)
+    return _Target(plan, pairs.grouped(pair, args.group), as_claim(group), source, group.epsilon(args.delta))
+
+
+def _named_function(args: argparse.Namespace) -> _Target:
+    """Somebody's function, imported by name, on the two datasets of a file."""
+    from dptoolkit.accounting import gaussian
+    from dptoolkit.audit import GaussianClaim
+    from dptoolkit.audit.claims import as_claim
+    from dptoolkit.audit.files import load_function, load_pair
+
+    if args.published:
+        raise invalid("published", True, "left out for MODULE:FUNCTION", "It is for this project's own solvers.")
+    if not args.pair:
+        raise invalid("pair", None, "given for MODULE:FUNCTION", "An .npz file of two neighbouring datasets.")
+    pair = load_pair(args.pair, args.group)
+    claim = as_claim((args.epsilon, args.delta))
+    if args.family == "gaussian":
+        claim = GaussianClaim(gaussian.mu(args.epsilon, args.delta))
+    return _Target(load_function(args.solver), pair, claim, args.source or "the command line", None)
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -77,10 +130,12 @@ def _resume_hint(resume: str | None) -> str:
 
 
 COMMAND = Command(
-    "Attack a solver on its worst pair; exit code 1 if the claim is refuted.",
+    "Attack a solver on its worst pair, or a function on yours; exit code 1 if the claim is refuted.",
     """\
   dptoolkit audit dp_ight --epsilon 1 --seconds 30
   dptoolkit audit dp_ight --epsilon 4 --published --adversary gradients --report audit.html
-  dptoolkit audit dp_frank_wolfe --epsilon 4 --adversary releases --trials 100000 --json""",
+  dptoolkit audit dp_frank_wolfe --epsilon 4 --adversary releases --trials 100000 --json
+  dptoolkit audit dp_ight --epsilon 0.5 --group 4
+  dptoolkit audit mymodule:train --pair pair.npz --epsilon 1 --delta 1e-5""",
     _audit_arguments, _audit, takes_long=True, draws=True,
 )  # fmt: skip

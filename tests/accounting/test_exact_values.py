@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 from scipy.special import ndtr
 
 from dptoolkit.accounting import (
+    Composed,
     Gaussian,
     Geometric,
     Laplace,
     Poisson,
+    RandomizedResponse,
     RandomRounds,
     Repeated,
     Subsampled,
@@ -256,3 +259,23 @@ def test_a_laplace_release_has_its_known_profile():
     for x in (0.0, 0.2, 0.45):
         assert pld.delta(Laplace(2.0), x) == pytest.approx(-math.expm1((x - 0.5) / 2), rel=1e-3)
     assert float(ndtr(0.0)) == 0.5  # the tails used by the explicit pairs are SciPy's
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+def test_large_deltas_of_a_composition_are_exact_too(epsilon):
+    """Where one release always outweighs the other, delta at 0 is that of the first; no curve says 1."""
+    response, other = 4.5, 4.0
+    made = account(Composed(RandomizedResponse(response), Laplace(1 / other)))
+    p = 1 / (1 + math.exp(-response))
+    # The loss is +-response plus that of the Laplace pair: at most ``other``, so the response decides its sign.
+    loss = np.linspace(-other, other, 400_001)
+    density = np.exp((loss - other) / 2) / 4
+    ends = {other: 0.5, -other: 0.5 * math.exp(-other)}
+
+    def excess(shift):
+        inside = trapezoid(density * np.maximum(-np.expm1(epsilon - shift - loss), 0), loss)
+        return inside + sum(w * max(-math.expm1(epsilon - shift - x), 0) for x, w in ends.items())
+
+    exact = p * excess(response) + (1 - p) * excess(-response)
+    assert exact <= made.delta(epsilon) <= exact * (1 + 1e-6)
+    assert made.epsilon(made.delta(0.2)) == pytest.approx(0.2, abs=1e-3)

@@ -18,6 +18,8 @@ _TOLERANCE = 1e-4
 _LOWER_TOLERANCE = 1e-3
 # Shares of the tilt at which the law of the sum is computed, one after the other, until its window holds the answer.
 _TILTS = (*(0.5**k for k in range(12)), 0.0)
+# The largest delta that has a curve of its own.
+_FIRST_DECADE = 0.1
 # Above this number of releases the result would be all round-off; above this round-off another method may be better.
 _MOST_STEPS = 1e13
 _SHARP_ROUND_OFF = 1e-4
@@ -52,7 +54,7 @@ class Composition:
             self._sum = self._at(self._aligned(max(step, 8 * self._smallest_step)), rounded)
         self.infinite = self._sum.infinite
         self._at_zero = self.infinite + self._at_most_at_zero()
-        self._tails: list[Tail] = []
+        self._tails: dict[int, Tail] = {}
 
     @property
     def _smallest_step(self) -> float:
@@ -84,8 +86,8 @@ class Composition:
 
     def _tail(self, index: int) -> Tail:
         """The law of the sum at the tilt of ``index``: each next tilt is smaller and reaches further down."""
-        while len(self._tails) <= index:
-            tilt = self._view.tilt * _TILTS[len(self._tails)]
+        if index not in self._tails:
+            tilt = self._view.tilt * _TILTS[index]
             tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
             while tail is None:
                 self._sharp = False
@@ -94,7 +96,7 @@ class Composition:
                     raise too_many(self._sum.steps)
                 tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
             self._sharp = self._sharp and self._sum.round_off(tilt, 2**16) < _SHARP_ROUND_OFF
-            self._tails.append(tail)
+            self._tails[index] = tail
         return self._tails[index]
 
     def delta(self, epsilon: float) -> Answer:
@@ -115,7 +117,24 @@ class Composition:
         else:
             # Without tilt the mass below the window is known to be small; all of it is added.
             below_window = math.exp(-LOG_OUTSIDE) if tail.first_loss > epsilon else 0.0
-        return min(tail.infinite + tail.delta_at(epsilon) + below_window, self._at_zero, 1.0)
+        value = tail.infinite + tail.delta_at(epsilon) + below_window
+        if self._lacks_curve_above and value > self._hopeless:
+            # Not below the decade's largest delta, so that the curve falls there too.
+            value = min(value, max(self._untilted_value(epsilon), self._hopeless))
+        return min(value, self._at_zero, 1.0)
+
+    @property
+    def _lacks_curve_above(self) -> bool:
+        """Whether this is the first decade's curve, which larger deltas are read from too.
+
+        There a tilted window's lower end is mostly mass from outside it, and the law without tilt is exact.
+        """
+        return self._delta >= _FIRST_DECADE
+
+    def _untilted_value(self, epsilon: float) -> float:
+        tail = self._tail(len(_TILTS) - 1)
+        below_window = math.exp(-LOG_OUTSIDE) if tail.first_loss > epsilon else 0.0
+        return tail.infinite + tail.delta_at(epsilon) + below_window
 
     def epsilon(self, delta: float) -> Answer:
         """The smallest epsilon found where the bound on delta is at most ``delta``."""
@@ -126,13 +145,20 @@ class Composition:
         # If the answer lies below the window, the window's first loss is a bound, and a smaller tilt centres it lower.
         best = math.inf
         for index in range(len(_TILTS)):
-            tail = self._tail(index)
-            slack = delta - tail.infinite
-            answer = tail.epsilon_at(slack) if slack > 0 else math.inf
-            best = min(best, tail.first_loss if answer is None else answer)
-            if answer is not None:
+            bound, inside = self._epsilon_of_tail(index, delta)
+            best = min(best, bound)
+            if inside:
                 break
+        if self._lacks_curve_above and delta > self._hopeless:
+            best = min(best, self._epsilon_of_tail(len(_TILTS) - 1, delta)[0])
         return Answer(self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta), self._sharp)
+
+    def _epsilon_of_tail(self, index: int, delta: float) -> tuple[float, bool]:
+        """The bound of one tail, and whether it lies inside its window."""
+        tail = self._tail(index)
+        slack = delta - tail.infinite
+        answer = tail.epsilon_at(slack) if slack > 0 else math.inf
+        return (tail.first_loss, False) if answer is None else (answer, True)
 
     def _settled(self, epsilon: float, delta: float) -> float:
         """The first of a few points at and above epsilon where the curve is at most delta, whatever was rounded."""

@@ -22,9 +22,10 @@ from dptoolkit.accounting import Composed, Gaussian, Repeated, Subsampled
 from dptoolkit.accounting.events import POISSON
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout
+from dptoolkit.audit.pairs.batched import batched
+from dptoolkit.audit.pairs.kept import as_counted, expect_solver, few_runs, gradient_bound, share
 from dptoolkit.audit.pairs.likelihood import EpochRatio, SumRatio, gradients
 from dptoolkit.audit.pairs.pair import Counted, Pair, Score
-from dptoolkit.audit.pairs.thresholding import as_counted, batched, expect_solver, few_runs, gradient_bound, share
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
@@ -124,8 +125,8 @@ def _datasets(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio
     furthest = steps * step * (bound + 40 * max(r.scale for r in plan.releases))
     rows, labels = [*canaries, other], [length * distance, length * distance, _BEYOND * (furthest + bound)]
     first, second = (as_counted(plan, rows, labels, [*one, plan.n - 1]) for one in ((1, 0), (0, 1)))
-    look = np.eye(1, plan.d, 1)[0]
-    return first, second, EpochRatio(gradients(plan, np.array(rows), labels), look)
+    along = np.eye(1, plan.d, 1)[0]
+    return first, second, EpochRatio(gradients(plan, np.array(rows), labels), along)
 
 
 def _along(plan: Plan, zero: float, one: float, length: float) -> Array:
@@ -159,11 +160,12 @@ def _reach(plan: Plan, score: EpochRatio, first: Counted, second: Counted) -> fl
     start = np.zeros((len(path), path.shape[2]))
     outer, inner = score.batch(s.shape(plan.n).snapshot), score.batch(s.batch_size)
     before, full = score.kinds.each(start), np.ones(len(path))
-    signal = outer.signal(before, score.mask(np.ones_like(start)), plan.releases[1].scale * full).mean()
+    seen = [score.shown(kind, np.ones_like(start)) for kind in before]
+    signal = outer.signal(seen, plan.releases[1].scale * full).mean()
     signals = []
     for w, after in zip(path[:, :-1].swapaxes(0, 1), path[:, 1:].swapaxes(0, 1), strict=True):
-        changes = [now - then for now, then in zip(score.kinds.each(w), before, strict=True)]
-        signals.append(inner.signal(changes, score.mask(after != 0), plan.noise * full).mean())
+        changes = [score.shown(now - then, after != 0) for now, then in zip(score.kinds.each(w), before, strict=True)]
+        signals.append(inner.signal(changes, plan.noise * full).mean())
     snapshot = _release(float(signal), s.shape(plan.n).snapshot / plan.n)
     inner_step = _release(float(np.mean(signals)), s.batch_size / plan.n)
     return share(Composed(snapshot, Repeated(inner_step, len(signals))), plan)

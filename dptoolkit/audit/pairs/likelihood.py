@@ -168,24 +168,23 @@ class Batch:
     n: int
     poisson: bool
 
-    def log_ratio(self, mean: Array, kinds: list[Array], support: Array, noise: Array) -> Array:
+    def log_ratio(self, mean: Array, kinds: list[Array], noise: Array) -> Array:
         """log of the ratio of the two laws of a noisy batch ``mean``, each a mixture: with the canary and without it.
 
-        ``kinds`` are the gradients of the first canary, the second and one of the others; ``support`` is 1 on the
-        coordinates where the mean is seen. The number of others in a Poisson batch is random too, and its spread is
-        counted as more noise.
+        ``kinds`` are the gradients of the first canary, the second and one of the others, where the mean is seen. The
+        number of others in a Poisson batch is random too, and its spread is counted as more noise.
         """
-        other = support * kinds[2]
+        other = kinds[2]
         base = other * (self.n - 1) / self.n if self.poisson else other
         without = 0.0 if self.poisson else other
         variance = self._variance(other, noise)
-        here = [self._mixture(mean - base, (support * kind - without) / self.size, variance) for kind in kinds[:2]]
+        here = [self._mixture(mean - base, (kind - without) / self.size, variance) for kind in kinds[:2]]
         return np.where(variance > 0, here[0] - here[1], 0.0)
 
-    def signal(self, kinds: list[Array], support: Array, noise: Array) -> Array:
+    def signal(self, kinds: list[Array], noise: Array) -> Array:
         """(difference of the two canaries' gradients / noise)^2 for a batch that holds them."""
-        difference = support * (kinds[0] - kinds[1]) / self.size
-        return np.asarray((difference**2).sum(axis=1) / self._variance(support * kinds[2], noise))
+        difference = (kinds[0] - kinds[1]) / self.size
+        return np.asarray((difference**2).sum(axis=1) / self._variance(kinds[2], noise))
 
     def _variance(self, other: Array, noise: Array) -> Array:
         if not self.poisson:
@@ -202,14 +201,23 @@ class Batch:
 
 @dataclass(frozen=True)
 class _Batches:
-    """``kinds``: the first canary, the second, and one of the others."""
+    """``kinds``: the first canary, the second, and one of the others; ``along``: the one direction that is used."""
 
     kinds: Gradients
+    along: Array | None = None
 
     def batch(self, size: int) -> Batch:
         """Batches of that size."""
         n = self.kinds.plan.n
         return Batch(size, size / n, n, self.kinds.plan.settings.sampling == POISSON and size < n)
+
+    def shown(self, vectors: Array, support: Array) -> Array:
+        """What the score uses of vectors, one a row, that are seen where ``support`` is 1."""
+        if self.along is None:
+            return np.asarray(support * vectors)
+        # A direction is seen where all its coordinates are.
+        seen = support[:, self.along != 0].all(axis=1)
+        return np.asarray(np.outer(seen * (vectors @ self.along), self.along))
 
 
 class BatchRatio(_Batches):
@@ -224,17 +232,14 @@ class BatchRatio(_Batches):
         w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
             support = path[:, t] != 0
-            gradient = support * ((1 - step * plan.settings.l2) * w - path[:, t]) / step
-            total += batch.log_ratio(gradient, self.kinds.each(w), support, law.at(w))
+            gradient = self.shown(((1 - step * plan.settings.l2) * w - path[:, t]) / step, support)
+            total += batch.log_ratio(gradient, [self.shown(kind, support) for kind in self.kinds.each(w)], law.at(w))
             w = path[:, t]
         return total
 
 
-@dataclass(frozen=True)
 class EpochRatio(_Batches):
-    """For dp_scsg_ht, its snapshot gradients and iterates: all coordinates, or those where ``look`` is 1."""
-
-    look: Array | None = None
+    """For dp_scsg_ht, its snapshot gradients and iterates."""
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
@@ -245,26 +250,22 @@ class EpochRatio(_Batches):
         for epoch in range(snapshots.shape[1]):
             batch = self.batch(plan.settings.shape(plan.n).snapshot)
             noise = law.at(w)
-            mask = self.mask(np.ones_like(w))
-            total += batch.log_ratio(mask * snapshots[:, epoch], self.kinds.each(w), mask, noise)
+            kinds = [self.shown(kind, np.ones_like(w)) for kind in self.kinds.each(w)]
+            total += batch.log_ratio(self.shown(snapshots[:, epoch], np.ones_like(w)), kinds, noise)
             total += self._inner(w, snapshots[:, epoch], iterates[:, epoch], counts[:, epoch])
             w = iterates[:, epoch, -1]
         return total
-
-    def mask(self, support: Array) -> Array:
-        """1 on the coordinates of ``support`` that the score uses."""
-        return np.asarray(support if self.look is None else support * self.look)
 
     def _inner(self, start: Array, snapshot: Array, path: Array, counts: Array) -> Array:
         plan, total, w = self.kinds.plan, np.zeros(len(start)), start
         batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
         before = self.kinds.each(start)
         for t in range(path.shape[1]):
-            support = self.mask(path[:, t] != 0)
-            gradient = support * (((1 - step * plan.settings.l2) * w - path[:, t]) / step - snapshot)
-            kinds = [now - then for now, then in zip(self.kinds.each(w), before, strict=True)]
+            support = path[:, t] != 0
+            gradient = self.shown(((1 - step * plan.settings.l2) * w - path[:, t]) / step - snapshot, support)
+            kinds = [self.shown(now - then, support) for now, then in zip(self.kinds.each(w), before, strict=True)]
             share = np.minimum(1.0, _times(plan.settings.slope, np.linalg.norm(w - start, axis=1)))
-            ratio = batch.log_ratio(gradient, kinds, support, plan.noise * share)
+            ratio = batch.log_ratio(gradient, kinds, plan.noise * share)
             total += np.where(t < counts, ratio, 0.0)
             w = path[:, t]
         return total

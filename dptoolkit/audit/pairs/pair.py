@@ -63,6 +63,7 @@ class Pair:
     where it is near 1, an audit that stays far below the claim means too much noise. No entry means not known.
     ``records`` says whether arrays have one row for each record. Sums and scores, which are computed from all records,
     do not, so the number of entries that differ says nothing about neighbours.
+    ``size`` is the number of records that may differ: 1 for neighbours, more for a group.
     """
 
     first: Any
@@ -72,25 +73,85 @@ class Pair:
     scores: Mapping[str, Score] = field(default_factory=dict)
     reach: Mapping[str, float] = field(default_factory=dict)
     records: bool = True
+    size: int = 1
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.first, self.second))
 
 
+# From what the accountant charges for to what a user gets: of equal adversaries the first, who sees more, is taken.
+_ORDER = ("releases", "gradients", "iterates", "final", "support", "step")
+
+
+def strongest(pair: Pair) -> str:
+    """The adversary of the largest reach among those whose best statistic the pair knows.
+
+    Where no reach is known it is the one who sees most. A reach within 1 % of the largest counts as equal.
+    """
+    known = [name for name in _ORDER if name in pair.scores]
+    if not known:
+        return "final"
+    shares = {name: pair.reach[name] for name in known if name in pair.reach}
+    if not shares:
+        return known[0]
+    most = max(shares.values())
+    return next(name for name, share in shares.items() if share >= 0.99 * most)
+
+
 def check_neighbours(pair: Pair) -> None:
-    """Refuse counted datasets that differ in more than one record, or in their number of records."""
+    """Refuse counted datasets that differ in more than ``pair.size`` records, or in their number of records."""
     a, b = pair.first, pair.second
     if not (isinstance(a, Counted) and isinstance(b, Counted)):
         return
     if a.n != b.n or a.X.shape[1] != b.X.shape[1]:
         raise invalid("pair", f"n={a.n}, d={a.X.shape[1]} and n={b.n}, d={b.X.shape[1]}", "of equal n and d")
     change = _difference(a, b)
-    if sum(abs(c) for c in change.values()) not in (0, 2):
-        changed = sum(abs(c) for c in change.values()) // 2
-        raise invalid("pair", f"{changed} records differ", "neighbours: one record may differ")
+    changed = sum(abs(c) for c in change.values()) // 2
+    if changed > pair.size:
+        raise invalid("pair", f"{changed} records differ", f"neighbours: {_records(pair.size)} may differ")
     zeroed = any(not any(record[:-1]) for record, c in change.items() if c)
     if pair.adjacency is Adjacency.ZERO_OUT and any(change.values()) and not zeroed:
         raise invalid("pair", "no zero row among the two records that differ", "zero-out neighbours")
+
+
+def _records(size: int) -> str:
+    return "one record" if size == 1 else f"{size} records"
+
+
+def grouped(pair: Pair, size: int) -> Pair:
+    """The pair with ``size`` records changed instead of one, as often as the changed record; see Guarantee.group.
+
+    The others come from the row that occurs most often in both datasets. Scores for the final model stay, as it moves
+    the same way, only further; the other adversaries' are of one record, and are left out.
+    """
+    a, b = pair.first, pair.second
+    if not (isinstance(a, Counted) and isinstance(b, Counted)):
+        raise invalid("pair", type(a).__name__, "one of counted datasets", "Change the records in your own datasets.")
+    change, ours = _difference(a, b), _counts(a)
+    differ = sum(abs(c) for c in change.values()) // 2
+    if differ != 1:
+        raise invalid("pair", f"{differ} records differ", "one whose datasets differ in one record")
+    common = {key: count - max(change.get(key, 0), 0) for key, count in ours.items()}
+    most = max(common, key=lambda key: common[key])
+    if common[most] < size - 1:
+        raise invalid("size of the group", size, f"<= {common[most] + 1}, the records of the pair that can change")
+    common[most] -= size - 1
+
+    def with_group(sign: int) -> Counted:
+        changed = next(key for key, c in change.items() if c == sign)
+        counts = common | {changed: common.get(changed, 0) + size}
+        rows = np.array([key for key, count in counts.items() if count > 0])
+        kept = np.array([count for count in counts.values() if count > 0], dtype=np.int64)
+        return Counted(rows[:, :-1].copy(), rows[:, -1].copy(), kept)
+
+    scores = {name: score for name, score in pair.scores.items() if name == "final"}
+    text = f"{pair.description}; {size} records changed together"
+    return Pair(with_group(1), with_group(-1), pair.adjacency, text, scores, {}, pair.records, size)
+
+
+def _counts(data: Counted) -> dict[tuple[float, ...], int]:
+    rows = zip(data.X.tolist(), data.y.tolist(), data.counts.tolist(), strict=True)
+    return {(*row, label): count for row, label, count in rows}
 
 
 def _difference(a: Counted, b: Counted) -> dict[tuple[float, ...], int]:

@@ -98,27 +98,38 @@ def _far(plan: Plan) -> float:
 
 
 def _along_features(plan: Plan) -> Pair:
-    """A record along the direction in which the public features stretch most, its label far up or far down."""
+    """A record whose answers to the public features are longest, its label far up or far down."""
     settings, replaced = plan.settings, plan.adjacency is Adjacency.REPLACE_ONE
     matrix = settings.matrix(plan.d)
     dense = np.asarray(matrix.todense() if hasattr(matrix, "todense") else matrix)
-    v = np.linalg.svd(dense)[2][0]
-    size = settings.row_norm
-    if settings.feature_bound is not None:
-        size = min(size, settings.feature_bound / float(np.abs(v).max()))
-    zero = np.zeros(plan.d)
-    one = _World(size * v, 1.0, zero)
-    two = _World(size * v if replaced else zero, -1.0, zero)
+    row, zero = _stretched_row(plan, dense), np.zeros(plan.d)
+    one = _World(row, 1.0, zero)
+    two = _World(row if replaced else zero, -1.0, zero)
     first, second = (world.data(plan.n, _far(plan)) for world in (one, two))
+    answers = dense @ row
 
     def along(features: Array) -> Array:
-        return np.asarray(np.asarray(features) @ v)
+        return np.asarray(np.asarray(features) @ (dense.T @ answers))
 
     def answered(features: Array) -> Array:
-        return np.asarray(np.asarray(features)[:, 1 + settings.sparsity :] @ (dense @ v))
+        return np.asarray(np.asarray(features)[:, 1 + settings.sparsity :] @ answers)
 
     scores: dict[str, Score] = {"final": along, "releases": answered, "step": answered}
     return Pair(first, second, plan.adjacency, "one record along the features' longest direction", scores)
+
+
+def _stretched_row(plan: Plan, features: Array) -> Array:
+    """The longest singular direction; where features are bounded the corner of their cube to which it leads."""
+    settings = plan.settings
+    v = np.linalg.svd(features)[2][0]
+    if settings.feature_bound is None:
+        return np.asarray(settings.row_norm * v)
+    corner = np.where(v < 0, -1.0, 1.0)
+    for _ in range(plan.d):
+        # The length of the answers is convex in the row, so that each of these corners is at least as good.
+        corner = np.where(features.T @ (features @ corner) < 0, -1.0, 1.0)
+    row = settings.feature_bound * corner
+    return np.asarray(row * min(1.0, settings.row_norm / float(np.linalg.norm(row))))
 
 
 def _two_features(plan: Plan) -> Pair:

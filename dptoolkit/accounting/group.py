@@ -1,0 +1,126 @@
+"""What a guarantee says about groups: k records that change together, such as all records of one person.
+
+Datasets that differ in k records are joined by a chain of k neighbours. Two bounds follow, and the smaller one holds.
+
+Any mechanism: if delta(e) is its profile, k steps of e each give k e and
+    delta_k = (1 + e^e + ... + e^((k-1) e)) delta(e).
+
+Noise for a bounded change: given all earlier outputs, a query moves along the chain by at most k times its sensitivity
+and the scores of a selection by at most k times their range, so k records are one record of a mechanism with k times
+less noise. That is so for additive noise and for selections, and for a number of rounds that is independent of the
+data. It is not so for subsampling, where a group may be sampled in part.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dptoolkit._validate import delta_value, nonnegative, whole
+from dptoolkit.accounting.events import Composed, Event, RandomRounds, Repeated
+from dptoolkit.accounting.rows import row
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting.guarantee import Guarantee
+
+# Steps that are tried for a delta, and deltas for an epsilon.
+_PARTS, _HALVINGS = 8, 200
+
+
+@dataclass(frozen=True)
+class GroupGuarantee:
+    """The guarantee for any ``size`` records that change together.
+
+    Privacy
+    -------
+    Adjacency: datasets that differ in at most ``size`` records, each changed as the adjacency of ``guarantee`` says.
+    """
+
+    guarantee: Guarantee
+    size: int
+
+    def __post_init__(self) -> None:
+        whole("size of the group", self.size, low=1)
+
+    @property
+    def event(self) -> Event | None:
+        """The event with as much less noise; None where k records are not one record of such a mechanism."""
+        return of_group(self.guarantee.event, self.size)
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta known to hold at ``epsilon``."""
+        epsilon = nonnegative("epsilon", epsilon)
+        return min(1.0, self._along_the_chain(epsilon), self._of_the_event(epsilon))
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon known to hold at ``delta``, from above."""
+        delta = delta_value(delta)
+        event = self.event
+        direct = math.inf if event is None else self._other(event).epsilon(delta)
+        return min(direct, self._chain_epsilon(delta))
+
+    def _other(self, event: Event) -> Guarantee:
+        return replace(self.guarantee, event=event, notes=(), claimed=None)
+
+    def _of_the_event(self, epsilon: float) -> float:
+        event = self.event
+        return 1.0 if event is None else self._other(event).delta(epsilon)
+
+    def _along_the_chain(self, epsilon: float) -> float:
+        """The smallest delta of steps of at most epsilon/k: shorter steps may have a smaller sum."""
+        return min(self._sum(epsilon / self.size * part / _PARTS) for part in range(1, _PARTS + 1))
+
+    def _sum(self, step: float) -> float:
+        """(1 + e^step + ... + e^((k-1) step)) delta(step), in logarithms, as it may overflow."""
+        single, whole = self.guarantee.delta(step), self.size * step
+        if single == 0:
+            return 0.0
+        log_sum = math.log(self.size)
+        if step > 0:
+            log_sum = whole - step + math.log(-math.expm1(-whole)) - math.log(-math.expm1(-step))
+        return math.exp(min(log_sum + math.log(single), 0.0))
+
+    def _chain_epsilon(self, delta: float) -> float:
+        """k times the smallest step whose sum is at most ``delta``, from above; steps are tried at smaller deltas."""
+        if delta == 0:
+            return self.size * self.guarantee.epsilon(0.0)
+        low = 0.0
+        for halvings in range(_HALVINGS):
+            high = self._step(delta / self.size / 2.0**halvings)
+            if high == math.inf:
+                return math.inf
+            if self._sum(high) <= delta:
+                break
+            low = high
+        else:
+            return math.inf
+        while high - low > 1e-6 * high:
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self._sum(middle) <= delta else (middle, high)
+        return self.size * high
+
+    def _step(self, delta: float) -> float:
+        """The epsilon at ``delta`` or, just before it becomes infinite, at the smallest delta that has one."""
+        if self.guarantee.epsilon(delta) < math.inf or self.guarantee.epsilon(2 * delta) == math.inf:
+            return self.guarantee.epsilon(delta)
+        low, high = delta, 2 * delta
+        while high - low > 1e-12 * high:
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self.guarantee.epsilon(middle) < math.inf else (middle, high)
+        return self.guarantee.epsilon(high)
+
+    def __str__(self) -> str:
+        return f"the guarantee for {self.size:,} records that change together"
+
+
+def of_group(event: Event, size: int) -> Event | None:
+    """The event that ``size`` records see as one; None where there is no such event."""
+    if isinstance(event, Composed):
+        parts = [of_group(part, size) for part in event.events]
+        return None if None in parts else Composed(*(part for part in parts if part is not None))
+    if isinstance(event, (Repeated, RandomRounds)):
+        within = of_group(event.event, size)
+        return None if within is None else replace(event, event=within)
+    of = row(event).group
+    return None if of is None else of(event, size)

@@ -1,0 +1,79 @@
+"""Guarantees for groups: exact where the event says so, from a chain of neighbours elsewhere, and never too small."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dptoolkit.accounting import (
+    ApproxDp,
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    PureDp,
+    Repeated,
+    Subsampled,
+    TwoSidedGeometric,
+    ZCdp,
+    account,
+    gaussian,
+)
+
+DELTA = 1e-5
+EVENTS = [
+    Repeated(Gaussian(5.0), 10), Repeated(ExponentialMechanism(0.1), 20), PureDp(0.3), ZCdp(0.05), ApproxDp(0.5, 1e-7),
+    Composed(Gaussian(4.0), TwoSidedGeometric(0.2, 3)), Repeated(Subsampled(Gaussian(2.0), "poisson", rate=0.1), 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+def test_one_record_is_a_group_of_one(event):
+    guarantee = account(event)
+    group = guarantee.group(1)
+    assert group.epsilon(DELTA) == pytest.approx(guarantee.epsilon(DELTA), rel=1e-5)
+    assert group.delta(0.7) == pytest.approx(guarantee.delta(0.7), rel=1e-6)
+
+
+def test_gaussian_groups_are_exact():
+    """k records of a Gaussian mechanism have k times its mu."""
+    guarantee = account(Repeated(Gaussian(5.0), 4))
+    for size in (2, 7):
+        assert guarantee.group(size).epsilon(DELTA) == pytest.approx(gaussian.epsilon(size * 0.4, DELTA), rel=1e-9)
+
+
+def test_pure_and_zcdp_groups():
+    assert account(PureDp(0.3)).group(4).epsilon(0.0) == pytest.approx(1.2)
+    assert account(ZCdp(0.01)).group(3).epsilon(DELTA) == pytest.approx(account(ZCdp(0.09)).epsilon(DELTA))
+
+
+def test_a_chain_of_neighbours():
+    """(epsilon, delta) for one record is (k epsilon, delta (1 + e^epsilon + ...)) for k."""
+    group = account(ApproxDp(0.5, 1e-7)).group(3)
+    assert group.event is None
+    whole = 1e-7 * (1 + math.exp(0.5) + math.exp(1.0))
+    assert group.delta(1.5) == pytest.approx(whole, rel=1e-9)
+    assert group.delta(1.5 - 1e-4) > 10 * whole
+    assert group.epsilon(whole * (1 + 1e-9)) == pytest.approx(1.5, rel=1e-5)
+
+
+def test_subsampling_is_not_noise():
+    """A group may be sampled in part, so its bound is that of the chain, and no less than for a rate of 1."""
+    single = account(Repeated(Subsampled(Gaussian(2.0), "poisson", rate=0.1), 20))
+    group = single.group(2)
+    assert group.event is None
+    assert 2 * single.epsilon(DELTA) < group.epsilon(DELTA)
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+def test_epsilon_and_delta_are_inverse_from_above(event):
+    group = account(event).group(3)
+    epsilon = group.epsilon(DELTA)
+    assert group.delta(epsilon) <= DELTA * (1 + 1e-6)
+    assert epsilon >= account(event).epsilon(DELTA)
+    assert group.delta(0.0) <= 1.0
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="size of the group"):
+        account(PureDp(0.3)).group(0)

@@ -1,0 +1,138 @@
+"""Groups of records, and audits of somebody else's code: by name from the command line, and by a pytest fixture."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dptoolkit import audit, solvers
+from dptoolkit.audit import pairs, presets
+from dptoolkit.audit.claims import as_claim
+from dptoolkit.audit.files import load_function, load_pair
+from dptoolkit.audit.pairs.pair import check_neighbours
+from dptoolkit.cli import main
+from dptoolkit.errors import PrivacyViolation
+
+pytest_plugins = ["pytester"]
+MODULE = """
+import numpy as np
+
+def right(data, rng):
+    return data.sum() + rng.normal(scale=3.8)
+
+def wrong(data, rng):
+    return data.sum() + rng.normal(scale=1.0)
+"""
+
+
+# --- groups --------------------------------------------------------------------------------------------
+
+
+LOSSES = [{"loss": "squared", "grad_norm": 1.0}, {"loss": "logistic", "row_norm": 1.0}]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_groups(loss):
+    """Four records changed together are within the guarantee for four and beyond the one for a single record.
+
+    Both tests have a false-alarm probability of 1e-8, over the seed, which is fixed.
+    """
+    plan = solvers.plan(
+        "dp_ight", n=200, d=5, sparsity=2, steps=10, step_size=0.5, epsilon=1.0, delta=1e-5, **loss
+    )  # fmt: skip
+    pair = pairs.grouped(presets.pair(plan), 4)
+    check_neighbours(pair)
+    assert pair.size == 4 and pair.first.n == pair.second.n == 200
+    how = {"trials": 10_000, "power": None, "alpha": 1e-8}
+    audit.assert_private(plan, pair, as_claim(plan.guarantee.group(4)), **how)
+    with pytest.raises(PrivacyViolation):
+        audit.assert_private(plan, pair, as_claim(plan.guarantee.group(2)), **how)
+    # The group's claim has power of its own: a third of the noise is found.
+    with pytest.raises(PrivacyViolation):
+        audit.assert_private(plan.with_noise(factor=1 / 3), pair, as_claim(plan.guarantee.group(4)), **how)
+
+
+def test_groups_are_refused_where_they_cannot_be():
+    plan = presets.plan("dp_ight", 1.0, 1e-5)
+    pair = presets.pair(plan)
+    with pytest.raises(ValueError, match="size of the group=500"):
+        pairs.grouped(pair, 500)
+    with pytest.raises(ValueError, match="counted datasets"):
+        pairs.grouped(audit.Pair(np.zeros((3, 1)), np.ones((3, 1))), 2)
+    with pytest.raises(ValueError, match="2 records differ"):
+        check_neighbours(audit.Pair(*pairs.grouped(pair, 2)))
+
+
+def test_a_group_by_profile():
+    """Where records are sampled there is no event for a group, so its claim is a profile."""
+    plan = presets.plan("dp_sgd_ht", 1.0, 1e-5)
+    claim = as_claim(plan.guarantee.group(3))
+    assert isinstance(claim, audit.ProfileClaim)
+    assert claim.epsilon(1e-5) == pytest.approx(plan.guarantee.group(3).epsilon(1e-5), rel=1e-5)
+
+
+# --- functions and files -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    (tmp_path / "somebodys_module.py").write_text(MODULE)
+    np.savez(tmp_path / "pair.npz", first=np.array([[1.0], [0.0]]), second=np.zeros((2, 1)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "code"), [("right", 0), ("wrong", 1)])
+def test_a_function_by_its_name(files, capsys, name, code):
+    arguments = ["audit", f"somebodys_module:{name}", "--pair", "pair.npz", "--epsilon", "1", "--family", "gaussian"]
+    assert main([*arguments, "--trials", "4000", "--confidence", "0.99999", "--source", "its manual"]) == code
+    text = capsys.readouterr().out
+    for part in (f"somebodys_module:{name}", "by its manual", "the datasets of pair.npz", "are not seen"):
+        assert part in text
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["somebodys_module:nothing", "--pair", "pair.npz"], "has no function 'nothing'"),
+    (["no_such_module:f", "--pair", "pair.npz"], "can be imported"),
+    (["somebodys_module:right"], "pair=None"),
+    (["somebodys_module:right", "--pair", "somebodys_module.py"], "an .npz file"),
+    (["somebodys_module:right", "--pair", "other.npz"], "first_X, first_y"),
+    (["dp_ight", "--pair", "pair.npz"], "left out for a solver"),
+    (["dp_ight", "--group", "0"], "size of the group"),
+    (["dp_ight", "--group", "2", "--published"], "about one record"),
+], ids=str)  # fmt: skip
+def test_bad_input(files, capsys, arguments, message):
+    np.savez(files / "other.npz", one=np.zeros(2))
+    assert main(["audit", *arguments, "--epsilon", "1", "--trials", "200"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_pairs_of_features_and_labels(files):
+    X, y = np.eye(3), np.array([0.0, 1.0, 0.0])
+    np.savez(files / "xy.npz", first_X=X, first_y=y, second_X=X, second_y=1 - y)
+    pair = load_pair(files / "xy.npz", size=3)
+    assert np.array_equal(pair.first[0], X) and np.array_equal(pair.second[1], 1 - y) and pair.size == 3
+    assert load_function("somebodys_module:right").__name__ == "right"
+
+
+def test_the_fixture_fails_with_the_report(pytester):
+    pytester.makepyfile(
+        """
+        import numpy as np
+        from dptoolkit import audit
+
+        PAIR = np.array([[1.0], [0.0]]), np.zeros((2, 1))
+        CLAIM = audit.GaussianClaim(0.5)
+
+        def test_right(assert_private):
+            assert_private(lambda data, rng: data.sum() + 2 * rng.normal(), PAIR, CLAIM, power_against=3.0)
+
+        def test_wrong(assert_private):
+            assert_private(lambda data, rng: data.sum() + 0.5 * rng.normal(), PAIR, CLAIM, power_against=3.0)
+        """
+    )
+    # The plugin is found by its entry point, as in an environment of its users.
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*Audit: violation*", "*0.5-GDP*"])

@@ -26,14 +26,23 @@ from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, Trace, private_solver
-from dptoolkit.solvers.dual_averaging import check_classes_setting, class_labels
-from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps, sparse_iterates
+from dptoolkit.solvers.bounds import GradientBounds
+from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.preparation import Preparation, Units, column_means, means_sensitivity, plane_eigenvalue
 from dptoolkit.solvers.scale import any_slope_range, class_slope, largest_slope, slope
-from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, check_sparsity, public_bound, setting
+from dptoolkit.solvers.settings import (
+    PUBLISHED,
+    TIGHT,
+    Settings,
+    check_classes_setting,
+    check_sparsity,
+    class_labels,
+    public_bound,
+    setting,
+)
 from dptoolkit.solvers.softmax import SoftmaxRun
 
 if TYPE_CHECKING:
@@ -143,8 +152,7 @@ class DpPipeline(Settings):
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
-        assert self.grad_norm is not None
-        return self.relation.contributions * self.grad_norm / n
+        return GradientBounds(self.terms, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.relation, n)
 
     def schedule(self, plan: Plan, eigenvalue: float) -> tuple[int, float]:
         """(steps, step size) of the descent for a released bound on the eigenvalue."""
@@ -264,11 +272,7 @@ class PipelineRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates of softmax are of the flattened weights."""
-        found = self(rng, trace=every > 0)
-        if every == 0:
-            return found.weights, found.history
-        assert found.iterates is not None
-        return found.weights, found.history | {"iterates": sparse_iterates(found.iterates, every)}
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records, numbers in units of their bound; NOT private."""

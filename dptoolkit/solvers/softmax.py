@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dptoolkit import losses
 from dptoolkit.data import Rows
 from dptoolkit.solvers.base import Array, Trace
-from dptoolkit.solvers.gradient_iht import Steps, sparse_iterates
+from dptoolkit.solvers.gradient_iht import Steps
 
 LOSS = losses.get("softmax")
 
@@ -92,10 +92,7 @@ class SoftmaxRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates are of the flattened weights."""
-        weights, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return weights, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

@@ -23,7 +23,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.stability import threshold
 from dptoolkit.solvers import public_features, rules
-from dptoolkit.solvers.base import Array, gaussian_multiplier, private_solver, smallest_noise, written_out
+from dptoolkit.solvers.base import Array, gaussian_multiplier, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds
 from dptoolkit.solvers.gradient_iht import DpIght
 from dptoolkit.solvers.perturbed_objective import ROUNDING
@@ -235,8 +235,8 @@ class KnowledgeTransfer(Settings):
         mu = rules.budget_mu(rest * self.epsilon, rest * self.delta)
         # A student that chooses among d features keeps what noise makes largest.
         noisy = self.sparsity if self.on_support else 2 * self.sparsity * math.log(1 + d / self.sparsity)
-        found = best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
-        return magnitude("l2", found, "Give l2: where row_norm is extreme, no rule is known.")
+        l2 = best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
+        return magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known.")
 
     def _trained(self, n: int, d: int) -> KnowledgeTransfer:
         """With the steps of an iterated teacher."""
@@ -354,8 +354,7 @@ knowledge_transfer = private_solver(KnowledgeTransfer)
 @functools.lru_cache(maxsize=256)
 def _per_range(selections: int, epsilon: float, delta: float) -> float:
     """The scale of Gumbel noise, per range, at which that many selections keep the budget."""
-    unit = Release("support", GUMBEL_MAXIMUM, 1.0, 1.0, selections)
-    return smallest_noise(lambda scale: Repeated(replace(unit, scale=scale).event, selections), epsilon, delta)
+    return with_smallest_noise(Release("support", GUMBEL_MAXIMUM, 1.0, 0.0, selections), epsilon, delta).scale
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from dptoolkit.data import Rows, clip_entries, clip_rows
 from dptoolkit.mechanisms.stability import top_with_gap
 from dptoolkit.solvers import public_features
 from dptoolkit.solvers.base import Array, Trace
-from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps, sparse_iterates
+from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.public_features import GivenFeatures
@@ -78,10 +78,7 @@ class TransferRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the student."""
-        weights, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return weights, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records; NOT private."""
@@ -124,7 +121,7 @@ class TransferRun:
         """The certified ridge on these features; NOT private."""
         key = b"" if columns is None else columns.tobytes()
         if key not in self._teachers:
-            part = self.rows if columns is None else restricted(self.rows, columns)
+            part = self.rows if columns is None else self.rows.columns(columns)
             self._teachers[key] = self.settings.ridge(self.plan.n, self.plan.d).fit(part, self.y)
         return self._teachers[key]
 
@@ -173,9 +170,3 @@ class TransferRun:
         steps = Steps(settings.student_steps, len(answers) / norm**2, settings.sparsity, False)
         run = IhtRun(Bounded(rows, answers, losses.get("squared")), steps, constant(0.0))
         return run.fit(np.random.default_rng(0))[0]
-
-
-def restricted(rows: Rows, columns: NDArray[np.intp]) -> Rows:
-    """The rows on these features alone."""
-    part = rows.matrix[:, columns]
-    return Rows(part if rows.is_sparse else np.ascontiguousarray(part), rows.is_sparse)

@@ -153,7 +153,8 @@ def _certificate(problem: Problem, level: Any, theta: Any, gradient: Any) -> _Ce
     normal = (v - point) / level.number(eta)
     there = level.gradient(point)
     norm = level.norm(there + normal)
-    # The last factor: the distance of the computed point from the projection counts by itself, times l2.
+    # ``off`` counts three times: it moves the normal (1/eta) and the gradient (l2 + curvature), and is the distance of
+    # the computed point from the certified one (l2).
     error = (
         _error_at(problem, level, point)
         + _gamma(4, unit) * level.norm(normal) * stretch
@@ -231,7 +232,7 @@ class _Digits:
         self.context = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
         self._problem = problem
         self._rows = [_decimal_row(problem.matrix, i) for i in range(problem.n)]
-        # Made, not computed: these are exact whatever the context.
+        # A double becomes a Decimal exactly, whatever the precision of the context.
         self._y = [Decimal(v) for v in problem.y.tolist()]
         self._linear = np.array([Decimal(v) for v in problem.linear.tolist()])
         self.linear_norm = float(np.linalg.norm(problem.linear)) * (1 + 1e-9)
@@ -324,24 +325,24 @@ def minimise(problem: Problem, tau: float) -> Solution:
         raise invalid("tau", tau, f">= {least:.3g}, which two doubles an entry can hold", "See reachable_tolerance.")
     curvature = _Curvature(problem)
     theta: Any = _start(problem)
-    spent = 0
+    gradients = 0
     for level in _levels(problem):
         with decimal.localcontext(getattr(level, "context", None)):
             certificate = _search(problem, level, level.cast(theta), tau, curvature)
-            spent += level.gradients
+            gradients += level.gradients
             first, rest = level.pair(certificate.point)
             if certificate.bound <= tau:
                 outward = certificate.normal
                 normal = np.zeros((2, problem.d)) if outward is None else np.stack(level.pair(outward))
-                return Solution(first, rest, normal, certificate.bound, level.name, spent)
+                return Solution(first, rest, normal, certificate.bound, level.name, gradients)
             theta = first if level.name == "double" else first.astype(np.longdouble) + rest.astype(np.longdouble)
     raise AssertionError("there is always one more digit")  # pragma: no cover
 
 
 def _start(problem: Problem) -> Array:
-    """0, or where the minimum would be without data.
+    """0 or the minimum without data, whichever has the shorter gradient; on a ball the latter, projected.
 
-    Most of the way where the linear term is noise in many dimensions.
+    In many dimensions the linear term is mostly noise, and the minimum without data is most of the way.
     """
     alone = -problem.linear / problem.l2
     if problem.ball is not None:
@@ -421,8 +422,8 @@ _MOST_PRODUCTS = 500
 _PAIR = 2.0**-95
 # The relative residual of the first Newton systems.
 _FORCING = 0.25
-# Steps in a row that may fail to shorten the gradient before a method gives up. Far out Newton steps make way without
-# that for long; where rounding is the reason, _worth_it ends the search at once.
+# Steps in a row that may fail to shorten the gradient before a method gives up. Far from the minimum Newton steps may
+# advance for long without shortening it; where rounding is the reason, _worth_it ends the search at once.
 _PATIENCE = 60
 
 
@@ -483,7 +484,7 @@ def _gradient_steps(problem: Problem, level: Any, start: _Certificate, tau: floa
     """(Projected) gradient steps that theory bounds: each moves at most n beta/(2 l2 + n beta) of the one before."""
     eta = level.number(2 / (2 * problem.l2 + problem.curvature))
     promised = problem.curvature / (2 * problem.l2 + problem.curvature)
-    # Halving is enough, and rounding leaves no more where hardly anything is promised to be left of a step.
+    # To halve a step is enough. Where theory promises far more than that, rounding does not let it be seen.
     rate = max(promised * (1 + (1 - promised) / 2), 0.5)
     theta, best, before = start.point, start, math.inf
     while _worth_it(best, tau):

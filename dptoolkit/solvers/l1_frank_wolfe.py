@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Self = TypeVar("Self", bound="BallSettings")
 LAWS = {"gumbel": GUMBEL_MAXIMUM, "laplace": LAPLACE_MAXIMUM}
-# What settings say that have a rule for both.
+# How radius and steps are described in settings that have a rule for them.
 RULED_RADIUS = (
     "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the bounds "
     "and the budget (docs/rules.md)."
@@ -169,7 +169,7 @@ class VertexNoise:
 class DpFrankWolfe(BallSettings):
     """Private L1-constrained regression by Frank-Wolfe with noisy vertex selection.
 
-    With epsilon=math.inf it is exactly ``frank_wolfe`` on clipped data.
+    With epsilon=math.inf it is ``frank_wolfe`` on clipped data, with an intercept's column at feature_bound, not 1.
 
     Privacy
     -------

@@ -153,9 +153,9 @@ class Settings(ABC):
                 flag(entry.name, getattr(self, entry.name))
 
     def _in_doubles(self: Self) -> Self:
-        """The same with Python's own numbers: a bound in single precision would make a sensitivity of it."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{name: _own_number(value) for name, value in given.items()})
+        """The same with Python's own numbers: a sensitivity must not be rounded to single precision."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: _own_number(value) for name, value in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the arguments that make these settings again."""

@@ -51,10 +51,10 @@ def half_threshold(v: Array, weight: float) -> Array:
     Entries up to (3/2) weight^(2/3) become zero, others at least two thirds of what they were.
     """
     size = np.abs(v)
-    kept = size > 1.5 * weight ** (2 / 3)
-    ratio = weight ** (2 / 3) / np.where(kept, size, 1.0)
+    is_large = size > 1.5 * weight ** (2 / 3)
+    ratio = weight ** (2 / 3) / np.where(is_large, size, 1.0)
     angle = np.arccos(np.minimum(0.25 * (3 * ratio) ** 1.5, 1.0))
-    return np.asarray(np.where(kept, v * (2 / 3) * (1 + np.cos(2 * (math.pi - angle) / 3)), 0.0))
+    return np.asarray(np.where(is_large, v * (2 / 3) * (1 + np.cos(2 * (math.pi - angle) / 3)), 0.0))
 
 
 # A penalty: its prox, and the weight (over rho) whose prox makes zeros of everything up to a threshold.

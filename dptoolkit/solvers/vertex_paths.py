@@ -1,4 +1,4 @@
-"""How private Frank-Wolfe walks over prepared rows: a path for each layout, loss and refresh, all with the plan's noise.
+"""How private Frank-Wolfe walks over prepared rows: a path for each layout, loss and refresh, with the plan's noise.
 
 Sparse rows: dithered residuals, unless the textbook iteration is asked for (refresh=1); the squared loss with few
 features keeps rows of X^T X and is exact. Dense rows: the textbook iteration, in one compiled call.

@@ -172,7 +172,7 @@ def _best_of(way: _Way, event: BestOf) -> Any:
 # For each of our events the rule that gives dp_accounting's; None where that accountant has no sound bound for it.
 _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
     Gaussian: lambda way, e: _additive(
-        way, way.dp_event.GaussianDpEvent, (2 if way.replace_one else 1) * e.noise_multiplier),
+        way, way.dp_event.GaussianDpEvent, e.noise_multiplier / _half(way.replace_one)),
     Laplace: _laplace,
     TwoSidedGeometric: _discrete_laplace,
     ZCdp: _zcdp,

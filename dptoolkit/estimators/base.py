@@ -142,8 +142,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """The margin of every row, positive for the second class; with more classes, one column a class."""
-        found = self._margins(X)
-        return found[:, 0] if found.shape[1] == 1 else found
+        margins = self._margins(X)
+        return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of every class."""
@@ -160,8 +160,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely class of every row."""
         check_is_fitted(self)
-        found = self.decision_function(X)
-        return np.asarray(self.classes_)[(found > 0).astype(int) if found.ndim == 1 else found.argmax(axis=1)]
+        margins = self.decision_function(X)
+        which = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
+        return np.asarray(self.classes_)[which]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -200,12 +201,12 @@ def load(path: str | Path) -> Any:
     """The fitted estimator in a file that ``save`` wrote; a file that was changed is refused."""
     import dptoolkit.estimators as known
 
-    model, kept = files.read(path)
-    name = (kept or {}).get("class")
+    model, extra = files.read(path)
+    name = (extra or {}).get("class")
     if name not in known.__all__ or not str(name).startswith("Private"):
         repair = "Read it with dptoolkit.models.load."
         raise invalid("path", str(path), "the file of an estimator of dptoolkit", repair)
-    kind, params = getattr(known, name), dict((kept or {}).get("params") or {})
+    kind, params = getattr(known, name), dict((extra or {}).get("params") or {})
     if not set(params) <= set(inspect.signature(kind).parameters) or kind._task != model.task:
         raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of something else.")
     estimator = kind(**params)

@@ -23,7 +23,7 @@ from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.solvers import rules
-from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver
+from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver, trace_interval
 from dptoolkit.solvers.gradients import MeanGradient, MeanGradients, Point
 from dptoolkit.solvers.noise import NoiseLaw, constant
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
@@ -108,7 +108,7 @@ dp_ight = private_solver(DpIght)
 
 def ight(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, step_size: float, fit_intercept: bool = False,
-    diagnostics: bool = False, label_values: tuple[float, float] | None = None,
+    diagnostics: bool = False, trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Iterative gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_ight``."""
     rows = check_rows(X)
@@ -122,7 +122,7 @@ def ight(
     )
     data = with_intercept(rows, 1.0) if fit_intercept else rows
     run = IhtRun(Bounded(data, labels, table_loss), how, constant(0.0))
-    w, history = run.fit(np.random.default_rng(0), every=1 if diagnostics else 0)
+    w, history = run.fit(np.random.default_rng(0), trace_interval(trace) or int(diagnostics))
     if diagnostics:
         history["not_private"] = run.diagnose(w, history)
     coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)

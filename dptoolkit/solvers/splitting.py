@@ -23,7 +23,15 @@ from dptoolkit._validate import flag, invalid, magnitude, nonnegative, one_of, w
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.geometry import Ball, l2_ball
 from dptoolkit.solvers import rules
-from dptoolkit.solvers.base import Array, FitResult, Trace, gaussian_multiplier, private_solver, written_out
+from dptoolkit.solvers.base import (
+    Array,
+    FitResult,
+    Trace,
+    gaussian_multiplier,
+    private_solver,
+    trace_interval,
+    written_out,
+)
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.perturbed_objective import ROUNDING, SumScaling, bounded_records
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
@@ -230,7 +238,7 @@ dp_admm = private_solver(DpAdmm)
 
 def admm(
     X: Any, y: Any, *, loss: str, weight: float, rho: float, steps: int, penalty: str = "l1/2",
-    fit_intercept: bool = False, label_values: tuple[float, float] | None = None,
+    fit_intercept: bool = False, trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:  # fmt: skip
     """ADMM without privacy: no clipping, no noise, no ball for the squared loss. Arguments as in ``dp_admm``."""
     rows = check_rows(X)
@@ -241,14 +249,15 @@ def admm(
         nonnegative("weight", weight), rows.shape[1],
     )  # fmt: skip
     data = with_intercept(rows, 1.0) if flag("fit_intercept", fit_intercept) else rows
+    every = trace_interval(trace)
 
     def update(centre: Array) -> Array:
         return _precise_minimiser(data, labels, terms, how.rho, centre)
 
     _, path = how.run(update, data.shape[1])
-    w = path[-1]
+    w, history = Trace(path[-1], {}, None, np.array(path)).fit(every)
     coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
-    return FitResult(coef, intercept, None, None, {})
+    return FitResult(coef, intercept, None, None, history)
 
 
 def _precise_minimiser(data: Rows, y: Array, terms: losses.Loss, rho: float, centre: Array) -> Array:

@@ -6,9 +6,9 @@ lambda = n l2, neighbours D and D' and their exact minimisers w and w', strong c
     lambda |w - w'| <= |grad J'(w) - grad J(w)| <= 2L (replace-one) or L (zero-out),
 
 as J and J' differ in one record (on a ball the same holds by the variational inequalities of both minimisers). L
-bounds one record's gradient at a minimiser, whose size is bounded: see ``Ridge.largest``.
-A computed teacher is within tau/lambda of the exact one on every data set, by the certificate of ``minimise``, which
-includes rounding; the search never gives up. So it moves by at most (2L + 2 tau)/lambda.
+bounds one record's gradient at a minimiser, whose size is bounded: see ``Ridge.largest``. A computed teacher is within
+tau/lambda of the exact one on every data set, by the certificate of ``minimise``, which includes rounding; the search
+never gives up. So it moves by at most (2L + 2 tau)/lambda.
 """
 
 from __future__ import annotations

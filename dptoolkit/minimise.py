@@ -91,8 +91,7 @@ class Solution(NamedTuple):
     """A point theta + remainder (two doubles an entry) within ``bound``/l2 of the minimiser, and its witness.
 
     normal: the sum of its two rows is a vector normal to the ball near the point, which nearly cancels the gradient; 0
-    without a ball.
-    bound: what the certificate proves, at most tau. precision: "double", "extended" or "decimal".
+    without a ball. bound: what the certificate proves, at most tau. precision: "double", "extended" or "decimal".
     """
 
     theta: Array

@@ -9,7 +9,7 @@ dp_accounting 0.6 reports too small an epsilon in three cases, each of which is 
   never mixed with other mechanisms.
 
 A noise multiplier of dp_accounting is noise / norm bound of a record, one of ours is noise / sensitivity: under
-replace-one dp_accounting's is twice ours. The package is optional and is imported on first use.
+replace-one dp_accounting's is twice ours. The package is imported on first use.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def _package() -> Any:
     try:
         import dp_accounting
     except ImportError:
-        raise missing("dp-accounting", "test", "to exchange events with it") from None
+        raise missing("dp-accounting", "", "to exchange events with it") from None
     return dp_accounting
 
 

@@ -138,7 +138,7 @@ class _Certificate(NamedTuple):
 
 
 def _certificate(problem: Problem, level: Any, theta: Any, gradient: Any) -> _Certificate:
-    """What is proved of a point near ``theta`` at this precision; without a ball of theta itself."""
+    """The certificate, at this precision, of a point near ``theta``; without a ball, of theta itself."""
     unit = level.unit
     stretch = 1 + _gamma(problem.d + 3, unit)
     if problem.ball is None:
@@ -172,7 +172,7 @@ def _error_at(problem: Problem, level: Any, theta: Any) -> float:
 
 
 def _beyond_a_pair(problem: Problem, level: Any, theta: Any) -> float:
-    """What two doubles an entry lose of the point."""
+    """l2 times the distance that the point moves when it is kept as two doubles an entry."""
     return 0.0 if level.name != "decimal" else problem.l2 * 2.0**-100 * (level.norm(theta) + 1e-290)
 
 

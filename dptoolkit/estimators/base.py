@@ -263,7 +263,7 @@ def is_in_a_search() -> bool:
 
 
 def warn_of_tuning(estimator: Any) -> None:
-    """Say loudly what a search or a cross-validation of others costs."""
+    """Warn of what a search or a cross-validation by scikit-learn costs."""
     warnings.warn(
         f"{type(estimator).__name__} is fitted inside a search or a cross-validation. On private data that is not "
         f"free: each of its fits spends epsilon {estimator.epsilon:g}, and scores on held-out records are released "

@@ -81,7 +81,12 @@ def fit(
 
 
 def class_set(y: Any, classes: Any) -> NDArray[Any]:
-    """The sorted classes, at least two: those given, or those in y, which are public then."""
+    """The sorted classes, at least two: those given, or those in y.
+
+    Privacy
+    -------
+    Without ``classes`` the set of labels in y is declared public: one record can change it, and no noise hides that.
+    """
     labels = np.asarray(y if classes is None else classes)
     if labels.ndim != 1 or labels.dtype.kind not in "biufUSO":
         raise invalid("classes" if classes is not None else "y", f"an array of {labels.dtype}", "one label a row")

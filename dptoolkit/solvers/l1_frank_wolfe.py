@@ -305,6 +305,10 @@ def frank_wolfe_path(rows: Rows, y: Array, loss: Loss, radius: float, steps: int
     """Weights and vertices of the exact iteration, without noise.
 
     The margins follow the iterate, and ``_Steepest`` finds each vertex without a pass over all data at every step.
+
+    Privacy
+    -------
+    NOT private: one record can change every vertex.
     """
     n, d = rows.shape
     steepest, margins = _Steepest(rows), np.zeros(n)

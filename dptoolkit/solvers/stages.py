@@ -190,6 +190,10 @@ def lasso_features(matrix: Any, y: Array, loss: Loss, sparsity: int) -> NDArray[
 
     By accelerated proximal gradients on columns of one length, warm from one penalty to the next. It never fails: what
     is too large for a float counts as zero.
+
+    Privacy
+    -------
+    NOT private: one record can change all of them.
     """
     with np.errstate(all="ignore"):
         matrix = _normalised(matrix)

@@ -37,7 +37,12 @@ _MOST_LEVELS = 2**20
 
 
 def vertex_path(plan: Plan, rows: Rows, y: Array) -> Path:
-    """The path for rows that obey the plan's bounds."""
+    """The path for rows that obey the plan's bounds.
+
+    Privacy
+    -------
+    Each run is the plan's release of vertices. ``work``, which it counts up, is NOT private.
+    """
     settings = plan.settings
     if not rows.is_sparse:
         return _dense_path(plan, *without_empty_rows(rows, y))

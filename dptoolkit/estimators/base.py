@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,28 @@ class TuningWarning(UserWarning):
     """A search or a cross-validation fits private models again and again: every fit spends its whole budget."""
 
 
+class Caveats(NamedTuple):
+    """What a guarantee must say of a fit besides: why it covers nothing, and that a search fits again and again."""
+
+    void_reason: str | None
+    is_searched: bool
+
+    @classmethod
+    def of(cls, estimator: Any, X: Any, ledger: Ledger | None) -> Caveats:
+        """The caveats of a fit to X, before X is checked, which may lose its mark; a search is warned of."""
+        caveats = cls(reason_of(X), is_in_a_search())
+        if caveats.void_reason is not None and ledger is not None:
+            raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {caveats.void_reason}.")
+        if caveats.is_searched:
+            warn_of_tuning(estimator)
+        return caveats
+
+    def stated(self, model: Model) -> Model:
+        """The model with a guarantee that says so."""
+        noted = model.with_notes(SEARCH_NOTE) if self.is_searched else model
+        return noted if self.void_reason is None else replace(noted, guarantee=void(noted.guarantee, self.void_reason))
+
+
 class PrivateEstimator(BaseEstimator):
     """The fit and the files of every estimator; a derived class says which solver runs, with which options."""
 
@@ -55,19 +77,14 @@ class PrivateEstimator(BaseEstimator):
 
     def _fit(self, X: Any, y: Any, ledger: Ledger | None, classes: Any = None) -> None:
         """One private fit of checked data: sets every attribute that all estimators have."""
-        reason = reason_of(X)
-        refuse_ledger(reason, ledger)
+        caveats = Caveats.of(self, X, ledger)
         X, y = self._checked(X, y)
-        searched = is_in_a_search()
-        if searched:
-            warn_of_tuning(self)
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, rng=as_rng(self.random_state), ledger=ledger,
             feature_names=getattr(self, "feature_names_in_", None), **self._options(X.shape[0]),
         )  # fmt: skip
-        model = model.with_notes(SEARCH_NOTE) if searched else model
-        self._take(model if reason is None else replace(model, guarantee=void(model.guarantee, reason)))
+        self._take(caveats.stated(model))
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         """X and y, checked together; numbers in X, and no word about what a record holds in any error."""
@@ -214,12 +231,6 @@ def load(path: str | Path) -> Any:
     return estimator
 
 
-def refuse_ledger(reason: str | None, ledger: Ledger | None) -> None:
-    """No budget pays for a fit without a guarantee."""
-    if reason is not None and ledger is not None:
-        raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {reason}.")
-
-
 def void(guarantee: Guarantee, reason: str) -> Guarantee:
     """A guarantee that says that there is none, and why: epsilon is infinite."""
     notes = (*guarantee.notes, f"VOID: {reason}")
@@ -270,7 +281,7 @@ def warn_of_tuning(estimator: Any) -> None:
         "without any noise. Choose on public data, let the default rules choose, or use "
         "dptoolkit.estimators.PrivateSearchCV, which makes the choice inside one budget.",
         TuningWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

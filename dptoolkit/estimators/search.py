@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
-from dptoolkit.estimators.base import (
-    SEARCH_NOTE,
-    PrivateEstimator,
-    as_rng,
-    discreet,
-    is_in_a_search,
-    refuse_arguments,
-    refuse_ledger,
-    void,
-    warn_of_tuning,
-)
-from dptoolkit.estimators.marks import reason_of
+from dptoolkit.estimators.base import Caveats, PrivateEstimator, as_rng, discreet, refuse_arguments
 from dptoolkit.models import choosing, routes
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
 from dptoolkit.tuning.choice import LOGARITHMIC
@@ -99,12 +87,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         refuse_arguments(self, refused)
         candidates = self._candidates()
         solver = self._solver(candidates)
-        reason = reason_of(X)
-        refuse_ledger(reason, ledger)
+        caveats = Caveats.of(self, X, ledger)
         X, y = self._checked(X, y)
-        searched = is_in_a_search()
-        if searched:
-            warn_of_tuning(self)
         first = candidates[0]
         own, shared = self._options(candidates, len(y))
         choice = choosing.choose(
@@ -112,9 +96,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             adjacency=first.adjacency, rng=as_rng(self.random_state), ledger=ledger,
             feature_names=getattr(self, "feature_names_in_", None), how=self._how(first), **shared,
         )  # fmt: skip
-        model = choice.model.with_notes(SEARCH_NOTE) if searched else choice.model
-        if reason is not None:
-            model = replace(model, guarantee=void(model.guarantee, reason))
+        model = caveats.stated(choice.model)
         best = candidates[choice.number].set_params(epsilon=self.epsilon, delta=self.delta)
         best._take(model)
         self.candidates_ = list(ParameterGrid(self.param_grid))

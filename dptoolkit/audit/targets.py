@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import layout, streams
 from dptoolkit.audit.pairs.pair import Counted, Pair
 from dptoolkit.solvers import prepare
-from dptoolkit.solvers.base import Run, Trace
+from dptoolkit.solvers.base import Run, Trace, Trials
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
@@ -38,19 +39,29 @@ class PlanTarget:
         self.plan, self.pair, self.adversary = plan, pair, adversary
         # Compiled trials release the interpreter's lock and run in threads; others are faster in processes.
         self.threads = plan.solver in _COMPILED
+        # The solver on both datasets, prepared: a call takes one from this list, so that no two threads share one.
+        self._idle: list[tuple[Run, Run]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_idle": []}
 
     def run(self, bits: NDArray[Any], first: int, source: streams.Streams) -> Array:
         """Outputs (trials, features) of trials first, first + 1, ...; bit 1 runs the pair's first dataset.
 
         A trial depends on its number and its bit alone. A trial that raises is a row of NaN: a failure is an output.
         """
-        one, two = self._prepared(self.pair.first), self._prepared(self.pair.second)
+        try:
+            one, two = self._idle.pop()
+        except IndexError:
+            one, two = self._prepared(self.pair.first), self._prepared(self.pair.second)
         generator = source.generator(first)
         outputs = self._together(one, two, generator, first, bits)
-        return self._one_by_one(one, two, generator, first, bits) if outputs is None else outputs
+        if outputs is None:
+            outputs = self._one_by_one(one, two, generator, first, bits)
+        self._idle.append((one, two))
+        return outputs
 
     def _prepared(self, data: Any) -> Run:
-        # Prepared again in every call, so that calls in several threads share nothing.
         if isinstance(data, Counted):
             return prepare(self.plan, data.X, data.y, data.counts)
         X, y = data
@@ -63,19 +74,42 @@ class PlanTarget:
     def _together(
         self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
     ) -> Array | None:
-        """All trials in one compiled call, where the solver has one; else None."""
-        trials = getattr(one, "trials", None)
-        place = streams.place(generator) if trials is not None else None
-        traces = None if place is None or trials is None else trials(two, generator, place, first, bits, self._traced)
-        if traces is None:
+        """All trials in one compiled call, or as many fits at once, where the solver has them; else None."""
+        memory = streams.place(generator)
+        if memory is None:
             return None
-        if self.adversary == "support":
-            return np.asarray(traces.weights != 0, dtype=float)
-        if not self._traced:
-            return np.asarray(traces.weights)
-        values = self._asked_for(traces.iterates if self.adversary == "iterates" else traces.releases)
-        values = values[:, :1] if self.adversary == "step" else values
-        return values.reshape(len(bits), values.shape[1] * values.shape[2])
+        if hasattr(one, "trials"):
+            traces = one.trials(two, generator, memory, first, bits, self._traced)
+        elif hasattr(one, "fits"):
+            traces = self._many(one, two, generator, memory, first, bits)
+        else:
+            return None
+        return None if traces is None else self._rows(traces, len(bits))
+
+    def _many(
+        self, one: Any, two: Any, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
+    ) -> Trials | None:
+        """Many fits at once on each of the datasets; None if one of them fails."""
+        numbers = np.arange(first, first + len(bits))
+        parts = [(run, np.flatnonzero(bits == bit)) for run, bit in ((two, 0), (one, 1))]
+        try:
+            found = [run.fits(streams.TrialStreams(generator, memory, numbers[which]), self._traced)
+                     for run, which in parts]  # fmt: skip
+        except Exception:
+            return None
+        order = np.argsort(np.concatenate([which for _, which in parts]))
+        fields = zip(*found, strict=True)
+        return Trials(*(None if a is None else np.concatenate([a, b])[order] for a, b in fields))
+
+    def _rows(self, traces: Trials, count: int) -> Array:
+        if self.adversary == "final":
+            values = traces.weights
+        elif self.adversary == "support":
+            values = np.asarray(traces.weights != 0, dtype=float)
+        else:
+            values = self._asked_for(traces.iterates if self.adversary == "iterates" else traces.releases)
+            values = values[:, :1] if self.adversary == "step" else values
+        return np.asarray(values).reshape(count, math.prod(values.shape[1:]))
 
     def _one_by_one(
         self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import numbers
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
 
@@ -23,16 +25,38 @@ def as_generator(rng: Any = None, key: str | None = None) -> np.random.Generator
     """A Generator from None (fresh entropy), an integer seed (reproducible, so not private) or a Generator.
 
     ``key`` says what an integer seed is used for: other keys give unrelated streams, so that one seed at two noise
-    scales does not give noises that cancel. A Generator is returned as it is.
+    scales does not give noises that cancel. A Generator, or several as one, is returned as it is.
     """
-    if isinstance(rng, np.random.Generator):
-        return rng
+    if isinstance(rng, (np.random.Generator, Generators)):
+        return rng  # type: ignore[return-value]
     if rng is None:
         return np.random.default_rng()
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0:
         seeded = np.random.default_rng(int(rng))
         return seeded if key is None else _child(seeded, key)
     raise invalid("rng", rng, "None, an integer >= 0 or a numpy.random.Generator")
+
+
+class Generators:
+    """Several Generators as one: each gives its own part of what is drawn, which is the first axis."""
+
+    def __init__(self, *parts: np.random.Generator) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def standard_normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Standard normals."""
+        return np.array([part.standard_normal(shape[1:]) for part in self._parts])
+
+    def standard_exponential(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Standard exponentials."""
+        return np.array([part.standard_exponential(shape[1:]) for part in self._parts])
+
+    def of(self, part: int, draw: Callable[[np.random.Generator], Any]) -> Any:
+        """``draw`` with one of them."""
+        return draw(self._parts[part])
 
 
 def exclusive(rng: np.random.Generator) -> AbstractContextManager[Any]:

@@ -19,7 +19,7 @@ from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError
-from dptoolkit.mechanisms.rng import Source
+from dptoolkit.mechanisms.rng import Generators, Source
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import Settings, build, describe, keywords
 
@@ -76,6 +76,13 @@ class Trials(NamedTuple):
     weights: Array
     releases: Array | None = None
     iterates: Array | None = None
+
+
+class ManyRuns(Protocol):
+    """A run that makes many fits at once; its call is one of them. What audits attack is then what users run."""
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """As many fits as ``rng`` has parts, each with the numbers of its own part."""
 
 
 class Run(Protocol):

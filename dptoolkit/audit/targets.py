@@ -20,8 +20,10 @@ ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 # These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
 _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 
+# Numbers that the fits which are made at once may keep together, 32 MB.
+_LARGEST = 2**22
 # Solvers whose runs offer ``trials``: many of them in one compiled call.
-_COMPILED = ("dp_ight", "dp_dual_averaging", "dp_sgd_ht")
+_COMPILED = ("dp_ight", "dp_dual_averaging", "dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 
 
 class PlanTarget:
@@ -90,22 +92,25 @@ class PlanTarget:
         self, one: Any, two: Any, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
     ) -> Trials | None:
         """Many fits at once on each of the datasets; None if one of them fails."""
-        numbers = np.arange(first, first + len(bits))
-        parts = [(run, np.flatnonzero(bits == bit)) for run, bit in ((two, 0), (one, 1))]
+        parts = []
+        for run, bit in ((two, 0), (one, 1)):
+            trials, at_once = np.flatnonzero(bits == bit), max(1, _LARGEST // run.size)
+            parts += [(run, trials[a : a + at_once]) for a in range(0, max(len(trials), 1), at_once)]
         try:
-            found = [run.fits(streams.TrialStreams(generator, memory, numbers[which]), self._traced)
-                     for run, which in parts]  # fmt: skip
+            found = [run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced)
+                     for run, trials in parts]  # fmt: skip
         except Exception:
             return None
-        order = np.argsort(np.concatenate([which for _, which in parts]))
-        fields = zip(*found, strict=True)
-        return Trials(*(None if a is None else np.concatenate([a, b])[order] for a, b in fields))
+        order = np.argsort(np.concatenate([trials for _, trials in parts]))
+        return Trials(*(None if field[0] is None else np.concatenate(field)[order] for field in zip(*found, strict=True)))
 
     def _rows(self, traces: Trials, count: int) -> Array:
         if self.adversary == "final":
             values = traces.weights
         elif self.adversary == "support":
             values = np.asarray(traces.weights != 0, dtype=float)
+        elif traces.counts is not None:
+            values = layout.epochs_rows(traces)
         else:
             values = self._asked_for(traces.iterates if self.adversary == "iterates" else traces.releases)
             values = values[:, :1] if self.adversary == "step" else values

@@ -71,15 +71,24 @@ class Trace(NamedTuple):
 
 
 class Trials(NamedTuple):
-    """Many runs at once, as arrays whose first axis is the trial; None for what was not asked for or is not kept."""
+    """Many runs at once, as arrays whose first axis is the trial; None for what was not asked for or is not kept.
+
+    ``counts`` are the inner steps of every epoch of a variance-reduced run; its releases are the snapshot gradients.
+    """
 
     weights: Array
     releases: Array | None = None
     iterates: Array | None = None
+    counts: NDArray[np.int64] | None = None
 
 
 class ManyRuns(Protocol):
-    """A run that makes many fits at once; its call is one of them. What audits attack is then what users run."""
+    """A run that makes many fits at once; its call is one of them, so that what audits attack is what users run.
+
+    ``size`` is about how many numbers a fit keeps at a time.
+    """
+
+    size: int
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
         """As many fits as ``rng`` has parts, each with the numbers of its own part."""

@@ -139,10 +139,11 @@ class MultinomialRun:
         self.times = None if counts is None else without_empty_rows(rows, counts.astype(float))[1][:, None]
         self.loss, self._transposed = settings.terms, self.rows.transpose()
         self.width, self.mechanism = rows.shape[1], plan.releases[0].mechanism
+        self.size = settings.classes * (2 * len(self.y) + 4 * self.width)
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the chosen vertices."""
-        weights, vertices, iterates = self.fits(Generators(rng), trace)
+        weights, vertices, iterates, _ = self.fits(Generators(rng), trace)
         history: dict[str, Any] = {"noise_scale": [self.plan.noise] * (self.settings.steps or 0)}
         if vertices is None or iterates is None:
             return Trace(weights[0], history)

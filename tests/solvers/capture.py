@@ -143,10 +143,11 @@ def peeled_vectors(iterates: Sequence[Any]) -> Iterator[list[Any]]:
     seen: list[Any] = []
 
     def scripted(v: Any, plan: Any, rng: Any) -> Any:
-        seen.append(np.array(v))
-        return np.array(iterates[len(seen) - 1], dtype=float)
+        seen.append(np.array(v[0]))
+        vector = np.array(iterates[len(seen) - 1], dtype=float)[None]
+        return vector, np.flatnonzero(vector[0])[None]
 
-    with mock.patch.object(peeling, "peel", scripted):
+    with mock.patch.object(peeling, "peel_rows", scripted):
         yield seen
 
 

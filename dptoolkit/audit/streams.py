@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,4 +124,13 @@ class TrialStreams(Generators):
         counter[:], flags[:] = self._counters[trial], self._states[trial]
         found = draw(self._generator)
         self._counters[trial], self._states[trial] = counter, flags
+        return found
+
+    def among(self, parts: Sequence[int], draw: Callable[[Generators], Any]) -> Any:
+        """``draw`` with the streams of some trials."""
+        which = np.asarray(parts)
+        some = TrialStreams(self._generator, self._memory, which)
+        some._counters, some._states = self._counters[which], self._states[which]
+        found = draw(some)
+        self._counters[which], self._states[which] = some._counters, some._states
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +57,10 @@ class Generators:
     def of(self, part: int, draw: Callable[[np.random.Generator], Any]) -> Any:
         """``draw`` with one of them."""
         return draw(self._parts[part])
+
+    def among(self, parts: Sequence[int], draw: Callable[[Generators], Any]) -> Any:
+        """``draw`` with some of them."""
+        return draw(Generators(*(self._parts[part] for part in parts)))
 
 
 def exclusive(rng: np.random.Generator) -> AbstractContextManager[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -92,6 +92,14 @@ class ManyRuns(Protocol):
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
         """As many fits as ``rng`` has parts, each with the numbers of its own part."""
+
+
+def equal(keys: Sequence[Hashable]) -> list[list[int]]:
+    """The places of equal keys, together: which of many fits share what they depend on."""
+    places: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(keys):
+        places.setdefault(key, []).append(i)
+    return list(places.values())
 
 
 class Run(Protocol):

@@ -21,9 +21,17 @@ from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.objective import Squeeze
-from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
+from dptoolkit.mechanisms.rng import Generators
+from dptoolkit.solvers.base import Array, Trace, Trials, equal, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.gradient_iht import sparse_iterates
-from dptoolkit.solvers.perturbed_objective import LINEAR_LAWS, ROUNDING, PerturbedObjective, events, first_guess
+from dptoolkit.solvers.perturbed_objective import (
+    LINEAR_LAWS,
+    ROUNDING,
+    PerturbedObjective,
+    PerturbedRun,
+    events,
+    first_guess,
+)
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import Settings, check_sparsity, setting
 
@@ -132,18 +140,40 @@ class TwoStageRun:
         assert isinstance(settings, TwoStage)
         self.plan, self.settings, self.rows, self.y = plan, settings, rows, y
         self.votes = count_votes(rows, y, settings.terms, settings.sparsity, settings.blocks)
+        self._seconds: dict[bytes, PerturbedRun] = {}
+        self.size = 2 * rows.shape[0] * settings.width(settings.sparsity) + 8 * plan.d
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; what it releases is the support with the noisy minimiser on it, before projection."""
-        choice = self.plan.releases[2].mechanism
-        chosen = np.sort(choice.top(self.votes, self.settings.sparsity, rng))
-        second = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
-        weights, history, released, _ = second(rng, trace)
-        full = self._full(chosen, weights)
-        history |= {"support": chosen, "vote_scale": self.plan.releases[2].scale}
-        if released is None:
-            return Trace(full, history)
-        return Trace(full, history, self._full(chosen, released[0])[None], full[None])
+        (weights, released, iterates, _), (chosen,) = self._fits(Generators(rng))
+        assert released is not None and iterates is not None
+        linear, output, votes = self.plan.releases
+        history = {"noise_scale": linear.scale, "output_scale": output.scale, "support": chosen,
+                   "vote_scale": votes.scale}  # fmt: skip
+        return Trace(weights[0], history, *((released[0], iterates[0]) if trace else ()))
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        return self._fits(rng)[0]
+
+    def _fits(self, rng: Generators) -> tuple[Trials, NDArray[np.intp]]:
+        """Fits, and the support of each. Those on one support are made together."""
+        choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(rng)
+        votes = np.broadcast_to(self.votes, (runs, len(self.votes)))
+        chosen = np.sort(choice.top_rows(votes, s, rng), axis=1)
+        weights, released = np.zeros((2, runs, self.settings.width(self.plan.d)))
+        for members in equal([columns.tobytes() for columns in chosen]):
+            columns = chosen[members[0]]
+            found = rng.among(members, self._second(columns).fits)
+            weights[members], released[members] = (self._full(columns, v) for v in (found[0], found[1][:, 0]))
+        return Trials(weights, released[:, None], weights[:, None]), chosen
+
+    def _second(self, chosen: NDArray[np.intp]) -> PerturbedRun:
+        """The second stage on these features; a run that is called often makes each once."""
+        key = chosen.tobytes()
+        if key not in self._seconds:
+            self._seconds[key] = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
+        return self._seconds[key]
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the released one."""
@@ -155,7 +185,7 @@ class TwoStageRun:
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""
         chosen = np.asarray(history["support"])
-        second = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
+        second = self._second(chosen)
         columns = np.append(chosen, np.arange(self.plan.d, len(weights)))
         return second.diagnose(weights[columns], history) | {"votes": self.votes.copy()}
 
@@ -165,8 +195,8 @@ class TwoStageRun:
 
     def _full(self, chosen: NDArray[np.intp], weights: Array) -> Array:
         d, s = self.plan.d, len(chosen)
-        out = np.zeros(d + len(weights) - s)
-        out[chosen], out[d:] = weights[:s], weights[s:]
+        out = np.zeros((len(weights), d + weights.shape[1] - s))
+        out[:, chosen], out[:, d:] = weights[:, :s], weights[:, s:]
         return out
 
 

@@ -31,13 +31,22 @@ CASES = {
     "peeling, split": ("peeling_iht", PEEL | {"data": "split"}),
     "peeling as published": ("peeling_iht", PEEL | {"calibration": "published"}),
 }
+TRANSFER = {"n": 30, "d": 5, "loss": "logistic", "l2": 0.5, "feature_bound": 1.0, "sparsity": 2, "m": 8,
+            "student_steps": 10}  # fmt: skip
+CASES |= {
+    f"transfer, {teacher}": ("knowledge_transfer", TRANSFER | {"teacher": teacher})
+    for teacher in ("support", "ridge", "propose-test-release")
+}
+CASES["transfer, dp-ight"] = ("knowledge_transfer", TRANSFER | {"teacher": "dp-ight", "steps": 3, "l2": None})
 LAYOUTS = ("dense", "sparse")
 
 
 def make(case, layout="dense"):
     solver, arguments = CASES[case]
     plan = solvers.plan(solver, **BUDGET | arguments)
-    pair = getattr(pairs, solver)(plan)
+    # Worst pairs are known for Gumbel noise.
+    usual = {name: value for name, value in arguments.items() if name not in ("law", "calibration")}
+    pair = getattr(pairs, solver)(solvers.plan(solver, **BUDGET | usual))
     if layout == "sparse":
         X, y = zip(*(data.expand() if hasattr(data, "expand") else data for data in (pair.first, pair.second)),
                    strict=True)  # fmt: skip

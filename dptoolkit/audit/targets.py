@@ -95,7 +95,9 @@ class PlanTarget:
         parts = []
         for run, bit in ((two, 0), (one, 1)):
             trials, at_once = np.flatnonzero(bits == bit), max(1, _LARGEST // run.size)
-            parts += [(run, trials[a : a + at_once]) for a in range(0, max(len(trials), 1), at_once)]
+            parts += [(run, trials[a : a + at_once]) for a in range(0, len(trials), at_once)]
+        if not parts:
+            return None
         try:
             found = [run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced)
                      for run, trials in parts]  # fmt: skip

@@ -22,8 +22,8 @@ _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 
 # Numbers that the fits which are made at once may keep together, 32 MB.
 _LARGEST = 2**22
-# Solvers whose runs offer ``trials``: many of them in one compiled call.
-_COMPILED = ("dp_ight", "dp_dual_averaging", "dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
+# Solvers whose trials are made one by one, in Python; all others have ``trials`` or ``fits`` for most settings.
+_ONE_BY_ONE = ("dp_frank_wolfe", "sparsifier", "dp_pipeline")
 
 
 class PlanTarget:
@@ -39,8 +39,8 @@ class PlanTarget:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary
-        # Compiled trials release the interpreter's lock and run in threads; others are faster in processes.
-        self.threads = plan.solver in _COMPILED
+        # Compiled code and operations on large arrays release the interpreter's lock; others are faster in processes.
+        self.threads = plan.solver not in _ONE_BY_ONE
         # The solver on both datasets, prepared: a call takes one from this list, so that no two threads share one.
         self._idle: list[tuple[Run, Run]] = []
 
@@ -104,7 +104,9 @@ class PlanTarget:
         except Exception:
             return None
         order = np.argsort(np.concatenate([trials for _, trials in parts]))
-        return Trials(*(None if field[0] is None else np.concatenate(field)[order] for field in zip(*found, strict=True)))
+        fields: Any = zip(*found, strict=True)
+        merged: list[Any] = [None if field[0] is None else np.concatenate(field)[order] for field in fields]
+        return Trials(*merged)
 
     def _rows(self, traces: Trials, count: int) -> Array:
         if self.adversary == "final":

@@ -179,13 +179,14 @@ class MultinomialRun:
             weights.reshape(runs, size)[np.arange(runs), places] += pushes
             # Only one weight has grown, so the margins are updated without a pass over all rows.
             margins *= 1 - mu
-            self._add_features(margins, *np.divmod(places, self.width), pushes)
+            classes, features = np.divmod(places, self.width)
+            self._add_features(margins, classes, features, pushes)
             return picks
-        classes = self.settings.classes
+        count = self.settings.classes
         picks = np.stack([_pick(gradient[:, :, j], radius, self.mechanism, rng) for j in range(self.width)], axis=1)
         weights *= 1 - mu
-        pushes = mu * np.where(picks < classes, radius, -radius)
-        weights[np.arange(runs)[:, None], picks % classes, np.arange(self.width)] += pushes
+        pushes = mu * np.where(picks < count, radius, -radius)
+        weights[np.arange(runs)[:, None], picks % count, np.arange(self.width)] += pushes
         margins[:] = _products(self.rows.matrix, weights.swapaxes(1, 2))
         return picks
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 # One record changes the votes of one block: some counts rise by 1, others fall by 1.
 VOTE_RANGE = 2.0
+# The second stage is kept ready for this many supports.
+_MOST_SUPPORTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,8 @@ class TwoStageRun:
         """The second stage on these features; a run that is called often makes each once."""
         key = chosen.tobytes()
         if key not in self._seconds:
+            if len(self._seconds) >= _MOST_SUPPORTS:
+                self._seconds.clear()
             self._seconds[key] = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
         return self._seconds[key]
 

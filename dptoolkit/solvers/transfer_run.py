@@ -67,6 +67,7 @@ class TransferRun:
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 for what is not."""
         (weights, releases, iterates, _), (history,) = self._fits(Generators(rng))
+        assert releases is not None and iterates is not None
         return Trace(weights[0], history, releases[0], iterates[0]) if trace else Trace(weights[0], history)
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
@@ -86,7 +87,7 @@ class TransferRun:
             matrix = settings.matrix(self.plan.d, teacher.columns)
             answers[members] = self._answers(matrix, teacher, rng, members, histories)
             kept = np.arange(self.plan.d) if teacher.columns is None else teacher.columns
-            weights[np.ix_(members, kept)] = self._student(matrix, answers[members])
+            weights[np.ix_(np.array(members), kept)] = self._student(matrix, answers[members])
         supports = [history.get("support", np.zeros(settings.sparsity)) for history in histories]
         gaps = [[history.get("noisy_gap", 0.0)] for history in histories]
         seen = np.concatenate([np.reshape(gaps, (runs, 1)), np.reshape(supports, (runs, settings.sparsity)), answers],
@@ -116,7 +117,7 @@ class TransferRun:
                 self._teachers[b""] = self.ight()
             return [self._taught(None, self._teachers[b""])] * runs
         if teacher == DP_IGHT:
-            return [self._private_teacher(*rng.of(i, self._private.fit), histories[i]) for i in range(runs)]
+            return [self._private_teacher(rng.of(i, self._private.fit), history) for i, history in enumerate(histories)]
         chosen = self._supports(rng, histories)
         for history, columns in zip(histories, chosen, strict=True):
             if columns is not None:
@@ -126,7 +127,8 @@ class TransferRun:
     def _taught(self, columns: NDArray[np.intp] | None, weights: Array) -> Taught:
         return self._known.setdefault(b"" if columns is None else columns.tobytes(), Taught(columns, weights))
 
-    def _private_teacher(self, weights: Array, inner: dict[str, Any], history: dict[str, Any]) -> Taught:
+    def _private_teacher(self, found: tuple[Array, dict[str, Any]], history: dict[str, Any]) -> Taught:
+        weights, inner = found
         history["noise_scale"] = inner["noise_scale"]
         columns = np.sort(np.argsort(weights == 0, kind="stable")[: self.settings.sparsity])
         history["support"] = columns

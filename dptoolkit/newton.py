@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.minimise import Problem, minimise, rounding_error, stretch
+from dptoolkit import minimise
+from dptoolkit.minimise import Problem
 
 Array = NDArray[np.float64]
 # Up to so many features, and entries of the matrix, a Hessian is cheaper than products with it.
@@ -31,7 +32,7 @@ def minimise_rows(problem: Problem, linears: Array, tau: float) -> tuple[Array, 
     if small and problem.ball is None:
         theta, certified = _newton(problem, linears, tau)
     for i in np.flatnonzero(~certified):
-        solution = minimise(replace(problem, linear=linears[i]), tau)
+        solution = minimise.minimise(replace(problem, linear=linears[i]), tau)
         theta[i], remainder[i] = solution.theta, solution.remainder
     return theta, remainder
 
@@ -59,12 +60,12 @@ def _newton(problem: Problem, linears: Array, tau: float) -> tuple[Array, NDArra
 
 def _certified(problem: Problem, theta: Array, gradient: Array, linears: Array, tau: float) -> NDArray[np.bool_]:
     """The certificate of ``minimise`` in doubles, without a ball; NaN certifies nothing."""
-    error = rounding_error(
+    error = minimise.rounding_error(
         n=problem.n, nonzeros=problem.nonzeros, row_norm=problem.row_norm, residual_bound=problem.residual_bound,
         smoothness=problem.loss.smoothness, l2=problem.l2, theta_norm=_norms(theta) * (1 + 1e-9),
         linear_norm=_norms(linears) * (1 + 1e-9), unit=_UNIT,
     )  # fmt: skip
-    return np.asarray(stretch(problem.d, _UNIT) * _norms(gradient) + error <= tau)
+    return np.asarray(minimise.stretch(problem.d, _UNIT) * _norms(gradient) + error <= tau)
 
 
 def _gradients(problem: Problem, theta: Array, linears: Array) -> Array:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dptoolkit import losses, minimise
+from dptoolkit import losses, minimise, newton
 from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, Gaussian, calibrate, objective
 from dptoolkit.accounting.events import Event
@@ -27,7 +27,6 @@ from dptoolkit.data import Rows
 from dptoolkit.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.mechanisms.objective import Squeeze
 from dptoolkit.mechanisms.rng import Generators
-from dptoolkit.newton import minimise_rows
 from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, Run, Trace, Trials, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
@@ -363,7 +362,7 @@ class PerturbedRun:
         """See ``ManyRuns``."""
         width = self.matrix.shape[1]
         terms = self.linear.mechanism.draw_rows(width, rng) if self.linear.scale > 0 else np.zeros((len(rng), width))
-        theta, remainder = minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
+        theta, remainder = newton.minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
         released = theta + self.output.mechanism.release(remainder, rng)
         weights = released if self.ball is None else np.array([self.ball.project(row) for row in released])

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dptoolkit import losses, minimise
+from dptoolkit import losses, minimise, newton
 from dptoolkit._validate import flag, invalid, magnitude, nonnegative, one_of, whole
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.geometry import Ball, l2_ball
 from dptoolkit.mechanisms.rng import Generators
-from dptoolkit.newton import minimise_rows
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
@@ -315,7 +314,7 @@ class AdmmRun:
         problem, tau = self.problem(np.zeros(width)), self.tau
 
         def update(centres: Array) -> Array:
-            theta, remainder = minimise_rows(problem, -self.sums.l2 * centres, tau)
+            theta, remainder = newton.minimise_rows(problem, -self.sums.l2 * centres, tau)
             # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
             return np.asarray(theta + mechanism.release(remainder, rng))
 

@@ -53,8 +53,16 @@ def _start(trial: int) -> NDArray[np.uint64]:
     return np.array([0, trial, 0, 0], dtype=np.uint64)
 
 
-def seek(generator: np.random.Generator, trial: int) -> None:
-    """Move a generator made by ``Streams.generator`` to the start of another trial: cheaper than making one."""
+def seek(generator: np.random.Generator, trial: int, memory: Place | None = None) -> None:
+    """Move a generator made by ``Streams.generator`` to the start of another trial: cheaper than making one.
+
+    With its ``memory`` it is cheaper still.
+    """
+    if memory is not None:
+        counter, flags = memory
+        counter[0], counter[1], counter[2], counter[3] = 0, trial, 0, 0
+        flags[0], flags[10] = 4, 0
+        return
     bits: Any = generator.bit_generator
     state = bits.state
     state["state"]["counter"] = _start(trial)

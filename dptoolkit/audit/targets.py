@@ -124,8 +124,9 @@ class PlanTarget:
         self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
     ) -> Array:
         rows: list[Array | None] = []
+        memory = streams.place(generator)
         for i, bit in enumerate(bits.tolist()):
-            streams.seek(generator, first + i)
+            streams.seek(generator, first + i, memory)
             try:
                 trace = (one if bit == 1 else two)(generator, self._traced)
             except Exception:

@@ -7,7 +7,7 @@ from typing import Any
 from numba import njit
 from numpy.typing import NDArray
 
-NORMAL, EXPONENTIAL, UNIFORM = 0, 1, 2
+NORMAL, EXPONENTIAL = 0, 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -28,12 +28,9 @@ def fill(
         if law == NORMAL:
             for j in range(out.shape[1]):
                 out[i, j] = rng.standard_normal()
-        elif law == EXPONENTIAL:
-            for j in range(out.shape[1]):
-                out[i, j] = rng.standard_exponential()
         else:
             for j in range(out.shape[1]):
-                out[i, j] = rng.random()
+                out[i, j] = rng.standard_exponential()
         for a in range(4):
             counters[i, a] = counter[a]
         for a in range(12):

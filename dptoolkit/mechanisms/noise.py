@@ -63,7 +63,7 @@ class GaussianNoise:
         value = query(value)
         if self.scale == 0:
             return value.copy()
-        return np.asarray(value + self.scale * as_generator(rng, repr(self)).standard_normal(value.shape))
+        return np.asarray(value + self.scale * as_generator(rng, self).standard_normal(value.shape))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class LaplaceNoise:
         value = query(value)
         if self.scale == 0:
             return value.copy()
-        return np.asarray(value + laplace(as_generator(rng, repr(self)), self.scale, value.shape))
+        return np.asarray(value + laplace(as_generator(rng, self), self.scale, value.shape))
 
 
 def laplace(rng: np.random.Generator | Generators, scale: float, shape: tuple[int, ...]) -> Array:
@@ -164,6 +164,6 @@ class GeometricNoise:
     def release(self, value: int, rng: Any = None) -> int:
         """value + noise, an integer."""
         count = integer_query(value)
-        generator = as_generator(rng, repr(self))
+        generator = as_generator(rng, self)
         # Each is geometric on 1, 2, ...; the difference is two-sided geometric on the integers.
         return count + int(generator.geometric(self._success)) - int(generator.geometric(self._success))

@@ -40,7 +40,7 @@ class _LinearTerm:
 
     def draw(self, size: int, rng: Any = None) -> Array:
         """b, with ``size`` coordinates."""
-        return np.asarray(self.draw_rows(size, Generators(as_generator(rng, repr(self))))[0])
+        return np.asarray(self.draw_rows(size, Generators(as_generator(rng, self)))[0])
 
     def draw_rows(self, size: int, rng: Generators) -> Array:
         """b for many runs at once, one a row, each with its own Generator."""

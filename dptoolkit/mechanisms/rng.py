@@ -21,11 +21,12 @@ _CHOSEN_BITS = 64
 _KNOWN = (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937)
 
 
-def as_generator(rng: Any = None, key: str | None = None) -> np.random.Generator:
+def as_generator(rng: Any = None, key: Any = None) -> np.random.Generator:
     """A Generator from None (fresh entropy), an integer seed (reproducible, so not private) or a Generator.
 
-    ``key`` says what an integer seed is used for: other keys give unrelated streams, so that one seed at two noise
-    scales does not give noises that cancel. A Generator, or several as one, is returned as it is.
+    ``key``, a text or an object with a repr, says what an integer seed is used for: other keys give unrelated streams,
+    so that one seed at two noise scales does not give noises that cancel. A Generator, or several as one, is returned
+    as it is.
     """
     if isinstance(rng, (np.random.Generator, Generators)):
         return rng  # type: ignore[return-value]
@@ -33,7 +34,7 @@ def as_generator(rng: Any = None, key: str | None = None) -> np.random.Generator
         return np.random.default_rng()
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0:
         seeded = np.random.default_rng(int(rng))
-        return seeded if key is None else _child(seeded, key)
+        return seeded if key is None else _child(seeded, key if isinstance(key, str) else repr(key))
     raise invalid("rng", rng, "None, an integer >= 0 or a numpy.random.Generator")
 
 

@@ -56,7 +56,7 @@ class NoisyMaximum:
 
     def noisy(self, scores: Array, rng: Any = None) -> Array:
         """The scores with fresh noise; not for release."""
-        return np.asarray(self.noisy_rows(_vector(scores)[None], Generators(as_generator(rng, repr(self))))[0])
+        return np.asarray(self.noisy_rows(_vector(scores)[None], Generators(as_generator(rng, self)))[0])
 
     def noisy_rows(self, scores: Array, rng: Generators) -> Array:
         """``noisy`` for many runs at once, one a row, each with its own Generator."""
@@ -103,7 +103,7 @@ class NoisyMaximum:
         """``count`` selections one after the other, each with fresh noise among the remaining candidates."""
         scores = _vector(scores)
         count = _count(count, len(scores))
-        generator = as_generator(rng, repr(self))
+        generator = as_generator(rng, self)
         candidates = np.arange(len(scores))
         indices = np.empty(count, dtype=np.intp)
         for i in range(count):

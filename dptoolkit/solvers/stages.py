@@ -173,11 +173,13 @@ class TwoStageRun:
     def _second(self, chosen: NDArray[np.intp]) -> PerturbedRun:
         """The second stage on these features; a run that is called often makes each once."""
         key = chosen.tobytes()
-        if key not in self._seconds:
+        second = self._seconds.get(key)
+        if second is None:
+            second = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
             if len(self._seconds) >= _MOST_SUPPORTS:
                 self._seconds.clear()
-            self._seconds[key] = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
-        return self._seconds[key]
+            self._seconds[key] = second
+        return second
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the released one."""

@@ -418,7 +418,7 @@ def uniform_rows(rng: np.random.Generator, n: int, size: int, expected: int) -> 
     """``size`` of n rows, uniform without replacement, in increasing order.
 
     If more than one row in fifty is ``expected``, they are the rows of the smallest of n uniform numbers, which is
-    faster than a sample, and is what kernels draw.
+    faster than a sample, and is what kernels draw. Equal numbers, which have a chance of n^2/2^54, go by place.
     """
     if size in (0, n):
         return np.arange(size)

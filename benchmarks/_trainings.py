@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 
+from dptoolkit import solvers
 from dptoolkit.accounting.report import table
 from dptoolkit.audit import presets
 from dptoolkit.audit.engine import Game
@@ -21,7 +23,8 @@ BUDGET = 4.0, 1e-5
 _SECONDS = 1.0
 
 
-class Rate(NamedTuple):
+@dataclass(frozen=True)
+class Rate:
     """Trainings a second: by one core's own time and by the wall, by two cores' wall; and the floor of one core."""
 
     solver: str
@@ -58,7 +61,9 @@ def _timed(job: Callable[[], Any]) -> tuple[float, float]:
 def _words(plan: Any, pair: Any) -> float:
     """How many random words of 64 bits one training takes, from where its stream is left."""
     source, used = Streams(0, "words"), []
-    run = PlanTarget(plan, pair)._prepared(pair.first)
+    first = pair.first
+    data = (first.X, first.y, first.counts) if hasattr(first, "counts") else first
+    run = solvers.prepare(plan, *data)
     for trial in range(20):
         generator = source.generator(trial)
         run(generator)
@@ -75,5 +80,5 @@ def _seconds_a_word() -> float:
 def report(rates: list[Rate]) -> str:
     """The table."""
     head = ["solver", "one core", "one core, wall", "two cores, wall", "floor, one core", "random words"]
-    cells = [[r.solver, *(f"{value:,.0f}" for value in r[1:])] for r in rates]
+    cells = [[r.solver, *(f"{value:,.0f}" for value in astuple(r)[1:])] for r in rates]
     return table(head, cells)

@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def _trainings(save: bool) -> list[Check]:
     rates = [measure(solver) for solver in presets.PRESETS]
     print("Trainings a second\n\n" + report(rates) + "\n", flush=True)
     if save:
-        RESULTS.write_text("".join(json.dumps(rate._asdict()) + "\n" for rate in rates))
+        RESULTS.write_text("".join(json.dumps(asdict(rate)) + "\n" for rate in rates))
     return [Check(f"{rate.solver}, trainings a second of one core", rate.one, 10_000.0, True, "") for rate in rates]
 
 

@@ -34,14 +34,13 @@ def real(
     repair: str = "",
 ) -> float:
     """``value`` as a float inside the interval; infinite only where the bound is infinite and closed."""
-    bound = _interval(low, high, open_low, open_high)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise invalid(name, value, f"a real number {bound}".rstrip(), repair)
+        raise invalid(name, value, f"a real number {_interval(low, high, open_low, open_high)}".rstrip(), repair)
     number = float(value)
     below = number <= low if open_low else number < low
     above = number >= high if open_high else number > high
     if math.isnan(number) or below or above:
-        raise invalid(name, value, bound or "a number", repair)
+        raise invalid(name, value, _interval(low, high, open_low, open_high) or "a number", repair)
     return number
 
 

@@ -263,9 +263,9 @@ def _softmax_capped(cap: float) -> float:
 
 
 def softmax(margin: Array) -> Array:
-    """Row-wise softmax."""
-    weights = np.exp(margin - margin.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    """Softmax over the last axis."""
+    weights = np.exp(margin - margin.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def logistic_diameter(radius: float) -> float:

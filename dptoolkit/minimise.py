@@ -110,14 +110,19 @@ def _gamma(count: float, unit: float) -> float:
     return count * unit / (1 - count * unit) if count * unit < 0.5 else math.inf
 
 
+def stretch(d: int, unit: float) -> float:
+    """A computed norm of d entries times this is at least the norm itself."""
+    return 1 + _gamma(d + 3, unit)
+
+
 def rounding_error(
-    *, n: int, nonzeros: int, row_norm: float, residual_bound: float, smoothness: float, l2: float, theta_norm: float,
-    linear_norm: float, unit: float,
-) -> float:  # fmt: skip
+    *, n: int, nonzeros: int, row_norm: float, residual_bound: float, smoothness: float, l2: float, theta_norm: Any,
+    linear_norm: Any, unit: float,
+) -> Any:  # fmt: skip
     """A bound on the L2 rounding error of grad J, computed from scratch with unit round-off ``unit`` in any order.
 
     Margins err by gamma(nonzeros + 1) |x||w|, which the residual's slope carries over; the residual itself by 4 units;
-    the sum over rows by gamma(n + 2).
+    the sum over rows by gamma(n + 2). For arrays of norms it is an array.
     """
     margins = smoothness * row_norm * theta_norm * _gamma(nonzeros + 1, unit)
     residuals = residual_bound * (_gamma(n + 2, unit) + 4 * unit)
@@ -140,11 +145,11 @@ class _Certificate(NamedTuple):
 def _certificate(problem: Problem, level: Any, theta: Any, gradient: Any) -> _Certificate:
     """The certificate, at this precision, of a point near ``theta``; without a ball, of theta itself."""
     unit = level.unit
-    stretch = 1 + _gamma(problem.d + 3, unit)
+    stretched = stretch(problem.d, unit)
     if problem.ball is None:
         error = _error_at(problem, level, theta)
         norm = level.norm(gradient)
-        bound = stretch * norm + error + _beyond_a_pair(problem, level, theta)
+        bound = stretched * norm + error + _beyond_a_pair(problem, level, theta)
         return _Certificate(bound, theta, None, norm, gradient)
     eta = 1 / (problem.l2 + problem.curvature)
     v = theta - level.number(eta) * gradient
@@ -156,19 +161,19 @@ def _certificate(problem: Problem, level: Any, theta: Any, gradient: Any) -> _Ce
     # the computed point from the certified one (l2).
     error = (
         _error_at(problem, level, point)
-        + _gamma(4, unit) * level.norm(normal) * stretch
+        + _gamma(4, unit) * level.norm(normal) * stretched
         + off * (1 / eta + 2 * problem.l2 + problem.curvature)
     )
-    bound = stretch * norm + error + _beyond_a_pair(problem, level, point)
+    bound = stretched * norm + error + _beyond_a_pair(problem, level, point)
     return _Certificate(bound, point, normal, norm, there)
 
 
 def _error_at(problem: Problem, level: Any, theta: Any) -> float:
-    return rounding_error(
+    return float(rounding_error(
         n=problem.n, nonzeros=level.nonzeros, row_norm=problem.row_norm, residual_bound=problem.residual_bound,
         smoothness=problem.loss.smoothness, l2=problem.l2, theta_norm=level.norm(theta) * (1 + 1e-9),
         linear_norm=level.linear_norm, unit=level.unit,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _beyond_a_pair(problem: Problem, level: Any, theta: Any) -> float:

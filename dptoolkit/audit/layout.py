@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.solvers.base import Trace
+from dptoolkit.solvers.base import Trace, Trials
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
@@ -42,8 +42,8 @@ def most_inner_steps(plan: Plan) -> int:
     All steps if their number is fixed, three times the mean if it is random. Ignoring the later steps only weakens the
     adversary, so the audit stays valid; longer rows would cost memory for rare epochs.
     """
-    shape = plan.settings.shape(plan.n)
-    return shape.steps if shape.option == "II" else math.ceil(3 * shape.snapshot / shape.batch)
+    steps: int = plan.settings.shape(plan.n).usual_steps
+    return steps
 
 
 def epochs_row(plan: Plan, trace: Trace) -> Array:
@@ -55,6 +55,14 @@ def epochs_row(plan: Plan, trace: Trace) -> Array:
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     places = starts[:, None] + np.minimum(np.arange(1, most + 1)[None, :], np.asarray(counts)[:, None])
     return np.concatenate([counts, trace.history["snapshots"].ravel(), weights[places].ravel()])
+
+
+def epochs_rows(trials: Trials) -> Array:
+    """``epochs_row`` of many runs."""
+    assert trials.counts is not None and trials.releases is not None and trials.iterates is not None
+    count = len(trials.counts)
+    parts = trials.counts, trials.releases, trials.iterates
+    return np.concatenate([part.reshape(count, math.prod(part.shape[1:])) for part in parts], axis=1)
 
 
 def read_epochs(plan: Plan, rows: Array) -> Epochs:

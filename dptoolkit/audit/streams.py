@@ -7,12 +7,17 @@ Trial i of a purpose ("pilot", "trials", ...) always starts at the same place of
 from __future__ import annotations
 
 import ctypes
+import math
 import zlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit.mechanisms.rng import Generators, exclusive
+
+Array = NDArray[np.float64]
 _BITS_A_BLOCK = 4096
 
 
@@ -48,8 +53,16 @@ def _start(trial: int) -> NDArray[np.uint64]:
     return np.array([0, trial, 0, 0], dtype=np.uint64)
 
 
-def seek(generator: np.random.Generator, trial: int) -> None:
-    """Move a generator made by ``Streams.generator`` to the start of another trial: cheaper than making one."""
+def seek(generator: np.random.Generator, trial: int, memory: Place | None = None) -> None:
+    """Move a generator made by ``Streams.generator`` to the start of another trial: cheaper than making one.
+
+    With its ``memory`` it is cheaper still.
+    """
+    if memory is not None:
+        counter, flags = memory
+        counter[0], counter[1], counter[2], counter[3] = 0, trial, 0, 0
+        flags[0], flags[10] = 4, 0
+        return
     bits: Any = generator.bit_generator
     state = bits.state
     state["state"]["counter"] = _start(trial)
@@ -74,3 +87,58 @@ def place(generator: np.random.Generator) -> Place | None:
     state = bits.state
     as_expected = list(counter) == list(state["state"]["counter"]) and flags[0] == state["buffer_pos"] == 1
     return Place(counter, flags) if as_expected and flags[10] == 0 else None
+
+
+class TrialStreams(Generators):
+    """The streams of several trials as one: each trial gets the numbers that its own Generator would give it.
+
+    ``generator`` is one of Streams, whose ``memory`` (see ``place``) takes the place of each trial in turn.
+    """
+
+    def __init__(self, generator: np.random.Generator, memory: Place, trials: NDArray[Any]) -> None:
+        self._generator, self._memory = generator, memory
+        self._counters = np.zeros((len(trials), 4), np.uint64)
+        self._counters[:, 1] = trials
+        # As ``seek`` leaves it: nothing is buffered.
+        self._states = np.zeros((len(trials), 12), np.int32)
+        self._states[:, 0] = 4
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def standard_normal(self, shape: tuple[int, ...]) -> Array:
+        """Standard normals."""
+        from dptoolkit.kernels.streams import NORMAL
+
+        return self._fill(NORMAL, shape)
+
+    def standard_exponential(self, shape: tuple[int, ...]) -> Array:
+        """Standard exponentials."""
+        from dptoolkit.kernels.streams import EXPONENTIAL
+
+        return self._fill(EXPONENTIAL, shape)
+
+    def _fill(self, law: int, shape: tuple[int, ...]) -> Array:
+        from dptoolkit.kernels.streams import fill
+
+        out = np.empty((len(self), math.prod(self._own(shape))))
+        with exclusive(self._generator):
+            fill(self._generator, *self._memory, self._counters, self._states, law, out)
+        return out.reshape(shape)
+
+    def of(self, trial: int, draw: Callable[[np.random.Generator], Any]) -> Any:
+        """``draw`` with the Generator of one trial."""
+        counter, flags = self._memory
+        counter[:], flags[:] = self._counters[trial], self._states[trial]
+        found = draw(self._generator)
+        self._counters[trial], self._states[trial] = counter, flags
+        return found
+
+    def among(self, parts: Sequence[int], draw: Callable[[Generators], Any]) -> Any:
+        """``draw`` with the streams of some trials."""
+        which = np.asarray(parts)
+        some = TrialStreams(self._generator, self._memory, which)
+        some._counters, some._states = self._counters[which], self._states[which]
+        found = draw(some)
+        self._counters[which], self._states[which] = some._counters, some._states
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import layout, streams
 from dptoolkit.audit.pairs.pair import Counted, Pair
 from dptoolkit.solvers import prepare
-from dptoolkit.solvers.base import Run, Trace
+from dptoolkit.solvers.base import Run, Trace, Trials
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
@@ -19,8 +20,10 @@ ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 # These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
 _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 
-# Solvers whose runs offer ``trials``: many of them in one compiled call.
-_COMPILED = ("dp_ight", "dp_dual_averaging", "dp_sgd_ht")
+# Numbers that the fits which are made at once may keep together, 32 MB.
+_LARGEST = 2**22
+# Solvers whose trials are made one by one, in Python; all others have ``trials`` or ``fits`` for most settings.
+_ONE_BY_ONE = ("dp_frank_wolfe", "sparsifier", "dp_pipeline")
 
 
 class PlanTarget:
@@ -36,21 +39,31 @@ class PlanTarget:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary
-        # Compiled trials release the interpreter's lock and run in threads; others are faster in processes.
-        self.threads = plan.solver in _COMPILED
+        # Compiled code and operations on large arrays release the interpreter's lock; others are faster in processes.
+        self.threads = plan.solver not in _ONE_BY_ONE
+        # The solver on both datasets, prepared: a call takes one from this list, so that no two threads share one.
+        self._idle: list[tuple[Run, Run]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_idle": []}
 
     def run(self, bits: NDArray[Any], first: int, source: streams.Streams) -> Array:
         """Outputs (trials, features) of trials first, first + 1, ...; bit 1 runs the pair's first dataset.
 
         A trial depends on its number and its bit alone. A trial that raises is a row of NaN: a failure is an output.
         """
-        one, two = self._prepared(self.pair.first), self._prepared(self.pair.second)
+        try:
+            one, two = self._idle.pop()
+        except IndexError:
+            one, two = self._prepared(self.pair.first), self._prepared(self.pair.second)
         generator = source.generator(first)
         outputs = self._together(one, two, generator, first, bits)
-        return self._one_by_one(one, two, generator, first, bits) if outputs is None else outputs
+        if outputs is None:
+            outputs = self._one_by_one(one, two, generator, first, bits)
+        self._idle.append((one, two))
+        return outputs
 
     def _prepared(self, data: Any) -> Run:
-        # Prepared again in every call, so that calls in several threads share nothing.
         if isinstance(data, Counted):
             return prepare(self.plan, data.X, data.y, data.counts)
         X, y = data
@@ -63,26 +76,57 @@ class PlanTarget:
     def _together(
         self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
     ) -> Array | None:
-        """All trials in one compiled call, where the solver has one; else None."""
-        trials = getattr(one, "trials", None)
-        place = streams.place(generator) if trials is not None else None
-        traces = None if place is None or trials is None else trials(two, generator, place, first, bits, self._traced)
-        if traces is None:
+        """All trials in one compiled call, or as many fits at once, where the solver has them; else None."""
+        memory = streams.place(generator)
+        if memory is None:
             return None
-        if self.adversary == "support":
-            return np.asarray(traces.weights != 0, dtype=float)
-        if not self._traced:
-            return np.asarray(traces.weights)
-        values = self._asked_for(traces.iterates if self.adversary == "iterates" else traces.releases)
-        values = values[:, :1] if self.adversary == "step" else values
-        return values.reshape(len(bits), values.shape[1] * values.shape[2])
+        if hasattr(one, "trials"):
+            traces = one.trials(two, generator, memory, first, bits, self._traced)
+        elif hasattr(one, "fits"):
+            traces = self._many(one, two, generator, memory, first, bits)
+        else:
+            return None
+        return None if traces is None else self._rows(traces, len(bits))
+
+    def _many(
+        self, one: Any, two: Any, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
+    ) -> Trials | None:
+        """Many fits at once on each of the datasets; None if one of them fails."""
+        parts = []
+        for run, bit in ((two, 0), (one, 1)):
+            trials, at_once = np.flatnonzero(bits == bit), max(1, _LARGEST // run.size)
+            parts += [(run, trials[a : a + at_once]) for a in range(0, len(trials), at_once)]
+        if not parts:
+            return None
+        try:
+            found = [run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced)
+                     for run, trials in parts]  # fmt: skip
+        except Exception:
+            return None
+        order = np.argsort(np.concatenate([trials for _, trials in parts]))
+        fields: Any = zip(*found, strict=True)
+        merged: list[Any] = [None if field[0] is None else np.concatenate(field)[order] for field in fields]
+        return Trials(*merged)
+
+    def _rows(self, traces: Trials, count: int) -> Array:
+        if self.adversary == "final":
+            values = traces.weights
+        elif self.adversary == "support":
+            values = np.asarray(traces.weights != 0, dtype=float)
+        elif traces.counts is not None:
+            values = layout.epochs_rows(traces)
+        else:
+            values = self._asked_for(traces.iterates if self.adversary == "iterates" else traces.releases)
+            values = values[:, :1] if self.adversary == "step" else values
+        return np.asarray(values).reshape(count, math.prod(values.shape[1:]))
 
     def _one_by_one(
         self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
     ) -> Array:
         rows: list[Array | None] = []
+        memory = streams.place(generator)
         for i, bit in enumerate(bits.tolist()):
-            streams.seek(generator, first + i)
+            streams.seek(generator, first + i, memory)
             try:
                 trace = (one if bit == 1 else two)(generator, self._traced)
             except Exception:

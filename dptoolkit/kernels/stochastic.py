@@ -717,3 +717,90 @@ def reduced_steps(
         if iterates is not None:
             write_dense(support, weights, filled, iterates[step])
     return filled
+
+
+class Epochs(NamedTuple):
+    """The epochs of variance-reduced trials: ``steps`` inner steps each, or with a positive ``stop`` geometric - 1.
+
+    With positive rates the sizes of snapshots and batches are binomial. The noise of a snapshot is as in ``sgd_steps``.
+    """
+
+    steps: int
+    stop: float
+    snapshot: int
+    snapshot_rate: float
+    batch_rate: float
+    scale: float
+    shares: NDArray[Any]
+    shares_per_unit: float
+
+
+@helper
+def draw_rows(rng: Any, keys: NDArray[Any], size: int, batch: NDArray[Any]) -> None:
+    """As solvers.variance_reduced.uniform_rows: the rows of the smallest of one uniform number a row."""
+    n = keys.shape[0]
+    for i in range(n):
+        keys[i] = rng.random() if size < n else 0.0
+    border = np.partition(keys, size - 1)[size - 1] if 0 < size < n else 0.0
+    count = 0
+    for i in range(n):
+        if count < size and keys[i] <= border:
+            batch[count] = i
+            count += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def reduced_trials(
+    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
+    how: Epochs, batch: float, step_size: float, l2: float, scale: float, slope: float, grain: float, free: int,
+    protected: int, sparsity: int, finals: NDArray[Any], counts: NDArray[Any], snapshots: NDArray[Any],
+    iterates: NDArray[Any],
+) -> None:
+    """Trials first, first + 1, ... as in ``sgd_trials``, of few coordinates, which are one bucket.
+
+    ``counts`` and ``snapshots`` get the number of inner steps and the noisy gradient of every epoch, ``iterates`` the
+    weights after as many inner steps as it has room for; the last are repeated where there are fewer.
+    """
+    support, weights = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
+    nothing = np.zeros(sparsity + protected)
+    n, width = one.order.shape[0], finals.shape[1]
+    rows_drawn, keys, w = np.empty(n, np.int64), np.empty(n), np.empty(width)
+    ranked, starts, heights = np.arange(free), np.array([0, free]), np.empty(2)
+    for i in range(bits.shape[0]):
+        counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
+        flags[0], flags[10] = 4, 0
+        rows = one if bits[i] == 1 else two
+        for a in range(n):
+            rows.order[a] = a
+        for e in range(counts.shape[1]):
+            counts[i, e] = rng.geometric(how.stop) - 1 if how.stop > 0.0 else how.steps
+        filled = 0
+        for e in range(counts.shape[1]):
+            size, count = how.snapshot, counts[i, e]
+            if how.snapshot_rate > 0.0:
+                size = rng.binomial(n, how.snapshot_rate)
+            draw_rows(rng, keys, size, rows_drawn)
+            write_dense(support, weights, filled, w)
+            gradient = np.zeros(width)
+            add_rows(rows, rows_drawn[:size], w, gradient)
+            spread = how.scale * share_at(how.shares, how.shares_per_unit, distance(weights, nothing, filled))
+            for j in range(width):
+                gradient[j] /= how.snapshot
+                if spread > 0.0:
+                    gradient[j] += spread * rng.standard_normal()
+                snapshots[i, e, j] = gradient[j]
+            heights[0], heights[1] = 0.0, math.inf
+            for j in range(free):
+                heights[0], heights[1] = max(heights[0], abs(gradient[j])), min(heights[1], abs(gradient[j]))
+            sizes = np.empty(count, np.int64)
+            for t in range(count):
+                sizes[t] = rng.binomial(n, how.batch_rate) if how.batch_rate > 0.0 else batch
+            inner = np.empty((count, width))
+            filled = reduced_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, sparsity, gradient,
+                ranked, starts, heights, support, weights, filled, inner,
+            )
+            for t in range(iterates.shape[2]):
+                for j in range(width):
+                    iterates[i, e, t, j] = inner[min(t, count - 1), j] if count > 0 else w[j]
+        write_dense(support, weights, filled, finals[i])

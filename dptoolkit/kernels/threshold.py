@@ -214,6 +214,17 @@ def iht_trials(
         iht_fit(rng, records, how, weights[i], support, step, scales, release, iterate)
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def iht_relabelled(rng: Any, records: Records, labels: NDArray[Any], how: Schedule, weights: NDArray[Any]) -> None:
+    """A fit for every row of ``labels``, which take the place of those of the records; without noise ``rng`` rests."""
+    width = weights.shape[1]
+    support, step, scales = np.empty(width, np.int64), np.empty(width), np.empty(how.steps)
+    loss, X, _, shares, margin_bound, caps = records
+    for i in range(labels.shape[0]):
+        relabelled = Records(loss, X, labels[i], shares, margin_bound, caps)
+        iht_fit(rng, relabelled, how, weights[i], support, step, scales, np.empty((0, 0)), np.empty((0, 0)))
+
+
 # --- large data: the parts of a step -------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ class DiscreteGaussianNoise:
     def release(self, value: int, rng: Any = None) -> int:
         """value + noise, an integer."""
         count = integer_query(value)
-        return count + discrete_gaussian(_Bits(as_generator(rng, repr(self))), Fraction(float(self.scale)))
+        return count + discrete_gaussian(_Bits(as_generator(rng, self)), Fraction(float(self.scale)))
 
 
 class _Bits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, positive, whole
 from dptoolkit.accounting.events import Gaussian, Laplace, TwoSidedGeometric
-from dptoolkit.mechanisms.rng import as_generator
+from dptoolkit.mechanisms.rng import Generators, as_generator
 
 Array = NDArray[np.float64]
 # A draw with a smaller success probability may not fit in 64 bits: NumPy then returns the largest integer, and the
@@ -52,9 +53,9 @@ class _AdditiveNoise:
         value = query(value)
         if self.scale == 0:
             return value.copy()
-        return np.asarray(value + self._draw(as_generator(rng, repr(self)), value.shape))
+        return np.asarray(value + self._draw(as_generator(rng, self), value.shape))
 
-    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    def _draw(self, rng: np.random.Generator | Generators, shape: tuple[int, ...]) -> Array:
         raise NotImplementedError
 
 
@@ -72,7 +73,7 @@ class GaussianNoise(_AdditiveNoise):
         """The event of one call."""
         return Gaussian(self.scale / self.sensitivity)
 
-    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    def _draw(self, rng: np.random.Generator | Generators, shape: tuple[int, ...]) -> Array:
         return np.asarray(self.scale * rng.standard_normal(shape))
 
 
@@ -90,11 +91,11 @@ class LaplaceNoise(_AdditiveNoise):
         """The event of one call."""
         return Laplace(self.scale / self.sensitivity)
 
-    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    def _draw(self, rng: np.random.Generator | Generators, shape: tuple[int, ...]) -> Array:
         return laplace(rng, self.scale, shape)
 
 
-def laplace(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> Array:
+def laplace(rng: np.random.Generator | Generators, scale: float, shape: tuple[int, ...]) -> Array:
     """iid Laplace(scale) as a difference of two exponentials: faster than Generator.laplace, same law."""
     return np.asarray(scale * (exponential(rng, shape) - exponential(rng, shape)))
 
@@ -103,17 +104,19 @@ def laplace(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> A
 _SHORT, _LONG = 2.0**-20, 16.0
 
 
-def exponential(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def exponential(rng: np.random.Generator | Generators, shape: tuple[int, ...]) -> Array:
     """iid standard exponentials with complete tails on both sides.
 
     NumPy's exponentials end at 44 and are multiples of about 1e-16, so rarer outcomes could never occur, but for a
     guarantee without a delta they must be possible. A long draw becomes _LONG plus a fresh one; a short draw gets new
     bits.
     """
-    draws = np.array(rng.standard_exponential(shape), dtype=float)
-    flat = draws.reshape(-1)
-    for i in np.flatnonzero((flat < _SHORT) | (flat > _LONG)):
-        flat[i] = _far(rng, float(flat[i]))
+    if not isinstance(rng, Generators):
+        return np.asarray(exponential(Generators(rng), (1, *shape))[0])
+    draws = rng.standard_exponential(shape)
+    rows = draws.reshape(len(rng), -1)
+    for i, j in np.argwhere((rows < _SHORT) | (rows > _LONG)):
+        rows[i, j] = rng.of(i, functools.partial(_far, draw=float(rows[i, j])))
     return draws
 
 
@@ -161,6 +164,6 @@ class GeometricNoise:
     def release(self, value: int, rng: Any = None) -> int:
         """value + noise, an integer."""
         count = integer_query(value)
-        generator = as_generator(rng, repr(self))
+        generator = as_generator(rng, self)
         # Each is geometric on 1, 2, ...; the difference is two-sided geometric on the integers.
         return count + int(generator.geometric(self._success)) - int(generator.geometric(self._success))

@@ -15,7 +15,7 @@ from dptoolkit._validate import magnitude, noise_scale, nonnegative
 from dptoolkit.accounting.events import ObjectivePerturbation, PureDp
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.mechanisms.noise import Array, exponential
-from dptoolkit.mechanisms.rng import as_generator
+from dptoolkit.mechanisms.rng import Generators, as_generator
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,14 @@ class _LinearTerm:
         magnitude("sensitivity", self.sensitivity)
         nonnegative("jacobian", self.squeeze.jacobian)
 
+    def draw(self, size: int, rng: Any = None) -> Array:
+        """b, with ``size`` coordinates."""
+        return np.asarray(self.draw_rows(size, Generators(as_generator(rng, self)))[0])
+
+    def draw_rows(self, size: int, rng: Generators) -> Array:
+        """b for many runs at once, one a row, each with its own Generator."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class GaussianTerm(_LinearTerm):
@@ -55,9 +63,9 @@ class GaussianTerm(_LinearTerm):
         multiplier = self.scale / self.sensitivity
         return ObjectivePerturbation(multiplier, squeeze.jacobian, squeeze.signed, squeeze.adjacency)
 
-    def draw(self, size: int, rng: Any = None) -> Array:
-        """b, with ``size`` coordinates."""
-        return np.asarray(self.scale * as_generator(rng, repr(self)).standard_normal(size))
+    def draw_rows(self, size: int, rng: Generators) -> Array:
+        """See ``_LinearTerm``."""
+        return np.asarray(self.scale * rng.standard_normal((len(rng), size)))
 
 
 @dataclass(frozen=True)
@@ -76,9 +84,8 @@ class GammaTerm(_LinearTerm):
             return PureDp(np.inf)
         return PureDp(self.sensitivity / self.scale * (1 + 2.0**-51) + self.squeeze.jacobian)
 
-    def draw(self, size: int, rng: Any = None) -> Array:
-        """b, with ``size`` coordinates; its length is a sum of exponentials, whose tails go on."""
-        generator = as_generator(rng, repr(self))
-        length = self.scale * float(exponential(generator, (size,)).sum())
-        direction = generator.standard_normal(size)
-        return np.asarray(direction * (length / float(np.linalg.norm(direction))))
+    def draw_rows(self, size: int, rng: Generators) -> Array:
+        """See ``_LinearTerm``; the length is a sum of exponentials, whose tails go on."""
+        lengths = self.scale * exponential(rng, (len(rng), size)).sum(axis=1, keepdims=True)
+        directions = rng.standard_normal((len(rng), size))
+        return np.asarray(directions * (lengths / np.linalg.norm(directions, axis=1, keepdims=True)))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import numbers
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
 
@@ -19,20 +21,53 @@ _CHOSEN_BITS = 64
 _KNOWN = (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937)
 
 
-def as_generator(rng: Any = None, key: str | None = None) -> np.random.Generator:
+def as_generator(rng: Any = None, key: Any = None) -> np.random.Generator:
     """A Generator from None (fresh entropy), an integer seed (reproducible, so not private) or a Generator.
 
-    ``key`` says what an integer seed is used for: other keys give unrelated streams, so that one seed at two noise
-    scales does not give noises that cancel. A Generator is returned as it is.
+    ``key``, a text or an object with a repr, says what an integer seed is used for: other keys give unrelated streams,
+    so that one seed at two noise scales does not give noises that cancel. A Generator, or several as one, is returned
+    as it is.
     """
-    if isinstance(rng, np.random.Generator):
-        return rng
+    if isinstance(rng, (np.random.Generator, Generators)):
+        return rng  # type: ignore[return-value]
     if rng is None:
         return np.random.default_rng()
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0:
         seeded = np.random.default_rng(int(rng))
-        return seeded if key is None else _child(seeded, key)
+        return seeded if key is None else _child(seeded, key if isinstance(key, str) else repr(key))
     raise invalid("rng", rng, "None, an integer >= 0 or a numpy.random.Generator")
+
+
+class Generators:
+    """Several Generators as one: each gives its own part of what is drawn, which is the first axis."""
+
+    def __init__(self, *parts: np.random.Generator) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def standard_normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Standard normals."""
+        return np.array([part.standard_normal(self._own(shape)) for part in self._parts])
+
+    def standard_exponential(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Standard exponentials."""
+        return np.array([part.standard_exponential(self._own(shape)) for part in self._parts])
+
+    def _own(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one part. Another first axis would be stretched to fit, and share one noise among several."""
+        if shape[:1] != (len(self),):
+            raise invalid("shape", shape, f"of {len(self)} parts", "Ask for one part for every Generator.")
+        return shape[1:]
+
+    def of(self, part: int, draw: Callable[[np.random.Generator], Any]) -> Any:
+        """``draw`` with one of them."""
+        return draw(self._parts[part])
+
+    def among(self, parts: Sequence[int], draw: Callable[[Generators], Any]) -> Any:
+        """``draw`` with some of them."""
+        return draw(Generators(*(self._parts[part] for part in parts)))
 
 
 def exclusive(rng: np.random.Generator) -> AbstractContextManager[Any]:

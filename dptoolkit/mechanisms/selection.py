@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from dptoolkit._validate import invalid, magnitude, noise_scale, one_of, whole
 from dptoolkit.accounting.events import Event, ExponentialMechanism, NoisyMax, Repeated
 from dptoolkit.mechanisms.noise import exponential, laplace, query
-from dptoolkit.mechanisms.rng import as_generator
+from dptoolkit.mechanisms.rng import Generators, as_generator
 
 Array = NDArray[np.float64]
+# Up to this many scores sorting all is faster, for many runs at once, than looking for the largest of each run.
+_FEW = 64
 
 
-def gumbel(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> Array:
+def gumbel(rng: np.random.Generator | Generators, scale: float, shape: tuple[int, ...]) -> Array:
     """iid Gumbel(scale): minus the log of an exponential."""
     return np.asarray(-scale * np.log(exponential(rng, shape)))
 
@@ -54,19 +56,27 @@ class NoisyMaximum:
 
     def noisy(self, scores: Array, rng: Any = None) -> Array:
         """The scores with fresh noise; not for release."""
-        scores = _finite(scores)
+        return np.asarray(self.noisy_rows(_vector(scores)[None], Generators(as_generator(rng, self)))[0])
+
+    def noisy_rows(self, scores: Array, rng: Generators) -> Array:
+        """``noisy`` for many runs at once, one a row, each with its own Generator."""
+        if not np.isfinite(scores).all():
+            raise _not_finite(scores[0])
         if self.scale == 0:
             return scores.copy()
-        generator = as_generator(rng, repr(self))
         if self.noise == "gumbel":
-            return np.asarray(scores + gumbel(generator, self.scale, scores.shape))
+            return np.asarray(scores + gumbel(rng, self.scale, scores.shape))
         if self.noise == "laplace":
-            return np.asarray(scores + laplace(generator, self.scale, scores.shape))
-        return np.asarray(scores + self.scale * exponential(generator, scores.shape))
+            return np.asarray(scores + laplace(rng, self.scale, scores.shape))
+        return np.asarray(scores + self.scale * exponential(rng, scores.shape))
 
     def select(self, scores: Array, rng: Any = None) -> int:
         """The index of the largest noisy score."""
         return int(np.argmax(self.noisy(scores, rng)))
+
+    def select_rows(self, scores: Array, rng: Generators) -> NDArray[np.intp]:
+        """``select`` for many runs at once, one a row, each with its own Generator."""
+        return np.asarray(np.argmax(self.noisy_rows(scores, rng), axis=1))
 
     def top_event(self, count: int) -> Event:
         """The event of one call of ``top`` or ``peel``."""
@@ -74,20 +84,26 @@ class NoisyMaximum:
 
     def top(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
         """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the law of ``count`` peelings."""
+        self._check_one_shot()
+        return _largest(self.noisy(scores, rng), count)
+
+    def top_rows(self, scores: Array, count: int, rng: Generators) -> NDArray[np.intp]:
+        """``top`` for many runs at once, one a row, each with its own Generator."""
+        self._check_one_shot()
+        noisy = self.noisy_rows(scores, rng)
+        if scores.shape[1] <= _FEW:
+            return np.asarray(np.argsort(-noisy, axis=1, kind="stable")[:, : _count(count, scores.shape[1])])
+        return np.array([_largest(row, count) for row in noisy])
+
+    def _check_one_shot(self) -> None:
         if self.noise != "gumbel":
             raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew.")
-        noisy = self.noisy(scores, rng)
-        count = _count(count, len(noisy))
-        # Only scores at or above the border are sorted. These include all ties at the border, of which the first count.
-        border = np.partition(noisy, len(noisy) - count)[len(noisy) - count]
-        candidates = np.flatnonzero(noisy >= border)
-        return np.asarray(candidates[np.argsort(-noisy[candidates], kind="stable")[:count]])
 
     def peel(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
         """``count`` selections one after the other, each with fresh noise among the remaining candidates."""
-        scores = _finite(scores)
+        scores = _vector(scores)
         count = _count(count, len(scores))
-        generator = as_generator(rng, repr(self))
+        generator = as_generator(rng, self)
         candidates = np.arange(len(scores))
         indices = np.empty(count, dtype=np.intp)
         for i in range(count):
@@ -97,11 +113,24 @@ class NoisyMaximum:
         return indices
 
 
-def _finite(scores: Array) -> Array:
+def _largest(noisy: Array, count: int) -> NDArray[np.intp]:
+    """The indices of the ``count`` largest, in falling order; of equal ones the smaller index comes first."""
+    count = _count(count, len(noisy))
+    # Only scores at or above the border are sorted. These include all ties at the border, of which the first count.
+    border = np.partition(noisy, len(noisy) - count)[len(noisy) - count]
+    candidates = np.flatnonzero(noisy >= border)
+    return np.asarray(candidates[np.argsort(-noisy[candidates], kind="stable")[:count]])
+
+
+def _vector(scores: Any) -> Array:
     scores = query(scores)
-    if scores.ndim != 1 or len(scores) == 0 or not np.isfinite(scores).all():
-        raise invalid("scores", f"array of shape {scores.shape}", "a non-empty vector of finite numbers")
+    if scores.ndim != 1 or len(scores) == 0:
+        raise _not_finite(scores)
     return scores
+
+
+def _not_finite(scores: Array) -> Exception:
+    return invalid("scores", f"array of shape {scores.shape}", "a non-empty vector of finite numbers")
 
 
 def _count(count: int, available: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +20,7 @@ from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError
-from dptoolkit.mechanisms.rng import Source
+from dptoolkit.mechanisms.rng import Generators, Source
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.settings import Settings, build, describe, keywords
 
@@ -85,11 +85,35 @@ def sparse_iterates(iterates: Array, every: int) -> list[tuple[int, NDArray[np.i
 
 
 class Trials(NamedTuple):
-    """Many runs at once, as arrays whose first axis is the trial; None for what was not asked for or is not kept."""
+    """Many runs at once, as arrays whose first axis is the trial; None for what was not asked for or is not kept.
+
+    ``counts`` are the inner steps of every epoch of a variance-reduced run; its releases are the snapshot gradients.
+    """
 
     weights: Array
     releases: Array | None = None
     iterates: Array | None = None
+    counts: NDArray[np.int64] | None = None
+
+
+class ManyRuns(Protocol):
+    """A run that makes many fits at once; its call is one of them, so that what audits attack is what users run.
+
+    ``size`` is about how many numbers a fit keeps at a time.
+    """
+
+    size: int
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """As many fits as ``rng`` has parts, each with the numbers of its own part."""
+
+
+def equal(keys: Sequence[Hashable]) -> list[list[int]]:
+    """The places of equal keys, together: which of many fits share what they depend on."""
+    places: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(keys):
+        places.setdefault(key, []).append(i)
+    return list(places.values())
 
 
 class Run(Protocol):

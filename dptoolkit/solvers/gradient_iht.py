@@ -163,6 +163,12 @@ class Bounded:
         caps = None if self.caps is None else self.caps[which]
         return replace(self, rows=self.rows.take(which), y=self.y[which], caps=caps, counts=None)
 
+    def nonzero(self) -> NDArray[np.bool_]:
+        """Which rows have an entry that is not zero, and occur."""
+        matrix = self.rows.matrix
+        filled: NDArray[np.bool_] = np.diff(matrix.indptr) > 0 if self.rows.is_sparse else matrix.any(axis=1)
+        return filled if self.counts is None else filled & (self.counts > 0)
+
     def compiled(self) -> Any:
         """The records as kernels/threshold.py takes them; rows that are zero or of count 0 are left out."""
         from dptoolkit.kernels.threshold import Records
@@ -170,7 +176,7 @@ class Bounded:
         X = self.rows.matrix.toarray() if self.rows.is_sparse else self.rows.matrix
         counts = np.ones(len(X)) if self.counts is None else self.counts
         caps = np.full(len(X), np.inf) if self.caps is None else self.caps
-        nonzero = X.any(axis=1) & (counts > 0)
+        nonzero = self.nonzero()
         weights = counts[nonzero] / counts.sum()
         rows, labels = np.ascontiguousarray(X[nonzero]), self.y[nonzero]
         return Records(self.loss.id, rows, labels, weights, float(self.margin_bound), caps[nonzero])
@@ -253,6 +259,19 @@ class IhtRun:
         with exclusive(rng):
             iht_trials(rng, *place, first, *arguments, weights, releases, iterates)
         return Trials(weights, releases, iterates) if trace else Trials(weights)
+
+    def relabelled(self, labels: Array) -> Array:
+        """The weights without noise for each row of ``labels``, which take the place of the records'."""
+        if self.small is None or len(labels) == 1:
+            runs = (IhtRun(replace(self._data, y=y), self.steps, constant(0.0)) for y in labels)
+            return np.array([run.fit(np.random.default_rng(0))[0] for run in runs])
+        from dptoolkit.kernels.threshold import iht_relabelled
+
+        weights, schedule = np.empty((len(labels), self.width)), self.schedule()
+        nonzero = self._data.nonzero()
+        iht_relabelled(np.random.default_rng(0), self.small, np.ascontiguousarray(labels[:, nonzero]),
+                       schedule._replace(scale=0.0), weights)  # fmt: skip
+        return weights
 
     def _step_by_step(self, rng: np.random.Generator, trace: bool) -> Trace:
         """The iteration on weights kept as (support, values)."""

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, whole
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms import NoisyMaximum
-from dptoolkit.solvers.base import Array, Trace, private_solver, with_smallest_noise, written_out
+from dptoolkit.mechanisms.rng import Generators
+from dptoolkit.solvers.base import Array, Trace, Trials, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.l1_frank_wolfe import RULED_RADIUS, RULED_STEPS, SelectionSettings
 from dptoolkit.solvers.plan import Plan, Release
@@ -103,9 +105,8 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> MultinomialRun:
         """See ``Settings``."""
-        rows, y = written_out(rows, y, counts)
         bounded_rows, _ = self.bounds.clip(rows, np.zeros(0))
-        return MultinomialRun(plan, bounded_rows, y)
+        return MultinomialRun(plan, bounded_rows, y, counts)
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """(coef, intercept) of every class: the intercept's column is constant at ``feature_bound``."""
@@ -119,7 +120,7 @@ dp_multinomial_frank_wolfe = private_solver(DpMultinomialFrankWolfe)
 
 
 class MultinomialRun:
-    """Private softmax regression on bounded data and one-hot labels.
+    """Private softmax regression on bounded data and one-hot labels; ``counts`` says how often each record occurs.
 
     The vertex +e_k e_j^T has the number k d + j, and its negative K d + k d + j; in a column they are k and K + k.
 
@@ -128,50 +129,79 @@ class MultinomialRun:
     A call releases one vertex a step, or one of every column, by noisy scores with the plan's noise.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, labels: Array) -> None:
+    def __init__(self, plan: Plan, rows: Rows, labels: Array, counts: NDArray[np.int64] | None = None) -> None:
         settings = plan.settings
         assert isinstance(settings, DpMultinomialFrankWolfe)
-        self.plan, self.settings, self.all = plan, settings, (rows, labels)
+        self.plan, self.settings, self.all = plan, settings, (rows, labels, counts)
         self.rows, self.y = without_empty_rows(rows, labels)
+        self.times = None if counts is None else without_empty_rows(rows, counts.astype(float))[1][:, None]
         self.loss, self._transposed = settings.terms, self.rows.transpose()
         self.width, self.mechanism = rows.shape[1], plan.releases[0].mechanism
+        self.size = settings.classes * (2 * len(self.y) + 4 * self.width)
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the chosen vertices."""
-        settings, steps = self.settings, self.settings.steps
-        assert steps is not None
-        weights: Array = np.zeros((settings.classes, self.width))
-        groups = self.width if settings.selection == "columns" else 1
-        margins = np.zeros((len(self.y), settings.classes))
-        vertices, iterates = np.empty((steps, groups)), np.empty((steps if trace else 0, weights.size))
-        for t in range(1, steps + 1):
-            vertices[t - 1], weights = self._step(weights, margins, t, rng)
-            if trace:
-                iterates[t - 1] = weights.reshape(-1)
-        history: dict[str, Any] = {"noise_scale": [self.plan.noise] * steps}
-        if not trace:
-            return Trace(weights, history)
-        return Trace(weights, history, vertices[:, 0] if settings.selection == "vertex" else vertices, iterates)
+        weights, vertices, iterates, _ = self.fits(Generators(rng), trace)
+        history: dict[str, Any] = {"noise_scale": [self.plan.noise] * (self.settings.steps or 0)}
+        if vertices is None or iterates is None:
+            return Trace(weights[0], history)
+        return Trace(weights[0], history, vertices[0], iterates[0])
 
-    def _step(self, weights: Array, margins: Array, t: int, rng: np.random.Generator) -> tuple[list[int], Array]:
-        """(picks, next weights); ``margins`` are those of the weights, and follow them."""
-        gradient = np.asarray(self._transposed @ self.loss.residual(margins, self.y)).T / self.plan.n
-        step, radius, mechanism = np.zeros_like(weights), self.settings.l1_radius, self.mechanism
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        settings, steps, runs = self.settings, self.settings.steps, len(rng)
+        assert steps is not None
+        weights: Array = np.zeros((runs, settings.classes, self.width))
+        groups = self.width if settings.selection == "columns" else 1
+        margins = np.zeros((runs, len(self.y), settings.classes))
+        vertices = np.empty((runs, steps, groups))
+        iterates = np.empty((runs, steps if trace else 0, settings.classes * self.width))
+        for t in range(1, steps + 1):
+            vertices[:, t - 1] = self._step(weights, margins, t, rng)
+            if trace:
+                iterates[:, t - 1] = weights.reshape(runs, -1)
+        if not trace:
+            return Trials(weights)
+        return Trials(weights, vertices[:, :, 0] if settings.selection == "vertex" else vertices, iterates)
+
+    def _step(self, weights: Array, margins: Array, t: int, rng: Generators) -> NDArray[np.intp]:
+        """The picks of every run; ``margins`` are those of the weights, and follow them."""
+        gradient, radius, mu = self._gradient(margins), self.settings.l1_radius, 2 / (t + 2)
         assert radius is not None
+        runs, size = len(weights), weights[0].size
         if self.settings.selection == "vertex":
-            picks = [_pick(step.reshape(-1), gradient.reshape(-1), radius, mechanism, rng)]
-        else:
-            picks = [_pick(step[:, j], gradient[:, j], radius, mechanism, rng) for j in range(self.width)]
-        mu = 2 / (t + 2)
-        weights = (1 - mu) * weights + mu * step
-        if self.settings.selection == "vertex":
+            picks = _pick(gradient.reshape(runs, size), radius, self.mechanism, rng)[:, None]
+            places = picks[:, 0] % size
+            pushes = mu * np.where(picks[:, 0] < size, radius, -radius)
+            weights *= 1 - mu
+            weights.reshape(runs, size)[np.arange(runs), places] += pushes
             # Only one weight has grown, so the margins are updated without a pass over all rows.
-            k, j = divmod(picks[0] % weights.size, self.width)
             margins *= 1 - mu
-            add_feature(margins[:, k], self._transposed, j, mu * step[k, j])
+            classes, features = np.divmod(places, self.width)
+            self._add_features(margins, classes, features, pushes)
+            return picks
+        count = self.settings.classes
+        picks = np.stack([_pick(gradient[:, :, j], radius, self.mechanism, rng) for j in range(self.width)], axis=1)
+        weights *= 1 - mu
+        pushes = mu * np.where(picks < count, radius, -radius)
+        weights[np.arange(runs)[:, None], picks % count, np.arange(self.width)] += pushes
+        margins[:] = _products(self.rows.matrix, weights.swapaxes(1, 2))
+        return picks
+
+    def _gradient(self, margins: Array) -> Array:
+        """The mean gradients (runs, classes, width)."""
+        residuals = self.loss.residual(margins, self.y)
+        if self.times is not None:
+            residuals *= self.times
+        return _products(self._transposed, residuals).swapaxes(1, 2) / self.plan.n
+
+    def _add_features(self, margins: Array, classes: Any, features: Any, pushes: Array) -> None:
+        """Add pushes[i] times feature features[i] to the margins of class classes[i], in run i."""
+        if self.rows.is_sparse:
+            for i, (k, j, push) in enumerate(zip(classes, features, pushes, strict=True)):
+                add_feature(margins[i, :, k], self._transposed, j, push)
         else:
-            margins[:] = self.rows.matrix @ weights.T
-        return picks, weights
+            margins[np.arange(len(margins)), :, classes] += pushes[:, None] * self._transposed[features]
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates are of the flattened weights."""
@@ -179,13 +209,20 @@ class MultinomialRun:
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""
-        rows, labels = self.all
+        rows, labels, counts = self.all
+        rows, labels = written_out(rows, labels, counts)
         return {"objective": self.loss.objective(np.asarray(rows.matrix @ weights.T), labels)}
 
 
-def _pick(target: Array, gradient: Array, radius: float, mechanism: NoisyMaximum, rng: np.random.Generator) -> int:
-    """Set the entry of ``target`` that the noisy scores choose to +-radius; returns the choice."""
-    vertex = mechanism.select(-radius * np.concatenate([gradient, -gradient]), rng)
-    size = len(gradient)
-    target[vertex % size] = radius if vertex < size else -radius
-    return vertex
+def _products(matrix: Any, columns: Array) -> Array:
+    """matrix @ columns[i] for every run i; each product is computed alone, so that it is the same to the last bit."""
+    if not hasattr(matrix, "indptr"):
+        return np.asarray(matrix @ columns)
+    runs, size, width = columns.shape
+    found = np.asarray(matrix @ columns.swapaxes(0, 1).reshape(size, runs * width))
+    return found.reshape(-1, runs, width).swapaxes(0, 1)
+
+
+def _pick(gradient: Array, radius: float, mechanism: NoisyMaximum, rng: Generators) -> NDArray[np.intp]:
+    """The vertex that the noisy scores choose, for every run."""
+    return mechanism.select_rows(-radius * np.concatenate([gradient, -gradient], axis=1), rng)

@@ -8,19 +8,22 @@ by default all steps use all data, which costs sqrt(steps) less noise than split
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, ExponentialMechanism, Gaussian, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
-from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
+from dptoolkit.mechanisms.rng import Generators
+from dptoolkit.solvers.base import Array, Trace, Trials, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds
 from dptoolkit.solvers.plan import GAUSSIAN, GUMBEL_MAXIMUM, LAPLACE, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
@@ -131,7 +134,10 @@ class PeelingIht(Settings):
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PeelingRun:
         """See ``Settings``."""
-        return PeelingRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
+        if self.data == "split":
+            rows, y = written_out(rows, y, counts)
+            counts = None
+        return PeelingRun(plan, *self.bounds.clip(rows, y), counts)
 
 
 peeling_iht = private_solver(PeelingIht)
@@ -155,39 +161,45 @@ class PeelingRun:
     A call releases the peeled vector of every step, before projection: the plan's two releases, once each round.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+    def __init__(self, plan: Plan, rows: Rows, y: Array, counts: NDArray[np.int64] | None = None) -> None:
         settings = plan.settings
         assert isinstance(settings, PeelingIht)
-        self.plan, self.settings, self.all = plan, settings, (rows, y)
+        self.plan, self.settings, self.all = plan, settings, (rows, y, counts)
         self.block = settings.block(plan.n)
-        self.parts = self._parts(rows, y)
+        self.parts = self._parts(rows, y, np.ones(len(y)) if counts is None else counts.astype(float))
+        self.size = max((2 + settings.sparsity) * len(part.target) for part in self.parts) + 4 * plan.d
 
-    def _parts(self, rows: Rows, y: Array) -> list[tuple[Any, Array]]:
-        """(transposed rows, labels) of every block that the steps take in turn."""
-        m = self.block
+    def _parts(self, rows: Rows, y: Array, times: Array) -> list[Part]:
+        """The blocks that the steps take in turn."""
+        m = rows.shape[0] if self.settings.data == "full" else self.block
         count = self.settings.steps if self.settings.data == "split" else 1
         blocks = [slice(i * m, (i + 1) * m) for i in range(count)]
-        filled = (without_empty_rows(rows.take(block), y[block]) for block in blocks)
-        return [(part.transpose() if part.is_sparse else part.matrix.T, labels) for part, labels in filled]
+        return [_part(rows.take(block), y[block], times[block]) for block in blocks]
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the peeled vectors, before projection."""
-        settings, steps, d = self.settings, self.settings.steps, self.plan.d
-        w: Array
-        w, (vectors, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
-        for t in range(steps):
-            transposed, target = self.parts[t % len(self.parts)]
-            # The iterate has few nonzeros, and only their features are read.
-            filled = np.flatnonzero(w)
-            r = np.asarray(transposed[filled].T @ w[filled]) - target
-            v = w - settings.step_size * np.asarray(transposed @ r) / self.block
-            vector = peel(v, self.plan, rng)
-            w = _project(vector, settings.radius)
-            if trace:
-                vectors[t], iterates[t] = vector, w
+        weights, vectors, iterates, _ = self.fits(Generators(rng), trace)
         support, values = self.plan.releases
         history = {"selection_scale": support.scale, "value_scale": values.scale}
-        return Trace(w, history, vectors, iterates) if trace else Trace(w, history)
+        if vectors is None or iterates is None:
+            return Trace(weights[0], history)
+        return Trace(weights[0], history, vectors[0], iterates[0])
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        settings, steps, d, runs = self.settings, self.settings.steps, self.plan.d, len(rng)
+        w, vectors, iterates = np.zeros((runs, d)), *np.empty((2, runs, steps if trace else 0, d))
+        # The iterate has few nonzeros, and only their features are read.
+        support = np.zeros((runs, 0), np.intp)
+        for t in range(steps):
+            part = self.parts[t % len(self.parts)]
+            r = part.margins(support, np.take_along_axis(w, support, axis=1)) - part.target
+            v = w - settings.step_size * part.gradients(r) / self.block
+            vector, support = peel_rows(v, self.plan, rng)
+            w = _project(vector, settings.radius)
+            if trace:
+                vectors[:, t], iterates[:, t] = vector, w
+        return Trials(w, vectors, iterates) if trace else Trials(w)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
@@ -195,8 +207,36 @@ class PeelingRun:
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the truncated records; NOT private."""
-        rows, y = self.all
+        rows, y = written_out(*self.all)
         return {"objective": self.settings.terms.objective(np.asarray(rows.matrix @ weights), y)}
+
+
+class Part(NamedTuple):
+    """The rows that a step uses, transposed, without empty ones; ``times`` is how often each occurs."""
+
+    transposed: Any
+    target: Array
+    times: Array
+
+    def margins(self, support: NDArray[np.intp], values: Array) -> Array:
+        """(runs, rows): those of weights that are ``values`` on ``support``, in every run."""
+        if hasattr(self.transposed, "indptr"):
+            pairs = zip(support, values, strict=True)
+            return np.array([np.asarray(self.transposed[which].T @ w) for which, w in pairs])
+        return np.asarray(values[:, None, :] @ self.transposed[support])[:, 0]
+
+    def gradients(self, r: Array) -> Array:
+        """(runs, features): the sums of r_i x_i in every run; each is computed alone."""
+        weighted = r * self.times
+        if hasattr(self.transposed, "indptr"):
+            return np.asarray(self.transposed @ weighted.T).T
+        return np.asarray(self.transposed @ weighted[:, :, None])[:, :, 0]
+
+
+def _part(rows: Rows, y: Array, times: Array) -> Part:
+    filled, target = without_empty_rows(rows, y)
+    transposed = filled.transpose() if filled.is_sparse else filled.matrix.T
+    return Part(transposed, target, without_empty_rows(rows, times)[1])
 
 
 def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
@@ -206,16 +246,26 @@ def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
     -------
     One call is the plan's two releases, once each round.
     """
-    support, values = plan.releases
+    return np.asarray(peel_rows(v[None], plan, Generators(rng))[0][0])
+
+
+def peel_rows(v: Array, plan: Plan, rng: Generators) -> tuple[Array, NDArray[np.intp]]:
+    """(what ``peel`` gives for every row of v, each with its own Generator, and the indices of the entries)."""
+    choice, values = plan.releases
     assert isinstance(plan.settings, PeelingIht)
-    s, choice = plan.settings.sparsity, support.mechanism
-    # Laplace noise has no one-shot form, so it is drawn again for every selection.
-    indices = choice.top(np.abs(v), s, rng) if support.law == GUMBEL_MAXIMUM else choice.peel(np.abs(v), s, rng)
+    s, mechanism, sizes = plan.settings.sparsity, choice.mechanism, np.abs(v)
+    if choice.law == GUMBEL_MAXIMUM:
+        indices = mechanism.top_rows(sizes, s, rng)
+    else:
+        # Laplace noise has no one-shot form, so it is drawn again for every selection.
+        indices = np.array([rng.of(i, functools.partial(mechanism.peel, row, s)) for i, row in enumerate(sizes)])
     out = np.zeros_like(v)
-    out[indices] = values.mechanism.release(v[indices], rng)
-    return out
+    chosen = np.take_along_axis(v, indices, axis=1)
+    np.put_along_axis(out, indices, values.mechanism.release(chosen, rng), axis=1)
+    return out, np.sort(indices, axis=1)
 
 
 def _project(w: Array, radius: float) -> Array:
-    norm = float(np.linalg.norm(w))
-    return w if norm <= radius else w * (radius / norm)
+    """Each row, scaled down to the radius if it is longer."""
+    norms = np.sqrt(np.square(w).sum(axis=1, keepdims=True))
+    return np.asarray(np.where(norms <= radius, w, w * (radius / np.maximum(norms, radius))))

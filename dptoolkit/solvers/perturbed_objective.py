@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dptoolkit import losses, minimise
+from dptoolkit import losses, minimise, newton
 from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, Gaussian, calibrate, objective
 from dptoolkit.accounting.events import Event
@@ -26,8 +26,9 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.mechanisms.objective import Squeeze
+from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers import outlook, rules
-from dptoolkit.solvers.base import Array, Run, Trace, private_solver, written_out
+from dptoolkit.solvers.base import Array, Run, Trace, Trials, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
@@ -342,6 +343,7 @@ class PerturbedRun:
         self.plan, self.settings, self.matrix, self.y = plan, settings, matrix, y
         self.sums, self.ball = settings.sums(plan.n), settings.ball
         self.linear, self.output = plan.releases[:2]
+        self.size = 2 * matrix.shape[0] * matrix.shape[1] + 16 * matrix.shape[1] ** 2
 
     @property
     def tau(self) -> float:
@@ -359,14 +361,20 @@ class PerturbedRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; what it releases is the noisy minimiser, before projection on the ball."""
-        width = self.matrix.shape[1]
-        term = self.linear.mechanism.draw(width, rng) if self.linear.scale > 0 else np.zeros(width)
-        solution = minimise.minimise(self.problem(term), self.tau)
-        # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        released = solution.theta + self.output.mechanism.release(solution.remainder, rng)
-        weights = released if self.ball is None else np.asarray(self.ball.project(released))
+        weights, released, iterates, _ = self.fits(Generators(rng))
+        assert released is not None and iterates is not None
         history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
-        return Trace(weights, history, *((released[None], weights[None]) if trace else ()))
+        return Trace(weights[0], history, *((released[0], iterates[0]) if trace else ()))
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        width = self.matrix.shape[1]
+        terms = self.linear.mechanism.draw_rows(width, rng) if self.linear.scale > 0 else np.zeros((len(rng), width))
+        theta, remainder = newton.minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
+        # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
+        released = theta + self.output.mechanism.release(remainder, rng)
+        weights = released if self.ball is None else np.array([self.ball.project(row) for row in released])
+        return Trials(weights, released[:, None], weights[:, None])
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the released one."""

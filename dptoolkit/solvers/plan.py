@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -90,7 +91,7 @@ class Release:
     squeeze: Squeeze | None = None
     threshold: float | None = None
 
-    @property
+    @functools.cached_property
     def mechanism(self) -> Any:
         """What draws this release's noise."""
         more = tuple(value for value in (self.squeeze, self.threshold) if value is not None)

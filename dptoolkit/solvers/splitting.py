@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dptoolkit import losses, minimise
+from dptoolkit import losses, minimise, newton
 from dptoolkit._validate import flag, invalid, magnitude, nonnegative, one_of, whole
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.geometry import Ball, l2_ball
+from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import (
     Array,
     FitResult,
     Trace,
+    Trials,
     gaussian_multiplier,
     private_solver,
     trace_interval,
@@ -82,9 +84,9 @@ class Splitting:
     weight: float
     free: int
 
-    def run(self, update: Callable[[Array], Array], width: int) -> tuple[list[Array], list[Array]]:
-        """(what each update gave, z after it), from z = u = 0; ``update`` gets the centre z - u."""
-        z, u = np.zeros(width), np.zeros(width)
+    def run(self, update: Callable[[Array], Array], shape: Any) -> tuple[list[Array], list[Array]]:
+        """(what each update gave, z after it), from z = u = 0 of this shape; ``update`` gets the centre z - u."""
+        z, u = np.zeros(shape), np.zeros(shape)
         updates, path = [], []
         for _ in range(self.steps):
             w = update(z - u)
@@ -289,6 +291,7 @@ class AdmmRun:
         assert isinstance(settings, DpAdmm)
         self.plan, self.settings, self.matrix, self.y = plan, settings, matrix, y
         self.sums, self.splitting = settings.sums(plan.n), settings.splitting(plan.d)
+        self.size = 2 * matrix.shape[0] * matrix.shape[1] + (16 + 2 * self.splitting.steps) * matrix.shape[1] ** 2
 
     @property
     def tau(self) -> float:
@@ -306,16 +309,23 @@ class AdmmRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the noisy minimisers, its iterates the sparse vectors after them."""
-        mechanism = self.plan.releases[0].mechanism
+        weights, released, path, _ = self.fits(Generators(rng))
+        assert released is not None and path is not None
+        history = {"noise_scale": [self.plan.noise] * self.splitting.steps}
+        return Trace(weights[0], history, *((released[0], path[0]) if trace else ()))
 
-        def update(centre: Array) -> Array:
-            solution = minimise.minimise(self.problem(centre), self.tau)
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        mechanism, width = self.plan.releases[0].mechanism, self.matrix.shape[1]
+        problem, tau = self.problem(np.zeros(width)), self.tau
+
+        def update(centres: Array) -> Array:
+            theta, remainder = newton.minimise_rows(problem, -self.sums.l2 * centres, tau)
             # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-            return np.asarray(solution.theta + mechanism.release(solution.remainder, rng))
+            return np.asarray(theta + mechanism.release(remainder, rng))
 
-        released, path = self.splitting.run(update, self.matrix.shape[1])
-        history = {"noise_scale": [self.plan.noise] * len(released)}
-        return Trace(path[-1], history, *((np.array(released), np.array(path)) if trace else ()))
+        released, path = self.splitting.run(update, (len(rng), width))
+        return Trials(path[-1], np.stack(released, axis=1), np.stack(path, axis=1))
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""

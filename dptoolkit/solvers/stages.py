@@ -21,8 +21,16 @@ from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.objective import Squeeze
-from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
-from dptoolkit.solvers.perturbed_objective import LINEAR_LAWS, ROUNDING, PerturbedObjective, events, first_guess
+from dptoolkit.mechanisms.rng import Generators
+from dptoolkit.solvers.base import Array, Trace, Trials, equal, private_solver, smallest_noise, written_out
+from dptoolkit.solvers.perturbed_objective import (
+    LINEAR_LAWS,
+    ROUNDING,
+    PerturbedObjective,
+    PerturbedRun,
+    events,
+    first_guess,
+)
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import Settings, check_sparsity, setting
 
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
 
 # One record changes the votes of one block: some counts rise by 1, others fall by 1.
 VOTE_RANGE = 2.0
+# The second stage is kept ready for this many supports.
+_MOST_SUPPORTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,18 +141,44 @@ class TwoStageRun:
         assert isinstance(settings, TwoStage)
         self.plan, self.settings, self.rows, self.y = plan, settings, rows, y
         self.votes = count_votes(rows, y, settings.terms, settings.sparsity, settings.blocks)
+        self._seconds: dict[bytes, PerturbedRun] = {}
+        self.size = 2 * rows.shape[0] * settings.width(settings.sparsity) + 8 * plan.d
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; what it releases is the support with the noisy minimiser on it, before projection."""
-        choice = self.plan.releases[2].mechanism
-        support = np.sort(choice.top(self.votes, self.settings.sparsity, rng))
-        second = self.settings.perturbed_run(self.plan, self.rows.columns(support), self.y)
-        weights, history, released, _ = second(rng, trace)
-        full = self._full(support, weights)
-        history |= {"support": support, "vote_scale": self.plan.releases[2].scale}
-        if released is None:
-            return Trace(full, history)
-        return Trace(full, history, self._full(support, released[0])[None], full[None])
+        (weights, released, iterates, _), (chosen,) = self._fits(Generators(rng))
+        assert released is not None and iterates is not None
+        linear, output, votes = self.plan.releases
+        history = {"noise_scale": linear.scale, "output_scale": output.scale, "support": chosen,
+                   "vote_scale": votes.scale}  # fmt: skip
+        return Trace(weights[0], history, *((released[0], iterates[0]) if trace else ()))
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        return self._fits(rng)[0]
+
+    def _fits(self, rng: Generators) -> tuple[Trials, NDArray[np.intp]]:
+        """Fits, and the support of each. Those on one support are made together."""
+        choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(rng)
+        votes = np.broadcast_to(self.votes, (runs, len(self.votes)))
+        chosen = np.sort(choice.top_rows(votes, s, rng), axis=1)
+        weights, released = np.zeros((2, runs, self.settings.width(self.plan.d)))
+        for members in equal([columns.tobytes() for columns in chosen]):
+            columns = chosen[members[0]]
+            fit = rng.among(members, self._second(columns).fits)
+            weights[members], released[members] = (self._full(columns, v) for v in (fit[0], fit[1][:, 0]))
+        return Trials(weights, released[:, None], weights[:, None]), chosen
+
+    def _second(self, chosen: NDArray[np.intp]) -> PerturbedRun:
+        """The second stage on these features; a run that is called often makes each once."""
+        key = chosen.tobytes()
+        second = self._seconds.get(key)
+        if second is None:
+            second = self.settings.perturbed_run(self.plan, self.rows.columns(chosen), self.y)
+            if len(self._seconds) >= _MOST_SUPPORTS:
+                self._seconds.clear()
+            self._seconds[key] = second
+        return second
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the released one."""
@@ -150,15 +186,15 @@ class TwoStageRun:
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""
-        support = np.asarray(history["support"])
-        second = self.settings.perturbed_run(self.plan, self.rows.columns(support), self.y)
-        columns = np.append(support, np.arange(self.plan.d, len(weights)))
+        chosen = np.asarray(history["support"])
+        second = self._second(chosen)
+        columns = np.append(chosen, np.arange(self.plan.d, len(weights)))
         return second.diagnose(weights[columns], history) | {"votes": self.votes.copy()}
 
-    def _full(self, support: NDArray[np.intp], weights: Array) -> Array:
-        d, s = self.plan.d, len(support)
-        out = np.zeros(d + len(weights) - s)
-        out[support], out[d:] = weights[:s], weights[s:]
+    def _full(self, chosen: NDArray[np.intp], weights: Array) -> Array:
+        d, s = self.plan.d, len(chosen)
+        out = np.zeros((len(weights), d + weights.shape[1] - s))
+        out[:, chosen], out[:, d:] = weights[:, :s], weights[:, s:]
         return out
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from dptoolkit import losses
 from dptoolkit._validate import SMALLEST
 from dptoolkit.data import Rows, clip_entries, clip_rows
+from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.mechanisms.stability import top_with_gap
 from dptoolkit.solvers import public_features
-from dptoolkit.solvers.base import Array, Trace
+from dptoolkit.solvers.base import Array, Trace, Trials, equal
 from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.plan import Plan, Release
@@ -49,6 +51,8 @@ class TransferRun:
         self.y = y if bound is None else np.clip(y, -bound, bound)
         # Exact teachers by their features: a run that is called often fits each once.
         self._teachers: dict[bytes, Array] = {}
+        self._known: dict[bytes, Teacher] = {}
+        self.size = 2 * (settings.m or 0) + 8 * plan.d
         if settings.teacher in (SUPPORT, TESTED):
             self.scores = scores(self._scored(), self.y, settings.terms)
         if settings.teacher == DP_IGHT:
@@ -62,19 +66,33 @@ class TransferRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 if absent."""
-        history: dict[str, Any] = {}
-        teacher = self._teach(rng, history)
-        weights, answers = np.zeros(self.plan.d), np.zeros(self.settings.m or 0)
-        if teacher is not None:
-            matrix = self.settings.matrix(self.plan.d, teacher.columns)
-            answers = self._answers(matrix, teacher, rng, history)
-            places = slice(None) if teacher.columns is None else teacher.columns
-            weights[places] = self._student(matrix, answers)
-        if not trace:
-            return Trace(weights, history)
-        support = history.get("support", np.zeros(self.settings.sparsity))
-        release = np.concatenate([[history.get("noisy_gap", 0.0)], support, answers])
-        return Trace(weights, history, release[None], weights[None])
+        (weights, releases, iterates, _), (history,) = self._fits(Generators(rng))
+        assert releases is not None and iterates is not None
+        return Trace(weights[0], history, releases[0], iterates[0]) if trace else Trace(weights[0], history)
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        return self._fits(rng)[0]
+
+    def _fits(self, rng: Generators) -> tuple[Trials, list[dict[str, Any]]]:
+        """Fits, and the history of each. Those of one teacher are made together."""
+        settings, runs = self.settings, len(rng)
+        histories: list[dict[str, Any]] = [{} for _ in range(runs)]
+        teachers = self._teach(rng, histories)
+        weights, answers = np.zeros((runs, self.plan.d)), np.zeros((runs, settings.m or 0))
+        for members in equal([id(one) for one in teachers]):
+            teacher = teachers[members[0]]
+            if teacher is None:
+                continue
+            matrix = settings.matrix(self.plan.d, teacher.columns)
+            answers[members] = self._answers(matrix, teacher, rng, members, histories)
+            places = np.arange(self.plan.d) if teacher.columns is None else teacher.columns
+            weights[np.ix_(np.array(members), places)] = self._student(matrix, answers[members])
+        supports = [history.get("support", np.zeros(settings.sparsity)) for history in histories]
+        gaps = [[history.get("noisy_gap", 0.0)] for history in histories]
+        columns = np.reshape(gaps, (runs, 1)), np.reshape(supports, (runs, settings.sparsity)), answers
+        release = np.concatenate(columns, axis=1)
+        return Trials(weights, release[:, None], weights[:, None]), histories
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the student."""
@@ -86,36 +104,47 @@ class TransferRun:
 
     # --- teachers ----------------------------------------------------------------------------------------------
 
-    def _teach(self, rng: np.random.Generator, history: dict[str, Any]) -> Teacher | None:
-        """The teacher; None if the test of the support fails."""
-        name = self.settings.teacher
+    def _teach(self, rng: Generators, histories: list[dict[str, Any]]) -> list[Teacher | None]:
+        """The teacher of every fit; None where a test forbids to teach. Equal teachers are one object."""
+        name, runs = self.settings.teacher, len(rng)
         if name == RIDGE:
-            return Teacher(None, self.ridge(None))
+            return [self._teacher(None, self.ridge(None))] * runs
         if name == IGHT:
             if not self._teachers:
                 self._teachers[b""] = self.ight()
-            return Teacher(None, self._teachers[b""])
+            return [self._teacher(None, self._teachers[b""])] * runs
         if name == DP_IGHT:
-            weights, inner = self._private.fit(rng)
-            history["noise_scale"] = inner["noise_scale"]
-            columns = np.sort(np.argsort(weights == 0, kind="stable")[: self.settings.sparsity])
-            history["support"] = columns
-            return Teacher(columns, weights[columns])
-        support = self._support(rng, history)
-        if support is None:
-            return None
-        history["support"] = support
-        return Teacher(support, self.ridge(support))
+            return [self._private_teacher(rng.of(i, self._private.fit), history) for i, history in enumerate(histories)]
+        chosen = self._supports(rng, histories)
+        for history, columns in zip(histories, chosen, strict=True):
+            if columns is not None:
+                history["support"] = columns
+        return [None if columns is None else self._teacher(columns, self.ridge(columns)) for columns in chosen]
 
-    def _support(self, rng: np.random.Generator, history: dict[str, Any]) -> NDArray[np.intp] | None:
+    def _teacher(self, columns: NDArray[np.intp] | None, weights: Array) -> Teacher:
+        return self._known.setdefault(b"" if columns is None else columns.tobytes(), Teacher(columns, weights))
+
+    def _private_teacher(self, found: tuple[Array, dict[str, Any]], history: dict[str, Any]) -> Teacher:
+        weights, inner = found
+        history["noise_scale"] = inner["noise_scale"]
+        columns = np.sort(np.argsort(weights == 0, kind="stable")[: self.settings.sparsity])
+        history["support"] = columns
+        return Teacher(columns, weights[columns])
+
+    def _supports(self, rng: Generators, histories: list[dict[str, Any]]) -> Sequence[NDArray[np.intp] | None]:
         """The largest scores: after Gumbel noise, or exactly where the test allows it."""
-        choice, s = self.plan.releases[1], self.settings.sparsity
+        choice, s, runs = self.plan.releases[1], self.settings.sparsity, len(rng)
         if self.settings.teacher == SUPPORT:
-            history["selection_scale"] = choice.scale
-            return np.sort(choice.mechanism.top(self.scores, s, rng))
+            for history in histories:
+                history["selection_scale"] = choice.scale
+            scores_ = np.broadcast_to(self.scores, (runs, len(self.scores)))
+            return list(np.sort(choice.mechanism.top_rows(scores_, s, rng), axis=1))
         columns, gap = top_with_gap(self.scores, s)
-        history["stable"], history["noisy_gap"] = choice.mechanism.test(gap, rng)
-        return columns if history["stable"] else None
+        found: list[NDArray[np.intp] | None] = []
+        for i, history in enumerate(histories):
+            history["stable"], history["noisy_gap"] = rng.of(i, functools.partial(choice.mechanism.test, gap))
+            found.append(columns if history["stable"] else None)
+        return found
 
     def ridge(self, columns: NDArray[np.intp] | None) -> Array:
         """The certified ridge on these features; NOT private."""
@@ -141,14 +170,18 @@ class TransferRun:
 
     # --- answers and student ------------------------------------------------------------------------------------
 
-    def _answers(self, matrix: Any, teacher: Teacher, rng: np.random.Generator, history: dict[str, Any]) -> Array:
+    def _answers(
+        self, matrix: Any, teacher: Teacher, rng: Generators, members: list[int], histories: list[dict[str, Any]]
+    ) -> Array:
         """The teacher's answers to the public features, with noise unless the teacher is private itself."""
         exact = np.asarray(matrix @ teacher.weights)
         if self.settings.teacher == DP_IGHT:
             return exact
         release = self._at(teacher.columns)
-        history["noise_scale"] = release.scale
-        return np.asarray(release.mechanism.release(exact, rng))
+        for i in members:
+            histories[i]["noise_scale"] = release.scale
+        values = np.broadcast_to(exact, (len(members), len(exact)))
+        return np.asarray(rng.among(members, functools.partial(release.mechanism.release, values)))
 
     def _at(self, columns: NDArray[np.intp] | None) -> Release:
         """The release of the answers; a part of a given matrix has a smaller norm, and needs less noise."""
@@ -161,12 +194,11 @@ class TransferRun:
         return replace(release, sensitivity=share * release.sensitivity, scale=share * release.scale)
 
     def _student(self, matrix: Any, answers: Array) -> Array:
-        """Hard thresholding on public features and noisy answers: post-processing."""
+        """Hard thresholding on public features and each row of noisy answers: post-processing."""
         settings = self.settings
         norm = settings.norm(self.plan.d)
         if isinstance(settings.features, GivenFeatures) and settings.on_support:
             norm = max(public_features.operator_norm(matrix), SMALLEST)
         rows = Rows(matrix, hasattr(matrix, "indptr"))
-        steps = Steps(settings.student_steps, len(answers) / norm**2, settings.sparsity, False)
-        run = IhtRun(Bounded(rows, answers, losses.get("squared")), steps, constant(0.0))
-        return run.fit(np.random.default_rng(0))[0]
+        steps = Steps(settings.student_steps, answers.shape[1] / norm**2, settings.sparsity, False)
+        return IhtRun(Bounded(rows, answers[0], losses.get("squared")), steps, constant(0.0)).relabelled(answers)

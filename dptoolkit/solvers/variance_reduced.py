@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 from dptoolkit import losses
 from dptoolkit._validate import flag, invalid, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Repeated
-from dptoolkit.accounting.events import WITHOUT_REPLACEMENT, Event
+from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event
 from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms.rng import as_generator, exclusive
 from dptoolkit.solvers.base import (
     Array,
     FitResult,
     Trace,
+    Trials,
     private_solver,
     smallest_noise,
     trace_interval,
@@ -66,6 +67,11 @@ class Shape:
     def steps(self) -> int:
         """Inner steps of an epoch under option II."""
         return self.snapshot // self.batch
+
+    @property
+    def usual_steps(self) -> int:
+        """A number of inner steps that few epochs exceed: all steps if their number is fixed, or thrice the mean."""
+        return self.steps if self.option == "II" else math.ceil(3 * self.snapshot / self.batch)
 
     @property
     def inner_query(self) -> str:
@@ -341,6 +347,32 @@ class ScsgRun:
         history: dict[str, Any] = {"inner_steps": counts, "thresholdings": total}
         return iterate.dense(self.width), history | {"iterates": iterates} if every else history
 
+    def trials(
+        self, other: ScsgRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
+    ) -> Trials | None:
+        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
+
+        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small.
+        """
+        from dptoolkit.kernels import stochastic as kernel
+
+        shape, poisson = self.shape, self.how.sampling == POISSON
+        small = self.data.rows.matrix.nnz <= _FEW_ENTRIES and self.free <= _ONE_BUCKET
+        if not small or (shape.snapshot < self.n and shape.snapshot * _FEW_ROWS <= self.n):
+            return None
+        how = kernel.Epochs(
+            shape.steps, 0.0 if shape.option == "II" else shape.batch / (shape.snapshot + shape.batch), shape.snapshot,
+            shape.snapshot / self.n if poisson else 0.0, shape.batch / self.n if poisson else 0.0,
+            *self.snapshots.arguments,
+        )  # fmt: skip
+        counts = np.empty((len(bits), shape.epochs), np.int64)
+        weights, snapshots = np.empty((len(bits), self.width)), np.empty((*counts.shape, self.width))
+        iterates = np.empty((*counts.shape, shape.usual_steps if trace else 0, self.width))
+        arguments = np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), how, *self.arguments
+        with exclusive(rng):
+            kernel.reduced_trials(rng, *place, first, *arguments, weights, counts, snapshots, iterates)
+        return Trials(weights, snapshots, iterates, counts) if trace else Trials(weights)
+
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""
         return {"objective": self.data.objective(weights)}
@@ -380,13 +412,27 @@ def snapshot_gradient(
     """
     (n, d), big = data.rows.shape, how.shape.snapshot
     size = int(batch_sizes(rng, how.sampling, n, big, 1)[0])
-    batch = np.sort(rng.choice(n, size=size, replace=False)) if size < n else np.arange(n)
+    batch = uniform_rows(rng, n, size, how.shape.snapshot)
     w = np.zeros(d)
     w[support] = values
     gradient = _batch_sum(data, batch, w) / big
     if scale > 0:
         gradient += scale * rng.standard_normal(d)
     return gradient
+
+
+def uniform_rows(rng: np.random.Generator, n: int, size: int, expected: int) -> NDArray[np.int64]:
+    """``size`` of n rows, uniform without replacement, in increasing order.
+
+    If more than one row in fifty is ``expected``, they are the rows of the smallest of n uniform numbers, which is
+    faster than a sample, and is what kernels draw. Equal numbers, which have a chance of n^2/2^54, go by place.
+    """
+    if size in (0, n):
+        return np.arange(size)
+    if expected * _FEW_ROWS <= n:
+        return np.sort(rng.choice(n, size=size, replace=False))
+    keys = rng.random(n)
+    return np.flatnonzero(keys <= np.partition(keys, size - 1)[size - 1])[:size]
 
 
 def _batch_sum(data: BatchData, batch: NDArray[np.int64], w: Array) -> Array:
@@ -405,6 +451,10 @@ def _batch_sum(data: BatchData, batch: NDArray[np.int64], w: Array) -> Array:
     return np.asarray(matrix.T @ r)
 
 
+# A batch of at most one row in so many is drawn in a time that does not depend on the number of rows.
+_FEW_ROWS = 50
+# Up to this many coordinates are one bucket.
+_ONE_BUCKET = 32
 # Up to this many stored entries one compiled pass over the chosen rows is faster than copying them for scipy.
 _FEW_ENTRIES = 200_000
 # Means that agree in their exponent and the first six bits of their fraction share a cell; the last cell takes all that
@@ -421,7 +471,7 @@ def buckets(means: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
     cost more than the inner steps.
     """
     size = np.abs(means)
-    if len(size) <= 32:
+    if len(size) <= _ONE_BUCKET:
         return np.arange(len(size)), np.array([0, len(size)]), np.array([size.max(), size.min()])
     bits = size.view(np.int64)
     cells = np.minimum((bits.max() - bits) >> _LOW_BITS, _CELLS - 1)

@@ -106,11 +106,15 @@ def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]
         seen.append((np.array(scores, dtype=float), self.scale))
         return int(chosen[len(seen) - 1]) % len(scores)
 
+    def scripted_rows(self: NoisyMaximum, scores: Any, rng: Any = None) -> Any:
+        return np.array([scripted(self, row) for row in scores])
+
     def scripted_vertex(gradient: Any, scale: float, noise: Any) -> int:
         seen.append((np.concatenate([-gradient, gradient]), scale))
         return int(chosen[len(seen) - 1]) % (2 * len(gradient))
 
-    with mock.patch.object(NoisyMaximum, "select", scripted), uncompiled(scripted_vertex):
+    scripts = {"select": scripted, "select_rows": scripted_rows}
+    with mock.patch.multiple(NoisyMaximum, **scripts), uncompiled(scripted_vertex):
         yield seen
 
 
@@ -118,18 +122,18 @@ def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]
 def added_noise() -> Iterator[list[Any]]:
     """Yields what every noisy maximum added to its scores. An argmax alone would seldom show 10% too little noise."""
     seen: list[Any] = []
-    real, choose = NoisyMaximum.noisy, kernel.choose
+    real, choose = NoisyMaximum.noisy_rows, kernel.choose
 
-    def watched(self: NoisyMaximum, scores: Any, rng: Any = None) -> Any:
+    def watched(self: NoisyMaximum, scores: Any, rng: Any) -> Any:
         noisy = real(self, scores, rng)
-        seen.append(noisy - scores)
+        seen.extend(noisy - scores)
         return noisy
 
     def watched_vertex(gradient: Any, scale: float, noise: Any) -> int:
         seen.append(scale * noise)
         return int(choose(gradient, scale, noise))
 
-    with mock.patch.object(NoisyMaximum, "noisy", watched), uncompiled(watched_vertex):
+    with mock.patch.object(NoisyMaximum, "noisy_rows", watched), uncompiled(watched_vertex):
         yield seen
 
 
@@ -139,10 +143,11 @@ def peeled_vectors(iterates: Sequence[Any]) -> Iterator[list[Any]]:
     seen: list[Any] = []
 
     def scripted(v: Any, plan: Any, rng: Any) -> Any:
-        seen.append(np.array(v))
-        return np.array(iterates[len(seen) - 1], dtype=float)
+        seen.append(np.array(v[0]))
+        vector = np.array(iterates[len(seen) - 1], dtype=float)[None]
+        return vector, np.flatnonzero(vector[0])[None]
 
-    with mock.patch.object(peeling, "peel", scripted):
+    with mock.patch.object(peeling, "peel_rows", scripted):
         yield seen
 
 

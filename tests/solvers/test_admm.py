@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from dptoolkit import audit, losses, minimise, solvers
+from dptoolkit import audit, losses, minimise, newton, solvers
 from dptoolkit.accounting import Gaussian, Ledger, Repeated, account, gaussian
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import as_claim
@@ -145,7 +145,7 @@ def test_a_solve_that_fails_stays_charged_and_releases_nothing(monkeypatch):
     def fail(*args):
         raise MemoryError
 
-    monkeypatch.setattr(minimise, "minimise", fail)
+    monkeypatch.setattr(newton, "minimise_rows", fail)
     ledger = Ledger(10.0, 1e-3)
     with pytest.raises(MemoryError):
         solvers.dp_admm(X, y, loss="logistic", row_norm=1.0, ledger=ledger, **BUDGET)

@@ -484,10 +484,10 @@ def test_a_support_of_the_exact_scores_is_caught(monkeypatch):
     pair, how = presets.pair(plan), {"trials": 300, "confidence": 1 - 1e-7, "rng": 0}
     assert not audit.audit(plan, pair, **how).violated
 
-    def exact(self, rng, history):
-        return top_with_gap(self.scores, self.settings.sparsity)[0]
+    def exact(self, rng, histories):
+        return [top_with_gap(self.scores, self.settings.sparsity)[0]] * len(rng)
 
-    monkeypatch.setattr(transfer_run.TransferRun, "_support", exact)
+    monkeypatch.setattr(transfer_run.TransferRun, "_supports", exact)
     assert audit.audit(plan, pair, as_claim(plan.guarantee), **how).violated
 
 

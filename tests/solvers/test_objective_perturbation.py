@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, stats
 
-from dptoolkit import audit, losses, minimise, solvers
+from dptoolkit import audit, losses, minimise, newton, solvers
 from dptoolkit.accounting import Ledger, account
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import as_claim
@@ -140,7 +140,7 @@ def test_a_solve_that_fails_stays_charged_and_releases_nothing(monkeypatch):
     def fail(*args):
         raise MemoryError
 
-    monkeypatch.setattr(minimise, "minimise", fail)
+    monkeypatch.setattr(newton, "minimise_rows", fail)
     ledger = Ledger(10.0, 1e-3)
     with pytest.raises(MemoryError):
         solvers.objective_perturbation(X, y, loss="logistic", l2=0.01, row_norm=1.0, ledger=ledger, **BUDGET)

@@ -439,3 +439,20 @@ def test_the_noise_multiplier_is_what_the_event_says():
             gaussian = step_event.event if isinstance(step_event, Subsampled) else step_event
             assert isinstance(gaussian, Gaussian)
             assert gaussian.noise_multiplier == pytest.approx(release.scale / release.sensitivity)
+
+
+def test_the_rows_of_a_snapshot_are_uniform():
+    """Every row, and every pair of neighbouring rows, comes as often as chance has it: 5.5 deviations, 1e-6 in all."""
+    from dptoolkit.solvers.variance_reduced import uniform_rows
+
+    rng, runs = np.random.default_rng(0), 20_000
+    for n, size, expected in ((6, 4, 4), (6, 4, 0)):
+        found = np.zeros((runs, n), dtype=bool)
+        for i in range(runs):
+            rows = uniform_rows(rng, n, size, expected)
+            assert len(rows) == size and (np.diff(rows) > 0).all()
+            found[i, rows] = True
+        both = found & np.roll(found, 1, axis=1)
+        for seen, chance in ((found, size / n), (both, size * (size - 1) / (n * (n - 1)))):
+            assert np.abs(seen.mean(axis=0) - chance).max() < 5.5 * np.sqrt(chance * (1 - chance) / runs)
+    assert uniform_rows(rng, 5, 0, 3).tolist() == [] and uniform_rows(rng, 5, 5, 3).tolist() == [0, 1, 2, 3, 4]

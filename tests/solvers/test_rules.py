@@ -100,6 +100,22 @@ def test_selections_leave_the_signal_above_the_noise():
     assert rules.vertices(10**9, 10, 1.0, None, math.inf)[0] == rules.MOST_VERTICES
 
 
+@pytest.mark.parametrize("classes", [2, 3, 20])
+def test_softmax_is_measured_by_a_record_s_first_residual(classes):
+    """Noise and clipping are 0.8 and half of it; for two classes that is the logistic fit with half the time."""
+    first = np.linalg.norm(np.eye(classes)[0] - 1 / classes)
+    shared = {"n": 5000, "d": 10, "loss": "softmax", "classes": classes} | BUDGET
+    descent = solvers.plan("dp_dual_averaging", row_norm=1.0, **shared)
+    s = descent.settings
+    assert s.grad_norm == pytest.approx(first / 2)
+    assert s.step_size * math.sqrt(s.steps) * descent.noise == pytest.approx(0.8 * first, rel=1e-3)
+    piped = solvers.plan("dp_pipeline", **shared).settings
+    assert (piped.grad_norm, piped.margin_noise) == pytest.approx((first / 2, 0.8 * first))
+    binary = solvers.plan("dp_dual_averaging", n=5000, d=10, loss="logistic", row_norm=1.0, **BUDGET).settings
+    if classes == 2:
+        assert s.steps * s.step_size == pytest.approx(binary.steps * binary.step_size / 2)
+
+
 @pytest.mark.parametrize(("name", "wrong"), [
     ("dp_sgd_ht", {"steps": 0}), ("dp_sgd_ht", {"batch_size": 0}), ("dp_sgd_ht", {"batch_size": 1001}),
     ("dp_sgd_ht", {"row_norm": None}), ("dp_frank_wolfe", {"steps": 0}), ("dp_frank_wolfe", {"l1_radius": -1.0}),

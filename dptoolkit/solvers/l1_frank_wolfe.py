@@ -178,7 +178,7 @@ class VertexNoise:
 class DpFrankWolfe(BallSettings):
     """Private L1-constrained regression by Frank-Wolfe with noisy vertex selection.
 
-    With epsilon=math.inf it is exactly ``frank_wolfe`` on clipped data.
+    With epsilon=math.inf it is exactly ``frank_wolfe`` on clipped data, the intercept's column being one of them.
 
     Privacy
     -------

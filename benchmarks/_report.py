@@ -151,7 +151,10 @@ def judgement() -> list[tuple[str, Result, Result, str]]:
             for method in METHODS for tuned in (False, True)
             if (one := few.find(name, method, BUDGETS[0], tuned)) is not None and one is not own
         ]  # fmt: skip
-        others += [(one, "dp_pipeline, of nine") for one in nine if one["set"] == name and one["setting"]]
+        others += [
+            (one, "dp_pipeline, of nine") for one in nine
+            if (one["set"], one["n"]) == (name, own["n"]) and one["setting"]
+        ]  # fmt: skip
         found.append((name, own, *min(others, key=lambda pair: mean(pair[0]))))
     return found
 

@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--methods", nargs="+", choices=METHODS)
     parser.add_argument("--seeds", type=int, help="by default 5; 2 to tune")
+    parser.add_argument("--rows", type=int, help="the most training rows; by default those of the part")
     chosen = parser.parse_args()
     if chosen.part == "report":
         from benchmarks._report import write
@@ -189,7 +190,7 @@ def main() -> None:
         return
     part, seeds = chosen.part, chosen.seeds or (2 if chosen.part == "tune" else 5)
     every = TUNED_ON if part == "tune" else (*CHOSEN_ON, *JUDGED_ON, *CLASSES, *NUMBERS)
-    rows = None if part in ("whole", "constants") else FEW
+    rows = chosen.rows or (None if part in ("whole", "constants") else FEW)
     problems = (load(name, chosen.data, rows) for name in chosen.sets or every)
     with warnings.catch_warnings():
         # A delta of 0.01 is the papers'; hopeless sets are part of the table.

@@ -119,7 +119,7 @@ class PrivateLassoRegressor(PrivateRegressor):
     steps : int or None, default None
         Number of vertices that are chosen, and so the most features that are used; None leaves it to the rule.
     fit_intercept : bool, default True
-        Add a column that is constant at ``feature_bound``.
+        Add a column that is constant at a tenth of ``feature_bound``.
 
     Privacy
     -------

@@ -17,6 +17,9 @@ from dptoolkit.data import Array, Rows, clip_entries, clip_rows, joint_norm, wit
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.settings import public_bound
 
+# Selections: an intercept's column in units of the feature bound. Entries of rows of norm 1 are about as small.
+INTERCEPT_LEVEL = 0.1
+
 
 @dataclass(frozen=True)
 class GradientBounds:
@@ -137,13 +140,18 @@ class GradientBounds:
 class EntryBounds:
     """The largest |entry| of one record's gradient, and the clipping that makes it true.
 
-    ``feature_bound`` bounds |X_ij|, ``label_bound`` labels; an intercept is a column constant at ``feature_bound``.
+    ``feature_bound`` bounds |X_ij|, ``label_bound`` labels; an intercept is a column constant at ``level``.
     """
 
     loss: Loss
     feature_bound: float
     label_bound: float | None = None
     fit_intercept: bool = False
+
+    @property
+    def level(self) -> float:
+        """The intercept's column. At the bound it would beat all features, and its first step would decide all."""
+        return INTERCEPT_LEVEL * self.feature_bound
 
     def entry(self, l1_norm: float) -> float:
         """The largest |entry| of a record's gradient at weights with |w|_1 <= ``l1_norm``."""
@@ -161,7 +169,7 @@ class EntryBounds:
         -------
         Each record is changed on its own, by public numbers: afterwards its gradient's entries obey ``entry``.
         """
-        rows = _bounded(rows, clip_entries, self.feature_bound, self.feature_bound if self.fit_intercept else None)
+        rows = _bounded(rows, clip_entries, self.feature_bound, self.level if self.fit_intercept else None)
         if self.label_bound is not None:
             labels = np.clip(labels, -self.label_bound, self.label_bound)
         return rows, labels

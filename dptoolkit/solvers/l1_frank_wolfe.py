@@ -9,6 +9,7 @@ run is ``steps`` selections. It starts at zero.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -30,6 +31,7 @@ from dptoolkit.solvers.base import (
     written_out,
 )
 from dptoolkit.solvers.bounds import EntryBounds, score_range
+from dptoolkit.solvers.outlook import Outlook, Selections
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
 from dptoolkit.solvers.vertex_paths import WORK, Path, Work, add_feature, vertex_path
@@ -60,7 +62,7 @@ class SelectionSettings(Settings):
         default=None,
     )
     fit_intercept: bool = setting(
-        "Add a column constant at feature_bound, bounded and charged like any other.", default=False
+        "Add a column constant at a tenth of feature_bound, bounded and charged like any other.", default=False
     )
 
     def _selection_checked(self: Any) -> Any:
@@ -85,17 +87,19 @@ class SelectionSettings(Settings):
         )  # fmt: skip
 
     @property
+    @abstractmethod
+    def bounds(self) -> EntryBounds:
+        """The public bounds of one record's gradient."""
+
+    @property
     def selection_law(self) -> str:
         """The law of one selection, as a plan names it."""
         assert self.law is not None
         return LAWS[self.law]
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
-        """(coef, intercept): the intercept's column is constant at ``feature_bound``."""
-        if not self.fit_intercept:
-            return weights, 0.0
-        assert self.feature_bound is not None
-        return weights[:-1], float(weights[-1] * self.feature_bound)
+        """See ``Settings``; the intercept's column is not 1 but what the bounds say."""
+        return (weights[:-1], float(weights[-1] * self.bounds.level)) if self.fit_intercept else (weights, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +150,11 @@ class BallSettings(SelectionSettings):
         """The noise of a selection at public weights."""
         return VertexNoise(plan.noise, self.bounds, self.l1_radius, self.lipschitz, self.calibration == TIGHT)
 
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; of the first selection, at weights of zero."""
+        largest = self.l1_radius * self.bounds.entry(0.0)
+        return Selections(self.noise_law(plan).at_norm(0.0) / largest, 2 * self.width(plan.d))
+
 
 @dataclass(frozen=True)
 class VertexNoise:
@@ -177,7 +186,7 @@ class VertexNoise:
 class DpFrankWolfe(BallSettings):
     """Private L1-constrained regression by Frank-Wolfe with noisy vertex selection.
 
-    With epsilon=math.inf it is ``frank_wolfe`` on clipped data, with an intercept's column at feature_bound, not 1.
+    With epsilon=math.inf it is ``frank_wolfe`` on clipped data, with an intercept's column at feature_bound/10, not 1.
 
     Privacy
     -------

@@ -109,11 +109,10 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         return MultinomialRun(plan, bounded_rows, y, counts)
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
-        """(coef, intercept) of every class: the intercept's column is constant at ``feature_bound``."""
+        """(coef, intercept) of every class; see ``SelectionSettings``."""
         if not self.fit_intercept:
             return weights, np.zeros(self.classes)
-        assert self.feature_bound is not None
-        return weights[:, :-1], weights[:, -1] * self.feature_bound
+        return weights[:, :-1], weights[:, -1] * self.bounds.level
 
 
 dp_multinomial_frank_wolfe = private_solver(DpMultinomialFrankWolfe)

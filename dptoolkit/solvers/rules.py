@@ -50,13 +50,22 @@ def residual_curvature(loss: Loss, cap: float) -> float:
     return loss.smoothness if loss.capped_smoothness is None else loss.capped_smoothness(cap)
 
 
-def margin_noise(bounds: GradientBounds) -> float:
+def first_residual(classes: int | None) -> float:
+    """The norm of a record's softmax residual at weights of zero: what noise and clipping are measured by.
+
+    For two classes it is 1/sqrt(2), which makes the fit a logistic one; each of their two margins carries as much less
+    noise as is right for a difference.
+    """
+    assert classes is not None
+    return math.sqrt(1 - 1 / classes)
+
+
+def margin_noise(bounds: GradientBounds, classes: int | None = None) -> float:
     """The standard deviation that a margin's noise may have: for numbers, a part of the largest residual."""
     if bounds.loss.task == BINARY:
         return MARGIN_NOISE
-    # Two classes are told apart by the difference of two margins.
     if bounds.loss.task == MULTICLASS:
-        return MARGIN_NOISE / math.sqrt(2)
+        return MARGIN_NOISE * first_residual(classes)
     assert bounds.joint_norm is not None
     return PREDICTION_NOISE * bounds.gradient / bounds.joint_norm
 
@@ -68,10 +77,12 @@ def budget_mu(epsilon: float, delta: float) -> float:
     return math.inf if math.isinf(epsilon) else gaussian.mu(epsilon, delta)
 
 
-def total_time(bounds: GradientBounds, adjacency: Adjacency, n: int, mu: float) -> float:
+def total_time(
+    bounds: GradientBounds, adjacency: Adjacency, n: int, mu: float, classes: int | None = None
+) -> float:
     """tau at which a margin carries the noise that it may; infinite without noise."""
     assert bounds.joint_norm is not None
-    return margin_noise(bounds) * mu / (bounds.joint_norm * bounds.sensitivity(adjacency, n))
+    return margin_noise(bounds, classes) * mu / (bounds.joint_norm * bounds.sensitivity(adjacency, n))
 
 
 def schedule(time: float, smoothness: float, steps: int | None = None, step: float | None = None) -> tuple[int, float]:
@@ -102,7 +113,7 @@ def filled(settings: Kind, n: int) -> Kind:
     bounds = chosen.bounds
     curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm + chosen.penalty
     mu = budget_mu(chosen.epsilon, chosen.delta)
-    time = min(total_time(bounds, chosen.relation, n, mu), LARGEST)
+    time = min(total_time(bounds, chosen.relation, n, mu, getattr(chosen, "classes", None)), LARGEST)
     steps, step = schedule(time, curvature, chosen.steps, chosen.step_size)
     if not SMALLEST <= step <= LARGEST:
         raise invalid("step_size", None, "given", "Where row_norm or the budget is extreme, no rule is known.")
@@ -114,7 +125,14 @@ def clipped(settings: Kind) -> Kind:
     norm = settings.bounds.joint_norm
     if settings.grad_norm is not None or settings.adaptive or settings.terms.task == REGRESSION or norm is None:
         return settings
-    return replace(settings, grad_norm=RESIDUAL * settings.terms.residual_norm(math.inf, math.inf) * norm)
+    return replace(settings, grad_norm=_usual_residual(settings.terms, getattr(settings, "classes", None)) * norm)
+
+
+def _usual_residual(loss: Loss, classes: int | None) -> float:
+    """What a classifier's residual is clipped to; for softmax half of the first one, as it is for two classes."""
+    if loss.task == MULTICLASS:
+        return 2 * RESIDUAL * first_residual(classes)
+    return RESIDUAL * loss.residual_norm(math.inf, math.inf)
 
 
 def batch_size(n: int, steps: int, mu: float) -> int:
@@ -170,12 +188,12 @@ HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
 NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.2
 
 
-def pipeline_bounds(loss: Loss) -> tuple[float, float, float]:
+def pipeline_bounds(loss: Loss, classes: int | None) -> tuple[float, float, float]:
     """(usual, largest bound of a gradient at rows of norm 1, noise of a margin) of dp_pipeline."""
     if loss.task == REGRESSION:
         return NUMBER_RESIDUAL, 2.0, NUMBER_NOISE
-    largest = loss.residual_norm(math.inf, math.inf)
-    return RESIDUAL * largest, largest, MARGIN_NOISE / (math.sqrt(2) if loss.task == MULTICLASS else 1.0)
+    noise = MARGIN_NOISE * (first_residual(classes) if loss.task == MULTICLASS else 1.0)
+    return _usual_residual(loss, classes), loss.residual_norm(math.inf, math.inf), noise
 
 
 # --- dp_admm --------------------------------------------------------------------------------------------------

@@ -62,11 +62,15 @@ def test_infinite_budget_is_ight(mode, intercept, layout):
 def test_infinite_budget_is_frank_wolfe(loss, intercept, layout):
     X, y, _ = regression()
     X /= np.abs(X).max()
-    common = {"loss": loss, "l1_radius": 4.0, "steps": 60, "fit_intercept": intercept}
-    X, y = LAYOUTS[layout](X), labels(loss, y)
-    private = solvers.dp_frank_wolfe(X, y, epsilon=math.inf, feature_bound=1.0, label_bound=1e3, **common)
-    plain = solvers.frank_wolfe(X, y, **common)
-    assert np.array_equal(private.coef, plain.coef) and private.intercept == plain.intercept
+    common, y = {"loss": loss, "l1_radius": 4.0, "steps": 60}, labels(loss, y)
+    private = solvers.dp_frank_wolfe(
+        LAYOUTS[layout](X), y, epsilon=math.inf, feature_bound=1.0, label_bound=1e3, fit_intercept=intercept, **common
+    )
+    # The intercept is a column at a tenth of the feature bound.
+    columns = np.hstack([X, np.full((len(X), 1), 0.1)]) if intercept else X
+    plain = solvers.frank_wolfe(LAYOUTS[layout](columns), y, **common)
+    assert np.array_equal(private.coef, plain.coef[: X.shape[1]])
+    assert private.intercept == (0.1 * plain.coef[-1] if intercept else 0.0)
     assert np.array_equal(private.history["vertices"], plain.history["vertices"])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dptoolkit import solvers
 from dptoolkit.solvers import HopelessPlanWarning
-from dptoolkit.solvers.outlook import SURVIVABLE
+from dptoolkit.solvers.outlook import BEST_FEATURE, SURVIVABLE
 
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
 LOGISTIC = {"loss": "logistic", "row_norm": 1.0}
@@ -77,3 +77,33 @@ def test_plans_print_their_outlook():
 def test_regression_does_not_speak_of_coins():
     plan, (message,) = warned("dp_dual_averaging", 20, loss="huber", row_norm=1.0)
     assert "coin" not in message and "coin" not in str(plan)
+
+
+# --- selections ------------------------------------------------------------------------------------------
+
+ENTRIES = {"loss": "logistic", "feature_bound": 1.0}
+
+
+def test_few_rows_are_hopeless_for_selections_and_the_rows_they_ask_for_are_not():
+    plan, (message,) = warned("dp_frank_wolfe", 20, **ENTRIES)
+    needed = int(message.split("What helps: ")[1].split(" rows")[0].replace(",", ""))
+    assert not warned("dp_frank_wolfe", needed + 1, **ENTRIES)[1]
+    assert warned("dp_frank_wolfe", needed - 2, **ENTRIES)[1]
+    assert plan.settings.outlook(plan).feature > BEST_FEATURE and "a selection finds a lone feature" in str(plan)
+    assert not warned("dp_frank_wolfe", 3, **ENTRIES, epsilon=math.inf)[1]
+
+
+@pytest.mark.parametrize("calibration", ["tight", "published"])
+def test_a_feature_of_the_size_that_is_said_is_found_in_half_of_all_selections(calibration):
+    """400 selections among 100 vertices, all but two of them equal: between 150 and 250 with probability 1 - 6e-7."""
+    law = {"law": "gumbel", "calibration": calibration}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HopelessPlanWarning)
+        plan = solvers.plan("dp_frank_wolfe", n=2000, d=50, steps=1, l1_radius=2.0, **BUDGET | ENTRIES | law)
+    y = np.arange(2000.0) % 2
+    X = np.zeros((2000, 50))
+    X[:, 7] = plan.settings.outlook(plan).feature * (2 * y - 1)
+    run = plan.settings.prepare(plan, plan.settings.rows(X), y)
+    streams = np.random.default_rng(0).spawn(400)
+    found = sum(int(run(stream).history["vertices"][0]) == 7 for stream in streams)
+    assert 150 <= found <= 250

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dptoolkit import solvers
 from dptoolkit.accounting import gaussian
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers import rules
+from dptoolkit.solvers import bounds, rules
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning"),
@@ -98,6 +98,37 @@ def test_selections_leave_the_signal_above_the_noise():
     mu = gaussian.mu(2.0, 1e-5)
     assert rules.vertices(10, 10, 1.0, None, mu)[0] == rules.FEWEST_VERTICES
     assert rules.vertices(10**9, 10, 1.0, None, math.inf)[0] == rules.MOST_VERTICES
+
+
+@pytest.mark.parametrize("level", [None, 1.0])
+def test_the_intercept_of_selections_does_not_decide_all_labels(monkeypatch, level):
+    """Rows of small entries and uneven labels: at the feature bound the intercept's column is chosen first."""
+    if level is not None:
+        monkeypatch.setattr(bounds, "INTERCEPT_LEVEL", level)
+    rng = np.random.default_rng(0)
+    X = 0.3 * rng.choice([-1.0, 1.0], (50_000, 8))
+    X[:20_000, 0] = 0.3
+    y = (X[:, 0] > 0).astype(float)
+    fit = solvers.dp_frank_wolfe(X, y, loss="logistic", feature_bound=1.0, fit_intercept=True, rng=0, **BUDGET)
+    first = int(fit.history["vertices"][0])
+    error = np.mean((X @ fit.coef + fit.intercept > 0) != y)
+    assert (first == 0 and error == 0) if level is None else first == 8
+
+
+@pytest.mark.parametrize("classes", [2, 3, 20])
+def test_softmax_is_measured_by_a_record_s_first_residual(classes):
+    """Noise and clipping are 0.8 and half of it; for two classes that is the logistic fit with half the time."""
+    first = np.linalg.norm(np.eye(classes)[0] - 1 / classes)
+    shared = {"n": 5000, "d": 10, "loss": "softmax", "classes": classes} | BUDGET
+    descent = solvers.plan("dp_dual_averaging", row_norm=1.0, **shared)
+    s = descent.settings
+    assert s.grad_norm == pytest.approx(first / 2)
+    assert s.step_size * math.sqrt(s.steps) * descent.noise == pytest.approx(0.8 * first, rel=1e-3)
+    piped = solvers.plan("dp_pipeline", **shared).settings
+    assert (piped.grad_norm, piped.margin_noise) == pytest.approx((first / 2, 0.8 * first))
+    binary = solvers.plan("dp_dual_averaging", n=5000, d=10, loss="logistic", row_norm=1.0, **BUDGET).settings
+    if classes == 2:
+        assert s.steps * s.step_size == pytest.approx(binary.steps * binary.step_size / 2)
 
 
 @pytest.mark.parametrize(("name", "wrong"), [

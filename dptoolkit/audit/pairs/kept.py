@@ -34,8 +34,8 @@ Array = NDArray[np.float64]
 _DELTA = 1e-5
 # Standard deviations by which a pushed coordinate must lead after one step to count as kept.
 LEAD = 5.0
-# Trials from which the reach of a pair is estimated where there is no formula for it.
-PILOT = 256
+# Trials from which the reach of a pair is estimated where there is no formula for it, and by which pairs are compared.
+PILOT, COMPARED = 256, 64
 
 
 class Records(NamedTuple):
@@ -178,11 +178,11 @@ def share(event: Event, plan: Plan) -> float:
     return _epsilon(event) / whole if 0 < whole < math.inf else math.nan
 
 
-def few_runs(plan: Plan, first: Counted, second: Counted) -> Array:
+def few_runs(plan: Plan, first: Counted, second: Counted, runs: int = PILOT) -> Array:
     """The iterates of a few runs on each dataset, as an adversary sees them."""
     from dptoolkit.audit.targets import PlanTarget
 
-    bits = np.arange(PILOT, dtype=np.int8) % 2
+    bits = np.arange(runs, dtype=np.int8) % 2
     return PlanTarget(plan, Pair(first, second), "iterates").run(bits, 0, Streams(0, "pairs"))
 
 

@@ -91,7 +91,7 @@ def test_what_no_pair_is_for_is_refused():
     with pytest.raises(InvalidValue, match="plan.solver"):
         pairs.dp_frank_wolfe(make("peeling"))
     with pytest.raises(InvalidValue, match="fit_intercept"):
-        pairs.dp_frank_wolfe(make("logistic", fit_intercept=True))
+        pairs.dp_frank_wolfe(make("logistic", fit_intercept=True, adjacency="zero-out"))
     with pytest.raises(InvalidValue, match="noise"):
         pairs.dp_frank_wolfe(make("logistic", epsilon=math.inf))
     with pytest.raises(InvalidValue, match="pulling"):

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dptoolkit import losses
-from dptoolkit.accounting import Composed, Gaussian, Repeated, Subsampled
+from dptoolkit.accounting import Composed
 from dptoolkit.accounting.events import POISSON
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout
-from dptoolkit.audit.pairs.batched import batched
+from dptoolkit.audit.pairs.batched import batched, epoch_signals, repeated
 from dptoolkit.audit.pairs.kept import as_counted, expect_solver, few_runs, gradient_bound, share
 from dptoolkit.audit.pairs.likelihood import EpochRatio, SumRatio, gradients
 from dptoolkit.audit.pairs.pair import Counted, Pair, Score
@@ -47,16 +47,20 @@ class _Slants(NamedTuple):
 def pair(plan: Plan) -> Pair | None:
     """The pair with a turning gradient for ``dp_scsg_ht``; None where it does not apply.
 
-    It needs clipped gradients of unbounded rows and labels, replace-one, one epoch, a fixed number of inner steps, and
-    noise that is small against the push. Scores: for "iterates" the exact likelihood ratio of coordinate 1; for "final"
-    that of its last weight, a mixture over the batches that held the canary.
+    It needs clipped gradients of unbounded rows and labels, and noise that is small against the push. A gradient turns
+    round once, so that inner steps show it in the first epoch alone. Scores: for "iterates" the exact likelihood ratio
+    of coordinate 1; for "final", under replace-one in one epoch of a fixed number of steps, that of its last weight, a
+    mixture over the batches that held the canary.
     """
     slants = _slants(plan) if _applies(plan) else None
     if slants is None:
         return None
     first, second, score = _datasets(plan, slants)
     text = f"turning gradient: one record of {plan.n}, all others push it over its label"
-    scores: dict[str, Score] = {"iterates": score, "final": _final(plan, slants)}
+    scores: dict[str, Score] = {"iterates": score}
+    once = plan.settings.epochs == 1 and plan.settings.option == "II"
+    if once and plan.adjacency is Adjacency.REPLACE_ONE:
+        scores["final"] = _final(plan, slants)
     return Pair(first, second, plan.adjacency, text, scores, {"iterates": _reach(plan, score, first, second)})
 
 
@@ -81,16 +85,15 @@ def _applies(plan: Plan) -> bool:
     s = plan.settings
     unbounded = s.terms.task != losses.BINARY and s.grad_norm is not None and s.label_bound is None
     plain = s.row_norm is None and not s.fit_intercept and s.l2 == 0
-    shape = s.epochs == 1 and s.option == "II" and layout.most_inner_steps(plan) >= 2
     room = min(plan.d, s.sparsity) >= 2 and plan.n >= 2 and plan.noise > 0
-    return unbounded and plain and shape and room and plan.adjacency is Adjacency.REPLACE_ONE
+    return unbounded and plain and room and layout.most_inner_steps(plan) >= 2
 
 
 def _slants(plan: Plan) -> _Slants | None:
     """The smallest slants at which neither noise nor the canary's own moves undo the crossing; None if none exist."""
     s, bound = plan.settings, gradient_bound(plan)
     size, batch = s.shape(plan.n).snapshot, s.batch_size
-    t = np.arange(1, layout.most_inner_steps(plan) + 1)
+    t = np.arange(1, s.epochs * layout.most_inner_steps(plan) + 1)
     # All quantities are in units of gradients, that is weights divided by the step size, after t steps.
     noise = _LEAD * np.sqrt(t**2 * plan.releases[1].scale ** 2 + t * plan.noise**2)
     lead = float(min(noise[0] / bound, _weak(plan))) if s.sparsity < plan.d else 0.0
@@ -119,11 +122,15 @@ def _datasets(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio
     # The gradient before clipping has size |row|^2 times the distance of margin / |row| from label / |row|.
     distance = _PLACE * slants.canary * step * bound / math.hypot(slants.canary, 1.0)
     length = math.sqrt(_BEYOND * bound / distance)
+    replaced = plan.adjacency is Adjacency.REPLACE_ONE
     canaries = [_along(plan, slants.canary, side, length) for side in (1.0, -1.0)]
+    if not replaced:
+        canaries[1] = np.zeros(plan.d)
     other = _along(plan, math.sqrt(1 - slants.others**2), slants.others, 1.0)
-    steps = layout.most_inner_steps(plan)
+    steps = plan.settings.epochs * layout.most_inner_steps(plan)
     furthest = steps * step * (bound + 40 * max(r.scale for r in plan.releases))
-    rows, labels = [*canaries, other], [length * distance, length * distance, _BEYOND * (furthest + bound)]
+    label = length * distance
+    rows, labels = [*canaries, other], [label, label if replaced else 0.0, _BEYOND * (furthest + bound)]
     first, second = (as_counted(plan, rows, labels, [*one, plan.n - 1]) for one in ((1, 0), (0, 1)))
     along = np.eye(1, plan.d, 1)[0]
     return first, second, EpochRatio(gradients(plan, np.array(rows), labels), along)
@@ -153,23 +160,12 @@ def _final(plan: Plan, slants: _Slants) -> SumRatio:
 def _reach(plan: Plan, score: EpochRatio, first: Counted, second: Counted) -> float:
     """The reach by accounting: both datasets give mixtures around one point, with shifts in opposite directions.
 
-    That is the pair of Poisson sampling under replace-one, for the snapshot and for every inner step.
+    That is the pair of Poisson sampling, for the snapshots and for every inner step.
     """
-    s = plan.settings
-    path = layout.read_epochs(plan, few_runs(plan, first, second)).iterates[:, 0]
-    start = np.zeros((len(path), path.shape[2]))
-    outer, inner = score.batch(s.shape(plan.n).snapshot), score.batch(s.batch_size)
-    before, full = score.kinds.each(start), np.ones(len(path))
-    seen = [score.shown(kind, np.ones_like(start)) for kind in before]
-    signal = outer.signal(seen, plan.releases[1].scale * full).mean()
-    signals = []
-    for w, after in zip(path[:, :-1].swapaxes(0, 1), path[:, 1:].swapaxes(0, 1), strict=True):
-        changes = [score.shown(now - then, after != 0) for now, then in zip(score.kinds.each(w), before, strict=True)]
-        signals.append(inner.signal(changes, plan.noise * full).mean())
-    snapshot = _release(float(signal), s.shape(plan.n).snapshot / plan.n)
-    inner_step = _release(float(np.mean(signals)), s.batch_size / plan.n)
-    return share(Composed(snapshot, Repeated(inner_step, len(signals))), plan)
-
-
-def _release(signal: float, rate: float) -> Subsampled:
-    return Subsampled(Gaussian(1 / math.sqrt(max(signal, 1e-12))), POISSON, rate, Adjacency.REPLACE_ONE)
+    snapshots, inner = epoch_signals(plan, score, few_runs(plan, first, second))
+    rates = plan.settings.shape(plan.n).snapshot / plan.n, plan.settings.batch_size / plan.n
+    found = (
+        repeated(float(np.mean(snapshots)), rates[0], plan.adjacency, len(snapshots)),
+        repeated(inner.mean, rates[1], plan.adjacency, round(inner.number)),
+    )
+    return share(Composed(*(event for event in found if event.count > 0)), plan)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid
-from dptoolkit.accounting import account
+from dptoolkit.accounting import Gaussian, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout
@@ -34,8 +34,10 @@ Array = NDArray[np.float64]
 _DELTA = 1e-5
 # Standard deviations by which a pushed coordinate must lead after one step to count as kept.
 LEAD = 5.0
-# Trials from which the reach of a pair is estimated where there is no formula for it.
-PILOT = 256
+# Trials from which the reach of a pair is estimated where there is no formula for it, and by which pairs are compared.
+PILOT, COMPARED = 256, 64
+# Runs on each dataset by which a score is measured.
+_SCORED = 400
 
 
 class Records(NamedTuple):
@@ -178,12 +180,31 @@ def share(event: Event, plan: Plan) -> float:
     return _epsilon(event) / whole if 0 < whole < math.inf else math.nan
 
 
-def few_runs(plan: Plan, first: Counted, second: Counted) -> Array:
+def few_runs(plan: Plan, first: Counted, second: Counted, runs: int = PILOT) -> Array:
     """The iterates of a few runs on each dataset, as an adversary sees them."""
     from dptoolkit.audit.targets import PlanTarget
 
-    bits = np.arange(PILOT, dtype=np.int8) % 2
+    bits = np.arange(runs, dtype=np.int8) % 2
     return PlanTarget(plan, Pair(first, second), "iterates").run(bits, 0, Streams(0, "pairs"))
+
+
+def measured_reach(plan: Plan, pair: Pair, adversaries: tuple[str, ...]) -> dict[str, float]:
+    """The share of the guarantee that the pair's scores show, each taken for Gaussian: within about 5 %.
+
+    The distance of a score's means is estimated from runs that get the same noise on both datasets, its spread from
+    both together.
+    """
+    from dptoolkit.audit.targets import PlanTarget
+
+    shares = {}
+    for name in adversaries:
+        target, streams = PlanTarget(plan, pair, name), Streams(0, "pairs")
+        runs = [target.run(np.full(_SCORED, bit, dtype=np.int8), 0, streams) for bit in (1, 0)]
+        one, two = (pair.scores[name](outputs) for outputs in runs)
+        spread = math.sqrt((float(np.var(one)) + float(np.var(two))) / 2)
+        mu = float(np.mean(one) - np.mean(two)) / spread if spread > 0 else 0.0
+        shares[name] = share(Gaussian(1 / mu), plan) if mu > 0 else 0.0
+    return shares
 
 
 def from_zero(path: Array) -> list[Array]:

@@ -201,10 +201,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class _Batches:
-    """``kinds``: the first canary, the second, and one of the others; ``along``: the one direction that is used."""
+    """``kinds``: the first canary, the second, and the others, in these ``shares``.
+
+    ``along``: the one direction that is used.
+    """
 
     kinds: Gradients
     along: Array | None = None
+    shares: tuple[float, ...] = (1.0,)
+
+    def each(self, w: Array) -> list[Array]:
+        """The gradients of the first canary, of the second, and of the others on average."""
+        first, second, *others = self.kinds.each(w)
+        return [first, second, np.asarray(sum(k * other for k, other in zip(self.shares, others, strict=True)))]
 
     def batch(self, size: int) -> Batch:
         """Batches of that size."""
@@ -233,7 +242,7 @@ class BatchRatio(_Batches):
         for t in range(path.shape[1]):
             support = path[:, t] != 0
             gradient = self.shown(((1 - step * plan.settings.l2) * w - path[:, t]) / step, support)
-            total += batch.log_ratio(gradient, [self.shown(kind, support) for kind in self.kinds.each(w)], law.at(w))
+            total += batch.log_ratio(gradient, [self.shown(kind, support) for kind in self.each(w)], law.at(w))
             w = path[:, t]
         return total
 
@@ -250,22 +259,27 @@ class EpochRatio(_Batches):
         for epoch in range(snapshots.shape[1]):
             batch = self.batch(plan.settings.shape(plan.n).snapshot)
             noise = law.at(w)
-            kinds = [self.shown(kind, np.ones_like(w)) for kind in self.kinds.each(w)]
+            kinds = [self.shown(kind, np.ones_like(w)) for kind in self.each(w)]
             total += batch.log_ratio(self.shown(snapshots[:, epoch], np.ones_like(w)), kinds, noise)
             total += self._inner(w, snapshots[:, epoch], iterates[:, epoch], counts[:, epoch])
             w = iterates[:, epoch, -1]
         return total
 
+    def inner_noise(self, w: Array, start: Array) -> Array:
+        """The noise of an inner step at w, one row a trial, after a snapshot at ``start``."""
+        plan = self.kinds.plan
+        share = np.minimum(1.0, _times(plan.settings.slope, np.linalg.norm(w - start, axis=1)))
+        return np.asarray(plan.noise * share)
+
     def _inner(self, start: Array, snapshot: Array, path: Array, counts: Array) -> Array:
         plan, total, w = self.kinds.plan, np.zeros(len(start)), start
         batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
-        before = self.kinds.each(start)
+        before = self.each(start)
         for t in range(path.shape[1]):
             support = path[:, t] != 0
             gradient = self.shown(((1 - step * plan.settings.l2) * w - path[:, t]) / step - snapshot, support)
-            kinds = [self.shown(now - then, support) for now, then in zip(self.kinds.each(w), before, strict=True)]
-            share = np.minimum(1.0, _times(plan.settings.slope, np.linalg.norm(w - start, axis=1)))
-            ratio = batch.log_ratio(gradient, kinds, plan.noise * share)
+            kinds = [self.shown(now - then, support) for now, then in zip(self.each(w), before, strict=True)]
+            ratio = batch.log_ratio(gradient, kinds, self.inner_noise(w, start))
             total += np.where(t < counts, ratio, 0.0)
             w = path[:, t]
         return total

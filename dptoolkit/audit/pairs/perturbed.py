@@ -11,6 +11,7 @@ own way, and the crowd does not hold the weights across its direction.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,10 @@ from scipy.special import ndtri
 
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs.kept import measured_reach
 from dptoolkit.audit.pairs.likelihood import Projection
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
+from dptoolkit.audit.pairs.replay import Later
 from dptoolkit.audit.pairs.selection import DELTA, check_plan
 from dptoolkit.losses import BINARY, Loss
 from dptoolkit.solvers.plan import GAUSSIAN_TERM, Plan
@@ -51,7 +54,9 @@ def objective_perturbation(plan: Plan) -> Pair:
     along = Projection(found.direction)
     scores: dict[str, Score] = {"final": along, "releases": along, "step": along}
     text = f"one record of constant slope; {found.others}"
-    return Pair(found.first, found.second, plan.adjacency, text, scores, _reach(plan, found.share))
+    pair = Pair(found.first, found.second, plan.adjacency, text, scores, _reach(plan, found.share))
+    gaussian_noise = plan.releases[0].law == GAUSSIAN_TERM
+    return replace(pair, reach=Later(_measured, plan, pair)) if gaussian_noise and not pair.reach else pair
 
 
 def far_label(plan: Plan) -> float:
@@ -126,6 +131,12 @@ def _tilt(terms: Loss, pushed: float, spread: float) -> float:
     noise = spread * ndtri(np.linspace(0.02, 0.98, 49))
     slopes = np.abs(terms.residual(-pushed * cosines + sines * noise, np.ones((1, 1))))
     return float(cosines[np.argmax(sines[:, 0] * slopes.mean(axis=1)), 0])
+
+
+def _measured(plan: Plan, pair: Pair) -> dict[str, float]:
+    """The final model is all there is."""
+    final = measured_reach(plan, pair, ("final",))["final"]
+    return {"final": final, "releases": final, "step": final}
 
 
 def _reach(plan: Plan, share: float | None) -> dict[str, float]:

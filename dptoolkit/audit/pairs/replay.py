@@ -60,8 +60,9 @@ class Replay:
         s = plan.settings
         self.steps, self.radius, self.classes = int(s.steps), float(s.l1_radius), int(getattr(s, "classes", 0))
         columns = self.classes > 0 and s.selection == "columns"
-        self.groups = plan.d if columns else 1
-        self.size = self.classes if columns else plan.d * max(self.classes, 1)
+        self.groups = s.width(plan.d) if columns else 1
+        width = s.width(plan.d)
+        self.size = self.classes if columns else width * max(self.classes, 1)
         gradients = [rows.gradient(np.zeros((1, self.groups, self.size))) for rows in self.data]
         # +1 where the first dataset favours the positive vertex, 0 where it favours none.
         self.sign = np.sign(gradients[1] - gradients[0])[0]
@@ -172,8 +173,11 @@ class _Rows:
     """The gradient of one dataset, times the radius, at many weights."""
 
     def __init__(self, plan: Plan, data: Counted) -> None:
-        nonzero = (data.counts > 0) & data.X.any(axis=1)
-        self.X, self.classes = data.X[nonzero], int(getattr(plan.settings, "classes", 0))
+        X = data.X
+        if plan.settings.fit_intercept:
+            X = np.column_stack([X, np.full(len(X), plan.settings.feature_bound)])
+        nonzero = (data.counts > 0) & X.any(axis=1)
+        self.X, self.classes = X[nonzero], int(getattr(plan.settings, "classes", 0))
         self.y = np.eye(self.classes)[data.y[nonzero].astype(int)] if self.classes else data.y[nonzero]
         self.share = data.counts[nonzero] * (plan.settings.l1_radius / plan.n)
         self.columns = self.classes > 0 and plan.settings.selection == "columns"
@@ -315,8 +319,10 @@ def drawn_reach(
     """
     epsilon = plan.guarantee.epsilon(delta)
     shares = dict.fromkeys(scores, 0.0)
+    pilot = draw(min(runs, 1000), np.random.default_rng(1), 0.0)
+    variance = float(np.var(pilot.first - pilot.second))
     for towards_first, part in itertools.product((True, False), _TILTS):
-        walk = draw(runs, np.random.default_rng(0), _tilt(draw, part * epsilon, towards_first))
+        walk = draw(runs, np.random.default_rng(0), _tilt(variance, part * epsilon, towards_first))
         first, second = walk.first - walk.proposal, walk.second - walk.proposal
         for name, score in scores.items():
             values = score(walk)
@@ -325,9 +331,7 @@ def drawn_reach(
     return shares
 
 
-def _tilt(draw: Draw, epsilon: float, towards_first: bool) -> float:
+def _tilt(variance: float, epsilon: float, towards_first: bool) -> float:
     """If the log ratio is N(v/2, v) under the first dataset, tilt k makes its mean (1/2 + k) v, also for k = -1."""
-    walk = draw(1000, np.random.default_rng(1), 0.0)
-    variance = float(np.var(walk.first - walk.second))
     beyond = max(epsilon / max(variance, 1e-12) - 0.5, 0.0)
     return beyond if towards_first else -1 - beyond

@@ -17,6 +17,7 @@ from dptoolkit import losses
 from dptoolkit._validate import invalid, whole
 from dptoolkit.accounting import account
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs import control
 from dptoolkit.audit.pairs.odds import LogOdds, favoured_wins, rounds_advantage, rounds_epsilon
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import FinalScore, IterateScore, Later, Replay, VertexScore, Walk, drawn_reach
@@ -28,6 +29,8 @@ DELTA = 1e-5
 _LARGEST_PULL = 4.0
 _NUMBERS_TRIED = 80
 _NORMAL_95 = 1.6448536
+# Runs by which pairs are compared.
+_COMPARED = 400
 
 
 def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
@@ -36,14 +39,54 @@ def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
     ``pulling`` more such records shift the odds between the two halves of the vertices; a negative number shifts them
     the other way. All other rows are zero. The default is chosen by what the pair attains of the guarantee's delta at
     epsilon 0 and of its epsilon at delta 1e-5: the number for which the smaller of these two shares is largest.
+
+    Where gradients depend on the weights, and with an intercept, a control coordinate is tried too, under replace-one
+    and with Gumbel noise: see ``control``.
     """
-    check_plan(plan, "dp_frank_wolfe")
+    check_plan(plan, "dp_frank_wolfe", intercept=True)
+    found = None
+    if control.applies(plan) and pulling is None:
+        found = _controlled(plan)
+    if plan.settings.fit_intercept:
+        if found is None:
+            raise invalid("fit_intercept", True, "False under zero-out and with Laplace noise", "No pair is known.")
+        return found[1]
     number = _best_pull(plan) if pulling is None else pulling
     first, second = _halves(plan, number)
     replay = Replay(plan, first, second, halves=True)
+    if found is not None and found[0] > _quick(replay):
+        return found[1]
     scores = vertex_scores(replay)
     description = f"{_record(plan)}, {abs(number)} rows that pull, zero rows"
     return Pair(first, second, plan.adjacency, description, scores, Later(vertex_reach, replay, scores))
+
+
+def _controlled(plan: Plan) -> tuple[float, Pair]:
+    """What the best control coordinate shows, and its pair: the push for a middling pull, and then the pull."""
+    labels = extreme_labels(plan)
+    made: dict[control.Control, tuple[float, Replay]] = {}
+
+    def shown(design: control.Control) -> float:
+        if design not in made:
+            replay = Replay(plan, *control.datasets(plan, design, labels))
+            made[design] = _quick(replay), replay
+        return made[design][0]
+
+    best = max((control.Control(push, -1.0) for push in control.PUSHES), key=shown)
+    best = max((best._replace(pull=pull) for pull in control.PULLS), key=shown)
+    first, second = control.datasets(plan, best, labels)
+    scores = vertex_scores(made[best][1])
+    description = f"opposite records of one label beside a control coordinate, pushed by {best.push:g} noise scales"
+    reach = Later(vertex_reach, made[best][1], scores)
+    return made[best][0], Pair(first, second, plan.adjacency, description, scores, reach)
+
+
+def _quick(replay: Replay) -> float:
+    """What all releases show, from few runs: of epsilon or of the total variation, whichever is the smaller share."""
+    epsilon = drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA, _COMPARED)["releases"]
+    ratio = log_ratio(replay.walk(_COMPARED, np.random.default_rng(0), 0.0))
+    variation = float(np.mean(-np.expm1(-np.maximum(ratio, 0.0))))
+    return min(epsilon, variation / replay.plan.guarantee.delta(0.0))
 
 
 def check_plan(plan: Plan, solver: str, *, intercept: bool = False) -> None:

@@ -20,7 +20,7 @@ from dptoolkit.data import check_rows
 from dptoolkit.solvers.l1_frank_wolfe import frank_wolfe_path
 from dptoolkit.solvers.plan import Plan
 
-# As shares of the feature bound: the entries of the rows on single features, and the lead of the preferred feature.
+# As shares of the feature bound: the largest entries of the rows on single features, the lead of the preferred feature.
 _SINGLE, _FAVOUR = 0.05, 0.02
 
 
@@ -36,7 +36,7 @@ def sparsifier(plan: Plan) -> Pair:
     del scores["iterates"]
     if plan.settings.count != "geometric":
         description = "one record with all features near their bound, and rows on single features"
-        return Pair(first, second, plan.adjacency, description, scores, {})
+        return Pair(first, second, plan.adjacency, description, scores, Later(_of_selections, replay))
     counts = (exact_count(plan, first), exact_count(plan, second))
     law = CountLaw(plan, *counts)
     scores |= {"releases": _ReleaseScore(replay, law), "final": _SparseScore(replay, law)}
@@ -61,7 +61,7 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
     # others are the best.
     single = min(plan.n - 1, plan.d)
     terms = plan.settings.terms
-    rest = np.vstack([_SINGLE * bound * np.eye(plan.d)[:single], zero])
+    rest = np.vstack([_single(plan, low) * bound * np.eye(plan.d)[:single], zero])
     # For the Huber loss labels are inside the quadratic part, where the residual changes with the margin.
     inside = min(high, terms.residual_bound / 2) if terms.task == losses.REGRESSION else high
     labels, counts = [inside] * single + [0.0], [1] * single + [plan.n - 1 - single]
@@ -71,6 +71,17 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
         return Counted(np.vstack([x, rest]), np.array([y, *labels]), np.array([1, *counts]))
 
     return with_record(record, low), with_record(other, label)
+
+
+def _single(plan: Plan, label: float) -> float:
+    """The entries of the rows on single features: so small that the record's preference wins at the end of the ball.
+
+    There its residual is least, while the row on its feature pulls back more than the others, by its own curvature.
+    """
+    s = plan.settings
+    furthest = s.l1_radius * s.feature_bound
+    least = float(np.abs(s.terms.residual(np.array([-furthest]), np.array([label])))[0])
+    return min(_SINGLE, least, math.sqrt(least * _FAVOUR / (2 * s.terms.smoothness * furthest * s.feature_bound)))
 
 
 class CountLaw:
@@ -139,6 +150,12 @@ def _different(draws: int, among: int) -> Array:
     for _ in range(draws):
         law = law * old + np.append(0.0, (law * (1 - old))[:-1])
     return law
+
+
+def _of_selections(replay: Replay) -> dict[str, float]:
+    """Without a private count; which weights stay in the final model is not looked at."""
+    runs = replay.affordable
+    return drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA, runs) if runs else {}
 
 
 def _reach(replay: Replay, law: CountLaw) -> dict[str, float]:

@@ -7,14 +7,16 @@ update is known from the releases before it: all updates together are a Gaussian
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dptoolkit.accounting import gaussian
+from dptoolkit.audit.pairs.kept import measured_reach
 from dptoolkit.audit.pairs.likelihood import Projection
 from dptoolkit.audit.pairs.pair import Array, Pair, Score
 from dptoolkit.audit.pairs.perturbed import alone, in_a_crowd
+from dptoolkit.audit.pairs.replay import Later
 from dptoolkit.audit.pairs.selection import DELTA, check_plan
 from dptoolkit.losses import BINARY
 from dptoolkit.solvers.plan import Plan
@@ -36,7 +38,8 @@ def dp_admm(plan: Plan) -> Pair:
     along = Projection(found.direction)
     scores: dict[str, Score] = {"final": along, "releases": MovedUpdates(plan, found.direction), "step": along}
     text = f"one record of constant slope; {found.others}"
-    return Pair(found.first, found.second, plan.adjacency, text, scores, _reach(plan, found.share))
+    pair = Pair(found.first, found.second, plan.adjacency, text, scores, _reach(plan, found.share))
+    return pair if pair.reach else replace(pair, reach=Later(measured_reach, plan, pair, ("releases", "final")))
 
 
 @dataclass(frozen=True)

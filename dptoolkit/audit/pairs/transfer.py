@@ -9,7 +9,7 @@ answers hide. For the paper's own teacher: one record more on the first feature 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from scipy.special import log_softmax
 
 from dptoolkit._validate import invalid
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs.kept import measured_reach
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
+from dptoolkit.audit.pairs.replay import Later
 from dptoolkit.audit.pairs.selection import check_plan
 from dptoolkit.audit.pairs.thresholding import dp_ight
 from dptoolkit.losses import BINARY
@@ -36,7 +38,8 @@ def knowledge_transfer(plan: Plan) -> Pair:
     if not settings.terms.saturates or settings.radius is not None:
         raise invalid("plan", f"loss={settings.loss}", "loss 'huber' without a radius for this pair")
     if settings.teacher == RIDGE:
-        return _along_features(plan)
+        pair = _along_features(plan)
+        return replace(pair, reach=Later(measured_reach, plan, pair, ("releases", "final")))
     if settings.sparsity != 1 or plan.d < 2:
         raise invalid("plan", f"sparsity={settings.sparsity}, d={plan.d}", "sparsity 1 and d >= 2 for this pair")
     return _two_features(plan)

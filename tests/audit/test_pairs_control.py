@@ -1,0 +1,77 @@
+"""The pair with a control coordinate: neighbours within the bounds, likelihoods exact, missing noise is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dptoolkit import audit, solvers
+from dptoolkit.audit import pairs
+from dptoolkit.audit.claims import as_claim
+from dptoolkit.audit.pairs.pair import check_neighbours
+from dptoolkit.audit.streams import Streams
+from dptoolkit.audit.targets import PlanTarget
+from dptoolkit.errors import InvalidValue, PrivacyViolation
+from tests.statistics import ALPHA
+
+BALL = {"n": 100, "d": 6, "steps": 6, "feature_bound": 1.0, "epsilon": 4.0, "delta": 1e-5}
+PLANS = {
+    "hinge": {"loss": "hinge", "l1_radius": 2.0},
+    "logistic, intercept": {"loss": "logistic", "l1_radius": 1.0, "fit_intercept": True},
+    "huber, intercept": {"loss": "huber", "l1_radius": 1.0, "fit_intercept": True},
+}
+REACH = {"hinge": 0.74, "logistic, intercept": 0.63, "huber, intercept": 0.81}
+
+
+@pytest.fixture(scope="module", params=PLANS)
+def made(request):
+    plan = solvers.plan("dp_frank_wolfe", **BALL | PLANS[request.param])
+    return request.param, plan, pairs.dp_frank_wolfe(plan)
+
+
+def log_ratios(plan, pair, trials):
+    source = Streams(1, "test")
+    bits = source.bits(0, trials)
+    return bits == 1, pair.scores["releases"](PlanTarget(plan, pair, "releases").run(bits, 0, source))
+
+
+def test_neighbours_within_the_bounds(made):
+    _, plan, pair = made
+    check_neighbours(pair)
+    assert "control coordinate" in pair.description
+    for data in pair:
+        assert (data.n, data.X.shape[1]) == (plan.n, plan.d)
+        assert np.abs(data.X).max() <= plan.settings.feature_bound
+
+
+def test_the_likelihood_ratio_is_exact(made):
+    """E[e^-L | first] = E[e^L | second] = 1 for the exact log ratio L, by 5 standard errors, and not for 2 L."""
+    _, plan, pair = made
+    first, ratio = log_ratios(plan, pair, 6000)
+    for values in (-ratio[first], ratio[~first]):
+        weights = np.exp(values)
+        assert abs(weights.mean() - 1) <= 5 * weights.std() / np.sqrt(len(weights))
+        wrong = np.exp(2 * values)
+        assert abs(wrong.mean() - 1) > 5 * wrong.std() / np.sqrt(len(wrong))
+
+
+def test_reach(made):
+    name, _, pair = made
+    assert pair.reach["releases"] == pytest.approx(REACH[name], abs=0.06)
+    assert 0 < pair.reach["final"] <= 1.02 * pair.reach["releases"]
+
+
+def test_the_guarantee_holds_and_a_third_of_the_noise_is_found(made):
+    """One sequential test with a false-alarm rate of 1e-6."""
+    _, plan, pair = made
+    how = {"trials": 4000, "power": None, "alpha": ALPHA, "adversary": "releases"}
+    audit.assert_private(plan, pair, as_claim(plan.guarantee), **how)
+    with pytest.raises(PrivacyViolation):
+        audit.assert_private(plan.with_noise(factor=1 / 3), pair, as_claim(plan.guarantee), **how)
+
+
+@pytest.mark.parametrize("more", [{"adjacency": "zero-out"}, {"law": "laplace"}], ids=str)
+def test_intercepts_for_which_no_pair_is_known(more):
+    plan = solvers.plan("dp_frank_wolfe", **BALL | PLANS["huber, intercept"] | more)
+    with pytest.raises(InvalidValue, match="fit_intercept"):
+        pairs.dp_frank_wolfe(plan)

@@ -64,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", action="store_true", help="keep the rows and write docs/performance.md from them")
     parser.add_argument("--page", action="store_true", help="write docs/performance.md from the saved run, and stop")
     options = parser.parse_args(argv)
+    if options.save and options.only:
+        parser.error("--save keeps whole runs, so that the page is of one: leave out --only")
     from benchmarks.suite import page
 
     if options.page:

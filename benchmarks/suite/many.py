@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._race import turns
-from benchmarks.many import BUDGET, CASES, RUNS
+from benchmarks.many import CASES, RUNS
 from benchmarks.suite import counts, shapes
 from dptoolkit import solvers
 
@@ -18,11 +18,11 @@ def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:
     problem = shapes.load("rcv1_sub", home, quick)
     X, y, (n, d) = problem.X, problem.y, problem.X.shape
     for name, (solver, arguments) in CASES.items():
-        plan, fit = solvers.plan(solver, n=n, d=d, **BUDGET, **arguments), getattr(solvers, solver)
+        plan, fit = solvers.plan(solver, n=n, d=d, **arguments), getattr(solvers, solver)
 
         def alone(fit: Any = fit, given: Any = arguments) -> None:
             for seed in range(RUNS):
-                fit(X, y, rng=seed, **BUDGET, **given)
+                fit(X, y, rng=seed, **given)
 
         def together(plan: Any = plan) -> None:
             solvers.fit_many(plan, X, y, seeds=range(RUNS))
@@ -37,7 +37,7 @@ def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:
             "shape": problem.name, "case": name, "runs": RUNS, "steps": arguments["steps"], "d": d,
             "alone": times["alone"].cpu, "together": times["together"].cpu,
             "passes_alone": passes["alone"], "passes_together": passes["together"],
-            "normals": _normals(d, RUNS * arguments["steps"]),
+            "normals": _normals(d, RUNS * arguments["steps"]) if "row_norm" in arguments else None,
         }  # fmt: skip
 
 

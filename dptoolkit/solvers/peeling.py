@@ -23,6 +23,7 @@ from dptoolkit.data import Rows
 from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds
 from dptoolkit.solvers.gradient_iht import sparse_iterates
+from dptoolkit.solvers.gradients import few_columns
 from dptoolkit.solvers.plan import GAUSSIAN, GUMBEL_MAXIMUM, LAPLACE, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
 from dptoolkit.solvers.vertex_paths import without_empty_rows
@@ -178,9 +179,9 @@ class PeelingRun:
         w, (vectors, iterates) = np.zeros(d), np.empty((2, steps if trace else 0, d))
         for t in range(steps):
             transposed, target = self.parts[t % len(self.parts)]
-            # The iterate has few nonzeros, and only their features are read.
             filled = np.flatnonzero(w)
-            r = np.asarray(transposed[filled].T @ w[filled]) - target
+            few = few_columns(len(filled), self.all[0])
+            r = np.asarray(transposed[filled].T @ w[filled] if few else w @ transposed) - target
             v = w - settings.step_size * np.asarray(transposed @ r) / self.block
             vector = peel(v, self.plan, rng)
             w = _project(vector, settings.radius)

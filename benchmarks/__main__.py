@@ -36,15 +36,18 @@ SECTIONS: tuple[tuple[str, tuple[str | None, ...], int], ...] = (
 QUICK_SHAPES = ("rcv1_sub", "small", None)
 
 
-def run(section: str, shape: str | None, cores: int, home: str | None, quick: bool) -> list[dict[str, Any]]:
-    """The rows of a section, from a new process."""
+def run(
+    section: str, shape: str | None, cores: int, home: str | None, quick: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """The rows of a section, from a new process, and whether it came to its end."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.jsonl")
         command = [sys.executable, "-m", "benchmarks.suite", section, *([shape] if shape else [])]
         command += ["--cores", str(cores), "--to", str(path), *(["--quick"] if quick else [])]
         command += ["--data", home] if home else []
-        subprocess.run(command, check=True)
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        code = subprocess.run(command, check=False).returncode
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines], code == 0
 
 
 def jobs(quick: bool, only: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:
@@ -71,17 +74,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.page:
         page.write()
         return 0
-    home, began, found = options.data or os.environ.get("DPTOOLKIT_DATA"), time.perf_counter(), []
+    home, began = options.data or os.environ.get("DPTOOLKIT_DATA"), time.perf_counter()
+    found: list[dict[str, Any]] = []
+    failed = []
     for section, shape, cores in jobs(options.quick, options.only):
         print(f"{time.perf_counter() - began:6.0f} s  {section} {shape or ''}", file=sys.stderr, flush=True)
-        found += run(section, shape, cores, home, options.quick)
-    about = page.about(home is not None, options.quick, time.perf_counter() - began)
+        rows, ended = run(section, shape, cores, home, options.quick)
+        found += rows
+        failed += [] if ended else [f"{section} {shape or ''}".strip()]
+    about = page.about(home is not None, options.quick, time.perf_counter() - began) | {"failed": failed}
     if options.save:
         page.save(about, found)
         page.write()
     else:
         print(page.render(about, found))
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ How to read it:
   are close, nothing was learnt, and the time says less.
 - *Passes* over X and *draws* of 64-bit random numbers are counted, not timed; tests hold them
   (`tests/test_counted_work.py`). Products of dense arrays are not counted. *Floor* is passes times a pass over the
-  memory of X plus draws at the price of a normal. No kernel is compiled during a counted fit but where it says so.
+  memory of X plus draws at the price of a normal; where X fits into the cache that price is mostly the call's own, and
+  a fit can be below it. No kernel is compiled during a counted fit but where it says so.
 """
 
 

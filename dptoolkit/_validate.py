@@ -16,10 +16,10 @@ def invalid(name: str, value: Any, bound: str, repair: str = "") -> InvalidValue
 
 
 def missing(package: str, extra: str, purpose: str) -> MissingDependency:
-    """The error for an optional package that is not installed; the caller raises it."""
+    """The error for a package that is not installed; the caller raises it. ``extra`` is "" for the plain install."""
+    target = f"'dptoolkit[{extra}]'" if extra else "dptoolkit"
     return MissingDependency(
-        f"{package} is not installed: it is needed {purpose}. "
-        f"Install it with: pip install 'dptoolkit[{extra}]'"
+        f"{package} is not installed: it is needed {purpose}. Install it with: pip install {target}"
     )
 
 

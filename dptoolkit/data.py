@@ -1,6 +1,7 @@
 """From the user's arrays to validated rows that obey public bounds.
 
-Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds. No bound is ever learnt from data.
+Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds, each on its own. No bound is ever
+learnt from data.
 """
 
 from __future__ import annotations
@@ -93,6 +94,15 @@ class Rows:
             return Rows(values, False)
         matrix = self.matrix
         return Rows(type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape, copy=False), True)
+
+    def take(self, which: Any) -> Rows:
+        """The rows at these places: numbers, a mask or a slice."""
+        return Rows(self.matrix[which], self.is_sparse)
+
+    def columns(self, which: NDArray[Any]) -> Rows:
+        """The rows on these features alone."""
+        part = self.matrix[:, which]
+        return Rows(part if self.is_sparse else np.ascontiguousarray(part), self.is_sparse)
 
     def _blocks(self) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
         """(rows, their stored entries, entries a row) of a CSR matrix, so that temporary arrays stay small."""

@@ -91,8 +91,7 @@ class Solution(NamedTuple):
     """A point theta + remainder (two doubles an entry) within ``bound``/l2 of the minimiser, and its witness.
 
     normal: the sum of its two rows is a vector normal to the ball near the point, which nearly cancels the gradient; 0
-    without a ball.
-    bound: what the certificate proves, at most tau. precision: "double", "extended" or "decimal".
+    without a ball. bound: what the certificate proves, at most tau. precision: "double", "extended" or "decimal".
     """
 
     theta: Array
@@ -139,7 +138,7 @@ class _Certificate(NamedTuple):
 
 
 def _certificate(problem: Problem, level: Any, theta: Any, gradient: Any) -> _Certificate:
-    """What is proved of a point near ``theta`` at this precision; without a ball of theta itself."""
+    """The certificate, at this precision, of a point near ``theta``; without a ball, of theta itself."""
     unit = level.unit
     stretch = 1 + _gamma(problem.d + 3, unit)
     if problem.ball is None:
@@ -153,7 +152,8 @@ def _certificate(problem: Problem, level: Any, theta: Any, gradient: Any) -> _Ce
     normal = (v - point) / level.number(eta)
     there = level.gradient(point)
     norm = level.norm(there + normal)
-    # The last factor: the distance of the computed point from the projection counts by itself, times l2.
+    # ``off`` counts three times: it moves the normal (1/eta) and the gradient (l2 + curvature), and is the distance of
+    # the computed point from the certified one (l2).
     error = (
         _error_at(problem, level, point)
         + _gamma(4, unit) * level.norm(normal) * stretch
@@ -172,7 +172,7 @@ def _error_at(problem: Problem, level: Any, theta: Any) -> float:
 
 
 def _beyond_a_pair(problem: Problem, level: Any, theta: Any) -> float:
-    """What two doubles an entry lose of the point."""
+    """l2 times the distance that the point moves when it is kept as two doubles an entry."""
     return 0.0 if level.name != "decimal" else problem.l2 * 2.0**-100 * (level.norm(theta) + 1e-290)
 
 
@@ -231,7 +231,7 @@ class _Digits:
         self.context = decimal.Context(prec=digits, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
         self._problem = problem
         self._rows = [_decimal_row(problem.matrix, i) for i in range(problem.n)]
-        # Made, not computed: these are exact whatever the context.
+        # A double becomes a Decimal exactly, whatever the precision of the context.
         self._y = [Decimal(v) for v in problem.y.tolist()]
         self._linear = np.array([Decimal(v) for v in problem.linear.tolist()])
         self.linear_norm = float(np.linalg.norm(problem.linear)) * (1 + 1e-9)
@@ -324,24 +324,24 @@ def minimise(problem: Problem, tau: float) -> Solution:
         raise invalid("tau", tau, f">= {least:.3g}, which two doubles an entry can hold", "See reachable_tolerance.")
     curvature = _Curvature(problem)
     theta: Any = _start(problem)
-    spent = 0
+    gradients = 0
     for level in _levels(problem):
         with decimal.localcontext(getattr(level, "context", None)):
             certificate = _search(problem, level, level.cast(theta), tau, curvature)
-            spent += level.gradients
+            gradients += level.gradients
             first, rest = level.pair(certificate.point)
             if certificate.bound <= tau:
                 outward = certificate.normal
                 normal = np.zeros((2, problem.d)) if outward is None else np.stack(level.pair(outward))
-                return Solution(first, rest, normal, certificate.bound, level.name, spent)
+                return Solution(first, rest, normal, certificate.bound, level.name, gradients)
             theta = first if level.name == "double" else first.astype(np.longdouble) + rest.astype(np.longdouble)
     raise AssertionError("there is always one more digit")  # pragma: no cover
 
 
 def _start(problem: Problem) -> Array:
-    """0, or where the minimum would be without data.
+    """0 or the minimum without data, whichever has the shorter gradient; on a ball the latter, projected.
 
-    Most of the way where the linear term is noise in many dimensions.
+    In many dimensions the linear term is mostly noise, and the minimum without data is most of the way.
     """
     alone = -problem.linear / problem.l2
     if problem.ball is not None:
@@ -421,8 +421,8 @@ _MOST_PRODUCTS = 500
 _PAIR = 2.0**-95
 # The relative residual of the first Newton systems.
 _FORCING = 0.25
-# Steps in a row that may fail to shorten the gradient before a method gives up. Far out Newton steps make way without
-# that for long; where rounding is the reason, _worth_it ends the search at once.
+# Steps in a row that may fail to shorten the gradient before a method gives up. Far from the minimum Newton steps may
+# advance for long without shortening it; where rounding is the reason, _worth_it ends the search at once.
 _PATIENCE = 60
 
 
@@ -483,7 +483,7 @@ def _gradient_steps(problem: Problem, level: Any, start: _Certificate, tau: floa
     """(Projected) gradient steps that theory bounds: each moves at most n beta/(2 l2 + n beta) of the one before."""
     eta = level.number(2 / (2 * problem.l2 + problem.curvature))
     promised = problem.curvature / (2 * problem.l2 + problem.curvature)
-    # Halving is enough, and rounding leaves no more where hardly anything is promised to be left of a step.
+    # To halve a step is enough. Where theory promises far more than that, rounding does not let it be seen.
     rate = max(promised * (1 + (1 - promised) / 2), 0.5)
     theta, best, before = start.point, start, math.inf
     while _worth_it(best, tau):

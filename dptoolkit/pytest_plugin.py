@@ -23,7 +23,7 @@ def assert_private() -> Callable[..., Any]:
     def check(mechanism: Any, pair: Any, claim: Any = None, **arguments: Any) -> Any:
         try:
             return audit.assert_private(mechanism, pair, claim, **arguments)
-        except PrivacyViolation as found:
-            pytest.fail(str(found.report), pytrace=False)
+        except PrivacyViolation as violation:
+            pytest.fail(str(violation.report), pytrace=False)
 
     return check

@@ -9,7 +9,7 @@ dp_accounting 0.6 reports too small an epsilon in three cases, each of which is 
   never mixed with other mechanisms.
 
 A noise multiplier of dp_accounting is noise / norm bound of a record, one of ours is noise / sensitivity: under
-replace-one dp_accounting's is twice ours. The package is optional and is imported on first use.
+replace-one dp_accounting's is twice ours. The package is imported on first use.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _best_of(way: _Way, event: BestOf) -> Any:
 # For each of our events the rule that gives dp_accounting's; None where that accountant has no sound bound for it.
 _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
     Gaussian: lambda way, e: _additive(
-        way, way.dp_event.GaussianDpEvent, (2 if way.replace_one else 1) * e.noise_multiplier),
+        way, way.dp_event.GaussianDpEvent, e.noise_multiplier / _half(way.replace_one)),
     Laplace: _laplace,
     TwoSidedGeometric: _discrete_laplace,
     ZCdp: _zcdp,
@@ -288,7 +288,7 @@ def _package() -> Any:
     try:
         import dp_accounting
     except ImportError:
-        raise missing("dp-accounting", "test", "to exchange events with it") from None
+        raise missing("dp-accounting", "", "to exchange events with it") from None
     return dp_accounting
 
 

@@ -115,7 +115,7 @@ class GroupGuarantee:
 
 
 def of_group(event: Event, size: int) -> Event | None:
-    """The event that ``size`` records see as one; None where there is no such event."""
+    """The event in which one record stands for ``size`` that change together; None where there is none."""
     if isinstance(event, Composed):
         parts = [of_group(part, size) for part in event.events]
         return None if None in parts else Composed(*(part for part in parts if part is not None))

@@ -189,7 +189,7 @@ def _numbered(path: str, number: int, line: bytes) -> Any:
     return record
 
 
-def created(path: str, facts: Mapping[str, Any]) -> None:
+def create(path: str, facts: Mapping[str, Any]) -> None:
     """Create the file with its first line; nothing happens if it exists.
 
     The file is written under another name and linked to ``path``, so that no process ever sees it without that line.

@@ -115,7 +115,7 @@ class Ledger:
         if not os.path.lexists(place):
             if budget is None:
                 raise invalid("path", place, "a file that exists", "For a new ledger give epsilon and delta.")
-            journal.created(place, {"budget": _budget_record(budget)})
+            journal.create(place, {"budget": _budget_record(budget)})
         ledger = cls._from_file(place, budget)
         ledger.allow_seeds = flag("allow_seeds", allow_seeds)
         return ledger

@@ -91,8 +91,7 @@ def jacobian(curvature: float, l2: float) -> float:
 
 def sensitivity(gradient_bound: float, adjacency: Adjacency | str) -> float:
     """How far one record moves the noise: L if it is zeroed out, 2L if it is replaced."""
-    factor = 1.0 if Adjacency.parse(adjacency) is Adjacency.ZERO_OUT else 2.0
-    return factor * nonnegative("gradient_bound", gradient_bound)
+    return Adjacency.parse(adjacency).contributions * nonnegative("gradient_bound", gradient_bound)
 
 
 # --- delta at epsilon -----------------------------------------------------------------------------

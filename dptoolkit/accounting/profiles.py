@@ -147,7 +147,7 @@ def two_sided_geometric(epsilon: float, sensitivity: int) -> Pair:
     return discrete(losses, masses, atom=epsilon)
 
 
-# Outcomes of discrete Gaussian noise that are summed one by one, and standard deviations beyond which no float is left.
+# Outcomes of integer noise that are summed one by one, and standard deviations beyond which no float is left.
 _MOST_OUTCOMES = 2**21
 _FARTHEST = 39.0
 

@@ -364,5 +364,3 @@ def _inside(value: float) -> float:
 def _set(runs: Any, **values: Any) -> None:
     for name, value in values.items():
         object.__setattr__(runs, name, value)
-
-

@@ -60,7 +60,7 @@ class Row:
     bounded_range : the length of the interval that its loss lies in, for selections.
     generic : whether its (epsilon, delta) is all that is known of it, so that optimal composition says it all.
     at_centre : the same mechanism for a record replaced by one that contributes nothing: half the sensitivity.
-    group : the event that k records which change together see as one. None where there is no such event.
+    group : the event in which one record stands for k that change together. None where there is no such event.
     """
 
     words: Callable[[Any], Words]

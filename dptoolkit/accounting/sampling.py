@@ -6,7 +6,7 @@ H_{a'}(mixture||Q) = q H_a(P||Q) with a' = 1 + q(a-1), exactly (Balle, Barthe an
 Sampling without replacement under replace-one: H_{a'} <= q H_a with the same a', for every ordered pair of neighbours
 and a' >= 1, by advanced joint convexity; for a' < 1 the curve follows from H_a(P||Q) = 1 - a + a H_{1/a}(Q||P). The
 joined curve is convex: at a' = 1 its left slope is q TV - 1 + Q(L > 0), its right slope -Q(L > 0), and for a symmetric
-pair 1 - 2 Q(L > 0) = TV + P(L = 0) >= q TV. So it is a dominating pair, and it composes. No library offers it.
+pair 1 - 2 Q(L > 0) = TV + P(L = 0) >= q TV. So it is a dominating pair, and it composes.
 
 Poisson sampling under replace-one, Gaussian noise: with contributions v, v' in the ball of radius r, the pair
 ((1-q) N(0) + q N(v), (1-q) N(0) + q N(v')) is dominated by v = r e, v' = -r e. Proof: for a >= 1 the best event A is

@@ -23,14 +23,14 @@ def load_function(name: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
+        function: Any = importlib.import_module(module)
     except ImportError as problem:
         raise invalid("mechanism", name, "a module that can be imported", str(problem)) from None
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        function = getattr(function, part, None)
+    if not callable(function):
         raise invalid("mechanism", name, "MODULE:FUNCTION", f"{module} has no function {attribute!r}.")
-    return found
+    return function
 
 
 def load_pair(path: str | Path, size: int = 1) -> Pair:

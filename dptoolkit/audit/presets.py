@@ -62,24 +62,24 @@ def plan(name: str, epsilon: float, delta: float, *, published: bool = False) ->
     return solvers.plan(name, epsilon=epsilon, delta=delta, calibration=calibration, **settings)
 
 
-def pair(made: Plan) -> Pair:
+def pair(preset: Plan) -> Pair:
     """The worst pair we know for a plan."""
-    worst: Pair = getattr(pairs, made.solver)(made)
+    worst: Pair = getattr(pairs, preset.solver)(preset)
     return worst
 
 
-def claim(made: Plan) -> Claim:
+def claim(preset: Plan) -> Claim:
     """The claim of a plan: its guarantee or, with published noise, what the paper claims for that noise.
 
     A paper claims one point (epsilon, delta). As the mechanism is known, the claim is tested as a whole profile: that
     of the same mechanism with the noise that (epsilon, delta) needs, the member of its family with that epsilon.
     """
-    own = as_claim(made.guarantee)
-    if made.guarantee.claimed is None:
+    own = as_claim(preset.guarantee)
+    if preset.guarantee.claimed is None:
         return own
     assert isinstance(own, ReleaseClaim)
-    epsilon, delta = made.guarantee.claimed.epsilon, made.guarantee.claimed.delta
-    if made.releases[0].law == UNBOUNDED:
+    epsilon, delta = preset.guarantee.claimed.epsilon, preset.guarantee.claimed.delta
+    if preset.releases[0].law == UNBOUNDED:
         # One Gaussian release that guarantees nothing: its family is that of Gaussian mechanisms.
         return GaussianClaim(gaussian.mu(epsilon, delta))
     return member(own, epsilon, delta)

@@ -140,7 +140,7 @@ def sweep(mechanism: Any, pairs: Iterable[Any], claim: Any = None, **arguments: 
 
 
 @dataclass(frozen=True)
-class Found:
+class BestPair:
     """The best pair of a search, its parameters, its share of right guesses, and how many pairs were tried."""
 
     pair: Pair
@@ -152,7 +152,7 @@ class Found:
 def search(
     mechanism: Any, make_pair: Callable[..., Any], grid: Sequence[Sequence[float]], claim: Any = None, *,
     trials: int = 2000, rounds: int = 2, rng: int = 0, **arguments: Any,
-) -> Found:
+) -> BestPair:
     """The pair make_pair(*parameters) with the most right guesses: on a grid, then in smaller steps around the best.
 
     The search has its own random streams, so the pair can be audited with any seed: those trials are fresh.
@@ -179,10 +179,9 @@ def search(
         best = max([best, *near], key=score)
         steps = [0.5 * h for h in steps]
     pair = make_pair(*best)
-    return Found(pair if isinstance(pair, Pair) else Pair(*pair), best, scores[best], len(scores))
+    return BestPair(pair if isinstance(pair, Pair) else Pair(*pair), best, scores[best], len(scores))
 
 
 def _product(axes: Sequence[np.ndarray]) -> list[tuple[float, ...]]:
     points = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
     return [tuple(map(float, point)) for point in points]
-

@@ -62,7 +62,7 @@ _MECHANISMS = {
 }  # fmt: skip
 
 _NOISES = {mechanism.numbers[0] for mechanism in _MECHANISMS.values() if mechanism.is_noise}
-# An option that says more about another one, and those that it may be said of.
+# An option that needs another, and the options of which one must be there.
 _NEEDS = (
     ("noise", ("noisy_max",)), ("signed", ("objective_perturbation",)),
     ("sensitivity", ("two_sided_geometric", "discrete_gaussian")),

@@ -55,7 +55,7 @@ def _fish(options: dict[str, list[str]], helps: dict[str, str]) -> str:
 
 
 def command(commands: Callable[[], Mapping[str, Command]]) -> Command:
-    """The command, which needs the table of all commands: itself included, so it comes when it is asked for."""
+    """The command; ``commands`` returns the table of all commands, this one included, so it is called late."""
     return Command(
         "A script that completes commands and options in a shell.", _EXAMPLES, _completion_arguments,
         lambda args: _completion(commands(), args),

@@ -42,10 +42,10 @@ def _classification(model: Any, X: Any, y: Any) -> dict[str, Any]:
     from dptoolkit.models.fitting import codes
 
     truth = codes(y, model.classes).astype(int)
-    found = model.predict(X)
+    predictions = model.predict(X)
     shares = model.probabilities(X)[np.arange(len(truth)), truth]
     return {
-        "accuracy": float((found == model.classes[truth]).mean()),
+        "accuracy": float((predictions == model.classes[truth]).mean()),
         "largest_class": float(np.bincount(truth).max() / len(truth)),
         "log_loss": float(-np.log(np.maximum(shares, np.finfo(float).tiny)).mean()),
     }
@@ -56,8 +56,8 @@ def _regression(model: Any, X: Any, y: Any) -> dict[str, Any]:
 
     error = model.predict(X) - y
     spread = float(np.square(y - y.mean()).sum())
-    found = {"rmse": float(np.sqrt(np.square(error).mean())), "mean_error": float(np.abs(error).mean())}
-    return found | ({"r2": 1 - float(np.square(error).sum()) / spread} if spread > 0 else {})
+    scores = {"rmse": float(np.sqrt(np.square(error).mean())), "mean_error": float(np.abs(error).mean())}
+    return scores | ({"r2": 1 - float(np.square(error).sum()) / spread} if spread > 0 else {})
 
 
 def _number(value: Any) -> str:

@@ -25,8 +25,8 @@ def _predict(args: argparse.Namespace) -> tuple[str, int]:
         files.check_writable("out", args.out)
     model = models.load(args.model)
     table = read_for_model(args, model)
-    found = model.probabilities(table.X) if args.probabilities else model.predict(table.X)
-    text = json_text(_record(model, found, args.probabilities)) if args.json else "\n".join(map(_line, found))
+    answers = model.probabilities(table.X) if args.probabilities else model.predict(table.X)
+    text = json_text(_record(model, answers, args.probabilities)) if args.json else "\n".join(map(_line, answers))
     if args.out is None:
         return text, FINE
     with files.replaced(args.out) as file:
@@ -34,10 +34,10 @@ def _predict(args: argparse.Namespace) -> tuple[str, int]:
     return "", FINE
 
 
-def _record(model: Any, found: Any, probabilities: bool) -> dict[str, Any]:
+def _record(model: Any, answers: Any, probabilities: bool) -> dict[str, Any]:
     key = "probabilities" if probabilities else "predictions"
     classes = None if model.classes is None else model.classes.tolist()
-    return {"task": model.task, "classes": classes, key: found.tolist()}
+    return {"task": model.task, "classes": classes, key: answers.tolist()}
 
 
 def _line(entry: Any) -> str:

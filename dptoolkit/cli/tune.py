@@ -63,19 +63,19 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
             output.say(search.advice(plan))
         stage(f"{plan.runs.mean:.3g} runs expected of {search.runs} on {plan.training:,} rows")
 
-    found = choosing.choose(
+    choice = choosing.choose(
         table.X, table.y, candidates, task=args.task, solver=name, classes=args.classes, adjacency=args.adjacency,
         rng=args.seed, ledger=ledger, feature_names=table.names, how=how, announce=announce, **options,
     )  # fmt: skip
-    model = noted_width(found.model, args, table)
+    model = noted_width(choice.model, args, table)
     stage("writing")
     files.save(model, args.out)
-    settings = candidates[found.number]
+    settings = candidates[choice.number]
     if args.json:
-        choice = {"candidates": candidates, "chosen": settings, "score": found.score, "price": found.plan.price}
-        return json_text(model_record(model, args.out) | choice), FINE
+        record = {"candidates": candidates, "chosen": settings, "score": choice.score, "price": choice.plan.price}
+        return json_text(model_record(model, args.out) | record), FINE
     chosen = ", ".join(f"{key}={value}" for key, value in settings.items())
-    head = f"Chosen of {len(candidates)} candidates: {chosen}; score {found.score:.3g} with noise"
+    head = f"Chosen of {len(candidates)} candidates: {chosen}; score {choice.score:.3g} with noise"
     return f"{head}\n{model_text(model, args.out)}", FINE
 
 
@@ -105,17 +105,17 @@ def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
     from dptoolkit.tuning import grid
 
     kinds = {name: kind for name, kind, _ in solver_options(solver)}
-    found = [dict(_setting(word, kinds) for word in text.split()) for text in args.candidate]
+    candidates = [dict(_setting(word, kinds) for word in text.split()) for text in args.candidate]
     columns: dict[str, list[Any]] = {}
     for text in args.grid:
         name, _, values = text.partition("=")
         columns.setdefault(name, []).extend(_setting(f"{name}={value}", kinds) for value in values.split(","))
     if columns:
-        found += [dict(pairs.values()) for pairs in grid(**columns)]
-    if not found or not all(found):
+        candidates += [dict(pairs.values()) for pairs in grid(**columns)]
+    if not candidates or not all(candidates):
         repair = '--candidate "steps=5 step_size=1", once for each, or --grid steps=5,10.'
         raise invalid("candidate", args.candidate, "at least one setting with its value", repair)
-    return found
+    return candidates
 
 
 def _setting(word: str, kinds: dict[str, Any]) -> tuple[str, Any]:
@@ -131,7 +131,6 @@ def _setting(word: str, kinds: dict[str, Any]) -> tuple[str, Any]:
         return name, kinds[name](text)
     except (ValueError, argparse.ArgumentTypeError):
         raise invalid(name, text, f"of type {kinds[name].__name__}") from None
-
 
 
 COMMAND = Command(

@@ -31,7 +31,7 @@ def fetched(file: str, source: Source) -> Path:
     pooch = _pooch()
     path = cache_folder() / (file + "".join(Path(source.url).suffixes[-1:] if _is_packed(source.url) else []))
     if not path.is_file():
-        # Its log tells a hash and advises to note it; the one that counts is in the catalogue.
+        # pooch would log a hash with the advice to note it; the hash that counts is in the catalogue.
         pooch.get_logger().setLevel(logging.WARNING)
         try:
             pooch.retrieve(source.url, known_hash=None, fname=path.name, path=path.parent)

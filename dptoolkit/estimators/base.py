@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,28 @@ class TuningWarning(UserWarning):
     """A search or a cross-validation fits private models again and again: every fit spends its whole budget."""
 
 
+class Caveats(NamedTuple):
+    """What a guarantee must say of a fit besides: why it covers nothing, and that a search fits again and again."""
+
+    void_reason: str | None
+    is_searched: bool
+
+    @classmethod
+    def of(cls, estimator: Any, X: Any, ledger: Ledger | None) -> Caveats:
+        """The caveats of a fit to X, before X is checked, which may lose its mark; a search is warned of."""
+        caveats = cls(reason_of(X), is_in_a_search())
+        if caveats.void_reason is not None and ledger is not None:
+            raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {caveats.void_reason}.")
+        if caveats.is_searched:
+            warn_of_tuning(estimator)
+        return caveats
+
+    def stated(self, model: Model) -> Model:
+        """The model with a guarantee that says so."""
+        noted = model.with_notes(SEARCH_NOTE) if self.is_searched else model
+        return noted if self.void_reason is None else replace(noted, guarantee=void(noted.guarantee, self.void_reason))
+
+
 class PrivateEstimator(BaseEstimator):
     """The fit and the files of every estimator; a derived class says which solver runs, with which options."""
 
@@ -55,19 +77,14 @@ class PrivateEstimator(BaseEstimator):
 
     def _fit(self, X: Any, y: Any, ledger: Ledger | None, classes: Any = None) -> None:
         """One private fit of checked data: sets every attribute that all estimators have."""
-        reason = reason_of(X)
-        refuse_ledger(reason, ledger)
+        caveats = Caveats.of(self, X, ledger)
         X, y = self._checked(X, y)
-        searched = is_in_a_search()
-        if searched:
-            warn_of_tuning(self)
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, rng=as_rng(self.random_state), ledger=ledger,
             feature_names=getattr(self, "feature_names_in_", None), **self._options(X.shape[0]),
         )  # fmt: skip
-        model = model.with_notes(SEARCH_NOTE) if searched else model
-        self._take(model if reason is None else replace(model, guarantee=void(model.guarantee, reason)))
+        self._take(caveats.stated(model))
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         """X and y, checked together; numbers in X, and no word about what a record holds in any error."""
@@ -142,8 +159,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """The margin of every row, positive for the second class; with more classes, one column a class."""
-        found = self._margins(X)
-        return found[:, 0] if found.shape[1] == 1 else found
+        margins = self._margins(X)
+        return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of every class."""
@@ -160,8 +177,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely class of every row."""
         check_is_fitted(self)
-        found = self.decision_function(X)
-        return np.asarray(self.classes_)[(found > 0).astype(int) if found.ndim == 1 else found.argmax(axis=1)]
+        margins = self.decision_function(X)
+        which = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
+        return np.asarray(self.classes_)[which]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -200,23 +218,17 @@ def load(path: str | Path) -> Any:
     """The fitted estimator in a file that ``save`` wrote; a file that was changed is refused."""
     import dptoolkit.estimators as known
 
-    model, kept = files.read(path)
-    name = (kept or {}).get("class")
+    model, extra = files.read(path)
+    name = (extra or {}).get("class")
     if name not in known.__all__ or not str(name).startswith("Private"):
         repair = "Read it with dptoolkit.models.load."
         raise invalid("path", str(path), "the file of an estimator of dptoolkit", repair)
-    kind, params = getattr(known, name), dict((kept or {}).get("params") or {})
+    kind, params = getattr(known, name), dict((extra or {}).get("params") or {})
     if not set(params) <= set(inspect.signature(kind).parameters) or kind._task != model.task:
         raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of something else.")
     estimator = kind(**params)
     estimator._take(model)
     return estimator
-
-
-def refuse_ledger(reason: str | None, ledger: Ledger | None) -> None:
-    """No budget pays for a fit without a guarantee."""
-    if reason is not None and ledger is not None:
-        raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {reason}.")
 
 
 def void(guarantee: Guarantee, reason: str) -> Guarantee:
@@ -262,14 +274,14 @@ def is_in_a_search() -> bool:
 
 
 def warn_of_tuning(estimator: Any) -> None:
-    """Say loudly what a search or a cross-validation of others costs."""
+    """Warn of what a search or a cross-validation by scikit-learn costs."""
     warnings.warn(
         f"{type(estimator).__name__} is fitted inside a search or a cross-validation. On private data that is not "
         f"free: each of its fits spends epsilon {estimator.epsilon:g}, and scores on held-out records are released "
         "without any noise. Choose on public data, let the default rules choose, or use "
         "dptoolkit.estimators.PrivateSearchCV, which makes the choice inside one budget.",
         TuningWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

@@ -22,9 +22,9 @@ def marked(X: Any, reason: str | None) -> Any:
     """X with the mark; unchanged without a reason."""
     if reason is None:
         return X
-    found = X if hasattr(X, "tocsr") else np.asarray(X).view(MarkedArray)
-    setattr(found, _NAME, reason)
-    return found
+    rows = X if hasattr(X, "tocsr") else np.asarray(X).view(MarkedArray)
+    setattr(rows, _NAME, reason)
+    return rows
 
 
 def reason_of(X: Any) -> str | None:

@@ -125,6 +125,10 @@ class MaxAbsScaling(  # type: ignore[call-arg]
     ----------
     unsafe : bool, default False
         Must be True: nothing is done by accident.
+
+    Privacy
+    -------
+    NOT private: every record can change a divisor, and no noise hides it.
     """
 
     def __init__(self, unsafe: bool = False) -> None:
@@ -138,9 +142,9 @@ class MaxAbsScaling(  # type: ignore[call-arg]
         words = f"MaxAbsScaling: {_UNSAFE}. What is fitted to them has no guarantee."
         warnings.warn(words, UnsafeWarning, stacklevel=2)
         rows = check_rows(_checked(self, X))
-        largest = abs(rows.matrix).max(axis=0)
-        found = np.asarray(largest.toarray() if sparse.issparse(largest) else largest).ravel()
-        self.max_abs_ = np.where(found > 0, found, 1.0)
+        entries = abs(rows.matrix).max(axis=0)
+        largest = np.asarray(entries.toarray() if sparse.issparse(entries) else entries).ravel()
+        self.max_abs_ = np.where(largest > 0, largest, 1.0)
         return self
 
     def transform(self, X: Any) -> Any:

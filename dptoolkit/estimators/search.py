@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
-from dptoolkit.estimators.base import (
-    SEARCH_NOTE,
-    PrivateEstimator,
-    as_rng,
-    discreet,
-    is_in_a_search,
-    refuse_arguments,
-    refuse_ledger,
-    void,
-    warn_of_tuning,
-)
-from dptoolkit.estimators.marks import reason_of
+from dptoolkit.estimators.base import Caveats, PrivateEstimator, as_rng, discreet, refuse_arguments
 from dptoolkit.models import choosing, routes
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
 from dptoolkit.tuning.choice import LOGARITHMIC
@@ -99,28 +87,22 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         refuse_arguments(self, refused)
         candidates = self._candidates()
         solver = self._solver(candidates)
-        reason = reason_of(X)
-        refuse_ledger(reason, ledger)
+        caveats = Caveats.of(self, X, ledger)
         X, y = self._checked(X, y)
-        searched = is_in_a_search()
-        if searched:
-            warn_of_tuning(self)
         first = candidates[0]
         own, shared = self._options(candidates, len(y))
-        found = choosing.choose(
+        choice = choosing.choose(
             X, y, own, task=first._task, solver=solver, classes=getattr(first, "classes", None),
             adjacency=first.adjacency, rng=as_rng(self.random_state), ledger=ledger,
             feature_names=getattr(self, "feature_names_in_", None), how=self._how(first), **shared,
         )  # fmt: skip
-        model = found.model.with_notes(SEARCH_NOTE) if searched else found.model
-        if reason is not None:
-            model = replace(model, guarantee=void(model.guarantee, reason))
-        best = candidates[found.number].set_params(epsilon=self.epsilon, delta=self.delta)
+        model = caveats.stated(choice.model)
+        best = candidates[choice.number].set_params(epsilon=self.epsilon, delta=self.delta)
         best._take(model)
         self.candidates_ = list(ParameterGrid(self.param_grid))
-        self.best_index_, self.best_params_ = found.number, self.candidates_[found.number]
-        self.best_score_, self.best_estimator_ = found.score, best
-        self.plan_, self.guarantee_ = found.plan, model.guarantee
+        self.best_index_, self.best_params_ = choice.number, self.candidates_[choice.number]
+        self.best_score_, self.best_estimator_ = choice.score, best
+        self.plan_, self.guarantee_ = choice.plan, model.guarantee
         if first._task == CLASSIFICATION:
             self.classes_ = model.classes
         return self
@@ -138,11 +120,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         return [clone(self.estimator).set_params(**candidate) for candidate in grid]
 
     def _solver(self, candidates: list[PrivateEstimator]) -> str | None:
-        found = {candidate._solver() for candidate in candidates}
-        if len(found) > 1:
-            names = ", ".join(sorted(map(str, found)))
+        solvers = {candidate._solver() for candidate in candidates}
+        if len(solvers) > 1:
+            names = ", ".join(sorted(map(str, solvers)))
             raise invalid("param_grid", names, "candidates of one solver", "Make a choice for each of them.")
-        return found.pop()
+        return solvers.pop()
 
     def _options(self, candidates: list[PrivateEstimator], n: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """(the arguments of each candidate, those that all share)."""

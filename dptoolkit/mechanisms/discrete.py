@@ -114,9 +114,9 @@ def _coin(bits: _Bits, numerator: int, denominator: int) -> bool:
     """True with probability numerator / denominator: is a uniform number below it? Its digits are drawn as needed."""
     while True:
         digit, rest = divmod(numerator << _DIGIT, denominator)
-        drawn = bits.take(_DIGIT)
-        if drawn != digit:
-            return drawn < digit
+        draw = bits.take(_DIGIT)
+        if draw != digit:
+            return draw < digit
         numerator = rest
 
 

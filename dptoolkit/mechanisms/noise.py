@@ -37,7 +37,29 @@ def integer_query(value: Any) -> int:
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class _AdditiveNoise:
+    """Independent noise of one scale on every entry of a query."""
+
+    scale: float
+    sensitivity: float
+
+    def __post_init__(self) -> None:
+        noise_scale("scale", self.scale)
+        magnitude("sensitivity", self.sensitivity)
+
+    def release(self, value: Array, rng: Any = None) -> Array:
+        """value + noise; exactly value for scale 0."""
+        value = query(value)
+        if self.scale == 0:
+            return value.copy()
+        return np.asarray(value + self._draw(as_generator(rng, repr(self)), value.shape))
+
+    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GaussianNoise(_AdditiveNoise):
     """Adds iid N(0, scale^2) to a query of L2 sensitivity ``sensitivity``.
 
     Privacy
@@ -45,28 +67,17 @@ class GaussianNoise:
     One call is ``event`` = Gaussian(scale / sensitivity), under the adjacency of the sensitivity. Public: the shape.
     """
 
-    scale: float
-    sensitivity: float
-
-    def __post_init__(self) -> None:
-        noise_scale("scale", self.scale)
-        magnitude("sensitivity", self.sensitivity)
-
     @property
     def event(self) -> Gaussian:
         """The event of one call."""
         return Gaussian(self.scale / self.sensitivity)
 
-    def release(self, value: Array, rng: Any = None) -> Array:
-        """value + noise; exactly value for scale 0."""
-        value = query(value)
-        if self.scale == 0:
-            return value.copy()
-        return np.asarray(value + self.scale * as_generator(rng, repr(self)).standard_normal(value.shape))
+    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        return np.asarray(self.scale * rng.standard_normal(shape))
 
 
 @dataclass(frozen=True)
-class LaplaceNoise:
+class LaplaceNoise(_AdditiveNoise):
     """Adds iid Laplace(scale) to a query of L1 sensitivity ``sensitivity``.
 
     Privacy
@@ -74,24 +85,13 @@ class LaplaceNoise:
     One call is ``event`` = Laplace(scale / sensitivity), under the adjacency of the sensitivity. Public: the shape.
     """
 
-    scale: float
-    sensitivity: float
-
-    def __post_init__(self) -> None:
-        noise_scale("scale", self.scale)
-        magnitude("sensitivity", self.sensitivity)
-
     @property
     def event(self) -> Laplace:
         """The event of one call."""
         return Laplace(self.scale / self.sensitivity)
 
-    def release(self, value: Array, rng: Any = None) -> Array:
-        """value + noise; exactly value for scale 0."""
-        value = query(value)
-        if self.scale == 0:
-            return value.copy()
-        return np.asarray(value + laplace(as_generator(rng, repr(self)), self.scale, value.shape))
+    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        return laplace(rng, self.scale, shape)
 
 
 def laplace(rng: np.random.Generator, scale: float, shape: tuple[int, ...]) -> Array:

@@ -68,7 +68,12 @@ class StabilityTest:
 
 
 def top_with_gap(scores: NDArray[np.float64], count: int) -> tuple[NDArray[np.intp], float]:
-    """(the ``count`` largest scores' indices in ascending order, the gap to the next); ties fall to the first."""
+    """(the ``count`` largest scores' indices in ascending order, the gap to the next); ties fall to the first.
+
+    Privacy
+    -------
+    NOT private: both are for ``StabilityTest.test``, and the indices are published only where it is passed.
+    """
     order = np.argsort(-scores, kind="stable")
     gap = float(scores[order[count - 1]] - scores[order[count]]) if count < len(scores) else math.inf
     return np.sort(order[:count]), gap

@@ -140,17 +140,17 @@ def choose(
                     options=options)  # fmt: skip
     if announce is not None:
         announce(wanted, wanted.plan(n, d))
-    found = tuning.tune(
+    best = tuning.tune(
         wanted.runs, wanted.candidates, rows.matrix, targets, rng=rng, ledger=ledger, **wanted.how, **wanted.shared
     )
-    number = next(k for k, candidate in enumerate(found.plan.candidates) if candidate is found.choice)
-    result, event = found.model, found.plan.event
+    number = next(k for k, candidate in enumerate(best.plan.candidates) if candidate is best.choice)
+    result, event = best.model, best.plan.event
     assert result.plan is not None and isinstance(event, BestOf)
-    plan = ChosenPlan(result.plan, event, n, found.plan.delta)
+    plan = ChosenPlan(result.plan, event, n, best.plan.delta)
     names = None if feature_names is None else tuple(str(entry) for entry in feature_names)
     model = Model(
-        task, wanted.solver, np.atleast_2d(result.coef), np.atleast_1d(result.intercept), plan, found.guarantee,
+        task, wanted.solver, np.atleast_2d(result.coef), np.atleast_1d(result.intercept), plan, best.guarantee,
         steps_of(result), (prepared(result),), classes_of, names,
     )  # fmt: skip
     noted = model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
-    return Choice(noted, number, found.score, found.plan)
+    return Choice(noted, number, best.score, best.plan)

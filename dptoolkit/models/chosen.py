@@ -30,8 +30,8 @@ class ChosenPlan(PlanAround):
     @property
     def guarantee(self) -> Guarantee:
         """Of the whole choice, computed from ``event``."""
-        found = account(self.event, adjacency=self.part.adjacency)
-        return replace(found, notes=self.part.guarantee.notes, asked_delta=self.delta)
+        guarantee = account(self.event, adjacency=self.part.adjacency)
+        return replace(guarantee, notes=self.part.guarantee.notes, asked_delta=self.delta)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the plan of the run that won, and the event of the choice."""

@@ -119,10 +119,10 @@ def _sparse(values: NDArray[np.float64]) -> dict[str, list[Any]]:
 
 
 def _labels(classes: NDArray[Any]) -> list[Any]:
-    found: list[Any] = classes.tolist()
-    if not all(isinstance(label, (str, int, float, bool)) for label in found):
+    labels: list[Any] = classes.tolist()
+    if not all(isinstance(label, (str, int, float, bool)) for label in labels):
         raise invalid("classes", "labels of another type", "strings or numbers in a file", "Use those as labels.")
-    return found
+    return labels
 
 
 def _preparation_record(how: Preparation) -> dict[str, Any]:
@@ -238,14 +238,14 @@ def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan | ChosenPlan) -
     event = from_dict(record["event"])
     adjacency = None if record["adjacency"] is None else Adjacency.parse(record["adjacency"])
     own = {"notes": tuple(map(str, record["notes"])), "asked_delta": record["asked_delta"]}
-    found = replace(account(event, adjacency=adjacency), **own)
+    guarantee = replace(account(event, adjacency=adjacency), **own)
     stated = {float(delta): float(epsilon) for delta, epsilon in record["epsilon"].items()}
-    is_same = all(_is_close(stated[delta], found.epsilon(delta)) for delta in stated)
+    is_same = all(_is_close(stated[delta], guarantee.epsilon(delta)) for delta in stated)
     # Two events may agree at the deltas that the file states, and nowhere else.
     is_known = event in (plan.event, Gaussian(0.0))
     if not stated or not is_same or not is_known or adjacency is not plan.adjacency:
         raise InvalidValue("Its guarantee is not that of its plan.")
-    return found
+    return guarantee
 
 
 def _is_close(stated: float, computed: float) -> bool:

@@ -81,19 +81,24 @@ def fit(
 
 
 def class_set(y: Any, classes: Any) -> NDArray[Any]:
-    """The sorted classes, at least two: those given, or those in y, which are public then."""
-    given = np.asarray(y if classes is None else classes)
-    if given.ndim != 1 or given.dtype.kind not in "biufUSO":
-        raise invalid("classes" if classes is not None else "y", f"an array of {given.dtype}", "one label a row")
+    """The sorted classes, at least two: those given, or those in y.
+
+    Privacy
+    -------
+    Without ``classes`` the set of labels in y is declared public: one record can change it, and no noise hides that.
+    """
+    labels = np.asarray(y if classes is None else classes)
+    if labels.ndim != 1 or labels.dtype.kind not in "biufUSO":
+        raise invalid("classes" if classes is not None else "y", f"an array of {labels.dtype}", "one label a row")
     try:
-        found = np.unique(given)
+        distinct = np.unique(labels)
     except TypeError:
         name = "classes" if classes is not None else "y"
         raise invalid(name, "labels of several types", "all numbers or all strings", "Write them in one way.") from None
-    if len(found) < 2:
+    if len(distinct) < 2:
         repair = "A classifier needs two; give classes if one of them has no record here."
-        raise invalid("classes", f"{len(found)} class", "at least two classes", repair)
-    return found
+        raise invalid("classes", f"{len(distinct)} class", "at least two classes", repair)
+    return distinct
 
 
 def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
@@ -134,10 +139,10 @@ def _one_against_the_rest(
 
 def prepared(result: FitResult) -> Preparation | None:
     """How rows are prepared; what was released about columns that are not kept is left out."""
-    found = result.history.get("preparation")
-    if found is None:
+    preparation = result.history.get("preparation")
+    if preparation is None:
         return None
-    return replace(found, means=np.where(found.weights > 0, found.means, 0.0))
+    return replace(preparation, means=np.where(preparation.weights > 0, preparation.means, 0.0))
 
 
 def steps_of(result: FitResult) -> int:

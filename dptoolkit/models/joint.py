@@ -18,7 +18,7 @@ _LESS = 0.9999
 
 
 class PlanAround:
-    """A plan that is made of another, ``part``: what it does not say itself is as there."""
+    """A plan that is made of another, ``part``, from which it takes whatever it does not define itself."""
 
     part: Plan
 
@@ -56,7 +56,7 @@ class JointPlan(PlanAround):
         return replace(account(self.event, adjacency=self.part.adjacency), notes=notes, asked_delta=delta)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready: the plan of a part, and of how many."""
+        """JSON-ready: the budget, the number of fits, and the plan of one."""
         own = {"epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon, "delta": self.delta}
         return {"count": self.count, **own, "part": self.part.to_dict()}
 

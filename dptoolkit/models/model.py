@@ -28,8 +28,7 @@ class Model:
 
     ``coef`` has one row for numbers and for two classes, and otherwise one a class; ``classes`` is None for numbers.
     ``preparations`` says for each fit how rows of X are prepared, None if they are used as they are: one fit for all
-    rows of ``coef``, or one for each.
-    ``steps`` is the number of iterations, the most of any class.
+    rows of ``coef``, or one for each. ``steps`` is the number of iterations, the most of any class.
     """
 
     task: str
@@ -69,20 +68,20 @@ class Model:
 
     def probabilities(self, X: Any, n_features: int | None = None) -> Array:
         """(rows, classes): the probability of every class. Of one against the rest, shares of the separate ones."""
-        classes, found = self._known_classes(), self.margins(X, n_features)
+        classes, margins = self._known_classes(), self.margins(X, n_features)
         if len(classes) == 2:
-            return np.column_stack([expit(-found[:, 0]), expit(found[:, 0])])
+            return np.column_stack([expit(-margins[:, 0]), expit(margins[:, 0])])
         if not isinstance(self.plan, JointPlan):
-            return losses.softmax(found)
+            return losses.softmax(margins)
         # Separate probabilities may all be 0 in floats: their logarithms are not.
-        return losses.softmax(-np.logaddexp(0.0, -found))
+        return losses.softmax(-np.logaddexp(0.0, -margins))
 
     def predict(self, X: Any, n_features: int | None = None) -> NDArray[Any]:
         """A class or a number for every row."""
-        found = self.margins(X, n_features)
+        margins = self.margins(X, n_features)
         if self.classes is None:
-            return found[:, 0]
-        which = (found[:, 0] > 0).astype(int) if len(self.classes) == 2 else found.argmax(axis=1)
+            return margins[:, 0]
+        which = (margins[:, 0] > 0).astype(int) if len(self.classes) == 2 else margins.argmax(axis=1)
         return np.asarray(self.classes[which])
 
     def _known_classes(self) -> NDArray[Any]:
@@ -95,5 +94,5 @@ class Model:
         return replace(self, guarantee=replace(self.guarantee, notes=(*self.guarantee.notes, *notes)))
 
     def __repr__(self) -> str:
-        kept = int(np.count_nonzero(self.coef.any(axis=0)))
-        return f"<Model for {self.task} by {self.solver}: {kept:,} of {self.n_features:,} features are used>"
+        used = int(np.count_nonzero(self.coef.any(axis=0)))
+        return f"<Model for {self.task} by {self.solver}: {used:,} of {self.n_features:,} features are used>"

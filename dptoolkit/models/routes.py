@@ -71,29 +71,29 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
     is left out is left to the solver, which has a rule for it or says that it has none.
     """
     runs, times = solver_for(solver, classes)
-    given = {name: value for name, value in options.items() if value is not None}
-    if "row_norm" in given:
-        magnitude("row_norm", given["row_norm"])
+    own = {name: value for name, value in options.items() if value is not None}
+    if "row_norm" in own:
+        magnitude("row_norm", own["row_norm"])
     known = {entry.name for entry in fields(solvers.settings_class(runs))}
     is_one_model = classes is not None and classes > 2 and times == 1
     several = ROUTES[solver].several
     fixed = several[1] if is_one_model and several is not None else ROUTES[solver].fixed[task]
-    for name in given:
+    for name in own:
         if name in fixed:
-            raise invalid(name, given[name], f"left out for {task}", f"It is {fixed[name]!r}.")
-    if "feature_bound" in known and "row_norm" in given and "row_norm" not in known:
-        given.setdefault("feature_bound", given["row_norm"])
-    if "margin_bound" in known and "label_bound" in given and "grad_norm" not in given:
-        given.setdefault("margin_bound", given["label_bound"])
+            raise invalid(name, own[name], f"left out for {task}", f"It is {fixed[name]!r}.")
+    if "feature_bound" in known and "row_norm" in own and "row_norm" not in known:
+        own.setdefault("feature_bound", own["row_norm"])
+    if "margin_bound" in known and "label_bound" in own and "grad_norm" not in own:
+        own.setdefault("margin_bound", own["label_bound"])
     if "row_norm" not in known or (solver == "dp_pipeline" and task == CLASSIFICATION):
-        given.pop("row_norm", None)
+        own.pop("row_norm", None)
     if "sparsity" in known:
-        given.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)
+        own.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)
     if "fit_intercept" in known:
-        given.setdefault("fit_intercept", True)
+        own.setdefault("fit_intercept", True)
     if is_one_model:
-        given["classes"] = classes
-    chosen = dict(fixed) | given
+        own["classes"] = classes
+    chosen = dict(fixed) | own
     _check_names(runs, chosen)
     return chosen
 

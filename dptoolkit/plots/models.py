@@ -82,7 +82,7 @@ def support(truth: Any, results: Mapping[str, FitResult]) -> Figure:
     describe(axes, f"{int(real.sum())} true features", "shares, 1 is best", "", "share")
     places = np.arange(len(results))
     for offset, name, colour in ((-0.2, "found among the true", 0), (0.2, "true among the kept", 2)):
-        shares = [_share(real, np.asarray(r.coef) != 0, kept=colour == 2) for r in results.values()]
+        shares = [_share(real, np.asarray(r.coef) != 0, of_chosen=colour == 2) for r in results.values()]
         axes.bar(places + offset, shares, width=0.38, color=COLOURS[colour], label=name)
     axes.set_xticks(places, list(results))
     axes.set_xlim(-1, max(len(results), 2))
@@ -92,9 +92,9 @@ def support(truth: Any, results: Mapping[str, FitResult]) -> Figure:
     return figure
 
 
-def _share(real: Any, chosen: Any, kept: bool) -> float:
+def _share(real: Any, chosen: Any, of_chosen: bool) -> float:
     both = float(np.count_nonzero(real & chosen))
-    whole = np.count_nonzero(chosen if kept else real)
+    whole = np.count_nonzero(chosen if of_chosen else real)
     return both / whole if whole else 0.0
 
 
@@ -109,12 +109,12 @@ def convergence(result: FitResult, objective: Callable[[Any], float], *, measure
     if not iterates:
         raise invalid("result", "a fit without iterates", "one made with trace=True")
     # The iterates include an intercept's weight, where there is one, behind those of the features.
-    last = max(int(max(kept, default=0)) for _, kept, _ in iterates)
+    last = max(int(max(places, default=0)) for _, places, _ in iterates)
     size = max(len(result.coef), last + 1)
     steps, values = [], []
-    for step, kept, entries in iterates:
+    for step, places, entries in iterates:
         w = np.zeros(size)
-        w[np.asarray(kept, dtype=int)] = entries
+        w[np.asarray(places, dtype=int)] = entries
         steps.append(step)
         values.append(float(objective(w)))
     figure, (axes,) = grid(1, 1, "Convergence")

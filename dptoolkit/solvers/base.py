@@ -17,6 +17,7 @@ from dptoolkit.accounting import Guarantee, Ledger, Repeated, calibrate
 from dptoolkit.accounting.calibrate import SMALLEST
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
+from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError
 from dptoolkit.mechanisms.rng import Source
@@ -68,6 +69,19 @@ class Trace(NamedTuple):
     history: dict[str, Any]
     releases: Array | None = None
     iterates: Array | None = None
+
+    def fit(self, every: int) -> tuple[Array, dict[str, Any]]:
+        """(weights, history), with every ``every``-th iterate and the last in the history; none for 0."""
+        if every == 0 or self.iterates is None:
+            return self.weights, self.history
+        return self.weights, self.history | {"iterates": sparse_iterates(self.iterates, every)}
+
+
+def sparse_iterates(iterates: Array, every: int) -> list[tuple[int, NDArray[np.intp], Array]]:
+    """(step, support, values) of every ``every``-th iterate and of the last."""
+    steps = sorted({*range(every, len(iterates) + 1, every), len(iterates)})
+    supports = [np.flatnonzero(iterates[t - 1]) for t in steps]
+    return [(t, support, iterates[t - 1][support]) for t, support in zip(steps, supports, strict=True)]
 
 
 class Trials(NamedTuple):
@@ -194,7 +208,7 @@ def written_out(rows: Rows, y: Array, counts: NDArray[np.int64] | None) -> tuple
     if counts is None:
         return rows, y
     which = np.repeat(np.arange(len(counts)), counts)
-    return Rows(rows.matrix[which], rows.is_sparse), y[which]
+    return rows.take(which), y[which]
 
 
 def trace_interval(trace: Any) -> int:
@@ -265,7 +279,12 @@ def fit_guarantee(plan: Plan, source: Source) -> Guarantee:
 
 
 def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
-    """Charge the ledger for the fit before the data are used, or refuse.
+    """Charge the ledger for a fit of the plan; see ``charge``."""
+    return charge(ledger, plan.event, plan.solver, plan.adjacency)
+
+
+def charge(ledger: Ledger | None, event: Event, label: str, adjacency: Adjacency) -> Reservation | None:
+    """Charge the ledger for the event before the data are used, or refuse; None without a ledger.
 
     The charge stays whatever goes wrong before ``record``.
     """
@@ -273,7 +292,7 @@ def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
         return None
     if not isinstance(ledger, Ledger):
         raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
-    return ledger.reservation(plan.event, label=plan.solver, adjacency=plan.adjacency)
+    return ledger.reservation(event, label=label, adjacency=adjacency)
 
 
 def record(reservation: Reservation | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,6 +75,11 @@ class GradientBounds:
     def largest_margin(self) -> float:
         """The bound at which margins are clipped; infinite if they are not."""
         return math.inf if self.margin_bound is None else self.margin_bound
+
+    def within(self, radius: float) -> GradientBounds:
+        """The bounds at weights with |w|_2 <= ``radius``, which an L1 ball keeps too: a margin is at most |x| |w|."""
+        assert self.joint_norm is not None
+        return replace(self, margin_bound=self.joint_norm * radius)
 
     @property
     def gradient(self) -> float:
@@ -172,8 +177,8 @@ def _bounded(rows: Rows, clip: Callable[[Rows, float], Rows], bound: float, leve
         # Rows that keep themselves would stay in memory until Python looks for cycles.
         return None if clipped is rows else clipped
 
-    made: Rows | None = rows.once((clip.__name__, bound, level), make)
-    return rows if made is None else made
+    bounded: Rows | None = rows.once((clip.__name__, bound, level), make)
+    return rows if bounded is None else bounded
 
 
 def score_range(adjacency: Adjacency, radius: float, entry: float, size: int) -> float:

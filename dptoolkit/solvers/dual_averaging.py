@@ -1,4 +1,4 @@
-"""Dual averaging with a hard threshold (dp_dual_averaging): noisy gradients add up, and the model is what leads.
+"""Dual averaging with a hard threshold (dp_dual_averaging): noisy gradients add up, the largest sums are the model.
 
     z <- z - step_size * (mean gradient at w + N(0, scale^2 I)),   w = H_s(z), or w = z without a sparsity
 
@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dptoolkit import losses
-from dptoolkit._validate import invalid, whole
-from dptoolkit.data import Rows, check_classes
+from dptoolkit._validate import invalid
+from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, private_solver
 from dptoolkit.solvers.gradient_iht import DpIght, IhtRun, Steps
 from dptoolkit.solvers.plan import Plan
-from dptoolkit.solvers.settings import PUBLISHED, TIGHT, check_sparsity, setting
+from dptoolkit.solvers.settings import PUBLISHED, TIGHT, check_classes_setting, check_sparsity, class_labels, setting
 from dptoolkit.solvers.softmax import SoftmaxRun
 
 LOSSES = tuple(losses.LOSSES)
@@ -102,21 +102,6 @@ class DpDualAveraging(DpIght):
         if not self.is_multiclass:
             return super().model(weights)
         return (weights[:, :-1], weights[:, -1]) if self.fit_intercept else (weights, np.zeros(len(weights)))
-
-
-def check_classes_setting(loss: Loss, classes: Any) -> None:
-    """classes is given for softmax, and for nothing else."""
-    if loss.task == losses.MULTICLASS:
-        whole("classes", classes, low=2, repair="It is the public number of classes.")
-    elif classes is not None:
-        raise invalid("classes", classes, f"None for loss {loss.name!r}", "Use loss='softmax' for several classes.")
-
-
-def class_labels(y: Any, n: int, classes: Any, label_values: Any) -> Array:
-    """One-hot labels."""
-    if label_values is not None:
-        raise invalid("label_values", label_values, "None", "Classes are the integers 0, ..., classes-1.")
-    return check_classes(y, n, whole("classes", classes, low=2))
 
 
 dp_dual_averaging = private_solver(DpDualAveraging)

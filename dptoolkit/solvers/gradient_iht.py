@@ -23,7 +23,7 @@ from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.rng import exclusive
 from dptoolkit.solvers import rules
-from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver
+from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver, trace_interval
 from dptoolkit.solvers.gradients import MeanGradient, MeanGradients, Point
 from dptoolkit.solvers.noise import NoiseLaw, constant
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
@@ -108,7 +108,7 @@ dp_ight = private_solver(DpIght)
 
 def ight(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, step_size: float, fit_intercept: bool = False,
-    diagnostics: bool = False, label_values: tuple[float, float] | None = None,
+    diagnostics: bool = False, trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Iterative gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_ight``."""
     rows = check_rows(X)
@@ -122,7 +122,7 @@ def ight(
     )
     data = with_intercept(rows, 1.0) if fit_intercept else rows
     run = IhtRun(Bounded(data, labels, table_loss), how, constant(0.0))
-    w, history = run.fit(np.random.default_rng(0), every=1 if diagnostics else 0)
+    w, history = run.fit(np.random.default_rng(0), trace_interval(trace) or int(diagnostics))
     if diagnostics:
         history["not_private"] = run.diagnose(w, history)
     coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
@@ -161,8 +161,7 @@ class Bounded:
             return self
         which = np.repeat(np.arange(len(self.counts)), self.counts)
         caps = None if self.caps is None else self.caps[which]
-        return replace(self, rows=Rows(self.rows.matrix[which], self.rows.is_sparse), y=self.y[which], caps=caps,
-                       counts=None)  # fmt: skip
+        return replace(self, rows=self.rows.take(which), y=self.y[which], caps=caps, counts=None)
 
     def compiled(self) -> Any:
         """The records as kernels/threshold.py takes them; rows that are zero or of count 0 are left out."""
@@ -205,7 +204,7 @@ class IhtRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
-        return _kept(self(rng, trace=every > 0), every)
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records at the result, and at the iterates that were kept; NOT private."""
@@ -267,9 +266,9 @@ class IhtRun:
             while True:
                 point = path.send(gradient.noisy(*point, rng))
         except StopIteration as end:
-            done: Trace = end.value
+            trace_of_run: Trace = end.value
         self._idle.append(gradient)
-        return done
+        return trace_of_run
 
     @property
     def shared(self) -> Rows | None:
@@ -290,7 +289,7 @@ class IhtRun:
         # Runs of one plan share what they need of the data.
         terms = {id(run): run._mean_gradient() for run in runs}
         block = MeanGradients(self._data.rows, [terms[id(run)] for run in runs])
-        done: dict[int, Trace] = {}
+        traces: dict[int, Trace] = {}
         while points:
             going = list(points)
             noisy = block.noisy(going, [points[k] for k in going], [rngs[k] for k in going])
@@ -298,9 +297,9 @@ class IhtRun:
                 try:
                     points[k] = paths[k].send(step)
                 except StopIteration as end:
-                    done[k] = end.value
+                    traces[k] = end.value
                     del points[k]
-        return [_kept(done[k], every) for k in range(len(runs))]
+        return [traces[k].fit(every) for k in range(len(runs))]
 
     def _path(self, trace: bool) -> Generator[Point, Array, Trace]:
         """Yields every point at which it wants a noisy mean gradient, which is sent back and may be overwritten."""
@@ -333,21 +332,6 @@ class IhtRun:
         history: dict[str, Any] = {"noise_scale": scales}
         w = _dense(self.width, support, values)
         return Trace(w, history, np.array(releases), np.array(iterates)) if trace else Trace(w, history)
-
-
-def _kept(run: Trace, every: int) -> tuple[Array, dict[str, Any]]:
-    """(weights, history), with every ``every``-th iterate; none for 0."""
-    if every == 0:
-        return run.weights, run.history
-    assert run.iterates is not None
-    return run.weights, run.history | {"iterates": sparse_iterates(run.iterates, every)}
-
-
-def sparse_iterates(iterates: Array, every: int) -> list[tuple[int, NDArray[np.intp], Array]]:
-    """(step, support, values) of every ``every``-th iterate and of the last."""
-    steps = sorted({*range(every, len(iterates) + 1, every), len(iterates)})
-    supports = [np.flatnonzero(iterates[t - 1]) for t in steps]
-    return [(t, support, iterates[t - 1][support]) for t, support in zip(steps, supports, strict=True)]
 
 
 def _dense(width: int, support: Any, values: Array) -> Array:

@@ -191,8 +191,8 @@ class MeanGradients:
         jobs = list(zip(itertools.cycle(self._noise), (point.scale for point in points), rngs, strict=False))
         ahead = [self._pool.submit(_fill, *job) for job in jobs] if self._pool is not None else None
         for k, gradient in enumerate(self._sums(going, points)):
-            drawn = _fill(*jobs[k]) if ahead is None or ahead[k].cancel() else ahead[k].result()
-            if drawn:
+            is_noisy = _fill(*jobs[k]) if ahead is None or ahead[k].cancel() else ahead[k].result()
+            if is_noisy:
                 gradient += jobs[k][0]
             yield gradient
 

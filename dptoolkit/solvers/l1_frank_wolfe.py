@@ -20,7 +20,15 @@ from dptoolkit._validate import flag, magnitude, one_of, positive, real, whole
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
 from dptoolkit.solvers import rules
-from dptoolkit.solvers.base import Array, FitResult, Trace, private_solver, with_smallest_noise, written_out
+from dptoolkit.solvers.base import (
+    Array,
+    FitResult,
+    Trace,
+    private_solver,
+    trace_interval,
+    with_smallest_noise,
+    written_out,
+)
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 
 Self = TypeVar("Self", bound="BallSettings")
 LAWS = {"gumbel": GUMBEL_MAXIMUM, "laplace": LAPLACE_MAXIMUM}
-# What settings say that have a rule for both.
+# How radius and steps are described in settings that have a rule for them.
 RULED_RADIUS = (
     "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the bounds "
     "and the budget (docs/rules.md)."
@@ -169,7 +177,7 @@ class VertexNoise:
 class DpFrankWolfe(BallSettings):
     """Private L1-constrained regression by Frank-Wolfe with noisy vertex selection.
 
-    With epsilon=math.inf it is exactly ``frank_wolfe`` on clipped data.
+    With epsilon=math.inf it is ``frank_wolfe`` on clipped data, with an intercept's column at feature_bound, not 1.
 
     Privacy
     -------
@@ -224,7 +232,7 @@ dp_frank_wolfe = private_solver(DpFrankWolfe)
 
 def frank_wolfe(
     X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, fit_intercept: bool = False, diagnostics: bool = False,
-    label_values: tuple[float, float] | None = None,
+    trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Frank-Wolfe without privacy: exact gradients, exact vertices, no clipping. Arguments as in ``dp_frank_wolfe``."""
     rows = check_rows(X)
@@ -232,10 +240,12 @@ def frank_wolfe(
     table_loss = losses.get(loss, losses.SCALAR)
     labels = check_labels(y, n, table_loss, label_values)
     fit_intercept, diagnostics = flag("fit_intercept", fit_intercept), flag("diagnostics", diagnostics)
-    radius, steps = positive("l1_radius", l1_radius), whole("steps", steps, low=1)
+    radius, steps, every = positive("l1_radius", l1_radius), whole("steps", steps, low=1), trace_interval(trace)
     data = with_intercept(rows, 1.0) if fit_intercept else rows
     w, vertices = frank_wolfe_path(data, labels, table_loss, radius, steps)
     history: dict[str, Any] = {"vertices": vertices}
+    if every:
+        history["iterates"] = vertex_iterates(vertices, len(w), radius, every)
     if diagnostics:
         history["not_private"] = _diagnose(data, labels, table_loss, radius, w)
     coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
@@ -295,6 +305,10 @@ def frank_wolfe_path(rows: Rows, y: Array, loss: Loss, radius: float, steps: int
     """Weights and vertices of the exact iteration, without noise.
 
     The margins follow the iterate, and ``_Steepest`` finds each vertex without a pass over all data at every step.
+
+    Privacy
+    -------
+    NOT private: one record can change every vertex.
     """
     n, d = rows.shape
     steepest, margins = _Steepest(rows), np.zeros(n)

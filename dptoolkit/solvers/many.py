@@ -16,6 +16,7 @@ from dptoolkit.solvers.base import (
     Array,
     FitResult,
     Run,
+    charge,
     check_counts,
     fit_guarantee,
     fit_stream,
@@ -134,8 +135,8 @@ def _checked_plans(plans: Any) -> list[Plan]:
 def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:
     """A seed for every fit of a plan, None for fresh entropy."""
     if (seeds is None) == (runs is None):
-        given = "neither" if seeds is None else "both"
-        raise invalid("seeds and runs", given, "one of them given", "seeds=range(16) repeats; runs=16 is fresh.")
+        words = "neither" if seeds is None else "both"
+        raise invalid("seeds and runs", words, "one of them given", "seeds=range(16) repeats; runs=16 is fresh.")
     if runs is not None:
         return [None] * whole("runs", runs, low=1)
     try:
@@ -158,16 +159,12 @@ def _checked_data(plan: Plan, prepared: Rows, y: Any, label_values: Any) -> tupl
 
 def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int) -> Reservation | None:
     """Charge the ledger for ``runs`` fits of every plan, in one step, or refuse all of them."""
-    if ledger is None:
-        return None
-    if not isinstance(ledger, Ledger):
-        raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
     relations = sorted({str(plan.adjacency) for plan in plans})
-    if len(relations) > 1:
+    if ledger is not None and len(relations) > 1:
         raise invalid("plans", f"plans under {relations}", "under one adjacency where a ledger is charged")
     event = Composed(*(Repeated(plan.event, runs) for plan in plans))
     label = ", ".join(dict.fromkeys(plan.solver for plan in plans))
-    return ledger.reservation(event, label=label, adjacency=plans[0].adjacency)
+    return charge(ledger, event, label, plans[0].adjacency)
 
 
 def _blocks(jobs: Sequence[_Job]) -> Iterator[list[int]]:

@@ -15,13 +15,13 @@ import numpy as np
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of, whole
-from dptoolkit.data import Rows, check_classes
+from dptoolkit.data import Rows
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.base import Array, Trace, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.l1_frank_wolfe import RULED_RADIUS, RULED_STEPS, SelectionSettings
 from dptoolkit.solvers.plan import Plan, Release
-from dptoolkit.solvers.settings import setting
+from dptoolkit.solvers.settings import class_labels, setting
 from dptoolkit.solvers.vertex_paths import add_feature, without_empty_rows
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """One-hot labels."""
-        if label_values is not None:
-            raise invalid("label_values", label_values, "None", "Classes are the integers 0, ..., classes-1.")
-        return check_classes(y, n, whole("classes", self.classes, low=2))
+        return class_labels(y, n, self.classes, label_values)
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> MultinomialRun:
         """See ``Settings``."""
@@ -177,12 +175,7 @@ class MultinomialRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates are of the flattened weights."""
-        from dptoolkit.solvers.gradient_iht import sparse_iterates
-
-        w, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return w, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

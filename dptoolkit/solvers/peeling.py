@@ -22,7 +22,6 @@ from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
 from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds
-from dptoolkit.solvers.gradient_iht import sparse_iterates
 from dptoolkit.solvers.gradients import few_columns
 from dptoolkit.solvers.plan import GAUSSIAN, GUMBEL_MAXIMUM, LAPLACE, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
@@ -168,8 +167,8 @@ class PeelingRun:
         """(transposed rows, labels) of every block that the steps take in turn."""
         m = self.block
         count = self.settings.steps if self.settings.data == "split" else 1
-        parts = [(Rows(rows.matrix[i * m : (i + 1) * m], rows.is_sparse), y[i * m : (i + 1) * m]) for i in range(count)]
-        filled = (without_empty_rows(*part) for part in parts)
+        blocks = [slice(i * m, (i + 1) * m) for i in range(count)]
+        filled = (without_empty_rows(rows.take(block), y[block]) for block in blocks)
         return [(part.transpose() if part.is_sparse else part.matrix.T, labels) for part, labels in filled]
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
@@ -193,10 +192,7 @@ class PeelingRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
-        w, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return w, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the truncated records; NOT private."""

@@ -29,7 +29,6 @@ from dptoolkit.mechanisms.objective import Squeeze
 from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, Run, Trace, private_solver, written_out
 from dptoolkit.solvers.bounds import GradientBounds
-from dptoolkit.solvers.gradient_iht import sparse_iterates
 from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
 from dptoolkit.solvers.settings import Settings, public_bound, setting
@@ -64,6 +63,18 @@ class SumScaling:
     def jacobian(self) -> float:
         """log(1 + beta/lambda)."""
         return objective.jacobian(self.curvature, self.l2)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """How far one record moves the gradient of the sum."""
+        return objective.sensitivity(self.gradient, adjacency)
+
+    def movement(self, adjacency: Adjacency, tau: float) -> float:
+        """How far one record moves the minimiser, found on both data sets to within tau/lambda."""
+        return (self.sensitivity(adjacency) + 2 * tau) / self.l2
+
+    def tolerance(self, adjacency: Adjacency, movement: float) -> float:
+        """The tau of a ``movement`` that was enlarged by ROUNDING."""
+        return (movement * self.l2 / ROUNDING - self.sensitivity(adjacency)) / 2
 
     def up(self, mean: Any) -> Any:
         """From the mean's scaling to the sum's."""
@@ -138,12 +149,9 @@ class PerturbedObjective(Settings):
 
     @property
     def bounds(self) -> GradientBounds:
-        """The public bounds of one record: on a ball no margin exceeds row norm times radius."""
+        """The public bounds of one record, on the ball if there is one."""
         free = GradientBounds(self.terms, self.row_norm, label_bound=self.label_bound, fit_intercept=self.fit_intercept)
-        if self.radius is None:
-            return free
-        assert free.joint_norm is not None
-        return replace(free, margin_bound=free.joint_norm * self.radius)
+        return free if self.radius is None else free.within(self.radius)
 
     def sums(self, n: int) -> SumScaling:
         """The problem in the scaling of the sum; ``self`` is checked."""
@@ -175,8 +183,8 @@ class PerturbedObjective(Settings):
         )  # fmt: skip
         if self.l2 is not None:
             return replace(chosen, l2=magnitude("l2", self.l2))
-        found = rules.penalty(chosen.bounds, self.relation, n, *self.linear_budget)
-        return replace(chosen, l2=magnitude("l2", found, "Give l2: where row_norm is extreme, no rule is known."))
+        l2 = rules.penalty(chosen.bounds, self.relation, n, *self.linear_budget)
+        return replace(chosen, l2=magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known."))
 
     @property
     def linear_budget(self) -> tuple[float, float]:
@@ -202,14 +210,14 @@ class PerturbedObjective(Settings):
             noise = 0.0
         else:
             sums.check_affordable(self.epsilon)
-            moved = objective.sensitivity(sums.gradient, self.relation)
-            noise = moved * _multiplier(law, self.squeeze(n), self.epsilon, self.delta) * ROUNDING
+            multiplier = _multiplier(law, self.squeeze(n), self.epsilon, self.delta)
+            noise = sums.sensitivity(self.relation) * multiplier * ROUNDING
         return self.linear_releases(n, d, noise)
 
     def linear_releases(self, n: int, d: int, noise: float) -> tuple[Release, ...]:
         """The two releases with a linear term of scale ``noise`` in the scaling of the sum; 0 for none."""
         sums, law = self.sums(n), LINEAR_LAWS[self.law]
-        moved = objective.sensitivity(sums.gradient, self.relation)
+        moved = sums.sensitivity(self.relation)
         width = self.width(d)
         # Without noise the solve is as precise as with that of one record's size.
         effective = noise or sums.gradient
@@ -362,10 +370,7 @@ class PerturbedRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the released one."""
-        weights, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return weights, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term; NOT private."""

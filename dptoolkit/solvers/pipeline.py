@@ -26,14 +26,23 @@ from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.solvers import outlook, rules
 from dptoolkit.solvers.base import Array, Trace, private_solver
-from dptoolkit.solvers.dual_averaging import check_classes_setting, class_labels
-from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps, sparse_iterates
+from dptoolkit.solvers.bounds import GradientBounds
+from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.preparation import Preparation, Units, column_means, means_sensitivity, plane_eigenvalue
 from dptoolkit.solvers.scale import any_slope_range, class_slope, largest_slope, slope
-from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, check_sparsity, public_bound, setting
+from dptoolkit.solvers.settings import (
+    PUBLISHED,
+    TIGHT,
+    Settings,
+    check_classes_setting,
+    check_sparsity,
+    class_labels,
+    public_bound,
+    setting,
+)
 from dptoolkit.solvers.softmax import SoftmaxRun
 
 if TYPE_CHECKING:
@@ -143,8 +152,7 @@ class DpPipeline(Settings):
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
-        assert self.grad_norm is not None
-        return self.relation.contributions * self.grad_norm / n
+        return GradientBounds(self.terms, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.relation, n)
 
     def schedule(self, plan: Plan, eigenvalue: float) -> tuple[int, float]:
         """(steps, step size) of the descent for a released bound on the eigenvalue."""
@@ -212,22 +220,24 @@ class PipelineRun:
         means = column_means(self.rows, self.share) + noise[MEANS] * rng.standard_normal(plan.d)
         prepared = Preparation.of(means, noise[MEANS], settings.units)
         rows = prepared(self.rows)
-        seen = plane_eigenvalue(rows, prepared.direction, self.share) + noise[EIGENVALUE] * rng.standard_normal()
-        bound = min(max(seen + 2 * noise[EIGENVALUE], prepared.level**2), 1.0)
+        exact = plane_eigenvalue(rows, prepared.direction, self.share)
+        eigenvalue = exact + noise[EIGENVALUE] * rng.standard_normal()
+        bound = min(max(eigenvalue + 2 * noise[EIGENVALUE], prepared.level**2), 1.0)
         steps, step = settings.schedule(plan, bound)
         how = Steps(steps, step, settings.sparsity, True, accumulate=True)
         descent = self._descent(rows, how, noise[DESCENT] * math.sqrt(steps))(rng, trace)
         slopes, scale = self._scaled(rows, descent.weights, rng)
         history = descent.history | {
-            "preparation": prepared, "eigenvalue": seen, "steps": steps, "step_size": step, "slopes": slopes,
+            "preparation": prepared, "eigenvalue": eigenvalue, "steps": steps, "step_size": step, "slopes": slopes,
             "scale": scale,
         }  # fmt: skip
         weights = prepared.model(descent.weights) * scale
         if not trace:
             return Trace(weights, history)
         assert descent.releases is not None and descent.iterates is not None
-        releases = [_row(means, weights.size), _row(seen, weights.size), *self._unfold(prepared, descent.releases),
-                    *(_row(found, weights.size) for found in slopes)]  # fmt: skip
+        releases = [_row(means, weights.size), _row(eigenvalue, weights.size),
+                    *self._unfold(prepared, descent.releases),
+                    *(_row(value, weights.size) for value in slopes)]  # fmt: skip
         return Trace(weights, history, np.array(releases), self._unfold(prepared, descent.iterates))
 
     def _descent(self, rows: Rows, how: Steps, noise: float) -> IhtRun | SoftmaxRun:
@@ -243,9 +253,9 @@ class PipelineRun:
 
     def _scaled(self, rows: Rows, w: Array, rng: np.random.Generator) -> tuple[list[float], float]:
         """(noisy slopes, scale): each slope says in which half of the interval of logarithms the scale lies."""
-        settings, found = self.plan.settings, list[float]()
+        settings, slopes = self.plan.settings, list[float]()
         if settings.terms.task == losses.REGRESSION:
-            return found, 1.0
+            return slopes, 1.0
         release, classes = self.plan.releases[SCALE], settings.classes
         margins = np.asarray(rows.matrix @ w.T)
         low, high = -rules.LARGEST_LOG_SCALE, rules.LARGEST_LOG_SCALE
@@ -253,9 +263,9 @@ class PipelineRun:
             scale = math.exp((low + high) / 2)
             # The noise shrinks with the sensitivity at the trial scale, which is public: the event stays.
             share = any_slope_range(self.plan.adjacency, scale, classes) / self.plan.n / release.sensitivity
-            found.append(self._slope(margins, scale) + share * release.scale * rng.standard_normal())
-            low, high = (low, (low + high) / 2) if found[-1] > 0 else ((low + high) / 2, high)
-        return found, math.exp((low + high) / 2)
+            slopes.append(self._slope(margins, scale) + share * release.scale * rng.standard_normal())
+            low, high = (low, (low + high) / 2) if slopes[-1] > 0 else ((low + high) / 2, high)
+        return slopes, math.exp((low + high) / 2)
 
     def _slope(self, margins: Array, scale: float) -> float:
         if self.plan.settings.classes is None:
@@ -264,25 +274,21 @@ class PipelineRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates of softmax are of the flattened weights."""
-        found = self(rng, trace=every > 0)
-        if every == 0:
-            return found.weights, found.history
-        assert found.iterates is not None
-        return found.weights, found.history | {"iterates": sparse_iterates(found.iterates, every)}
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records, numbers in units of their bound; NOT private."""
         settings = self.plan.settings
-        found = history["preparation"].margins(self.rows, *settings.model(weights)) / (settings.label_bound or 1.0)
-        which = np.arange(len(found)) if self.counts is None else np.repeat(np.arange(len(found)), self.counts)
-        return {"objective": settings.terms.objective(found[which], self.y[which])}
+        margins = history["preparation"].margins(self.rows, *settings.model(weights)) / (settings.label_bound or 1.0)
+        which = np.arange(len(margins)) if self.counts is None else np.repeat(np.arange(len(margins)), self.counts)
+        return {"objective": settings.terms.objective(margins[which], self.y[which])}
 
-    def _unfold(self, prepared: Preparation, found: Array) -> Array:
+    def _unfold(self, prepared: Preparation, vectors: Array) -> Array:
         """Vectors over the kept features and the intercept, of each class, as vectors over all features and it."""
         classes = self.plan.settings.classes or 1
-        out = np.zeros((len(found), classes, self.plan.d + 1))
-        out[..., np.append(prepared.kept, self.plan.d)] = found.reshape(len(found), classes, -1)
-        return out.reshape(len(found), -1)
+        out = np.zeros((len(vectors), classes, self.plan.d + 1))
+        out[..., np.append(prepared.kept, self.plan.d)] = vectors.reshape(len(vectors), classes, -1)
+        return out.reshape(len(vectors), -1)
 
 
 def _row(values: Any, width: int) -> Array:

@@ -241,4 +241,3 @@ def _canonical(value: Any) -> Any:
         exact = float(value)
         return int(exact) if exact.is_integer() else exact
     return value
-

@@ -26,7 +26,12 @@ def means_sensitivity(adjacency: Adjacency, n: int) -> float:
 
 
 def column_means(rows: Rows, share: Array) -> Array:
-    """sum_i share_i |x_i|: the weighted mean of the absolute entries of each column."""
+    """sum_i share_i |x_i|: the weighted mean of the absolute entries of each column.
+
+    Privacy
+    -------
+    NOT private. One record of norm at most 1 moves it in L2 by at most ``means_sensitivity``.
+    """
     if not rows.is_sparse:
         return np.asarray(share @ np.abs(rows.matrix))
     matrix = rows.matrix
@@ -90,11 +95,11 @@ class Preparation:
     def of(cls, means: Array, noise: float, units: Units | None = None) -> Preparation:
         """Features whose noisy mean stands out; for a classifier, weighted."""
         units = Units() if units is None else units
-        kept = means > rules.CUT * noise
-        weights = kept.astype(float)
+        prominent = means > rules.CUT * noise
+        weights = prominent.astype(float)
         if units.row_norm is not None:
             return cls(means, weights, rules.NUMBER_LEVEL, units)
-        weights[kept] = means[kept] ** -rules.TEMPERING
+        weights[prominent] = means[prominent] ** -rules.TEMPERING
         return cls(means, weights, rules.LEVEL, units)
 
     @property
@@ -150,9 +155,9 @@ class Preparation:
         """The margins of rows in their units under a stored model; predictions of numbers stay within the bound."""
         if self.units.row_norm is None:
             return np.asarray(self.features(rows).matrix @ coef[..., self.kept].T + intercept)
-        found = np.asarray(rows.matrix @ (self.units.row_norm * coef) + intercept)
+        predictions = np.asarray(rows.matrix @ (self.units.row_norm * coef) + intercept)
         bound = self.units.label_bound
-        return found if bound is None else np.clip(found, -bound, bound)
+        return predictions if bound is None else np.clip(predictions, -bound, bound)
 
 
 def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:

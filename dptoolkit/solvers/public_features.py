@@ -57,10 +57,10 @@ class GivenFeatures:
         """A hash of shape and entries."""
         m, sparse_ = self.matrix, hasattr(self.matrix, "indptr")
         parts = (m.data, m.indices.astype(np.int64), m.indptr.astype(np.int64)) if sparse_ else (m,)
-        found = hashlib.sha256(repr((m.shape, sparse_)).encode())
+        digest = hashlib.sha256(repr((m.shape, sparse_)).encode())
         for part in parts:
-            found.update(np.ascontiguousarray(part).tobytes())
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def norm(self) -> float:
@@ -78,7 +78,7 @@ class GivenFeatures:
 
 
 @functools.lru_cache(maxsize=2)
-def drawn(name: str, m: int, width: int, seed: int) -> Any:
+def draw(name: str, m: int, width: int, seed: int) -> Any:
     """The (m, width) matrix of a named distribution: entries N(0, 1) or uniform on (-1, 1), or the identity."""
     if name == "identity":
         return sparse.identity(width, format="csr")
@@ -89,9 +89,9 @@ def drawn(name: str, m: int, width: int, seed: int) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def drawn_norm(name: str, m: int, width: int, seed: int) -> float:
-    """An upper bound of the operator norm of ``drawn``."""
-    return 1.0 if name == "identity" else operator_norm(drawn(name, m, width, seed))
+def draw_norm(name: str, m: int, width: int, seed: int) -> float:
+    """An upper bound of the operator norm of ``draw``."""
+    return 1.0 if name == "identity" else operator_norm(draw(name, m, width, seed))
 
 
 def operator_norm(matrix: Any) -> float:

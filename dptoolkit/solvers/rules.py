@@ -34,8 +34,8 @@ RESIDUAL = 0.25
 SLACK = 0.55
 # Fewer steps are not smooth, more take longer than they are worth; the time shrinks with the number then.
 FEWEST, MOST = 20, 1500
-# The noise multiplier of one batch's gradient, in doubt. Batches as small as that cost a tenth more noise than whole
-# passes do; smaller ones cost much more, as one release then tells whether a record was in the batch.
+# The noise multiplier of one batch's gradient for which the rule makes batches large enough. Those cost a tenth more
+# noise than whole passes do; smaller ones cost much more, as one release then tells whether a record was in the batch.
 BATCH_MULTIPLIER = 4.0
 # Objective perturbation: the noise of a margin where the loss is flat. Where it is curved there is less.
 PERTURBED_MARGIN_NOISE = 0.3

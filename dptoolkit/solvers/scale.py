@@ -45,7 +45,12 @@ def largest_slope(adjacency: Adjacency, classes: int | None = None) -> float:
 
 
 def slope(margins: Array, scale: float, share: Array) -> float:
-    """The derivative of the mean logistic loss of ``scale`` times signed margins, which are clipped to [-B, B]."""
+    """The derivative of the mean logistic loss of ``scale`` times signed margins, which are clipped to [-B, B].
+
+    Privacy
+    -------
+    NOT private. One record moves the sum over records by at most ``slope_range``.
+    """
     t = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
     return float(share @ (-t * expit(-scale * t)))
 
@@ -65,6 +70,11 @@ def class_slope_range(adjacency: Adjacency, scale: float, classes: int) -> float
 
 
 def class_slope(margins: Array, labels: Array, scale: float, share: Array) -> float:
-    """The derivative of the mean softmax loss of ``scale`` times margins, which are clipped to [-B, B]."""
+    """The derivative of the mean softmax loss of ``scale`` times margins, which are clipped to [-B, B].
+
+    Privacy
+    -------
+    NOT private. One record moves the sum over records by at most ``class_slope_range``.
+    """
     m = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
     return float(share @ np.einsum("ik,ik->i", softmax(scale * m) - labels, m))

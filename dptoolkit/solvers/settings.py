@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import LARGEST, delta_value, flag, invalid, magnitude, one_of, real, whole
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, check_labels, check_rows
-from dptoolkit.losses import Loss
+from dptoolkit.data import Rows, check_classes, check_labels, check_rows
+from dptoolkit.losses import MULTICLASS, Loss
 from dptoolkit.solvers import outlook
 from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import Plan, Release
@@ -153,9 +153,9 @@ class Settings(ABC):
                 flag(entry.name, getattr(self, entry.name))
 
     def _in_doubles(self: Self) -> Self:
-        """The same with Python's own numbers: a bound in single precision would make a sensitivity of it."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{name: _own_number(value) for name, value in given.items()})
+        """The same with Python's own numbers: a sensitivity must not be rounded to single precision."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: _own_number(value) for name, value in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the arguments that make these settings again."""
@@ -266,6 +266,20 @@ def public_bound(name: str, value: Any, meaning: str) -> float:
         raise invalid(name, None, "given", repair)
     return magnitude(name, value)
 
+
+def check_classes_setting(loss: Loss, classes: Any) -> None:
+    """classes is given for softmax, and for nothing else."""
+    if loss.task == MULTICLASS:
+        whole("classes", classes, low=2, repair="It is the public number of classes.")
+    elif classes is not None:
+        raise invalid("classes", classes, f"None for loss {loss.name!r}", "Use loss='softmax' for several classes.")
+
+
+def class_labels(y: Any, n: int, classes: Any, label_values: Any) -> Array:
+    """One-hot labels."""
+    if label_values is not None:
+        raise invalid("label_values", label_values, "None", "Classes are the integers 0, ..., classes-1.")
+    return check_classes(y, n, whole("classes", classes, low=2))
 
 
 def check_l2(l2: Any) -> float:

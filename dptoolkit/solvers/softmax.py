@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dptoolkit import losses
 from dptoolkit.data import Rows
 from dptoolkit.solvers.base import Array, Trace
-from dptoolkit.solvers.gradient_iht import Steps, sparse_iterates
+from dptoolkit.solvers.gradient_iht import Steps
 
 LOSS = losses.get("softmax")
 
@@ -43,8 +43,8 @@ class SoftmaxRun:
 
     Privacy
     -------
-    A call releases the mean gradient ``steps`` times, with Gaussian noise of scale ``noise`` on each of its K width
-    entries.
+    A call releases the mean gradient ``steps`` times, with Gaussian noise of scale ``noise`` on each of its
+    K * width entries.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class SoftmaxRun:
     def thresholded(self, total: Array) -> Array:
         """The features with the longest columns; an intercept is kept besides."""
         free = self.shape[1] - (1 if self.steps.fit_intercept else 0)
-        kept = self.steps.sparsity
-        if kept is None or kept >= free:
+        sparsity = self.steps.sparsity
+        if sparsity is None or sparsity >= free:
             return total
         lengths = np.einsum("kj,kj->j", total[:, :free], total[:, :free])
         out = np.zeros_like(total)
-        chosen = np.append(np.argpartition(-lengths, kept - 1)[:kept], np.arange(free, self.shape[1]))
-        out[:, chosen] = total[:, chosen]
+        top = np.append(np.argpartition(-lengths, sparsity - 1)[:sparsity], np.arange(free, self.shape[1]))
+        out[:, top] = total[:, top]
         return out
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
@@ -92,10 +92,7 @@ class SoftmaxRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates are of the flattened weights."""
-        weights, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return weights, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

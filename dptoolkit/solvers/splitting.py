@@ -23,9 +23,16 @@ from dptoolkit._validate import flag, invalid, magnitude, nonnegative, one_of, w
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.geometry import Ball, l2_ball
 from dptoolkit.solvers import rules
-from dptoolkit.solvers.base import Array, FitResult, Trace, gaussian_multiplier, private_solver, written_out
+from dptoolkit.solvers.base import (
+    Array,
+    FitResult,
+    Trace,
+    gaussian_multiplier,
+    private_solver,
+    trace_interval,
+    written_out,
+)
 from dptoolkit.solvers.bounds import GradientBounds
-from dptoolkit.solvers.gradient_iht import sparse_iterates
 from dptoolkit.solvers.perturbed_objective import ROUNDING, SumScaling, bounded_records
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import Settings, public_bound, setting
@@ -33,7 +40,8 @@ from dptoolkit.solvers.settings import Settings, public_bound, setting
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-# tau as a share of one record's gradient: so precise that the noise is a thousandth larger than for the minimiser.
+# tau as a share of one record's gradient: the noise is a thousandth larger than for the minimiser itself (for zero-out,
+# two thousandths).
 _MISSING = 1e-3
 
 
@@ -51,10 +59,10 @@ def half_threshold(v: Array, weight: float) -> Array:
     Entries up to (3/2) weight^(2/3) become zero, others at least two thirds of what they were.
     """
     size = np.abs(v)
-    kept = size > 1.5 * weight ** (2 / 3)
-    ratio = weight ** (2 / 3) / np.where(kept, size, 1.0)
+    is_large = size > 1.5 * weight ** (2 / 3)
+    ratio = weight ** (2 / 3) / np.where(is_large, size, 1.0)
     angle = np.arccos(np.minimum(0.25 * (3 * ratio) ** 1.5, 1.0))
-    return np.asarray(np.where(kept, v * (2 / 3) * (1 + np.cos(2 * (math.pi - angle) / 3)), 0.0))
+    return np.asarray(np.where(is_large, v * (2 / 3) * (1 + np.cos(2 * (math.pi - angle) / 3)), 0.0))
 
 
 # A penalty: its prox, and the weight (over rho) whose prox makes zeros of everything up to a threshold.
@@ -144,12 +152,9 @@ class DpAdmm(Settings):
 
     @property
     def bounds(self) -> GradientBounds:
-        """The public bounds of one record: on a ball no margin exceeds row norm times radius."""
+        """The public bounds of one record, on the ball if there is one."""
         free = GradientBounds(self.terms, self.row_norm, label_bound=self.label_bound, fit_intercept=self.fit_intercept)
-        if self.radius is None:
-            return free
-        assert free.joint_norm is not None
-        return replace(free, margin_bound=free.joint_norm * self.radius)
+        return free if self.radius is None else free.within(self.radius)
 
     def checked(self, n: int, d: int) -> DpAdmm:
         """See ``Settings``."""
@@ -215,7 +220,7 @@ class DpAdmm(Settings):
         sums = self.sums(n)
         multiplier = gaussian_multiplier(self.steps, self.epsilon, self.delta)
         tau = self.tolerance(n, d, multiplier)
-        moved = (self.relation.contributions * sums.gradient + 2 * tau) / sums.l2 * ROUNDING
+        moved = sums.movement(self.relation, tau) * ROUNDING
         return (Release("minimiser", GAUSSIAN, moved, moved * multiplier, self.steps),)
 
     def splitting(self, d: int) -> Splitting:
@@ -233,7 +238,7 @@ dp_admm = private_solver(DpAdmm)
 
 def admm(
     X: Any, y: Any, *, loss: str, weight: float, rho: float, steps: int, penalty: str = "l1/2",
-    fit_intercept: bool = False, label_values: tuple[float, float] | None = None,
+    fit_intercept: bool = False, trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:  # fmt: skip
     """ADMM without privacy: no clipping, no noise, no ball for the squared loss. Arguments as in ``dp_admm``."""
     rows = check_rows(X)
@@ -244,14 +249,15 @@ def admm(
         nonnegative("weight", weight), rows.shape[1],
     )  # fmt: skip
     data = with_intercept(rows, 1.0) if flag("fit_intercept", fit_intercept) else rows
+    every = trace_interval(trace)
 
     def update(centre: Array) -> Array:
         return _precise_minimiser(data, labels, terms, how.rho, centre)
 
     _, path = how.run(update, data.shape[1])
-    w = path[-1]
+    w, history = Trace(path[-1], {}, None, np.array(path)).fit(every)
     coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
-    return FitResult(coef, intercept, None, None, {})
+    return FitResult(coef, intercept, None, None, history)
 
 
 def _precise_minimiser(data: Rows, y: Array, terms: losses.Loss, rho: float, centre: Array) -> Array:
@@ -287,8 +293,7 @@ class AdmmRun:
     @property
     def tau(self) -> float:
         """The tolerance that the release was planned for, in the scaling of the sum; never more than that."""
-        planned = self.plan.sensitivity * self.sums.l2 / ROUNDING
-        return (planned - self.plan.adjacency.contributions * self.sums.gradient) / 2
+        return self.sums.tolerance(self.plan.adjacency, self.plan.sensitivity)
 
     def problem(self, centre: Array) -> minimise.Problem:
         """What an update at this centre minimises, but for a constant."""
@@ -304,9 +309,9 @@ class AdmmRun:
         mechanism = self.plan.releases[0].mechanism
 
         def update(centre: Array) -> Array:
-            found = minimise.minimise(self.problem(centre), self.tau)
+            solution = minimise.minimise(self.problem(centre), self.tau)
             # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-            return np.asarray(found.theta + mechanism.release(found.remainder, rng))
+            return np.asarray(solution.theta + mechanism.release(solution.remainder, rng))
 
         released, path = self.splitting.run(update, self.matrix.shape[1])
         history = {"noise_scale": [self.plan.noise] * len(released)}
@@ -314,10 +319,7 @@ class AdmmRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
-        weights, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return weights, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the bounded records that have features, without the penalty; NOT private."""

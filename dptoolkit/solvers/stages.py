@@ -22,7 +22,6 @@ from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.objective import Squeeze
 from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
-from dptoolkit.solvers.gradient_iht import sparse_iterates
 from dptoolkit.solvers.perturbed_objective import LINEAR_LAWS, ROUNDING, PerturbedObjective, events, first_guess
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import Settings, check_sparsity, setting
@@ -44,7 +43,7 @@ class TwoStage(PerturbedObjective):
     one block's set of at most ``sparsity`` features; each count moves by at most 1, some up and some down, a range of
     2. Event: ``sparsity`` ExponentialMechanisms of epsilon 2/scale (one draw of Gumbel noise, the largest kept). Then
     the two releases of ``objective_perturbation`` on the rows restricted to that public support and clipped to
-    ``row_norm``. All composed, to exactly the budget. Public: n, d, all arguments, the support.
+    ``row_norm``. All composed, to at most the budget. Public: n, d, all arguments, the support.
     """
 
     solver: ClassVar[str] = "two_stage"
@@ -81,12 +80,12 @@ class TwoStage(PerturbedObjective):
         sums.check_affordable((1 - share) * self.epsilon, "(1 - vote_share) * epsilon")
         law, squeeze = LINEAR_LAWS[self.law], self.squeeze(n)
         scale, multiplier = _noise(self.sparsity, share, law, squeeze, self.epsilon, self.delta)
-        noise = self.relation.contributions * sums.gradient * multiplier * ROUNDING
+        noise = sums.sensitivity(self.relation) * multiplier * ROUNDING
         linear = self.linear_releases(n, self.sparsity, noise)
         return (*linear, replace(votes, scale=scale * VOTE_RANGE))
 
     def published(self, n: int, d: int) -> Published:
-        """None: the paper's selection is not this one."""
+        """Refused: the paper's selection is not this one."""
         return Settings.published(self, n, d)
 
     def prepare(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> TwoStageRun:
@@ -136,37 +135,30 @@ class TwoStageRun:
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; what it releases is the support with the noisy minimiser on it, before projection."""
         choice = self.plan.releases[2].mechanism
-        chosen = np.sort(choice.top(self.votes, self.settings.sparsity, rng))
-        second = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
+        support = np.sort(choice.top(self.votes, self.settings.sparsity, rng))
+        second = self.settings.perturbed_run(self.plan, self.rows.columns(support), self.y)
         weights, history, released, _ = second(rng, trace)
-        full = self._full(chosen, weights)
-        history |= {"support": chosen, "vote_scale": self.plan.releases[2].scale}
+        full = self._full(support, weights)
+        history |= {"support": support, "vote_scale": self.plan.releases[2].scale}
         if released is None:
             return Trace(full, history)
-        return Trace(full, history, self._full(chosen, released[0])[None], full[None])
+        return Trace(full, history, self._full(support, released[0])[None], full[None])
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the released one."""
-        weights, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return weights, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""
-        chosen = np.asarray(history["support"])
-        second = self.settings.perturbed_run(self.plan, self._restricted(chosen), self.y)
-        columns = np.append(chosen, np.arange(self.plan.d, len(weights)))
+        support = np.asarray(history["support"])
+        second = self.settings.perturbed_run(self.plan, self.rows.columns(support), self.y)
+        columns = np.append(support, np.arange(self.plan.d, len(weights)))
         return second.diagnose(weights[columns], history) | {"votes": self.votes.copy()}
 
-    def _restricted(self, chosen: NDArray[np.intp]) -> Rows:
-        part = self.rows.matrix[:, chosen]
-        return Rows(part if self.rows.is_sparse else np.ascontiguousarray(part), self.rows.is_sparse)
-
-    def _full(self, chosen: NDArray[np.intp], weights: Array) -> Array:
-        d, s = self.plan.d, len(chosen)
+    def _full(self, support: NDArray[np.intp], weights: Array) -> Array:
+        d, s = self.plan.d, len(support)
         out = np.zeros(d + len(weights) - s)
-        out[chosen], out[d:] = weights[:s], weights[s:]
+        out[support], out[d:] = weights[:s], weights[s:]
         return out
 
 
@@ -188,7 +180,8 @@ def count_votes(rows: Rows, y: Array, loss: Loss, sparsity: int, blocks: int) ->
     return counts
 
 
-# The penalty falls by this factor, from where all weights are zero, until enough of them are not.
+# The penalty falls by this factor, from where all weights are zero, until enough of them are not; how often at most,
+# and how many steps are taken at each penalty.
 _DECAY, _PENALTIES, _STEPS = 0.8, 40, 25
 
 
@@ -197,6 +190,10 @@ def lasso_features(matrix: Any, y: Array, loss: Loss, sparsity: int) -> NDArray[
 
     By accelerated proximal gradients on columns of one length, warm from one penalty to the next. It never fails: what
     is too large for a float counts as zero.
+
+    Privacy
+    -------
+    NOT private: one record can change all of them.
     """
     with np.errstate(all="ignore"):
         matrix = _normalised(matrix)
@@ -228,7 +225,10 @@ def _normalised(matrix: Any) -> Any:
 
 
 def _largest_eigenvalue(matrix: Any) -> float:
-    """An upper bound that is nearly reached: the trace bounds it where the power iteration has not converged."""
+    """About the largest eigenvalue of M^T M, for columns of length 1: a tenth above the power iteration's, at least 1.
+
+    Only the speed of a block's search depends on it.
+    """
     v = np.ones(matrix.shape[1])
     size = 1.0
     for _ in range(20):

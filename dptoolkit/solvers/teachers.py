@@ -6,9 +6,9 @@ lambda = n l2, neighbours D and D' and their exact minimisers w and w', strong c
     lambda |w - w'| <= |grad J'(w) - grad J(w)| <= 2L (replace-one) or L (zero-out),
 
 as J and J' differ in one record (on a ball the same holds by the variational inequalities of both minimisers). L
-bounds one record's gradient at a minimiser, whose size is bounded: see ``Ridge.largest``.
-A computed teacher is within tau/lambda of the exact one on every data set, by the certificate of ``minimise``, which
-includes rounding; the search never gives up. So it moves by at most (2L + 2 tau)/lambda.
+bounds one record's gradient at a minimiser, whose size is bounded: see ``Ridge.largest``. A computed teacher is within
+tau/lambda of the exact one on every data set, by the certificate of ``minimise``, which includes rounding; the search
+never gives up. So it moves by at most (2L + 2 tau)/lambda.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -66,14 +65,13 @@ class Ridge:
 
     @property
     def ball(self) -> Ball | None:
-        """Where the minimiser is looked for. For the squared loss a ball that it never leaves, unless it is smaller."""
+        """Where the minimiser is looked for: the caller's ball, or for the squared loss one that holds it anyway."""
         return l2_ball(self.largest) if not self.loss.is_bounded or self.radius is not None else None
 
     @cached_property
     def bounds(self) -> GradientBounds:
         """One record at an exact minimiser."""
-        free = GradientBounds(self.loss, self.row_norm, label_bound=self.label_bound)
-        return replace(free, margin_bound=self.row_norm * self.largest)
+        return GradientBounds(self.loss, self.row_norm, label_bound=self.label_bound).within(self.largest)
 
     @property
     def sums(self) -> SumScaling:
@@ -106,8 +104,7 @@ class Ridge:
     @property
     def movement(self) -> float:
         """How far the computed teacher moves in L2 between neighbours."""
-        sums = self.sums
-        return (self.adjacency.contributions * sums.gradient + 2 * self.tau) / sums.l2
+        return self.sums.movement(self.adjacency, self.tau)
 
     def answers_movement(self, norm: float, squares: float) -> float:
         """How far its answers to public features move in L2, given |X|_op and |X|_F^2.
@@ -186,5 +183,4 @@ def scores(rows: Rows, y: Array, loss: Loss) -> Array:
     NOT private; ``scores_range`` bounds how far one record moves them against each other.
     """
     slopes = loss.residual(np.zeros(len(y)), y)
-    found: Any = rows.matrix.T @ slopes
-    return np.abs(np.asarray(found)) / len(y)
+    return np.abs(np.asarray(rows.matrix.T @ slopes)) / len(y)

@@ -23,7 +23,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.stability import threshold
 from dptoolkit.solvers import public_features, rules
-from dptoolkit.solvers.base import Array, gaussian_multiplier, private_solver, smallest_noise, written_out
+from dptoolkit.solvers.base import Array, gaussian_multiplier, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds
 from dptoolkit.solvers.gradient_iht import DpIght
 from dptoolkit.solvers.perturbed_objective import ROUNDING
@@ -130,7 +130,7 @@ class KnowledgeTransfer(Settings):
         """Whether the teacher is a ridge."""
         return self.teacher in (SUPPORT, RIDGE, TESTED)
 
-    def taught(self, d: int) -> int:
+    def feature_count(self, d: int) -> int:
         """The number of features that public rows have."""
         return self.sparsity if self.on_support else d
 
@@ -138,7 +138,7 @@ class KnowledgeTransfer(Settings):
         """The ridge teacher's public numbers; ``self`` is checked."""
         assert self.row_norm is not None and self.l2 is not None
         return Ridge(
-            self.terms, n, self.taught(d), self.row_norm, self.l2, self.label_bound, self.radius, self.relation
+            self.terms, n, self.feature_count(d), self.row_norm, self.l2, self.label_bound, self.radius, self.relation
         )
 
     def dp_ight(self) -> DpIght:
@@ -155,17 +155,17 @@ class KnowledgeTransfer(Settings):
         if isinstance(self.features, GivenFeatures):
             whole_matrix = self.features.matrix
             return whole_matrix if columns is None else whole_matrix[:, columns]
-        return public_features.drawn(*self._draw(d))
+        return public_features.draw(*self._draw(d))
 
     def norm(self, d: int) -> float:
         """An upper bound of the operator norm of the public features, whatever the support."""
         if isinstance(self.features, GivenFeatures):
             return self.features.norm
-        return public_features.drawn_norm(*self._draw(d))
+        return public_features.draw_norm(*self._draw(d))
 
     def _draw(self, d: int) -> tuple[str, int, int, int]:
         assert self.m is not None
-        return self.features, self.m, self.taught(d), self.feature_seed
+        return self.features, self.m, self.feature_count(d), self.feature_seed
 
     # --- checks and defaults -------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class KnowledgeTransfer(Settings):
         feature, norm, label = self.feature_bound, self.row_norm, self.label_bound
         if feature is not None:
             magnitude("feature_bound", feature)
-            norm = math.sqrt(self.taught(d)) * feature * (1 + 1e-12) if norm is None else norm
+            norm = math.sqrt(self.feature_count(d)) * feature * (1 + 1e-12) if norm is None else norm
         if self.teacher == IGHT and feature is None:
             feature = public_bound("feature_bound", feature, "the largest |entry| of a row, which the theorem is about")
         if not self.terms.is_bounded and self.grad_norm is None:
@@ -235,8 +235,8 @@ class KnowledgeTransfer(Settings):
         mu = rules.budget_mu(rest * self.epsilon, rest * self.delta)
         # A student that chooses among d features keeps what noise makes largest.
         noisy = self.sparsity if self.on_support else 2 * self.sparsity * math.log(1 + d / self.sparsity)
-        found = best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
-        return magnitude("l2", found, "Give l2: where row_norm is extreme, no rule is known.")
+        l2 = best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
+        return magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known.")
 
     def _trained(self, n: int, d: int) -> KnowledgeTransfer:
         """With the steps of an iterated teacher."""
@@ -252,14 +252,14 @@ class KnowledgeTransfer(Settings):
         return replace(self, steps=steps, step_size=step)
 
     def _public_features(self, n: int, d: int) -> dict[str, Any]:
-        features, width = self.features, self.taught(d)
+        features, width = self.features, self.feature_count(d)
         if features is None:
             features = "gaussian" if self.on_support or self.teacher == IGHT else "identity"
         if not isinstance(features, str):
-            given = GivenFeatures.of(features, d)
-            if self.m not in (None, given.matrix.shape[0]):
-                raise invalid("m", self.m, f"None or {given.matrix.shape[0]}, the rows of the given features")
-            return {"features": given, "m": self._enough(given.matrix.shape[0])}
+            own = GivenFeatures.of(features, d)
+            if self.m not in (None, own.matrix.shape[0]):
+                raise invalid("m", self.m, f"None or {own.matrix.shape[0]}, the rows of the given features")
+            return {"features": own, "m": self._enough(own.matrix.shape[0])}
         one_of("features", features, public_features.NAMES, "Or give a matrix.")
         if features == "identity":
             if self.m not in (None, width):
@@ -282,8 +282,8 @@ class KnowledgeTransfer(Settings):
     def to_dict(self) -> dict[str, Any]:
         """See ``Settings``; a given matrix is named by its hash, and must be given again."""
         record = super().to_dict()
-        given = isinstance(self.features, GivenFeatures)
-        return record | ({"features": repr(self.features)} if given else {})
+        is_matrix = isinstance(self.features, GivenFeatures)
+        return record | ({"features": repr(self.features)} if is_matrix else {})
 
     # --- the releases --------------------------------------------------------------------------------------------
 
@@ -354,8 +354,7 @@ knowledge_transfer = private_solver(KnowledgeTransfer)
 @functools.lru_cache(maxsize=256)
 def _per_range(selections: int, epsilon: float, delta: float) -> float:
     """The scale of Gumbel noise, per range, at which that many selections keep the budget."""
-    unit = Release("support", GUMBEL_MAXIMUM, 1.0, 1.0, selections)
-    return smallest_noise(lambda scale: Repeated(replace(unit, scale=scale).event, selections), epsilon, delta)
+    return with_smallest_noise(Release("support", GUMBEL_MAXIMUM, 1.0, 0.0, selections), epsilon, delta).scale
 
 
 @functools.lru_cache(maxsize=256)

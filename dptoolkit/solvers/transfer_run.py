@@ -15,7 +15,7 @@ from dptoolkit.data import Rows, clip_entries, clip_rows
 from dptoolkit.mechanisms.stability import top_with_gap
 from dptoolkit.solvers import public_features
 from dptoolkit.solvers.base import Array, Trace
-from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps, sparse_iterates
+from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.plan import Plan, Release
 from dptoolkit.solvers.public_features import GivenFeatures
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.transfer import KnowledgeTransfer
 
 
-class Taught(NamedTuple):
+class Teacher(NamedTuple):
     """A teacher's weights on ``columns``, None for all features."""
 
     columns: NDArray[np.intp] | None
@@ -61,27 +61,24 @@ class TransferRun:
         return self.rows if settings.feature_bound is not None else clip_rows(self.rows, settings.row_norm)
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 for what is not."""
+        """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 if absent."""
         history: dict[str, Any] = {}
-        taught = self._teach(rng, history)
+        teacher = self._teach(rng, history)
         weights, answers = np.zeros(self.plan.d), np.zeros(self.settings.m or 0)
-        if taught is not None:
-            matrix = self.settings.matrix(self.plan.d, taught.columns)
-            answers = self._answers(matrix, taught, rng, history)
-            kept = slice(None) if taught.columns is None else taught.columns
-            weights[kept] = self._student(matrix, answers)
+        if teacher is not None:
+            matrix = self.settings.matrix(self.plan.d, teacher.columns)
+            answers = self._answers(matrix, teacher, rng, history)
+            places = slice(None) if teacher.columns is None else teacher.columns
+            weights[places] = self._student(matrix, answers)
         if not trace:
             return Trace(weights, history)
         support = history.get("support", np.zeros(self.settings.sparsity))
-        seen = np.concatenate([[history.get("noisy_gap", 0.0)], support, answers])
-        return Trace(weights, history, seen[None], weights[None])
+        release = np.concatenate([[history.get("noisy_gap", 0.0)], support, answers])
+        return Trace(weights, history, release[None], weights[None])
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the student."""
-        weights, history, _, iterates = self(rng, trace=every > 0)
-        if iterates is not None:
-            history["iterates"] = sparse_iterates(iterates, every)
-        return weights, history
+        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records; NOT private."""
@@ -89,26 +86,26 @@ class TransferRun:
 
     # --- teachers ----------------------------------------------------------------------------------------------
 
-    def _teach(self, rng: np.random.Generator, history: dict[str, Any]) -> Taught | None:
-        """The teacher; None if a test forbids to teach."""
-        teacher = self.settings.teacher
-        if teacher == RIDGE:
-            return Taught(None, self.ridge(None))
-        if teacher == IGHT:
+    def _teach(self, rng: np.random.Generator, history: dict[str, Any]) -> Teacher | None:
+        """The teacher; None if the test of the support fails."""
+        name = self.settings.teacher
+        if name == RIDGE:
+            return Teacher(None, self.ridge(None))
+        if name == IGHT:
             if not self._teachers:
                 self._teachers[b""] = self.ight()
-            return Taught(None, self._teachers[b""])
-        if teacher == DP_IGHT:
+            return Teacher(None, self._teachers[b""])
+        if name == DP_IGHT:
             weights, inner = self._private.fit(rng)
             history["noise_scale"] = inner["noise_scale"]
             columns = np.sort(np.argsort(weights == 0, kind="stable")[: self.settings.sparsity])
             history["support"] = columns
-            return Taught(columns, weights[columns])
-        chosen = self._support(rng, history)
-        if chosen is None:
+            return Teacher(columns, weights[columns])
+        support = self._support(rng, history)
+        if support is None:
             return None
-        history["support"] = chosen
-        return Taught(chosen, self.ridge(chosen))
+        history["support"] = support
+        return Teacher(support, self.ridge(support))
 
     def _support(self, rng: np.random.Generator, history: dict[str, Any]) -> NDArray[np.intp] | None:
         """The largest scores: after Gumbel noise, or exactly where the test allows it."""
@@ -124,7 +121,7 @@ class TransferRun:
         """The certified ridge on these features; NOT private."""
         key = b"" if columns is None else columns.tobytes()
         if key not in self._teachers:
-            part = self.rows if columns is None else restricted(self.rows, columns)
+            part = self.rows if columns is None else self.rows.columns(columns)
             self._teachers[key] = self.settings.ridge(self.plan.n, self.plan.d).fit(part, self.y)
         return self._teachers[key]
 
@@ -144,12 +141,12 @@ class TransferRun:
 
     # --- answers and student ------------------------------------------------------------------------------------
 
-    def _answers(self, matrix: Any, taught: Taught, rng: np.random.Generator, history: dict[str, Any]) -> Array:
+    def _answers(self, matrix: Any, teacher: Teacher, rng: np.random.Generator, history: dict[str, Any]) -> Array:
         """The teacher's answers to the public features, with noise unless the teacher is private itself."""
-        exact = np.asarray(matrix @ taught.weights)
+        exact = np.asarray(matrix @ teacher.weights)
         if self.settings.teacher == DP_IGHT:
             return exact
-        release = self._at(taught.columns)
+        release = self._at(teacher.columns)
         history["noise_scale"] = release.scale
         return np.asarray(release.mechanism.release(exact, rng))
 
@@ -173,9 +170,3 @@ class TransferRun:
         steps = Steps(settings.student_steps, len(answers) / norm**2, settings.sparsity, False)
         run = IhtRun(Bounded(rows, answers, losses.get("squared")), steps, constant(0.0))
         return run.fit(np.random.default_rng(0))[0]
-
-
-def restricted(rows: Rows, columns: NDArray[np.intp]) -> Rows:
-    """The rows on these features alone."""
-    part = rows.matrix[:, columns]
-    return Rows(part if rows.is_sparse else np.ascontiguousarray(part), rows.is_sparse)

@@ -10,6 +10,7 @@ epoch.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -286,6 +287,12 @@ def scsg_ht(
 def svrg_ht(X: Any, y: Any, **arguments: Any) -> FitResult:
     """``scsg_ht`` with snapshots of all rows."""
     return scsg_ht(X, y, snapshot_size=None, **arguments)
+
+
+_parameters = inspect.signature(scsg_ht).parameters
+svrg_ht.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [parameter for name, parameter in _parameters.items() if name != "snapshot_size"], return_annotation="FitResult"
+)
 
 
 class ScsgRun:

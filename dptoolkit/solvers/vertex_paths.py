@@ -1,4 +1,4 @@
-"""How private Frank-Wolfe walks over prepared rows: one path a layout, loss and refresh, all with the plan's noise.
+"""How private Frank-Wolfe walks over prepared rows: a path for each layout, loss and refresh, with the plan's noise.
 
 Sparse rows: dithered residuals, unless the textbook iteration is asked for (refresh=1); the squared loss with few
 features keeps rows of X^T X and is exact. Dense rows: the textbook iteration, in one compiled call.
@@ -37,7 +37,12 @@ _MOST_LEVELS = 2**20
 
 
 def vertex_path(plan: Plan, rows: Rows, y: Array) -> Path:
-    """The path for rows that obey the plan's bounds."""
+    """The path for rows that obey the plan's bounds.
+
+    Privacy
+    -------
+    Each run is the plan's release of vertices. ``work``, which it counts up, is NOT private.
+    """
     settings = plan.settings
     if not rows.is_sparse:
         return _dense_path(plan, *without_empty_rows(rows, y))
@@ -51,7 +56,7 @@ def without_empty_rows(rows: Rows, y: Array) -> tuple[Rows, Array]:
     filled: NDArray[np.bool_] = np.diff(rows.matrix.indptr) > 0 if rows.is_sparse else rows.matrix.any(axis=1)
     if filled.all():
         return rows, y
-    return Rows(rows.matrix[filled], rows.is_sparse), y[filled]
+    return rows.take(filled), y[filled]
 
 
 def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:

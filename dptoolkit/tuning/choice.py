@@ -207,16 +207,16 @@ def plan(
     scoring = _scoring(full, score_bound)
     runs = _runs(law, 2 * len(named) if expected_runs is None else expected_runs)
 
-    def made(run_epsilon: float) -> TuningPlan:
+    def choice_at(run_epsilon: float) -> TuningPlan:
         plans = at(run_epsilon, n - scored)
         _check_alike(plans)
         score = None if scored == 0 else _score_release(plans, scoring.sensitivity(scored))
         return TuningPlan(tuple(named), plans, score, scoring, runs, n, epsilon, delta, full)
 
-    run_epsilon = _run_epsilon(lambda e: made(e).event, epsilon, delta)
+    run_epsilon = _run_epsilon(lambda e: choice_at(e).event, epsilon, delta)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", solvers.HopelessPlanWarning)
-        choice = made(run_epsilon)
+        choice = choice_at(run_epsilon)
     if all(_is_hopeless(candidate) for candidate in choice.plans):
         warnings.warn(
             f"{solver}: at epsilon {run_epsilon:.3g} for a run every candidate drowns in its noise. {choice.advice()}",
@@ -240,9 +240,9 @@ def _check_alike(plans: Sequence[Plan]) -> None:
         "classes": lambda plan: getattr(plan.settings, "classes", None),
     }
     for name, kind in kinds.items():
-        found = list(dict.fromkeys(kind(plan) for plan in plans))
-        if len(found) > 1:
-            raise invalid("candidates", found, f"alike in {name}", "Make a choice of its own for each.")
+        values = list(dict.fromkeys(kind(plan) for plan in plans))
+        if len(values) > 1:
+            raise invalid("candidates", values, f"alike in {name}", "Make a choice of its own for each.")
 
 
 def _is_hopeless(plan: Plan) -> bool:

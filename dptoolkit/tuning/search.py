@@ -13,7 +13,7 @@ from dptoolkit.accounting import Guarantee, Ledger
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.data import Rows
 from dptoolkit.solvers import FitResult, settings_class
-from dptoolkit.solvers.base import SEEDED_NOTE, noise_source, record
+from dptoolkit.solvers.base import SEEDED_NOTE, charge, noise_source, record
 from dptoolkit.solvers.settings import build
 from dptoolkit.tuning.choice import TuningPlan
 from dptoolkit.tuning.choice import plan as make_plan
@@ -81,11 +81,11 @@ def tune(
         raise invalid("public", None, 'a pair (X, y) of public data for validation="public"')
     plan = make_plan(solver, candidates, n=rows.shape[0], d=rows.shape[1], **arguments)
     source = noise_source(rng, ledger)
-    reservation = _reserve(ledger, plan)
+    reservation = charge(ledger, plan.event, f"choice for {plan.plans[0].solver}", plan.plans[0].adjacency)
     if public is None:
         train, held_out = plan.held_out()
-        scored_rows, scored_labels = _part(rows, held_out), labels[held_out]
-        rows, labels = _part(rows, train), labels[train]
+        scored_rows, scored_labels = rows.take(held_out), labels[held_out]
+        rows, labels = rows.take(train), labels[train]
     best = _best_run(plan, rows, labels, scored_rows, scored_labels, source.stream(plan.fingerprint))
     record(reservation)
     notes = (SEEDED_NOTE,) if source.reproducible else ()
@@ -100,19 +100,6 @@ def _probe(kind: Any, candidates: Sequence[Mapping[str, Any]], arguments: Mappin
         raise invalid("candidates", candidates, "at least one mapping of settings", "For example [{'steps': 20}].")
     known = {name: value for name, value in arguments.items() if name in kind.__dataclass_fields__}
     return build(kind, {"epsilon": 1.0} | known | dict(candidates[0]))
-
-
-def _reserve(ledger: Ledger | None, plan: TuningPlan) -> Any:
-    if ledger is None:
-        return None
-    if not isinstance(ledger, Ledger):
-        raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
-    label = f"choice for {plan.plans[0].solver}"
-    return ledger.reservation(plan.event, label=label, adjacency=plan.plans[0].adjacency)
-
-
-def _part(rows: Rows, which: Any) -> Rows:
-    return Rows(rows.matrix[which], rows.is_sparse)
 
 
 def number_of_runs(runs: TruncatedNegativeBinomial, rng: np.random.Generator) -> int:

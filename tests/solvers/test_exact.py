@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from functools import partial
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dptoolkit import losses, solvers
+from dptoolkit.errors import InvalidValue
 from tests.solvers.test_plans import EVERY
 
 LAYOUTS = {"dense": np.array, "csr": sparse.csr_matrix}
@@ -243,6 +245,31 @@ def test_diagnostics_and_traces_are_asked_for(name):
             last[support] = values
             np.testing.assert_allclose(last, plain.coef.ravel(), rtol=1e-12, atol=1e-15)
         assert step > 0 and not {"X", "y"} & set(traced.history)
+
+
+PLAIN = {
+    "ight": {"sparsity": 3, "steps": 7, "step_size": 0.5}, "frank_wolfe": {"l1_radius": 2.0, "steps": 7},
+    "admm": {"weight": 0.01, "rho": 0.5, "steps": 7}, "sgd_ht": {"sparsity": 3, "steps": 7, "batch_size": 9,
+    "step_size": 0.5, "rng": 0}, "svrg_ht": {"sparsity": 3, "epochs": 7, "batch_size": 9, "step_size": 0.1, "rng": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_fit_without_privacy_can_be_traced(name):
+    """By the same argument as a private fit: looking changes nothing, and every second iterate ends with the last."""
+    X, y, _ = regression()
+    y = labels("logistic", y)
+    assert "trace" in inspect.signature(getattr(solvers, name)).parameters
+    solve = partial(getattr(solvers, name), X, y, loss="logistic", fit_intercept=True, **PLAIN[name])
+    plain, traced = solve(), solve(trace=2)
+    assert "iterates" not in plain.history and len(traced.history["iterates"]) == 4
+    _, support, values = traced.history["iterates"][-1]
+    last = np.zeros(X.shape[1] + 1)
+    last[support] = values
+    for result in (plain, traced):
+        np.testing.assert_allclose(last, [*result.coef, result.intercept], rtol=1e-12, atol=1e-15)
+    with pytest.raises(InvalidValue, match=r"^trace=0"):
+        solve(trace=0)
 
 
 def test_default_step_is_one_over_the_smoothness():

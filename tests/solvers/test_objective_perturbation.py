@@ -269,6 +269,23 @@ def test_no_neighbour_moves_the_gradient_by_more_than_the_sensitivity(loss, adja
     assert np.linalg.norm(total(X, y) - total(X2, y2)) <= n * plan.sensitivity * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("constraint", "intercept"), [("l2", False), ("l2", True), ("l1", False)])
+def test_on_a_ball_some_record_has_the_gradient_bound_of_the_squared_loss_and_none_more(constraint, intercept):
+    """A margin is at most the norm of the row, its intercept included, times the radius: weights along it do that."""
+    plan = make_plan(
+        loss="squared", d=1, l2=1.0, row_norm=1.3, label_bound=2.0, constraint=constraint, radius=0.7,
+        fit_intercept=intercept,
+    )
+    row = np.array([1.3, 1.0][: 1 + intercept])
+    norm = float(np.linalg.norm(row))
+    gradient = abs(row @ (0.7 * row / norm) + 2.0) * norm
+    assert plan.settings.bounds.gradient == pytest.approx(gradient, rel=1e-12)
+    assert plan.sensitivity * plan.n == pytest.approx(2 * gradient, rel=1e-12)
+    directions = np.random.default_rng(0).standard_normal((1000, len(row)))
+    weights = 0.7 * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    assert (np.abs(weights @ row + 2.0) * norm <= plan.settings.bounds.gradient * (1 + 1e-12)).all()
+
+
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_some_pair_moves_the_noise_by_the_whole_sensitivity(adjacency, intercept):

@@ -50,7 +50,7 @@ def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answ
 
 
 def keeps(event: Event, epsilon: float, delta: float) -> bool:
-    """Whether an epsilon that was found at ``delta`` needs no other one: ``delta`` there is at most that."""
+    """Whether ``epsilon``, the answer of a search at ``delta``, can stand: its own delta is at most that."""
     return math.isinf(epsilon) or epsilon == 0 or _smooth(event) or delta_answer(event, epsilon).value <= delta
 
 

@@ -242,7 +242,7 @@ def log_inverse(delta: Any) -> float:
 
 def sensitivity(bound: float, adjacency: Adjacency) -> float:
     """How far a sum of vectors of norm <= bound moves: twice that if a record is replaced."""
-    return 2 * bound if adjacency is Adjacency.REPLACE_ONE else bound
+    return adjacency.contributions * bound
 
 
 def gaussians(noise_multiplier: float, count: int, factor: float) -> Event:
@@ -251,7 +251,7 @@ def gaussians(noise_multiplier: float, count: int, factor: float) -> Event:
 
 
 def _smallest_factor(event_at: EventAt, cost: Callable[[Event], float], limit: float) -> float:
-    """The smallest factor on the noise at which ``spent`` falls to ``limit``; infinite if none does."""
+    """The smallest factor on the noise at which ``cost`` falls to ``limit``; infinite if none does."""
 
     def excess(log_factor: float) -> float:
         value = cost(event_at(math.exp(log_factor)))

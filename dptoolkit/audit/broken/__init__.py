@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dptoolkit.audit.broken.batches import BATCHES
 from dptoolkit.audit.broken.choices import CHOICES
-from dptoolkit.audit.broken.fault import Broken, Found
+from dptoolkit.audit.broken.fault import Broken, Finding
 from dptoolkit.audit.broken.plans import solver_faults
 from dptoolkit.audit.broken.randomness import RANDOMNESS
 from dptoolkit.audit.broken.selections import SELECTIONS
 from dptoolkit.audit.broken.sums import SUMS
 
-__all__ = ["BROKEN", "Broken", "Found"]
+__all__ = ["BROKEN", "Broken", "Finding"]
 
 BROKEN: dict[str, Broken] = {
     fault.name: fault

@@ -41,7 +41,7 @@ def _batch_mean(data: Array, rng: Rng, realised: bool) -> float:
 
 @dataclass(frozen=True)
 class Leaky:
-    """The Gaussian mechanism, but with probability ``delta`` the data themselves: a stability test that fails."""
+    """The Gaussian mechanism, but with probability ``failure`` the data themselves: a stability test that fails."""
 
     mu: float
     failure: float

@@ -18,7 +18,7 @@ Rng = np.random.Generator
 
 
 @dataclass(frozen=True)
-class Found:
+class Finding:
     """Whether a fault was caught, after how many trials (0 for a probe), and the finding in words."""
 
     caught: bool
@@ -43,13 +43,13 @@ class Broken:
     probe: Callable[[Any], Probe] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def examine(self, mechanism: Any, alpha: float = 1e-6, rng: int = 0) -> Found:
+    def examine(self, mechanism: Any, alpha: float = 1e-6, rng: int = 0) -> Finding:
         """Test ``mechanism`` (the broken one or its correct twin) by the probe, or else by an audit at ``alpha``."""
         if self.probe is not None:
             answer = self.probe(mechanism)
-            return Found(not answer.passed, 0, str(answer))
+            return Finding(not answer.passed, 0, str(answer))
         try:
             report = assert_private(mechanism, self.pair, self.claim, alpha=alpha, rng=rng, **self.arguments)
         except PrivacyViolation as violation:
             report = violation.report
-        return Found(report.violated, report.stopped_at or report.trials, report.summary())
+        return Finding(report.violated, report.stopped_at or report.trials, report.summary())

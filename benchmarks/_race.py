@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dptoolkit.accounting.report import table
@@ -21,18 +21,37 @@ class Best(NamedTuple):
     cpu: float
 
 
-def race(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Best]:
-    """The best of ``rounds`` runs of each; every rival runs once more before, untimed."""
+@dataclass(frozen=True)
+class Times:
+    """Seconds of every turn, by the wall and by the processor."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+def turns(rivals: Mapping[str, Callable[[], Any]], rounds: int, patience: float = math.inf) -> dict[str, Times]:
+    """The seconds of ``rounds`` runs of each, one after the other; every rival runs once more before, untimed.
+
+    No round is begun after ``patience`` seconds of processor time, but for the first.
+    """
+    began = time.process_time()
     for run in rivals.values():
         run()
-    best = dict.fromkeys(rivals, Best(math.inf, math.inf))
-    for _ in range(rounds):
+    times = {name: Times() for name in rivals}
+    for done in range(rounds):
+        if done and time.process_time() - began > patience:
+            break
         for name, run in rivals.items():
             wall, cpu = time.perf_counter(), time.process_time()
             run()
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            best[name] = Best(min(best[name].wall, wall), min(best[name].cpu, cpu))
-    return best
+            times[name].cpu.append(time.process_time() - cpu)
+            times[name].wall.append(time.perf_counter() - wall)
+    return times
+
+
+def race(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Best]:
+    """The best of ``rounds`` turns of each."""
+    return {name: Best(min(spent.wall), min(spent.cpu)) for name, spent in turns(rivals, rounds).items()}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 SQUARED, LOGISTIC, HUBER, HINGE = 0, 1, 2, 4
@@ -56,10 +59,28 @@ def clipped(value: float, low: float, high: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def decay(size: float) -> float:
+    """exp(-size) for 0 <= size < 600, to 2 units in the last place; 3e-261 for all that is larger, and for NaN.
+
+    Unlike that of the C library it has no branches and no calls, so that a loop over records is compiled to vectors.
+    2^k exp(rest) with k the nearest whole number; k is read off the low bits of its sum with 1.5 * 2^52. It ends where
+    its quotients by n are still normal numbers, since others are slow.
+    """
+    x = -size if size < 600.0 else -600.0
+    shifted = x * 1.4426950408889634 + 6755399441055744.0
+    k = shifted - 6755399441055744.0
+    z = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10
+    tail = 1 / 40320 + z * (1 / 362880 + z * (1 / 3628800 + z * (1 / 39916800 + z * (1 / 479001600))))
+    series = 1 / 2 + z * (1 / 6 + z * (1 / 24 + z * (1 / 120 + z * (1 / 720 + z * (1 / 5040 + z * tail)))))
+    power = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
+    return (1.0 + (z + z * z * series)) * power
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def residual(loss: int, margin: float, y: float) -> float:
     """d loss / d margin of one row, as in losses.py; NaN for a loss that has no branch here."""
     if loss == LOGISTIC:
-        e = math.exp(-abs(margin))
+        e = decay(abs(margin))
         return (1.0 if margin >= 0 else e) / (1.0 + e) - y
     if loss == HINGE:
         sign = 2.0 * y - 1.0
@@ -248,6 +269,13 @@ def mean_residuals(
 ) -> None:
     """out = Loss.clipped_residual / n in one pass; empty ``caps`` for none."""
     n = margins.shape[0]
+    if loss == LOGISTIC and caps.shape[0] == 0 and margin_bound == math.inf:
+        # The same numbers, in a loop that is compiled to vectors.
+        for i in range(n):
+            e = decay(abs(margins[i]))
+            r = (1.0 if margins[i] >= 0 else e) / (1.0 + e) - y[i]
+            out[i] = 0.0 if math.isnan(margins[i]) else r / n
+        return
     for i in range(n):
         cap = caps[i] if caps.shape[0] > 0 else math.inf
         out[i] = clipped_residual(loss, margins[i], y[i], margin_bound, cap) / n
@@ -273,16 +301,82 @@ def feature_sums(
         out[j] = even + odd
 
 
+# Sums that are taken side by side: they fill the vector registers, two sets of them.
+LANES = 16
+# Features whose sums are put into their rows together, so that the writes are next to each other.
+_TILE = 64
+
+
+@intrinsic
+def lane_sums(typing, data, indices, first, last, rows, out):  # type: ignore[no-untyped-def]
+    """out[k] = sum of data[b] * rows[indices[b], k] for first <= b < last and k < LANES, in the order of feature_sums.
+
+    Written in LLVM's own terms, because Numba keeps an array of running sums in memory, not in registers. Products and
+    sums are rounded one by one, as in compiled Python. ``rows`` has LANES columns, which the caller checks.
+    """
+    if not (rows.layout == out.layout == data.layout == "C" and rows.dtype == out.dtype == data.dtype == types.float64):
+        return None
+
+    def build(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        def pointer(place):  # type: ignore[no-untyped-def]
+            return context.make_array(signature.args[place])(context, builder, arguments[place]).data
+
+        lanes, word = ir.VectorType(ir.DoubleType(), LANES), ir.IntType(64)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        nothing, front = ir.Constant(lanes, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+        values, places = pointer(0), pointer(1)
+        source, goal = (builder.bitcast(pointer(k), lanes.as_pointer()) for k in (4, 5))
+        even, odd = (cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * LANES)) for _ in range(2))
+        b, end = cgutils.alloca_once_value(builder, arguments[2]), arguments[3]
+
+        def step(total, place):  # type: ignore[no-untyped-def]
+            i = builder.load(builder.gep(places, [place]))
+            if i.type.width < word.width:
+                i = builder.zext(i, word)
+            x = builder.insert_element(nothing, builder.load(builder.gep(values, [place])), front)
+            product = builder.fmul(
+                builder.shuffle_vector(x, nothing, everywhere), builder.load(builder.gep(source, [i]), align=8)
+            )
+            builder.store(builder.fadd(builder.load(total), product), total)
+
+        one, two = ir.Constant(word, 1), ir.Constant(word, 2)
+        condition, body, after = (builder.append_basic_block(name) for name in ("pairs", "pair", "last"))
+        builder.branch(condition)
+        builder.position_at_end(condition)
+        next_one = builder.add(builder.load(b), one)
+        builder.cbranch(builder.icmp_unsigned("<", next_one, end), body, after)
+        builder.position_at_end(body)
+        at = builder.load(b)
+        step(even, at)
+        step(odd, builder.add(at, one))
+        builder.store(builder.add(at, two), b)
+        builder.branch(condition)
+        builder.position_at_end(after)
+        at = builder.load(b)
+        with builder.if_then(builder.icmp_unsigned("<", at, end)):
+            step(even, at)
+        builder.store(builder.fadd(builder.load(even), builder.load(odd)), goal, align=8)
+        return context.get_dummy_value()
+
+    return types.void(data, indices, first, last, rows, out), build
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def block_feature_sums(
+def interleave(rows: NDArray[Any], out: NDArray[Any]) -> None:
+    """out[i, k] = rows[k, i]; columns of ``out`` beyond the rows stay as they are."""
+    count, n = rows.shape
+    for start in range(0, n, _TILE):
+        for k in range(count):
+            for i in range(start, min(start + _TILE, n)):
+                out[i, k] = rows[k, i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def few_feature_sums(
     t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
     first: int, last: int,
 ) -> None:
-    """out[k, j] = (X^T r_k)_j for first <= j < last and every row k of ``out``: each entry of X is read once for all.
-
-    The columns of ``r`` are the r_k; columns beyond the rows of ``out`` are ignored. Each sum is taken in the order of
-    ``feature_sums``, so that it is the same to the last bit.
-    """
+    """The sums of ``block_feature_sums`` for any number of columns of ``r``."""
     one, two = np.uint64(1), np.uint64(2)
     lanes = r.shape[1]
     even, odd = np.empty(lanes), np.empty(lanes)
@@ -304,19 +398,57 @@ def block_feature_sums(
             out[k, j] = even[k] + odd[k]
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def block_feature_sums(
+    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
+    first: int, last: int,
+) -> None:
+    """out[k, j] = (X^T r_k)_j for first <= j < last and every row k of ``out``: each entry of X is read once for all.
+
+    The columns of ``r`` are the r_k: LANES of them, of which those beyond the rows of ``out`` are ignored, or, which is
+    quicker for a few, as many as ``out`` has. Each sum is taken in the order of ``feature_sums``, so that it is the
+    same to the last bit.
+    """
+    if r.shape[1] != LANES:
+        few_feature_sums(t_data, t_indices, t_indptr, r, out, first, last)
+        return
+    sums = np.empty((_TILE, LANES))
+    for start in range(first, last, _TILE):
+        stop = min(start + _TILE, last)
+        for j in range(start, stop):
+            lane_sums(t_data, t_indices, t_indptr[j], t_indptr[j + 1], r, sums[j - start])
+        for k in range(out.shape[0]):
+            for j in range(start, stop):
+                out[k, j] = sums[j - start, k]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def reaching(values: NDArray[Any], level: float, out: NDArray[Any]) -> int:
+    """Put the places of |values| >= level into ``out``, in order, as far as it has room; returns how many are there."""
+    found, room = 0, out.shape[0]
+    for j in range(values.shape[0]):
+        if abs(values[j]) >= level:
+            if found == room:
+                break
+            out[found] = j
+            found += 1
+    return found
+
+
 def largest(values: NDArray[np.float64], count: int, guess: float = math.inf) -> NDArray[np.intp]:
     """Indices of the ``count`` largest |values|, in increasing order; ties at the border go to the smaller index.
 
     NumPy's partition outside Numba is faster than any compiled quickselect here. ``guess`` changes nothing but the
-    time: if at least ``count`` values reach it, only those are compared.
+    time: if at least ``count`` values reach it, and not many more, only those are compared.
     """
     if count >= len(values):
         return np.arange(len(values))
-    size = np.abs(values)
-    candidates = np.flatnonzero(size >= guess)
-    if len(candidates) < count:
-        return _largest(size, count)
-    return np.asarray(candidates[_largest(size[candidates], count)])
+    candidates = np.empty(min(len(values), 4 * count + 1), np.intp)
+    found = reaching(values, guess, candidates)
+    if not count <= found < len(candidates):
+        return _largest(np.abs(values), count)
+    candidates = candidates[:found]
+    return np.asarray(candidates[_largest(np.abs(values[candidates]), count)])
 
 
 def _largest(size: NDArray[np.float64], count: int) -> NDArray[np.intp]:

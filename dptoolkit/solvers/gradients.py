@@ -28,6 +28,15 @@ class Point(NamedTuple):
     scale: float
 
 
+def few_columns(count: int, rows: Rows) -> bool:
+    """Whether the margins of ``count`` weights are quicker from their columns than by a pass along the rows.
+
+    A pass neither copies columns nor jumps about in the margins. A dense row is read in lines of eight numbers, so that
+    every eighth column costs as much as all of them.
+    """
+    return (2 if rows.is_sparse else 8) * count <= rows.shape[1]
+
+
 class MeanGradient:
     """(1/n) sum_i clip(residual_i) x_i at sparse weights, for bounded rows, dense or CSR.
 
@@ -53,9 +62,14 @@ class MeanGradient:
 
     def margins(self, support: Any, values: Array) -> Array:
         """X w for the w with ``values`` on ``support``; overwritten by the next call."""
-        if 2 * len(support) > self.rows.shape[1]:
-            # Most columns: a pass along the rows neither copies columns nor jumps about in the margins.
-            return np.asarray(self.rows.matrix @ self._dense(support, values))
+        if not few_columns(len(support), self.rows):
+            w = self._dense(support, values)
+            if not self._parts:
+                return np.asarray(self.rows.matrix @ w)
+            from dptoolkit.kernels.threshold import feature_sums
+
+            feature_sums(*kernel_arrays(self.rows.matrix), w, self._margins, 0, self.rows.shape[0])
+            return self._margins
         if self._arrays is None:
             return np.asarray(self.rows.matrix[:, support] @ values)
         from dptoolkit.kernels.threshold import support_margins
@@ -99,8 +113,6 @@ class MeanGradient:
 
     def residuals(self, margins: Array) -> Array:
         """Each record's clipped residual, over n, at these margins; overwritten by the next call."""
-        if self._arrays is None:
-            return self.loss.clipped_residual(margins, self.y, self.margin_bound, self.caps) / len(margins)
         from dptoolkit.kernels.threshold import mean_residuals
 
         caps = np.zeros(0) if self.caps is None else self.caps
@@ -143,8 +155,8 @@ def _fill(noise: Array, scale: float, rng: np.random.Generator) -> bool:
     return True
 
 
-# So many sums at a time fill the vector registers; fewer than half of them are quicker without idle lanes.
-LANES = 16
+# So many sums are taken at a time (kernels/threshold.py); fewer than FEW are quicker without idle lanes.
+LANES, FEW = 16, 5
 
 
 class MeanGradients:
@@ -162,13 +174,14 @@ class MeanGradients:
     def __init__(self, rows: Rows, terms: Sequence[MeanGradient]) -> None:
         self.rows, self.terms = rows, terms
         n, d = rows.shape
-        lanes = LANES if LANES // 2 <= len(terms) <= LANES else len(terms)
+        lanes = LANES if FEW <= len(terms) <= LANES else len(terms)
         self._arrays = kernel_arrays(rows.transpose()) if rows.is_sparse else None
         # Without parts a MeanGradient leaves its sums to SciPy, which adds up in another order than our kernels.
         self._compiled = bool(terms[0]._parts)
         self._pool = ThreadPoolExecutor(1) if self._compiled and (os.cpu_count() or 1) > 1 else None
         self._noise = np.zeros((len(terms) if self._pool is not None else 1, d))
         self._r, self._gradients = np.zeros((n, lanes)), np.zeros((len(terms), d))
+        self._residuals = np.zeros((len(terms), n))
 
     def noisy(
         self, going: Sequence[int], points: Sequence[Point], rngs: Sequence[np.random.Generator]
@@ -185,23 +198,24 @@ class MeanGradients:
 
     def _sums(self, going: Sequence[int], points: Sequence[Point]) -> Array:
         """The mean gradients without noise, in one pass over X."""
-        for lane, (k, margins) in enumerate(zip(going, self._margins(going, points), strict=True)):
-            self._r[:, lane] = self.terms[k].residuals(margins)
-        gradients = self._gradients[: len(going)]
+        residuals, gradients = self._residuals[: len(going)], self._gradients[: len(going)]
+        for out, k, margins in zip(residuals, going, self._margins(going, points), strict=True):
+            out[:] = self.terms[k].residuals(margins)
         if self._arrays is None:
-            return np.matmul(self._r[:, : len(going)].T, self.rows.matrix, out=gradients)
+            return np.matmul(residuals, self.rows.matrix, out=gradients)
         if not self._compiled:
-            gradients[:] = (self.rows.transpose() @ self._r[:, : len(going)]).T
+            gradients[:] = (self.rows.transpose() @ residuals.T).T
             return gradients
-        from dptoolkit.kernels.threshold import block_feature_sums
+        from dptoolkit.kernels.threshold import block_feature_sums, interleave
 
+        interleave(residuals, self._r)
         block_feature_sums(*self._arrays, self._r, gradients, 0, self.rows.shape[1])
         return gradients
 
     def _margins(self, going: Sequence[int], points: Sequence[Point]) -> Iterator[Array]:
         """X w of every point: in one pass if there are many weights, else from the columns of its support."""
-        sparse, d = self.rows.is_sparse, self.rows.shape[1]
-        together = [k for k, point in enumerate(points) if not sparse or 2 * len(point.support) > d]
+        sparse = self.rows.is_sparse
+        together = [k for k, point in enumerate(points) if not sparse or not few_columns(len(point.support), self.rows)]
         passed = dict(zip(together, self._pass_along_rows([points[k] for k in together]), strict=True))
         for k, (number, point) in enumerate(zip(going, points, strict=True)):
             yield passed[k] if k in passed else self.terms[number].margins(point.support, point.values)
@@ -209,10 +223,18 @@ class MeanGradients:
     def _pass_along_rows(self, points: Sequence[Point]) -> Iterator[Array]:
         if not points:
             return iter(())
-        weights = np.zeros((self.rows.shape[1], len(points)))
+        (n, d), matrix = self.rows.shape, self.rows.matrix
+        by_run = np.zeros((len(points), d))
         for k, point in enumerate(points):
-            weights[point.support, k] = point.values
-        matrix = self.rows.matrix
+            by_run[k, point.support] = point.values
+        if self._compiled:
+            from dptoolkit.kernels.threshold import block_feature_sums, interleave
+
+            block, margins = np.zeros((d, self._r.shape[1])), np.empty((len(points), n))
+            interleave(by_run, block)
+            block_feature_sums(*kernel_arrays(matrix), block, margins, 0, n)
+            return iter(margins)
+        weights = by_run.T
         if not self.rows.is_sparse:
             used = np.flatnonzero(weights.any(axis=1))
             if 2 * len(used) <= len(weights):

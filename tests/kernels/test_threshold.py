@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dptoolkit.data import check_rows, kernel_arrays
-from dptoolkit.kernels import reference
+from dptoolkit.kernels import reference, threshold
 from dptoolkit.kernels.threshold import feature_sums, largest, mean_residuals, support_margins
 from dptoolkit.losses import LOSSES, SCALAR
 
@@ -102,3 +102,47 @@ def test_a_record_without_a_margin_counts_as_nothing():
     for name in ("squared", "logistic", "huber", "hinge"):
         r = LOSSES[name].clipped_residual(np.array([np.nan, 1.0]), np.zeros(2), np.inf, np.array([0.5, 0.5]))
         assert r[0] == 0 and r[1] > 0
+
+
+@given(
+    st.integers(0, 1000), st.integers(1, 40), st.integers(1, 150), st.integers(1, threshold.LANES),
+    st.sampled_from([np.int32, np.int64]), st.booleans(),
+)  # fmt: skip
+def test_sums_side_by_side_are_those_one_by_one_to_the_last_bit(seed, n, d, count, index, idle):
+    """With idle lanes or without, in parts that begin and end anywhere."""
+    rng = np.random.default_rng(seed)
+    X = sparse.random(n, d, 0.4, format="csr", random_state=rng, data_rvs=rng.standard_normal)
+    X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
+    arrays = kernel_arrays(check_rows(X).transpose())
+    rows = rng.standard_normal((count, n))
+    block = np.full((n, threshold.LANES if idle else count), np.nan)
+    threshold.interleave(rows, block)
+    np.testing.assert_array_equal(block[:, :count], rows.T)
+    one_by_one, together, middle = np.zeros((count, d)), np.zeros((count, d)), int(rng.integers(0, d + 1))
+    for r, out in zip(rows, one_by_one, strict=True):
+        feature_sums(*arrays, r, out, 0, d)
+    for first, last in ((0, middle), (middle, d)):
+        threshold.block_feature_sums(*arrays, block, together, first, last)
+    np.testing.assert_array_equal(together, one_by_one)
+
+
+def test_decay_is_the_exponential_to_two_units_and_stays_within_its_ends():
+    sizes = np.concatenate([np.linspace(0, 599.9, 5001), 10.0 ** np.linspace(-320, 2, 1001), [0.0, 5e-324]])
+    found = np.array([threshold.decay(size) for size in sizes])
+    np.testing.assert_allclose(found, np.exp(-sizes), rtol=2 * 2.0**-52)
+    assert found.max() == threshold.decay(0.0) == 1.0
+    ends = [threshold.decay(size) for size in (600.0, 1e300, np.inf, np.nan)]
+    assert len(set(ends)) == 1 and 0 < ends[0] < 1e-260
+
+
+@given(st.lists(st.floats(allow_subnormal=False), min_size=1, max_size=40), st.integers(0, 100))
+def test_residuals_in_vectors_are_those_of_single_records(margins, seed):
+    margins, y = np.array(margins), (np.random.default_rng(seed).random(len(margins)) < 0.5) * 1.0
+    out = np.empty(len(margins))
+    mean_residuals(threshold.LOGISTIC, margins, y, np.inf, np.zeros(0), out)
+    single = [
+        threshold.clipped_residual(threshold.LOGISTIC, m, label, np.inf, np.inf)
+        for m, label in zip(margins, y, strict=True)
+    ]
+    np.testing.assert_array_equal(out, np.array(single) / len(margins))
+    assert np.abs(out).max() <= 1 / len(margins)

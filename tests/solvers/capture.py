@@ -13,7 +13,6 @@ from unittest import mock
 import numpy as np
 
 from dptoolkit.kernels import frank_wolfe as kernel
-from dptoolkit.kernels import threshold
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers import gradient_iht, peeling
 from dptoolkit.solvers.gradients import MeanGradient
@@ -159,31 +158,3 @@ def both(watch: Callable[[], Any], *fits: Callable[[], Any]) -> list[Any]:
             fit()
         found.append(seen)
     return found
-
-
-class Work:
-    """How many entries of sparse X were read for sums over its rows, and how many X has."""
-
-    entries, size = 0, 0
-
-    @property
-    def passes(self) -> float:
-        """Whole passes over X."""
-        return self.entries / self.size
-
-
-@contextmanager
-def counted() -> Iterator[Work]:
-    """Count what the kernels that compute X^T r read during a ``with`` block."""
-    work = Work()
-
-    def watched(kernel: Any) -> Any:
-        def sums(data: Any, indices: Any, indptr: Any, r: Any, out: Any, first: int, last: int) -> None:
-            work.entries, work.size = work.entries + int(indptr[last] - indptr[first]), len(data)
-            kernel(data, indices, indptr, r, out, first, last)
-
-        return sums
-
-    names = ("feature_sums", "block_feature_sums")
-    with mock.patch.multiple(threshold, **{name: watched(getattr(threshold, name)) for name in names}):
-        yield work

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
-from dptoolkit.accounting.pld.curve import Answer, Composition
+from dptoolkit.accounting.pld.curve import Answer, Composition, surely_keeps
 from dptoolkit.accounting.pld.grid import span_of
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
 from dptoolkit.accounting.structure import is_gaussian
@@ -67,7 +67,7 @@ def _epsilon_answer(event: Event, delta: float) -> Answer:
     answer = Answer(0.0, True)
     for tree in directions(event, dominating):
         # Backwards the loss of a subsampled step is at most -log(1 - rate), so this direction can often be skipped.
-        if _largest_loss(tree, delta) > answer.value:
+        if _largest_loss(tree, delta) > answer.value and not _surely_keeps(tree, answer.value, delta, answer.step):
             answer = _worse(answer, _epsilon_of_tree(tree, delta))
     return answer
 
@@ -77,13 +77,19 @@ def delta_answer(event: Event, epsilon: float) -> Answer:
     answer = Answer(0.0, True)
     for tree in directions(event, dominating):
         # A direction whose delta cannot exceed the first one's is skipped: finding its own tiny value takes long.
-        if answer.value == 0 or _largest_loss(tree, answer.value) > epsilon:
+        if answer.value == 0 or (
+            _largest_loss(tree, answer.value) > epsilon and not _surely_keeps(tree, epsilon, answer.value, answer.step)
+        ):
             answer = _worse(answer, _delta_of_tree(tree, epsilon, enough=answer.value))
     return answer
 
 
 def _worse(first: Answer, second: Answer) -> Answer:
-    return Answer(max(first.value, second.value), first.sharp and second.sharp)
+    return Answer(max(first.value, second.value), first.sharp and second.sharp, second.step)
+
+
+def _surely_keeps(tree: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:
+    return step > 0 and 0 < epsilon < math.inf and 0 < delta < 1 and surely_keeps(tree, epsilon, delta, step)
 
 
 def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float], float]]:
@@ -153,7 +159,7 @@ def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
     if place > _NEAR_END and decade < _LAST_DECADE:
         end = min(10.0 ** -(decade + 0.5), delta)
         other = Composition(tree, 10.0 ** -(decade + 1)).epsilon(end)
-        answer = Answer(min(answer.value, other.value), answer.sharp and other.sharp)
+        answer = Answer(min(answer.value, other.value), answer.sharp and other.sharp, answer.step)
     return answer
 
 
@@ -164,15 +170,15 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
     """
     if not tree or math.isinf(epsilon):
         return Answer(0.0, True)
-    best, sharp = min(total_variation(tree), 1.0), True
+    best, sharp, step = min(total_variation(tree), 1.0), True, 0.0
     decade, visits = _first_decade(tree, epsilon), set[int]()
     while decade not in visits and best > enough:
         visits.add(decade)
         composition = Composition(tree, 10.0**-decade)
         answer = composition.delta(epsilon)
-        best, sharp = min(best, answer.value), sharp and answer.sharp
+        best, sharp, step = min(best, answer.value), sharp and answer.sharp, answer.step
         decade = _next_decade(decade, answer.value, composition.infinite)
-    return Answer(best, sharp)
+    return Answer(best, sharp, step)
 
 
 def _first_decade(tree: tuple[Node, ...], epsilon: float) -> int:

@@ -202,8 +202,9 @@ class Sum:
             focus = Focus(tilt, view.epsilon, _LOG_OUTSIDE_DELTA + loss)
             low, high, _ = self._window(focus)
             # A smaller tilt must be worth it.
-            if 1.5 * (high - low) < fewest:
-                best, fewest = focus, high - low
+            if 1.2 * (high - low) > fewest:
+                break
+            best, fewest = focus, high - low
         return best
 
     def centred(self, tilt: float) -> Focus:
@@ -250,10 +251,11 @@ class Sum:
     def _window(self, focus: Focus) -> _Window:
         """The losses that a grid must hold so that little is added to delta at the epsilon in focus.
 
-        A unit of tilted mass at a loss l counts exp(-tilt (l - epsilon)) times as much as one at epsilon. Mass above the
-        window, which is added to delta as if it were at the window's end, may therefore be large where that end is far
-        up. It wraps around to the window's lower end, and must end below epsilon. Mass below the window wraps around to
-        the upper end. What wraps only adds to delta.
+        A unit of tilted mass at a loss l counts exp(-tilt (l - epsilon)) times as much as one at epsilon. So the mass
+        above the window, a bound on which is added to delta as if it were at the window's end, may be large where that
+        end is far up. It wraps around to the window's lower end, where it should land below epsilon; mass below the
+        window wraps around to the upper end. What wraps adds to delta and never takes away, so the window's ends, which
+        come from a rough law, decide how tight the bound is and not whether it holds.
         """
         tilt, epsilon, outside = focus
         _, spread = self._tilted_moments(tilt)

@@ -25,8 +25,13 @@ _MOST_STEPS = 1e13
 _SHARP_ROUND_OFF = 1e-4
 # Relative round-off of a largest loss that was found on a grid.
 _LOSS_ROUND_OFF = 1e-15
+# Points of the largest grid that is kept for another question.
+_MOST_KEPT = 2**18
 # Points of the first grid on each side of loss 0.
-_FIRST_POINTS = 128
+_FIRST_POINTS = 32
+# The least of rough deltas, and how much larger (in logs) Chernoff's bound on delta is than delta, about.
+_ROUGH_DELTA = 1e-12
+_CHERNOFF_EXCESS = 3.0
 # Points of a quick look on each side of loss 0.
 _QUICK_POINTS = 2048
 # Share of delta that the lower bound gives to Hoeffding's inequality.
@@ -63,6 +68,16 @@ class _Spans:
         return atom / math.ceil(atom / step) if atom > step else step
 
 
+def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
+    """Roughly delta at ``epsilon``, by Chernoff's inequality on a coarse grid: a search's start, never a bound."""
+    if steps_of(nodes) > _MOST_STEPS:
+        return _ROUGH_DELTA
+    spans = _Spans(nodes, _ROUGH_DELTA)
+    total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
+    _, log_delta = total.look_from(epsilon, spans.reach)
+    return math.exp(min(max(log_delta - _CHERNOFF_EXCESS, math.log(_ROUGH_DELTA)), 0.0))
+
+
 def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:
     """Whether one grid, of this step or a coarser one, shows that delta at ``epsilon`` is at most half of ``delta``.
 
@@ -86,7 +101,7 @@ class Composition:
         steps = steps_of(nodes)
         if steps > _MOST_STEPS:
             raise too_many(steps)
-        self._nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
+        self.nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
         self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
         self._spans = _Spans(nodes, delta)
         self._sum, self._view = self._fine_enough()
@@ -96,6 +111,11 @@ class Composition:
         self.infinite = self._sum.infinite
         self._at_zero = self.infinite + self._at_most_at_zero()
         self._tails: dict[int, Tail] = {}
+
+    @property
+    def reusable(self) -> bool:
+        """Whether it is small enough to be kept, and its answers depend on no question asked before."""
+        return self._sharp and all(t.points <= _MOST_KEPT for t in self._tails.values())
 
     @property
     def _smallest_step(self) -> float:
@@ -223,11 +243,11 @@ class Composition:
 
     def _at_most_at_zero(self) -> float:
         """A bound on delta at epsilon 0 but for the infinite mass: 1 - e^-x <= |x|, whose mean the moments bound."""
-        if any(n.runs is not None for n in self._nodes):
+        if any(n.runs is not None for n in self.nodes):
             return math.inf
         return math.hypot(self._sum.mean, self._sum.spread)
 
     def _hoeffding(self, step: float, delta: float) -> float:
         """How far the true loss may be below its rounded version, except with probability share * delta."""
         log_inverse = math.log(2 / (_HOEFFDING_SHARE * delta))
-        return 2 * step * math.sqrt(most_steps(self._nodes, log_inverse) * log_inverse / 2)
+        return 2 * step * math.sqrt(most_steps(self.nodes, log_inverse) * log_inverse / 2)

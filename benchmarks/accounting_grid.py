@@ -75,7 +75,7 @@ def cpu_time(work: Callable[[], float]) -> tuple[float, float]:
 
 def measured(setting: Setting) -> dict[str, Any]:
     """Own runs before and after the peer's one."""
-    runs = []
+    runs: list[float] = []
 
     def own(times: int) -> float:
         for _ in range(times):

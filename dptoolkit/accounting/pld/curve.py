@@ -29,8 +29,8 @@ _LOSS_ROUND_OFF = 1e-15
 _MOST_KEPT = 2**18
 # Points of the first grid on each side of loss 0.
 _FIRST_POINTS = 32
-# The least of rough deltas, and how much larger (in logs) Chernoff's bound on delta is than delta, about.
-_ROUGH_DELTA = 1e-12
+# The log of the least rough delta, and how much larger (in logs) Chernoff's bound on delta is than delta, about.
+_LEAST_LOG = -690.0
 _CHERNOFF_EXCESS = 3.0
 # Points of a quick look on each side of loss 0.
 _QUICK_POINTS = 2048
@@ -70,12 +70,17 @@ class _Spans:
 
 def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
     """Roughly delta at ``epsilon``, by Chernoff's inequality on a coarse grid: a search's start, never a bound."""
-    if steps_of(nodes) > _MOST_STEPS:
-        return _ROUGH_DELTA
-    spans = _Spans(nodes, _ROUGH_DELTA)
-    total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
-    _, log_delta = total.look_from(epsilon, spans.reach)
-    return math.exp(min(max(log_delta - _CHERNOFF_EXCESS, math.log(_ROUGH_DELTA)), 0.0))
+    estimate = cut = 1e-12
+    # The grid must reach to where little of delta is left: the smaller delta is found to be, the further.
+    for _ in range(4 if steps_of(nodes) <= _MOST_STEPS else 0):
+        spans = _Spans(nodes, cut)
+        total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
+        _, log_delta = total.look_from(epsilon, spans.reach)
+        estimate = math.exp(min(max(log_delta - _CHERNOFF_EXCESS, _LEAST_LOG), 0.0))
+        if estimate >= cut:
+            break
+        cut = estimate
+    return estimate
 
 
 def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:

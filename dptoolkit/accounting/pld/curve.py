@@ -32,6 +32,9 @@ _FIRST_POINTS = 32
 # The log of the least rough delta, and how much larger (in logs) Chernoff's bound on delta is than delta, about.
 _LEAST_LOG = -690.0
 _CHERNOFF_EXCESS = 3.0
+# A quick look is content with this share of delta: the curve of another grid, which may be asked later, is then below
+# delta too.
+_SURELY = 0.95
 # Points of a quick look on each side of loss 0.
 _QUICK_POINTS = 2048
 # Share of delta that the lower bound gives to Hoeffding's inequality.
@@ -84,7 +87,7 @@ def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
 
 
 def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:
-    """Whether one grid, of this step or a coarser one, shows that delta at ``epsilon`` is at most half of ``delta``.
+    """Whether one grid, of this step or a coarser one, shows that delta at ``epsilon`` is well below ``delta``.
 
     A quick look, for the direction of the neighbours that is mostly the better one. No is no answer.
     """
@@ -96,7 +99,7 @@ def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: fl
     tail = total.tail(Focus(tilt, epsilon, LOG_OUTSIDE + max(log_delta - math.log(delta), 0.0)), lower=False)
     # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
     point = epsilon * (1 - _LOSS_ROUND_OFF)
-    return tail is not None and tail.first_loss <= point and tail.infinite + tail.delta_at(point) <= 0.5 * delta
+    return tail is not None and tail.first_loss <= point and tail.infinite + tail.delta_at(point) <= _SURELY * delta
 
 
 class Composition:

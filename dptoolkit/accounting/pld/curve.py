@@ -14,7 +14,7 @@ from dptoolkit.accounting.pld.trees import Node, leaves, most_steps, steps_of
 
 # What the grid may add to epsilon, relative to it (or to the spread of the loss, if that is more): it grows with the
 # square of the step for the upper bound, with the step for the lower one.
-_TOLERANCE = 1e-4
+_TOLERANCE = 5e-5
 _LOWER_TOLERANCE = 1e-3
 # Shares of the tilt at which the law of the sum is computed, one after the other, until its window holds the answer.
 _TILTS = (*(0.5**k for k in range(12)), 0.0)

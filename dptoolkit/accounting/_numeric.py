@@ -48,11 +48,15 @@ def crossing(
     relative: float = 1e-12,
     absolute: float = 0.0,
     steps: int = 200,
+    smooth: bool = False,
 ) -> tuple[float, float]:
     """A bracket (a, b) of the point where a decreasing function falls to <= 0.
 
     ``excess(low) > 0 >= excess(high)`` must hold; so does it for the returned pair, whose width is at most
     ``relative * |b| + absolute``. Secant steps through the last two points, bisection whenever they stall.
+
+    With ``smooth`` the search ends one step earlier: at the first b that is at most half of that width above the root
+    of the line through the last two points. Then a may be further away.
     """
     f_low, f_high = excess(low), excess(high)
     before, last = (low, f_low), (high, f_high)
@@ -70,6 +74,8 @@ def crossing(
             break
         before, last = last, (point, excess(point))
         low, high = (point, high) if last[1] > 0 else (low, point)
+        if smooth and last[1] <= 0 and 0 <= point - _secant(before, last) <= 0.5 * enough:
+            break
         slow, halved = (slow + 1, halved) if high - low > halved else (0, 0.5 * (high - low))
     return low, high
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,12 @@ from dptoolkit._validate import delta_value, nonnegative, positive
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.methods import searched_epsilon
+from dptoolkit.accounting.methods import best_epsilon, searched_epsilon
 from dptoolkit.errors import DpToolkitError, InvalidValue
 
 SMALLEST, _LARGEST = 1e-12, 1e12
+# By how much, in units of the tolerance, epsilon may stay below the budget before another method must be better.
+_MOST_EXCESS = 4.0
 
 
 def calibrate(
@@ -47,17 +50,30 @@ def calibrate(
     if math.isinf(epsilon):
         return 0.0
 
-    def excess(log_noise: float) -> float:
-        event = account(make_event(math.exp(log_noise)), method).event
-        return _log_ratio(searched_epsilon(event, delta, method), epsilon)
+    def excess(log_noise: float, by: str | None = method) -> float:
+        event = account(make_event(math.exp(log_noise)), by).event
+        return _log_ratio(searched_epsilon(event, delta, by), epsilon)
 
     def verified(log_noise: float) -> float:
         return _log_ratio(account(make_event(math.exp(log_noise)), method).epsilon(delta), epsilon)
 
-    low, high = _enclose(excess, math.log(positive("guess", guess)), epsilon, delta)
-    if math.isinf(low):
+    def search(start: float, by: str | None) -> float:
+        low, high = _enclose(lambda x: excess(x, by), start, epsilon, delta)
+        if math.isinf(low):
+            return low
+        return crossing(lambda x: excess(x, by), low, high, absolute=relative_tolerance, relative=0.0, smooth=True)[1]
+
+    start = math.log(positive("guess", guess))
+    log_noise = -math.inf
+    if method is None:
+        # The method that is best at the start is mostly best at the end too, and the others then need no search.
+        winner = best_epsilon(account(make_event(guess)).event, delta, False)[1]
+        with contextlib.suppress(DpToolkitError):
+            log_noise = search(start, None if winner == "pld" else winner)
+    if math.isinf(log_noise) or excess(log_noise) < -_MOST_EXCESS * relative_tolerance:
+        log_noise = search(start if math.isinf(log_noise) else log_noise, method)
+    if math.isinf(log_noise):
         return _without_noise(make_event, epsilon, delta, method)
-    log_noise = crossing(excess, low, high, absolute=relative_tolerance, relative=0.0)[1]
     return math.exp(_settled(verified, log_noise, relative_tolerance, epsilon, delta))
 
 
@@ -85,10 +101,10 @@ def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tu
     """
     first = excess(start)
     up = first > 0
-    point, value, step = start, first, math.log(2)
+    point, value, step, least = start, first, math.log(2), 1e-3
     while True:
         guess = 1.02 * abs(value) if math.isfinite(value) else step
-        other = point + (1 if up else -1) * min(max(guess, 1e-3), step)
+        other = point + (1 if up else -1) * min(max(guess, least), step)
         if other >= math.log(_LARGEST):
             raise _unreachable(True, budget)
         if point <= math.log(SMALLEST):
@@ -97,7 +113,7 @@ def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tu
         value = excess(other)
         if (value > 0) != up:
             return (point, other) if up else (other, point)
-        point, step = other, 2 * step
+        point, step, least = other, 2 * step, 2 * least
 
 
 def _without_noise(make_event: Callable[[float], Event], epsilon: float, delta: float, method: str | None) -> float:

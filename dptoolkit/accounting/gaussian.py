@@ -58,12 +58,15 @@ def _delta_nonnegative(mu: float, eps: Array) -> Array:
         x = eps / mu - mu / 2
         density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
         # exp(eps) Phi(-x-mu) = density * mills(x+mu): one factor carries the tail, none overflows.
-        tail = density * _mills_drop(np.maximum(x, -_TINY_MU), mu)
-        near = ndtr(-x) - density * _mills(x + mu)
-    # For a tiny mu, x >= -mu/2 is as good as positive, and ndtr - ... would cancel.
-    out = np.where(x > (0.0 if mu >= _TINY_MU else -1.0), tail, near)
+        # For a tiny mu, x >= -mu/2 is as good as positive, and ndtr - ... would cancel.
+        far = x > (0.0 if mu >= _TINY_MU else -1.0)
+        out = np.empty_like(x)
+        out[far] = density[far] * _mills_drop(np.maximum(x[far], -_TINY_MU), mu)
+        near = ~far
+        out[near] = ndtr(-x[near]) - density[near] * _mills(x[near] + mu)
     # Where the density underflows, delta is 0, even if the other factor of the product overflowed.
-    return np.clip(np.where(np.isposinf(eps) | ((density == 0) & (x > 0)), 0.0, out), 0.0, 1.0)
+    out[np.isposinf(eps) | ((density == 0) & (x > 0))] = 0.0
+    return np.clip(out, 0.0, 1.0)
 
 
 def _mills(x: Array) -> Array:

@@ -270,27 +270,39 @@ def searched_epsilon(event: Event, delta: float, method: str | None = None) -> f
 @lru_cache(maxsize=4096)
 def best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[float, str]:
     """The smallest epsilon that a method proves at ``delta``, and the method."""
-    if verified:
-        # What a search has found is mostly on the private side already: then the winner alone is verified.
-        epsilon, name = best_epsilon(event, delta, False)
-        if name in _delta_candidates(event, epsilon) and _keeps(name, event, epsilon, delta):
-            return epsilon, name
-
-    def affordable(epsilon0: float, count: int) -> bool:
-        return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
-
-    def evaluate(name: str) -> pld.Answer:
-        if name == "pld":
-            return pld.epsilon_answer(event, delta, verified=verified)
-        epsilon_at = METHODS[name].epsilon if verified else METHODS[name].searched or METHODS[name].epsilon
-        return pld.Answer(epsilon_at(event, delta), True)
-
-    epsilon, name = _best(_candidates(event, affordable), evaluate, math.inf)
-    if not verified or name in _delta_candidates(event, epsilon):
+    searched = _epsilons(event, delta, False)
+    if not verified:
+        return searched[0]
+    # What a search has found is mostly on the private side already: then the winner alone is verified.
+    epsilon, name = searched[0]
+    if name in _delta_candidates(event, epsilon) and _keeps(name, event, epsilon, delta):
+        return epsilon, name
+    # Verified, an epsilon is never smaller than before. So the others matter only if the winner falls behind them.
+    epsilon = _epsilon_by(name, event, delta, True).value
+    if epsilon > min((value for value, _ in searched[1:]), default=math.inf):
+        epsilon, name = _epsilons(event, delta, True)[0]
+    if name in _delta_candidates(event, epsilon):
         return epsilon, name
     return _on_the_private_side(
         lambda e, d: best_epsilon(e, d, False)[0], lambda e, x: best_delta(e, x)[0], event, delta
     ), name
+
+
+@lru_cache(maxsize=4096)
+def _epsilons(event: Event, delta: float, verified: bool) -> tuple[tuple[float, str], ...]:
+    """What the methods prove, the smallest first."""
+
+    def affordable(epsilon0: float, count: int) -> bool:
+        return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
+
+    return _answers(_candidates(event, affordable), lambda name: _epsilon_by(name, event, delta, verified), math.inf)
+
+
+def _epsilon_by(name: str, event: Event, delta: float, verified: bool) -> pld.Answer:
+    if name == "pld":
+        return pld.epsilon_answer(event, delta, verified=verified)
+    epsilon_at = METHODS[name].epsilon if verified else METHODS[name].searched or METHODS[name].epsilon
+    return pld.Answer(epsilon_at(event, delta), True)
 
 
 def _keeps(name: str, event: Event, epsilon: float, delta: float) -> bool:
@@ -318,10 +330,13 @@ def best_delta(event: Event, epsilon: float) -> tuple[float, str]:
             return pld.delta_answer(event, epsilon)
         return pld.Answer(METHODS[name].delta(event, epsilon), True)
 
-    return _best([_delta_candidates(event, epsilon)], evaluate, 1.0)
+    return _answers([_delta_candidates(event, epsilon)], evaluate, 1.0)[0]
 
 
-def _best(groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useless: float) -> tuple[float, str]:
+def _answers(
+    groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useless: float
+) -> tuple[tuple[float, str], ...]:
+    """The answers of the first group of methods that has sharp ones, the smallest first."""
     results: list[tuple[float, str]] = []
     refused: list[str] = []
     for group in groups:
@@ -338,4 +353,4 @@ def _best(groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useles
             break
     if not results:
         raise UnsupportedEvent(refused[0])
-    return min(results)
+    return tuple(sorted(results))

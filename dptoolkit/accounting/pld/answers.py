@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
-from dptoolkit.accounting.pld.curve import Answer, Composition
+from dptoolkit.accounting.pld.curve import Answer, Composition, rough_delta, surely_keeps
 from dptoolkit.accounting.pld.grid import span_of
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
 from dptoolkit.accounting.structure import is_gaussian
@@ -65,9 +66,9 @@ def _smooth(event: Event) -> bool:
 
 def _epsilon_answer(event: Event, delta: float) -> Answer:
     answer = Answer(0.0, True)
-    for tree in directions(event, dominating):
+    for tree in _trees(event):
         # Backwards the loss of a subsampled step is at most -log(1 - rate), so this direction can often be skipped.
-        if _largest_loss(tree, delta) > answer.value:
+        if _largest_loss(tree, delta) > answer.value and not _surely_keeps(tree, answer.value, delta, answer.step):
             answer = _worse(answer, _epsilon_of_tree(tree, delta))
     return answer
 
@@ -75,20 +76,26 @@ def _epsilon_answer(event: Event, delta: float) -> Answer:
 def delta_answer(event: Event, epsilon: float) -> Answer:
     """``delta``, and whether the grid was fine enough."""
     answer = Answer(0.0, True)
-    for tree in directions(event, dominating):
+    for tree in _trees(event):
         # A direction whose delta cannot exceed the first one's is skipped: finding its own tiny value takes long.
-        if answer.value == 0 or _largest_loss(tree, answer.value) > epsilon:
+        if answer.value == 0 or (
+            _largest_loss(tree, answer.value) > epsilon and not _surely_keeps(tree, epsilon, answer.value, answer.step)
+        ):
             answer = _worse(answer, _delta_of_tree(tree, epsilon, enough=answer.value))
     return answer
 
 
 def _worse(first: Answer, second: Answer) -> Answer:
-    return Answer(max(first.value, second.value), first.sharp and second.sharp)
+    return Answer(max(first.value, second.value), first.sharp and second.sharp, second.step)
+
+
+def _surely_keeps(tree: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:
+    return step > 0 and 0 < epsilon < math.inf and 0 < delta < 1 and surely_keeps(tree, epsilon, delta, step)
 
 
 def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float], float]]:
     """delta as a function of epsilon for each order of the dominating neighbours; the larger is ``delta``."""
-    trees = directions(event, dominating)
+    trees = _trees(event)
     forward, backward = trees[0], trees[-1]
 
     def of(tree: tuple[Node, ...]) -> Callable[[float], float]:
@@ -131,9 +138,47 @@ def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:
 # Both questions, epsilon at a delta and delta at an epsilon, are answered by the same curves, so that one answer is the
 # inverse of the other. There is one curve for every decade of delta, on the grid that is best for the decade's middle.
 _LAST_DECADE = 300
+# Curves kept of one event.
+_MOST_CURVES = 6
 # Beyond this distance (in decades) from the middle towards the next decade, the next curve is asked as well, so that
 # the answer does not jump up from one decade to the next.
 _NEAR_END = 0.48
+
+
+class _Recent(threading.local):
+    """What one thread keeps of the last event it was asked about: its trees, and their curves.
+
+    An epsilon is verified by the delta there, which mostly is on the same curve. Curves on large grids are not kept.
+    """
+
+    def __init__(self) -> None:
+        self.event: Event | None = None
+        self.trees: list[tuple[Node, ...]] = []
+        self.curves: dict[tuple[int, int], Composition] = {}
+
+
+_RECENT = _Recent()
+
+
+def _trees(event: Event) -> list[tuple[Node, ...]]:
+    """The trees of both directions."""
+    if _RECENT.event != event:
+        _RECENT.event, _RECENT.curves = None, {}
+        _RECENT.trees = directions(event, dominating)
+        _RECENT.event = event
+    return _RECENT.trees
+
+
+def _curve(tree: tuple[Node, ...], decade: int) -> Composition:
+    """The curve of one decade of delta."""
+    key = id(tree), decade
+    known = _RECENT.curves.get(key)
+    if known is not None and known.nodes is tree and known.reusable:
+        return known
+    curve = _RECENT.curves[key] = Composition(tree, 10.0**-decade)
+    if len(_RECENT.curves) > _MOST_CURVES:
+        _RECENT.curves.pop(next(iter(_RECENT.curves)))
+    return curve
 
 
 def _place(delta: float) -> tuple[int, float]:
@@ -149,11 +194,11 @@ def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
     if delta == 0:
         return Answer(math.inf, True)
     decade, place = _place(delta)
-    answer = Composition(tree, 10.0**-decade).epsilon(delta)
+    answer = _curve(tree, decade).epsilon(delta)
     if place > _NEAR_END and decade < _LAST_DECADE:
         end = min(10.0 ** -(decade + 0.5), delta)
-        other = Composition(tree, 10.0 ** -(decade + 1)).epsilon(end)
-        answer = Answer(min(answer.value, other.value), answer.sharp and other.sharp)
+        other = _curve(tree, decade + 1).epsilon(end)
+        answer = Answer(min(answer.value, other.value), answer.sharp and other.sharp, answer.step)
     return answer
 
 
@@ -164,20 +209,22 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
     """
     if not tree or math.isinf(epsilon):
         return Answer(0.0, True)
-    best, sharp = min(total_variation(tree), 1.0), True
+    best, sharp, step = min(total_variation(tree), 1.0), True, 0.0
     decade, visits = _first_decade(tree, epsilon), set[int]()
     while decade not in visits and best > enough:
         visits.add(decade)
-        composition = Composition(tree, 10.0**-decade)
+        composition = _curve(tree, decade)
         answer = composition.delta(epsilon)
-        best, sharp = min(best, answer.value), sharp and answer.sharp
+        best, sharp, step = min(best, answer.value), sharp and answer.sharp, answer.step
         decade = _next_decade(decade, answer.value, composition.infinite)
-    return Answer(best, sharp)
+    return Answer(best, sharp, step)
 
 
 def _first_decade(tree: tuple[Node, ...], epsilon: float) -> int:
-    """The decade to begin with: 10, or the last one if no loss reaches epsilon."""
-    return _LAST_DECADE if _largest_loss(tree, 10.0**-_LAST_DECADE) <= epsilon else 10
+    """The decade to begin with: that of a rough estimate, or the last one if no loss reaches epsilon."""
+    if _largest_loss(tree, 10.0**-_LAST_DECADE) <= epsilon:
+        return _LAST_DECADE
+    return _place(rough_delta(tree, epsilon))[0]
 
 
 def _next_decade(decade: int, value: float, infinite: float) -> int:

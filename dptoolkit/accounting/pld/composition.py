@@ -22,6 +22,14 @@ MAX_POINTS = 2**22
 # -log of the mass that may lie outside the window under the tilted law. The lower bound uses twice this number, because
 # there such mass must be subtracted.
 LOG_OUTSIDE = 18.0
+# -log of the mass outside the window relative to delta, where the tilted law is read far from its mean.
+_LOG_OUTSIDE_DELTA = 14.0
+# Shares of the tilt of Chernoff's bound among which the one with the smallest window is taken, and the log of the
+# round-off, relative to delta, that this may cost.
+_SHARES = (1.0, 0.6, 0.4, 0.25, 0.15, 0.08)
+_RATES = np.array([8.0, 5.0, 2.5, 0.9, 0.3])
+_RATE_SPLITS = [1, 1 + len(_RATES), 1 + 2 * len(_RATES)]
+_LOG_TOLERABLE = math.log(1e-6)
 
 _Complex = NDArray[np.complex128]
 
@@ -112,18 +120,27 @@ def _log_share(tilt: Array) -> Array:
 
 
 class View(NamedTuple):
-    """The tilt that centres the law of the sum at the answer, and the size that errors are measured against."""
+    """Where to look: the tilt with the best Chernoff bound, that bound on epsilon, and the size of tolerable errors."""
 
     tilt: float
+    epsilon: float
     size: float
 
 
+class Focus(NamedTuple):
+    """A tilt, the epsilon at which the tilted law is read, and -log of the tilted mass there that is of no account."""
+
+    tilt: float
+    epsilon: float
+    log_outside: float
+
+
 class _Window(NamedTuple):
-    """Losses that a grid must hold, and -log of a bound on the tilted mass above them."""
+    """Losses that a grid must hold, and the rate at which Chernoff's bound on the tilted mass above them is best."""
 
     low: float
     high: float
-    log_outside: float
+    rate: float
 
 
 class Sum:
@@ -151,9 +168,48 @@ class Sum:
             tilts = np.exp(log_tilts)
             return (self.rough_log_mgf(tilts) + _log_share(tilts) - math.log(delta)) / tilts
 
-        low, high = math.log(1e-3 / max(self.spread, reach)), math.log(300 / self.spread)
-        best, exponent = zoom_minimum(value, low, high, points=33, zooms=3)
-        return View(self.permitted(math.exp(best)), max(exponent, self.spread))
+        best, exponent = zoom_minimum(value, *self._log_tilts(reach), points=33, zooms=3)
+        return View(self.permitted(math.exp(best)), exponent, max(exponent, self.spread))
+
+    def look_from(self, epsilon: float, reach: float) -> tuple[float, float]:
+        """The tilt whose Chernoff bound on delta at ``epsilon`` is smallest, and roughly the log of that bound."""
+
+        def value(log_tilts: Array) -> Array:
+            tilts = np.exp(log_tilts)
+            return self.rough_log_mgf(tilts) - epsilon * tilts
+
+        best, log_delta = zoom_minimum(value, *self._log_tilts(reach), points=33, zooms=3)
+        return self.permitted(math.exp(best)), log_delta
+
+    def _log_tilts(self, reach: float) -> tuple[float, float]:
+        """The logs of the least and the largest tilt to try."""
+        return math.log(1e-3 / max(self.spread, reach)), math.log(300 / self.spread)
+
+    def focus(self, view: View, delta: float) -> Focus:
+        """The tilt with the smallest window among those that lose no digits.
+
+        The tilt of the best Chernoff bound puts the mean of the tilted law at the answer. Where few large losses are
+        behind delta, such a law has two modes far apart, and a wide window. A smaller tilt has a narrow one, but less
+        of its mass is at the answer, by the factor exp(-loss), and both the round-off and the mass outside the window
+        must be smaller by as much.
+        """
+        best, fewest = Focus(view.tilt, view.epsilon, LOG_OUTSIDE), math.inf
+        for share in _SHARES:
+            tilt = share * view.tilt
+            loss = max(float(self.rough_log_mgf(np.array([tilt]))[0]) - tilt * view.epsilon - math.log(delta), 0.0)
+            if share < 1 and math.log(self.round_off(tilt, 2**16)) + loss > _LOG_TOLERABLE:
+                break
+            focus = Focus(tilt, view.epsilon, _LOG_OUTSIDE_DELTA + loss)
+            low, high, _ = self._window(focus)
+            # A smaller tilt must be worth it.
+            if 1.2 * (high - low) > fewest:
+                break
+            best, fewest = focus, high - low
+        return best
+
+    def centred(self, tilt: float) -> Focus:
+        """The tilted law, read at its mean."""
+        return Focus(tilt, self._tilted_moments(tilt)[0], LOG_OUTSIDE)
 
     def permitted(self, tilt: float) -> float:
         """``tilt``, or a smaller one if the moment generating function is infinite there."""
@@ -164,10 +220,11 @@ class Sum:
                 raise too_many(self.steps)
         return tilt
 
-    def tail(self, tilt: float, *, lower: bool) -> Tail | None:
-        """The law of the sum near the point that the tilt looks at; None if the grid would be too large."""
+    def tail(self, focus: Focus, *, lower: bool) -> Tail | None:
+        """The law of the sum near the epsilon in focus; None if the grid would be too large."""
+        tilt = focus.tilt
         base = self.log_mgf(tilt)
-        window = self._window(tilt, base, lower=lower)
+        window = self._whole_window(tilt, base) if lower else self._window(focus)
         points = (window.high - window.low) / self.step + 2
         if not math.isfinite(points):
             raise too_many(self.steps)
@@ -183,7 +240,7 @@ class Sum:
         floor = noise * float(np.mean(np.abs(transform)))
         log_norm = base - noise if lower else base + noise
         return Tail(
-            self.step, first, mass, tilt, log_norm, floor, math.exp(-window.log_outside), self.infinite, lower
+            self.step, first, mass, tilt, log_norm, floor, self._above(tilt, base, window), self.infinite, lower
         )
 
     def round_off(self, tilt: float, size: int) -> float:
@@ -191,25 +248,49 @@ class Sum:
         steps = max(self.steps, math.fsum(g.steps(tilt) for g in self.grids))
         return 2.0**-52 * 4 * math.log2(size) * (steps + 4)
 
-    def _window(self, tilt: float, base: float, *, lower: bool) -> _Window:
-        """The losses that hold nearly all mass of the tilted law, by Chernoff's bound.
+    def _window(self, focus: Focus) -> _Window:
+        """The losses that a grid must hold so that little is added to delta at the epsilon in focus.
 
-        Mass outside the window wraps around to its other end. A unit of tilted mass at distance d above the answer
-        counts exp(-tilt d) times as much as one at the answer. So the mass below the window, which lands at its upper
-        end, may be larger than the mass above it, which lands at its lower end.
+        A unit of tilted mass at a loss l counts exp(-tilt (l - epsilon)) times as much as one at epsilon. So the mass
+        above the window, a bound on which is added to delta as if it were at the window's end, may be large where that
+        end is far up. It wraps around to the window's lower end, where it should land below epsilon; mass below the
+        window wraps around to the upper end. What wraps adds to delta and never takes away, so the window's ends, which
+        come from a rough law, decide how tight the bound is and not whether it holds.
         """
-        centre, spread = self._tilted_moments(tilt)
-        width = self.step + spread
-        # The best factor is about 6 to 8 for a normal law and just below 1 for an exponential tail.
-        factors = [8.0, 5.0, 2.5, 0.9]
-        outside = 2 * LOG_OUTSIDE if lower else LOG_OUTSIDE
-        high = min(self._end(tilt, base, f / width, outside) for f in factors)
-        while math.isinf(high):
-            factors.append(factors[-1] / 4)
-            high = self._end(tilt, base, factors[-1] / width, outside)
-        below = outside if lower else max(outside - tilt * (high - centre), 0.5 * outside)
-        low = max(-self._end(tilt, base, -f / width, below) for f in factors)
-        return _Window(low, high, outside)
+        tilt, epsilon, outside = focus
+        _, spread = self._tilted_moments(tilt)
+        # Chernoff's bound is best at a factor of about 6 to 8 for a normal law, just below 1 for an exponential tail,
+        # and in between where the largest loss is near.
+        rates = _RATES / (self.step + spread)
+        while True:
+            tilts = np.concatenate([[tilt], tilt + rates, tilt - rates, -rates])
+            base, up, down, swapped = np.split(self.rough_log_mgf(tilts), _RATE_SPLITS)
+            if math.isfinite(np.min(up)):
+                break
+            rates = rates / 4
+        reach = tilt * epsilon + outside
+        highs = (up - base + reach) / (tilt + rates)
+        high = max(float(np.min(highs)), epsilon + 2 * self.step)
+        wrapped = float(np.min((up - base + outside) / rates))
+        low = float(np.max((base - down - outside) / rates))
+        low = max(low, float(np.max((tilt * high - reach + base - swapped) / (tilt + rates))))
+        low = min(low, high + epsilon - wrapped, epsilon - 2 * self.step)
+        return _Window(low, high, float(rates[np.argmin(highs)]))
+
+    def _whole_window(self, tilt: float, base: float) -> _Window:
+        """The losses outside which the tilted law has almost no mass on either side: what lower bounds need."""
+        _, spread = self._tilted_moments(tilt)
+        rates, outside = [f / (self.step + spread) for f in (8.0, 5.0, 2.5, 0.9)], 2 * LOG_OUTSIDE
+        ends = [self._end(tilt, base, t, outside) for t in rates]
+        while math.isinf(min(ends)):
+            rates.append(rates[-1] / 4)
+            ends.append(self._end(tilt, base, rates[-1], outside))
+        high, rate = min(zip(ends, rates, strict=True))
+        return _Window(max(-self._end(tilt, base, -t, outside) for t in rates), high, rate)
+
+    def _above(self, tilt: float, base: float, window: _Window) -> float:
+        """A bound on the tilted mass above the window."""
+        return math.exp(min(self.log_mgf(tilt + window.rate) - base - window.rate * window.high, 0.0))
 
     def _end(self, tilt: float, base: float, t: float, log_outside: float) -> float:
         """A point beyond which, in the direction of t, the tilted law has mass at most exp(-log_outside)."""

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dptoolkit.accounting.pld import composition
-from dptoolkit.accounting.pld.composition import LOG_OUTSIDE, Sum, View, grid_error, too_many
+from dptoolkit.accounting.pld.composition import LOG_OUTSIDE, Focus, Sum, View, grid_error, too_many
 from dptoolkit.accounting.pld.grid import Leaf, Span, connect_the_dots, rounded, span_of
 from dptoolkit.accounting.pld.tail import Tail
 from dptoolkit.accounting.pld.trees import Node, leaves, most_steps, steps_of
 
 # What the grid may add to epsilon, relative to it (or to the spread of the loss, if that is more): it grows with the
 # square of the step for the upper bound, with the step for the lower one.
-_TOLERANCE = 1e-4
+_TOLERANCE = 5e-5
 _LOWER_TOLERANCE = 1e-3
 # Shares of the tilt at which the law of the sum is computed, one after the other, until its window holds the answer.
 _TILTS = (*(0.5**k for k in range(12)), 0.0)
@@ -25,15 +25,81 @@ _MOST_STEPS = 1e13
 _SHARP_ROUND_OFF = 1e-4
 # Relative round-off of a largest loss that was found on a grid.
 _LOSS_ROUND_OFF = 1e-15
+# Points of the largest grid that is kept for another question.
+_MOST_KEPT = 2**18
+# Points of the first grid on each side of loss 0.
+_FIRST_POINTS = 32
+# The log of the least rough delta, and how much larger (in logs) Chernoff's bound on delta is than delta, about.
+_LEAST_LOG = -690.0
+_CHERNOFF_EXCESS = 3.0
+# A quick look is content with this share of delta: the curve of another grid, which may be asked later, is then below
+# delta too.
+_SURELY = 0.95
+# Points of a quick look on each side of loss 0.
+_QUICK_POINTS = 2048
 # Share of delta that the lower bound gives to Hoeffding's inequality.
 _HOEFFDING_SHARE = 1e-3
 
 
 class Answer(NamedTuple):
-    """A sound upper bound, and whether the grid was fine enough for it to be as good as the pairs allow."""
+    """A sound upper bound, whether the grid was fine enough for it to be as good as the pairs allow, and its step."""
 
     value: float
     sharp: bool
+    step: float = 0.0
+
+
+class _Spans:
+    """How far the grids of a tree's pairs reach, such that little of ``delta`` is left beyond their ends."""
+
+    def __init__(self, nodes: tuple[Node, ...], delta: float) -> None:
+        tail = delta * 1e-6 / max(steps_of(nodes), 1.0)
+        self._nodes = nodes
+        self._spans = {id(n.pair): span_of(n.pair, tail) for n in leaves(nodes) if n.pair is not None}
+        self.reach = max(max(s.above, s.below) for s in self._spans.values())
+
+    def sum_at(self, step: float, discretise: Callable[[Span, float], Leaf]) -> Sum:
+        return Sum(self._nodes, step, lambda pair, h: discretise(self._spans[id(pair)], h))
+
+    def aligned(self, step: float) -> float:
+        """At most ``step``, and such that the main atom lies on the grid, or else its end.
+
+        Mass beyond the end of a grid counts as infinite. Grids with different ends would differ by more than their
+        steps, and not by a multiple of the square of the step.
+        """
+        atom = max(s.pair.atom for s in self._spans.values()) or self.reach
+        return atom / math.ceil(atom / step) if atom > step else step
+
+
+def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
+    """Roughly delta at ``epsilon``, by Chernoff's inequality on a coarse grid: a search's start, never a bound."""
+    estimate = cut = 1e-12
+    # The grid must reach to where little of delta is left: the smaller delta is found to be, the further.
+    for _ in range(4 if steps_of(nodes) <= _MOST_STEPS else 0):
+        spans = _Spans(nodes, cut)
+        total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
+        _, log_delta = total.look_from(epsilon, spans.reach)
+        estimate = math.exp(min(max(log_delta - _CHERNOFF_EXCESS, _LEAST_LOG), 0.0))
+        if estimate >= cut:
+            break
+        cut = estimate
+    return estimate
+
+
+def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:
+    """Whether one grid, of this step or a coarser one, shows that delta at ``epsilon`` is well below ``delta``.
+
+    A quick look, for the direction of the neighbours that is mostly the better one. No is no answer.
+    """
+    if delta == 0 or steps_of(nodes) > _MOST_STEPS:
+        return False
+    spans = _Spans(nodes, delta)
+    total = spans.sum_at(spans.aligned(max(step, spans.reach / _QUICK_POINTS)), connect_the_dots)
+    tilt, log_delta = total.look_from(epsilon, spans.reach)
+    tail = total.tail(Focus(tilt, epsilon, LOG_OUTSIDE + max(log_delta - math.log(delta), 0.0)), lower=False)
+    # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
+    point = epsilon * (1 - _LOSS_ROUND_OFF)
+    return tail is not None and tail.first_loss <= point and tail.infinite + tail.delta_at(point) <= _SURELY * delta
 
 
 class Composition:
@@ -43,68 +109,68 @@ class Composition:
         steps = steps_of(nodes)
         if steps > _MOST_STEPS:
             raise too_many(steps)
-        self._nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
+        self.nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
         self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
-        tail = delta * 1e-6 / max(steps, 1.0)
-        self._spans = {id(n.pair): span_of(n.pair, tail) for n in leaves(nodes) if n.pair is not None}
-        self._reach = max(max(s.above, s.below) for s in self._spans.values())
+        self._spans = _Spans(nodes, delta)
         self._sum, self._view = self._fine_enough()
         if lower:
             step = min(self._sum.step, _LOWER_TOLERANCE * self._view.size / self._hoeffding(1.0, delta))
-            self._sum = self._at(self._aligned(max(step, 8 * self._smallest_step)), rounded)
+            self._sum = self._spans.sum_at(self._spans.aligned(max(step, 8 * self._smallest_step)), rounded)
         self.infinite = self._sum.infinite
         self._at_zero = self.infinite + self._at_most_at_zero()
         self._tails: dict[int, Tail] = {}
 
     @property
+    def reusable(self) -> bool:
+        """Whether it is small enough to be kept, and its answers depend on no question asked before."""
+        return self._sharp and all(t.points <= _MOST_KEPT for t in self._tails.values())
+
+    @property
     def _smallest_step(self) -> float:
-        return self._reach * 8 / composition.MAX_POINTS
-
-    def _at(self, step: float, discretise: Callable[[Span, float], Leaf]) -> Sum:
-        return Sum(self._nodes, step, lambda pair, h: discretise(self._spans[id(pair)], h))
-
-    def _aligned(self, step: float) -> float:
-        """At most ``step``, and such that the main atom lies on the grid."""
-        atom = max(s.pair.atom for s in self._spans.values())
-        return atom / math.ceil(atom / step) if atom > step else step
+        return self._spans.reach * 8 / composition.MAX_POINTS
 
     def _fine_enough(self) -> tuple[Sum, View]:
         """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
-        coarse = self._at(self._aligned(self._reach / 256), connect_the_dots)
+        coarse = self._spans.sum_at(self._spans.aligned(self._spans.reach / _FIRST_POINTS), connect_the_dots)
         if coarse.infinite >= self._hopeless:
-            return coarse, coarse.look_at(self._delta, self._reach)
+            return coarse, coarse.look_at(self._delta, self._spans.reach)
         while True:
-            fine = self._at(coarse.step / 2, connect_the_dots)
-            view = fine.look_at(self._delta, self._reach)
+            fine = self._spans.sum_at(coarse.step / 2, connect_the_dots)
+            view = fine.look_at(self._delta, self._spans.reach)
             excess = grid_error(coarse, fine, view.tilt) / (_TOLERANCE * view.size)
             if excess <= 1 or fine.step <= self._smallest_step:
                 self._sharp = excess <= 1
                 return fine, view
-            shrink = max(0.9 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
+            shrink = max(0.6 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
             step = max(coarse.step * shrink, 2 * self._smallest_step)
-            coarse = fine if shrink > 0.4 else self._at(self._aligned(step), connect_the_dots)
+            coarse = fine if shrink > 0.4 else self._spans.sum_at(self._spans.aligned(step), connect_the_dots)
 
     def _tail(self, index: int) -> Tail:
         """The law of the sum at the tilt of ``index``: each next tilt is smaller and reaches further down."""
         if index not in self._tails:
-            tilt = self._view.tilt * _TILTS[index]
-            tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
+            focus = self._focus(index)
+            tail = self._sum.tail(focus, lower=self._lower)
             while tail is None:
                 self._sharp = False
-                self._sum = self._at(self._sum.step * 1.5, rounded if self._lower else connect_the_dots)
-                if self._sum.step > 1e3 * self._reach:
+                self._sum = self._spans.sum_at(self._sum.step * 1.5, rounded if self._lower else connect_the_dots)
+                if self._sum.step > 1e3 * self._spans.reach:
                     raise too_many(self._sum.steps)
-                tail = self._sum.tail(self._sum.permitted(tilt), lower=self._lower)
-            self._sharp = self._sharp and self._sum.round_off(tilt, 2**16) < _SHARP_ROUND_OFF
+                tail = self._sum.tail(self._focus(index), lower=self._lower)
+            self._sharp = self._sharp and self._sum.round_off(focus.tilt, 2**16) < _SHARP_ROUND_OFF
             self._tails[index] = tail
         return self._tails[index]
+
+    def _focus(self, index: int) -> Focus:
+        if index == 0 and not self._lower:
+            return self._sum.focus(self._view, self._delta)
+        return self._sum.centred(self._sum.permitted(self._view.tilt * _TILTS[index]))
 
     def delta(self, epsilon: float) -> Answer:
         """The bound on delta at epsilon."""
         if self.infinite >= self._hopeless:
             return Answer(1.0, True)
         value = self._value(epsilon)
-        return Answer(value, self._sharp)
+        return Answer(value, self._sharp, self._sum.step)
 
     def _value(self, epsilon: float) -> float:
         # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
@@ -151,7 +217,8 @@ class Composition:
                 break
         if self._lacks_curve_above and delta > self._hopeless:
             best = min(best, self._epsilon_of_tail(len(_TILTS) - 1, delta)[0])
-        return Answer(self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta), self._sharp)
+        settled = self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta)
+        return Answer(settled, self._sharp, self._sum.step)
 
     def _epsilon_of_tail(self, index: int, delta: float) -> tuple[float, bool]:
         """The bound of one tail, and whether it lies inside its window."""
@@ -184,11 +251,11 @@ class Composition:
 
     def _at_most_at_zero(self) -> float:
         """A bound on delta at epsilon 0 but for the infinite mass: 1 - e^-x <= |x|, whose mean the moments bound."""
-        if any(n.runs is not None for n in self._nodes):
+        if any(n.runs is not None for n in self.nodes):
             return math.inf
         return math.hypot(self._sum.mean, self._sum.spread)
 
     def _hoeffding(self, step: float, delta: float) -> float:
         """How far the true loss may be below its rounded version, except with probability share * delta."""
         log_inverse = math.log(2 / (_HOEFFDING_SHARE * delta))
-        return 2 * step * math.sqrt(most_steps(self._nodes, log_inverse) * log_inverse / 2)
+        return 2 * step * math.sqrt(most_steps(self.nodes, log_inverse) * log_inverse / 2)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit.accounting._numeric import Array, log_sum_exp
-from dptoolkit.accounting.profiles import Pair
+from dptoolkit.accounting.profiles import Curve, Pair
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,38 @@ class Leaf:
 def _make_leaf(first: int, p: Array, infinite: float, step: float) -> Leaf:
     p = np.maximum(p, 0.0)
     losses = step * (first + np.arange(len(p), dtype=float))
-    mean = float(p @ losses)
+    # Sums rather than products p @ losses, which BLAS gives to threads that wait longer than they work.
+    moments = p * losses
+    mean = float(moments.sum())
     edges = _bin_edges(first, len(p))
-    mass, weighted = np.add.reduceat(p, edges), np.add.reduceat(p * losses, edges)
+    mass, weighted = np.add.reduceat(p, edges), np.add.reduceat(moments, edges)
     with np.errstate(divide="ignore", invalid="ignore"):
         coarse = (np.where(mass > 0, weighted / mass, losses[edges]), np.log(mass))
         # The last term makes up for mass that p lacks, so that mean^2 + variance is never below the second moment.
-        variance = float(p @ (losses - mean) ** 2) + max(1 - float(p.sum()), 0.0) * mean**2
+        variance = float((p * (losses - mean) ** 2).sum()) + max(1 - float(p.sum()), 0.0) * mean**2
         return Leaf(first, losses, np.log(p), infinite, mean, variance, coarse)
 
 
 def _bin_edges(first: int, size: int) -> NDArray[np.intp]:
-    """Bins that grow with the distance from loss 0, where most of the mass of a rare event is."""
+    """Bins that grow with the distance from loss 0, where most of the mass of a rare event is, up to a largest width.
+
+    Above 0 large tilts count the mass at the ends of the bins.
+    """
     away = np.geomspace(1, size, 64).astype(int)
-    edges = np.concatenate([-first - away, [-first], away - first])
+    even = np.linspace(-first, size - 1, 64).astype(int)
+    edges = np.concatenate([-first - away, [-first], away - first, even])
     return np.unique(np.clip(edges, 0, size - 1))
+
+
+# Points of a curve that are computed at once: what a curve makes on its way is then small, and stays in the cache.
+_BLOCK = 4096
+
+
+def _in_blocks(curve: Curve, step: float, places: Array) -> Array:
+    values = np.empty(len(places))
+    for start in range(0, len(places), _BLOCK):
+        values[start : start + _BLOCK] = curve(step * places[start : start + _BLOCK])
+    return values
 
 
 # Losses among which the reach of a grid is chosen; a pair that needs more than the last has infinite epsilon here.
@@ -71,6 +88,28 @@ class Span:
     pair: Pair
     above: float
     below: float
+    # What the last grid was made of: its step, and the pair's two curves on it.
+    _last: dict[str, tuple[float, Array]] = field(default_factory=dict, repr=False, compare=False)
+
+    def up(self, step: float) -> Array:
+        """The divergence at 0, step, 2 step, ... up to the end of the grid."""
+        return self._curve("up", self.pair.above, step, max(1, math.ceil(self.above / step)))
+
+    def down(self, step: float) -> Array:
+        """The divergence of the reversed pair, in the same way."""
+        return self._curve("down", self.pair.below, step, max(1, math.ceil(self.below / step)))
+
+    def _curve(self, name: str, curve: Curve, step: float, cells: int) -> Array:
+        last_step, last = self._last.get(name, (math.nan, np.empty(0)))
+        if last_step == 2 * step and len(last) > cells // 2:
+            # Every other point is one of the last grid's, to the last bit.
+            values = np.empty(cells + 1)
+            values[::2] = last[: cells // 2 + 1]
+            values[1::2] = _in_blocks(curve, step, np.arange(1, cells + 1, 2, dtype=float))
+        else:
+            values = _in_blocks(curve, step, np.arange(cells + 1, dtype=float))
+        self._last[name] = step, values
+        return values
 
 
 def span_of(pair: Pair, tail: float) -> Span:
@@ -92,9 +131,8 @@ def connect_the_dots(span: Span, step: float) -> Leaf:
     With U_k = H(e^{kh}) the mass under P at loss kh is (U_{k+1}-U_k)/(e^h - 1) + (U_{k-1}-U_k)/(1 - e^-h); for negative
     losses the same holds for the reversed pair, times e^{kh}.
     """
-    high, low = max(1, math.ceil(span.above / step)), max(1, math.ceil(span.below / step))
-    up = span.pair.above(step * np.arange(high + 1, dtype=float))
-    down = span.pair.below(step * np.arange(low + 1, dtype=float))
+    up, down = span.up(step), span.down(step)
+    high, low = len(up) - 1, len(down) - 1
     # Cut off at e^700, which as a divisor is as good as infinite, to avoid an overflow.
     wide, narrow = math.expm1(min(step, 700.0)), -math.expm1(-step)
     rises, falls = np.diff(up, append=up[-1]), np.diff(down, append=down[-1])

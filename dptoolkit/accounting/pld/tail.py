@@ -40,6 +40,10 @@ class Tail:
             self._d += outside * np.exp(-tilt * (self._losses[-1] - self._losses))
 
     @property
+    def points(self) -> int:
+        return len(self._d)
+
+    @property
     def first_loss(self) -> float:
         return float(self._losses[0])
 

@@ -1,0 +1,112 @@
+"""Bounds hold whatever window, tilt or start a search has chosen; only how tight and how fast they are may change."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dptoolkit.accounting import (
+    Composed,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    PureDp,
+    Repeated,
+    Subsampled,
+    account,
+    calibrate,
+    composition,
+)  # fmt: skip
+from dptoolkit.accounting.pld import composition as sums
+from dptoolkit.accounting.pld import curve
+from dptoolkit.accounting.pld.grid import connect_the_dots
+from dptoolkit.accounting.pld.trees import directions, dominating
+from dptoolkit.errors import InvalidValue
+
+EPSILON0, COUNT = 0.2, 50
+
+
+def _tail(share: float, epsilon: float, log_outside: float):
+    nodes = directions(Repeated(PureDp(EPSILON0), COUNT), dominating)[0]
+    spans = curve._Spans(nodes, 1e-9)
+    total = spans.sum_at(spans.aligned(EPSILON0 / 16), connect_the_dots)
+    tilt, _ = total.look_from(epsilon, spans.reach)
+    return total.tail(sums.Focus(share * tilt, epsilon, log_outside), lower=False)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.2])
+@pytest.mark.parametrize("epsilon", [2.0, 5.0, 8.0])
+@pytest.mark.parametrize("log_outside", [0.0, 1.0, 4.0])
+def test_a_window_that_is_too_small_never_loses_mass(share, epsilon, log_outside):
+    tail = _tail(share, epsilon, log_outside)
+    exact = composition.optimal_delta(EPSILON0, COUNT, epsilon, 0.0)
+    assert tail.infinite + tail.delta_at(epsilon) >= exact * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("epsilon", [2.0, 5.0, 8.0])
+def test_a_window_with_room_is_tight(share, epsilon):
+    tail = _tail(share, epsilon, 25.0)
+    exact = composition.optimal_delta(EPSILON0, COUNT, epsilon, 0.0)
+    assert tail.infinite + tail.delta_at(epsilon) <= exact * (1 + 1e-6)
+
+
+EVENTS = [
+    Repeated(Subsampled(Gaussian(0.7), "poisson", 0.001), 1000),
+    Repeated(Subsampled(Gaussian(8.0), "poisson", 0.1), 1000),
+    Repeated(Subsampled(Laplace(1.0), "poisson", 0.02), 100),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+@pytest.mark.parametrize("share", [0.8, 0.95, 0.999, 1.0])
+def test_a_direction_that_is_skipped_is_not_the_worse_one(event, share):
+    """A quick look says yes only where the whole curve says so too."""
+    for tree in directions(event, dominating):
+        own = curve.Composition(tree, 1e-5).epsilon(1e-5)
+        if curve.surely_keeps(tree, share * own.value, 1e-5, own.step):
+            assert curve.Composition(tree, 1e-5).delta(share * own.value).value <= 1e-5
+
+
+def test_a_direction_with_room_is_skipped():
+    tree = directions(EVENTS[0], dominating)[1]
+    own = curve.Composition(tree, 1e-5).epsilon(1e-5)
+    assert curve.surely_keeps(tree, 1.2 * own.value, 1e-5, own.step)
+
+
+@pytest.mark.parametrize("make", [
+    lambda z: Repeated(ExponentialMechanism(1 / z), 1000),
+    lambda z: Composed(Repeated(ExponentialMechanism(1 / z), 10), Gaussian(2 * z)),
+    lambda z: Repeated(Subsampled(Gaussian(z), "poisson", 0.01), 100),
+])  # fmt: skip
+@pytest.mark.parametrize("guess", [0.1, 1.0, 50.0])
+def test_a_search_by_one_method_finds_what_all_methods_find(make, guess):
+    """The first guess decides which method searches, and must not decide the noise by more than the tolerance.
+
+    Two grids differ by up to a part in ten thousand of epsilon, and noise falls about like its inverse.
+    """
+    noise = calibrate(make, 2.0, 1e-6, guess=guess)
+    assert account(make(noise)).epsilon(1e-6) <= 2.0
+    assert account(make(noise * (1 - 2e-4))).epsilon(1e-6) > 2.0
+
+
+def test_a_search_that_a_large_fixed_part_makes_hopeless_takes_few_steps():
+    calls = []
+
+    def make(scale):
+        calls.append(scale)
+        return Composed(Repeated(ExponentialMechanism(1 / scale), 1000), PureDp(10.0))
+
+    with pytest.raises(InvalidValue, match="reachable"):
+        calibrate(make, 100.0, 1e-6, method="zcdp")
+    assert len(calls) < 60
+
+
+def test_what_one_thread_remembers_is_not_seen_by_another():
+    alone = [account(event, "pld").epsilon(1e-6) for event in EVENTS]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(lambda k: account(EVENTS[k % 3], "pld").epsilon(1e-6), range(6)))
+    assert together == alone * 2
+    assert all(math.isfinite(value) for value in alone)

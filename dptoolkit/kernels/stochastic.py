@@ -132,7 +132,7 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 def uniform_below(rng: Any, n: int) -> int:
     """A uniform integer in 0..n-1, without bias; Generator.integers does the same but compiles a second longer."""
     fair = 9007199254740992 // n * n
-    draw = np.int64(rng.random() * _UNIT)
+    draw: Any = np.int64(rng.random() * _UNIT)
     while draw >= fair:
         draw = np.int64(rng.random() * _UNIT)
     return draw % n
@@ -198,8 +198,8 @@ def make_entries(capacity: int, longest: int | None = None) -> Entries:
     slots = 512
     while slots < 2 * capacity:
         slots *= 2
-    table, keys, places = np.zeros(slots, np.int64), np.empty(capacity, np.int64), np.empty(longest or capacity, np.int64)
-    marks = np.array([1, 511], np.int64)
+    marks, table = np.array([1, 511], np.int64), np.zeros(slots, np.int64)
+    keys, places = np.empty(capacity, np.int64), np.empty(longest or capacity, np.int64)
     return Entries(marks, table, keys, np.empty(capacity), np.empty(capacity), np.empty(capacity), places)
 
 
@@ -213,7 +213,8 @@ def make_room(rows: Records, sizes: NDArray[Any], others: int, width: int, spars
 @helper
 def first_slot(key: int, mask: int) -> int:
     """The slot at which the search for ``key`` begins."""
-    return np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
+    slot: Any = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20))
+    return slot & mask
 
 
 @helper

@@ -209,7 +209,7 @@ class MeanGradients:
     def _pass_along_rows(self, points: Sequence[Point]) -> Iterator[Array]:
         if not points:
             return iter(())
-        weights = np.zeros((self.rows.shape[1], len(points)))
+        weights: Array = np.zeros((self.rows.shape[1], len(points)))
         for k, point in enumerate(points):
             weights[point.support, k] = point.values
         matrix = self.rows.matrix

@@ -206,7 +206,7 @@ class SgdRun:
         steps, b = self.how.steps, self.how.batch_size
         rate = b / self.n if self.how.sampling == POISSON else 0.0
         weights = np.empty((len(bits), self.width))
-        arguments = (
+        arguments: tuple[Any, ...] = (
             rng, *place, first, np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), rate,
             np.full(steps, b, dtype=np.int64), *self.arguments, weights,
         )  # fmt: skip

@@ -76,8 +76,8 @@ class Splitting:
 
     def run(self, update: Callable[[Array], Array], width: int) -> tuple[list[Array], list[Array]]:
         """(what each update gave, z after it), from z = u = 0; ``update`` gets the centre z - u."""
-        z, u = np.zeros(width), np.zeros(width)
-        updates, path = [], []
+        z: Array = np.zeros(width)
+        u, updates, path = z, list[Array](), list[Array]()
         for _ in range(self.steps):
             w = update(z - u)
             z, u = self.following(w, u)

@@ -64,7 +64,8 @@ class TransferRun:
         """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 for what is not."""
         history: dict[str, Any] = {}
         taught = self._teach(rng, history)
-        weights, answers = np.zeros(self.plan.d), np.zeros(self.settings.m or 0)
+        weights = np.zeros(self.plan.d)
+        answers: Array = np.zeros(self.settings.m or 0)
         if taught is not None:
             matrix = self.settings.matrix(self.plan.d, taught.columns)
             answers = self._answers(matrix, taught, rng, history)
@@ -133,7 +134,8 @@ class TransferRun:
         settings = self.settings
         assert settings.row_norm is not None and settings.steps is not None
         assert settings.step_size is not None and settings.l2 is not None
-        matrix, w = clip_rows(self.rows, settings.row_norm).matrix, np.zeros(self.plan.d)
+        matrix = clip_rows(self.rows, settings.row_norm).matrix
+        w: Array = np.zeros(self.plan.d)
         for _ in range(settings.steps):
             slopes = settings.terms.residual(np.asarray(matrix @ w), self.y)
             v = w - settings.step_size * (np.asarray(matrix.T @ slopes) / self.plan.n + settings.l2 * w)

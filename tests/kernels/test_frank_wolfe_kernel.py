@@ -309,7 +309,7 @@ class Script:
 
 def in_python(name, *arguments, **others):
     """A helper of the kernels, which is Python when called from Python, with others in the place of those it calls."""
-    with mock.patch.multiple(kernel, **others):
+    with mock.patch.multiple(kernel, **{"coin": kernel.coin, **others}):
         return getattr(kernel, name)(*arguments)
 
 

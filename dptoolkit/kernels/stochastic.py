@@ -570,10 +570,16 @@ def compiled_sgd_trials(
         if rate > 0.0:
             for step in range(sizes.shape[0]):
                 sizes[step] = rng.binomial(n, rate)
-        filled = compiled_sgd_steps(
-            rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top, no_support,
-            no_weights, support, weights, 0, None if iterates is None else iterates[i],
-        )
+        if iterates is not None:
+            filled = compiled_sgd_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
+                no_support, no_weights, support, weights, 0, iterates[i],
+            )
+        else:
+            filled = compiled_sgd_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
+                no_support, no_weights, support, weights, 0, None,
+            )
         write_dense(support, weights, filled, finals[i])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
 Array = NDArray[np.float64]
@@ -102,3 +103,81 @@ def multinomial_steps(
         w *= 1 - 2 / (t + 2)
         w[k, j] += 2 / (t + 2) * (l1_radius if sign == 0 else -l1_radius)
     return w
+
+
+def dual_averaging_steps(
+    X: Any, y: Array, sparsity: int, step_size: float, scale: float, steps: int, rng: np.random.Generator
+) -> Array:
+    """Logistic hard thresholding of the sum of all noisy gradients."""
+    n, d = X.shape
+    w, total = np.zeros(d), np.zeros(d)
+    for _ in range(steps):
+        total -= step_size * (X.T @ (expit(X @ w) - y) / n + rng.normal(0.0, scale, d))
+        keep = np.argpartition(np.abs(total), d - sparsity)[d - sparsity :]
+        w = np.zeros(d)
+        w[keep] = total[keep]
+    return w
+
+
+def sgd_steps(
+    X: Any, y: Array, sparsity: int, batch: int, step_size: float, scale: float, steps: int, rng: np.random.Generator
+) -> Array:
+    """Logistic steps with the noisy gradient of a batch, each followed by hard thresholding."""
+    n, d = X.shape
+    w = np.zeros(d)
+    for _ in range(steps):
+        chosen = rng.choice(n, batch, replace=False)
+        rows = X[chosen]
+        moved = w - step_size * (rows.T @ (expit(rows @ w) - y[chosen]) / batch + rng.normal(0.0, scale, d))
+        keep = np.argpartition(np.abs(moved), d - sparsity)[d - sparsity :]
+        w = np.zeros(d)
+        w[keep] = moved[keep]
+    return w
+
+
+def reduced_epochs(
+    X: Any, y: Array, sparsity: int, snapshot_size: int, batch: int, step_size: float, scale: float, epochs: int,
+    rng: np.random.Generator,
+) -> Array:
+    """Logistic epochs: a noisy gradient of many rows, then batches of which only the change since then is added."""
+    n, d = X.shape
+    w = np.zeros(d)
+    for _ in range(epochs):
+        chosen, start = rng.choice(n, snapshot_size, replace=False), w
+        rows = X[chosen]
+        mean = rows.T @ (expit(rows @ start) - y[chosen]) / snapshot_size + rng.normal(0.0, scale, d)
+        for _ in range(snapshot_size // batch):
+            rows = X[rng.choice(n, batch, replace=False)]
+            change = rows.T @ (expit(rows @ w) - expit(rows @ start)) / batch
+            moved = w - step_size * (mean + change + rng.normal(0.0, scale, d))
+            keep = np.argpartition(np.abs(moved), d - sparsity)[d - sparsity :]
+            w = np.zeros(d)
+            w[keep] = moved[keep]
+    return w
+
+
+def perturbed_minimiser(X: Any, y: Array, l2: float, linear: Array, start: Array, accuracy: float = 1e-9) -> Array:
+    """The minimiser of the logistic loss with a quadratic and a linear term, by L-BFGS."""
+    n, sign = len(y), 2 * y - 1
+
+    def objective(w: Array) -> tuple[float, Array]:
+        margins = X @ w
+        value = float(np.mean(np.logaddexp(0, -sign * margins)) + 0.5 * l2 * w @ w + linear @ w)
+        return value, np.asarray(X.T @ (expit(margins) - y)) / n + l2 * w + linear
+
+    options = {"maxiter": 500, "ftol": 0.0, "gtol": accuracy}
+    return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x)
+
+
+def admm_steps(
+    X: Any, y: Array, rho: float, weight: float, scale: float, steps: int, rng: np.random.Generator
+) -> Array:
+    """Noisy minimisers near a centre, each followed by soft thresholding."""
+    d = X.shape[1]
+    v, z, u = np.zeros(d), np.zeros(d), np.zeros(d)
+    for _ in range(steps):
+        w = perturbed_minimiser(X, y, rho, -rho * (z - u), v) + rng.normal(0.0, scale, d)
+        z = np.sign(w + u) * np.maximum(np.abs(w + u) - weight / rho, 0.0)
+        u += w - z
+        v = w
+    return z

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import _plain
-from benchmarks._first_fit import first_fit
+from benchmarks._first_fit import CASES, measure
 from benchmarks._race import Best, Check, race, show
 from dptoolkit import datasets, losses, solvers
 from dptoolkit.datasets import Dataset
@@ -177,6 +176,59 @@ def selection_steps(data: Dataset, rounds: int) -> list[Check]:
     ]  # fmt: skip
 
 
+def stochastic_steps(data: Dataset, rounds: int) -> list[Check]:
+    """Solvers whose step is a batch and noise on every coordinate, and dual averaging."""
+    X, y, generator = data.X, np.asarray(data.y, dtype=float), np.random.default_rng(0)
+    one: dict[str, Any] = {"sparsity": 100, **IGHT, "rng": 0}
+    batch: dict[str, Any] = {"batch_size": 64, **one}
+    return [
+        step_ratio(
+            "dp_dual_averaging", lambda steps: solvers.dp_dual_averaging(X, y, steps=steps, **one),
+            lambda steps: _plain.dual_averaging_steps(X, y, 100, 4.0, 1e-3, steps, generator), rounds,
+        ),
+        step_ratio(
+            "dp_sgd_ht", lambda steps: solvers.dp_sgd_ht(X, y, steps=20 * steps, **batch),
+            lambda steps: _plain.sgd_steps(X, y, 100, 64, 4.0, 1e-3, 20 * steps, generator), min(rounds, 3),
+        ),
+        step_ratio(
+            "dp_scsg_ht epoch", lambda n: solvers.dp_scsg_ht(X, y, epochs=n, snapshot_size=640, **batch),
+            lambda n: _plain.reduced_epochs(X, y, 100, 640, 64, 4.0, 1e-3, n, generator), min(rounds, 3),
+        ),
+        step_ratio(
+            "dp_svrg_ht epoch", lambda n: solvers.dp_svrg_ht(X, y, epochs=n // 5, **batch | {"batch_size": 2048}),
+            lambda n: _plain.reduced_epochs(X, y, 100, len(y), 2048, 4.0, 1e-3, n // 5, generator), min(rounds, 3),
+        ),
+    ]  # fmt: skip
+
+
+def minimisers(rounds: int) -> list[Check]:
+    """Solvers that minimise to a certified tolerance, whole fits on dense rows, against L-BFGS to nine digits."""
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((20_000, 100))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    y = (X[:, 0] + 0.2 * generator.standard_normal(len(X)) > 0).astype(float)
+    term = 1e-4 * generator.standard_normal(100)
+    fit: dict[str, Any] = {"loss": "logistic", "row_norm": 1.0, "epsilon": 1.0, "delta": DELTA}
+    plan = solvers.plan("dp_admm", n=20_000, d=100, steps=10, **fit)
+    chosen: Any = plan.settings
+    pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "objective_perturbation": (
+            lambda: solvers.objective_perturbation(X, y, l2=0.01, rng=0, **fit),
+            lambda: _plain.perturbed_minimiser(X, y, 0.01, term, np.zeros(100)),
+        ),
+        "dp_admm": (
+            lambda: solvers.dp_admm(X, y, steps=10, rng=0, **fit),
+            lambda: _plain.admm_steps(X, y, chosen.rho, chosen.weight, plan.noise, 10, generator),
+        ),
+    }  # fmt: skip
+    checks = []
+    for name, (ours, plain) in pairs.items():
+        best = race({"ours": ours, "plain": plain}, rounds)
+        print(f"  {name}, cpu ms a fit: ours {1e3 * best['ours'].cpu:.1f}, plain {1e3 * best['plain'].cpu:.1f}")
+        checks.append(Check(f"{name} fit: plain / ours", best["plain"].cpu / best["ours"].cpu, 1.5, True))
+    return checks
+
+
 # --- memory, first fit, accounting --------------------------------------------------------------------
 
 
@@ -206,15 +258,11 @@ def memory_checks(data: Dataset) -> list[Check]:
 def first_fit_checks() -> list[Check]:
     """The first private fit of a new process, imports included, without and with compiled kernels on disk."""
     checks = []
-    for solver in ("dp_ight", "dp_frank_wolfe", "dp_sgd_ht", "dp_scsg_ht"):
-        with tempfile.TemporaryDirectory() as cache:
-            cold = first_fit(solver, cache)
-            runs = [first_fit(solver, cache) for _ in range(7)]
-        warm = Best(min(run.wall for run in runs), min(run.cpu for run in runs))
-        shown = ", ".join(f"{k} {v.wall:.2f} (cpu {v.cpu:.2f})" for k, v in (("cold", cold), ("warm", warm)))
-        print(f"  {solver}, seconds: {shown}")
-        checks.append(Check(f"{solver}: first fit in a new process, nothing compiled", cold.wall, 5, False, "s"))
-        checks.append(Check(f"{solver}: first fit in a new process, kernels cached", warm.wall, 1, False, "s"))
+    for case in CASES:
+        cold, warm = measure(case)
+        print(f"  {case}, cpu seconds: cold {cold.cpu:.2f}, warm {warm.cpu:.2f}", flush=True)
+        checks.append(Check(f"{case}: first fit in a new process, nothing compiled", cold.cpu, 5, False, "s"))
+        checks.append(Check(f"{case}: first fit in a new process, kernels cached", warm.cpu, 1, False, "s"))
     return checks
 
 
@@ -250,6 +298,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Frequent features win at this epsilon and each touches many rows: shown without a target, and not counted.
     frank_wolfe_fit(data, "logistic", 100.0, 3)
     checks += show("Peeling, softmax and exact Frank-Wolfe", selection_steps(data, min(options.rounds, 5)))
+    checks += show("Stochastic steps and dual averaging", stochastic_steps(data, min(options.rounds, 5)))
+    checks += show("Minimisers", minimisers(min(options.rounds, 5)))
     gaps = [("logistic", 1.0), ("logistic", 10.0), ("logistic", 100.0), ("squared", 1.0)]
     checks += show("Objective", [objective_gap(data, loss, epsilon, options.seeds) for loss, epsilon in gaps])
     checks += show("Memory", memory_checks(data))

@@ -168,8 +168,8 @@ def outside(source: str) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-# They time single inner steps and count what kernels read, which no public function does.
-INSIDE = {ROOT / "benchmarks" / "stochastic.py", ROOT / "benchmarks" / "suite" / "counts.py"}
+# It counts what kernels read, which no public function does.
+INSIDE = {ROOT / "benchmarks" / "suite" / "counts.py"}
 
 
 def test_benchmarks_and_paper_checks_use_the_public_surface():

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 SQUARED, LOGISTIC, HUBER, HINGE = 0, 1, 2, 4
@@ -42,6 +43,10 @@ _RARE = 2.0**-12
 _SLACK = 1e-9
 # A coin whose probability is below this gets as many more random bits as it needs.
 _SHORT = 2.0**-20
+
+# A helper is compiled into its callers, and is plain Python when called from Python. A compiled entry point for every
+# helper, which unpacks arrays from their Python objects, would double what is compiled before the first fit.
+helper = register_jitable(error_model="numpy", no_cfunc_wrapper=True)
 
 
 class Sampler(NamedTuple):
@@ -69,7 +74,7 @@ def sampler(d: int, shift: int | None = None) -> Sampler:
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def clipped(value: float, low: float, high: float) -> float:
     """The value, or the end of the range that it exceeds. NaN stays NaN, which min and max do not promise."""
     if value < low:
@@ -77,7 +82,7 @@ def clipped(value: float, low: float, high: float) -> float:
     return high if value > high else value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def residual(loss: int, margin: float, y: float) -> float:
     """d loss / d margin of one row, as in losses.py; NaN for a loss that has no branch here."""
     if loss == LOGISTIC:
@@ -91,7 +96,7 @@ def residual(loss: int, margin: float, y: float) -> float:
     return margin - y if loss == SQUARED else math.nan
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def residual_limit(loss: int, margin: float, label: float) -> float:
     """The largest |residual| where |margin| and |label| are at most these numbers, as in losses.py."""
     if loss == LOGISTIC:
@@ -103,7 +108,7 @@ def residual_limit(loss: int, margin: float, label: float) -> float:
     return margin + label if loss == SQUARED else math.nan
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def weight(exponent: float, offset: float, echo: float) -> float:
     """exp(|exponent| - offset) + exp(-|exponent| - offset); ``echo`` is exp(-2 offset)."""
     size = abs(exponent)
@@ -112,7 +117,7 @@ def weight(exponent: float, offset: float, echo: float) -> float:
     return e + echo / e if echo > 1e-260 else e * (1.0 + math.exp(-2.0 * size))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def rebuild(gradient: NDArray[Any], sharpness: float, room: Sampler) -> float:
     """Compute all weights and group sums for ``gradient``; returns the offset."""
     offset = 0.0
@@ -131,7 +136,7 @@ def rebuild(gradient: NDArray[Any], sharpness: float, room: Sampler) -> float:
     return offset
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def reweight(gradient: NDArray[Any], sharpness: float, offset: float, touched: int, room: Sampler) -> bool:
     """New weights for the first ``touched`` changed features; False if one is too large and all must be rebuilt."""
     echo = math.exp(-2.0 * offset)
@@ -146,7 +151,7 @@ def reweight(gradient: NDArray[Any], sharpness: float, offset: float, touched: i
     return True
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def settle(room: Sampler) -> float:
     """The sum of all weights, once a step; groups whose sum has nearly vanished are first summed again.
 
@@ -169,7 +174,7 @@ def settle(room: Sampler) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def draw_feature(target: float, room: Sampler) -> int:
     """The feature at which the weights, added up in order, pass ``target``; -1 in the addition to a group's sum."""
     sums, weights = room.sums, room.weights
@@ -187,7 +192,7 @@ def draw_feature(target: float, room: Sampler) -> int:
     return j if j < last else -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def coin(rng: Any, chance: float) -> bool:
     """True with this probability, however small it is: a small one is reduced by 20 bits at a time."""
     while chance < _SHORT:
@@ -197,7 +202,7 @@ def coin(rng: Any, chance: float) -> bool:
     return rng.random() < chance
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def rare_feature(rng: Any, light: float, room: Sampler) -> int:
     """A feature of weight below ``light``, each with its probability / _RARE, by one pass over all; otherwise -1.
 
@@ -218,7 +223,7 @@ def rare_feature(rng: Any, light: float, room: Sampler) -> int:
     return feature if coin(rng, before / total / _RARE) else -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def draw(rng: Any, total: float, room: Sampler) -> int:
     """A feature in proportion to its weight; ``total`` is what ``settle`` returns.
 
@@ -242,7 +247,7 @@ def draw(rng: Any, total: float, room: Sampler) -> int:
         u = rng.random()
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def draw_sign(rng: Any, exponent: float) -> float:
     """+1 or -1 with odds exp(-exponent) : exp(exponent), so that the sign against the gradient is the likelier."""
     e = math.exp(-2.0 * abs(exponent))
@@ -250,7 +255,7 @@ def draw_sign(rng: Any, exponent: float) -> float:
     return -1.0 if against == (exponent >= 0) else 1.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def exponential(rng: Any) -> float:
     """A standard exponential with a complete tail: a Generator's ends at 44, so above 16 it is 16 plus a fresh one."""
     e, start = rng.standard_exponential(), 0.0
@@ -260,7 +265,7 @@ def exponential(rng: Any) -> float:
     return start + e
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def laplace_vertex(rng: Any, gradient: NDArray[Any], sharpness: float) -> tuple[int, float]:
     """The vertex with the smallest <s, sharpness gradient> after Laplace noise, 2d draws."""
     best, feature, sign = math.inf, 0, 1.0
@@ -275,7 +280,7 @@ def laplace_vertex(rng: Any, gradient: NDArray[Any], sharpness: float) -> tuple[
     return feature, sign
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def exponential_vertex(rng: Any, gradient: NDArray[Any], sharpness: float, room: Sampler) -> tuple[int, float]:
     """A vertex drawn by the exponential mechanism from weights that are computed for this draw."""
     rebuild(gradient, sharpness, room)
@@ -324,7 +329,7 @@ class Dither(NamedTuple):
     crossed: NDArray[np.uint32]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def level_of(grid: Grid, margin: float, y: float, theta: float) -> float:
     """The level of a row's residual, from 0 to grid.levels: residual -limit + level 2 limit / count."""
     # Not math.floor, which makes an integer of NaN.
@@ -332,7 +337,7 @@ def level_of(grid: Grid, margin: float, y: float, theta: float) -> float:
     return clipped(np.floor(share * grid.levels + theta), 0.0, float(grid.levels))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def margin_at(loss: int, r: float, y: float) -> float:
     """The smallest margin at which the residual is r or more: the inverse of ``residual``, infinite beyond its ends."""
     if loss == LOGISTIC:
@@ -351,7 +356,7 @@ def margin_at(loss: int, r: float, y: float) -> float:
     return r + y if loss == SQUARED else math.nan
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> None:
     """Put row i on a level, with the thresholds of its margin; outermost levels have one threshold only."""
     state, theta, height = dither.state, dither.theta[i], 2.0 * grid.limit / grid.levels
@@ -364,7 +369,7 @@ def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> Non
         state[i, 2] = margin_at(grid.loss, (level + 1.0 - theta) * height - grid.limit, y) / grid.reach
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def push_rows(
     grid: Grid, matrix: Matrix, y: NDArray[Any], dither: Dither, number: int, scale: float, step: int, room: Sampler,
     work: NDArray[Any],
@@ -399,7 +404,7 @@ def push_rows(
     return touched if listed else d
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def move_rows(
     t_data: NDArray[Any], t_indices: NDArray[Any], start: int, end: int, growth: float, scale: float,
     state: NDArray[Any], crossed: NDArray[Any],
@@ -417,7 +422,7 @@ def move_rows(
     return number
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[Any]) -> int:
     """How many of all rows are beyond a threshold, listed as ``move_rows`` does; all of them if the grid has moved."""
     shrunk, number = np.float32(scale), 0
@@ -428,7 +433,7 @@ def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[An
     return number
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def dithered_gradient(grid: Grid, dither: Dither, gradient: NDArray[Any]) -> None:
     """gradient = X^T r for the residuals of the rows' levels."""
     height = 2.0 * grid.limit / grid.levels
@@ -436,7 +441,7 @@ def dithered_gradient(grid: Grid, dither: Dither, gradient: NDArray[Any]) -> Non
         gradient[k] = height * dither.totals[k] - grid.limit * dither.sums[k]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dithered_block(
     rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
     moved: bool, v: NDArray[Any], dither: Dither, gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
@@ -479,7 +484,7 @@ def dithered_block(
     return scale
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dithered_laplace_block(
     rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
     moved: bool, v: NDArray[Any], dither: Dither, gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
@@ -507,7 +512,7 @@ def dithered_laplace_block(
 # --- squared loss, few features ----------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def gram_row(matrix: Matrix, j: int, out: NDArray[Any]) -> int:
     """Row j of X^T X, added to ``out``; returns the number of entries touched."""
     entries = np.int64(0)
@@ -519,7 +524,7 @@ def gram_row(matrix: Matrix, j: int, out: NDArray[Any]) -> int:
     return int(entries)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def gram_block(
     rng: Any, laplace: bool, matrix: Matrix, first: int, count: int, reach: float, sharpness: float, scale: float,
     v: NDArray[Any], q: NDArray[Any], p: NDArray[Any], gram: NDArray[Any], known: NDArray[Any],
@@ -556,7 +561,7 @@ def gram_block(
 # problem. Margins are updated with the iterate, u <- (1 - mu) u +- mu radius x_j, so a step passes over the rows once.
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def choose(gradient: NDArray[Any], scale: float, noise: NDArray[Any]) -> int:
     """The vertex of the largest noisy score: j for +e_j, with score -gradient_j; d + j for -e_j, with gradient_j."""
     d = gradient.shape[0]
@@ -572,7 +577,7 @@ def choose(gradient: NDArray[Any], scale: float, noise: NDArray[Any]) -> int:
     return best
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dense_steps(
     matrix: NDArray[Any], y: NDArray[Any], loss: int, noise: NDArray[Any], first: int, radius: float, n: int,
     scale: float, adaptive: bool, feature_bound: float, label_bound: float, lipschitz: float, w: NDArray[Any],
@@ -609,4 +614,5 @@ def dense_steps(
         for i in range(m):
             u[i] = (1.0 - mu) * u[i] + push * matrix[i, feature]
         if iterates.shape[0] > 0:
-            iterates[step, :] = w
+            for j in range(d):
+                iterates[step, j] = w[j]

@@ -99,7 +99,8 @@ def textbook_path(
 ) -> tuple[Array, list[Array]]:
     """(w, sum gradient with which each step compares vertices) of Frank-Wolfe with exact residuals."""
     dense = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
-    w, gradients = np.zeros(dense.shape[1]), []
+    w: Array = np.zeros(dense.shape[1])
+    gradients = []
     for t, vertex in enumerate(vertices, start=1):
         gradients.append(dense.T @ loss.residual(dense @ w, y))
         mu = 2 / (t + 2)

@@ -20,6 +20,9 @@ thinning: geometric skips visit each member of a bucket with the bucket's larges
 visited member is accepted with its own probability over that largest one. If fewer than k values in all reach the
 level, the others are drawn from their law given that they are below it. Cost O(|A| + k log k + buckets) a step.
 
+Constructs that compile slowly are avoided: room is allocated by NumPy, before the compiled code (``sgd_steps`` calls
+``compiled_sgd_steps``); min, max, int and powers are written out. Each would be compiled before the first fit.
+
 Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits
 elsewhere.
 """
@@ -72,9 +75,11 @@ class Entries(NamedTuple):
     values[e] is its gradient sum, until ``offer_touched`` replaces it by the next weight.
 
     ``table`` is an open hash table of base + e; numbers below the base of the current step count as empty, so the table
-    is never cleared. ``places`` holds the entries of one row.
+    is never cleared. ``marks`` is (base, mask): of the table the slots 0..mask are in use, a power of two that is at
+    least twice the number of entries. ``places`` holds the entries of one row.
     """
 
+    marks: NDArray[Any]
     table: NDArray[Any]
     keys: NDArray[Any]
     before: NDArray[Any]
@@ -127,9 +132,9 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 def uniform_below(rng: Any, n: int) -> int:
     """A uniform integer in 0..n-1, without bias; Generator.integers does the same but compiles a second longer."""
     fair = 9007199254740992 // n * n
-    draw = int(rng.random() * _UNIT)
+    draw: Any = np.int64(rng.random() * _UNIT)
     while draw >= fair:
-        draw = int(rng.random() * _UNIT)
+        draw = np.int64(rng.random() * _UNIT)
     return draw % n
 
 
@@ -141,7 +146,8 @@ def lengthened(rng: Any, u: float) -> float:
         scale *= _SHORT
         u = rng.random()
     # 0 has no logarithm, and becomes 1e-300: numbers this small need not be told apart.
-    return max(scale * u, 1e-300)
+    long = scale * u
+    return long if long > 1e-300 else 1e-300
 
 
 @helper
@@ -170,7 +176,9 @@ def tail(x: float) -> float:
 @helper
 def tail_quantile(p: float) -> float:
     """The x with P(Z > x) = p: a starting value, then Newton steps on the logarithm, which converge far out too."""
-    small = max(min(p, 1.0 - p), 1e-300)
+    small = 1.0 - p if 1.0 - p < p else p
+    if small < 1e-300:
+        small = 1e-300
     q = math.sqrt(-2.0 * math.log(small))
     x = q - (2.515517 + q * (0.802853 + q * 0.010328)) / (1.0 + q * (1.432788 + q * (0.189269 + q * 0.001308)))
     for _ in range(2):
@@ -182,29 +190,37 @@ def tail_quantile(p: float) -> float:
 # --- touched coordinates ---------------------------------------------------------------------------
 
 
-@helper
-def make_entries(capacity: int) -> Entries:
-    """Room for ``capacity`` coordinates; the table has at least twice as many slots."""
-    size = 64
-    while size < 2 * capacity:
-        size *= 2
-    table = np.empty(size, np.int64)
-    for slot in range(size):
-        table[slot] = -1
-    keys, places = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-    return Entries(table, keys, np.empty(capacity), np.empty(capacity), np.empty(capacity), places)
+def make_entries(capacity: int, longest: int | None = None) -> Entries:
+    """Room for ``capacity`` coordinates and for rows of ``longest`` entries; memory that is never used stays untouched.
+
+    The first slots in use are few, so that the table stays in the cache while batches are small.
+    """
+    slots = 512
+    while slots < 2 * capacity:
+        slots *= 2
+    marks, table = np.array([1, 511], np.int64), np.zeros(slots, np.int64)
+    keys, places = np.empty(capacity, np.int64), np.empty(longest or capacity, np.int64)
+    return Entries(marks, table, keys, np.empty(capacity), np.empty(capacity), np.empty(capacity), places)
+
+
+def make_room(rows: Records, sizes: NDArray[Any], others: int, width: int, sparsity: int) -> tuple[Entries, Top]:
+    """Room for the features of the largest batch and for ``others``, and for the largest values."""
+    longest = int(np.diff(rows.indptr).max(initial=1))
+    capacity = min(width, longest * int(sizes.max(initial=0)) + others)
+    return make_entries(capacity, longest), Top(np.empty(sparsity, np.int64), np.empty(sparsity))
 
 
 @helper
 def first_slot(key: int, mask: int) -> int:
     """The slot at which the search for ``key`` begins."""
-    return int((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
+    slot: Any = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20))
+    return slot & mask
 
 
 @helper
-def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
+def find(t: Entries, key: int) -> int:
     """Slot of ``key``: where it is, or the empty slot where it belongs."""
-    mask = table.shape[0] - 1
+    table, keys, base, mask = t.table, t.keys, t.marks[0], t.marks[1]
     slot = first_slot(key, mask)
     while table[slot] >= base and keys[table[slot] - base] != key:
         slot = (slot + 1) & mask
@@ -212,9 +228,15 @@ def find(table: NDArray[Any], keys: NDArray[Any], base: int, key: int) -> int:
 
 
 @helper
-def touch(t: Entries, base: int, count: int, key: int) -> int:
+def is_touched(t: Entries, key: int) -> bool:
+    """Whether the coordinate has an entry."""
+    return t.table[find(t, key)] >= t.marks[0]
+
+
+@helper
+def touch(t: Entries, count: int, key: int) -> int:
     """The entry of ``key``; a new one becomes number ``count``, with weights and value 0."""
-    slot = find(t.table, t.keys, base, key)
+    slot, base = find(t, key), t.marks[0]
     if t.table[slot] < base:
         t.table[slot] = base + count
         t.keys[count], t.before[count], t.old[count], t.values[count] = key, 0.0, 0.0, 0.0
@@ -222,37 +244,41 @@ def touch(t: Entries, base: int, count: int, key: int) -> int:
 
 
 @helper
-def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries, base: int) -> tuple[Entries, int]:
+def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries) -> None:
     """Put ``size`` rows, uniform without replacement, at the front of the order.
 
-    Returns entries with room for their features and ``others``, and the base of this step.
+    The entries become empty, with slots in use for the features of these rows and ``others``.
     """
-    n, capacity = rows.order.shape[0], others
-    for i in range(size):
-        j = i + uniform_below(rng, n - i)
-        rows.order[i], rows.order[j] = rows.order[j], rows.order[i]
-        capacity += rows.indptr[rows.order[i] + 1] - rows.indptr[rows.order[i]]
-    base += t.keys.shape[0]
-    return (make_entries(capacity + capacity // 4) if capacity > t.keys.shape[0] else t), base
+    order, indptr, slots = rows.order, rows.indptr, 2 * others
+    n = order.shape[0]
+    for a in range(size):
+        b = a + uniform_below(rng, n - a)
+        i = order[b]
+        order[b] = order[a]
+        order[a] = i
+        slots += 2 * (indptr[i + 1] - indptr[i])
+    t.marks[0] += t.keys.shape[0]
+    while t.marks[1] < slots and t.marks[1] + 1 < t.table.shape[0]:
+        t.marks[1] = 2 * t.marks[1] + 1
 
 
 @helper
 def touch_weights(
-    t: Entries, base: int, support: NDArray[Any], weights: NDArray[Any], snap_support: NDArray[Any],
+    t: Entries, support: NDArray[Any], weights: NDArray[Any], snap_support: NDArray[Any],
     snap_weights: NDArray[Any], free: int, protected: int,
 ) -> tuple[int, float]:
     """Enter the weights, the snapshot and the protected coordinates; returns (number of entries, |w - snapshot|)."""
     count: Any = np.int64(0)
     for a in range(support.shape[0]):
-        e = touch(t, base, count, support[a])
-        count = max(count, e + 1)
+        e = touch(t, count, support[a])
+        count += e == count
         t.before[e] = weights[a]
     for a in range(snap_support.shape[0]):
-        e = touch(t, base, count, snap_support[a])
-        count = max(count, e + 1)
+        e = touch(t, count, snap_support[a])
+        count += e == count
         t.old[e] = snap_weights[a]
     for j in range(free, free + protected):
-        count = max(count, 1 + touch(t, base, count, j))
+        count += touch(t, count, j) == count
     return count, distance(t.before, t.old, count)
 
 
@@ -263,12 +289,14 @@ def distance(one: NDArray[Any], two: NDArray[Any], count: int) -> float:
     for e in range(count):
         gap = abs(one[e] - two[e])
         square += gap * gap
-        largest = max(largest, gap)
+        if gap > largest:
+            largest = gap
     if square < 1e-280 and largest > 0.0:
         # Squares that underflow: in units of the largest.
         square = 0.0
         for e in range(count):
-            square += ((one[e] - two[e]) / largest) ** 2
+            gap = (one[e] - two[e]) / largest
+            square += gap * gap
         return largest * math.sqrt(square)
     return math.sqrt(square)
 
@@ -293,11 +321,11 @@ def residual_change(
 
 
 @helper
-def add_gradient(t: Entries, base: int, count: int, rows: Records, size: int, reduced: bool) -> int:
+def add_gradient(t: Entries, count: int, rows: Records, size: int, reduced: bool) -> int:
     """Add the batch's gradient sum, less that at the snapshot if ``reduced``; returns the number of entries."""
-    table, keys, before, old, values, places = t
+    marks, table, keys, before, old, values, places = t
     loss, data, indices, indptr, y, margin_bound, caps, order = rows
-    mask = table.shape[0] - 1
+    base, mask = marks[0], marks[1]
     for a in range(size):
         i = order[a]
         low, high = indptr[i], indptr[i + 1]
@@ -402,13 +430,13 @@ def offer_touched(
 
 @helper
 def write_back(
-    t: Entries, base: int, top: Top, size: int, free: int, protected: int, support: NDArray[Any], weights: NDArray[Any]
+    t: Entries, top: Top, size: int, free: int, protected: int, support: NDArray[Any], weights: NDArray[Any]
 ) -> int:
     """The new iterate: the top and the protected coordinates. Returns its number of places."""
     for a in range(size):
         support[a], weights[a] = top.keys[a], top.values[a]
     for j in range(protected):
-        support[size + j], weights[size + j] = free + j, t.values[t.table[find(t.table, t.keys, base, free + j)] - base]
+        support[size + j], weights[size + j] = free + j, t.values[t.table[find(t, free + j)] - t.marks[0]]
     return size + protected
 
 
@@ -433,8 +461,7 @@ def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float
 
 @helper
 def offer_iid(
-    rng: Any, spread: float, step_size: float, free: int, inside: int, t: Entries, base: int, count: int, top: Top,
-    size: int,
+    rng: Any, spread: float, step_size: float, free: int, inside: int, t: Entries, count: int, top: Top, size: int
 ) -> int:
     """Offer the largest of the ``free - inside`` untouched coordinates, whose noisy gradients are N(0, spread^2).
 
@@ -443,23 +470,20 @@ def offer_iid(
     limit = top.keys.shape[0]
     log_below = 0.0
     # At most ``limit`` of them can enter, since they come in falling order.
-    for i in range(min(free - inside, limit)):
+    for i in range(limit if limit < free - inside else free - inside):
         # log P(|Z| < this order statistic)
         log_below += log_uniform(rng) / (free - inside - i)
         noisy = spread * tail_quantile(-0.5 * math.expm1(log_below))
         if size == limit and step_size * noisy <= abs(top.values[0]):
             break
         key = uniform_below(rng, free)
-        while t.table[find(t.table, t.keys, base, key)] >= base:
+        while is_touched(t, key):
             key = uniform_below(rng, free)
-        t.table[find(t.table, t.keys, base, key)] = base + count
-        t.keys[count] = key
-        count += 1
+        count += touch(t, count, key) == count
         size = offer(top, size, key, next_weight(0.0, 0.0, noisy if rng.random() < 0.5 else -noisy, step_size, 1.0))
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def sgd_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
     shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, sparsity: int, support: NDArray[Any],
@@ -473,27 +497,38 @@ def sgd_steps(
     shares[ceil(|w| shares_per_unit)], the last share beyond the end. ``iterates``, if given, gets a row of weights a
     step; without it nothing of the kind is compiled.
     """
-    t, base = make_entries(np.int64(256)), np.int64(0)
-    top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
-    no_support, no_weights, shrink = np.empty(0, np.int64), np.empty(0), 1.0 - step_size * l2
+    room = make_room(rows, sizes, 2 * sparsity + 2 * protected, free + protected, sparsity)
+    nothing = np.empty(0, np.int64), np.empty(0)
+    return compiled_sgd_steps(
+        rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, *room, *nothing,
+        support, weights, filled, iterates,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def compiled_sgd_steps(
+    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
+    shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, t: Entries, top: Top,
+    no_support: NDArray[Any], no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int,
+    iterates: Any,
+) -> int:
+    """``sgd_steps`` in room that the caller has made."""
+    shrink, sparsity = 1.0 - step_size * l2, top.keys.shape[0]
     for step in range(sizes.shape[0]):
         batch_size = sizes[step]
-        t, base = next_batch(rng, rows, batch_size, filled + protected + sparsity, t, base)
-        count, norm = touch_weights(
-            t, base, support[:filled], weights[:filled], no_support, no_weights, free, protected
-        )
-        count = add_gradient(t, base, count, rows, batch_size, False)
+        next_batch(rng, rows, batch_size, filled + protected + sparsity, t)
+        count, norm = touch_weights(t, support[:filled], weights[:filled], no_support, no_weights, free, protected)
+        count = add_gradient(t, count, rows, batch_size, False)
         spread = scale * share_at(shares, shares_per_unit, norm)
         inside, size = offer_touched(rng, spread, batch, step_size, shrink, no_weights, t, count, free, top)
         if spread > 0.0:
-            size = offer_iid(rng, spread, step_size, free, inside, t, base, count, top, size)
-        filled = write_back(t, base, top, size, free, protected, support, weights)
+            size = offer_iid(rng, spread, step_size, free, inside, t, count, top, size)
+        filled = write_back(t, top, size, free, protected, support, weights)
         if iterates is not None:
             write_dense(support, weights, filled, iterates[step])
     return filled
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def sgd_trials(
     rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
     rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
@@ -505,7 +540,26 @@ def sgd_trials(
     as audit.streams.seek does it. Batch sizes are ``sizes``, or with a positive ``rate`` binomial, drawn first.
     ``finals`` gets a row of weights a trial; ``iterates``, if given, those of every step.
     """
-    support, weights = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
+    # Batches of a random size have at most all rows.
+    largest = sizes if rate == 0.0 else np.array([one.order.shape[0]])
+    others, width = 2 * sparsity + 2 * protected, free + protected
+    longer = max(one, two, key=lambda rows: int(np.diff(rows.indptr).max(initial=1)))
+    room = make_room(longer, largest, others, width, sparsity)
+    places = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
+    compiled_sgd_trials(
+        rng, counter, flags, first, bits, one, two, rate, sizes, batch, step_size, l2, scale, shares, shares_per_unit,
+        free, protected, *room, np.empty(0, np.int64), np.empty(0), *places, finals, iterates,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def compiled_sgd_trials(
+    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
+    rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
+    shares_per_unit: float, free: int, protected: int, t: Entries, top: Top, no_support: NDArray[Any],
+    no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], finals: NDArray[Any], iterates: Any,
+) -> None:
+    """``sgd_trials`` in room that the caller has made."""
     n = one.order.shape[0]
     for i in range(bits.shape[0]):
         counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
@@ -514,17 +568,17 @@ def sgd_trials(
         for a in range(n):
             rows.order[a] = a
         if rate > 0.0:
-            for t in range(sizes.shape[0]):
-                sizes[t] = rng.binomial(n, rate)
+            for step in range(sizes.shape[0]):
+                sizes[step] = rng.binomial(n, rate)
         if iterates is not None:
-            filled = sgd_steps(
-                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, sparsity,
-                support, weights, 0, iterates[i],
+            filled = compiled_sgd_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
+                no_support, no_weights, support, weights, 0, iterates[i],
             )
         else:
-            filled = sgd_steps(
-                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, sparsity,
-                support, weights, 0,
+            filled = compiled_sgd_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
+                no_support, no_weights, support, weights, 0, None,
             )
         write_dense(support, weights, filled, finals[i])
 
@@ -597,7 +651,7 @@ def choose_level(number: float, spread: float, starts: NDArray[Any], heights: ND
 @helper
 def offer_means(
     rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], ranked: NDArray[Any],
-    starts: NDArray[Any], heights: NDArray[Any], t: Entries, base: int, top: Top, size: int,
+    starts: NDArray[Any], heights: NDArray[Any], t: Entries, count: int, top: Top, size: int,
 ) -> int:
     """Offer all untouched coordinates, of noisy gradients N(a_j, spread^2), that can enter; returns the new size.
 
@@ -605,9 +659,11 @@ def offer_means(
     """
     if size == top.keys.shape[0]:
         # A little lower, so that rounding excludes no coordinate that could enter.
-        level = max(level, abs(top.values[0]) / step_size * (1.0 - 1e-14))
+        reached = abs(top.values[0]) / step_size * (1.0 - 1e-14)
+        level = reached if reached > level else level
     for b in range(starts.shape[0] - 1):
-        ceiling = min(chance_above(level, heights[b], spread), 1.0)
+        ceiling = chance_above(level, heights[b], spread)
+        ceiling = 1.0 if ceiling > 1.0 else ceiling
         if ceiling <= 0.0:
             continue
         log_miss = math.log1p(-ceiling) if ceiling < 1.0 else -math.inf
@@ -617,32 +673,32 @@ def offer_means(
             skip = log_uniform(rng) / log_miss
             if not skip < starts[b + 1] - place:
                 break
-            place += int(skip)
+            place += np.int64(skip)
             j = ranked[place]
             place += 1
             hit = coin(rng, chance_above(level, means[j], spread) / ceiling)
-            if hit and t.table[find(t.table, t.keys, base, j)] < base:
+            if hit and not is_touched(t, j):
                 noisy = noise_above(rng, level, means[j], spread)
                 size = offer(top, size, j, next_weight(0.0, means[j], noisy, step_size, 1.0))
     if size < top.keys.shape[0] or abs(top.values[0]) < step_size * level * (1.0 - 1e-13):
-        size = complete_below(rng, level, spread, step_size, free, means, t, base, top, size)
+        size = complete_below(rng, level, spread, step_size, free, means, t, count, top, size)
     return size
 
 
 @helper
 def complete_below(
-    rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], t: Entries, base: int,
+    rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], t: Entries, count: int,
     top: Top, size: int,
 ) -> int:
     """Offer all other untouched coordinates, drawn from their law below the level, in O(d); returns the new size.
 
-    It is called when fewer than k values reach the level, so all untouched coordinates that do are in the top.
+    It is called when fewer than k values reach the level, so all untouched coordinates that do are in the top; they get
+    entries, so that they are not drawn again.
     """
-    present = np.zeros(free, np.bool_)
     for a in range(size):
-        present[top.keys[a]] = True
+        count += touch(t, count, top.keys[a]) == count
     for j in range(free):
-        if not present[j] and t.table[find(t.table, t.keys, base, j)] < base:
+        if not is_touched(t, j):
             noisy = noise_within(rng, level, means[j], spread)
             size = offer(top, size, j, next_weight(0.0, means[j], noisy, step_size, 1.0))
     return size
@@ -651,14 +707,14 @@ def complete_below(
 @helper
 def offer_exact(
     step_size: float, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any],
-    t: Entries, base: int, top: Top, size: int,
+    t: Entries, top: Top, size: int,
 ) -> int:
     """For steps without noise: offer the untouched means, bucket by bucket, until none can enter; returns the size."""
     for b in range(starts.shape[0] - 1):
         for a in range(starts[b], starts[b + 1]):
             if size == top.keys.shape[0] and step_size * heights[b] <= abs(top.values[0]):
                 return size
-            if t.table[find(t.table, t.keys, base, ranked[a])] < base:
+            if not is_touched(t, ranked[a]):
                 size = offer(top, size, ranked[a], next_weight(0.0, means[ranked[a]], 0.0, step_size, 1.0))
     return size
 
@@ -677,7 +733,6 @@ def reduced_share(slope: float, grain: float, apart: float, size: float, places:
     return share if share < 1.0 else 1.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def reduced_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
     grain: float, free: int, protected: int, sparsity: int, means: NDArray[Any], ranked: NDArray[Any],
@@ -689,31 +744,41 @@ def reduced_steps(
     ``means`` is the noisy snapshot gradient; buckets as in ``offer_means``. The noise is ``scale`` times
     ``reduced_share``; slope infinity means ``scale`` always. Other arguments as in ``sgd_steps``.
     """
-    snap_support, snap_weights = support[:filled].copy(), weights[:filled].copy()
-    nothing, shrink = np.zeros(max(sparsity + protected, filled)), 1.0 - step_size * l2
+    room = make_room(rows, sizes, 3 * sparsity + 3 * protected, free + protected, sparsity)
+    snapshot = support[:filled].copy(), weights[:filled].copy()
+    return compiled_reduced_steps(
+        rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, means, ranked, starts, heights,
+        *room, *snapshot, np.zeros(max(sparsity + protected, filled)), support, weights, filled, iterates,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def compiled_reduced_steps(
+    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
+    grain: float, free: int, protected: int, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
+    heights: NDArray[Any], t: Entries, top: Top, snap_support: NDArray[Any], snap_weights: NDArray[Any],
+    nothing: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int, iterates: Any,
+) -> int:
+    """``reduced_steps`` in room that the caller has made, with a copy of the snapshot and zeros of its length."""
+    shrink, sparsity = 1.0 - step_size * l2, top.keys.shape[0]
     snap_norm = distance(snap_weights, nothing, filled)
-    t, base = make_entries(np.int64(256)), np.int64(0)
-    top = Top(np.empty(sparsity, np.int64), np.empty(sparsity))
     number = 1.15 * sparsity + 4.0 * math.sqrt(sparsity) + 8.0
     level, level_spread = 0.0, 0.0
     for step in range(sizes.shape[0]):
         batch_size = sizes[step]
-        others = filled + snap_support.shape[0] + protected
-        t, base = next_batch(rng, rows, batch_size, others, t, base)
-        count, apart = touch_weights(
-            t, base, support[:filled], weights[:filled], snap_support, snap_weights, free, protected
-        )
+        next_batch(rng, rows, batch_size, filled + snap_support.shape[0] + protected + sparsity, t)
+        count, apart = touch_weights(t, support[:filled], weights[:filled], snap_support, snap_weights, free, protected)
         norm = distance(weights, nothing, filled)
         spread = scale * reduced_share(slope, grain, apart, norm + snap_norm, count)
-        count = add_gradient(t, base, count, rows, batch_size, True)
+        count = add_gradient(t, count, rows, batch_size, True)
         _, size = offer_touched(rng, spread, batch, step_size, shrink, means, t, count, free, top)
         if spread > 0.0:
             if abs(spread - level_spread) > 0.005 * spread:
                 level, level_spread = choose_level(number, spread, starts, heights), spread
-            size = offer_means(rng, level, spread, step_size, free, means, ranked, starts, heights, t, base, top, size)
+            size = offer_means(rng, level, spread, step_size, free, means, ranked, starts, heights, t, count, top, size)
         else:
-            size = offer_exact(step_size, means, ranked, starts, heights, t, base, top, size)
-        filled = write_back(t, base, top, size, free, protected, support, weights)
+            size = offer_exact(step_size, means, ranked, starts, heights, t, top, size)
+        filled = write_back(t, top, size, free, protected, support, weights)
         if iterates is not None:
             write_dense(support, weights, filled, iterates[step])
     return filled

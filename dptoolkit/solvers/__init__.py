@@ -72,5 +72,7 @@ def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
 def settings_class(name: str) -> type[Settings]:
     """The settings class of a private solver."""
     one_of("name", name, PRIVATE)
-    classes = (kind for kind in vars(_module(name)).values() if isinstance(kind, type))
+    # In Python 3.10 an alias such as list[int] passes for a type, and is no class.
+    named = vars(_module(name)).values()
+    classes = (kind for kind in named if isinstance(kind, type) and not hasattr(kind, "__args__"))
     return next(kind for kind in classes if issubclass(kind, Settings) and getattr(kind, "solver", None) == name)

@@ -224,7 +224,7 @@ class MeanGradients:
         if not points:
             return iter(())
         (n, d), matrix = self.rows.shape, self.rows.matrix
-        by_run = np.zeros((len(points), d))
+        by_run: Array = np.zeros((len(points), d))
         for k, point in enumerate(points):
             by_run[k, point.support] = point.values
         if self._compiled:

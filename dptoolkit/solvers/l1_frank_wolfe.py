@@ -301,7 +301,8 @@ class VertexRun:
 
 def vertex_iterates(vertices: Any, width: int, radius: float, every: int) -> list[tuple[int, Any, Array]]:
     """(step, support, values) of every ``every``-th iterate and of the last, from the vertices alone."""
-    w, iterates, steps = np.zeros(width), [], len(vertices)
+    w: Array = np.zeros(width)
+    iterates, steps = [], len(vertices)
     for t, vertex in enumerate(vertices.tolist(), start=1):
         w = _move(w, vertex, radius, t)
         if t % every == 0 or t == steps:
@@ -321,7 +322,8 @@ def frank_wolfe_path(rows: Rows, y: Array, loss: Loss, radius: float, steps: int
     """
     n, d = rows.shape
     steepest, margins = _Steepest(rows), np.zeros(n)
-    w, vertices = np.zeros(d), np.empty(steps, dtype=np.int64)
+    w: Array = np.zeros(d)
+    vertices = np.empty(steps, dtype=np.int64)
     for t in range(1, steps + 1):
         j, slope = steepest(loss.residual(margins, y))
         vertices[t - 1] = j if slope <= 0 else d + j
@@ -348,7 +350,8 @@ class _Steepest:
         self.costs = np.diff(self.transposed.indptr) if rows.is_sparse else np.full(d, self.n)
         self.affordable = self.costs.sum() // 10
         self.anchor: Array | None = None
-        self.gradient = self.size = np.zeros(d)
+        self.gradient: Array = np.zeros(d)
+        self.size: Array = self.gradient
 
     def __call__(self, r: Array) -> tuple[int, float]:
         if self.anchor is not None:

@@ -243,7 +243,7 @@ class PipelineRun:
     def _descent(self, rows: Rows, how: Steps, noise: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
         settings = self.plan.settings
-        caps = np.full(rows.shape[0], settings.grad_norm)
+        caps: Array = np.full(rows.shape[0], settings.grad_norm)
         if settings.terms.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, how, noise, self.counts)
         if settings.terms.task == losses.REGRESSION:

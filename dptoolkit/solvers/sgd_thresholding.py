@@ -206,17 +206,13 @@ class SgdRun:
         steps, b = self.how.steps, self.how.batch_size
         rate = b / self.n if self.how.sampling == POISSON else 0.0
         weights = np.empty((len(bits), self.width))
-        arguments = (
+        iterates = np.empty((len(bits), steps, self.width)) if trace else None
+        arguments: tuple[Any, ...] = (
             rng, *place, first, np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), rate,
-            np.full(steps, b, dtype=np.int64), *self.arguments, weights,
+            np.full(steps, b, dtype=np.int64), *self.arguments, weights, iterates,
         )  # fmt: skip
-        if not trace:
-            with exclusive(rng):
-                sgd_trials(*arguments)
-            return Trials(weights)
-        iterates = np.empty((len(bits), steps, self.width))
         with exclusive(rng):
-            sgd_trials(*arguments, iterates)
+            sgd_trials(*arguments)
         return Trials(weights, None, iterates)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:

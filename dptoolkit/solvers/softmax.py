@@ -76,7 +76,8 @@ class SoftmaxRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; releases and iterates are flattened, one row a step."""
-        how, total, releases, iterates = self.steps, np.zeros(self.shape), [], []
+        how, releases, iterates = self.steps, [], []
+        total: Array = np.zeros(self.shape)
         for _ in range(how.steps):
             gradient = self.mean_gradient(self.thresholded(total))
             if self.noise > 0:

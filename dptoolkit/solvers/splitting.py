@@ -86,8 +86,8 @@ class Splitting:
 
     def run(self, update: Callable[[Array], Array], shape: Any) -> tuple[list[Array], list[Array]]:
         """(what each update gave, z after it), from z = u = 0 of this shape; ``update`` gets the centre z - u."""
-        z, u = np.zeros(shape), np.zeros(shape)
-        updates, path = [], []
+        z: Array = np.zeros(shape)
+        u, updates, path = z, list[Array](), list[Array]()
         for _ in range(self.steps):
             w = update(z - u)
             z, u = self.following(w, u)

@@ -159,7 +159,8 @@ class TransferRun:
         settings = self.settings
         assert settings.row_norm is not None and settings.steps is not None
         assert settings.step_size is not None and settings.l2 is not None
-        matrix, w = clip_rows(self.rows, settings.row_norm).matrix, np.zeros(self.plan.d)
+        matrix = clip_rows(self.rows, settings.row_norm).matrix
+        w: Array = np.zeros(self.plan.d)
         for _ in range(settings.steps):
             slopes = settings.terms.residual(np.asarray(matrix @ w), self.y)
             v = w - settings.step_size * (np.asarray(matrix.T @ slopes) / self.plan.n + settings.l2 * w)

@@ -308,9 +308,8 @@ class Script:
 
 
 def in_python(name, *arguments, **others):
-    """A kernel function as Python, with ``coin`` and the others as Python too."""
-    plain = {f: getattr(kernel, f).py_func for f in ("coin", "rare_feature", "draw_feature", "draw_sign", "draw")}
-    with mock.patch.multiple(kernel, **plain | others):
+    """A helper of the kernels, which is Python when called from Python, with others in the place of those it calls."""
+    with mock.patch.multiple(kernel, **{"coin": kernel.coin, **others}):
         return getattr(kernel, name)(*arguments)
 
 
@@ -363,7 +362,7 @@ def test_law_of_rare_features():
 def test_features_of_any_probability_keep_their_proportions(size):
     """Given that a rare feature comes at all, whatever its size: 1 to 3 to 6, beside one a million times smaller."""
     room, rng = weighted(3 * size, 1.0, size, 6 * size, size * 1e-6), np.random.default_rng(10)
-    plain = kernel.coin.py_func
+    plain = kernel.coin
 
     def coin(generator, chance):
         # The last one is tossed for all of them together.
@@ -393,7 +392,7 @@ def test_law_of_the_whole_draw():
 
 def test_exponentials_do_not_end():
     """Beyond 16 a fresh one is added, so that 53 bits are no end; the law stays."""
-    assert kernel.exponential.py_func(Script(17.0, 40.0, 3.0)) == 35.0
+    assert kernel.exponential(Script(17.0, 40.0, 3.0)) == 35.0
     rng = np.random.default_rng(12)
     assert_ks([kernel.exponential(rng) for _ in range(20_000)], stats.expon.cdf)
 

@@ -111,8 +111,8 @@ def moved(rows, w, s):
     values = np.zeros(len(w))
     t = kernel.make_entries(64)
     kept = np.arange(len(w))
-    count, apart = kernel.touch_weights(t, 0, kept, w, kept, s, len(w), 0)
-    count = kernel.add_gradient(t, 0, count, rows, 1, True)
+    count, apart = kernel.touch_weights(t, kept, w, kept, s, len(w), 0)
+    count = kernel.add_gradient(t, count, rows, 1, True)
     values[t.keys[:count]] = t.values[:count]
     return values, apart, count
 
@@ -193,7 +193,7 @@ def test_small_uniforms_get_more_bits():
     assert 0 < kernel.lengthened(Script(*[0.0] * 99), 0.0) <= 1e-290
 
 
-@pytest.mark.parametrize("tell", [kernel.coin, frank_wolfe.coin.py_func], ids=["stochastic", "frank_wolfe"])
+@pytest.mark.parametrize("tell", [kernel.coin, frank_wolfe.coin], ids=["stochastic", "frank_wolfe"])
 def test_coins_of_any_probability(tell):
     """2^-100 is five times 20 zero bits; the 53 bits of one number alone would never show it."""
     assert tell(Script(*[TINY] * 5, 0.0), 2.0**-100 * 0.5) and not tell(Script(*[TINY] * 4, 0.5), 2.0**-100)

@@ -247,21 +247,24 @@ def outside(
     rng, out = np.random.default_rng(seed), np.zeros((draws, len(offsets)))
     keys, values = np.array([*touched], dtype=np.int64), np.array([*touched.values()], dtype=float)
     means = -offsets / STEP
-    assert draw_outside(rng, level / STEP, spread / STEP, STEP, means, *buckets(means), limit, keys, values, out)
+    room = kernel.make_entries(64), kernel.Top(np.empty(limit, np.int64), np.empty(limit))
+    assert draw_outside(rng, level / STEP, spread / STEP, STEP, means, *buckets(means), limit, keys, values, *room, out)
     return out
 
 
 @njit
-def draw_outside(rng, level, spread, step, means, ranked, starts, heights, limit, keys, values, out):
+def draw_outside(rng, level, spread, step, means, ranked, starts, heights, limit, keys, values, t, top_of, out):
     """A draw for every row of ``out``; False if one of them left a place empty."""
     free, full = len(means), True
     for i in range(len(out)):
-        t, top_of = kernel.make_entries(np.int64(64)), kernel.Top(np.empty(limit, np.int64), np.empty(limit))
+        t.marks[0] += len(t.keys)
         size = 0
         for number in range(len(keys)):
-            kernel.touch(t, 0, number, keys[number])
+            kernel.touch(t, number, keys[number])
             size = kernel.offer(top_of, size, keys[number], values[number])
-        size = kernel.offer_means(rng, level, spread, step, free, means, ranked, starts, heights, t, 0, top_of, size)
+        size = kernel.offer_means(
+            rng, level, spread, step, free, means, ranked, starts, heights, t, len(keys), top_of, size
+        )
         full = full and size == limit
         for a in range(size):
             out[i, top_of.keys[a]] = top_of.values[a]

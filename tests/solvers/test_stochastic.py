@@ -178,7 +178,7 @@ def test_kernels_are_found_compiled_by_the_next_process(root):
         "from tests.solvers.test_stochastic import fit, kernel\n"
         "fit('dp_sgd_ht'), fit('dp_scsg_ht')\n"
         "print(json.dumps([[sum(s.cache_hits.values()), sum(s.cache_misses.values())]\n"
-        "                  for s in (kernel.sgd_steps.stats, kernel.reduced_steps.stats)]))"
+        "                  for s in (kernel.compiled_sgd_steps.stats, kernel.compiled_reduced_steps.stats)]))"
     )
     environment = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)

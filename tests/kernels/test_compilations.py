@@ -1,0 +1,37 @@
+"""How much a first fit compiles: nothing twice without a reason, and no more than was counted when it was last cut.
+
+A second signature of a kernel, a helper that is compiled for two kinds of callers, or an assignment to a slice, which
+compiles the text of its error message, add a second each to the first fit; in seconds nobody would notice.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks._first_fit import CASES, compilations
+from dptoolkit import solvers
+
+# Functions compiled by the first fit, Numba's own included, and how many of them are ours. Numba's own vary with its
+# version, so that there is some room for them.
+MOST = {
+    "dp_ight, csr": (5, 5), "dp_ight, dense": (0, 0), "dp_frank_wolfe, csr": (24, 19),
+    "dp_frank_wolfe, dense": (9, 5), "dp_sgd_ht, csr": (34, 24), "dp_scsg_ht, csr": (46, 35),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MOST)
+def test_a_first_fit_compiles_no_more_than_it_did(case, tmp_path):
+    done = compilations(case, str(tmp_path))
+    most, ours = MOST[case]
+    own = [one for one in done if one.module.startswith("dptoolkit.")]
+    assert len(own) <= ours, sorted(one.function for one in own)
+    assert len(done) <= most, sorted(one.function for one in done)
+    # The error message of a slice assignment is text, which no kernel needs.
+    assert not [one for one in done if "unicode" in one.module]
+    if done:
+        assert compilations(case, str(tmp_path)) == []
+
+
+def test_every_solver_has_a_case():
+    for name in solvers.PRIVATE:
+        assert {f"{name}, csr", f"{name}, dense"} <= set(CASES)

@@ -1,6 +1,6 @@
 """How often audits of correct solvers find a violation: at most as often as they say.
 
-    python -m benchmarks.false_alarms                  # 2,030 correct runs; those that are saved are not run again
+    python -m benchmarks.false_alarms                  # 2,008 correct runs; those that are saved are not run again
     python -m benchmarks.false_alarms dp_ight --again  # these anew
     python -m benchmarks.false_alarms --show           # only the summary of what is saved
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -35,11 +36,9 @@ from dptoolkit.solvers.plan import Plan
 RESULTS = Path(__file__).parent / "results" / "false_alarms.json"
 LEVELS, RARE = (0.05, 0.01, 1e-6), 1e-3
 TRIALS, EPSILON, DELTA = 400, 2.0, 1e-5
-# Fewer where a trial takes long.
-RUNS: Mapping[str, int] = {
-    "dp_ight": 450, "dp_dual_averaging": 450, "dp_pipeline": 150, "dp_sgd_ht": 100, "dp_scsg_ht": 40, "dp_svrg_ht": 40,
-    "dp_frank_wolfe": 200, "sparsifier": 100, "dp_multinomial_frank_wolfe": 100, "peeling_iht": 100,
-    "objective_perturbation": 70, "two_stage": 60, "knowledge_transfer": 100, "dp_admm": 70,
+# Few where a trial takes long: what is judged is the test, which is the same for all of them.
+RUNS: Mapping[str, int] = dict.fromkeys(presets.PRESETS, 18) | {
+    "dp_ight": 900, "dp_dual_averaging": 850, "dp_frank_wolfe": 60,
 }  # fmt: skip
 Result = dict[str, Any]
 
@@ -48,7 +47,7 @@ def judged(plan: Plan, pair: Pair, claim: Claim, seed: int) -> tuple[float, list
     """The p-value of the fixed mode, and whether the sequential test at each level finds a violation."""
     with tempfile.TemporaryDirectory() as folder:
         # The first audit leaves its trials in the file, and the others read them.
-        how: dict[str, Any] = {"trials": TRIALS, "adversary": audit.strongest(pair), "rng": seed, "n_jobs": 1,
+        how: dict[str, Any] = {"trials": TRIALS, "adversary": _adversary(pair), "rng": seed, "n_jobs": 1,
                                "resume": Path(folder) / "trials"}  # fmt: skip
         fixed = audit.audit(plan, pair, claim, **how)
         found: list[bool] = []
@@ -57,6 +56,12 @@ def judged(plan: Plan, pair: Pair, claim: Claim, seed: int) -> tuple[float, list
             again = all(found) and audit.audit(plan, pair, claim, mode="sequential", alpha=level, **how).violated
             found.append(again)
     return fixed.p_value, found
+
+
+def _adversary(pair: Pair) -> str:
+    """The one of the largest reach; the final model where it has as much, as it takes less time."""
+    most = max(pair.reach.values(), default=math.inf)
+    return "final" if pair.reach.get("final", 0.0) >= 0.99 * most else audit.strongest(pair)
 
 
 def measured(solver: str) -> Result:

@@ -128,8 +128,8 @@ def _summary(rows: Sequence[Result]) -> str:
     known = [row["many"] for row in rows if "many" in row]
     counts = [sum(found is not None and found <= factor for found in known) for factor in (1.5, 3.0)]
     return (
-        f"{MANY:,} trials were played for {len(known)} of {len(rows)} configurations: they find noise too small by 1.5 in "
-        f"{counts[0]} of them and noise too small by 3 in {counts[1]}."
+        f"{MANY:,} trials were played for {len(known)} of {len(rows)} configurations: they find noise too small by "
+        f"1.5 in {counts[0]} of them and noise too small by 3 in {counts[1]}."
     )
 
 

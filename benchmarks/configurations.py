@@ -122,7 +122,8 @@ CONFIGURATIONS: Mapping[str, Sequence[dict[str, Any]]] = {
         _TRANSFER | {"row_norm": 2.0, "epsilon": 4.0, "teacher": "ridge", "features": "gaussian"},
         _TRANSFER | {"row_norm": 1.0, "epsilon": 4.0, "teacher": "propose-test-release"} | _ZERO_OUT,
         _TRANSFER | {"feature_bound": 0.5, "epsilon": 2.0, "teacher": "support", "sparsity": 2},
-        _TRANSFER | {"row_norm": 1.0, "epsilon": 2.0, "teacher": "dp-ight", "steps": 10, "loss": "logistic", "l2": None},
+        _TRANSFER | {"row_norm": 1.0, "epsilon": 2.0, "teacher": "dp-ight", "steps": 10, "loss": "logistic",
+                     "l2": None},
     ),
     "dp_admm": (
         _ADMM | {"loss": "logistic", "epsilon": 4.0} | _ZERO_OUT,

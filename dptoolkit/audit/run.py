@@ -166,8 +166,8 @@ class _ProbeResult(NamedTuple):
 def _probe(target: Target, seed: int) -> _ProbeResult:
     """How many numbers an output has, and whether a trial repeats its output, from a few runs in each world.
 
-    Refuse a mechanism that always fails, that changes its dataset or that ignores its Generator. A mechanism that fails in one world only is not
-    refused, as this is a leak that the trials will show.
+    Refuse a mechanism that always fails, that changes its dataset or that ignores its Generator. A mechanism that fails
+    in one world only is not refused, as this is a leak that the trials will show.
     """
     worlds, repeats = [], True
     before = _datasets(target)

@@ -108,7 +108,8 @@ def _named_function(args: argparse.Namespace) -> _Target:
     claim = as_claim((args.epsilon, args.delta))
     if args.family == "gaussian":
         if args.delta == 0:
-            raise invalid("delta", args.delta, "> 0 with --family gaussian", "Gaussian noise has no epsilon at delta 0.")
+            repair = "Gaussian noise has no epsilon at delta 0."
+            raise invalid("delta", args.delta, "> 0 with --family gaussian", repair)
         claim = GaussianClaim(gaussian.mu(args.epsilon, args.delta))
     return _Target(load_function(args.solver), pair, claim, args.source or "the command line", None)
 

@@ -7,7 +7,7 @@ a step or a release that is not charged, clipping 5 % too wide) are found by the
 
 Each test of correct noise has a false-alarm probability of 1e-6 over the number of tests, so that all of them together
 have at most 1e-6. Configurations are drawn by hypothesis, fixed by the "ci" profile, and the format of the rows with
-them. A new solver needs a row here: a strategy for the arguments of ``solvers.plan``, and how many trials a test may take.
+them. A new solver needs a row here: a strategy for the arguments of ``solvers.plan``, and how many trials a test takes.
 
     python tests/audit/test_within_budget.py             # how many configurations find 1.5, and how many find 3
     python tests/audit/test_within_budget.py dp_ight     # of these solvers

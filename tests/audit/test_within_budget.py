@@ -111,10 +111,9 @@ ROWS = {
     ),
     "dp_frank_wolfe": Row(
         40_000, {"n": 50, "feature_bound": 1.0, "epsilon": 4.0, "l1_radius": 0.1},
-        {"adjacency": RELATIONS, "steps": st.integers(4, 10), "d": st.sampled_from([2, 5])},
-        (st.sampled_from([{"loss": "logistic"}, {"loss": "huber"}, {"loss": "squared", "label_bound": 1.0},
-                          {"loss": "huber", "law": "laplace"}]),),
-        loose=1,  # Few steps on two features, or Laplace noise.
+        {"adjacency": RELATIONS, "steps": st.integers(6, 10), "d": st.just(5)},
+        (st.sampled_from([{"loss": "logistic"}, {"loss": "huber"}, {"loss": "squared", "label_bound": 1.0}]),),
+        loose=1,  # Zero-out neighbours: with less noise the first steps break the ties.
     ),
     "sparsifier": Row(
         4_000, {"n": 50, "d": 9, "l1_radius": 0.1, "feature_bound": 1.0},

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Steps that are tried for a delta, and deltas for an epsilon.
 _PARTS, _HALVINGS = 8, 200
+# Logarithms of up to a few hundred are exact to about 1e-13, and so is what they stand for: the sum ends above.
+_ROUNDING = 1 + 1e-12
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class GroupGuarantee:
         log_sum = math.log(self.size)
         if step > 0:
             log_sum = whole - step + math.log(-math.expm1(-whole)) - math.log(-math.expm1(-step))
-        return math.exp(min(log_sum + math.log(single), 0.0))
+        return min(1.0, _ROUNDING * math.exp(min(log_sum + math.log(single), 0.0)))
 
     def _chain_epsilon(self, delta: float) -> float:
         """k times the smallest step whose sum is at most ``delta``, from above; steps are tried at smaller deltas."""

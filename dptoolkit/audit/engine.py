@@ -80,8 +80,8 @@ class CallableTarget:
     def _one(self, data: Any, generator: np.random.Generator) -> Array | None:
         try:
             output = self.mechanism(data, generator)
-        # Any exception is caught, since an adversary sees that a run failed.
-        except Exception as problem:
+        # Any exception is caught, since an adversary sees that a run failed; so is an attempt to leave the interpreter.
+        except (Exception, SystemExit) as problem:
             self.last_error = f"{type(problem).__name__}: {problem}"
             return None
         return flatten(output if self.encode is None else self.encode(output))

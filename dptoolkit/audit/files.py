@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,14 @@ def load_function(name: str) -> Callable[..., Any]:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise invalid("mechanism", name, "MODULE:FUNCTION", f"{module!r} is not the name of a module.")
     try:
         function: Any = importlib.import_module(module)
-    except ImportError as problem:
-        raise invalid("mechanism", name, "a module that can be imported", str(problem)) from None
+    # Whatever somebody's module does when it is imported, leaving the interpreter included.
+    except (Exception, SystemExit) as problem:
+        why = f"{type(problem).__name__}: {problem}"
+        raise invalid("mechanism", name, "a function of a module that can be imported", why) from None
     for part in attribute.split("."):
         function = getattr(function, part, None)
     if not callable(function):
@@ -35,15 +41,25 @@ def load_function(name: str) -> Callable[..., Any]:
 
 def load_pair(path: str | Path, size: int = 1) -> Pair:
     """Two datasets from an .npz file: arrays, or (X, y). They may differ in ``size`` records."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError) as problem:
-        raise invalid("pair", str(path), "an .npz file", str(problem)) from None
+    arrays = _arrays(path)
     text = f"the datasets of {Path(path).name}"
     if set(arrays) == {"first", "second"}:
         return Pair(arrays["first"], arrays["second"], description=text, size=size)
     if set(arrays) == {"first_X", "first_y", "second_X", "second_y"}:
         one, two = ((arrays[f"{side}_X"], arrays[f"{side}_y"]) for side in ("first", "second"))
+        for side, (X, y) in (("first", one), ("second", two)):
+            if X.ndim == 0 or y.ndim == 0 or len(X) != len(y):
+                shapes = f"{side}_X of shape {X.shape} and {side}_y of shape {y.shape}"
+                raise invalid("pair", shapes, "as many labels as rows")
         return Pair(one, two, description=text, size=size)
     raise invalid("pair", f"a file of {', '.join(sorted(arrays)) or 'nothing'}", f"one of {_CONTENTS}")
+
+
+def _arrays(path: str | Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    # A .npy file has no context; a file that is cut off is no zip, or has no data.
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as problem:
+        repair = f"Write it by numpy.savez: {_CONTENTS}. ({type(problem).__name__}: {problem})"
+        raise invalid("pair", str(path), "an .npz file of numbers that can be read", repair) from None

@@ -141,7 +141,9 @@ class AuditReport:
         return f"{number(1 / self.noise_factor)} times what the claim needs" if self.noise_factor > 0 else "anything"
 
     def _reach_words(self) -> str:
-        return "" if self.reach is None else f"; an exact attack on it has {self.reach:.2f} of the claim"
+        if self.reach is None:
+            return "; what an exact attack on it has was not computed"
+        return f"; an exact attack on it has {self.reach:.2f} of the claim"
 
     def _doubts(self) -> list[str]:
         """A warning if the bound exceeds the claim although the verdict does not refute it."""
@@ -155,7 +157,7 @@ class AuditReport:
     def __str__(self) -> str:
         rows = [
             *([["mechanism", self.mechanism]] if self.mechanism else []),
-            ["claim", self.claim + (f", by {self.source}" if self.source else "")],
+            ["claim", self.claim + (f", by {self.source}" if self.source else ", source not stated")],
             ["epsilon claimed", number(self.epsilon_claimed) + f" at delta {self.delta:g}"],
             ["epsilon at least", self._least_words()],
             ["noise at most", self._noise_words()],

@@ -17,6 +17,8 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pair", metavar="FILE", help="of a FUNCTION: .npz of first, second; or first_X, first_y, ...")
     parser.add_argument("--family", choices=("any", "gaussian"), default="any",
                         help="of a FUNCTION: test (epsilon, delta) alone, or as Gaussian noise, in far fewer trials")
+    parser.add_argument("--neighbours", choices=("checked", "as given"), default="checked",
+                        help="of a FUNCTION: \"as given\" takes the pair without looking whether one record differs")
     parser.add_argument("--source", default="", help="who makes the claim, for the report")
     parser.add_argument("--group", type=int, default=1, metavar="K", help="K records change together, default 1")
     parser.add_argument("--epsilon", type=float, required=True, help="the budget of the fit")
@@ -45,6 +47,7 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
             target.mechanism, target.pair, target.claim, trials=args.trials, seconds=seconds, delta=args.delta,
             confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED, adversary=args.adversary,
             rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet, source=target.source,
+            neighbours=args.neighbours,
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(args.resume)) from None
@@ -104,6 +107,9 @@ def _named_function(args: argparse.Namespace) -> _Target:
     pair = load_pair(args.pair, args.group)
     claim = as_claim((args.epsilon, args.delta))
     if args.family == "gaussian":
+        if args.delta == 0:
+            repair = "Gaussian noise has no epsilon at delta 0."
+            raise invalid("delta", args.delta, "> 0 with --family gaussian", repair)
         claim = GaussianClaim(gaussian.mu(args.epsilon, args.delta))
     return _Target(load_function(args.solver), pair, claim, args.source or "the command line", None)
 

@@ -74,6 +74,21 @@ def test_epsilon_and_delta_are_inverse_from_above(event):
     assert group.delta(0.0) <= 1.0
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1e-9, 0.3, 1.5, 40.0])
+def test_a_group_of_one_is_never_better_than_the_guarantee(epsilon):
+    """Where there is no event of a group, the bound of the chain ends above, also where it is rounded."""
+    guarantee = account(ApproxDp(0.5, 1e-300))
+    assert guarantee.group(1).delta(epsilon) >= guarantee.delta(epsilon)
+
+
+def test_the_ends():
+    approximate, pure = account(ApproxDp(0.5, 1e-300)), account(PureDp(0.5))
+    assert approximate.group(3).epsilon(0.0) == math.inf and pure.group(3).epsilon(0.0) == pytest.approx(1.5)
+    assert approximate.group(10**6).delta(1.0) == 1.0
+    assert approximate.group(3).delta(1.5) >= 1e-300 * (1 + math.exp(0.5) + math.exp(1.0))
+    assert pure.group(10**300).epsilon(0.0) > 1e299
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="size of the group"):
         account(PureDp(0.3)).group(0)

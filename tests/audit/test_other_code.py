@@ -22,6 +22,19 @@ def right(data, rng):
 
 def wrong(data, rng):
     return data.sum() + rng.normal(scale=1.0)
+
+def leaves(data, rng):
+    raise SystemExit(3)
+
+def changes(data, rng):
+    data += 1
+    return data.sum() + rng.normal(scale=3.8)
+
+def alone(data):
+    return data.sum()
+
+def words(data, rng):
+    return "yes"
 """
 
 
@@ -97,6 +110,19 @@ def test_a_function_by_its_name(files, capsys, name, code):
     (["no_such_module:f", "--pair", "pair.npz"], "can be imported"),
     (["somebodys_module:right"], "pair=None"),
     (["somebodys_module:right", "--pair", "somebodys_module.py"], "an .npz file"),
+    (["somebodys_module:right", "--pair", "cut.npz"], "an .npz file of numbers that can be read"),
+    (["somebodys_module:right", "--pair", "empty.npz"], "an .npz file of numbers that can be read"),
+    (["somebodys_module:right", "--pair", "one.npy"], "an .npz file of numbers that can be read"),
+    (["somebodys_module:right", "--pair", "short.npz"], "as many labels as rows"),
+    (["somebodys_module:right", "--pair", "pair.npz", "--family", "gaussian", "--delta", "0"], "> 0 with --family"),
+    (["somebodys_module:leaves", "--pair", "pair.npz"], "SystemExit: 3"),
+    (["somebodys_module:changes", "--pair", "pair.npz"], "changes the dataset"),
+    (["somebodys_module:alone", "--pair", "pair.npz"], "called as mechanism(dataset, rng)"),
+    (["somebodys_module:words", "--pair", "pair.npz"], "must be numbers"),
+    (["failing_module:f", "--pair", "pair.npz"], "ValueError: not today"),
+    (["leaving_module:f", "--pair", "pair.npz"], "SystemExit: 4"),
+    (["..relative:f", "--pair", "pair.npz"], "not the name of a module"),
+    ([":f", "--pair", "pair.npz"], "not the name of a module"),
     (["somebodys_module:right", "--pair", "other.npz"], "first_X, first_y"),
     (["dp_ight", "--pair", "pair.npz"], "left out for a solver"),
     (["dp_ight", "--group", "0"], "size of the group"),
@@ -104,8 +130,29 @@ def test_a_function_by_its_name(files, capsys, name, code):
 ], ids=str)  # fmt: skip
 def test_bad_input(files, capsys, arguments, message):
     np.savez(files / "other.npz", one=np.zeros(2))
+    np.savez(files / "short.npz", first_X=np.eye(3), first_y=np.zeros(2), second_X=np.eye(3), second_y=np.zeros(3))
+    np.save(files / "one.npy", np.zeros(2))
+    (files / "cut.npz").write_bytes((files / "pair.npz").read_bytes()[:100])
+    (files / "empty.npz").touch()
+    (files / "failing_module.py").write_text("raise ValueError('not today')")
+    (files / "leaving_module.py").write_text("raise SystemExit(4)")
     assert main(["audit", *arguments, "--epsilon", "1", "--trials", "200"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_pairs_as_given(files, capsys):
+    np.savez(files / "far.npz", first=np.ones((2, 1)), second=np.zeros((2, 1)))
+    arguments = ["audit", "somebodys_module:right", "--pair", "far.npz", "--epsilon", "1", "--trials", "200"]
+    assert main(arguments) == 2 and "neighbours='as given'" in capsys.readouterr().err
+    assert main([*arguments, "--neighbours", "as given"]) == 0
+
+
+def test_rows_that_are_listed_twice_are_counted_together():
+    X, y = np.array([[1.0], [0.0], [0.0]]), np.zeros(3)
+    first = audit.pairs.Counted(X, y, np.array([1, 5, 4]))
+    second = audit.pairs.Counted(X - 2 * np.eye(3, 1), y, np.array([1, 5, 4]))
+    pair = pairs.grouped(audit.Pair(first, second), 8)
+    assert pair.first.n == pair.second.n == 10 and sorted(pair.first.counts.tolist()) == [2, 8]
 
 
 def test_pairs_of_features_and_labels(files):

@@ -150,14 +150,15 @@ def grouped(pair: Pair, size: int) -> Pair:
 
 
 def _counts(data: Counted) -> dict[tuple[float, ...], int]:
-    rows = zip(data.X.tolist(), data.y.tolist(), data.counts.tolist(), strict=True)
-    return {(*row, label): count for row, label, count in rows}
+    """How often each record occurs; a row that is listed twice counts as one."""
+    total: dict[tuple[float, ...], int] = {}
+    for row, label, count in zip(data.X.tolist(), data.y.tolist(), data.counts.tolist(), strict=True):
+        key = (*row, label)
+        total[key] = total.get(key, 0) + count
+    return total
 
 
 def _difference(a: Counted, b: Counted) -> dict[tuple[float, ...], int]:
-    total: dict[tuple[float, ...], int] = {}
-    for data, sign in ((a, 1), (b, -1)):
-        for row, label, count in zip(data.X.tolist(), data.y.tolist(), data.counts.tolist(), strict=True):
-            key = (*row, label)
-            total[key] = total.get(key, 0) + sign * count
-    return {key: c for key, c in total.items() if c}
+    one, two = _counts(a), _counts(b)
+    change = {key: one.get(key, 0) - two.get(key, 0) for key in (one | two)}
+    return {key: c for key, c in change.items() if c}

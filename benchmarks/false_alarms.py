@@ -1,0 +1,131 @@
+"""How often audits of correct solvers find a violation: at most as often as they say.
+
+    python -m benchmarks.false_alarms                  # 2,228 correct runs; those that are saved are not run again
+    python -m benchmarks.false_alarms dp_ight --again  # these anew
+    python -m benchmarks.false_alarms --show           # only the summary of what is saved
+
+A run is a solver's preset with its own noise, on its worst pair, for the adversary of the largest reach, with a seed of
+its own. Its trials are judged twice: by the p-value of the fixed mode, and by the sequential test, at each of
+``LEVELS``. One false alarm in 1e6 cannot be seen in 2,000 runs, so 0.05 and 0.01 are there too. A count is compatible
+with its level if that many or more have a probability of at least 1e-3 when every run errs with exactly that level.
+The results are saved to benchmarks/results/false_alarms.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from dptoolkit import audit
+from dptoolkit.accounting.report import table
+from dptoolkit.audit import presets
+from dptoolkit.audit.claims import Claim, as_claim
+from dptoolkit.audit.pairs import Pair
+from dptoolkit.solvers.plan import Plan
+
+RESULTS = Path(__file__).parent / "results" / "false_alarms.json"
+LEVELS, RARE = (0.05, 0.01, 1e-6), 1e-3
+TRIALS, EPSILON, DELTA = 400, 2.0, 1e-5
+# Few where a trial takes long: what is judged is the test, which is the same for all of them.
+RUNS: Mapping[str, int] = dict.fromkeys(presets.PRESETS, 18) | {
+    "dp_ight": 1120, "dp_dual_averaging": 850, "dp_frank_wolfe": 60,
+}  # fmt: skip
+Result = dict[str, Any]
+
+
+def judged(plan: Plan, pair: Pair, claim: Claim, seed: int) -> tuple[float, list[bool]]:
+    """The p-value of the fixed mode, and whether the sequential test at each level finds a violation."""
+    with tempfile.TemporaryDirectory() as folder:
+        # The first audit leaves its trials in the file, and the others read them.
+        how: dict[str, Any] = {"trials": TRIALS, "adversary": _adversary(pair), "rng": seed, "n_jobs": 1,
+                               "resume": Path(folder) / "trials"}  # fmt: skip
+        fixed = audit.audit(plan, pair, claim, **how)
+        found: list[bool] = []
+        for level in LEVELS:
+            # The wealth is the same for every level: what does not refute at a larger one does not at a smaller.
+            again = all(found) and audit.audit(plan, pair, claim, mode="sequential", alpha=level, **how).violated
+            found.append(again)
+    return fixed.p_value, found
+
+
+def _adversary(pair: Pair) -> str:
+    """The one of the largest reach; the final model where it has as much, as it takes less time."""
+    most = max(pair.reach.values(), default=math.inf)
+    return "final" if pair.reach.get("final", 0.0) >= 0.99 * most else audit.strongest(pair)
+
+
+def measured(solver: str, before: Result | None) -> Result:
+    """The false alarms of all runs of a solver: those before, and the seeds after them."""
+    plan = presets.plan(solver, EPSILON, DELTA)
+    pair, claim = presets.pair(plan), as_claim(plan.guarantee)
+    none = [0] * len(LEVELS)
+    fixed, sequential = (none, none) if before is None else (before["fixed"], before["sequential"])
+    for seed in range(0 if before is None else before["runs"], RUNS[solver]):
+        p_value, found = judged(plan, pair, claim, seed)
+        fixed = [count + (p_value <= level) for count, level in zip(fixed, LEVELS, strict=True)]
+        sequential = [count + one for count, one in zip(sequential, found, strict=True)]
+    return {"solver": solver, "runs": RUNS[solver], "trials": TRIALS, "fixed": fixed, "sequential": sequential}
+
+
+def most(runs: int, level: float) -> int:
+    """The largest count that is compatible: more have a probability below RARE."""
+    return int(stats.binom.isf(RARE, runs, level))
+
+
+def summary(results: Sequence[Result]) -> tuple[str, bool]:
+    """A table over all solvers, and whether every count is compatible with its level."""
+    runs = sum(one["runs"] for one in results)
+    rows, fine = [], True
+    for mode in ("fixed", "sequential"):
+        for i, level in enumerate(LEVELS):
+            count, bound = sum(one[mode][i] for one in results), most(runs, level)
+            fine = fine and count <= bound
+            rows.append([mode, f"{level:g}", f"{count} of {runs:,}", f"{level * runs:.3g}", str(bound)])
+    return table(["mode", "level", "false alarms", "expected at most", "compatible up to"], rows), fine
+
+
+def load() -> list[Result]:
+    """What is saved."""
+    results: list[Result] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    return results
+
+
+def save(one: Result) -> None:
+    """Write a solver's result in the place of an older one."""
+    kept = {result["solver"]: result for result in [*load(), one]}
+    fresh = RESULTS.with_suffix(".new")
+    fresh.write_text("[\n" + ",\n".join(json.dumps(kept[name]) for name in RUNS if name in kept) + "\n]\n")
+    os.replace(fresh, RESULTS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is not saved, and print the summary; exit code 1 if a count is too large."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.false_alarms", description=__doc__.splitlines()[0])
+    parser.add_argument("solvers", nargs="*", metavar="solver", help="of these only")
+    parser.add_argument("--again", action="store_true", help="run what is saved too")
+    parser.add_argument("--show", action="store_true", help="run nothing")
+    options = parser.parse_args(argv)
+    saved = {} if options.again else {one["solver"]: one for one in load()}
+    for solver in () if options.show else options.solvers or RUNS:
+        if solver not in saved or saved[solver]["runs"] < RUNS[solver]:
+            one = measured(solver, saved.get(solver))
+            print(one, flush=True)
+            save(one)
+    text, fine = summary(load())
+    print(text)
+    return int(not fine)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.exit(main())

@@ -66,10 +66,9 @@ class Search:
         return self._stops[factor]
 
     def _one(self, factor: float, trials: int) -> float:
-        made = self.plan.with_noise(factor=1 / factor)
-        report = audit.audit(
-            made, self.pair, self._claim, trials=trials, alpha=ALPHA, mode="sequential", adversary=self.adversary,
-        )  # fmt: skip
+        faulty = self.plan.with_noise(factor=1 / factor)
+        report = audit.audit(faulty, self.pair, self._claim, trials=trials, alpha=ALPHA, mode="sequential",
+                             adversary=self.adversary)  # fmt: skip
         return report.stopped_at if report.stopped_at is not None else math.inf
 
 

@@ -32,6 +32,16 @@ def inverse_up(value: float) -> float:
     return _float_up(1 / Fraction(value))
 
 
+def part_down(value: float, count: int) -> float:
+    """value / count, or the next floats below it: ``count`` such parts are never more than ``value``."""
+    if value == 0 or math.isinf(value):
+        return value
+    part = value / count
+    while count * Fraction(part) > Fraction(value):
+        part = math.nextafter(part, 0.0)
+    return part
+
+
 def _float_up(exact: Fraction) -> float:
     try:
         nearest = float(exact)

@@ -50,7 +50,7 @@ class GroupGuarantee:
 
     def __post_init__(self) -> None:
         if whole("size of the group", self.size, low=1) > _LARGEST_SIZE:
-            raise InvalidValue(f"size of the group: must be at most {_LARGEST_SIZE:.0e}. Check how many records it has.")
+            raise InvalidValue(f"size of the group: must be at most {_LARGEST_SIZE:.0e}. Check what it counts.")
 
     @property
     def event(self) -> Event | None:

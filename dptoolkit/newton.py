@@ -85,10 +85,17 @@ def _steps(problem: Problem, theta: Array, gradient: Array, cautious: NDArray[np
     assert curvature is not None
     bends = np.where(cautious[:, None], curvature(margins, y, True), curvature(margins, y, False))
     hessians = (problem.matrix.T * bends[:, None, :]) @ problem.matrix + problem.l2 * np.eye(problem.d)
+    return _solutions(hessians, -gradient)
+
+
+def _solutions(matrices: Array, targets: Array) -> Array:
+    """The solution of each system; 0 where the matrix is singular, which must not change the others."""
     try:
-        return np.asarray(np.linalg.solve(hessians, -gradient[:, :, None])[:, :, 0])
+        return np.asarray(np.linalg.solve(matrices, targets[:, :, None])[:, :, 0])
     except np.linalg.LinAlgError:
-        return np.zeros_like(gradient)
+        if len(targets) == 1:
+            return np.zeros_like(targets)
+    return np.concatenate([_solutions(matrices[i : i + 1], targets[i : i + 1]) for i in range(len(targets))])
 
 
 def _norms(rows: Array) -> Array:

@@ -45,6 +45,17 @@ def test_every_row_is_certified_and_none_depends_on_the_others(loss, size, monke
         assert np.array_equal(theta[i], alone[i][0][0]) and np.array_equal(remainder[i], alone[i][1][0])
 
 
+def test_a_singular_system_does_not_change_the_others():
+    """Rows so long that l2 is rounded away where the loss is curved: only there the Hessian is singular."""
+    X = np.full((1, 2), 1e20)
+    loss = losses.get("logistic")
+    problem = Problem(X, np.ones(1), loss, 1.0, np.zeros(2), 2e20, loss.residual_bound)
+    linears = np.array([[0.0, 0.0], [1e24, 3e24], [3.0, -1e24]])
+    many, _ = newton._newton(problem, linears, 1e10)
+    for i in range(3):
+        assert np.array_equal(newton._newton(problem, linears[i : i + 1], 1e10)[0][0], many[i])
+
+
 def test_what_newton_steps_cannot_do_is_left_to_the_search(monkeypatch):
     """A ball, sparse rows, many features, and a tau that doubles cannot show."""
     problem, linears = make("logistic"), np.array([[1.0, -2.0, 0.5], [0.0, 0.0, 1e-9]])

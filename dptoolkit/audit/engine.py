@@ -57,14 +57,22 @@ class CallableTarget:
     pair: Pair
     encode: Callable[[Any], Any] | None = None
     last_error: str = field(default="", compare=False)
+    # Of the first output; no field, since it is not known before a run.
+    labels = None
 
     def run(self, bits: Bits, first: int, streams: Streams) -> Array:
+        """See ``Target``. A mechanism that changes its dataset is refused: later trials would run on other data."""
         datasets = [_plain(data) for data in (self.pair.second, self.pair.first)]
-        generator = streams.generator()
+        generator, before = streams.generator(), identity(datasets)
         outputs = []
         for i, bit in enumerate(bits):
             seek(generator, first + i)
             outputs.append(self._one(datasets[bit], generator))
+        if identity(datasets) != before:
+            raise invalid(
+                "mechanism", "changes the dataset that it is given", "one that leaves it as it is",
+                "Every later trial would run on other data. Let it work on a copy.",
+            )  # fmt: skip
         return _stack(outputs)
 
     def draws(self, streams: Streams) -> bool:
@@ -84,7 +92,29 @@ class CallableTarget:
         except (Exception, SystemExit) as problem:
             self.last_error = f"{type(problem).__name__}: {problem}"
             return None
-        return flatten(output if self.encode is None else self.encode(output))
+        output = output if self.encode is None else self.encode(output)
+        self._check_labels(_labels(output))
+        return flatten(output)
+
+    def _check_labels(self, labels: Any) -> None:
+        """Refuse outputs whose keys vary: an adversary sees them too, but numbers alone are looked at here."""
+        if self.labels is None:
+            self.labels = (labels,)
+        elif self.labels != (labels,):
+            repair = "Keys and labels are seen too. Give encode=, output -> a fixed number of numbers."
+            raise invalid("output of the mechanism", "of other keys than before", "of the same keys every time", repair)
+
+
+def _labels(output: Any) -> Any:
+    """The keys of dicts, and the index and columns of frames, wherever they are in an output; None without any."""
+    if isinstance(output, dict):
+        return [(repr(key), _labels(output[key])) for key in sorted(output, key=repr)]
+    if hasattr(output, "to_numpy"):
+        return [repr(list(getattr(output, name))) for name in ("index", "columns") if hasattr(output, name)]
+    if isinstance(output, (list, tuple)):
+        inside = [_labels(part) for part in output]
+        return inside if any(part is not None for part in inside) else None
+    return None
 
 
 def _plain(data: Any) -> Any:
@@ -98,7 +128,7 @@ def flatten(output: Any) -> Array:
     elif hasattr(output, "coef") and hasattr(output, "intercept"):
         output = [output.coef, output.intercept]
     elif isinstance(output, dict):
-        output = [output[key] for key in sorted(output)]
+        output = [output[key] for key in sorted(output, key=repr)]
     if isinstance(output, (list, tuple)):
         return np.concatenate([flatten(part) for part in output]) if output else np.zeros(0)
     try:
@@ -211,7 +241,10 @@ def _is_store(thing: Any) -> bool:
 def _parts(thing: Any) -> list[Any] | None:
     """The parts that identify a thing; None for types that are not known here."""
     if sparse.issparse(thing):
-        return [thing.toarray()]
+        rows = sparse.csr_matrix(thing, copy=True)
+        rows.sum_duplicates()
+        rows.eliminate_zeros()
+        return [repr(thing.shape), rows.data, rows.indices.astype(np.int64), rows.indptr.astype(np.int64)]
     if isinstance(thing, (tuple, list)):
         return list(thing)
     if isinstance(thing, Mapping):

@@ -7,6 +7,7 @@ them with one row for each record, such as (X, y).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -89,7 +90,7 @@ def _table(part: Any) -> Any:
         if not (hasattr(part, "to_numpy") and hasattr(part, "shape")):
             return None
         part = np.asarray(part.to_numpy())
-    return None if part.ndim == 0 or part.dtype.names else part.reshape(len(part), -1) if len(part) else None
+    return None if part.ndim == 0 or part.dtype.names else part.reshape(len(part), math.prod(part.shape[1:]))
 
 
 def _changed(first: list[Any], second: list[Any]) -> int:

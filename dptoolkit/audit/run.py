@@ -15,7 +15,7 @@ from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.audit import neighbours as neighbouring
 from dptoolkit.audit.betting import FIRST, FIXED, SEQUENTIAL
 from dptoolkit.audit.claims import Claim, as_claim
-from dptoolkit.audit.engine import CallableTarget, Target, identity
+from dptoolkit.audit.engine import CallableTarget, Target
 from dptoolkit.audit.pairs.pair import Pair
 from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.session import Session, Settings
@@ -153,11 +153,6 @@ def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
     return CallableTarget(mechanism, pair, encode)
 
 
-def _datasets(target: Target) -> Any:
-    """What tells whether the datasets of a callable were changed."""
-    return identity((target.pair.first, target.pair.second)) if isinstance(target, CallableTarget) else None
-
-
 class _ProbeResult(NamedTuple):
     width: int
     repeats: bool
@@ -166,11 +161,10 @@ class _ProbeResult(NamedTuple):
 def _probe(target: Target, seed: int) -> _ProbeResult:
     """How many numbers an output has, and whether a trial repeats its output, from a few runs in each world.
 
-    Refuse a mechanism that always fails, that changes its dataset or that ignores its Generator. A mechanism that fails
-    in one world only is not refused, as this is a leak that the trials will show.
+    Refuse a mechanism that always fails or that ignores its Generator. A mechanism that fails in one world only is not
+    refused, as this is a leak that the trials will show.
     """
     worlds, repeats = [], True
-    before = _datasets(target)
     for bit in (0, 1):
         bits = np.full(16, bit, dtype=np.int8)
         outputs = target.run(bits, 0, Streams(seed, "probe"))
@@ -179,11 +173,6 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
             raise invalid("output of the mechanism", "empty", "at least one number")
         again = target.run(bits[:4], 0, Streams(seed, "probe"))
         repeats = repeats and np.array_equal(again, outputs[:4], equal_nan=True)
-    if _datasets(target) != before:
-        raise invalid(
-            "mechanism", "changes the dataset that it is given", "one that leaves it as it is",
-            "Every later trial would run on other data. Let it work on a copy.",
-        )  # fmt: skip
     if not any(len(w) for w in worlds):
         reason = getattr(target, "last_error", "") or "every output is NaN"
         repair = "A callable is called as mechanism(dataset, rng)."

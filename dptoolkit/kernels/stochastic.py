@@ -814,7 +814,6 @@ def draw_rows(rng: Any, keys: NDArray[Any], size: int, batch: NDArray[Any]) -> N
             count += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def reduced_trials(
     rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
     how: Epochs, batch: float, step_size: float, l2: float, scale: float, slope: float, grain: float, free: int,
@@ -826,6 +825,25 @@ def reduced_trials(
     ``counts`` and ``snapshots`` get the number of inner steps and the noisy gradient of every epoch, ``iterates`` the
     weights after as many inner steps as it has room for; the last are repeated where there are fewer.
     """
+    # Batches of a random size have at most all rows.
+    largest = np.array([int(batch) if how.batch_rate == 0.0 else one.order.shape[0]])
+    longer = max(one, two, key=lambda rows: int(np.diff(rows.indptr).max(initial=1)))
+    room = make_room(longer, largest, 3 * sparsity + 3 * protected, free + protected, sparsity)
+    compiled_reduced_trials(
+        rng, counter, flags, first, bits, one, two, how, batch, step_size, l2, scale, slope, grain, free, protected,
+        *room, finals, counts, snapshots, iterates,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def compiled_reduced_trials(
+    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
+    how: Epochs, batch: float, step_size: float, l2: float, scale: float, slope: float, grain: float, free: int,
+    protected: int, room: Entries, top: Top, finals: NDArray[Any], counts: NDArray[Any], snapshots: NDArray[Any],
+    iterates: NDArray[Any],
+) -> None:
+    """``reduced_trials`` in room that the caller has made."""
+    sparsity = top.keys.shape[0]
     support, weights = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
     nothing = np.zeros(sparsity + protected)
     n, width = one.order.shape[0], finals.shape[1]
@@ -861,9 +879,10 @@ def reduced_trials(
             for t in range(count):
                 sizes[t] = rng.binomial(n, how.batch_rate) if how.batch_rate > 0.0 else batch
             inner = np.empty((count, width))
-            filled = reduced_steps(
-                rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, sparsity, gradient,
-                ranked, starts, heights, support, weights, filled, inner,
+            filled = compiled_reduced_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, gradient, ranked, starts,
+                heights, room, top, support[:filled].copy(), weights[:filled].copy(), nothing, support, weights, filled,
+                inner,
             )
             for t in range(iterates.shape[2]):
                 for j in range(width):

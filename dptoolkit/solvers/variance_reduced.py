@@ -368,9 +368,13 @@ class ScsgRun:
         counts = np.empty((len(bits), shape.epochs), np.int64)
         weights, snapshots = np.empty((len(bits), self.width)), np.empty((*counts.shape, self.width))
         iterates = np.empty((*counts.shape, shape.usual_steps if trace else 0, self.width))
-        arguments = np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), how, *self.arguments
+        records = self.data.records(), other.data.records()
+        arguments: tuple[Any, ...] = (
+            rng, *place, first, np.ascontiguousarray(bits, np.int8), *records, how, *self.arguments, weights, counts,
+            snapshots, iterates,
+        )  # fmt: skip
         with exclusive(rng):
-            kernel.reduced_trials(rng, *place, first, *arguments, weights, counts, snapshots, iterates)
+            kernel.reduced_trials(*arguments)
         return Trials(weights, snapshots, iterates, counts) if trace else Trials(weights)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def test_the_public_solver_gives_the_same_model(case, monkeypatch):
         assert result.plan == plan
         weights = result.coef
         if getattr(plan.settings, "fit_intercept", False):
-            unit = getattr(plan.settings, "feature_bound", None) or 1.0
+            unit = getattr(plan.settings.bounds, "level", 1.0)
             intercept = np.asarray(result.intercept)[..., None] / unit
             weights = np.concatenate([weights, intercept], axis=-1)
         # Records that occur often are summed in one go, so the last digits may differ.

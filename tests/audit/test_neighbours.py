@@ -73,6 +73,16 @@ def test_missing_values_are_equal_and_columns_are_counted():
         neighbours.check(Pair(TABLE, TABLE[:, :1]), "checked")
 
 
+def test_datasets_without_records():
+    """Two of them are equal; one more record makes neighbours of them, two more do not."""
+    for shape in ((0,), (0, 2), (0, 2, 3)):
+        empty = np.zeros(shape)
+        for other in (empty, np.ones((2, *shape[1:]))):
+            with pytest.raises(InvalidValue, match="pair"):
+                neighbours.check(Pair(empty, other), neighbours.CHECKED)
+        neighbours.check(Pair(empty, np.ones((1, *shape[1:]))), neighbours.CHECKED)
+
+
 def test_a_known_adjacency_is_held_to():
     zeroed = TABLE.copy()
     zeroed[2] = 0

@@ -9,8 +9,10 @@ from dptoolkit import audit, solvers
 from dptoolkit.audit import pairs
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.audit.pairs.pair import check_neighbours
+from dptoolkit.audit.pairs.replay import _Rows
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.targets import PlanTarget
+from dptoolkit.data import Rows
 from dptoolkit.errors import InvalidValue, PrivacyViolation
 from tests.statistics import ALPHA
 
@@ -53,6 +55,18 @@ def test_the_likelihood_ratio_is_exact(made):
         assert abs(weights.mean() - 1) <= 5 * weights.std() / np.sqrt(len(weights))
         wrong = np.exp(2 * values)
         assert abs(wrong.mean() - 1) > 5 * wrong.std() / np.sqrt(len(wrong))
+
+
+def test_gradients_are_those_of_the_solver(made):
+    """On the rows that the solver makes of the pair, with its intercept, at any weights."""
+    _, plan, pair = made
+    settings, rng = plan.settings, np.random.default_rng(0)
+    weights = rng.normal(size=(5, settings.width(plan.d)))
+    for data in pair:
+        rows, labels = settings.bounds.clip(Rows(data.X, False), data.y)
+        for w, found in zip(weights, _Rows(plan, data).gradient(weights[:, None]), strict=True):
+            slopes = settings.terms.residual(rows.matrix @ w, labels) * data.counts
+            np.testing.assert_allclose(found[0], settings.l1_radius / plan.n * rows.matrix.T @ slopes, atol=1e-12)
 
 
 def test_reach(made):

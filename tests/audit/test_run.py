@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from dptoolkit import audit, solvers
 from dptoolkit.accounting import Gaussian, Repeated, Subsampled
@@ -684,3 +685,45 @@ def test_documented_modules_are_attributes(name):
 def test_unknown_attributes_are_refused():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         audit.nothing  # noqa: B018
+
+
+# --- what a mechanism of somebody else may do ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_mechanism_that_changes_its_dataset_late_is_refused(counted):
+    """After the probe, so that all later trials would run on equal data and show nothing."""
+    calls = []
+
+    def forgets(data, rng):
+        X = data[0] if counted else data
+        calls.append(1)
+        if len(calls) > 200:
+            X[:] = 0.0
+        return X.sum() + 0.1 * rng.laplace()
+
+    X = np.zeros((5, 1))
+    other = X + np.eye(5, 1)
+    pair = Pair(*(Counted(part, np.zeros(5), np.ones(5, np.int64)) for part in (X, other))) if counted else (X, other)
+    with pytest.raises(InvalidValue, match="changes the dataset"):
+        audit.audit(forgets, pair, (1.0, 0.0), trials=2000)
+
+
+def test_keys_that_depend_on_the_data_are_refused():
+    """Numbers alone are compared, so that keys would be a leak that nobody looks at."""
+    pair = np.zeros(3), np.array([1.0, 0.0, 0.0])
+    with pytest.raises(InvalidValue, match="keys"):
+        audit.audit(lambda x, rng: {f"{x.sum():g}": rng.laplace()}, pair, (1.0, 0.0), trials=2000)
+    with pytest.raises(InvalidValue, match="keys"):
+        audit.audit(lambda x, rng: [1.0, {"a" if x.sum() else "b": rng.laplace()}], pair, (1.0, 0.0), trials=2000)
+    report = audit.audit(lambda x, rng: {1: x.sum() + rng.laplace(), "a": 2.0}, pair, (1.0, 0.0), trials=2000)
+    assert not report.violated
+
+
+def test_identity_of_wide_sparse_rows_needs_no_dense_ones():
+    wide = sparse.csr_matrix(([1.0, 2.0], ([0, 1], [5, 7])), shape=(10**5, 10**8))
+    other = wide.copy()
+    other.data[0] = 3.0
+    starts = np.r_[0, 1, np.full(10**5 - 1, 4)]
+    listed_twice = sparse.csr_matrix(([1.0, 0.5, 1.5, 0.0], [5, 7, 7, 8], starts), shape=wide.shape)
+    assert identity(wide) == identity(wide.copy()) == identity(listed_twice) != identity(other)

@@ -56,7 +56,8 @@ def datasets(plan: Plan, design: Control, labels: tuple[float, float]) -> tuple[
         ys[2] = high
     rest = n - 1 - pulling
     if s.fit_intercept:
-        up = round(min(1.0, 0.5 + design.push / (2 * rest * unit)) * rest) if rest else 0
+        own = unit * s.bounds.level / bound
+        up = round(min(1.0, 0.5 + design.push / (2 * rest * own)) * rest) if rest else 0
         rows, ys, counts = [*rows, 0 * others], [*ys, low], [*counts[:3], up, rest - up]
     else:
         rows[1][0], rows[2][0] = bound, 0.0

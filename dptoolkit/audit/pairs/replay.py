@@ -175,7 +175,7 @@ class _Rows:
     def __init__(self, plan: Plan, data: Counted) -> None:
         X = data.X
         if plan.settings.fit_intercept:
-            X = np.column_stack([X, np.full(len(X), plan.settings.feature_bound)])
+            X = np.column_stack([X, np.full(len(X), plan.settings.bounds.level)])
         nonzero = (data.counts > 0) & X.any(axis=1)
         self.X, self.classes = X[nonzero], int(getattr(plan.settings, "classes", 0))
         self.y = np.eye(self.classes)[data.y[nonzero].astype(int)] if self.classes else data.y[nonzero]

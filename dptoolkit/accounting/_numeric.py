@@ -32,6 +32,16 @@ def inverse_up(value: float) -> float:
     return _float_up(1 / Fraction(value))
 
 
+def part_down(value: float, count: int) -> float:
+    """value / count, or the next floats below it: ``count`` such parts are never more than ``value``."""
+    if value == 0 or math.isinf(value):
+        return value
+    part = value / count
+    while count * Fraction(part) > Fraction(value):
+        part = math.nextafter(part, 0.0)
+    return part
+
+
 def _float_up(exact: Fraction) -> float:
     try:
         nearest = float(exact)
@@ -56,7 +66,8 @@ def crossing(
     ``relative * |b| + absolute``. Secant steps through the last two points, bisection whenever they stall.
 
     With ``smooth`` the search ends one step earlier: at the first b that is at most half of that width above the root
-    of the line through the last two points. Then a may be further away.
+    of the line through the last two points. Then a may be further away, by up to 50 widths: at a jump, or where the
+    function levels off, a line says nothing.
     """
     f_low, f_high = excess(low), excess(high)
     before, last = (low, f_low), (high, f_high)
@@ -74,7 +85,8 @@ def crossing(
             break
         before, last = last, (point, excess(point))
         low, high = (point, high) if last[1] > 0 else (low, point)
-        if smooth and last[1] <= 0 and 0 <= point - _secant(before, last) <= 0.5 * enough:
+        near = smooth and last[1] <= 0 and point - low <= 50 * enough
+        if near and 0 <= point - _secant(before, last) <= 0.5 * enough:
             break
         slow, halved = (slow + 1, halved) if high - low > halved else (0, 0.5 * (high - low))
     return low, high

@@ -38,7 +38,8 @@ def calibrate(
         returned, or the least noise tried where ``make_event`` has no form without noise.
     delta : of the budget.
     method : as in ``account``.
-    relative_tolerance : the result is at most this far above the smallest noise.
+    relative_tolerance : the result is at most this far above the smallest noise, or 50 times as far where epsilon
+        jumps.
     guess : a first guess, anywhere within a factor 1e12.
 
     Privacy
@@ -105,11 +106,12 @@ def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tu
     while True:
         guess = 1.02 * abs(value) if math.isfinite(value) else step
         other = point + (1 if up else -1) * min(max(guess, least), step)
-        if other >= math.log(_LARGEST):
+        if up and point >= math.log(_LARGEST):
             raise _unreachable(True, budget)
-        if point <= math.log(SMALLEST):
+        if not up and point <= math.log(SMALLEST):
             return -math.inf, point
-        other = max(other, math.log(SMALLEST))
+        # The ends themselves are tried before either is believed to be out of reach.
+        other = min(other, math.log(_LARGEST)) if up else max(other, math.log(SMALLEST))
         value = excess(other)
         if (value > 0) != up:
             return (point, other) if up else (other, point)

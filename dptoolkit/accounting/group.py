@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dptoolkit._validate import delta_value, nonnegative, whole
+from dptoolkit.accounting._numeric import part_down, sum_up
 from dptoolkit.accounting.events import Composed, Event, RandomRounds, Repeated
 from dptoolkit.accounting.rows import row
+from dptoolkit.errors import InvalidValue
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.guarantee import Guarantee
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 _PARTS, _HALVINGS = 8, 200
 # Logarithms of up to a few hundred are exact to about 1e-13, and so is what they stand for: the sum ends above.
 _ROUNDING = 1 + 1e-12
+# Smaller deltas may have been rounded to 0, and the sum may be large nevertheless.
+_LEAST_DELTA = 1e-300
+# Sizes are whole numbers, but the accountants compute with floats, also with the square of a size.
+_LARGEST_SIZE = 10**100
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class GroupGuarantee:
     size: int
 
     def __post_init__(self) -> None:
-        whole("size of the group", self.size, low=1)
+        if whole("size of the group", self.size, low=1) > _LARGEST_SIZE:
+            raise InvalidValue(f"size of the group: must be at most {_LARGEST_SIZE:.0e}. Check what it counts.")
 
     @property
     def event(self) -> Event | None:
@@ -71,11 +78,12 @@ class GroupGuarantee:
 
     def _along_the_chain(self, epsilon: float) -> float:
         """The smallest delta of steps of at most epsilon/k: shorter steps may have a smaller sum."""
-        return min(self._sum(epsilon / self.size * part / _PARTS) for part in range(1, _PARTS + 1))
+        longest = part_down(epsilon, self.size)
+        return min(self._sum(longest * part / _PARTS) for part in range(1, _PARTS + 1))
 
     def _sum(self, step: float) -> float:
         """(1 + e^step + ... + e^((k-1) step)) delta(step), in logarithms, as it may overflow."""
-        single, whole = self.guarantee.delta(step), self.size * step
+        single, whole = self._single(step), self.size * step
         if single == 0:
             return 0.0
         log_sum = math.log(self.size)
@@ -83,10 +91,15 @@ class GroupGuarantee:
             log_sum = whole - step + math.log(-math.expm1(-whole)) - math.log(-math.expm1(-step))
         return min(1.0, _ROUNDING * math.exp(min(log_sum + math.log(single), 0.0)))
 
+    def _single(self, step: float) -> float:
+        """delta of one record, which is 0 for pure steps only: others have a delta, even if no float is as small."""
+        delta = self.guarantee.delta(step)
+        return delta if delta >= _LEAST_DELTA or self.guarantee.epsilon(0.0) <= step else _LEAST_DELTA
+
     def _chain_epsilon(self, delta: float) -> float:
         """k times the smallest step whose sum is at most ``delta``, from above; steps are tried at smaller deltas."""
         if delta == 0:
-            return self.size * self.guarantee.epsilon(0.0)
+            return sum_up([(self.size, self.guarantee.epsilon(0.0))])
         low = 0.0
         for halvings in range(_HALVINGS):
             high = self._step(delta / self.size / 2.0**halvings)
@@ -100,7 +113,7 @@ class GroupGuarantee:
         while high - low > 1e-6 * high:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self._sum(middle) <= delta else (middle, high)
-        return self.size * high
+        return sum_up([(self.size, high)])
 
     def _step(self, delta: float) -> float:
         """The epsilon at ``delta`` or, just before it becomes infinite, at the smallest delta that has one."""

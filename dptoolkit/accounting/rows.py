@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dptoolkit.accounting import objective, profiles, renyi, selection, zcdp
-from dptoolkit.accounting._numeric import Array, inverse_up
+from dptoolkit.accounting._numeric import Array, inverse_up, part_down, sum_up
 from dptoolkit.accounting.events import (
     ApproxDp,
     DiscreteGaussian,
@@ -113,6 +113,11 @@ def _more_epsilon(event: Any, factor: float) -> Event:
     return replace(event, epsilon=factor * event.epsilon)
 
 
+def _times_epsilon(event: Any, size: int) -> Event:
+    """A group's epsilon, never rounded down: an exact bound must stay one."""
+    return replace(event, epsilon=sum_up([(size, event.epsilon)]))
+
+
 def _half_epsilon(event: Any) -> Event:
     return replace(event, epsilon=event.epsilon / 2)
 
@@ -166,7 +171,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.gaussian(e.noise_multiplier, orders),
         rho=lambda e: zcdp.gaussian(e.noise_multiplier),
         mu=lambda e: inverse(e.noise_multiplier),
-        group=_less_noise,
+        group=lambda e, size: replace(e, noise_multiplier=part_down(e.noise_multiplier, size)),
     ),
     Laplace: Row(
         words=lambda e: _words(e, f"multiplier {number(e.noise_multiplier)}", "1 (L1)"),
@@ -176,7 +181,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.laplace(e.noise_multiplier, orders),
         pure=lambda e: inverse_up(e.noise_multiplier),
         at_centre=lambda e: Laplace(2 * e.noise_multiplier),
-        group=_less_noise,
+        group=lambda e, size: replace(e, noise_multiplier=part_down(e.noise_multiplier, size)),
     ),
     TwoSidedGeometric: Row(
         words=lambda e: _epsilon_words(e, f"{e.sensitivity} (integer)"),
@@ -186,7 +191,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.two_sided_geometric(e.epsilon, e.sensitivity, orders),
         pure=lambda e: e.epsilon,
         at_centre=_half_integer,
-        group=lambda e, size: replace(e, epsilon=size * e.epsilon, sensitivity=size * e.sensitivity),
+        group=lambda e, size: replace(_times_epsilon(e, size), sensitivity=size * e.sensitivity),
     ),
     DiscreteGaussian: Row(
         words=lambda e: _words(e, f"sigma {number(e.sigma)}", f"{e.sensitivity} (integer)"),
@@ -217,7 +222,7 @@ ROWS: dict[type[Event], Row] = {
         pure=lambda e: e.epsilon,
         bounded_range=lambda e: e.epsilon,
         at_centre=_half_epsilon,
-        group=_more_epsilon,
+        group=_times_epsilon,
     ),
     NoisyMax: Row(
         words=lambda e: (f"NoisyMax ({e.noise})", f"epsilon {number(e.epsilon)}", "range 1"),
@@ -229,7 +234,7 @@ ROWS: dict[type[Event], Row] = {
         pure=lambda e: e.epsilon,
         generic=True,
         at_centre=_half_epsilon,
-        group=_more_epsilon,
+        group=_times_epsilon,
     ),
     PureDp: Row(
         words=_epsilon_words,
@@ -238,7 +243,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.randomized_response(e.epsilon, orders),
         pure=lambda e: e.epsilon,
         generic=True,
-        group=_more_epsilon,
+        group=_times_epsilon,
     ),
     ApproxDp: Row(
         words=lambda e: _words(e, f"epsilon {number(e.epsilon)}, delta {number(e.delta)}"),
@@ -261,7 +266,7 @@ ROWS: dict[type[Event], Row] = {
         scaled=lambda e, factor: replace(e, rho=factor * factor * e.rho),
         renyi=lambda e, orders: e.rho * orders,
         rho=lambda e: e.rho,
-        group=lambda e, size: replace(e, rho=size * size * e.rho),
+        group=lambda e, size: replace(e, rho=sum_up([(size * size, e.rho)])),
     ),
 }  # fmt: skip
 

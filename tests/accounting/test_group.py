@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -11,7 +12,9 @@ from dptoolkit.accounting import (
     Composed,
     ExponentialMechanism,
     Gaussian,
+    Laplace,
     PureDp,
+    RandomizedResponse,
     Repeated,
     Subsampled,
     TwoSidedGeometric,
@@ -86,9 +89,52 @@ def test_the_ends():
     assert approximate.group(3).epsilon(0.0) == math.inf and pure.group(3).epsilon(0.0) == pytest.approx(1.5)
     assert approximate.group(10**6).delta(1.0) == 1.0
     assert approximate.group(3).delta(1.5) >= 1e-300 * (1 + math.exp(0.5) + math.exp(1.0))
-    assert pure.group(10**300).epsilon(0.0) > 1e299
+    assert pure.group(10**100).epsilon(0.0) > 1e99
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_a_delta_that_underflows_does_not_count_as_none(size):
+    """One record's delta at epsilon/k is no float, but e^epsilon times as much is: the sum of the chain is not 0."""
+    for event in (Gaussian(1.0), Subsampled(Gaussian(1.0), "poisson", rate=1.0)):
+        group = account(event).group(size)
+        epsilon = size * size / 2.0
+        assert group.delta(epsilon) >= gaussian.delta(float(size), epsilon) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("parameter", [0.1, 0.3, 0.7, 1.1])
+def test_the_epsilon_of_a_group_is_never_rounded_down(parameter):
+    """Against fractions: k epsilon to the last bit, and delta is not 0 below it."""
+    pure, laplace = account(PureDp(parameter)), account(Laplace(parameter))
+    for size in (3, 7, 41, 195, 2**53 + 1):
+        exact = size * Fraction(parameter)
+        assert Fraction(pure.group(size).epsilon(0.0)) >= exact
+        assert Fraction(laplace.group(size).epsilon(0.0)) >= size / Fraction(parameter)
+        below = math.nextafter(float(exact), 0.0)
+        assert pure.group(size).delta(below) > 0
+        assert account(RandomizedResponse(parameter)).group(size).delta(below) > 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", [0.0, 0.2, 0.7, 1.1])
+def test_groups_against_all_outcomes(size, epsilon):
+    """Two geometric counts that a group of k moves by k each, and k answers of randomised response, one by one."""
+    geometric, response = 0.4, 0.3
+    q = math.exp(-geometric)
+    moved = [(q ** abs(x), q ** abs(x - size)) for x in range(-150, 151)]
+    exact = sum(max(a * b - math.exp(epsilon) * c * d, 0.0) for a, c in moved for b, d in moved)
+    exact *= ((1 - q) / (1 + q)) ** 2
+    assert account(Repeated(TwoSidedGeometric(geometric), 2)).group(size).delta(epsilon) >= exact * (1 - 1e-9)
+    truth = 1 / (1 + math.exp(-response))
+    exact = sum(
+        math.comb(size, k) * max(
+            truth**k * (1 - truth) ** (size - k) - math.exp(epsilon) * truth ** (size - k) * (1 - truth) ** k, 0.0)
+        for k in range(size + 1)
+    )
+    assert account(RandomizedResponse(response)).group(size).delta(epsilon) >= exact * (1 - 1e-9)
 
 
 def test_refusals():
     with pytest.raises(ValueError, match="size of the group"):
         account(PureDp(0.3)).group(0)
+    with pytest.raises(ValueError, match="size of the group: must be at most"):
+        account(PureDp(0.3)).group(10**400)

@@ -110,3 +110,14 @@ def test_what_one_thread_remembers_is_not_seen_by_another():
         together = list(pool.map(lambda k: account(EVENTS[k % 3], "pld").epsilon(1e-6), range(6)))
     assert together == alone * 2
     assert all(math.isfinite(value) for value in alone)
+
+
+@pytest.mark.parametrize("fixed", [1.0, 1.0 - 1e-9])
+def test_a_search_that_ends_on_a_slope_does_not_trust_it_across_a_jump(fixed):
+    noise = calibrate(lambda z: PureDp(2.0 if z < 7 else fixed), 1.0, 0.0)
+    assert 7.0 <= noise <= 7.0 * (1 + 1e-3)
+
+
+def test_a_search_for_very_much_noise_tries_the_most_before_it_gives_up():
+    noise = calibrate(lambda z: Composed(PureDp(1.0), Laplace(z)), 1 + 1e-9, 0.0)
+    assert noise == pytest.approx(1e9, rel=1e-4)

@@ -193,9 +193,11 @@ class Sum:
         of its mass is at the answer, by the factor exp(-loss), and both the round-off and the mass outside the window
         must be smaller by as much.
         """
-        best, fewest = Focus(view.tilt, view.epsilon, LOG_OUTSIDE), math.inf
+        # A view may come from a finer grid, whose moment generating function is finite further up.
+        largest = self.permitted(view.tilt)
+        best, fewest = Focus(largest, view.epsilon, LOG_OUTSIDE), math.inf
         for share in _SHARES:
-            tilt = share * view.tilt
+            tilt = share * largest
             loss = max(float(self.rough_log_mgf(np.array([tilt]))[0]) - tilt * view.epsilon - math.log(delta), 0.0)
             if share < 1 and math.log(self.round_off(tilt, 2**16)) + loss > _LOG_TOLERABLE:
                 break
@@ -212,9 +214,9 @@ class Sum:
         return Focus(tilt, self._tilted_moments(tilt)[0], LOG_OUTSIDE)
 
     def permitted(self, tilt: float) -> float:
-        """``tilt``, or a smaller one if the moment generating function is infinite there."""
+        """``tilt``, or a smaller one if the moment generating function, exact or rough, is infinite there."""
         smallest = 1e-12 * tilt
-        while not math.isfinite(self.log_mgf(tilt)):
+        while not (math.isfinite(self.log_mgf(tilt)) and np.isfinite(self.rough_log_mgf(np.array([tilt])))[0]):
             tilt *= 0.9
             if tilt <= smallest:
                 raise too_many(self.steps)

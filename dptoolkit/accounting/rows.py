@@ -191,7 +191,7 @@ ROWS: dict[type[Event], Row] = {
         renyi=lambda e, orders: renyi.two_sided_geometric(e.epsilon, e.sensitivity, orders),
         pure=lambda e: e.epsilon,
         at_centre=_half_integer,
-        group=lambda e, size: replace(_times_epsilon(e, size), sensitivity=size * e.sensitivity),
+        group=lambda e, size: _times_epsilon(replace(e, sensitivity=size * e.sensitivity), size),
     ),
     DiscreteGaussian: Row(
         words=lambda e: _words(e, f"sigma {number(e.sigma)}", f"{e.sensitivity} (integer)"),

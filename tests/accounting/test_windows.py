@@ -11,8 +11,11 @@ from dptoolkit.accounting import (
     Composed,
     ExponentialMechanism,
     Gaussian,
+    Geometric,
     Laplace,
     PureDp,
+    RandomizedResponse,
+    RandomRounds,
     Repeated,
     Subsampled,
     account,
@@ -23,7 +26,7 @@ from dptoolkit.accounting.pld import composition as sums
 from dptoolkit.accounting.pld import curve
 from dptoolkit.accounting.pld.grid import connect_the_dots
 from dptoolkit.accounting.pld.trees import directions, dominating
-from dptoolkit.errors import InvalidValue
+from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 EPSILON0, COUNT = 0.2, 50
 
@@ -121,3 +124,21 @@ def test_a_search_that_ends_on_a_slope_does_not_trust_it_across_a_jump(fixed):
 def test_a_search_for_very_much_noise_tries_the_most_before_it_gives_up():
     noise = calibrate(lambda z: Composed(PureDp(1.0), Laplace(z)), 1 + 1e-9, 0.0)
     assert noise == pytest.approx(1e9, rel=1e-4)
+
+
+def test_a_sum_that_is_too_wide_for_a_fine_grid_is_refused_and_not_looked_for_for_ever():
+    """On the coarser grids that are tried, the moment generating function ends below the tilt of the fine one."""
+    rounds = RandomRounds(Repeated(RandomizedResponse(11.12, 3), 68_075), Geometric(0.9))
+    event = Composed(rounds, Repeated(RandomizedResponse(2.568, 10), 29_342), Repeated(PureDp(0.0027), 785))
+    with pytest.raises(UnsupportedEvent, match="must be fewer"):
+        account(event, "pld").epsilon(1e-5)
+
+
+@pytest.mark.parametrize("inner", [PureDp(1.0), ExponentialMechanism(1.0)], ids=str)
+@pytest.mark.parametrize("scheme", ["poisson", "without-replacement"])
+def test_the_largest_loss_of_a_sampled_release_is_the_most_it_costs(inner, scheme):
+    """It lay between two points of every grid, so that epsilon was up to a twentieth more, and grew with delta."""
+    event = Subsampled(inner, scheme, 0.1)
+    epsilons = [account(event, "pld").epsilon(10.0**-k) for k in range(12, 1, -1)]
+    assert epsilons == sorted(epsilons, reverse=True)
+    assert epsilons[0] <= math.log1p(0.1 * math.expm1(1.0)) * (1 + 1e-6)

@@ -62,12 +62,12 @@ class _Spans:
         return Sum(self._nodes, step, lambda pair, h: discretise(self._spans[id(pair)], h))
 
     def aligned(self, step: float) -> float:
-        """At most ``step``, and such that the main atom lies on the grid, or else its end.
+        """At most ``step``, and such that the main atom lies on the grid, or else its upper end.
 
         Mass beyond the end of a grid counts as infinite. Grids with different ends would differ by more than their
         steps, and not by a multiple of the square of the step.
         """
-        atom = max(s.pair.atom for s in self._spans.values()) or self.reach
+        atom = max(s.pair.atom for s in self._spans.values()) or max(s.above for s in self._spans.values())
         return atom / math.ceil(atom / step) if atom > step else step
 
 

@@ -73,6 +73,7 @@ def _in_blocks(curve: Curve, step: float, places: Array) -> Array:
 
 # Losses among which the reach of a grid is chosen; a pair that needs more than the last has infinite epsilon here.
 _REACHES = np.asarray(np.geomspace(1e-12, 1e9, 500), dtype=np.float64)
+_ZOOMS, _ZOOM_POINTS = 6, 33
 
 
 def _reach(values: Array, tail: float) -> float:
@@ -120,9 +121,23 @@ def span_of(pair: Pair, tail: float) -> Span:
     """
     above, below = pair.above(_REACHES), pair.below(_REACHES)
     at_infinity = float(below[-1])
-    return Span(
-        pair, _reach(above - pair.infinite_mass, tail), _reach(np.exp(-_REACHES) * (below - at_infinity), tail)
-    )
+    end = _largest_loss(pair, _reach(above - pair.infinite_mass, tail), tail)
+    return Span(pair, end, _reach(np.exp(-_REACHES) * (below - at_infinity), tail))
+
+
+def _largest_loss(pair: Pair, end: float, tail: float) -> float:
+    """The end of the grid above 0, moved down to where the tail begins: for a pair with a largest loss, to that.
+
+    A grid that ends there is exact there. If the largest loss is between two points of a grid, the next finer grid has
+    the same error, which then goes unnoticed.
+    """
+    low = end * _REACHES[0] / _REACHES[1]
+    for _ in range(_ZOOMS):
+        points = np.linspace(low, end, _ZOOM_POINTS)
+        beyond = np.flatnonzero(pair.above(points) - pair.infinite_mass <= tail)
+        first = int(beyond[0]) if len(beyond) else len(points) - 1
+        low, end = float(points[max(first - 1, 0)]), float(points[first])
+    return end
 
 
 def connect_the_dots(span: Span, step: float) -> Leaf:

@@ -126,11 +126,13 @@ def span_of(pair: Pair, tail: float) -> Span:
 
 
 def _largest_loss(pair: Pair, end: float, tail: float) -> float:
-    """The end of the grid above 0, moved down to where the tail begins: for a pair with a largest loss, to that.
+    """The end of the grid above 0, moved down to the largest loss where the pair has one.
 
     A grid that ends there is exact there. If the largest loss is between two points of a grid, the next finer grid has
     the same error, which then goes unnoticed.
     """
+    if float(pair.above(np.array([end]))[0]) > pair.infinite_mass:
+        return end
     low = end * _REACHES[0] / _REACHES[1]
     for _ in range(_ZOOMS):
         points = np.linspace(low, end, _ZOOM_POINTS)

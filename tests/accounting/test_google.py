@@ -159,7 +159,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(ImportError, match="pip install 'dptoolkit"):
+    with pytest.raises(ImportError, match="pip install dptoolkit"):
         google.to_google(Gaussian(1.0))
 
 

@@ -125,7 +125,7 @@ def test_large_delta_warns(name):
     with pytest.warns(solvers.DeltaWarning, match=expected):
         solvers.plan(name, n=20, d=6, **CALLS[name] | {"delta": 0.05})
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", solvers.DeltaWarning)
         solvers.plan(name, n=20, d=6, **CALLS[name] | {"delta": 0.049})
 
 

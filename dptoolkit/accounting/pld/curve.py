@@ -28,7 +28,7 @@ _LOSS_ROUND_OFF = 1e-15
 # Points of the largest grid that is kept for another question.
 _MOST_KEPT = 2**18
 # Points of the first grid on each side of loss 0.
-_FIRST_POINTS = 32
+_FIRST_POINTS = 256
 # The log of the least rough delta, and how much larger (in logs) Chernoff's bound on delta is than delta, about.
 _LEAST_LOG = -690.0
 _CHERNOFF_EXCESS = 3.0

@@ -101,6 +101,7 @@ class PlanTarget:
         try:
             found = [run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced)
                      for run, trials in parts]  # fmt: skip
+        # A training that fails is the outcome of one trial, which must not be lost: run one by one, they say which.
         except Exception:
             return None
         order = np.argsort(np.concatenate([trials for _, trials in parts]))

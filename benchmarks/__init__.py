@@ -1,1 +1,1 @@
-"""Times and ratios, printed as tables: every ratio is measured side by side in one run. Nothing here is a test."""
+"""Benchmarks: times and ratios, printed as tables. Every ratio is measured side by side; nothing here is a test."""

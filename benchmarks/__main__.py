@@ -75,20 +75,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         page.write()
         return 0
     home, began = options.data or os.environ.get("DPTOOLKIT_DATA"), time.perf_counter()
-    found: list[dict[str, Any]] = []
-    failed = []
+    results: list[dict[str, Any]] = []
+    failures = []
     for section, shape, cores in jobs(options.quick, options.only):
         print(f"{time.perf_counter() - began:6.0f} s  {section} {shape or ''}", file=sys.stderr, flush=True)
         rows, ended = run(section, shape, cores, home, options.quick)
-        found += rows
-        failed += [] if ended else [f"{section} {shape or ''}".strip()]
-    about = page.about(home is not None, options.quick, time.perf_counter() - began) | {"failed": failed}
+        results += rows
+        failures += [] if ended else [f"{section} {shape or ''}".strip()]
+    about = page.about(home is not None, options.quick, time.perf_counter() - began) | {"failed": failures}
     if options.save:
-        page.save(about, found)
+        page.save(about, results)
         page.write()
     else:
-        print(page.render(about, found))
-    return 1 if failed else 0
+        print(page.render(about, results))
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ _CALLS = {
     "dp_scsg_ht": "solvers.dp_scsg_ht({X}, y, epochs=2, snapshot_size=640, **sgd)",
     "dp_svrg_ht": "solvers.dp_svrg_ht({X}, y, epochs=2, **sgd)",
     "dp_dual_averaging": "solvers.dp_dual_averaging({X}, y, **binary)",
-    "dp_pipeline": "solvers.dp_pipeline({X}, y, row_norm=1.0, **budget)",
+    "dp_pipeline": "solvers.dp_pipeline({X}, y, **budget)",
     "objective_perturbation": "solvers.objective_perturbation({X}, y, **binary)",
     "two_stage": "solvers.two_stage({X}, y, sparsity=10, blocks=20, **binary)",
     "knowledge_transfer": "solvers.knowledge_transfer({X}, y, sparsity=10, **binary)",
@@ -65,7 +65,7 @@ _CALLS |= {
         ("PrivateObjectivePerturbationClassifier", ""),
     )
 }  # fmt: skip
-# By name, then layout: all of these.
+# All cases, sorted by name and then by layout.
 CASES = {
     f"{name}, {layout}": call.format(X=variable)
     for name, call in _CALLS.items()
@@ -127,10 +127,10 @@ def _run(program: str, case: str, cache: str) -> str:
     # As for any user, bytecode is kept from the first run on.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     code = program.format(data=_DATA, call=CASES[case])
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{case}: {done.stderr}")
-    return done.stdout
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"{case}: {process.stderr}")
+    return process.stdout
 
 
 def measure(case: str, rounds: int = 3) -> tuple[Best, Best]:
@@ -155,9 +155,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{case}: {cold.cpu:.2f} s, then {warm.cpu:.2f} s", file=sys.stderr, flush=True)
         if options.functions:
             with tempfile.TemporaryDirectory() as cache:
-                done = compilations(case, cache)
-            print(f"\n{case}: {len(done)} compilations, {sum(one.seconds for one in done):.2f} s")
-            for one in sorted(done, key=lambda one: -one.seconds):
+                events = compilations(case, cache)
+            print(f"\n{case}: {len(events)} compilations, {sum(one.seconds for one in events):.2f} s")
+            for one in sorted(events, key=lambda one: -one.seconds):
                 print(f"  {one.seconds:6.3f}  {one.module}.{one.function}  {one.types[:150]}")
     print("\nFirst fit, CPU s\n\n" + table(["case", "nothing compiled", "kernels cached"], rows))
 

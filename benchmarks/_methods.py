@@ -16,8 +16,8 @@ from benchmarks._problems import Problem
 from dptoolkit import solvers
 from dptoolkit.solvers import rules
 
-# A setting changes constants of the rules (capitals), or arguments of the solver. Arguments whose name ends with
-# _share_of_rows are that share of the rows.
+# A setting is a mapping. Names in capitals are constants of the rules, all others are arguments of the solver; an
+# argument named ..._share_of_rows is that share of the number of rows.
 Setting = dict[str, float]
 Settings = tuple[Setting, ...]
 
@@ -45,7 +45,11 @@ class Fits:
 
 @dataclass(frozen=True)
 class Method:
-    """A solver, what it is always given, and its settings for labels of each kind; ``rule``: the first is its rule."""
+    """A solver, the arguments that it always gets (``given``), and the settings to try for each kind of labels.
+
+    ``rule`` says that the first setting is the solver's own rule. ``widest`` is the largest number of features for
+    which it is quick enough.
+    """
 
     solver: str
     given: Callable[[Problem], dict[str, Any]]
@@ -175,8 +179,8 @@ _PEER: Settings = ({}, *_each("C", 0.01, 0.1, 10.0, 100.0))
 
 
 def _kinds(binary: Settings, numbers: Settings | None = None, classes: Settings | None = None) -> dict[str, Settings]:
-    found = {"binary": binary, "numbers": numbers, "classes": classes}
-    return {kind: settings for kind, settings in found.items() if settings is not None}
+    by_kind = {"binary": binary, "numbers": numbers, "classes": classes}
+    return {kind: settings for kind, settings in by_kind.items() if settings is not None}
 
 
 METHODS: dict[str, Method] = {
@@ -199,5 +203,5 @@ METHODS: dict[str, Method] = {
     "sparsifier": Method("sparsifier", _counted, _kinds(_BALLS, _BALLS), False),
     "diffprivlib": Peer("diffprivlib", _rows, _kinds(_PEER, None, _PEER), widest=10_000),
 }  # fmt: skip
-# Those that are also judged on all rows.
+# The methods that are quick enough to be judged on all rows too.
 QUICK = ("dp_pipeline", "dp_dual_averaging", "dp_ight", "dp_sgd_ht", "objective_perturbation", "dp_frank_wolfe")

@@ -17,7 +17,7 @@ from dptoolkit import datasets
 from dptoolkit.data import Rows, check_rows, prepare, unit_rows
 from dptoolkit.errors import DpToolkitError
 
-# The constants of the rules were chosen on these; the others had no say.
+# The constants of the rules were chosen on the first sets; they are judged on the others, which had no influence.
 CHOSEN_ON = ("rcv1_sub", "a9a", "w8a", "news20")
 JUDGED_ON = (
     "mushrooms", "phishing", "acq", "farm-ads", "splice", "gisette", "dorothea", "covtype.binary", "kddcup99",
@@ -25,7 +25,7 @@ JUDGED_ON = (
 )  # fmt: skip
 CLASSES = ("news20, 20 classes", "mnist, 10 classes", "covtype, 7 classes")
 NUMBERS = ("bodyfat", "covtype, elevation")
-# Chosen constants of the rules for numbers, and of those for several classes.
+# The sets on which the constants for numbers, and those for several classes, were chosen.
 CHOSEN_ON_ALSO = ("news20, 20 classes", "covtype, elevation")
 # Public: what the covtype features are at most, and the width of a body density and of an elevation around its middle.
 _COVTYPE = np.array([3858, 360, 66, 1397, 601, 7117, 254, 254, 254, 7173, *[1] * 44])
@@ -74,8 +74,8 @@ class Problem:
         """Share of wrong labels; for numbers the mean squared error over the variance."""
         if self.kind == "numbers":
             return float(np.mean((np.clip(margins, -1, 1) - self.y_test) ** 2) / np.var(self.y_test))
-        said = margins > 0 if self.kind == "binary" else margins.argmax(axis=1)
-        return float(np.mean(said != self.y_test))
+        answers = margins > 0 if self.kind == "binary" else margins.argmax(axis=1)
+        return float(np.mean(answers != self.y_test))
 
     def loss(self, margins: Any) -> float:
         """The mean logistic or softmax loss, or half the mean squared error."""
@@ -91,17 +91,17 @@ class Problem:
 def load(name: str, home: Path, rows: int | None = None) -> Problem:
     """A set by name, its training part cut to ``rows`` at random. Sets without a test part are split once, 4 to 1."""
     kind = "classes" if name in CLASSES else "numbers" if name in NUMBERS else "binary"
-    whole = Problem(name, *_parts(name, home), kind).cut(_MOST.get(name)).cut(rows)
+    data = Problem(name, *_parts(name, home), kind).cut(_MOST.get(name)).cut(rows)
     if kind == "numbers":
-        return whole
-    return replace(whole, X=unit_rows(check_rows(whole.X)).matrix, X_test=unit_rows(check_rows(whole.X_test)).matrix)
+        return data
+    return replace(data, X=unit_rows(check_rows(data.X)).matrix, X_test=unit_rows(check_rows(data.X_test)).matrix)
 
 
 def _parts(name: str, home: Path) -> tuple[Any, Any, Any, Any]:
     if name == "pneumoniamnist":
-        found = np.load(home / "pneumoniamnist" / "pneumoniamnist.npz")
-        images = (found[f"{part}_images"].reshape(-1, 784) / 255.0 for part in ("train", "test"))
-        (X, X_test), y, y_test = images, found["train_labels"].ravel(), found["test_labels"].ravel()
+        arrays = np.load(home / "pneumoniamnist" / "pneumoniamnist.npz")
+        images = (arrays[f"{part}_images"].reshape(-1, 784) / 255.0 for part in ("train", "test"))
+        (X, X_test), y, y_test = images, arrays["train_labels"].ravel(), arrays["test_labels"].ravel()
         return X, y.astype(float), X_test, y_test.astype(float)
     if name == "kddcup99":
         return _split(*_intrusions(home))
@@ -117,7 +117,7 @@ def _parts(name: str, home: Path) -> tuple[Any, Any, Any, Any]:
 
 
 def _task(name: str, X: Any, y: Any) -> tuple[Any, Any]:
-    """What is asked of a set: half of the classes against the others, odd digits, an elevation, all classes."""
+    """The labels of a problem made from a set's own: half of the classes, odd digits, an elevation, or all classes."""
     if name.startswith("covtype"):
         X = np.asarray(X)[:: 20] / _COVTYPE
         y = y[::20]
@@ -138,14 +138,14 @@ def _task(name: str, X: Any, y: Any) -> tuple[Any, Any]:
 def _intrusions(home: Path) -> tuple[Any, Any]:
     """Every 25th connection: counts as logarithms, the three names as one column for each of the public values."""
     with lzma.open(home / "kddcup99" / "kddcup.data_10_percent.xz", "rt") as lines:
-        read = list(islice(csv.reader(lines), 0, None, 25))
-    named = (1, 2, 3)
-    numbers = np.array([[float(v) for i, v in enumerate(row[:41]) if i not in named] for row in read])
+        records = list(islice(csv.reader(lines), 0, None, 25))
+    names = (1, 2, 3)
+    numbers = np.array([[float(v) for i, v in enumerate(row[:41]) if i not in names] for row in records])
     columns = [np.log1p(numbers) / 20]
-    for i in named:
-        values = sorted({row[i] for row in read})
-        columns.append(np.array([[row[i] == value for value in values] for row in read], dtype=float))
-    return np.hstack(columns), np.array([row[41] != "normal." for row in read], dtype=float)
+    for i in names:
+        values = sorted({row[i] for row in records})
+        columns.append(np.array([[row[i] == value for value in values] for row in records], dtype=float))
+    return np.hstack(columns), np.array([row[41] != "normal." for row in records], dtype=float)
 
 
 def _split(X: Any, y: Any) -> tuple[Any, Any, Any, Any]:

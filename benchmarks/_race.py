@@ -1,4 +1,4 @@
-"""Side by side: rivals take turns, so that a busy machine slows all of them, and the best of each counts.
+"""Races: rivals take turns, so that a busy machine slows all of them alike, and the best time of each counts.
 
 Give rivals jobs of similar length: a job of a millisecond finds a quiet moment on a busy machine, a long one does not.
 """
@@ -38,8 +38,8 @@ def turns(rivals: Mapping[str, Callable[[], Any]], rounds: int, patience: float 
     for run in rivals.values():
         run()
     times = {name: Times() for name in rivals}
-    for done in range(rounds):
-        if done and time.process_time() - began > patience:
+    for number in range(rounds):
+        if number and time.process_time() - began > patience:
             break
         for name, run in rivals.items():
             wall, cpu = time.perf_counter(), time.process_time()
@@ -51,7 +51,7 @@ def turns(rivals: Mapping[str, Callable[[], Any]], rounds: int, patience: float 
 
 def race(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Best]:
     """The best of ``rounds`` turns of each."""
-    return {name: Best(min(spent.wall), min(spent.cpu)) for name, spent in turns(rivals, rounds).items()}
+    return {name: Best(min(times.wall), min(times.cpu)) for name, times in turns(rivals, rounds).items()}
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,10 @@ def show(title: str, checks: list[Check]) -> list[Check]:
     """Print the checks as a table, and hand them on."""
     print(f"\n{title}\n\n" + table(["measured", "value", "target", ""], [c.cells() for c in checks]), flush=True)
     return checks
+
+
+def verdict(checks: list[Check], strict: bool) -> int:
+    """Print how many targets are met, and which are missed; the exit code, 1 for a miss if ``strict``."""
+    misses = [check.subject for check in checks if not check.passed]
+    print(f"\n{len(checks) - len(misses)} of {len(checks)} targets met." + "".join(f"\n  missed: {m}" for m in misses))
+    return int(strict and bool(misses))

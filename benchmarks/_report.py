@@ -18,7 +18,7 @@ PAGE, PLOT = DOCS / "frontier.md", DOCS / "frontier.png"
 BEGIN, END = "<!-- begin of the tables -->\n", "<!-- end of the tables -->\n"
 SETS = (*CHOSEN_ON, *JUDGED_ON, *CLASSES, *NUMBERS)
 Result = dict[str, Any]
-# Where the plot ends, in errors of the plain answer.
+# The right end of the plot, in units of the error of the plain answer.
 _EDGE = 1.6
 # Why dp_pipeline's rule is not within the bound there; a test says that every failure has its reason.
 REASONS: dict[str, str] = {
@@ -79,13 +79,13 @@ def within(own: float, best: float) -> bool:
 
 def tables() -> str:
     """All tables of the page as Markdown."""
-    few, whole = Saved("league"), Saved("whole")
+    few, full = Saved("league"), Saved("whole")
     first = BUDGETS[0]
     parts = [
         "## dp_pipeline's rule beside the best setting that is known", *_judgement(few),
         *(_league(few, first, tuned, "at most 2,000 rows") for tuned in (False, True)),
-        *(_league(whole, first, tuned, "all rows") for tuned in (False, True)),
-        "## dp_pipeline's rule at four budgets, all rows", _budgets(whole),
+        *(_league(full, first, tuned, "all rows") for tuned in (False, True)),
+        "## dp_pipeline's rule at four budgets, all rows", _budgets(full),
         *(_league(few, budget, tuned, "at most 2,000 rows") for budget in BUDGETS[1:] for tuned in (False, True)),
         f"## Losses at {_named_budget(first)}", _table(few, first, lambda one: f"{np.mean(one['losses']):.3f}"),
         f"## Features at {_named_budget(first)}", _table(few, first, lambda one: f"{np.mean(one['features']):,.0f}"),
@@ -95,44 +95,44 @@ def tables() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _league(saved: Saved, budget: tuple[float, float], tuned: bool, rows: str) -> str:
+def _league(results: Saved, budget: tuple[float, float], tuned: bool, rows: str) -> str:
     how = "tuned alike" if tuned else "with their rules"
     head = f"## At {_named_budget(budget)}, {how}, {rows}\n\n"
-    return head + _matrix(saved, cell, lambda name, method: saved.find(name, method, budget, tuned))
+    return head + _matrix(results, cell, lambda name, method: results.find(name, method, budget, tuned))
 
 
-def _table(saved: Saved, budget: tuple[float, float], show: Callable[[Result], str]) -> str:
-    """With the rules; as tuned for solvers that have none."""
+def _table(results: Saved, budget: tuple[float, float], show: Callable[[Result], str]) -> str:
+    """A table of results with the solvers' rules; of the tuned results for solvers that have no rule."""
 
-    def found(name: str, method: str) -> Result | None:
-        return saved.find(name, method, budget, tuned=not METHODS[method].rule)
+    def result_of(name: str, method: str) -> Result | None:
+        return results.find(name, method, budget, tuned=not METHODS[method].rule)
 
-    return _matrix(saved, lambda one: "" if one is None else show(one), found)
+    return _matrix(results, lambda one: "" if one is None else show(one), result_of)
 
 
 def _matrix(
-    saved: Saved, show: Callable[[Result | None], str], found: Callable[[str, str], Result | None]
+    results: Saved, show: Callable[[Result | None], str], result_of: Callable[[str, str], Result | None]
 ) -> str:
     """Sets by methods; methods that have nothing to show are left out."""
-    sets = [name for name in SETS if saved.any(name) is not None]
-    rows = {name: {method: found(name, method) for method in METHODS} for name in sets}
+    sets = [name for name in SETS if results.any(name) is not None]
+    rows = {name: {method: result_of(name, method) for method in METHODS} for name in sets}
     methods = [method for method in METHODS if any(row[method] is not None for row in rows.values())]
     lines = []
     for name in sets:
-        one = saved.any(name)
+        one = results.any(name)
         assert one is not None
         about = [_named(name), f"{one['n']:,} x {one['d']:,}", f"{one['plain']:.3f}"]
         lines.append([*about, *(show(rows[name][method]) for method in methods)])
     return _markdown(["data", "rows x features", "plain", *methods], lines)
 
 
-def _budgets(saved: Saved) -> str:
+def _budgets(runs: Saved) -> str:
     """dp_pipeline's rule, with losses, features and seconds at the first budget."""
     lines = []
     for name in SETS:
-        found = [saved.find(name, "dp_pipeline", budget, tuned=False) for budget in BUDGETS]
-        if (one := found[0]) is not None:
-            about = [_named(name), f"{one['n']:,} x {one['d']:,}", *map(cell, found)]
+        results = [runs.find(name, "dp_pipeline", budget, tuned=False) for budget in BUDGETS]
+        if (one := results[0]) is not None:
+            about = [_named(name), f"{one['n']:,} x {one['d']:,}", *map(cell, results)]
             lines.append([*about, f"{np.mean(one['losses']):.3f}", f"{np.mean(one['features']):,.0f}",
                           f"{one['seconds']:.2f}"])  # fmt: skip
     head = ["data", "rows x features", *map(_named_budget, BUDGETS), "loss", "features", "CPU s"]
@@ -141,7 +141,7 @@ def _budgets(saved: Saved) -> str:
 
 def judgement() -> list[tuple[str, Result, Result, str]]:
     """(set, dp_pipeline's rule, the best other result at (2, 1e-5), what that is) for every set that had no say."""
-    few, nine, found = Saved("league"), read("grid"), []
+    few, nine, judgements = Saved("league"), read("grid"), []
     for name in (one for one in SETS if one not in (*CHOSEN_ON, *CHOSEN_ON_ALSO)):
         own = few.find(name, "dp_pipeline", BUDGETS[0], tuned=False)
         if own is None:
@@ -155,8 +155,8 @@ def judgement() -> list[tuple[str, Result, Result, str]]:
             (one, "dp_pipeline, of nine") for one in nine
             if (one["set"], one["n"]) == (name, own["n"]) and one["setting"]
         ]  # fmt: skip
-        found.append((name, own, *min(others, key=lambda pair: mean(pair[0]))))
-    return found
+        judgements.append((name, own, *min(others, key=lambda pair: mean(pair[0]))))
+    return judgements
 
 
 def failures() -> list[str]:
@@ -203,15 +203,15 @@ def write() -> None:
     _plot(Saved("league"))
 
 
-def _plot(saved: Saved) -> None:
+def _plot(runs: Saved) -> None:
     """Errors over that of the plain answer, one line a set, one mark a method."""
-    sets = [name for name in SETS if saved.any(name) is not None]
+    sets = [name for name in SETS if runs.any(name) is not None]
     matplotlib = plots.require()
     figure = matplotlib.figure.Figure(figsize=(9, 0.3 * len(sets) + 2), dpi=120)
     axes = figure.subplots()
     for k, method in enumerate(name for name in METHODS if METHODS[name].rule):
-        found = ((saved.find(name, method, BUDGETS[0], tuned=False), i) for i, name in enumerate(reversed(sets)))
-        points = [(min(mean(one) / one["plain"], _EDGE), i) for one, i in found if one is not None]
+        results = ((runs.find(name, method, BUDGETS[0], tuned=False), i) for i, name in enumerate(reversed(sets)))
+        points = [(min(mean(one) / one["plain"], _EDGE), i) for one, i in results if one is not None]
         if points:
             axes.plot(*zip(*points, strict=True), "os^Dv<>PX*"[k % 10], markersize=6, label=method, alpha=0.8,
                       clip_on=False)  # fmt: skip

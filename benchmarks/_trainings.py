@@ -43,8 +43,8 @@ def measure(solver: str) -> Rate:
         plan = presets.plan(solver, *BUDGET)
     pair = presets.pair(plan)
     Game(PlanTarget(plan, pair), 0, "warm up", 1).play(0, 64)
-    count, spent = 256, _timed(lambda: Game(PlanTarget(plan, pair), 0, "first", 1).play(0, 256))
-    count = max(2048, int(count * _SECONDS / max(spent[1], 1e-6)) // 1024 * 1024)
+    count, times = 256, _timed(lambda: Game(PlanTarget(plan, pair), 0, "first", 1).play(0, 256))
+    count = max(2048, int(count * _SECONDS / max(times[1], 1e-6)) // 1024 * 1024)
     one = _timed(lambda: Game(PlanTarget(plan, pair), 0, "trials", 1).play(0, count))
     two = _timed(lambda: Game(PlanTarget(plan, pair), 0, "trials", 2).play(0, count))
     words = _words(plan, pair)
@@ -60,7 +60,7 @@ def _timed(job: Callable[[], Any]) -> tuple[float, float]:
 
 def _words(plan: Any, pair: Any) -> float:
     """How many random words of 64 bits one training takes, from where its stream is left."""
-    source, used = Streams(0, "words"), []
+    source, words = Streams(0, "words"), []
     first = pair.first
     data = (first.X, first.y, first.counts) if hasattr(first, "counts") else first
     run = solvers.prepare(plan, *data)
@@ -68,8 +68,8 @@ def _words(plan: Any, pair: Any) -> float:
         generator = source.generator(trial)
         run(generator)
         state: Any = generator.bit_generator.state
-        used.append(4 * int(state["state"]["counter"][0]) - 4 + state["buffer_pos"])
-    return max(float(np.mean(used)), 1.0)
+        words.append(4 * int(state["state"]["counter"][0]) - 4 + state["buffer_pos"])
+    return max(float(np.mean(words)), 1.0)
 
 
 def _seconds_a_word() -> float:

@@ -15,7 +15,7 @@ from dptoolkit.accounting.report import number, table
 
 RATE, STEPS, DELTA = 0.01, 1000, 1e-5
 EXPECTED_MULTIPLIER = 1.4146
-# What the ratio of calibration times must be at least.
+# The target for the ratio of calibration times: at least this.
 WANTED_RATIO = 20
 PEER_GRID = 1e-4
 
@@ -34,7 +34,7 @@ _CALLS = itertools.count(1)
 
 
 def _fresh_epsilon(event: Event, delta: float = DELTA) -> float:
-    """Epsilon without the help of an answer kept from before."""
+    """Epsilon, computed without cached answers."""
     return account(event).epsilon(_another(delta))
 
 
@@ -43,7 +43,7 @@ def _fresh_calibration(make: Callable[[float], Event], epsilon: float) -> float:
 
 
 def _another(delta: float) -> float:
-    """The same delta but for its last digits, so that no answer is remembered for it."""
+    """The delta with other last digits, so that no cached answer is used."""
     return delta * (1 - 1e-12 * next(_CALLS))
 
 
@@ -119,9 +119,9 @@ def without_replacement() -> str:
 
     rows = []
     for epsilon in (2.0, 4.0, 8.0):
-        noise, spent = best_time(lambda epsilon=epsilon: _fresh_calibration(make, epsilon), 3)  # type: ignore[misc]
+        noise, time_taken = best_time(lambda epsilon=epsilon: _fresh_calibration(make, epsilon), 3)  # type: ignore[misc]
         bounds = account(make(noise)).bounds(DELTA)
-        rows.append([f"{epsilon:g}", f"{noise:.5f}", number(bounds.lower), number(bounds.upper), seconds(spent)])
+        rows.append([f"{epsilon:g}", f"{noise:.5f}", number(bounds.lower), number(bounds.upper), seconds(time_taken)])
     return table(["target epsilon", "noise multiplier", "lower", "upper", "time"], rows)
 
 
@@ -154,8 +154,8 @@ def corners() -> str:
     """Time and peak memory of extreme questions, each in a process of its own; the memory is read from Linux."""
     rows = []
     for name, expression in CORNERS.items():
-        value, spent, memory = map(float, in_fresh_process(_CORNER_CODE.format(expression=expression)))
-        rows.append([name, number(value), seconds(spent), f"{memory:.0f} MB"])
+        value, time_taken, memory = map(float, in_fresh_process(_CORNER_CODE.format(expression=expression)))
+        rows.append([name, number(value), seconds(time_taken), f"{memory:.0f} MB"])
     return table(["case", "epsilon", "time", "memory above the imports"], rows)
 
 
@@ -164,8 +164,8 @@ def selections() -> str:
     rows = []
     for count in (10, 100, 1_000, 10_000):
         event = Repeated(ExponentialMechanism(0.1), count)
-        epsilon, spent = best_time(lambda event=event: _fresh_epsilon(event), 3)  # type: ignore[misc]
-        rows.append([f"{count:,}", number(epsilon), account(event).method, seconds(spent)])
+        epsilon, time_taken = best_time(lambda event=event: _fresh_epsilon(event), 3)  # type: ignore[misc]
+        rows.append([f"{count:,}", number(epsilon), account(event).method, seconds(time_taken)])
     return table(["selections at epsilon 0.1", "epsilon", "method", "time"], rows)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._race import Check, show
+from benchmarks._race import Check, show, verdict
 from benchmarks._trainings import measure, report
 from dptoolkit import audit, solvers
 from dptoolkit.accounting import gaussian
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.shares:
         checks += [*_gaussian(), *_thresholding(), *_stochastic(), *_selections(), *_half_the_noise(), _throughput()]
     show("Targets", checks)
-    return int(options.strict and not all(check.passed for check in checks))
+    return verdict(checks, options.strict)
 
 
 def _trainings(save: bool) -> list[Check]:
@@ -132,14 +132,14 @@ def _half_the_noise() -> list[Check]:
     plan = presets.plan("dp_ight", 1.0, DELTA)
     half = plan.with_noise(factor=0.5)
     pair, claim = presets.pair(plan), as_claim(plan.guarantee)
-    found, began = [], time.perf_counter()
+    counts, began = [], time.perf_counter()
     for seed in range(100):
         report = audit.audit(half, pair, claim, trials=20_000, mode="sequential", alpha=1e-6, rng=seed)
-        found.append(report.stopped_at or 10**9)
-    seconds = (time.perf_counter() - began) / len(found)
-    print(f"  half the noise in dp_ight: mean {np.mean(found):,.0f} trainings, at most {max(found):,} of 100 audits")
+        counts.append(report.stopped_at or 10**9)
+    seconds = (time.perf_counter() - began) / len(counts)
+    print(f"  half the noise in dp_ight: mean {np.mean(counts):,.0f} trainings, at most {max(counts):,} of 100 audits")
     return [
-        Check("half the noise found, trainings at most", float(max(found)), 7500.0, False, ""),
+        Check("half the noise found, trainings at most", float(max(counts)), 7500.0, False, ""),
         Check("half the noise found, seconds an audit", seconds, 1.0, False, " s"),
     ]
 
@@ -158,7 +158,7 @@ def _throughput() -> Check:
 
 
 def _plain_fit(X: Any, y: Any, plan: solvers.Plan, rng: np.random.Generator) -> Any:
-    """What one would write in NumPy for clipped squared loss."""
+    """Hard thresholding of the clipped squared loss, as one would write it in NumPy."""
     s, n = plan.settings, plan.n
     caps, w = s.grad_norm / np.linalg.norm(X, axis=1), np.zeros(plan.d)
     for _ in range(s.steps):

@@ -35,10 +35,14 @@ from dptoolkit.solvers.plan import Plan
 
 RESULTS = Path(__file__).parent / "results" / "false_alarms.json"
 LEVELS, RARE = (0.05, 0.01, 1e-6), 1e-3
-TRIALS, EPSILON, DELTA = 400, 2.0, 1e-5
-# Few where a trial takes long: what is judged is the test, which is the same for all of them.
+# The number of trials of a run: large enough that the fixed mode may choose, after 500 trials, to count confident
+# guesses only.
+TRIALS, EPSILON, DELTA = 1200, 2.0, 1e-5
+# The number of runs of each solver. It is small where a trial or a bound takes long: the test that is judged is the
+# same for all solvers.
 RUNS: Mapping[str, int] = dict.fromkeys(presets.PRESETS, 200) | {
     "dp_sgd_ht": 100, "dp_svrg_ht": 50, "sparsifier": 50, "dp_scsg_ht": 20, "dp_pipeline": 20,
+    "objective_perturbation": 100, "two_stage": 100, "dp_admm": 400,
 }  # fmt: skip
 Result = dict[str, Any]
 
@@ -46,16 +50,16 @@ Result = dict[str, Any]
 def judged(plan: Plan, pair: Pair, claim: Claim, seed: int) -> tuple[float, list[bool]]:
     """The p-value of the fixed mode, and whether the sequential test at each level finds a violation."""
     with tempfile.TemporaryDirectory() as folder:
-        # The first audit leaves its trials in the file, and the others read them.
+        # The first test leaves its trials in the file, and the others read them.
         how: dict[str, Any] = {"trials": TRIALS, "adversary": _adversary(pair), "rng": seed, "n_jobs": 1,
                                "resume": Path(folder) / "trials"}  # fmt: skip
-        fixed = audit.audit(plan, pair, claim, **how)
-        found: list[bool] = []
+        fixed = audit.evidence(plan, pair, claim, mode="fixed", alpha=LEVELS[0], **how)
+        verdicts: list[bool] = []
         for level in LEVELS:
-            # The wealth is the same for every level: what does not refute at a larger one does not at a smaller.
-            again = all(found) and audit.audit(plan, pair, claim, mode="sequential", alpha=level, **how).violated
-            found.append(again)
-    return fixed.p_value, found
+            # The wealth is the same at every level, so a run that does not refute at one level does not refute at a
+            # smaller one.
+            verdicts.append(all(verdicts) and audit.evidence(plan, pair, claim, alpha=level, **how).refuted)
+    return fixed.p_value, verdicts
 
 
 def _adversary(pair: Pair) -> str:
@@ -70,12 +74,12 @@ def measured(solver: str, before: Result | None) -> Result:
     pair, claim = presets.pair(plan), as_claim(plan.guarantee)
     none = [0] * len(LEVELS)
     fixed, sequential = (none, none) if before is None else (before["fixed"], before["sequential"])
-    # Seeds of their own, because solvers that draw alike would give the same runs.
+    # Every solver has seeds of its own, because solvers that draw in the same way would give the same runs.
     first = 1_000_000 * list(RUNS).index(solver)
-    for run in range(0 if before is None else before["runs"], RUNS[solver]):
-        p_value, found = judged(plan, pair, claim, first + run)
+    for number in range(0 if before is None else before["runs"], RUNS[solver]):
+        p_value, verdicts = judged(plan, pair, claim, first + number)
         fixed = [count + (p_value <= level) for count, level in zip(fixed, LEVELS, strict=True)]
-        sequential = [count + one for count, one in zip(sequential, found, strict=True)]
+        sequential = [count + one for count, one in zip(sequential, verdicts, strict=True)]
     return {"solver": solver, "runs": RUNS[solver], "trials": TRIALS, "fixed": fixed, "sequential": sequential}
 
 
@@ -97,16 +101,16 @@ def summary(results: Sequence[Result]) -> tuple[str, bool]:
 
 
 def load() -> list[Result]:
-    """What is saved."""
+    """The saved results."""
     results: list[Result] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     return results
 
 
 def save(one: Result) -> None:
     """Write a solver's result in the place of an older one."""
-    kept = {result["solver"]: result for result in [*load(), one]}
+    results = {result["solver"]: result for result in [*load(), one]}
     fresh = RESULTS.with_suffix(".new")
-    fresh.write_text("[\n" + ",\n".join(json.dumps(kept[name]) for name in RUNS if name in kept) + "\n]\n")
+    fresh.write_text("[\n" + ",\n".join(json.dumps(results[name]) for name in RUNS if name in results) + "\n]\n")
     os.replace(fresh, RESULTS)
 
 
@@ -117,10 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="run what is saved too")
     parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args(argv)
-    saved = {} if options.again else {one["solver"]: one for one in load()}
+    results = {} if options.again else {one["solver"]: one for one in load()}
     for solver in () if options.show else options.solvers or RUNS:
-        if solver not in saved or saved[solver]["runs"] < RUNS[solver]:
-            one = measured(solver, saved.get(solver))
+        if solver not in results or results[solver]["runs"] < RUNS[solver]:
+            one = measured(solver, results.get(solver))
             print(one, flush=True)
             save(one)
     text, fine = summary(load())

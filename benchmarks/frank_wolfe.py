@@ -6,7 +6,7 @@
 
 Run it with NUMBA_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1, one core against one core. Times are processor time, the best
 of several turns that the rivals take one after the other. A whole call includes validation, clipping, both
-orientations of the data and planning; the accounting of a budget, remembered within a process, is not in these times.
+orientations of the data and planning: every call has a budget of its own, so that no accounting is remembered.
 The plain loop keeps its margins up to date, as a good engineer would, and draws 2d Gumbel numbers a step; of its steps
 some are timed.
 """
@@ -14,6 +14,7 @@ some are timed.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._plain import incremental_frank_wolfe_steps
-from benchmarks._race import Check, race, show
+from benchmarks._race import Check, race, show, verdict
 from dptoolkit import datasets, losses, solvers
 from dptoolkit.datasets import Dataset
 from dptoolkit.solvers.vertex_paths import WORK
@@ -31,7 +32,7 @@ EPSILONS = (1.0, 10.0, 100.0, 1000.0)
 
 
 def arguments(radius: float, epsilon: float) -> dict[str, Any]:
-    """What the fits have in common."""
+    """The arguments that all fits of this benchmark have in common."""
     return {"loss": "logistic", "l1_radius": radius, "steps": STEPS, "feature_bound": 1.0, "epsilon": epsilon,
             "delta": DELTA}  # fmt: skip
 
@@ -41,11 +42,14 @@ def whole_call(data: Dataset, radius: float, epsilon: float, target: float, roun
     X, y, call = data.X, np.asarray(data.y, dtype=float), arguments(radius, epsilon)
     # The plain loop gets its columns for nothing.
     columns, generator = X.tocsc(), np.random.default_rng(0)
+    turn = itertools.count(1)
     plan = solvers.plan("dp_frank_wolfe", n=X.shape[0], d=X.shape[1], **call)
     best = race(
         {
-            "ours": lambda: solvers.dp_frank_wolfe(X, y, rng=0, **call),
-            "plain": lambda: incremental_frank_wolfe_steps(X, columns, y, radius, plan.noise, PLAIN_STEPS, generator),
+            "ours": lambda: solvers.dp_frank_wolfe(X, y, rng=0, **call | {"delta": DELTA * (1 + 1e-3 * next(turn))}),
+            "plain": lambda: incremental_frank_wolfe_steps(
+                X, columns, y, "logistic", radius, plan.noise, PLAIN_STEPS, generator
+            ),
         },
         rounds,
     )
@@ -53,9 +57,9 @@ def whole_call(data: Dataset, radius: float, epsilon: float, target: float, roun
     work = np.zeros(len(WORK), dtype=np.int64)
     run: Any = solvers.prepare(plan, X, y)
     run(np.random.default_rng(0), False, work)
-    counted = ", ".join(f"{name} {value / STEPS:,.0f}" for name, value in zip(WORK, work, strict=True))
+    counts = ", ".join(f"{name} {value / STEPS:,.0f}" for name, value in zip(WORK, work, strict=True))
     times = f"ours {1e3 * ours:.0f} ms, plain {1e3 * plain:.0f} ms"
-    print(f"  {data.name}, epsilon {epsilon:g}: {times}; a step: {counted}")
+    print(f"  {data.name}, epsilon {epsilon:g}: {times}; a step: {counts}")
     return Check(f"{data.name}, radius {radius:g}, epsilon {epsilon:g}: plain / ours", plain / ours, target, True)
 
 
@@ -106,12 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
     checks = []
     for data, radius, epsilons, target, compared in cases:
-        found = [whole_call(data, radius, epsilon, target, options.rounds) for epsilon in epsilons]
-        found += [objective_gap(data, radius, epsilon, options.seeds) for epsilon in compared]
-        checks += show(data.name, found)
-    missed = [check.subject for check in checks if not check.passed]
-    print(f"\n{len(checks) - len(missed)} of {len(checks)} targets met." + "".join(f"\n  missed: {m}" for m in missed))
-    return 1 if missed and options.strict else 0
+        own_checks = [whole_call(data, radius, epsilon, target, options.rounds) for epsilon in epsilons]
+        own_checks += [objective_gap(data, radius, epsilon, options.seeds) for epsilon in compared]
+        checks += show(data.name, own_checks)
+    return verdict(checks, options.strict)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def compete(part: str, problem: Problem, name: str) -> Iterator[tuple[Setting, f
 def run(part: str, problem: Problem, names: Iterable[str], seeds: int) -> None:
     """Compute and save what is missing of a part on one set."""
     n, d = problem.X.shape
-    done = [[one[name] for name in KEY] for one in read(part)]
+    keys = [[one[name] for name in KEY] for one in read(part)]
     for name in names:
         method = METHODS[name]
         if not method.takes(problem):
@@ -105,7 +105,7 @@ def run(part: str, problem: Problem, names: Iterable[str], seeds: int) -> None:
         cells = tune(problem, method) if part == "tune" else compete(part, problem, name)
         for setting, epsilon, delta in cells:
             key = [problem.name, n, name, setting, epsilon, delta]
-            if key in done:
+            if key in keys:
                 continue
             about = dict(zip(KEY, key, strict=True)) | {"d": d, "kind": problem.kind, "plain": round(problem.plain, 5)}
             save(part, about | score(problem, name, setting, seeds, epsilon=epsilon, delta=delta))
@@ -116,26 +116,26 @@ def grid(problem: Problem, seeds: int) -> None:
     numbers = problem.kind == "numbers"
     clipping, noises = ((0.1, 0.25, 0.6), (0.1, 0.2, 0.4)) if numbers else ((0.12, 0.25, 0.5), (0.4, 0.8, 1.6))
     names = ("NUMBER_RESIDUAL", "NUMBER_NOISE") if numbers else ("RESIDUAL", "MARGIN_NOISE")
-    done = [[one[name] for name in KEY] for one in read("grid")]
+    keys = [[one[name] for name in KEY] for one in read("grid")]
     for setting in [{}, *(dict(zip(names, pair, strict=True)) for pair in itertools.product(clipping, noises))]:
         key = [problem.name, problem.X.shape[0], "dp_pipeline", setting, *BUDGETS[0]]
-        if key not in done:
+        if key not in keys:
             about = dict(zip(KEY, key, strict=True)) | {"d": problem.X.shape[1], "plain": round(problem.plain, 5)}
             epsilon, delta = BUDGETS[0]
             save("grid", about | score(problem, "dp_pipeline", setting, seeds, epsilon=epsilon, delta=delta))
 
 
 def must(home: Path) -> None:
-    """What dp_pipeline must show with its rule on all rows, five seeds."""
+    """The targets of dp_pipeline, with its rule on all rows, five seeds: are its errors small enough?"""
     cases = (("rcv1_sub", 2.0, 1e-5, None, 0.055), ("rcv1_sub", 2.0, 0.01, None, 0.047),
              ("rcv1_sub", 2.0, 1e-5, 1000, 0.056), ("a9a", 2.0, 1e-5, None, 0.152))  # fmt: skip
     lines = []
     for name, epsilon, delta, sparsity, limit in cases:
-        found = score(load(name, home), "dp_pipeline", {}, 5, epsilon=epsilon, delta=delta, sparsity=sparsity)
-        mean = float(np.mean(found["errors"]))
-        shown = [interval(found["errors"]), f"{limit:g}", "yes" if mean <= limit else "NO"]
-        lines.append([name, f"({epsilon:g}, {delta:g})", str(sparsity or "all"), *shown,
-                      f"{np.median(found['seconds']):.1f}"])  # fmt: skip
+        result = score(load(name, home), "dp_pipeline", {}, 5, epsilon=epsilon, delta=delta, sparsity=sparsity)
+        mean = float(np.mean(result["errors"]))
+        cells = [interval(result["errors"]), f"{limit:g}", "yes" if mean <= limit else "NO"]
+        lines.append([name, f"({epsilon:g}, {delta:g})", str(sparsity or "all"), *cells,
+                      f"{np.median(result['seconds']):.1f}"])  # fmt: skip
     print(table(["data", "budget", "features", "error", "at most", "shown", "CPU s a fit"], lines))
 
 
@@ -143,9 +143,9 @@ def constants(problems: Iterator[Problem], seeds: int) -> None:
     """The error of dp_pipeline at (2, 1e-5) with one constant changed at a time."""
     sets, lines = list(problems), []
     for change in CONSTANTS:
-        found = [score(p, "dp_pipeline", change, seeds, epsilon=2.0, delta=1e-5) for p in sets]
+        results = [score(p, "dp_pipeline", change, seeds, epsilon=2.0, delta=1e-5) for p in sets]
         text = ", ".join(f"{name}={value:g}" for name, value in change.items()) or "the rule"
-        lines.append([text, *(interval(one["errors"]) for one in found)])
+        lines.append([text, *(interval(one["errors"]) for one in results)])
     print(table(["constants", *(problem.name for problem in sets)], lines))
 
 
@@ -159,7 +159,7 @@ def interval(errors: list[float]) -> str:
 
 
 def read(part: str) -> list[Result]:
-    """What was saved of a part."""
+    """The saved results of a part."""
     path = RESULTS / f"frontier_{part}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -182,21 +182,21 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS)
     parser.add_argument("--seeds", type=int, help="by default 5; 2 to tune")
     parser.add_argument("--rows", type=int, help="the most training rows; by default those of the part")
-    chosen = parser.parse_args()
-    if chosen.part == "report":
+    options = parser.parse_args()
+    if options.part == "report":
         from benchmarks._report import write
 
         write()
         return
-    part, seeds = chosen.part, chosen.seeds or (2 if chosen.part == "tune" else 5)
+    part, seeds = options.part, options.seeds or (2 if options.part == "tune" else 5)
     every = TUNED_ON if part == "tune" else (*CHOSEN_ON, *JUDGED_ON, *CLASSES, *NUMBERS)
-    rows = chosen.rows or (None if part in ("whole", "constants") else FEW)
-    problems = (load(name, chosen.data, rows) for name in chosen.sets or every)
+    rows = options.rows or (None if part in ("whole", "constants") else FEW)
+    problems = (load(name, options.data, rows) for name in options.sets or every)
     with warnings.catch_warnings():
         # A delta of 0.01 is the papers'; hopeless sets are part of the table.
         warnings.simplefilter("ignore", UserWarning)
         if part == "must":
-            must(chosen.data)
+            must(options.data)
         elif part == "constants":
             constants(problems, seeds)
         elif part == "grid":
@@ -206,7 +206,7 @@ def main() -> None:
             for problem in problems:
                 # On few rows "whole" would be "league" again.
                 if part != "whole" or problem.X.shape[0] > FEW:
-                    run(part, problem, chosen.methods or (QUICK if part == "whole" else METHODS), seeds)
+                    run(part, problem, options.methods or (QUICK if part == "whole" else METHODS), seeds)
 
 
 if __name__ == "__main__":

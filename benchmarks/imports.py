@@ -27,7 +27,7 @@ def import_time(statement: str) -> float:
 def main() -> None:
     """Print the table."""
     times = {statement: import_time(statement) for statement in STATEMENTS}
-    rows = [[statement, seconds(spent), f"{spent / times[FLOOR]:.2f}"] for statement, spent in times.items()]
+    rows = [[statement, seconds(value), f"{value / times[FLOOR]:.2f}"] for statement, value in times.items()]
     extra = times["import dptoolkit.accounting"] - times[FLOOR]
     print(f"\nImports, best of {REPEATS}\n\n" + table(["statement", "time", "over the floor"], rows))
     print(f"dptoolkit.accounting adds {seconds(extra)}, wanted below {seconds(WANTED_SECONDS)}: ", end="")

@@ -21,8 +21,8 @@ def best_time(work: Callable[[], Any], repeats: int) -> tuple[Any, float]:
 
 def in_fresh_process(code: str) -> list[str]:
     """The words that ``code`` prints in a new interpreter."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return process.stdout.split()
 
 
 def seconds(value: float) -> str:

@@ -24,12 +24,12 @@ L2S = (1e-4, 1e-3)
 
 def seconds(call: Callable[[], Any]) -> float:
     """The best of two runs."""
-    found = []
+    times = []
     for _ in range(2):
         start = time.process_time()
         call()
-        found.append(time.process_time() - start)
-    return min(found)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def measure(data: datasets.Dataset, l2: float) -> list[str]:

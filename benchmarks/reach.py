@@ -36,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reach", description=__doc__.splitlines()[0])
     parser.add_argument("solvers", nargs="*", metavar="solver", help="of these only")
     options = parser.parse_args(argv)
-    loose = 0
+    misses = 0
     for solver in options.solvers or CONFIGURATIONS:
         for name, plan in configurations(solver):
-            loose += not _show(solver, name, plan)
-    return int(loose > 0)
+            misses += not _show(solver, name, plan)
+    return int(misses > 0)
 
 
 def _show(solver: str, name: str, plan: Plan) -> bool:

@@ -40,7 +40,7 @@ Arguments = Callable[[float, int], dict[str, Any]]
 
 
 class Method(NamedTuple):
-    """A solver's arguments at an epsilon for that many records; None where it has nothing to say."""
+    """The arguments of a solver as functions of (epsilon, number of records); None where it is not compared."""
 
     synthetic: Arguments | None
     real: Arguments | None
@@ -127,7 +127,7 @@ BASELINE = "no privacy"
 
 
 def private_fit(name: str, X: Any, y: Any, **arguments: Any) -> solvers.FitResult:
-    """Without the reminders that the paper's delta is above 1/n, and that little can be hoped for at small epsilons."""
+    """A private fit without the warnings that the paper's delta is above 1/n and that small epsilons are hopeless."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeltaWarning)
         warnings.simplefilter("ignore", HopelessPlanWarning)
@@ -150,12 +150,12 @@ def errors(seeds: Sequence[int], n: int = N, methods: Sequence[str] = tuple(METH
         fits = (private_fit(name, data.X, data.y, rng=1000 + s, **how) for s, data in zip(seeds, sets, strict=True))
         return float(np.mean([relative_error(data, fit) for data, fit in zip(sets, fits, strict=True)]))
 
-    found = {
+    means = {
         name: [error(name, arguments, e) for e in EPSILONS]
         for name in methods
         if (arguments := METHODS[name].synthetic) is not None
     }
-    return found | {BASELINE: [float(np.mean([baseline_error(data) for data in sets]))] * len(EPSILONS)}
+    return means | {BASELINE: [float(np.mean([baseline_error(data) for data in sets]))] * len(EPSILONS)}
 
 
 def real_errors(
@@ -170,12 +170,12 @@ def real_errors(
         margins = (solvers.margins(fit, problem.X_test, n_features=d) for fit in fits)
         return float(np.mean([np.mean((m > 0) != problem.y_test) for m in margins]))
 
-    found = {
+    means = {
         name: [error(name, arguments, e) for e in EPSILONS]
         for name in methods
         if (arguments := METHODS[name].real) is not None
     }
-    return found | {BASELINE: [without_privacy(problem)] * len(EPSILONS)}
+    return means | {BASELINE: [without_privacy(problem)] * len(EPSILONS)}
 
 
 def without_privacy(problem: Problem) -> float:
@@ -186,19 +186,19 @@ def without_privacy(problem: Problem) -> float:
     return problem.error(model.decision_function(problem.X_test))
 
 
-def report(found: dict[str, list[float]]) -> str:
+def report(means: dict[str, list[float]]) -> str:
     """The table."""
     head = ["method", *(f"eps {e:g}" for e in EPSILONS)]
-    return table(head, [[name, *(f"{value:.3f}" for value in values)] for name, values in found.items()])
+    return table(head, [[name, *(f"{value:.3f}" for value in values)] for name, values in means.items()])
 
 
-def plot(found: dict[str, list[float]], path: str) -> None:
+def plot(means: dict[str, list[float]], path: str) -> None:
     """Error against epsilon, one line a method."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4))
     axes = figure.subplots()
-    for name, values in found.items():
+    for name, values in means.items():
         axes.plot(EPSILONS, values, marker="o", linestyle="--" if name == BASELINE else "-", label=name)
     axes.set(xlabel=f"epsilon (delta = {DELTA})", ylabel="relative error of the coefficients", yscale="log")
     axes.legend(fontsize="small")
@@ -213,11 +213,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", metavar="FOLDER", type=Path, help=f"where {' and '.join(REAL)} are")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all unless named")
     options = parser.parse_args(argv)
-    found = errors(range(FIRST_SEED, FIRST_SEED + options.seeds), options.rows, options.methods)
+    means = errors(range(FIRST_SEED, FIRST_SEED + options.seeds), options.rows, options.methods)
     print(f"relative error of the coefficients, mean of {options.seeds} data sets of {options.rows} records:")
-    print(report(found), flush=True)
+    print(report(means), flush=True)
     if options.plot:
-        plot(found, options.plot)
+        plot(means, options.plot)
     for name in REAL if options.data is not None else ():
         problem = load(name, options.data)
         print(f"\n{name}, error on {len(problem.y_test):,} test rows, majority {problem.plain:.3f}, "

@@ -1,4 +1,7 @@
-"""The default rule, a private choice and a choice that nobody paid for, side by side: python -m benchmarks.tuning."""
+"""Side by side: the default rule, a private choice, and a choice by the test rows without privacy.
+
+    python -m benchmarks.tuning
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ def errors(epsilon: float, seed: int) -> list[float]:
         return float(np.mean((solvers.margins(model, data.X[TRAINING:]) > 0) != data.y[TRAINING:]))
 
     rule = error(solvers.dp_ight(X, y, **FIXED, **budget))
-    chosen = error(tuning.tune("dp_ight", CANDIDATES, X, y, **FIXED, **budget).model)
+    choice = error(tuning.tune("dp_ight", CANDIDATES, X, y, **FIXED, **budget).model)
     free = min(error(solvers.dp_ight(X, y, **FIXED, **budget, **c)) for c in CANDIDATES)
-    return [rule, chosen, free]
+    return [rule, choice, free]
 
 
 def main() -> None:

@@ -70,8 +70,8 @@ def held_out_error(rows: int) -> Callable[[Dataset, FitResult], float]:
     """The share of wrong signs on the rows that were not fitted."""
 
     def error(data: Dataset, result: FitResult) -> float:
-        predicted = data.X[rows:] @ result.coef > 0
-        return float(np.mean(predicted != (data.y[rows:] > 0)))
+        prediction = data.X[rows:] @ result.coef > 0
+        return float(np.mean(prediction != (data.y[rows:] > 0)))
 
     return error
 
@@ -176,13 +176,13 @@ def true_epsilons(case: Case, d: int, delta: float) -> list[float]:
 def report(case: Case, seeds: Sequence[int]) -> str:
     """One case as text: parameters, errors, and the truth about the published noise."""
     head = ["noise", "delta", *(f"eps {e:g}" for e in case.epsilons), "no privacy"]
-    without = f"{baseline_error(case, seeds):.3f}"
+    baseline = f"{baseline_error(case, seeds):.3f}"
     d = case.make(seeds[0]).shape[1]
     errors, truths = [], []
     for delta in case.deltas:
         for calibration in ("tight", "published"):
-            found = mean_errors(case, delta, calibration, seeds)
-            errors.append([calibration, f"{delta:g}", *(f"{e:.3f}" for e in found), without])
+            means = mean_errors(case, delta, calibration, seeds)
+            errors.append([calibration, f"{delta:g}", *(f"{e:.3f}" for e in means), baseline])
         truths.append(["published", f"{delta:g}", *(f"{e:.2f}" for e in true_epsilons(case, d, delta))])
     settings = ", ".join(f"{k}={v}" for k, v in case.arguments(case.epsilons[-1]).items() if k != "steps")
     steps = ", ".join(str(case.arguments(e)["steps"]) for e in case.epsilons)

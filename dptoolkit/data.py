@@ -1,4 +1,4 @@
-"""From the user's arrays to validated rows that obey public bounds.
+"""Validation and clipping: the user's arrays become rows and labels that obey public bounds.
 
 Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds, each on its own. No bound is ever
 learnt from data.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import invalid, real, whole
+from dptoolkit._validate import invalid, magnitude, real, whole
 from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rows:
-    """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix.
+    """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix of float64 or float32 entries.
 
     What is derived from it (clipped entries, the transpose, a solver's own layout) is kept for the next user.
     """
@@ -36,8 +36,13 @@ class Rows:
     def shape(self) -> tuple[int, int]:
         return int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the entries are in single precision."""
+        return bool(self.matrix.dtype == np.float32)
+
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What ``make`` returns, made when it is asked for first and shared afterwards: nobody may change it."""
+        """The value of ``make()``, computed at the first call with this key and then shared; nobody may change it."""
         if key not in self._derived:
             self._derived[key] = make()
         return self._derived[key]
@@ -129,30 +134,107 @@ def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
 
     With unsigned integers Numba needs no check for negative indices, which a canonical matrix never has.
     """
-    unsigned = np.uint32 if matrix.indices.dtype.itemsize == 4 else np.uint64
-    return matrix.data, matrix.indices.view(unsigned), matrix.indptr.astype(np.uint64)
+    kind = np.uint32 if matrix.indices.dtype.itemsize == 4 else np.uint64
+    return matrix.data, matrix.indices.view(kind), matrix.indptr.astype(np.uint64)
 
 
-def prepare(X: Any, n_features: int | None = None) -> Rows:
+def prepare(
+    X: Any, n_features: int | None = None, *, dtype: Any = None, row_norm: float | None = None,
+    feature_bound: float | None = None,
+) -> Rows:
     """X validated once, for any number of fits: every solver takes the result in place of X.
 
     It holds its own copy of X, so that changes of X do not reach it. What the first fit derives from it by public
     bounds (clipped rows, the transpose) is kept, and later fits with the same bounds use it without another copy.
+    ``dptoolkit.prepared`` saves the result for other processes.
+
+    Parameters
+    ----------
+    X : (n, d) array or scipy.sparse matrix
+        One row a record.
+    n_features : int or None, default None
+        Public number of features: a narrower X gets columns of zeros, a wider one is refused.
+    dtype : numpy.float64, numpy.float32 or None, default None
+        numpy.float32 keeps the entries of sparse rows in single precision, rounded towards zero, which takes two thirds
+        of the memory. Solvers that would copy such rows at every step refuse them. None keeps the type of X.
+    row_norm : float or None, default None
+        Public L2 bound to which rows are clipped here. Only the clipped rows are kept; fits with this bound use them as
+        they are.
+    feature_bound : float or None, default None
+        The same for a public bound of |X_ij|.
+
+    Returns
+    -------
+    Rows
+        The validated rows.
 
     Privacy
     -------
-    Nothing is released, and nothing is learnt from the records: bounds are still those of each fit's plan.
+    Nothing is released, and nothing is learnt from the records: each is clipped and rounded on its own. Bounds are
+    still those of each fit's plan, which clips again where a row is longer.
     """
     rows = check_rows(X, n_features)
-    return Rows(rows.matrix.copy(), True) if rows.is_sparse and hasattr(X, "tocsr") else rows
+    kind = rows.matrix.dtype if dtype is None else np.dtype(dtype)
+    if kind not in (np.float32, np.float64):
+        raise invalid("dtype", str(kind), "float64 or float32")
+    if kind == np.float64 and rows.is_single:
+        raise invalid("dtype", "float64", "float32 for rows in single precision", "Prepare X itself anew.")
+    if kind == np.float64 and rows.is_sparse and hasattr(X, "tocsr"):
+        rows = Rows(rows.matrix.copy(), True)
+    if row_norm is not None:
+        rows = clip_rows(rows, magnitude("row_norm", row_norm))
+    if feature_bound is not None:
+        rows = clip_entries(rows, magnitude("feature_bound", feature_bound))
+    # After clipping, so that no entry is too large for single precision that a bound makes small.
+    return _single(rows) if kind == np.float32 and not rows.is_single else rows
+
+
+def _single(rows: Rows) -> Rows:
+    """The rows in single precision, none of their entries larger than before."""
+    if not rows.is_sparse:
+        repair = "NumPy's products would copy dense float32 rows to float64 at every step."
+        raise invalid("dtype", "float32", "float64 for dense rows", repair)
+    largest = float(np.finfo(np.float32).max)
+    if any(np.abs(rows.matrix.data[entries]).max(initial=0.0) > largest for _, entries, _ in rows._blocks()):
+        raise invalid("X", "a matrix with larger entries", f"at most {largest:.3g} in size for dtype float32")
+    values = np.empty(rows.matrix.nnz, np.float32)
+    for _, entries, _ in rows._blocks():
+        values[entries] = stored(rows.matrix.data[entries], np.float32)
+    matrix = rows.matrix
+    single = type(matrix)((values, matrix.indices.copy(), matrix.indptr.copy()), shape=matrix.shape)
+    # Entries below the smallest float32 have become zero.
+    single.eliminate_zeros()
+    return Rows(single, True)
+
+
+def stored(values: Any, dtype: Any) -> NDArray[Any]:
+    """Doubles as they are stored: as they are, or rounded towards zero to single precision, never to a larger size."""
+    doubles = np.asarray(values, dtype=np.float64)
+    if np.dtype(dtype) == np.float64:
+        return doubles
+    with np.errstate(over="ignore"):
+        nearest = doubles.astype(np.float32)
+    larger = np.abs(nearest.astype(np.float64)) > np.abs(doubles)
+    return np.where(larger, np.nextafter(nearest, np.float32(0.0)), nearest)
 
 
 def check_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken.
 
-    ``n_features`` is the public width: a narrower X gets columns of zeros, a wider one is refused. Without it, readers
-    of sparse files take the largest column in the data as the width, so that one record decides the model's shape.
     Rows that ``prepare`` returned were checked there.
+
+    Parameters
+    ----------
+    X : (n, d) array, scipy.sparse matrix or Rows
+        One row a record.
+    n_features : int or None, default None
+        The public width: a narrower X gets columns of zeros, a wider one is refused.
+
+    Privacy
+    -------
+    Nothing is released but the shape, n and d, which are public. Give ``n_features`` where X was read from a sparse
+    file: its width is the largest column in the data, so that one record would decide the shape of the model. An error
+    says that some entry is not finite, never which one or what it is.
     """
     if isinstance(X, Rows):
         if n_features is None or n_features == X.shape[1]:
@@ -207,12 +289,12 @@ def _holds_text(array: NDArray[Any]) -> bool:
     return any(isinstance(entry, (str, bytes)) for entry in array.flat)
 
 
-def _canonical_csr(X: Any) -> Any:
+def _canonical_csr(X: Any, dtype: Any = np.float64) -> Any:
     if getattr(X, "dtype", None) is not None and X.dtype.kind == "c":
         raise invalid("X.dtype", X.dtype, "real")
     # Convert to floats first: scipy adds up duplicates in the type of the entries, where 100 + 100 is -56 for bytes.
     try:
-        matrix = X.astype(np.float64, copy=False).tocsr()
+        matrix = X.astype(dtype, copy=False).tocsr()
     except (TypeError, ValueError, OverflowError):
         raise invalid("X", "a sparse matrix that does not hold numbers", "real") from None
     if matrix.ndim != 2:
@@ -274,7 +356,13 @@ def check_label_values(label_values: Any, loss: Loss) -> tuple[float, float] | N
 
 
 def check_classes(y: Any, n: int, classes: int) -> Array:
-    """Class labels 0, ..., classes-1 as a one-hot (n, classes) array. The number of classes is public: pass it."""
+    """Class labels 0, ..., classes-1 as a one-hot (n, classes) array.
+
+    Privacy
+    -------
+    The number of classes is public and never inferred from the data. Each label is read on its own; one outside the
+    classes is refused, and not shown.
+    """
     labels = _real_array("y", y, f"integers 0 to {classes - 1}, one per row")
     if labels.shape != (n,):
         raise invalid("y.shape", labels.shape, f"({n},), one label per row of X")
@@ -284,7 +372,12 @@ def check_classes(y: Any, n: int, classes: int) -> Array:
 
 
 def clip_rows(rows: Rows, row_norm: float) -> Rows:
-    """Each row scaled down, if need be, to L2 norm at most ``row_norm``; short rows are unchanged bit for bit."""
+    """Each row scaled down, if need be, to L2 norm at most ``row_norm``; short rows are unchanged bit for bit.
+
+    Privacy
+    -------
+    Each row is changed on its own by a public number: neighbours stay neighbours, and nothing is released.
+    """
     largest, relative = rows._norm_parts()
     with np.errstate(over="ignore"):
         long = largest * relative > row_norm
@@ -299,7 +392,12 @@ def clip_rows(rows: Rows, row_norm: float) -> Rows:
 
 
 def unit_rows(rows: Rows, norm: float = 1.0) -> Rows:
-    """Each row scaled, down or up, to L2 norm ``norm``, never above it; rows of zeros stay so."""
+    """Each row scaled, down or up, to L2 norm ``norm``, never above it; rows of zeros stay so.
+
+    Privacy
+    -------
+    Each row is changed on its own by a public number: neighbours stay neighbours, and nothing is released.
+    """
     largest, relative = rows._norm_parts()
     filled = largest > 0
     divisor, factor = np.ones_like(largest), np.ones_like(largest)
@@ -314,26 +412,41 @@ def _scale_rows(rows: Rows, divisor: Array, factor: Array) -> Rows:
         return Rows(rows.matrix / divisor[:, None] * factor[:, None], False)
     values = np.empty_like(rows.matrix.data)
     for some, entries, counts in rows._blocks():
-        values[entries] = rows.matrix.data[entries] / np.repeat(divisor[some], counts) * np.repeat(factor[some], counts)
+        new_entries = rows.matrix.data[entries] / np.repeat(divisor[some], counts) * np.repeat(factor[some], counts)
+        values[entries] = stored(new_entries, values.dtype)
     return rows.with_values(values)
 
 
 def clip_entries(rows: Rows, feature_bound: float) -> Rows:
-    """Every entry clipped to [-feature_bound, feature_bound]."""
+    """Every entry clipped to [-feature_bound, feature_bound].
+
+    Privacy
+    -------
+    Each row is changed on its own by a public number: neighbours stay neighbours, and nothing is released.
+    """
     values = rows.matrix.data if rows.is_sparse else rows.matrix
-    if values.size == 0 or (values.max() <= feature_bound and values.min() >= -feature_bound):
+    # As doubles: NumPy compares a float32 with the bound rounded to float32, which may be above it.
+    if values.size == 0 or (float(values.max()) <= feature_bound and float(values.min()) >= -feature_bound):
         return rows
-    return rows.with_values(np.clip(values, -feature_bound, feature_bound))
+    bound = stored(feature_bound, values.dtype)[()]
+    return rows.with_values(np.clip(values, -bound, bound))
 
 
 def with_intercept(rows: Rows, level: float) -> Rows:
-    """One more column, constant at ``level``, at the end; its size counts towards the row's bound."""
+    """One more column, constant at ``level``, at the end; its size counts towards the row's bound.
+
+    Privacy
+    -------
+    Each row is changed on its own by a public number: neighbours stay neighbours, and nothing is released.
+    """
     n = rows.shape[0]
     if not rows.is_sparse:
         return Rows(np.hstack([rows.matrix, np.full((n, 1), level)]), False)
     from scipy import sparse
 
-    return Rows(_canonical_csr(sparse.hstack([rows.matrix, np.full((n, 1), level)])), True)
+    dtype = rows.matrix.dtype
+    column = np.full((n, 1), stored(level, dtype))
+    return Rows(_canonical_csr(sparse.hstack([rows.matrix, column], dtype=dtype), dtype), True)
 
 
 def joint_norm(row_norm: float, intercept: bool) -> float:

@@ -1,4 +1,4 @@
-"""Constraint sets as geometry: gauge and dual norm, projection, Gaussian width, and the utility it buys.
+"""Constraint sets: gauge and dual norm, projection, Gaussian width, and the error bound that follows from it.
 
 Three balls: L2, L1 and group-L1 (the sum of the L2 norms of consecutive blocks of coordinates). They are one family,
 the group-L1 ball with one block, with blocks of one coordinate, and with blocks in between: the projection of a vector
@@ -56,11 +56,11 @@ class Ball:
             scale = np.ldexp(v.dtype.type(1), int(np.frexp(largest)[1]))
         if self.block == 1:
             return np.abs(v)
-        scaled = v / scale
+        unit = v / scale
         if self.block is None:
-            return scale * np.sqrt(_sum_of_squares(scaled))[None]
+            return scale * np.sqrt(_sum_of_squares(unit))[None]
         starts = np.arange(0, len(v), self.block)
-        return scale * np.sqrt(np.add.reduceat(scaled * scaled, starts))
+        return scale * np.sqrt(np.add.reduceat(unit * unit, starts))
 
     def gauge(self, v: Array) -> float:
         """The Minkowski norm: the smallest r with v in r C."""
@@ -87,16 +87,16 @@ class Ball:
         total = _sum(norms)
         if total <= norms.dtype.type(self.radius) * (1 - 4 * (size + 2) * unit):
             return v.copy(), 0.0
-        left, share = _threshold(norms, norms.dtype.type(self.radius))
-        missed = abs(float(_sum(left) - norms.dtype.type(self.radius)))
+        parts, share = _threshold(norms, norms.dtype.type(self.radius))
+        radius_error = abs(float(_sum(parts) - norms.dtype.type(self.radius)))
         with np.errstate(divide="ignore", invalid="ignore"):
-            factor = np.where(left > 0, left / norms, norms.dtype.type(0))
+            factor = np.where(parts > 0, parts / norms, norms.dtype.type(0))
         point = self._spread(factor, len(v)) * v
         with np.errstate(over="ignore"):
             length = math.sqrt(float(_sum_of_squares(norms)))
         of_norms = 0.0 if self.block == 1 else (size + 4) * (length + self.radius)
-        of_sums = (8 + _summands(len(norms), norms.dtype)) * self.radius + 3 * int((left > 0).sum()) * float(share)
-        return point, missed + unit * (of_norms + of_sums)
+        of_sums = (8 + _summands(len(norms), norms.dtype)) * self.radius + 3 * int((parts > 0).sum()) * float(share)
+        return point, radius_error + unit * (of_norms + of_sums)
 
     def _spread(self, per_block: Any, d: int) -> Any:
         if self.block == 1:
@@ -199,14 +199,14 @@ def _threshold(norms: Any, radius: Any) -> tuple[Any, Any]:
     and s is at most the radius.
     """
     gaps = np.minimum(np.max(norms) - norms, 2 * radius)
-    ordered = np.sort(gaps)
-    shares = (radius + np.cumsum(ordered)) / np.arange(1, len(norms) + 1)
-    count = int(np.flatnonzero(ordered < shares)[-1]) + 1
-    share = (radius + _sum(ordered[:count])) / count
-    # The rounding of long sums is corrected once: what is too much is shared by those that are left.
-    left = np.maximum(share - gaps, 0)
-    share = share - (_sum(left) - radius) / max(int((left > 0).sum()), 1)
-    # No more than there was: the rounding above must not stretch a point that is hardly outside.
+    sorted_gaps = np.sort(gaps)
+    shares = (radius + np.cumsum(sorted_gaps)) / np.arange(1, len(norms) + 1)
+    count = int(np.flatnonzero(sorted_gaps < shares)[-1]) + 1
+    share = (radius + _sum(sorted_gaps[:count])) / count
+    # One correction for the rounding of long sums: the excess of the sum is taken from all positive entries alike.
+    remainders = np.maximum(share - gaps, 0)
+    share = share - (_sum(remainders) - radius) / max(int((remainders > 0).sum()), 1)
+    # Never more than the norm itself: the correction above must not lengthen a point that is hardly outside the ball.
     return np.minimum(np.maximum(share - gaps, 0), norms), share
 
 

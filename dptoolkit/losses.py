@@ -59,8 +59,9 @@ class Loss:
     linear
         Whether the residual is linear in the margin.
     diameter
-        radius -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1, any label} at |w|_2 = radius,
-        where that is known to be less than twice the residual bound; None where it is not.
+        (radius, margin, label) -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1} at |w|_2 =
+        radius, where margins are clipped and labels bounded at these public numbers and where that is known to be less
+        than twice the largest residual; None where it is not.
     capped_smoothness
         cap -> the supremum of the derivative of a residual that is clipped to +-cap; None where it is ``smoothness``
         for every cap.
@@ -83,7 +84,7 @@ class Loss:
     smoothness: float
     signed: bool = False
     linear: bool = False
-    diameter: Callable[[float], float] | None = None
+    diameter: Callable[[float, float, float], float] | None = None
     capped_smoothness: Callable[[float], float] | None = None
     curvature: Callable[[Array, Array, bool], Array] | None = None
     exact_residual: Callable[[Decimal, Decimal], Decimal] | None = None
@@ -258,8 +259,40 @@ def _softmax_limit(margin: float, label: float) -> float:
 
 
 def _softmax_capped(cap: float) -> float:
-    """By Gershgorin the Hessian is at most 2 max p_k (1 - p_k), and 1 - p_y is at most the residuals' norm."""
+    """The largest derivative of residuals whose norm is clipped to ``cap``.
+
+    By Gershgorin the Hessian is at most 2 max p_k (1 - p_k), and 1 - p_y is at most the norm of the residuals.
+    """
     return 2 * cap * (1 - cap) if cap < 0.5 else 0.5
+
+
+def softmax_limit(margins: Array) -> Array:
+    """The largest |p_k - y_k| of a record whose margin of class k is at most margins[..., k] in size.
+
+    It is 1 - p_y, as the other p_k add up to that. Where y's margin is -a_y and the others' are a_k, that is
+    sigmoid(a_y + log of the sum of the other e^a_k), and larger nowhere. With u = e^a_y and the sum T of all e^a_k the
+    argument is log u (T - u); for two classes with u1 >= u2 it differs by (T - u1 - u2)(u1 - u2) >= 0, so that the
+    class of the largest margin decides.
+    """
+    sizes = np.sort(np.abs(margins), axis=-1)
+    largest, others = sizes[..., -1], sizes[..., :-1]
+    top = others[..., -1]
+    return np.asarray(expit(largest + top + np.log(np.exp(others - top[..., None]).sum(axis=-1))))
+
+
+def softmax_pair_limit(margins: Array) -> Array:
+    """Half of the largest |p_k - y_k| + |p_l - y_l|, two classes k and l, of a record as in ``softmax_limit``.
+
+    If y = k the sum is 1 - p_k + p_l; if y is neither it is p_k + p_l <= 1 - p_y, which is less. p_l - p_k grows with
+    l's margin and falls with the others', while it is positive, so l has a_l and all others have -a_i. Then it is
+    p_l (1 - e^(-a_k - a_l)) with 1/p_l = 1 + the sum of e^(-a_i - a_l) over the others. That is largest for the two
+    largest margins, l's first: with u = e^-a_l and the sum T of all e^-a_i the sum over the others is u (T - u), which
+    for u1 <= u2 differs by (u2 - u1)(T - u1 - u2) >= 0.
+    """
+    ordered = np.sort(np.abs(margins), axis=-1)
+    largest, others = ordered[..., -1], ordered[..., :-1]
+    likely = 1 / (1 + np.exp(-others - largest[..., None]).sum(axis=-1))
+    return np.asarray(0.5 - 0.5 * likely * np.expm1(-largest - others[..., -1]))
 
 
 def softmax(margin: Array) -> Array:
@@ -284,16 +317,52 @@ def logistic_diameter(radius: float) -> float:
                            <= |e|^2 (A^2 + 2 A B s1 + B^2 |s|^2) <= (1 - |s|^2) (A + B |s|)^2,
     and the diameter is at most 2 max over c in [0, 1] of (A + B c) sqrt(1 - c^2).
     """
-    # Written so that NaN counts as far too, where the largest noise is the safe choice.
+    # Written so that NaN is treated as a large radius, for which the largest noise, the safe choice, is used.
     if not radius <= _FAR:
         return 2.0
-    level, slope = _line_above_sigmoid(radius)
-    root = math.sqrt(level * level + 8 * slope * slope)
+    bound = _below_a_line(*_line_above_sigmoid(radius))
+    # 1 is the distance between the gradients at x = w/|w| and x = -w/|w|.
+    return max(1.0, min(bound, 2 * _sigmoid(radius)))
+
+
+def _below_a_line(level: float, slope: float) -> float:
+    """2 max over c in [0, 1] of (level + slope c) sqrt(1 - c^2), rounded up."""
     # (sqrt(A^2 + 8 B^2) - A) / 4B, without the division by B = 0.
-    c = 2 * slope / (root + level)
-    bound = 2 * (level + slope * c) * math.sqrt(1 - c * c)
-    # The factor is for about ten roundings; 1 is the distance between the gradients at x = w/|w| and x = -w/|w|.
-    return max(1.0, min(bound * (1 + 1e-14), 2 * _sigmoid(radius)))
+    c = 2 * slope / (math.hypot(level, math.sqrt(8) * slope) + level)
+    # The factor is for about ten roundings.
+    return 2 * (level + slope * c) * math.sqrt(1 - c * c) * (1 + 1e-14)
+
+
+def _logistic_set(radius: float, margin: float, label: float) -> float:
+    return logistic_diameter(radius)
+
+
+# Slopes that are tried where margins are clipped.
+_SLOPES = 64
+
+
+def squared_diameter(radius: float, margin: float, label: float) -> float:
+    """An upper bound on the diameter of {(clip(<w, x>) - y) x : |x|_2 <= 1, |y| <= label} when |w|_2 = radius.
+
+    Margins are clipped at +-``margin``. It is 2 label at w = 0, where only the label speaks, and 2 (margin + label) far
+    away. Equal to the diameter where nothing is clipped, radius <= margin.
+
+    Proof. With r = clip(<w, x>) - y the vector r x is |r| x or |r| (-x), and |r| <= label + clip(<w, z>) for z = x or
+    z = -x. So the set lies in the hull of 0 and {h(t) z : h(t) >= 0}, h(t) = label + clip(radius t), t = <z, w>/|w|. A
+    line A + B t with A, B >= 0 that lies above h on [-1, 1] bounds the diameter by 2 max over c of (A + B c) sqrt(1 -
+    c^2): see ``logistic_diameter``, whose proof uses no more of h. Without clipping h is such a line. Else h is convex
+    up to t = margin/radius and constant from there on, so the line must be above h there and at -1: for slopes B up to
+    2 margin/(1 + margin/radius) the line through the former point is above the latter.
+    """
+    largest = 2 * (margin + label)
+    # Written so that NaN is treated as a large radius.
+    if not radius <= _FAR * margin:
+        return largest
+    if radius <= margin:
+        return min(_below_a_line(label, radius), largest)
+    corner = margin / radius
+    slopes = [2 * margin / (1 + corner) * i / _SLOPES for i in range(_SLOPES + 1)]
+    return min(largest, *(_below_a_line(margin + label - slope * corner, slope) for slope in slopes))
 
 
 # Beyond this the diameter is within one part in a million of 2.
@@ -308,7 +377,8 @@ def _line_above_sigmoid(radius: float) -> tuple[float, float]:
     maximises sigmoid(z) sqrt(radius^2 - z^2); if its tangent is too low at -radius, a larger z must do.
     """
     lowest = _sigmoid(-radius)
-    # For any radius up to _FAR both conditions hold at 40. Any z that passes is valid: 26 halvings are for tightness.
+    # At z = 40 both conditions hold for every radius up to _FAR. Every z that passes is valid, so the 26 halvings only
+    # make the bound tighter.
     low, high = 0.0, min(radius, 40.0)
     for _ in range(26):
         z = (low + high) / 2
@@ -333,9 +403,9 @@ LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
         Loss("squared", 0, REGRESSION, _squared_residual, _squared_objective, _squared_limit, 1.0, linear=True,
-             curvature=_squared_curvature, exact_residual=_squared_exact),
+             diameter=squared_diameter, curvature=_squared_curvature, exact_residual=_squared_exact),
         Loss("logistic", 1, BINARY, _logistic_residual, _logistic_objective, _logistic_limit, 0.25, signed=True,
-             diameter=logistic_diameter, capped_smoothness=_logistic_capped, curvature=_logistic_curvature,
+             diameter=_logistic_set, capped_smoothness=_logistic_capped, curvature=_logistic_curvature,
              exact_residual=_logistic_exact),
         Loss("huber", 2, REGRESSION, _huber_residual, _huber_objective, _huber_limit, 1.0,
              curvature=_huber_curvature, exact_residual=_huber_exact, note="residuals clipped at 1"),

@@ -5,9 +5,10 @@
 in the scaling of the SUM. J is l2-strongly convex, so a subgradient of norm tau at a point (of J plus the indicator of
 the ball) shows that the point is within tau/l2 of the minimiser. That is what the privacy of an inexact objective
 perturbation rests on: the distance must hold on EVERY data set, so the certificate includes a bound on its own rounding
-errors, and the search never gives up: Newton steps first, then gradient steps that must contract, then the same with
-more precision (long double, then decimals with more and more digits). A refusal would truncate the noise: values that
-one data set accepts and its neighbour does not are impossible under the neighbour.
+errors, and the search never gives up: sweeps in the dual on many sparse rows (dual.py), Newton steps, then gradient
+steps that must contract, then the same with more precision (long double, then decimals with more and more digits). A
+refusal would truncate the noise: values that one data set accepts and its neighbour does not are impossible under the
+neighbour.
 
 On a ball: for any v and eta > 0, with p the projection of v, (v - p)/eta is normal to the ball at p, so that
 grad J(p) + (v - p)/eta is a subgradient there.
@@ -30,8 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import dual, losses
 from dptoolkit._validate import invalid, nonnegative, positive, whole
+from dptoolkit.data import kernel_arrays
 from dptoolkit.geometry import Ball
 from dptoolkit.losses import Loss
 
@@ -196,6 +198,11 @@ class _Level:
         self.linear_norm = float(np.linalg.norm(problem.linear)) * (1 + 1e-9)
         self.nonzeros = problem.nonzeros
         self.gradients = 0
+        self._last: tuple[Any, Any] = (None, None)
+
+    def margins_at(self, theta: Any) -> Any:
+        """The margins at the point of the last gradient; None at others."""
+        return self._last[1] if self._last[0] is theta else None
 
     def cast(self, vector: Any) -> Any:
         return np.asarray(vector).astype(self.dtype)
@@ -205,7 +212,8 @@ class _Level:
 
     def gradient(self, theta: Any) -> Any:
         """grad J from scratch."""
-        return self.gradient_at(theta, self._matrix @ theta)
+        self._last = theta, self._matrix @ theta
+        return self.gradient_at(theta, self._last[1])
 
     def gradient_at(self, theta: Any, margins: Any) -> Any:
         self.gradients += 1
@@ -242,6 +250,10 @@ class _Digits:
         self.linear_norm = float(np.linalg.norm(problem.linear)) * (1 + 1e-9)
         self.nonzeros = problem.nonzeros
         self.gradients = 0
+
+    def margins_at(self, theta: Any) -> Any:
+        """Not kept: decimals are seldom needed."""
+        return None
 
     def cast(self, vector: Any) -> Any:
         """Doubles and long doubles (as two doubles an entry), rounded to the digits of the current context."""
@@ -328,11 +340,12 @@ def minimise(problem: Problem, tau: float) -> Solution:
     if tau < least:
         raise invalid("tau", tau, f">= {least:.3g}, which two doubles an entry can hold", "See reachable_tolerance.")
     curvature = _Curvature(problem)
-    theta: Any = _start(problem)
+    theta: Any = None
     gradients = 0
     for level in _levels(problem):
         with decimal.localcontext(getattr(level, "context", None)):
-            certificate = _search(problem, level, level.cast(theta), tau, curvature)
+            start = _first(problem, level, tau) if theta is None else _at(problem, level, level.cast(theta))
+            certificate = _search(problem, level, start, tau, curvature)
             gradients += level.gradients
             first, rest = level.pair(certificate.point)
             if certificate.bound <= tau:
@@ -343,16 +356,48 @@ def minimise(problem: Problem, tau: float) -> Solution:
     raise AssertionError("there is always one more digit")  # pragma: no cover
 
 
-def _start(problem: Problem) -> Array:
-    """0 or the minimum without data, whichever has the shorter gradient; on a ball the latter, projected.
+def _first(problem: Problem, level: Any, tau: float) -> _Certificate:
+    """Where sweeps arrive. Elsewhere 0 or the minimum without data, whichever has the shorter gradient.
 
-    In many dimensions the linear term is mostly noise, and the minimum without data is most of the way.
+    In many dimensions the linear term is mostly noise, and the minimum without data is most of the way; on a ball it
+    is that, projected.
     """
     alone = -problem.linear / problem.l2
     if problem.ball is not None:
-        return np.asarray(problem.ball.project(alone))
-    level = _Level(problem, np.float64, "double")
-    return min(np.zeros(problem.d), alone, key=lambda theta: level.norm(level.gradient(theta)))
+        return _at(problem, level, np.asarray(problem.ball.project(alone)))
+    swept = _swept(problem, level, tau) if _is_for_sweeps(problem) else None
+    if swept is not None:
+        return swept
+    return min((_at(problem, level, theta) for theta in (np.zeros(problem.d), alone)), key=lambda c: c.norm)
+
+
+def _at(problem: Problem, level: Any, theta: Any) -> _Certificate:
+    return _certificate(problem, level, theta, level.gradient(theta))
+
+
+def _is_for_sweeps(problem: Problem) -> bool:
+    """Whether one row bends the objective less than the regulariser does, and there are many sparse rows."""
+    return _is_large(problem) and problem.loss.smoothness * problem.row_norm**2 <= problem.l2
+
+
+def _swept(problem: Problem, level: Any, tau: float) -> _Certificate | None:
+    """The best point of sweeps in the dual (dual.py), while they help; None if there is no finite one."""
+    sweeps = dual.Sweeps(problem.matrix, problem.y, problem.loss, problem.l2, problem.linear)
+    best, least, failed = None, math.inf, 0
+    # The norm of the gradient after a sweep over the length of its path, until one is known.
+    ratio = _SWEPT
+    while failed < _FEW and (best is None or _worth_it(best, tau)):
+        moved = sweeps.sweep()
+        failed = 0 if moved < 0.7 * least else failed + 1
+        least = min(least, moved)
+        if ratio * moved <= tau or failed == _FEW:
+            now = _at(problem, level, sweeps.w)
+            if not math.isfinite(now.bound):
+                return best
+            best = now if best is None else min(best, now, key=lambda c: c.bound)
+            ratio = now.norm / max(moved, 1e-300)
+        sweeps.mix()
+    return best
 
 
 def _levels(problem: Problem) -> Any:
@@ -365,26 +410,39 @@ def _levels(problem: Problem) -> Any:
         digits *= 2
 
 
+def _is_large(problem: Problem) -> bool:
+    """Whether there are so many sparse rows that compiled passes are worth it."""
+    return getattr(problem.matrix, "format", "dense") == "csr" and problem.matrix.nnz >= _WORTH_COMPILING
+
+
 class _Curvature:
     """Products with the Hessian, in doubles, and an estimate of its largest eigenvalue; only the search uses them."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._matrix, self._transposed = problem, problem.matrix, problem.matrix.T
         self._weights: Array = np.ones(problem.n)
+        self._arrays = kernel_arrays(problem.matrix) if _is_large(problem) else None
 
-    def move_to(self, theta: Array, *, cautious: bool = False) -> None:
-        """Take the curvature at theta, or a cautious one.
+    def move_to(self, theta: Array, *, margins: Any = None, cautious: bool = False) -> None:
+        """Take the curvature at theta, or a cautious one; ``margins`` are those there, where they are known.
 
         The cautious one is that of the flattest parabolas that lie above the losses and touch them there: those see
         what the second derivative does not where a loss is nearly straight.
         """
         loss, y = self._problem.loss, self._problem.y
-        margins = self._matrix @ theta
+        there = self._matrix @ theta if margins is None else np.asarray(margins, dtype=np.float64)
         assert loss.curvature is not None
-        self._weights = loss.curvature(margins, y, cautious)
+        self._weights = np.asarray(loss.curvature(there, y, cautious), dtype=np.float64)
 
     def times(self, v: Array) -> Array:
-        return np.asarray(self._transposed @ (self._weights * (self._matrix @ v)) + self._problem.l2 * v)
+        if self._arrays is None:
+            return np.asarray(self._transposed @ (self._weights * (self._matrix @ v)) + self._problem.l2 * v)
+        from dptoolkit.kernels.curvature import curvature_product
+
+        product = np.empty(self._problem.d)
+        curvature_product(*self._arrays, self._weights, v, product)
+        product += self._problem.l2 * v
+        return product
 
     def largest(self) -> float:
         """About the largest curvature that the loss allows, by power iteration."""
@@ -422,8 +480,14 @@ class _Curvature:
 
 
 _MOST_PRODUCTS = 500
-# 32 times what a pair of doubles loses.
+# From this many stored entries on, a compiled product in one pass is quicker than SciPy's in two.
+_WORTH_COMPILING = 20_000
+# 32 times the relative error of a number that is kept as a pair of doubles.
 _PAIR = 2.0**-95
+# Sweeps in a row that may fail to shorten the path before Newton steps take over.
+_FEW = 4
+# About the norm of the gradient after a sweep, over the length of the sweep's path: 0.3 to 1 for texts.
+_SWEPT = 0.5
 # The relative residual of the first Newton systems.
 _FORCING = 0.25
 # Steps in a row that may fail to shorten the gradient before a method gives up. Far from the minimum Newton steps may
@@ -431,10 +495,9 @@ _FORCING = 0.25
 _PATIENCE = 60
 
 
-def _search(problem: Problem, level: Any, theta: Any, tau: float, curvature: _Curvature) -> _Certificate:
-    best = _certificate(problem, level, theta, level.gradient(theta))
+def _search(problem: Problem, level: Any, start: _Certificate, tau: float, curvature: _Curvature) -> _Certificate:
     steps = _newton if problem.ball is None else _face_newton
-    best = steps(problem, level, best, tau, curvature)
+    best = steps(problem, level, start, tau, curvature)
     return _gradient_steps(problem, level, best, tau) if _worth_it(best, tau) else best
 
 
@@ -448,7 +511,8 @@ def _newton(problem: Problem, level: Any, start: _Certificate, tau: float, curva
     best = now = start
     first, failed = max(start.norm, 1e-300), 0
     while _worth_it(best, tau) and failed < _PATIENCE:
-        curvature.move_to(level.pair(now.point)[0], cautious=failed % 2 == 1)
+        point = level.pair(now.point)[0]
+        curvature.move_to(point, margins=level.margins_at(now.point), cautious=failed % 2 == 1)
         # Towards the end quadratically, but never much beyond what is asked for.
         relative = max(min(_FORCING, math.sqrt(now.norm / first)), 0.2 * tau / now.norm)
         direction = curvature.solve(-level.pair(now.gradient)[0], relative)

@@ -42,7 +42,7 @@ def _newton(problem: Problem, linears: Array, tau: float) -> tuple[Array, NDArra
     theta = -linears / problem.l2
     with np.errstate(all="ignore"):
         gradient, at_zero = _gradients(problem, theta, linears), _gradients(problem, np.zeros_like(linears), linears)
-        # 0, or where the minimum would be without data.
+        # The start is 0, or the minimum without data, whichever has the shorter gradient.
         nearer = _norms(at_zero) < _norms(gradient)
         theta[nearer], gradient[nearer] = 0.0, at_zero[nearer]
         failed = np.zeros(len(theta), dtype=bool)
@@ -50,11 +50,11 @@ def _newton(problem: Problem, linears: Array, tau: float) -> tuple[Array, NDArra
             todo = np.flatnonzero(~_certified(problem, theta, gradient, linears, tau))
             if len(todo) == 0:
                 break
-            moved = theta[todo] + _steps(problem, theta[todo], gradient[todo], failed[todo])
-            there = _gradients(problem, moved, linears[todo])
-            better = _norms(there) < _norms(gradient[todo])
+            target = theta[todo] + _steps(problem, theta[todo], gradient[todo], failed[todo])
+            slopes = _gradients(problem, target, linears[todo])
+            better = _norms(slopes) < _norms(gradient[todo])
             failed[todo] = ~better
-            theta[todo[better]], gradient[todo[better]] = moved[better], there[better]
+            theta[todo[better]], gradient[todo[better]] = target[better], slopes[better]
         return theta, _certified(problem, theta, gradient, linears, tau)
 
 
@@ -71,8 +71,8 @@ def _certified(problem: Problem, theta: Array, gradient: Array, linears: Array, 
 def _gradients(problem: Problem, theta: Array, linears: Array) -> Array:
     """grad J of each row, from scratch."""
     residuals = problem.loss.residual(_margins(problem, theta), problem.y)
-    pulled = (problem.matrix.T @ residuals[:, :, None])[:, :, 0]
-    return np.asarray(pulled + (problem.l2 * theta + linears))
+    sums = (problem.matrix.T @ residuals[:, :, None])[:, :, 0]
+    return np.asarray(sums + (problem.l2 * theta + linears))
 
 
 def _margins(problem: Problem, theta: Array) -> Array:

@@ -1,6 +1,6 @@
 """Audits of somebody else's mechanisms: diffprivlib's Laplace, Gaussian and LogisticRegression.
 
-    pip install 'scikit-learn<1.7' diffprivlib        # diffprivlib 0.6.6 does not import with a newer scikit-learn
+    pip install 'dptoolkit[peers]'                    # diffprivlib 0.6.6 takes scikit-learn below 1.7
     python examples/audit_diffprivlib.py              # about four minutes on 2 cores
 
 An audit takes any callable (dataset, rng) -> output. diffprivlib draws from a seed of its own, which is drawn here from
@@ -56,18 +56,20 @@ def main() -> int:
     try:
         import diffprivlib  # noqa: F401
     except ImportError as problem:
-        print(f"diffprivlib cannot be imported: {problem}. pip install 'scikit-learn<1.7' diffprivlib", file=sys.stderr)
+        print(f"diffprivlib cannot be imported: {problem}. pip install 'dptoolkit[peers]'", file=sys.stderr)
         return 2
     warnings.simplefilter("ignore")
+    how: dict[str, Any] = {"source": "diffprivlib's documentation"}
+    mu = gaussian.mu(EPSILON, DELTA)
     reports = {
-        "Laplace": audit.audit(laplace, (1.0, 0.0), audit.PureClaim(EPSILON), trials=100_000),
-        "GaussianAnalytic": audit.audit(
-            gaussian_noise, (1.0, 0.0), audit.GaussianClaim(gaussian.mu(EPSILON, DELTA)), trials=100_000
+        "Laplace": audit.audit(laplace, (1.0, 0.0), audit.PureClaim(EPSILON), trials=100_000, **how),
+        "GaussianAnalytic": audit.audit(gaussian_noise, (1.0, 0.0), audit.GaussianClaim(mu), trials=100_000, **how),
+        "LogisticRegression": audit.audit(
+            logistic_regression, flipped_label(), audit.PureClaim(EPSILON), trials=6_000, **how
         ),
-        "LogisticRegression": audit.audit(logistic_regression, flipped_label(), audit.PureClaim(EPSILON), trials=6_000),
     }
     for name, report in reports.items():
-        print(f"{name}: {report.summary()}")
+        print(f"{name}\n{report}\n")
     return int(any(report.violated for report in reports.values()))
 
 

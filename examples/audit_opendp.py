@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=20_000)
     trials = parser.parse_args(argv).trials
     try:
-        import opendp  # noqa: F401
+        import opendp.prelude  # noqa: F401
     except ImportError as problem:
         print(f"opendp cannot be imported: {problem}. pip install 'dptoolkit[peers]'", file=sys.stderr)
         return 2

@@ -46,46 +46,46 @@ def attack(mechanism: Any, pair: Any, claim: Any, trials: int, **arguments: Any)
 
 
 def printed_noise(
-    mechanism: Any, printed: Published, pair: Any, trials: int, adversary: str = "final", law: Event | None = None
+    mechanism: Any, record: Published, pair: Any, trials: int, adversary: str = "final", law: Event | None = None
 ) -> Audited:
-    """Audit a mechanism with the printed noise. ``law`` is what ``pair`` reaches, ``printed.attains`` by default."""
-    assert printed.attains is not None
-    event = printed.attains(1.0) if law is None else law
+    """Audit a mechanism with the printed noise. ``law`` is what ``pair`` reaches, ``record.attains`` by default."""
+    assert record.attains is not None
+    event = record.attains(1.0) if law is None else law
     # Repeated randomised responses are composed exactly by this method alone.
     responses = {type(part) for part, _ in flatten(event)} == {RandomizedResponse}
     own = account(event, "optimal" if responses else None)
-    report = attack(mechanism, pair, as_claim(own), trials, adversary=adversary, delta=printed.claim.delta or None)
-    if printed.claim.rho is not None:
-        return Audited(own.rho * report.noise_factor**2, printed.claim.rho, own.rho)
-    return Audited(report.epsilon_lower, printed.claim.epsilon, own.epsilon(printed.claim.delta))
+    report = attack(mechanism, pair, as_claim(own), trials, adversary=adversary, delta=record.claim.delta or None)
+    if record.claim.rho is not None:
+        return Audited(own.rho * report.noise_factor**2, record.claim.rho, own.rho)
+    return Audited(report.epsilon_lower, record.claim.epsilon, own.epsilon(record.claim.delta))
 
 
-def hard_thresholding(printed: Published, n: int, steps: int, grad_norm: float, trials: int) -> Audited:
+def hard_thresholding(record: Published, n: int, steps: int, grad_norm: float, trials: int) -> Audited:
     """Gradient hard thresholding with clipped gradients: one record on a coordinate that all others keep."""
-    made = solvers.plan(
+    base = solvers.plan(
         "dp_ight", n=n, d=10, sparsity=3, steps=steps, loss="squared", step_size=1.0, grad_norm=grad_norm, epsilon=1.0,
-        delta=1e-9, adjacency=printed.adjacency,
+        delta=1e-9, adjacency=record.adjacency,
     )  # fmt: skip
-    plan = made.with_noise(printed.scales["gradient"])
-    return printed_noise(plan, printed, pairs.dp_ight(plan), trials)
+    plan = base.with_noise(record.scales["gradient"])
+    return printed_noise(plan, record, pairs.dp_ight(plan), trials)
 
 
 def frank_wolfe(
-    printed: Published, n: int, rounds: int, l1_radius: float, lipschitz: float, trials: int, law: str = "laplace"
+    record: Published, n: int, rounds: int, l1_radius: float, lipschitz: float, trials: int, law: str = "laplace"
 ) -> Audited:
     """Frank-Wolfe on two features with a loss that is linear where it is used: all four vertices tie."""
-    made = solvers.plan(
+    base = solvers.plan(
         "dp_frank_wolfe", n=n, d=2, steps=rounds, loss="huber", l1_radius=l1_radius, feature_bound=lipschitz,
         epsilon=1.0, delta=1e-9, law=law, calibration="published",
     )  # fmt: skip
-    plan = made.with_noise(printed.scales["score"])
-    reached = None if law == "laplace" else _gumbel_ties(printed)
-    return printed_noise(plan, printed, pairs.dp_frank_wolfe(plan, pulling=0), trials, "releases", reached)
+    plan = base.with_noise(record.scales["score"])
+    pair_law = None if law == "laplace" else _gumbel_ties(record)
+    return printed_noise(plan, record, pairs.dp_frank_wolfe(plan, pulling=0), trials, "releases", pair_law)
 
 
-def _gumbel_ties(printed: Published) -> Event:
-    """With Gumbel noise half the range is the log odds of the half of the vertices that is ahead."""
-    assert printed.repaired is not None
-    ((part, count),) = flatten(printed.repaired(1.0))
+def _gumbel_ties(record: Published) -> Event:
+    """The law of the tie pair with Gumbel noise: half the range is the log odds of the vertices that are ahead."""
+    assert record.repaired is not None
+    ((part, count),) = flatten(record.repaired(1.0))
     assert isinstance(part, ExponentialMechanism)
     return Repeated(RandomizedResponse(part.epsilon / 2), count)

@@ -71,34 +71,34 @@ class Paper:
 
 def paper_folders(root: Path, names: Iterable[str]) -> list[Path]:
     """The folders of the named papers, of all papers if none is named."""
-    known = {path.parent.name: path.parent for path in sorted(root.glob("*/claims.toml"))}
-    wanted = list(names) or list(known)
-    for name in wanted:
-        if name not in known:
-            raise BadClaims(f"paper={name!r}: must be one of {', '.join(known)}.")
-    return [known[name] for name in wanted]
+    folders = {path.parent.name: path.parent for path in sorted(root.glob("*/claims.toml"))}
+    selection = list(names) or list(folders)
+    for name in selection:
+        if name not in folders:
+            raise BadClaims(f"paper={name!r}: must be one of {', '.join(folders)}.")
+    return [folders[name] for name in selection]
 
 
 def selected(root: Path, names: Iterable[str]) -> list[Paper]:
     """The named papers; a name after a paper's may be one of its claims, and then only those are taken."""
-    known = [path.name for path in paper_folders(root, [])]
-    wanted: dict[str, list[str]] = {}
+    papers = [path.name for path in paper_folders(root, [])]
+    claims_of: dict[str, list[str]] = {}
     paper = None
     for name in names:
-        if name in known or paper is None:
+        if name in papers or paper is None:
             paper = name
-            wanted.setdefault(name, [])
+            claims_of.setdefault(name, [])
         else:
-            wanted[paper].append(name)
-    folders = paper_folders(root, wanted)
-    return [_only(load(folder), wanted.get(folder.name, [])) for folder in folders]
+            claims_of[paper].append(name)
+    folders = paper_folders(root, claims_of)
+    return [_only(load(folder), claims_of.get(folder.name, [])) for folder in folders]
 
 
 def _only(paper: Paper, ids: list[str]) -> Paper:
-    known = [claim.id for claim in paper.claims]
+    ids_of_paper = [claim.id for claim in paper.claims]
     for name in ids:
-        if name not in known:
-            raise BadClaims(f"claim={name!r}: must be a paper, or one of {', '.join(known)} of {paper.name}.")
+        if name not in ids_of_paper:
+            raise BadClaims(f"claim={name!r}: must be a paper, or one of {', '.join(ids_of_paper)} of {paper.name}.")
     return Paper(paper.name, tuple(claim for claim in paper.claims if not ids or claim.id in ids))
 
 
@@ -130,10 +130,10 @@ def _claim(entry: Mapping[str, Any], module: ModuleType, path: Path) -> Claim:
 
 
 def _function(key: str, entry: Mapping[str, Any], module: ModuleType, where: str) -> Callable[..., Any]:
-    found = getattr(module, entry[key], None)
-    if not callable(found):
+    function = getattr(module, entry[key], None)
+    if not callable(function):
         raise BadClaims(f"{where}: {key}={entry[key]!r}: must be a function of check.py.")
-    return found
+    return function
 
 
 def _check_audits(points: Iterable[Point], audit: Any, trials: int, where: str) -> None:
@@ -154,11 +154,11 @@ def _point(entry: Mapping[str, Any], where: str) -> Point:
     return point
 
 
-def _check_keys(entry: Mapping[str, Any], known: set[str], needed: set[str], where: str) -> None:
-    if unknown := set(entry) - known:
+def _check_keys(entry: Mapping[str, Any], allowed_keys: set[str], required_keys: set[str], where: str) -> None:
+    if unknown := set(entry) - allowed_keys:
         raise BadClaims(f"{where}: unknown {', '.join(sorted(unknown))}.")
-    if missing := needed - set(entry):
-        raise BadClaims(f"{where}: missing {', '.join(sorted(missing))}.")
+    if absent_keys := required_keys - set(entry):
+        raise BadClaims(f"{where}: missing {', '.join(sorted(absent_keys))}.")
 
 
 def _module(folder: Path) -> ModuleType:

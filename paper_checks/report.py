@@ -25,15 +25,15 @@ def table(rows: Sequence[Row]) -> str:
         by_id = {row.claim.id: row.claim for row in own}
         texts = (_claim(claim, [row for row in own if row.claim.id == name]) for name, claim in by_id.items())
         parts.append("\n\n".join([paper, *texts]))
-    changed = sum(not row.as_expected for row in rows)
-    end = "all as expected" if not changed else f"{changed} CHANGED"
+    changes = sum(not row.as_expected for row in rows)
+    end = "all as expected" if not changes else f"{changes} CHANGED"
     claims = len({(row.paper, row.claim.id) for row in rows})
     seconds = sum(row.seconds for row in rows)
     return "\n\n".join([*parts, f"{claims} claims at {len(rows)} points in {seconds:.1f} s: {end}"])
 
 
 def _claim(claim: Claim, rows: Sequence[Row]) -> str:
-    """What is stated, a row a point, why the verdicts are as they are, and what has changed."""
+    """One claim: its statement, a row a point, why the verdicts are as they are, and what has changed."""
     details = dict.fromkeys(row.verdict.detail for row in rows if row.verdict.detail)
     changes = (f"{_at(row)}: {'; '.join(row.changes)}" for row in rows if not row.as_expected)
     lines = [_statement(claim), _grid([_HEAD, *map(_cells, rows)])]
@@ -43,7 +43,7 @@ def _claim(claim: Claim, rows: Sequence[Row]) -> str:
 
 
 def listing(papers: Sequence[Paper]) -> str:
-    """What is claimed, and where."""
+    """A list of all claims, and where they stand."""
     return "\n\n".join("\n".join([paper.name, *map(_statement, paper.claims)]) for paper in papers)
 
 
@@ -82,10 +82,10 @@ def _record(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _audit_record(found: Audited | None) -> dict[str, Any]:
-    if found is None:
+def _audit_record(audit: Audited | None) -> dict[str, Any]:
+    if audit is None:
         return {"audited": None, "audited_against": None}
-    return {"audited": _number(found.lower), "audited_against": _number(found.claimed)}
+    return {"audited": _number(audit.lower), "audited_against": _number(audit.claimed)}
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -110,11 +110,11 @@ def _truth(lower: float, upper: float) -> str:
     return f"{lower:.4g}..{upper:.4g}"
 
 
-def _audited(found: Audited | None) -> str:
-    """What an audit shows at least, and beside it the claim that it refutes."""
-    if found is None:
+def _audited(audit: Audited | None) -> str:
+    """The lower bound that an audit shows, and beside it the claim that it refutes."""
+    if audit is None:
         return "-"
-    return at_least(found.lower) + (f" > {found.claimed:.4g}" if found.lower > found.claimed else "")
+    return at_least(audit.lower) + (f" > {audit.claimed:.4g}" if audit.lower > audit.claimed else "")
 
 
 def _noise(kind: str, factor: float) -> str:

@@ -28,31 +28,31 @@ class Row:
 
     @property
     def changes(self) -> list[str]:
-        """What differs from the expectation, in words; empty if nothing does."""
-        found, expected, tolerance = self.verdict, self.point, self.claim.tolerance
+        """The differences from the expectation, in words; empty if there are none."""
+        verdict, expected, tolerance = self.verdict, self.point, self.claim.tolerance
         changes = []
-        if found.kind != expected.verdict:
-            changes.append(f"verdict {found.kind}, expected {expected.verdict}")
-        if expected.factor is not None and not _close(found.factor, expected.factor, tolerance):
-            changes.append(f"factor {found.factor:.6g}, expected {expected.factor:g}")
-        if expected.truth is not None and not _close(found.truth, expected.truth, tolerance):
-            changes.append(f"truth {found.truth:.6g}, expected {expected.truth:g}")
+        if verdict.kind != expected.verdict:
+            changes.append(f"verdict {verdict.kind}, expected {expected.verdict}")
+        if expected.factor is not None and not _close(verdict.factor, expected.factor, tolerance):
+            changes.append(f"factor {verdict.factor:.6g}, expected {expected.factor:g}")
+        if expected.truth is not None and not _close(verdict.truth, expected.truth, tolerance):
+            changes.append(f"truth {verdict.truth:.6g}, expected {expected.truth:g}")
         return changes + self._audit_changes()
 
     def _audit_changes(self) -> list[str]:
-        found, expected = self.audited, self.point.audited
-        if found is None or expected is None:
+        audit, expected = self.audited, self.point.audited
+        if audit is None or expected is None:
             return []
         changes = []
         # Accounting and audit contradict each other: one of them is wrong.
-        if found.in_currency and not found.lower <= self.verdict.upper:
-            changes.append(f"audited {found.lower:.6g}, above the truth {self.verdict.upper:.6g}")
-        if not found.lower <= found.reach:
-            changes.append(f"audited {found.lower:.6g}, above the {found.reach:.6g} that its pair reaches")
-        if found.lower < expected:
-            changes.append(f"audited {found.lower:.6g}, expected at least {expected:g}")
-        if self.point.refuted and not found.lower > found.claimed:
-            changes.append(f"audited {found.lower:.6g}, expected more than the claimed {found.claimed:g}")
+        if audit.in_currency and not audit.lower <= self.verdict.upper:
+            changes.append(f"audited {audit.lower:.6g}, above the truth {self.verdict.upper:.6g}")
+        if not audit.lower <= audit.reach:
+            changes.append(f"audited {audit.lower:.6g}, above the {audit.reach:.6g} that its pair reaches")
+        if audit.lower < expected:
+            changes.append(f"audited {audit.lower:.6g}, expected at least {expected:g}")
+        if self.point.refuted and not audit.lower > audit.claimed:
+            changes.append(f"audited {audit.lower:.6g}, expected more than the claimed {audit.claimed:g}")
         return changes
 
     @property
@@ -90,7 +90,7 @@ def _audit(claim: Claim, point: Point, at: dict[str, Any]) -> Audited | None:
     return claim.audit(trials=point.trials or claim.trials, **at)
 
 
-def _close(found: float, expected: float, tolerance: float) -> bool:
+def _close(value: float, expected: float, tolerance: float) -> bool:
     if math.isnan(expected) or math.isinf(expected):
-        return found == expected or (math.isnan(found) and math.isnan(expected))
-    return abs(found - expected) <= tolerance * abs(expected)
+        return value == expected or (math.isnan(value) and math.isnan(expected))
+    return abs(value - expected) <= tolerance * abs(expected)

@@ -67,9 +67,9 @@ def judge(published: Published) -> Verdict:
         kind = published.status
     if kind == "false":
         factor = 1 / published.shortfall
-    # The lower bound decides nothing once the claim is proved, and costs as much as the upper one.
-    undecided = kind in ("false", "open") or published.attains is published.releases
-    lower = published.lower if undecided else math.nan
+    # Once the claim is proved, the lower bound decides nothing, and it costs as much time as the upper one.
+    needs_lower = kind in ("false", "open") or published.attains is published.releases
+    lower = published.lower if needs_lower else math.nan
     return Verdict(kind, factor, str(published.claim), lower, published.upper, published.corrected, detail)
 
 
@@ -80,10 +80,10 @@ def size(factor: float) -> str:
     return "wasteful" if factor > 1 + WASTE else "holds"
 
 
-def bound(printed: float, needed: float, detail: str = "") -> Verdict:
-    """The verdict on a printed bound of a quantity whose exact largest value is ``needed``."""
-    factor = printed / needed
-    return Verdict(size(factor), factor, f"<= {printed:.4g}", needed, needed, detail=detail)
+def bound(value: float, maximum: float, detail: str = "") -> Verdict:
+    """The verdict on a printed bound of a quantity whose exact largest value is ``maximum``."""
+    factor = value / maximum
+    return Verdict(size(factor), factor, f"<= {value:.4g}", maximum, maximum, detail=detail)
 
 
 def unsatisfiable(claimed: str, detail: str) -> Verdict:

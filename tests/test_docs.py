@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
 import io
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,36 @@ def test_every_algorithm_has_a_page() -> None:
     assert {"index", "dp_ight", "dp_frank_wolfe", "sparsifier", "multinomial", "peeling", "accounting", "utility",
             "objective_perturbation", "two_stage", "knowledge_transfer", "dp_admm",
             "pitfalls"} <= {page.stem for page in PAGES}  # fmt: skip
+
+
+ROOMS = ["data", "prepared", "solvers", "audit", "mechanisms", "models", "tuning", "estimators", "datasets"]
+ROOMS += ["audit.probes"]
+RECORDS = {"X", "y", "rows", "data", "pair", "pairs", "mechanism", "scores", "value"}
+
+
+def public_callables(room: str) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """(name, function, what it is defined in) of every public function and method of a room."""
+    module = importlib.import_module(f"dptoolkit.{room}")
+    own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
+    for name in getattr(module, "__all__", own):
+        thing = getattr(module, name)
+        if inspect.isfunction(thing):
+            yield f"{room}.{name}", thing, (inspect.getmodule(thing),)
+        for method, function in inspect.getmembers(thing, inspect.isfunction) if inspect.isclass(thing) else ():
+            if function.__module__.startswith("dptoolkit"):
+                yield f"{room}.{name}.{method}", function, (thing, inspect.getmodule(function))
+
+
+def states_privacy(thing: Any) -> bool:
+    return "\nPrivacy\n-------\n" in f"\n{inspect.getdoc(thing)}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_done_with_records_says_what_it_means_for_their_privacy(room: str) -> None:
+    silent = [
+        name
+        for name, function, homes in public_callables(room)
+        if RECORDS & set(inspect.signature(function).parameters) and not name.rpartition(".")[2].startswith("_")
+        if not any(map(states_privacy, (function, *homes)))
+    ]
+    assert silent == []

@@ -1,4 +1,4 @@
-"""The constants of the loss table, and the diameter that shrinks the noise of logistic regression."""
+"""The constants of the loss table, and the diameters that shrink the noise near w = 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from dptoolkit import losses
 from dptoolkit.errors import InvalidValue
-from dptoolkit.losses import LOSSES, SCALAR, logistic_diameter
+from dptoolkit.losses import LOSSES, SCALAR, logistic_diameter, squared_diameter
 
 MARGINS = st.floats(-40, 40)
 
@@ -230,3 +230,94 @@ def test_diameter_ends_and_order():
     assert logistic_diameter(math.nan) == logistic_diameter(math.inf) == 2.0
     grid = [logistic_diameter(r) for r in np.concatenate([np.linspace(0, 60, 400), np.geomspace(61, 2e4, 50)])]
     assert (np.diff(grid) >= 0).all()
+
+
+# --- the diameter of squared-loss gradients with clipped margins ------------------------------------------
+
+LABELS = st.floats(-2, 2).map(lambda e: 10.0**e)
+
+
+@given(st.floats(0, 30), LABELS, LABELS, st.integers(0, 2**32))
+def test_squared_diameter_against_random_pairs(ratio, margin, label, seed):
+    """Pairs of records drawn at random in three dimensions, each improved by small moves: none is farther apart."""
+    radius, rng = ratio * margin, np.random.default_rng(seed)
+    best, rows, labels = 0.0, rng.standard_normal((2, 2000, 3)), rng.uniform(-1, 1, (2, 2000))
+    for spread in 0.3 ** np.arange(8):
+        rows /= np.maximum(np.linalg.norm(rows, axis=2, keepdims=True), 1.0)
+        residuals = np.clip(radius * rows[..., 0], -margin, margin) - label * np.clip(labels, -1, 1)
+        g = residuals[..., None] * rows
+        distance = np.linalg.norm(g[0] - g[1], axis=1)
+        best = max(best, float(distance.max()))
+        top = np.argsort(distance)[-20:]
+        rows = np.repeat(rows[:, top], 100, axis=1) + spread * rng.standard_normal((2, 2000, 3))
+        labels = np.repeat(labels[:, top], 100, axis=1) + spread * rng.standard_normal((2, 2000))
+    bound = squared_diameter(radius, margin, label)
+    assert best <= bound * (1 + 1e-12)
+    # Nothing is lost where no margin is clipped; elsewhere the line may lie above the corner.
+    assert bound <= (1.005 if ratio <= 1 else 1.06) * best
+
+
+@pytest.mark.parametrize(("margin", "label"), [(1.0, 1.0), (1e140, 1e-140), (1e-140, 1e140), (2.0, 3.0)])
+def test_squared_diameter_ends_and_order(margin, label):
+    assert squared_diameter(0.0, margin, label) == pytest.approx(2 * label)
+    largest = 2 * (margin + label)
+    for far in (1e5 * margin, math.inf, math.nan):
+        assert squared_diameter(far, margin, label) == largest
+    grid = [squared_diameter(r * margin, margin, label) for r in np.linspace(0, 40, 641)]
+    assert (np.diff(grid) >= -1e-12 * largest).all() and grid[-1] <= largest
+    assert grid[-1] >= 0.99 * largest
+
+
+def test_a_diameter_that_clips_the_radius_is_seen():
+    """Clipping margins does not make weights shorter: opposite rows at their corner are farther apart than that."""
+    radius, margin, label = 6.0, 1.0, 1.0
+    cosine = margin / radius
+    apart = 2 * (label + margin) * math.sqrt(1 - cosine * cosine)
+    assert squared_diameter(radius, margin, label) >= apart > losses._below_a_line(label, min(radius, margin))
+
+
+# --- what a record of several classes can do ----------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 6), min_size=2, max_size=6), st.integers(0, 2**32))
+def test_softmax_limit_against_random_records(margins, seed):
+    """Margins within their bounds, most of them at the ends: no residual is above the limit, and one is at it."""
+    bounds, rng = np.array(margins), np.random.default_rng(seed)
+    ends = rng.choice([-1.0, 1.0], size=(4000, len(bounds)))
+    inside = np.where(rng.random(ends.shape) < 0.8, ends, rng.uniform(-1, 1, ends.shape))
+    limit = float(losses.softmax_limit(bounds))
+    p = losses.softmax(bounds * np.concatenate([inside, 1 - 2 * np.eye(len(bounds))]))
+    found = max(float(p.max()), float((1 - p).max()))
+    assert found <= limit * (1 + 1e-12)
+    # The class of the largest margin has it against itself, all others for themselves.
+    assert found >= limit * (1 - 1e-12)
+
+
+@given(st.lists(st.floats(0, 6), min_size=2, max_size=6), st.integers(0, 2**32))
+def test_softmax_pair_limit_against_random_records(margins, seed):
+    """As above, for half of the two largest residuals together: that of the label and of the likeliest other class."""
+    bounds, rng = np.array(margins), np.random.default_rng(seed)
+    ends = rng.choice([-1.0, 1.0], size=(4000, len(bounds)))
+    inside = np.where(rng.random(ends.shape) < 0.8, ends, rng.uniform(-1, 1, ends.shape))
+    limit = float(losses.softmax_pair_limit(bounds))
+    p = losses.softmax(bounds * np.concatenate([inside, 2 * np.eye(len(bounds)) - 1]))
+    residuals = np.abs(p[:, None, :] - np.eye(len(bounds)))
+    found = float(np.sort(residuals, axis=2)[:, :, -2:].sum(axis=2).max()) / 2
+    assert limit * (1 - 1e-12) <= found <= limit * (1 + 1e-12)
+    assert limit <= losses.softmax_limit(bounds) * (1 + 1e-12)
+
+
+def test_softmax_pair_limit_at_the_ends():
+    assert float(losses.softmax_pair_limit(np.zeros(2))) == 0.5
+    assert float(losses.softmax_pair_limit(np.zeros(10))) == 0.5
+    two = np.array([1.3, 0.4])
+    assert float(losses.softmax_pair_limit(two)) == pytest.approx(float(losses.softmax_limit(two)))
+    for size in (700.0, 1e10, 1e300):
+        assert float(losses.softmax_pair_limit(np.array([size, 0.0, 1.0]))) == 1.0
+
+
+def test_softmax_limit_at_the_ends():
+    assert float(losses.softmax_limit(np.zeros(2))) == 0.5
+    assert float(losses.softmax_limit(np.zeros(10))) == pytest.approx(0.9)
+    for size in (700.0, 1e10, 1e300):
+        assert float(losses.softmax_limit(np.array([size, 0.0, 1.0]))) == 1.0

@@ -92,17 +92,17 @@ def test_every_paper_has_audits_and_the_table_shows_what_they_refute(capsys):
     assert re.search(r"11\.92 +11\.\d+ > 10 +false", row)
 
 
-NOISE = 'GaussianNoise(printed.scales["query"], sensitivity)'
+NOISE = 'GaussianNoise(record.scales["query"], sensitivity)'
 
 
 @pytest.mark.parametrize(
     ("new", "words"),
     [
         # Less noise than printed is found: by the accounting's own number, whatever the claim says.
-        ('GaussianNoise(0.5 * printed.scales["query"], sensitivity)', "above the truth 0.750"),
+        ('GaussianNoise(0.5 * record.scales["query"], sensitivity)', "above the truth 0.750"),
         # More noise than printed: the claim is no longer refuted, and the audit is weaker than it should be.
-        ('GaussianNoise(2.0 * printed.scales["query"], sensitivity)', "expected more than the claimed 10"),
-        ('GaussianNoise(2.0 * printed.scales["query"], sensitivity)', "expected at least 0.35"),
+        ('GaussianNoise(2.0 * record.scales["query"], sensitivity)', "expected more than the claimed 10"),
+        ('GaussianNoise(2.0 * record.scales["query"], sensitivity)', "expected at least 0.35"),
     ],
 )
 def test_an_audit_that_contradicts_the_accounting_fails_the_run(copied, capsys, new, words):

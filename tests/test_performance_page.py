@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from benchmarks import accounting_grid
 from benchmarks.__main__ import SECTIONS, jobs
 from benchmarks.suite import memory, page
 from benchmarks.suite.cases import RIVALS, WITHOUT_RIVAL, arguments
@@ -33,7 +34,8 @@ def test_every_private_solver_has_arguments_a_memory_and_a_rival_or_a_place_amon
         solvers.plan(name, n=2000, d=300, **arguments(name, (2000, 300), 1.0))
     sections = {name: [row for row in saved["rows"] if row["section"] == name] for name, *_ in SECTIONS}
     quick = "--quick" in saved["about"]["command"]
-    assert {row["solver"] for row in sections["memory"]} == set(memory.QUICK if quick else solvers.PRIVATE)
+    measured = {row["solver"].split(",")[0] for row in sections["memory"]}
+    assert measured == set(memory.QUICK if quick else solvers.PRIVATE)
     assert not [row for row in sections["memory"] if "failed" in row]
     assert {row["solver"].split(",")[0] for row in sections["fits"]} == set(RIVALS)
 
@@ -51,3 +53,18 @@ def test_one_core_races_one_core_and_two_race_two(saved):
     for name, _, cores in SECTIONS:
         assert {row["cores"] for row in saved["rows"] if row["section"] == name} == {cores}
     assert {section for section, *_ in jobs(quick=True, only=[])} == {name for name, *_ in SECTIONS}
+
+
+def test_the_page_on_calibration_says_what_was_saved():
+    grid, page_text = accounting_grid, accounting_grid.PAGE.read_text(encoding="utf-8")
+    assert page_text == grid.rendered(grid.saved()), "run: python -m benchmarks.accounting_grid --page"
+    assert {tuple(one[name] for name in grid.Setting._fields) for one in grid.saved()} <= set(grid.settings())
+
+
+def test_the_grid_of_calibrations_has_the_ends_of_every_range_and_every_pair_of_levels():
+    found = accounting_grid.settings()
+    assert {s.rate for s in found} >= {1e-4, 1.0}
+    assert {s.steps for s in found} >= {1, 100_000}
+    assert {s.epsilon for s in found} >= {0.1, 10.0}
+    assert {s.delta for s in found} >= {1e-9, 1e-3}
+    assert {(s.rate, s.epsilon) for s in found} >= {(r, e) for r in (1e-4, 1e-2, 0.3, 1.0) for e in (0.1, 1.0, 10.0)}

@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import event
 from scipy.sparse import _sparsetools
 
-from dptoolkit.kernels import frank_wolfe, stochastic, threshold
+from dptoolkit.kernels import curvature, dual, frank_wolfe, stochastic, threshold
 
 # The multiplier of PCG64, a linear congruential generator of 128 bits.
 _MULTIPLIER, _ALL = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
@@ -37,6 +37,14 @@ def _sums(data: Any, indices: Any, indptr: Any, r: Any, out: Any, first: int, la
     return int(indptr[last] - indptr[first])
 
 
+def _all(data: Any, *rest: Any) -> int:
+    return len(data)
+
+
+def _swept(loss: int, data: Any, *rest: Any) -> int:
+    return len(data)
+
+
 def _margins(data: Any, indices: Any, indptr: Any, support: Any, *rest: Any) -> int:
     return int((indptr[support + 1] - indptr[support]).sum())
 
@@ -46,12 +54,12 @@ def _small_fit(rng: Any, records: Any, how: Any, *rest: Any) -> int:
 
 
 def _batches(rng: Any, sizes: Any, rows: Any, *rest: Any) -> int:
-    """What the rows of the batches have on average."""
+    """The number of entries that the rows of all batches have on average."""
     return round(float(sizes.sum()) * len(rows.data) / max(1, len(rows.y)))
 
 
 def _dense_steps(matrix: Any, y: Any, loss: Any, noise: Any, *rest: Any) -> int:
-    return int(len(noise) * matrix.size)
+    return int(noise.shape[0] * noise.shape[1] * matrix.size)
 
 
 def _product(rows: int, columns: int, indptr: Any, *rest: Any) -> int:
@@ -64,9 +72,9 @@ def _block_product(rows: int, columns: int, vectors: int, indptr: Any, *rest: An
 
 # Where an entry of X is read, and how many a call reads, from its arguments.
 _READERS: tuple[tuple[Any, str, Callable[..., int]], ...] = (
-    (threshold, "feature_sums", _sums), (threshold, "block_feature_sums", _sums),
+    (threshold, "row_sums", _sums), (threshold, "block_feature_sums", _all),
     (threshold, "support_margins", _margins), (threshold, "iht_fit", _small_fit),
-    (frank_wolfe, "dense_steps", _dense_steps),
+    (frank_wolfe, "dense_steps", _dense_steps), (curvature, "curvature_product", _all), (dual, "sweep", _swept),
     (stochastic, "sgd_steps", _batches), (stochastic, "reduced_steps", _batches),
     (_sparsetools, "csr_matvec", _product), (_sparsetools, "csc_matvec", _product),
     (_sparsetools, "csr_matvecs", _block_product), (_sparsetools, "csc_matvecs", _block_product),
@@ -79,7 +87,7 @@ _TOUCHED = 2
 @contextmanager
 def counted() -> Iterator[Work]:
     """The work done in a ``with`` block, by this process and all its threads."""
-    work, replaced = Work(), []
+    work, originals = Work(), []
 
     def watch(module: Any, name: str, count: Callable[..., int]) -> None:
         real = getattr(module, name)
@@ -88,7 +96,7 @@ def counted() -> Iterator[Work]:
             work.entries[name] += count(*arguments)
             return real(*arguments)
 
-        replaced.append((module, name, real))
+        originals.append((module, name, real))
         setattr(module, name, watched)
 
     def watch_counter(name: str) -> None:
@@ -100,7 +108,7 @@ def counted() -> Iterator[Work]:
             work.entries[name] += int(arguments[-1][_TOUCHED]) - before
             return result
 
-        replaced.append((frank_wolfe, name, real))
+        originals.append((frank_wolfe, name, real))
         setattr(frank_wolfe, name, watched)
 
     for reader in _READERS:
@@ -108,16 +116,16 @@ def counted() -> Iterator[Work]:
     for name in _COUNTING:
         watch_counter(name)
     try:
-        with event.install_recorder("numba:compile") as compiled:
+        with event.install_recorder("numba:compile") as recorder:
             yield work
     finally:
-        for module, name, real in replaced:
+        for module, name, real in originals:
             setattr(module, name, real)
-    work.compilations = sum(1 for _, one in compiled.buffer if one.is_start)
+    work.compilations = sum(1 for _, one in recorder.buffer if one.is_start)
 
 
 def place(rng: np.random.Generator) -> tuple[int, int]:
-    """Where a PCG64 generator is: its state, and the increment that names its stream."""
+    """The place of a PCG64 generator in its stream: its state, and the increment that names the stream."""
     state = rng.bit_generator.state["state"]
     return int(state["state"]), int(state["inc"])
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import _plain
 from benchmarks._problems import Problem
 from benchmarks._race import turns
-from benchmarks.suite import counts, plain, shapes
+from benchmarks.suite import counts, shapes
 from benchmarks.suite.cases import Case, arguments, cases
 from dptoolkit import solvers
 
 Row = dict[str, Any]
-# What is fitted at which epsilon: where little can be learnt, and where it is.
+# The epsilons of the fits: one at which little can be learnt, and one at which much is learnt.
 EPSILONS = (1.0, 100.0)
 FRANK_WOLFE_EPSILONS = (1.0, 10.0, 100.0, 1000.0)
 # No further round of a race is begun after so many seconds.
@@ -41,22 +42,22 @@ def fit_row(problem: Problem, case: Case, epsilon: float, rounds: int) -> Row:
     """Seconds of every turn on one core, errors on the test rows, counted work of one fit."""
     X, y, (n, d) = problem.X, np.asarray(problem.y, dtype=float), problem.X.shape
     fit, plan = getattr(solvers, case.solver), solvers.plan(case.solver, n=n, d=d, **case.arguments)
-    run, rng, fitted, plain_steps = solvers.prepare(plan, X, y), np.random.default_rng(0), [], case.plain
+    run, rng, results, plain_steps = solvers.prepare(plan, X, y), np.random.default_rng(0), [], case.plain
     assert plain_steps is not None
 
     def whole() -> None:
         number = next(_FRESH)
-        fitted.append(fit(X, y, rng=number, **case.with_fresh_budget(number)))
+        results.append(fit(X, y, rng=number, **case.with_fresh_budget(number)))
 
     rivals: dict[str, Callable[[], Any]] = {
         "whole": whole, "iterations": lambda: run.fit(rng), "plain": lambda: plain_steps(case.timed, rng),
     }  # fmt: skip
-    times = {name: spent.cpu for name, spent in turns(rivals, rounds, PATIENCE).items()}
+    times = {name: times_of.cpu for name, times_of in turns(rivals, rounds, PATIENCE).items()}
     share = case.steps / case.timed
     return {
         "shape": problem.name, "n": n, "d": d, "entries": shapes.entries_of(X), "solver": case.name,
         "epsilon": epsilon, "steps": case.steps, "timed": case.timed, "majority": problem.plain,
-        "error": float(np.mean([problem.error(_margins(result, problem)) for result in fitted])),
+        "error": float(np.mean([problem.error(_margins(result, problem)) for result in results])),
         "whole": times["whole"], "iterations": times["iterations"], "plain": [share * one for one in times["plain"]],
         **work(case, X, y),
     }  # fmt: skip
@@ -75,11 +76,11 @@ def work(case: Case, X: Any, y: Any) -> Row:
     plan = solvers.plan(case.solver, n=X.shape[0], d=X.shape[1], **case.arguments)
     rng = np.random.default_rng(0)
     before = counts.place(rng)
-    with counts.counted() as found:
+    with counts.counted() as tally:
         solvers.prepare(plan, X, y).fit(rng)
     return {
-        "passes": found.read() / shapes.entries_of(X), "draws": counts.draws(before, counts.place(rng)),
-        "compilations": found.compilations,
+        "passes": tally.read() / shapes.entries_of(X), "draws": counts.draws(before, counts.place(rng)),
+        "compilations": tally.compilations,
     }  # fmt: skip
 
 
@@ -87,20 +88,20 @@ def work(case: Case, X: Any, y: Any) -> Row:
 
 
 def floors(shape: str, home: str | None, quick: bool) -> Iterator[Row]:
-    """What nobody can do without, in seconds: a pass over the memory of X, a product, random numbers and reads."""
+    """Floors, in seconds, that no solver can beat: a pass over the memory of X, a product, random numbers and reads."""
     problem = shapes.load(shape, home, quick)
     X, (n, d), rng = problem.X, problem.X.shape, np.random.default_rng(0)
     values = X.data if hasattr(X, "indices") else X
     indices = X.indices if hasattr(X, "indices") else np.zeros(0, np.int32)
-    turned, r, out = X.T, rng.standard_normal(n), np.empty(d)
+    columns, r, out = X.T, rng.standard_normal(n), np.empty(d)
     some = rng.integers(0, values.size, 100_000)
     flat = np.ravel(values)
     rivals: dict[str, Callable[[], Any]] = {
-        "memory": lambda: (values.sum(), indices.max(initial=0)), "product": lambda: turned @ r,
+        "memory": lambda: (values.sum(), indices.max(initial=0)), "product": lambda: columns @ r,
         "normals": lambda: rng.standard_normal(out=out), "gumbels": lambda: rng.gumbel(size=2 * d),
         "reads": lambda: flat[some],
     }  # fmt: skip
-    best = {name: min(spent.cpu) for name, spent in turns(rivals, 3 if quick else 9).items()}
+    best = {name: min(one.cpu) for name, one in turns(rivals, 3 if quick else 9).items()}
     yield {"shape": problem.name, "n": n, "d": d, "entries": shapes.entries_of(X), "size": shapes.size_of(X), **best}
 
 
@@ -111,13 +112,13 @@ def two_cores(shape: str, home: str | None, quick: bool) -> Iterator[Row]:
     """Wall-clock seconds of 50 iterations of hard thresholding: ours, plain on one thread, plain on two."""
     problem = shapes.load(shape, home, quick)
     X, y, (n, d) = problem.X, np.asarray(problem.y, dtype=float), problem.X.shape
-    given = arguments("dp_ight", (n, d), 1.0)
-    plan = solvers.plan("dp_ight", n=n, d=d, **given)
+    options = arguments("dp_ight", (n, d), 1.0)
+    plan = solvers.plan("dp_ight", n=n, d=d, **options)
     run, rng = solvers.prepare(plan, X, y), np.random.default_rng(0)
-    pair = plain.TwoCores(X, y, given["sparsity"], plan.noise)
+    pair = _plain.TwoCores(X, y, options["sparsity"], plan.noise)
     rivals: dict[str, Callable[[], Any]] = {"ours": lambda: run.fit(rng), "two threads": lambda: pair.run(50)}
     times = turns(rivals, 2 if quick else 7)
     yield {
         "shape": problem.name, "n": n, "d": d, "solver": "dp_ight", "steps": 50,
-        **{name: spent.wall for name, spent in times.items()},
+        **{name: one.wall for name, one in times.items()},
     }  # fmt: skip

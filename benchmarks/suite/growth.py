@@ -33,11 +33,11 @@ def measure(quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def _case(name: str, shape: tuple[int, int], steps: int) -> Case:
-    given = arguments(name, shape, EPSILON)
+    options = arguments(name, shape, EPSILON)
     per = {"dp_frank_wolfe": 10, "dp_sgd_ht": 5}.get(name, 1)
-    if "steps" in given:
-        given["steps"] = per * steps
-    return Case(name, given, given.get("steps", 1), 0)
+    if "steps" in options:
+        options["steps"] = per * steps
+    return Case(name, options, options.get("steps", 1), 0)
 
 
 def _rows(jobs: dict[str, Case], data: datasets.Dataset, axis: str, size: int, rounds: int) -> Iterator[dict[str, Any]]:
@@ -50,10 +50,10 @@ def _rows(jobs: dict[str, Case], data: datasets.Dataset, axis: str, size: int, r
 
     times = turns({name: prepared(case) for name, case in jobs.items()}, rounds)
     for name, case in jobs.items():
-        counted = work(case, data.X, data.y)
+        counts = work(case, data.X, data.y)
         yield {
             "solver": name, "axis": axis, "size": size, "cpu": min(times[name].cpu),
-            "entries": counted["passes"] * data.X.nnz, "draws": counted["draws"],
+            "entries": counts["passes"] * data.X.nnz, "draws": counts["draws"],
         }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from benchmarks._race import turns
 from benchmarks.many import CASES, RUNS
 from benchmarks.suite import counts, shapes
 from dptoolkit import solvers
+from dptoolkit.solvers.draws import fill_normals
 
 
 def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:
@@ -20,9 +21,9 @@ def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:
     for name, (solver, arguments) in CASES.items():
         plan, fit = solvers.plan(solver, n=n, d=d, **arguments), getattr(solvers, solver)
 
-        def alone(fit: Any = fit, given: Any = arguments) -> None:
+        def alone(fit: Any = fit, options: Any = arguments) -> None:
             for seed in range(RUNS):
-                fit(X, y, rng=seed, **given)
+                fit(X, y, rng=seed, **options)
 
         def together(plan: Any = plan) -> None:
             solvers.fit_many(plan, X, y, seeds=range(RUNS))
@@ -42,7 +43,7 @@ def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def _normals(d: int, count: int) -> float:
-    """Seconds for as many vectors of d normals as the fits draw: no sharing of passes removes them."""
+    """Seconds for the vectors of d normals that the fits draw, as they draw them: no sharing of passes removes them."""
     rng, out = np.random.default_rng(0), np.empty(d)
-    spent = turns({"normals": lambda: rng.standard_normal(out=out)}, 15)["normals"].cpu
-    return min(spent) * count
+    seconds = turns({"normals": lambda: fill_normals(rng, out)}, 15)["normals"].cpu
+    return min(seconds) * count

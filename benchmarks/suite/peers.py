@@ -1,4 +1,4 @@
-"""Other packages on the same input, where they are installed and can take it; what is absent is named."""
+"""Other packages on the same input, where they are installed and accept it; those that are missing are named."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def models(home: str | None, quick: bool) -> Iterator[Row]:
     for shape in ("rcv1_sub", "small") if quick else ("rcv1_sub", "a9a", "small"):
         problem = shapes.load(shape, home, quick)
         rivals = dict(_ours(problem)) | dict(_theirs(problem))
-        found: dict[str, Any] = {}
+        coefs: dict[str, Any] = {}
 
-        def keeping(name: str, fit: Callable[[], Any], found: dict[str, Any] = found) -> Callable[[], None]:
-            return lambda: found.__setitem__(name, fit())
+        def keeping(name: str, fit: Callable[[], Any], coefs: dict[str, Any] = coefs) -> Callable[[], None]:
+            return lambda: coefs.__setitem__(name, fit())
 
         times = turns({name: keeping(name, fit) for name, fit in rivals.items()}, 1 if quick else 3)
-        for name, spent in times.items():
-            coef = np.ravel(found[name])
+        for name, one in times.items():
+            coef = np.ravel(coefs[name])
             yield {
-                "shape": problem.name, "model": name, "cpu": spent.cpu, "majority": problem.plain,
+                "shape": problem.name, "model": name, "cpu": one.cpu, "majority": problem.plain,
                 "error": problem.error(np.asarray(problem.X_test @ coef)), "features": int(np.count_nonzero(coef)),
             }  # fmt: skip
 
@@ -127,12 +127,12 @@ def accounting(quick: bool) -> Iterator[Row]:
     for k, (rate, steps) in enumerate(GRID[: 1 if quick else None]):
         for name, search in rivals.items():
             if name == "dptoolkit" or (usable(name) and not (name == "prv-accountant" and (quick or k > 0))):
-                spent = []
+                seconds = []
                 for _ in range(5 if name == "dptoolkit" else 1):
                     began = time.process_time()
                     noise = search(rate, steps)
-                    spent.append(time.process_time() - began)
-                yield {"rate": rate, "steps": steps, "package": name, "noise": noise, "cpu": spent}
+                    seconds.append(time.process_time() - began)
+                yield {"rate": rate, "steps": steps, "package": name, "noise": noise, "cpu": seconds}
 
 
 def _our_noise(rate: float, steps: int) -> float:

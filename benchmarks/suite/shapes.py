@@ -17,7 +17,7 @@ from dptoolkit import datasets
 
 # Rows for training; a sixth as many are for testing.
 ROWS = {"rcv1_sub": 20_242, "a9a": 32_561, "mnist": 20_000, "small": 2_000, "wide": 2_000, "long": 300_000}
-# Those that are made, also where there is a folder.
+# Shapes whose rows are always synthetic, even if there is a folder of real sets.
 SYNTHETIC = ("small", "wide", "long")
 _REAL = {"rcv1_sub": "rcv1_sub", "a9a": "a9a", "mnist": "mnist, odd"}
 
@@ -26,18 +26,18 @@ def load(name: str, home: str | None, quick: bool = False) -> Problem:
     """A shape by name, with rows of norm at most 1; ``quick`` takes an eighth of the rows."""
     rows = ROWS[name] // 8 if quick else ROWS[name]
     if home is None or name in SYNTHETIC:
-        return _made(name, rows)
-    found = _problems.load(_REAL[name], Path(home), rows)
+        return _synthetic(name, rows)
+    problem = _problems.load(_REAL[name], Path(home), rows)
     if name != "mnist":
-        return found
-    return Problem("mnist", _as_sparse(found.X), found.y, _as_sparse(found.X_test), found.y_test)
+        return problem
+    return Problem("mnist", _as_sparse(problem.X), problem.y, _as_sparse(problem.X_test), problem.y_test)
 
 
 def _as_sparse(X: Any) -> Any:
     return X if sparse.issparse(X) else sparse.csr_matrix(X)
 
 
-def _made(name: str, rows: int) -> Problem:
+def _synthetic(name: str, rows: int) -> Problem:
     """Power-law texts, one entry for each of 14 questions, pixels of which a fifth are not zero, or dense columns."""
     rng, count = np.random.default_rng(0), rows + rows // 6
     if name in ("rcv1_sub", "long", "wide"):

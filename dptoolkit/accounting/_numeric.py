@@ -16,8 +16,8 @@ Array = NDArray[np.float64]
 def sum_up(terms: Iterable[tuple[float, float]]) -> float:
     """The sum of factor * value over (factor, value) pairs: the next float at or above the exact sum.
 
-    For sums of largest privacy losses, which must never be too small: half a unit in the last place too little at a
-    sum of 100 is a delta of 1e-14 that is in no account.
+    It is for sums of largest privacy losses, which must never be too small. A sum of 100 that is half a unit in the
+    last place too small would leave a delta of 1e-14 unaccounted for.
     """
     products = [(factor, value) for factor, value in terms if factor != 0 and value != 0]
     if any(math.isinf(factor) or math.isinf(value) for factor, value in products):
@@ -66,29 +66,31 @@ def crossing(
     ``relative * |b| + absolute``. Secant steps through the last two points, bisection whenever they stall.
 
     With ``smooth`` the search ends one step earlier: at the first b that is at most half of that width above the root
-    of the line through the last two points. Then a may be further away, by up to 50 widths: at a jump, or where the
-    function levels off, a line says nothing.
+    of the line through the last two points. Then a may be further away, by up to 50 widths. A jump, or a place where
+    the function levels off, is not noticed by such a line.
     """
     f_low, f_high = excess(low), excess(high)
     before, last = (low, f_low), (high, f_high)
-    slow, halved = 0, 0.5 * (high - low)
+    slow, half = 0, 0.5 * (high - low)
     for _ in range(steps):
-        enough = relative * abs(high) + absolute
-        if high - low <= enough:
+        width = relative * abs(high) + absolute
+        if high - low <= width:
             break
         point = _secant(before, last)
         if slow >= 4 or not low < point < high:
             slow, point = 0, 0.5 * (low + high)
-        # Aim a little past the root, so that in the end both sides of the bracket move.
-        point = min(max(point + (0.3 if last[1] > 0 else -0.3) * enough, low + 0.1 * enough), high - 0.1 * enough)
+        # Aim a little past the root, so that in the end both sides of the bracket move; a search that may end earlier
+        # aims at its end.
+        past = 0.3 * width if smooth or last[1] > 0 else -0.3 * width
+        point = min(max(point + past, low + 0.1 * width), high - 0.1 * width)
         if not low < point < high:
             break
         before, last = last, (point, excess(point))
         low, high = (point, high) if last[1] > 0 else (low, point)
-        near = smooth and last[1] <= 0 and point - low <= 50 * enough
-        if near and 0 <= point - _secant(before, last) <= 0.5 * enough:
+        near = smooth and last[1] <= 0 and point - low <= 50 * width
+        if near and 0 <= point - _secant(before, last) <= 0.5 * width:
             break
-        slow, halved = (slow + 1, halved) if high - low > halved else (0, 0.5 * (high - low))
+        slow, half = (slow + 1, half) if high - low > half else (0, 0.5 * (high - low))
     return low, high
 
 

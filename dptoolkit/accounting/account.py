@@ -1,4 +1,4 @@
-"""From what was released to what it guarantees."""
+"""``account``: what the release that an event describes guarantees."""
 
 from __future__ import annotations
 

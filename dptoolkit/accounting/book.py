@@ -19,8 +19,8 @@ from dptoolkit.accounting.structure import all_gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
 
-# The quick bound grants a release only within this share of the budget: what the ledger reports later, by another
-# method, is then within the budget too.
+# The quick bound grants a release only within this share of the budget. Then the total that the ledger reports later,
+# computed by another method, is within the budget too.
 _QUICK = 0.99
 
 Budget = tuple[float, float]

@@ -1,8 +1,9 @@
-"""From a budget to the smallest noise that keeps it."""
+"""``calibrate``: the smallest noise that keeps a budget, found by a search in log noise."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,13 @@ from dptoolkit._validate import delta_value, nonnegative, positive
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.methods import best_epsilon, searched_epsilon
+from dptoolkit.accounting.methods import METHODS, best_epsilon, likely_method, searched_epsilon
 from dptoolkit.errors import DpToolkitError, InvalidValue
 
 SMALLEST, _LARGEST = 1e-12, 1e12
-# By how much, in units of the tolerance, epsilon may stay below the budget before another method must be better.
-_MOST_EXCESS = 4.0
+# Rough searches, which only prepare the exact one, stop at brackets of these widths in log noise. The other number is
+# the least first step of a search.
+_ROUGH_WIDTHS, _LEAST_STEP = (0.3, 0.1), 3e-5
 
 
 def calibrate(
@@ -26,7 +28,8 @@ def calibrate(
     *,
     method: str | None = None,
     relative_tolerance: float = 1e-5,
-    guess: float = 1.0,
+    guess: float | None = None,
+    near: bool = False,
 ) -> float:
     """The smallest noise for which ``make_event(noise)`` is (epsilon, delta)-DP, from the private side.
 
@@ -40,7 +43,9 @@ def calibrate(
     method : as in ``account``.
     relative_tolerance : the result is at most this far above the smallest noise, or 50 times as far where epsilon
         jumps.
-    guess : a first guess, anywhere within a factor 1e12.
+    guess : where to start, anywhere within a factor 1e12; a good guess saves the rough part of the search.
+    near : whether the guess is within a thousandth or so, which saves what is left of the rough part. A wrong one costs
+        time.
 
     Privacy
     -------
@@ -51,31 +56,69 @@ def calibrate(
     if math.isinf(epsilon):
         return 0.0
 
-    def excess(log_noise: float, by: str | None = method) -> float:
-        event = account(make_event(math.exp(log_noise)), by).event
-        return _log_ratio(searched_epsilon(event, delta, by), epsilon)
+    def by(epsilon_at: Callable[[Event, float], float]) -> Callable[[float], float]:
+        """The log of epsilon against the budget, at a log noise."""
 
-    def verified(log_noise: float) -> float:
-        return _log_ratio(account(make_event(math.exp(log_noise)), method).epsilon(delta), epsilon)
+        @functools.cache
+        def excess(log_noise: float) -> float:
+            return _log_ratio(epsilon_at(account(make_event(math.exp(log_noise)), method).event, delta), epsilon)
 
-    def search(start: float, by: str | None) -> float:
-        low, high = _enclose(lambda x: excess(x, by), start, epsilon, delta)
+        return excess
+
+    def search(excess: Callable[[float], float], start: float, slope: float = 1.0) -> float:
+        low, high = _enclose(excess, start, slope, epsilon, delta)
         if math.isinf(low):
             return low
-        return crossing(lambda x: excess(x, by), low, high, absolute=relative_tolerance, relative=0.0, smooth=True)[1]
+        return crossing(excess, low, high, absolute=relative_tolerance, relative=0.0, smooth=True)[1]
 
-    start = math.log(positive("guess", guess))
-    log_noise = -math.inf
+    def follow(path: tuple[Callable[[Event, float], float], ...], start: float) -> float:
+        """The log noise at the end of a method's path: rough searches first, each from the end of the one before."""
+        *rough, last = path
+        slope = 1.0
+        for excess, width in zip(map(by, rough), _ROUGH_WIDTHS[2 - len(rough) :], strict=True):
+            start, slope = _rough_end(excess, *_enclose(excess, start, slope, epsilon, delta), width)
+        return search(by(last), start, slope)
+
+    def quick_search(start: float) -> tuple[float, bool]:
+        """(log noise, whether it is final), by following one method at a time.
+
+        The first is the method that is likely to be the best one. Where another method turns out to be better at the
+        end of its path, that one is followed next, until a method is the best one at its own end.
+        """
+        name = likely_method(account(make_event(math.exp(start))).event, delta)
+        path = METHODS[name].path if guess is None else METHODS[name].path[-1 if near else -2 :]
+        for _ in METHODS:
+            end = follow(path, start)
+            if math.isinf(end):
+                break
+            start, previous = end, name
+            lowest, name = best_epsilon(account(make_event(math.exp(end))).event, delta, False)
+            if name == previous:
+                return end, lowest <= epsilon
+            path = METHODS[name].path[-2:]
+        return start, False
+
+    log_noise, is_final = 0.0 if guess is None else math.log(positive("guess", guess)), False
     if method is None:
-        # The method that is best at the start is mostly best at the end too, and the others then need no search.
-        winner = best_epsilon(account(make_event(guess)).event, delta, False)[1]
         with contextlib.suppress(DpToolkitError):
-            log_noise = search(start, None if winner == "pld" else winner)
-    if math.isinf(log_noise) or excess(log_noise) < -_MOST_EXCESS * relative_tolerance:
-        log_noise = search(start if math.isinf(log_noise) else log_noise, method)
+            log_noise, is_final = quick_search(log_noise)
+    if not is_final:
+        log_noise = search(by(lambda event, d: searched_epsilon(event, d, method)), log_noise)
     if math.isinf(log_noise):
         return _without_noise(make_event, epsilon, delta, method)
+    verified = by(lambda event, d: account(event, method).epsilon(d))
     return math.exp(_settled(verified, log_noise, relative_tolerance, epsilon, delta))
+
+
+def _rough_end(excess: Callable[[float], float], low: float, high: float, width: float) -> tuple[float, float]:
+    """About where a rough excess is 0, and about how fast it falls there."""
+    if math.isinf(low):
+        return high, 1.0
+    low, high = crossing(excess, low, high, absolute=width, relative=0.0)
+    fall = excess(low) - excess(high)
+    if not math.isfinite(fall):
+        return high, 1.0
+    return low + (high - low) * excess(low) / fall, fall / (high - low)
 
 
 def _settled(excess: Callable[[float], float], log_noise: float, step: float, *budget: Any) -> float:
@@ -94,17 +137,18 @@ def _log_ratio(value: float, target: float) -> float:
     return math.log(value / target) if target > 0 and math.isfinite(value) else math.inf
 
 
-def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tuple[float, float]:
+def _enclose(excess: Callable[[float], float], start: float, slope: float, *budget: Any) -> tuple[float, float]:
     """A bracket in log noise: (too little, enough).
 
-    Epsilon falls about like 1/noise, which gives the first step; further steps grow until the other side is reached.
-    The first number is minus infinity where even the least noise is enough.
+    Epsilon falls about like noise to the power of minus ``slope``, which gives the first step; the last two points give
+    the next ones, which may grow until the other side is reached. The first number is minus infinity where even the
+    least noise is enough.
     """
     first = excess(start)
     up = first > 0
-    point, value, step, least = start, first, math.log(2), 1e-3
+    point, value, step, least = start, first, math.log(2), _LEAST_STEP
     while True:
-        guess = 1.02 * abs(value) if math.isfinite(value) else step
+        guess = 1.05 * abs(value) / slope if math.isfinite(value) else step
         other = point + (1 if up else -1) * min(max(guess, least), step)
         if up and point >= math.log(_LARGEST):
             raise _unreachable(True, budget)
@@ -112,9 +156,11 @@ def _enclose(excess: Callable[[float], float], start: float, *budget: Any) -> tu
             return -math.inf, point
         # The ends themselves are tried before either is believed to be out of reach.
         other = min(other, math.log(_LARGEST)) if up else max(other, math.log(SMALLEST))
-        value = excess(other)
+        before, value = value, excess(other)
         if (value > 0) != up:
             return (point, other) if up else (other, point)
+        if math.isfinite(before - value):
+            slope = max((before - value) / (other - point), 0.1)
         point, step, least = other, 2 * step, 2 * least
 
 

@@ -80,7 +80,8 @@ def optimal_delta(epsilon0: float, count: int, epsilon: float, delta0: float = 0
     elif math.isinf(epsilon0):
         return 1.0
     else:
-        pure = _pure_delta(*_response_losses(epsilon0, count), epsilon)
+        # Not 0 where it underflows: below the largest loss delta is positive.
+        pure = max(_pure_delta(*_response_losses(epsilon0, count), epsilon), math.ulp(0.0))
     return -math.expm1(count * math.log1p(-delta0) + math.log1p(-pure)) if pure < 1 else 1.0
 
 

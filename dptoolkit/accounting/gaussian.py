@@ -25,11 +25,17 @@ _HALF_ROOT_PI = math.sqrt(math.pi / 2)
 _ROOT_2 = math.sqrt(2.0)
 _TINY_MU = 1e-3
 _LARGEST_MU = 1e8
+# The squares of smaller mu may underflow and lose digits.
+_TINY_SQUARE = 1e-140
 
 
 def compose(mus: list[tuple[float, float]]) -> float:
     """The mu of independent Gaussian releases given as (mu, count) pairs."""
-    return math.sqrt(math.fsum(count * mu * mu for mu, count in mus))
+    largest = max((mu for mu, count in mus if count), default=0.0)
+    # Where squares underflow, they are taken relative to the largest mu: a mu of 0 would promise perfect privacy, which
+    # no Gaussian noise has.
+    unit = largest if 0 < largest < _TINY_SQUARE else 1.0
+    return unit * math.sqrt(math.fsum(count * (mu / unit) * (mu / unit) for mu, count in mus))
 
 
 @overload
@@ -37,9 +43,21 @@ def delta(mu: float, epsilon: float) -> float: ...
 @overload
 def delta(mu: float, epsilon: Array) -> Array: ...
 def delta(mu: float, epsilon: float | Array) -> float | Array:
-    """The exact delta at ``epsilon`` (a number or an array, any sign) of a mu-GDP Gaussian release."""
-    out = _profile(nonnegative("mu", mu), np.asarray(epsilon, dtype=float))
+    """The exact delta at ``epsilon`` (a number or an array, any sign) of a mu-GDP Gaussian release.
+
+    Where it underflows, the smallest float is returned: a delta of 0 would be a promise that Gaussian noise cannot
+    keep.
+    """
+    eps = np.asarray(epsilon, dtype=float)
+    out = curve(mu, eps)
+    if mu > 0:
+        out = np.where(eps < math.inf, np.maximum(out, math.ulp(0.0)), out)
     return float(out) if out.ndim == 0 else out
+
+
+def curve(mu: float, epsilon: Array) -> Array:
+    """``delta`` for grids of losses; here a value that underflows is 0, as it does not matter in a sum over a grid."""
+    return _profile(nonnegative("mu", mu), epsilon)
 
 
 def _profile(mu: float, eps: Array) -> Array:
@@ -49,6 +67,8 @@ def _profile(mu: float, eps: Array) -> Array:
         return np.ones_like(eps)
     magnitude = np.abs(eps)
     upper = _delta_nonnegative(mu, magnitude)
+    if np.all(eps >= 0):
+        return upper
     # H_a(P||Q) = 1 - a + a H_{1/a}(Q||P), and the pair is symmetric: no cancellation below zero.
     return np.where(eps >= 0, upper, -np.expm1(-magnitude) + np.exp(-magnitude) * upper)
 
@@ -60,10 +80,12 @@ def _delta_nonnegative(mu: float, eps: Array) -> Array:
         # exp(eps) Phi(-x-mu) = density * mills(x+mu): one factor carries the tail, none overflows.
         # For a tiny mu, x >= -mu/2 is as good as positive, and ndtr - ... would cancel.
         far = x > (0.0 if mu >= _TINY_MU else -1.0)
-        out = np.empty_like(x)
-        out[far] = density[far] * _mills_drop(np.maximum(x[far], -_TINY_MU), mu)
-        near = ~far
-        out[near] = ndtr(-x[near]) - density[near] * _mills(x[near] + mu)
+        if np.all(far):
+            out = np.asarray(density * _mills_drop(np.maximum(x, -_TINY_MU), mu))
+        else:
+            out, near = np.empty_like(x), ~far
+            out[far] = density[far] * _mills_drop(np.maximum(x[far], -_TINY_MU), mu)
+            out[near] = ndtr(-x[near]) - density[near] * _mills(x[near] + mu)
     # Where the density underflows, delta is 0, even if the other factor of the product overflowed.
     out[np.isposinf(eps) | ((density == 0) & (x > 0))] = 0.0
     return np.clip(out, 0.0, 1.0)

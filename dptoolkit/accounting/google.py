@@ -110,13 +110,13 @@ def _repeated(dp_event: Any, one: Any, count: int, accountant: str) -> list[Any]
 def _one(way: _Way, event: Event) -> Any:
     """The DpEvent of one application of an elementary event."""
     rule = _THERE.get(type(event))
-    there = None if rule is None else rule(way, event)
-    if there is None:
+    record = None if rule is None else rule(way, event)
+    if record is None:
         raise UnsupportedEvent(
             f"event={event!r}: must be one that dp_accounting's {way.accountant} accountant bounds soundly. "
             "Use account() here."
         )
-    return there
+    return record
 
 
 def _additive(way: _Way, cls: Any, noise: float) -> Any:

@@ -26,11 +26,12 @@ from dptoolkit.errors import InvalidValue
 if TYPE_CHECKING:
     from dptoolkit.accounting.guarantee import Guarantee
 
-# Steps that are tried for a delta, and deltas for an epsilon.
+# How many steps are tried for a delta, and how many deltas for an epsilon.
 _PARTS, _HALVINGS = 8, 200
-# Logarithms of up to a few hundred are exact to about 1e-13, and so is what they stand for: the sum ends above.
+# A logarithm of up to a few hundred has an error of about 1e-13, so its exponential has a relative error of that size.
+# This factor is larger, so that the computed sum is never below the true one.
 _ROUNDING = 1 + 1e-12
-# Smaller deltas may have been rounded to 0, and the sum may be large nevertheless.
+# A smaller delta is replaced by this one: it may have been rounded to 0, and times a large factor it would count.
 _LEAST_DELTA = 1e-300
 # Sizes are whole numbers, but the accountants compute with floats, also with the square of a size.
 _LARGEST_SIZE = 10**100
@@ -54,7 +55,7 @@ class GroupGuarantee:
 
     @property
     def event(self) -> Event | None:
-        """The event with as much less noise; None where k records are not one record of such a mechanism."""
+        """The event, with ``size`` times less noise, whose guarantee for one record is the group's; None if none is."""
         return of_group(self.guarantee.event, self.size)
 
     def delta(self, epsilon: float) -> float:
@@ -77,18 +78,18 @@ class GroupGuarantee:
         return 1.0 if event is None else self._other(event).delta(epsilon)
 
     def _along_the_chain(self, epsilon: float) -> float:
-        """The smallest delta of steps of at most epsilon/k: shorter steps may have a smaller sum."""
+        """The smallest delta by the chain, over steps of at most epsilon/k: shorter steps may have a smaller sum."""
         longest = part_down(epsilon, self.size)
         return min(self._sum(longest * part / _PARTS) for part in range(1, _PARTS + 1))
 
     def _sum(self, step: float) -> float:
         """(1 + e^step + ... + e^((k-1) step)) delta(step), in logarithms, as it may overflow."""
-        single, whole = self._single(step), self.size * step
+        single, total = self._single(step), self.size * step
         if single == 0:
             return 0.0
         log_sum = math.log(self.size)
         if step > 0:
-            log_sum = whole - step + math.log(-math.expm1(-whole)) - math.log(-math.expm1(-step))
+            log_sum = total - step + math.log(-math.expm1(-total)) - math.log(-math.expm1(-step))
         return min(1.0, _ROUNDING * math.exp(min(log_sum + math.log(single), 0.0)))
 
     def _single(self, step: float) -> float:
@@ -135,7 +136,7 @@ def of_group(event: Event, size: int) -> Event | None:
         parts = [of_group(part, size) for part in event.events]
         return None if None in parts else Composed(*(part for part in parts if part is not None))
     if isinstance(event, (Repeated, RandomRounds)):
-        within = of_group(event.event, size)
-        return None if within is None else replace(event, event=within)
+        group = of_group(event.event, size)
+        return None if group is None else replace(event, event=group)
     of = row(event).group
     return None if of is None else of(event, size)

@@ -21,7 +21,7 @@ REFERENCE_DELTA = 1e-5
 
 
 class Claimed(NamedTuple):
-    """What somebody else claims for a release, and whether the conditions of that claim hold here."""
+    """A claim that somebody else makes for a release, and whether the conditions of that claim hold here."""
 
     epsilon: float
     delta: float

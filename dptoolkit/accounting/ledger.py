@@ -203,7 +203,7 @@ class Ledger:
         """Raise if ``count`` more releases of ``event`` would break the budget or mix adjacencies; record nothing.
 
         The answer may be outdated at once, as others may spend from the same ledger: before a release, make a
-        ``reservation``.
+        ``reservation``. Parameters are those of ``spend``.
         """
         as_event("event", event)
         count, relation = whole("count", count), relation_of(event, adjacency)
@@ -215,7 +215,24 @@ class Ledger:
     ) -> None:
         """Record ``count`` releases of ``event``; refuse, recording nothing, if the budget is short.
 
-        ``adjacency`` is the relation that the event's noise is stated for; sampling inside the event states it too.
+        Parameters
+        ----------
+        event : Event
+            What is released.
+        count : int, default 1
+            How often.
+        label : str, default ""
+            A name for the table.
+        adjacency : Adjacency, str or None, default None
+            The relation that the event's noise is stated for. Sampling inside the event states it too; None otherwise
+            means the ledger's.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the budget is short.
+        InvalidValue
+            If the ledger holds releases for another adjacency.
         """
         if whole("count", count) == 0:
             self.check(event, 0, adjacency)
@@ -227,8 +244,15 @@ class Ledger:
     ) -> Reservation:
         """As ``spend``, for a release that may still fail: it counts as spent now and is confirmed afterwards.
 
-        with ledger.reservation(event, label="mean") as paid:
-            ...  # bad input found here: paid.cancel()
+            with ledger.reservation(event, label="mean") as paid:
+                ...  # bad input found here: paid.cancel()
+
+        Parameters are those of ``spend``.
+
+        Returns
+        -------
+        Reservation
+            It is confirmed by ``confirm`` or at the end of a ``with`` block, and returned to the budget by ``cancel``.
         """
         return Reservation(self, self._charge("reserve", _entry(event, count, label, adjacency)))
 
@@ -324,8 +348,8 @@ class Ledger:
         head = "Ledger without budget"
         if self._budget is not None:
             epsilon, delta = self._budget
-            spent = at_most(guarantee.epsilon(delta))
-            head = f"Ledger: spent epsilon {spent} of {number(epsilon)} at delta {delta_text(delta)}"
+            cost = at_most(guarantee.epsilon(delta))
+            head = f"Ledger: spent epsilon {cost} of {number(epsilon)} at delta {delta_text(delta)}"
         if guarantee.adjacency is not None:
             head += f", {guarantee.adjacency}"
         return head + "\n\n" + table(["label", "event", "count"], rows or [["-", "nothing spent", "0"]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from dptoolkit.accounting.events import Event, PureDp, flatten
 from dptoolkit.accounting.rows import row
 from dptoolkit.accounting.structure import (
     all_gaussian,
+    delta_left,
+    delta_with_failures,
     failure,
     has_best_of,
     has_bounds,
@@ -22,7 +24,6 @@ from dptoolkit.accounting.structure import (
     pure_epsilon,
     spent_delta,
     total_mu,
-    total_pure,
     total_rho,
     without_failures,
 )
@@ -37,12 +38,15 @@ _RECURSION_COST = 5e7
 class Method:
     """One way to account: epsilon at a delta, and delta at an epsilon.
 
-    ``searched`` is epsilon without the verification against delta, where the two differ: as sound, and faster.
+    ``searched`` is epsilon without the verification against ``delta`` (see ``_verified``): as sound, and faster. None
+    where there is no such verification. ``path`` lists estimates of epsilon for a search for noise, each more exact and
+    slower than the one before; only the last one is a bound, or close to one.
     """
 
     epsilon: Callable[[Event, float], float]
     delta: Callable[[Event, float], float]
     searched: Callable[[Event, float], float] | None = None
+    path: tuple[Callable[[Event, float], float], ...] = ()
 
 
 # --- composition theorems -------------------------------------------------------------------------
@@ -126,15 +130,16 @@ def _optimal_delta(event: Event, epsilon: float) -> float:
 
 
 def _verified(method: Method) -> Method:
-    """The method, with its epsilon such that its delta at that epsilon is at most the delta asked for, to the last bit.
+    """The method with a verified epsilon: its own delta at that epsilon is at most the requested one, to the last bit.
 
-    Epsilon and delta are sound each for itself. But they choose their best order or grid separately, so that
-    delta(epsilon(d)) may come out a little above d, which would contradict the guarantee just given. Where it does,
-    epsilon is computed again for a smaller delta.
+    Epsilon and delta are each sound. But each chooses its best order or grid separately, so that delta(epsilon(d)) may
+    come out a little above d, which would contradict the guarantee just given. Where it does, epsilon is computed again
+    for a smaller delta.
     """
     return Method(
-        lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta, method.epsilon
-    )
+        lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta, method.epsilon,
+        method.path or (method.epsilon,),
+    )  # fmt: skip
 
 
 def _on_the_private_side(
@@ -161,26 +166,25 @@ def _allowing_failures(method: Method) -> Method:
 
     def epsilon(event: Event, delta: float) -> float:
         rest, log_success = without_failures(event)
-        if log_success == 0:
-            return method.epsilon(event, delta)
-        # Rounded down, since rounding may have made it too large.
-        rest_delta = -math.expm1(math.log1p(-delta) - log_success) - 4e-16 * delta
-        return method.epsilon(rest, rest_delta) if rest_delta > 0 else math.inf
+        rest_delta = delta_left(log_success, delta)
+        return method.epsilon(rest, rest_delta) if log_success == 0 or rest_delta > 0 else math.inf
 
     def delta(event: Event, epsilon: float) -> float:
         rest, log_success = without_failures(event)
-        if log_success == 0:
-            return method.delta(event, epsilon)
-        rest_delta = method.delta(rest, epsilon)
-        return -math.expm1(log_success + math.log1p(-rest_delta)) if rest_delta < 1 else 1.0
+        return delta_with_failures(log_success, method.delta(rest, epsilon))
 
     return Method(epsilon, delta)
 
 
 METHODS: dict[str, Method] = {
     # Each method's delta at its own epsilon is at most the delta asked for: by one curve for both, or by verification.
-    "gaussian": Method(lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x)),
-    "pld": Method(pld.epsilon, pld.delta),
+    "gaussian": Method(
+        lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x),
+        path=(lambda e, d: gaussian.epsilon(total_mu(e), d),),
+    ),
+    "pld": Method(
+        pld.epsilon, pld.delta, path=tuple(partial(pld.forward_epsilon, effort=effort) for effort in pld.Effort)
+    ),
     "rdp": _verified(_allowing_failures(Method(rdp.epsilon, rdp.delta))),
     "zcdp": _verified(_allowing_failures(
         Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x))
@@ -189,6 +193,10 @@ METHODS: dict[str, Method] = {
         Method(
             lambda e, d: selection.adaptive(*_selections(e), d),
             lambda e, x: selection.adaptive_delta(*_selections(e), x),
+            path=(
+                lambda e, d: selection.rough_adaptive(*_selections(e), d),
+                lambda e, d: selection.adaptive(*_selections(e), d),
+            ),
         )
     ),
     "optimal": _verified(Method(lambda e, d: _on_lattice(_optimal, e, d), _optimal_delta)),
@@ -243,13 +251,14 @@ def is_exact(event: Event) -> bool:
 
 
 def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[list[str]]:
-    """Methods in groups. Later groups are tried until an answer is finite and sharp; the smallest answer wins."""
+    """The methods to try, in groups: a later group is tried only if no answer so far is finite and sharp."""
     exact = _exact_method(event)
     if exact is not None:
         return [[exact]]
     parts = flatten(event)
-    # "basic" adds the largest losses: it is the only finite answer at delta 0, and the best one at tiny deltas.
-    first = ["pld"] if total_pure(event) is None else ["pld", "basic"]
+    # "basic" adds the largest losses: it is the only finite answer at delta 0, also where failures leave no more of
+    # delta than that, and the best one at tiny deltas.
+    first = ["pld", "basic"] if all(has_bounds(part) for part, _ in parts) else ["pld"]
     if not has_selection(event) and not has_best_of(event):
         # "pld" composes the mechanisms' own pairs, so a Renyi divergence can only be looser, unless the grid is too
         # coarse: with events of very different size on one grid, or with too many events.
@@ -257,7 +266,7 @@ def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[
     (part, count), bounded_range = parts[0], row(parts[0][0]).bounded_range
     if len(parts) == 1 and bounded_range is not None and affordable(bounded_range(part), count):
         first.append("bounded-range")
-    return [[*first, "rdp", "zcdp"]]
+    return [["rdp", "zcdp", *reversed(first)]]
 
 
 def searched_epsilon(event: Event, delta: float, method: str | None = None) -> float:
@@ -267,17 +276,31 @@ def searched_epsilon(event: Event, delta: float, method: str | None = None) -> f
     return (METHODS[method].searched or METHODS[method].epsilon)(event, delta)
 
 
+def likely_method(event: Event, delta: float) -> str:
+    """The method that is likely to be the best at other noises too; searches follow it, and compare all at the end."""
+    first = _candidates(event, partial(_affordable, delta=delta))[0]
+    if "bounded-range" in first:
+        return "bounded-range"
+    return best_epsilon(event, delta, False)[1] if "rdp" in first else first[0]
+
+
+def _affordable(epsilon0: float, count: int, delta: float) -> bool:
+    """Whether the recursion for selections is quick enough to be used although nobody asked for it."""
+    return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
+
+
 @lru_cache(maxsize=4096)
 def best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[float, str]:
     """The smallest epsilon that a method proves at ``delta``, and the method."""
     searched = _epsilons(event, delta, False)
     if not verified:
         return searched[0]
-    # What a search has found is mostly on the private side already: then the winner alone is verified.
+    # The unverified answer mostly passes the verification as it is. Then only the winner has to be verified.
     epsilon, name = searched[0]
     if name in _delta_candidates(event, epsilon) and _keeps(name, event, epsilon, delta):
         return epsilon, name
-    # Verified, an epsilon is never smaller than before. So the others matter only if the winner falls behind them.
+    # Verification never makes an epsilon smaller. So the other methods matter only if the winner's verified epsilon is
+    # above one of theirs.
     epsilon = _epsilon_by(name, event, delta, True).value
     if epsilon > min((value for value, _ in searched[1:]), default=math.inf):
         epsilon, name = _epsilons(event, delta, True)[0]
@@ -290,12 +313,32 @@ def best_epsilon(event: Event, delta: float, verified: bool = True) -> tuple[flo
 
 @lru_cache(maxsize=4096)
 def _epsilons(event: Event, delta: float, verified: bool) -> tuple[tuple[float, str], ...]:
-    """What the methods prove, the smallest first."""
+    """(epsilon, method) of every method that was tried, the smallest epsilon first."""
+    groups, answers = _candidates(event, partial(_affordable, delta=delta)), [math.inf]
 
-    def affordable(epsilon0: float, count: int) -> bool:
-        return delta > 0 and selection.recursion_cost(epsilon0, count, delta) <= _RECURSION_COST
+    def evaluate(name: str) -> pld.Answer | None:
+        if name == "pld" and _surely_loses(event, delta, min(answers)):
+            return None
+        answer = _epsilon_by(name, event, delta, verified)
+        answers.append(answer.value)
+        return answer
 
-    return _answers(_candidates(event, affordable), lambda name: _epsilon_by(name, event, delta, verified), math.inf)
+    return _answers(groups, evaluate, math.inf)
+
+
+# If epsilon on a coarse grid is above another method's by this factor, then epsilon on a fine grid is above it too.
+_SURELY_ABOVE = 1.02
+
+
+def _surely_loses(event: Event, delta: float, epsilon: float) -> bool:
+    """Whether a coarse look shows that privacy-loss distributions have nothing better than ``epsilon``.
+
+    For selections they mostly lose to a Renyi divergence, because their pair must dominate every bounded-range
+    mechanism.
+    """
+    if math.isinf(epsilon) or epsilon == 0:
+        return False
+    return pld.forward_epsilon(event, delta, pld.Effort.COARSE) > _SURELY_ABOVE * epsilon
 
 
 def _epsilon_by(name: str, event: Event, delta: float, verified: bool) -> pld.Answer:
@@ -309,11 +352,13 @@ def _keeps(name: str, event: Event, epsilon: float, delta: float) -> bool:
     """Whether the method's own delta at epsilon is at most ``delta``."""
     if name == "pld":
         return pld.keeps(event, epsilon, delta)
+    if name == "bounded-range":
+        return selection.keeps(*_selections(event), epsilon, delta)
     return METHODS[name].delta(event, epsilon) <= delta
 
 
 def _delta_candidates(event: Event, epsilon: float) -> list[str]:
-    """The methods of every group, so that the one whose verified epsilon was the smallest is asked for delta too."""
+    """The methods of all groups, so that the method whose verified epsilon is the smallest is among them."""
 
     def affordable(epsilon0: float, count: int) -> bool:
         return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
@@ -334,9 +379,12 @@ def best_delta(event: Event, epsilon: float) -> tuple[float, str]:
 
 
 def _answers(
-    groups: list[list[str]], evaluate: Callable[[str], pld.Answer], useless: float
+    groups: list[list[str]], evaluate: Callable[[str], pld.Answer | None], useless: float
 ) -> tuple[tuple[float, str], ...]:
-    """The answers of the first group of methods that has sharp ones, the smallest first."""
+    """(value, method) of the groups up to the first whose answers are sharp and below ``useless``, the smallest first.
+
+    A method for which ``evaluate`` returns None, or which does not support the event, is left out.
+    """
     results: list[tuple[float, str]] = []
     refused: list[str] = []
     for group in groups:
@@ -347,8 +395,9 @@ def _answers(
             except UnsupportedEvent as problem:
                 refused.append(str(problem))
                 continue
-            results.append((answer.value, name))
-            sharp = sharp and answer.sharp
+            if answer is not None:
+                results.append((answer.value, name))
+                sharp = sharp and answer.sharp
         if results and sharp and min(results)[0] < useless:
             break
     if not results:

@@ -30,7 +30,9 @@ Long because delta, Renyi divergence and the dominating pair are three forms of 
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,7 +53,7 @@ Curve = Callable[[Array], Array]
 _HALF_ROOT_PI = math.sqrt(math.pi / 2)
 _ROOT_2 = math.sqrt(2.0)
 _LOG_2 = math.log(2.0)
-# Anything above is as good as infinite, and squares below do not overflow.
+# Larger numbers count as infinite, so that the squares of all others are finite.
 _HUGE = 1e100
 
 
@@ -113,8 +115,8 @@ def orders(release: Perturbation) -> tuple[Curve, Curve]:
     Equal for replace-one.
     """
     if release.adjacency is Adjacency.REPLACE_ONE:
-        curve = _signed_replacement if release.signed else _replacement
-        return _after_jacobian(release, curve), _after_jacobian(release, curve)
+        curve = _after_jacobian(release, _signed_replacement if release.signed else _replacement)
+        return curve, curve
     return _after_jacobian(release, lambda r, e: _gaussian(e, r.total)), lambda x: _capped(_removal(release, x), x)
 
 
@@ -138,7 +140,7 @@ def _gaussian(e: Array, shift: float) -> Array:
     none = -np.expm1(np.minimum(e, 0.0))
     if shift == 0:
         return np.asarray(none)
-    values = np.asarray(gaussian.delta(shift, e))
+    values = np.asarray(gaussian.curve(shift, e))
     return np.where(np.isnan(values), none, values)
 
 
@@ -185,10 +187,11 @@ def _from(start: float, e: Array, curve: Curve) -> Array:
     """A curve that is valid from ``start`` on, continued below by the chord to 1 at alpha = 0."""
     if math.isinf(start):
         return np.ones_like(e)
-    first = min(float(curve(np.asarray(start))), 1.0)
+    # The value at the start comes from the same call, as most calls are for few points.
+    first, *rest = np.split(curve(np.append(start, np.maximum(e, start))), [1])
     with np.errstate(invalid="ignore"):
-        chord = 1 - np.exp(np.minimum(e - start, 0.0)) * (1 - first)
-        return np.where(e >= start, curve(np.maximum(e, start)), chord)
+        chord = 1 - np.exp(np.minimum(e - start, 0.0)) * (1 - np.minimum(first, 1.0))
+        return np.where(e >= start, rest[0].reshape(np.shape(e)), chord.reshape(np.shape(e)))
 
 
 def _rayleigh(e: Array, shift: float) -> Array:
@@ -250,8 +253,8 @@ def noise(
     """The smallest standard deviation of a coordinate of b that is (epsilon, delta)-DP, from the private side.
 
     All in the scaling of the sum. ``offset_share`` is what the output noise of an inexact solve adds: its shift as a
-    share of gradient_bound/sigma (a tenth costs about half a per cent of sigma). Less than the Jacobian's
-    log(1 + curvature/l2) no noise can buy, so a smaller epsilon is refused.
+    share of gradient_bound/sigma (a tenth costs about half a per cent of sigma). An epsilon below the Jacobian's log(1
+    + curvature/l2) is refused, as no amount of noise reaches it.
     """
     eps = positive("epsilon", epsilon)
     target = real("delta", delta, low=0.0, high=1.0, open_low=True, open_high=True,
@@ -273,7 +276,8 @@ def noise(
         return _SMALLEST_NOISE * moved
     high = expand(excess, 1e-3, 4.0, 1e300)
     assert high is not None
-    return crossing(excess, _SMALLEST_NOISE, high, relative=1e-12)[1] * moved
+    low = max(high / 4, _SMALLEST_NOISE) if high > 1e-3 else _SMALLEST_NOISE
+    return crossing(excess, low, high, relative=1e-12)[1] * moved
 
 
 def pure_epsilon(gradient_bound: float, scale: float, curvature: float, l2: float, adjacency: Adjacency | str) -> float:
@@ -431,11 +435,11 @@ def pair(release: Perturbation) -> profiles.Pair:
         return profiles.non_private()
     variation = float(np.minimum(above(np.zeros(1)), below(np.zeros(1)))[0])
     if release.jacobian > _WINDOW:
-        # A curve that nobody reads: what is left is that H falls, so that it is at most the total variation.
+        # Nothing but the fact that H falls is known here: it is at most the total variation. Nobody reads this part of
+        # the curve.
         return profiles.Pair(lambda x: np.full_like(x, variation), below, infinite_mass=variation, symmetric=False)
-    bridges = _bridges(above, below, exact)
-    backwards = [_reversed(b) for b in reversed(bridges)]
-    return profiles.Pair(_bridged(above, bridges), _bridged(below, backwards), symmetric=symmetric)
+    forwards, backwards = _bridges(above, below, exact)
+    return profiles.Pair(_bridged(above, forwards), _bridged(below, backwards), symmetric=symmetric)
 
 
 def floor_pair(release: Perturbation) -> profiles.Pair:
@@ -462,38 +466,42 @@ def _bridged(curve: Curve, bridges: list[_Bridge]) -> Curve:
     return values
 
 
-def _reversed(bridge: _Bridge) -> _Bridge:
-    """The same chord seen in the other order of the neighbours: lines stay lines."""
-    left, right, at_left, at_right = bridge
-    return _Bridge(-right, -left, _swapped_value(right, at_right), _swapped_value(left, at_left))
+def _bridge(x: float, y: float, height: float, other: float) -> _Bridge:
+    """The chord from x to y, whose ends have these heights in the order in which their epsilon is positive.
+
+    A height is turned into the value of the other order only where that loses no digits: back from there, its rounding
+    error would be multiplied by exp(epsilon).
+    """
+    ends = ((x, height), (y, other))
+    return _Bridge(x, y, *(value if at >= 0 else -math.expm1(at) + math.exp(at) * value for at, value in ends))
 
 
-def _swapped_value(x: float, value: float) -> float:
-    """H_{exp(-x)} of the swapped pair from H_{exp(x)}."""
-    return -math.expm1(-x) + math.exp(-x) * value if x >= 0 else math.expm1(-x) * (value - 1) + value
+def _bridges(above: Curve, below: Curve, release: Perturbation) -> tuple[list[_Bridge], list[_Bridge]]:
+    """The chords of the lower convex hull that lie visibly below the curve, with ends refined on finer grids.
 
-
-def _bridges(above: Curve, below: Curve, release: Perturbation) -> list[_Bridge]:
-    """The chords of the lower convex hull that lie visibly below the curve, with ends refined on finer grids."""
+    They are given for both orders of the neighbours: lines stay lines.
+    """
     first = x = _first_grid(release)
     chords = _hull(above, below, x)
-    for _ in range(_ZOOMS):
+    for zooms_left in range(_ZOOMS, 0, -1):
         near = [np.linspace(x[max(i - 1, 0)], x[min(i + 1, len(x) - 1)], 25) for ends in chords for i in ends]
-        x = np.unique(np.concatenate([first, *near]))
-        chords = _hull(above, below, x)
-    up, down = above(np.maximum(x, 0.0)), below(np.maximum(-x, 0.0))
+        if zooms_left > 1 and chords:
+            # In between, only the points around the ends can move them.
+            middles = [0.5 * (x[i] + x[j]) for i, j in chords]
+            around = [x[max(i - 2, 0) : i + 3] for ends in chords for i in ends]
+            x = np.unique(np.concatenate([*around, *near]))
+            chords = _edges_over(middles, above, below, x)
+        else:
+            x = np.unique(np.concatenate([first, *near]))
+            chords = _hull(above, below, x)
+    points = list(zip(x.tolist(), _heights_of(above, below, x).tolist(), strict=True))
+    ends = [(*points[i], *points[j]) for i, j in chords]
+    forwards = [_bridge(x_i, x_j, h_i, h_j) for x_i, h_i, x_j, h_j in ends]
+    return forwards, [_bridge(-x_j, -x_i, h_j, h_i) for x_i, h_i, x_j, h_j in reversed(ends)]
 
-    def at(i: int) -> float:
-        return float(up[i]) if x[i] > 0 else _swapped_value(-float(x[i]), float(down[i]))
 
-    out = []
-    for i, j in chords:
-        ends = [(min(float(up[k]), float(down[k])) if x[k] == 0 else at(k)) for k in (i, j)]
-        out.append(_Bridge(float(x[i]), float(x[j]), *ends))
-    return out
-
-
-_ZOOMS = 5
+# Each is 12 times finer. The hull is sound without any; more than these change delta by less than 1e-8 of it.
+_ZOOMS = 3
 
 
 def _first_grid(release: Perturbation) -> Array:
@@ -509,60 +517,126 @@ def _first_grid(release: Perturbation) -> Array:
     return np.unique(np.clip(points, -_WINDOW, _WINDOW))
 
 
+def _heights_of(above: Curve, below: Curve, x: Array) -> Array:
+    """H of each point in the order of the neighbours in which its epsilon |x| is positive; the smaller one at 0."""
+    if above is below:
+        return above(np.abs(x))
+    up, down = above(np.maximum(x, 0.0)), below(np.maximum(-x, 0.0))
+    return np.where(x == 0, np.minimum(up, down), np.where(x > 0, up, down))
+
+
 def _hull(above: Curve, below: Curve, x: Array) -> list[tuple[int, int]]:
-    """The index pairs of the hull's edges that pass visibly below points of the curve.
+    """The index pairs of the hull's edges that pass visibly below points of the curve."""
+    points = _Points(above, below, x)
+    return [(i, j) for i, j in points.edges() if j > i + 1 and points.visible(i, j)]
 
-    In exact integers: the curve's interesting part may be 1e-20 high and stand at alpha = 1 + 1e-10 or at exp(600).
+
+def _edges_over(middles: list[float], above: Curve, below: Curve, x: Array) -> list[tuple[int, int]]:
+    """The hull's edges above or below these places."""
+    edges = _Points(above, below, x).edges()
+    starts = [float(x[i]) for i, _ in edges]
+    return [edges[max(bisect.bisect_right(starts, middle) - 1, 0)] for middle in middles]
+
+
+# Two products of rounded numbers that differ by more than this share of their sum differ in the same way exactly.
+_CLEARLY = 1e-13
+# A point that is this share above a chord is visibly so (see _VISIBLE) by any of the heights that are compared.
+_PLAINLY = 1e-6
+
+
+class _Points:
+    """Points of the curve (alpha, H_alpha), compared in floats where these are clear, and else in exact integers.
+
+    The curve's interesting part may be 1e-20 high and stand at alpha = 1 + 1e-10 or at exp(600).
     """
-    alpha, value = _exact_points(above, below, x)
-    corners: list[int] = []
-    for k in range(len(x)):
-        while len(corners) >= 2 and _turns_down(alpha, value, corners[-2], corners[-1], k):
-            corners.pop()
-        corners.append(k)
-    return [(i, j) for i, j in zip(corners, corners[1:], strict=False) if _visible(alpha, value, i, j)]
 
+    def __init__(self, above: Curve, below: Curve, x: Array) -> None:
+        self._x = x.tolist()
+        self._side = _heights_of(above, below, x).tolist()
+        self._known: dict[int, tuple[int, int]] = {}
 
-def _turns_down(alpha: list[int], value: list[int], i: int, j: int, k: int) -> bool:
-    """Whether point j lies on or above the chord from i to k."""
-    return (value[j] - value[i]) * (alpha[k] - alpha[i]) >= (value[k] - value[i]) * (alpha[j] - alpha[i])
+    def edges(self) -> list[tuple[int, int]]:
+        """The lower convex hull."""
+        corners: list[int] = []
+        for k in range(len(self._x)):
+            while len(corners) >= 2 and self.turns_down(corners[-2], corners[-1], k):
+                corners.pop()
+            corners.append(k)
+        return list(itertools.pairwise(corners))
+
+    def turns_down(self, i: int, j: int, k: int) -> bool:
+        """Whether point j lies on or above the chord from i to k."""
+        low, middle, high = self._heights(i, j, k)
+        if low == middle == high == 0:
+            return True
+        share = self._share(i, j, k, low, middle, high)
+        if abs(share) > _CLEARLY:
+            return share > 0
+        (alpha, value), (alpha_j, value_j), (alpha_k, value_k) = (self._exact(m) for m in (i, j, k))
+        return (value_j - value) * (alpha_k - alpha) >= (value_k - value) * (alpha_j - alpha)
+
+    def _share(self, i: int, j: int, k: int, low: float, middle: float, high: float) -> float:
+        """How far point j lies above the chord from i to k, as a share of what is compared, in floats.
+
+        0 where these say nothing.
+        """
+        x = self._x[i]
+        width = self._x[k] - x
+        if not width < 600 or min(low or 1.0, middle or 1.0, high or 1.0) <= 1e-290:
+            return 0.0
+        near, far = math.expm1(self._x[j] - x), math.expm1(width)
+        total = (middle + low) * far + (high + low) * near
+        # Where products underflow, digits are lost.
+        return ((middle - low) * far - (high - low) * near) / total if total > 1e-290 else 0.0
+
+    def _heights(self, i: int, j: int, k: int) -> tuple[float, float, float]:
+        """How high three points are. Left of alpha = 1 above the line 1 - alpha: what is straight stays so."""
+        if self._x[k] >= 0:
+            return self._value(i), self._value(j), self._value(k)
+        x, side = self._x, self._side
+        later, last = min(x[j] - x[i], 700.0), min(x[k] - x[i], 700.0)
+        return side[i], math.exp(later) * side[j], math.exp(last) * side[k]
+
+    def _value(self, i: int) -> float:
+        x, side = self._x[i], self._side[i]
+        return -math.expm1(x) + math.exp(x) * side if x < 0 else side
+
+    def _exact(self, i: int) -> tuple[int, int]:
+        """(alpha, H_alpha) as integers times 2^-_SCALE_BITS: no rounding but that of the curves themselves."""
+        if i not in self._known:
+            alpha, side = _exact_exp(self._x[i]), self._side[i]
+            value = _ONE - alpha + _times(alpha, side) if self._x[i] < 0 else _times(_ONE, side)
+            self._known[i] = alpha, value
+        return self._known[i]
+
+    def visible(self, i: int, j: int) -> bool:
+        """Whether the chord lies clearly below the curve somewhere between.
+
+        Compared with what the curve is above its floor max(0, 1 - alpha).
+        """
+        between = [k for k in range(i + 1, j) if self._side[k] > 0]
+        if not between:
+            return False
+        middle = between[len(between) // 2]
+        if self._share(i, middle, j, *self._heights(i, middle, j)) > _PLAINLY:
+            return True
+        (start, low), (end, high) = self._exact(i), self._exact(j)
+        width, rise = end - start, high - low
+        for alpha, value in map(self._exact, between):
+            gap = (value - low) * width - rise * (alpha - start)
+            height = value - max(_ONE - alpha, 0)
+            if height > min(_ONE, alpha) // 10**300 and gap * _VISIBLE > height * width:
+                return True
+        return False
 
 
 # A chord that is less than this share below the curve is rounding; so is a curve below 1e-300.
 _VISIBLE = 10**12
 
-
-def _visible(alpha: list[int], value: list[int], i: int, j: int) -> bool:
-    """Whether the chord lies clearly below the curve somewhere between.
-
-    Compared with what the curve is above its floor max(0, 1 - alpha).
-    """
-    width, rise = alpha[j] - alpha[i], value[j] - value[i]
-    for k in range(i + 1, j):
-        gap = (value[k] - value[i]) * width - rise * (alpha[k] - alpha[i])
-        height = value[k] - max(_ONE - alpha[k], 0)
-        if height > min(_ONE, alpha[k]) // 10**300 and gap * _VISIBLE > height * width:
-            return True
-    return False
-
-
 # exp(-690) has 995 bits before its first digit.
 _SCALE_BITS = 1300
 _ONE = 1 << _SCALE_BITS
 _EXACT = Context(prec=45)
-
-
-def _exact_points(above: Curve, below: Curve, x: Array) -> tuple[list[int], list[int]]:
-    """(alpha, H_alpha) as integers times 2^-_SCALE_BITS: no rounding but that of the curves themselves."""
-    up, down = above(np.maximum(x, 0.0)).tolist(), below(np.maximum(-x, 0.0)).tolist()
-    alpha = [_exact_exp(point) for point in x.tolist()]
-    value = []
-    for point, a, forward, backward in zip(x.tolist(), alpha, up, down, strict=True):
-        if point < 0:
-            value.append(_ONE - a + _times(a, backward))
-        else:
-            value.append(_times(_ONE, forward if point > 0 else min(forward, backward)))
-    return alpha, value
 
 
 def _times(a: int, factor: float) -> int:

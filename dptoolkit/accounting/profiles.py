@@ -36,11 +36,15 @@ class Tails(NamedTuple):
 class Pair:
     """An ordered pair (P, Q).
 
-    ``above(x)`` is H_{exp(x)}(P||Q) and ``below(x)`` is H_{exp(x)}(Q||P), both for x >= 0: keeping the two directions
-    apart keeps every value small where it is small, so no digit is lost to 1 - a. ``tails`` is known for explicit
-    pairs only. ``atom`` is a loss value that carries mass, or 0: a grid that contains it is exact there. ``mean`` is
-    the mean of the finite part of the loss under P, where it has a formula. ``identical`` says that P is Q, so that
-    nothing is released: a divergence that merely underflows to 0 does not say so.
+    ``above(x)`` is H_{exp(x)}(P
+
+    Q) and ``below(x)`` is H_{exp(x)}(Q
+
+    P), both for x >= 0: each curve tends to 0 where the divergence is small, so no digits are lost in a difference such
+    as 1 - a. ``tails`` is known for explicit pairs only. ``atom`` is a loss value that carries mass, or 0: a grid that
+    contains it is exact there. ``mean`` is the mean of the finite part of the loss under P, where it has a formula.
+    ``identical`` says that P is Q, so that nothing is released: a divergence that merely underflows to 0 does not say
+    so.
     """
 
     above: Curve
@@ -57,10 +61,10 @@ class Pair:
         if self.symmetric:
             return self
         tails = self.tails
-        flipped = None if tails is None else (lambda x: _flip(tails(-x)))
+        mirror = None if tails is None else (lambda x: _flip(tails(-x)))
         # Only sampling makes pairs that are not symmetric. There Q is a part of the mixture, so backwards no loss is
         # infinite.
-        return replace(self, above=self.below, below=self.above, tails=flipped, infinite_mass=0.0)
+        return replace(self, above=self.below, below=self.above, tails=mirror, infinite_mass=0.0)
 
 
 def _flip(t: Tails) -> Tails:
@@ -71,7 +75,7 @@ def gaussian(mu: float) -> Pair:
     """N(mu, 1) against N(0, 1)."""
 
     def curve(x: Array) -> Array:
-        return np.asarray(gaussian_profile.delta(mu, x))
+        return np.asarray(gaussian_profile.curve(mu, x))
 
     def tails(x: Array) -> Tails:
         p, q = mu / 2 - x / mu, -mu / 2 - x / mu
@@ -155,9 +159,9 @@ _FARTHEST = 39.0
 def discrete_gaussian(sigma: float, sensitivity: int) -> Pair:
     """Integer noise P(X=k) proportional to exp(-k^2/(2 sigma^2)), around 0 and around sensitivity, summed exactly.
 
-    The likelihood ratio is monotone, so the best event is a half-line, whatever the shift, and it says more of a larger
-    shift: the pair of the whole sensitivity dominates those of smaller ones. Outcome k has the loss
-    D (D - 2k) / (2 sigma^2), so the losses are D / sigma^2 apart.
+    The likelihood ratio is monotone, so the best event is a half-line for every shift, and its divergence grows with
+    the shift: the pair of the whole sensitivity dominates the pairs of smaller shifts. Outcome k has the loss D (D -
+    2k) / (2 sigma^2), so the losses are D / sigma^2 apart.
     """
     reach = math.ceil(_FARTHEST * sigma) + 1 if sigma < _MOST_OUTCOMES else _MOST_OUTCOMES
     if 2 * reach + sensitivity > _MOST_OUTCOMES:

@@ -109,7 +109,9 @@ def _deltas(orders: Array, rdp: Array, epsilon: float) -> Array:
     if math.isinf(epsilon):
         return np.zeros_like(rdp)
     with np.errstate(over="ignore"):
-        return np.where(rdp == 0, 0.0, np.exp(np.minimum(zcdp.log_delta_at(rdp, orders - 1, epsilon), 0.0)))
+        deltas = np.exp(np.minimum(zcdp.log_delta_at(rdp, orders - 1, epsilon), 0.0))
+    # Not 0 where it underflows: no divergence above 0 proves that.
+    return np.where(rdp == 0, 0.0, np.maximum(deltas, math.ulp(0.0)))
 
 
 def epsilon(event: Event, delta: float) -> float:

@@ -66,8 +66,8 @@ def discrete_gaussian(sigma: float, sensitivity: int, orders: Array) -> Array:
     distance = np.maximum(np.abs(product - np.round(product)) - 4e-16 * product, 0.0)
     k = np.arange(-math.ceil(39 * sigma) - 1, math.ceil(39 * sigma) + 2, dtype=float)
     logs = [log_sum_exp(-0.5 * ((k + c[:, None]) / sigma) ** 2, axis=1) for c in (distance, np.zeros(1))]
-    less = (logs[0] - logs[1] + 4e-16 * (2 + np.abs(logs[0]))) / (a - 1)
-    return np.maximum(a * rho + np.minimum(less, 0.0), np.finfo(float).tiny)
+    log_ratio = (logs[0] - logs[1] + 4e-16 * (2 + np.abs(logs[0]))) / (a - 1)
+    return np.maximum(a * rho + np.minimum(log_ratio, 0.0), np.finfo(float).tiny)
 
 
 def randomized_response(epsilon: float, orders: Array, categories: int = 2) -> Array:

@@ -29,7 +29,7 @@ def at_most(value: float) -> str:
 
 
 def delta_text(delta: float) -> str:
-    """A delta in few digits where those are no less than it; else in all of them: a printed guarantee must be true."""
+    """A delta in few digits if that number is not below it, else in all digits: a printed guarantee must be true."""
     text = f"{delta:g}"
     return text if float(text) >= delta else repr(float(delta))
 

@@ -337,8 +337,8 @@ def best_of_poisson_rdp(run_rdp: Array, orders: Array, runs: Poisson, run_delta:
     of the runs is at most mean exp((a-1)(rdp(a) + mean d)). Here the chance exp(-mean) of no run, where nothing is
     released, is added to it: without it the bound is false for mean < 1.
     """
-    permitted = np.log1p(1 / (orders - 1))
-    deltas = np.asarray([run_delta(float(e)) for e in permitted])
+    epsilons = np.log1p(1 / (orders - 1))
+    deltas = np.asarray([run_delta(float(e)) for e in epsilons])
     log_moment = (orders - 1) * (run_rdp + runs.mean * deltas) + math.log(runs.mean)
     return np.asarray(np.logaddexp(-runs.mean, log_moment) / (orders - 1))
 

@@ -95,7 +95,7 @@ def finite_pair(parameter: float, make: Callable[[float], Pair], infinite_mass: 
 
 
 def _approximate(event: ApproxDp) -> Pair:
-    """With probability delta everything is given away, also where epsilon is 0; otherwise a randomised response."""
+    """The worst (epsilon, delta)-DP pair: everything with probability delta, otherwise a randomised response."""
     if event.epsilon == 0:
         return profiles.non_private(event.delta)
     return finite_pair(event.epsilon, lambda x: profiles.randomized_response(x, infinite_mass=event.delta))
@@ -150,9 +150,13 @@ def _perturbation_words(event: ObjectivePerturbation) -> Words:
 
 
 def _less_perturbed(event: ObjectivePerturbation, factor: float) -> Event:
-    """No noise makes up for the Jacobian, but the family must begin with a release of nothing."""
-    less = replace(event, jacobian=event.jacobian * min(factor, 1.0))
-    return _less_noise(less, factor)
+    """The event with its noise divided by ``factor``.
+
+    No noise makes up for the Jacobian. It is reduced for factors below 1, because the family of an audit's claim must
+    begin, for small factors, with a release of nothing.
+    """
+    release = replace(event, jacobian=event.jacobian * min(factor, 1.0))
+    return _less_noise(release, factor)
 
 
 _REAL_NOISE = "bounded as stated; noise is real-valued (floating point is idealised)"

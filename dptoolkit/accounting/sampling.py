@@ -29,14 +29,14 @@ from dptoolkit.accounting.profiles import Curve, Pair, Tails
 
 
 def amplified(epsilon: float, rate: float) -> float:
-    """log(1 + rate (e^epsilon - 1)): what an epsilon-DP mechanism is on a random batch, under every scheme here."""
+    """log(1 + rate (e^epsilon - 1)): epsilon of an epsilon-DP mechanism run on a random batch, by any scheme here."""
     if rate in (0, 1) or math.isinf(epsilon):
         return epsilon if rate > 0 else 0.0
     if epsilon < 700:
         value = math.log1p(rate * math.expm1(epsilon))
     else:
         value = float(np.logaddexp(0.0, epsilon * (1 + 1e-15) + math.log(rate)))
-    # Rounded up; and running on a sample never loses more than running on all records.
+    # The result is rounded up, but never above epsilon: running on a sample loses no more than running on all records.
     return min(value * (1 + 1e-15), epsilon)
 
 
@@ -85,7 +85,7 @@ def replace_one(pair: Pair, rate: float) -> Pair:
 
     def curve(x: Array) -> Array:
         y = _inner_loss_below(x, rate)
-        return rate * np.maximum(pair.above(y), pair.below(y))
+        return rate * (pair.above(y) if pair.above is pair.below else np.maximum(pair.above(y), pair.below(y)))
 
     return Pair(curve, curve, infinite_mass=rate * pair.infinite_mass)
 

@@ -8,6 +8,7 @@ exponential noise (permute-and-flip): both are epsilon-DP, and are charged as an
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -51,20 +52,24 @@ def bounded_range_rdp(epsilon: float, orders: Array) -> Array:
     with np.errstate(divide="ignore"):
         t = np.log(m) - np.log1p(m) + log_a - log_b
     log_moment = m * t + log_a - np.log1p(m) - float(log1mexp(epsilon))
-    # The terms cancel for small epsilon: the margin covers their round-off.
-    exact = (log_moment + 1e-15 * (2 + m * epsilon)) / m
+    # The terms cancel for small epsilon: the margin covers the round-off of each, also that of t, which counts m times.
+    sizes = (m + 1) * (4 + np.abs(np.log(m)) + np.log1p(m) + np.abs(log_a) + np.abs(log_b) + epsilon)
+    exact = (log_moment + 2.0**-50 * (sizes + abs(float(log1mexp(epsilon))))) / m
     return np.minimum(np.minimum(exact, orders * bounded_range_rho(epsilon)), epsilon)
 
 
 # Cells of the recursion's grid per range: the range is inflated by one cell, so 1/64 = 1.6 % in epsilon.
 _CELLS = 64
+# Cells for the start of a search.
+_ROUGH_CELLS = 16
+_PRIVATE_SIDE = 1 - 2e-9
 
 
 def recursion_cost(epsilon0: float, count: int, delta: float) -> float:
     """Number of elementary operations of ``adaptive``; infinite where there is no grid."""
     if not _has_grid(epsilon0, count):
         return math.inf
-    return count * (_CELLS + 2.0) * _recursion_points(epsilon0, count, delta)
+    return count * (_CELLS + 2.0) * _recursion_points(epsilon0, count, delta, _CELLS)
 
 
 def delta_cost(epsilon0: float, count: int, epsilon: float) -> float:
@@ -91,15 +96,53 @@ def adaptive(epsilon0: float, count: int, delta: float) -> float:
     + P_t(t - epsilon0) V_{k-1}(x - t + epsilon0) (Dong, Durfee and Rogers 2020, arXiv:1909.13830). On a grid of step h
     a loss in [t - epsilon0, t] with t between two grid points is dominated by the two-point loss on the grid with range
     epsilon0 + h, so the recursion on the grid with that range is an upper bound without interpolation error. Negative x
-    follows by symmetry, and V is decreasing, so the last point stands for all beyond it.
+    follows by symmetry, and V is decreasing, so the last point stands for all beyond it. Between two grid points the
+    true V, as a function of e^x, is convex and lies below the chord.
     """
     if count == 0 or epsilon0 == 0:
         return 0.0
     if math.isinf(epsilon0):
         return math.inf
-    x, value = _recursion(epsilon0, count, _recursion_points(epsilon0, count, delta))
-    inside = np.flatnonzero(value <= delta)
-    return float(x[inside[0]]) if len(inside) else sum_up([(count, epsilon0)])
+    if delta == 0:
+        # The recursion's values underflow to 0 long before the largest loss.
+        return sum_up([(count, epsilon0)])
+    x, value = _recursion(epsilon0, count, _recursion_points(epsilon0, count, delta, _CELLS), _CELLS)
+    # A little less, so that rounding errors, here or in a recursion with more points, cannot matter.
+    inside = np.flatnonzero(value <= delta * _PRIVATE_SIDE)
+    if len(inside) == 0:
+        return sum_up([(count, epsilon0)])
+    i = int(inside[0])
+    if i == 0:
+        return 0.0
+    rest = (delta * _PRIVATE_SIDE - value[i]) / (value[i - 1] - value[i])
+    return float(max(x[i] + math.log1p(rest * math.expm1(x[i - 1] - x[i])), x[i - 1]))
+
+
+def rough_adaptive(epsilon0: float, count: int, delta: float) -> float:
+    """About ``adaptive``, from a coarse grid, whose larger range is taken out again: for searches, never a bound."""
+    if count == 0 or not 0 < epsilon0 < math.inf or delta == 0:
+        return adaptive(epsilon0, count, delta)
+    x, value = _recursion(epsilon0, count, _recursion_points(epsilon0, count, delta, _ROUGH_CELLS), _ROUGH_CELLS)
+    with np.errstate(divide="ignore"):
+        root = float(np.interp(-math.log(delta), -np.log(value), x))
+    return root * (1 + 1 / _CELLS) / (1 + 1 / _ROUGH_CELLS)
+
+
+def keeps(epsilon0: float, count: int, epsilon: float, delta: float) -> bool:
+    """Whether ``adaptive_delta`` at ``epsilon``, the answer of ``adaptive`` at ``delta``, is at most ``delta``.
+
+    The values of a recursion get smaller with more points. So the recursion that ``adaptive`` has computed, which has
+    fewer, mostly decides this without another one.
+    """
+    if count == 0 or not 0 < epsilon0 < math.inf or delta == 0:
+        return adaptive_delta(epsilon0, count, epsilon) <= delta
+    own = _recursion_points(epsilon0, count, delta, _CELLS)
+    if own <= _recursion_points(epsilon0, count, _least_delta(epsilon0, count, epsilon), _CELLS):
+        x, value = _recursion(epsilon0, count, own, _CELLS)
+        # Smaller by more than the rounding errors of the other recursion.
+        if _between(x, value, epsilon) <= delta * (1 - 0.5 * (1 - _PRIVATE_SIDE)):
+            return True
+    return adaptive_delta(epsilon0, count, epsilon) <= delta
 
 
 def adaptive_delta(epsilon0: float, count: int, epsilon: float) -> float:
@@ -108,15 +151,25 @@ def adaptive_delta(epsilon0: float, count: int, epsilon: float) -> float:
         return 0.0
     if math.isinf(epsilon0):
         return 1.0
-    points = _recursion_points(epsilon0, count, _least_delta(epsilon0, count, epsilon))
-    x, value = _recursion(epsilon0, count, points)
-    # The grid point at or below epsilon.
-    return float(value[np.searchsorted(x, epsilon, side="right") - 1])
+    points = _recursion_points(epsilon0, count, _least_delta(epsilon0, count, epsilon), _CELLS)
+    x, value = _recursion(epsilon0, count, points, _CELLS)
+    # Not 0 where it underflows: below the largest loss delta is positive.
+    return max(_between(x, value, epsilon), math.ulp(0.0))
 
 
-def _recursion(epsilon0: float, count: int, points: int) -> tuple[Array, Array]:
-    """(x, V_count(x)) on the grid."""
-    step, cells = epsilon0 / _CELLS, _CELLS + 1
+def _between(x: Array, value: Array, epsilon: float) -> float:
+    """The recursion's bound on delta at ``epsilon``: on the chord between two points."""
+    i = int(np.searchsorted(x, epsilon, side="right")) - 1
+    if i + 1 == len(x):
+        return float(value[i])
+    share = math.exp(epsilon - x[i + 1]) * (math.expm1(x[i] - epsilon) / math.expm1(x[i] - x[i + 1]))
+    return float(value[i] + share * (value[i + 1] - value[i])) * (1 + 1e-15)
+
+
+@functools.lru_cache(maxsize=4)
+def _recursion(epsilon0: float, count: int, points: int, per_range: int) -> tuple[Array, Array]:
+    """(x, V_count(x)) on the grid with so many cells per range."""
+    step, cells = epsilon0 / per_range, per_range + 1
     losses = step * np.arange(cells + 1)
     at_high = np.expm1(losses - cells * step) / math.expm1(-cells * step)
     x = step * np.arange(points, dtype=float)
@@ -125,16 +178,17 @@ def _recursion(epsilon0: float, count: int, points: int) -> tuple[Array, Array]:
         # V_k is 0 from k ranges on, so the first steps need few points.
         n = min(points, (number + 1) * cells + 1)
         value[:n] = _recursion_step(value[:n], x, at_high, cells)
+    x.flags.writeable = value.flags.writeable = False
     return x, value
 
 
-def _recursion_points(epsilon0: float, count: int, delta: float) -> int:
+def _recursion_points(epsilon0: float, count: int, delta: float, per_range: int) -> int:
     """Grid points up to where delta is certainly far below the target."""
     rho = count * bounded_range_rho(epsilon0)
     reach = count * epsilon0
     if delta > 0:
         reach = min(rho + 2 * math.sqrt(rho * (math.log(1 / delta) + 10)), reach)
-    return math.ceil(reach / epsilon0 * _CELLS) + 2
+    return math.ceil(reach / epsilon0 * per_range) + 2
 
 
 def _recursion_step(value: Array, x: Array, at_high: Array, cells: int) -> Array:

@@ -106,8 +106,8 @@ def pure_epsilon(event: Event) -> float | None:
         run = total_pure(event.event)
         return None if run is None else sum_up([(2, run), (event.runs.eta, run)])
     if isinstance(event, Subsampled):
-        whole = total_pure(event.event)
-        return None if whole is None else sampling.amplified(whole, event.rate)
+        total = total_pure(event.event)
+        return None if total is None else sampling.amplified(total, event.rate)
     return None
 
 
@@ -147,7 +147,20 @@ def without_failures(event: Event) -> tuple[Event, float]:
         rest, probability = failure(part)
         log_success += count * math.log1p(-probability)
         parts.append(Repeated(rest, count))
-    return Composed(*parts), log_success
+    return (Composed(*parts), log_success) if log_success < 0 else (event, 0.0)
+
+
+def delta_left(log_success: float, delta: float) -> float:
+    """What failures leave of ``delta`` for the rest: delta is 1 - P(no failure) (1 - that)."""
+    # Rounded down, since rounding may have made it too large.
+    return delta if log_success == 0 else -math.expm1(math.log1p(-delta) - log_success) - 4e-16 * delta
+
+
+def delta_with_failures(log_success: float, rest_delta: float) -> float:
+    """1 - P(no failure) (1 - delta of the rest)."""
+    if log_success == 0 or rest_delta == 1:
+        return rest_delta
+    return -math.expm1(log_success + math.log1p(-rest_delta))
 
 
 def spent_delta(event: Event) -> float:

@@ -77,7 +77,8 @@ def to_delta(rho: float, epsilon: float) -> float:
         m = np.exp(log_minus_1)
         return log_delta_at(rho * (m + 1), m, epsilon)
 
-    return min(math.exp(min(zoom_minimum(bound, _LOW, _HIGH, points=129)[1], 0.0)), 1.0)
+    # Not 0 where it underflows: no rho above 0 proves that.
+    return max(math.exp(min(zoom_minimum(bound, _LOW, _HIGH, points=129)[1], 0.0)), math.ulp(0.0))
 
 
 def from_epsilon(epsilon: float, delta: float) -> float:

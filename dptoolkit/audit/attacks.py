@@ -1,7 +1,7 @@
-"""From an output to a score: a larger score means "the first dataset". Statistics are known in advance, or learned.
+"""Attacks: how an output becomes a score, where a larger score means "the first dataset", and a score a guess.
 
-A learned attack uses past trials only, and is learned again as their number grows. The tests stay valid because every
-guess follows a rule that was fixed before its trial.
+The statistic behind a score is known in advance, or learned. A learned attack uses past trials only, and is learned
+again as their number grows. The tests stay valid because every guess follows a rule that was fixed before its trial.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Attack:
 
     def scores(self, outputs: Array) -> Array:
         """Scores of many outputs, one a row; a row with a NaN is a failure."""
-        broken = np.isnan(outputs).any(axis=1)
+        is_failure = np.isnan(outputs).any(axis=1)
         values = np.full(len(outputs), self.failed)
-        if not broken.all():
-            scores = np.asarray(self.statistic(outputs[~broken]), dtype=float)
-            if scores.shape != (len(outputs) - int(broken.sum()),):
-                bound = f"one number for each of {len(outputs) - int(broken.sum())} outputs"
+        if not is_failure.all():
+            scores = np.asarray(self.statistic(outputs[~is_failure]), dtype=float)
+            if scores.shape != (len(outputs) - int(is_failure.sum()),):
+                bound = f"one number for each of {len(outputs) - int(is_failure.sum())} outputs"
                 raise invalid("attack", f"scores of shape {scores.shape}", bound)
-            values[~broken] = scores
+            values[~is_failure] = scores
         return np.nan_to_num(values, nan=self.failed, posinf=1e300, neginf=-1e300)
 
 
@@ -64,13 +64,13 @@ def learn(outputs: Array, bits: Bits) -> Attack:
     """
     good = ~np.isnan(outputs).any(axis=1)
     past, worlds = _finite(outputs[good]), bits[good]
-    failed = _failure(outputs, bits)
+    failure_score = _failure(outputs, bits)
     if len(past) < 8 or worlds.min() == worlds.max():
-        return Attack("failures", lambda x: np.zeros(len(x)), failed)
+        return Attack("failures", lambda x: np.zeros(len(x)), failure_score)
     makers = _makers(past)
     name = max(makers, key=lambda key: _judge(makers[key], past, worlds))
     statistic = makers[name](past, worlds)
-    return Attack(name, lambda x: statistic(_finite(x)), failed)
+    return Attack(name, lambda x: statistic(_finite(x)), failure_score)
 
 
 def _finite(outputs: Array) -> Array:
@@ -79,8 +79,8 @@ def _finite(outputs: Array) -> Array:
 
 
 def _failure(outputs: Array, bits: Bits) -> float:
-    broken = np.isnan(outputs).any(axis=1)
-    return math.inf if 2 * int(bits[broken].sum()) >= int(broken.sum()) else -math.inf
+    is_failure = np.isnan(outputs).any(axis=1)
+    return math.inf if 2 * int(bits[is_failure].sum()) >= int(is_failure.sum()) else -math.inf
 
 
 Maker = Callable[[Array, Bits], Score]
@@ -218,7 +218,7 @@ def best_tails(
 
 
 def _coming(record: Guesses, trials: int) -> Guesses:
-    # The best of many rules was partly lucky, so a lower bound on its share of right guesses is expected of it.
+    # The best of many rules was partly lucky. So it is credited only with a lower bound on its share of right guesses.
     p = lower_bound(record.correct, record.made, _SURE)
     number = int(trials * record.made / record.trials)
     return Guesses(trials, number, int(number * p))

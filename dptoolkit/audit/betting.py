@@ -20,7 +20,7 @@ from dptoolkit.audit.claims import Claim
 from dptoolkit.audit.statistics import coin_log_wealth
 
 Array = NDArray[np.float64]
-# How an audit ends: after a number of trials or seconds, or as soon as the evidence is in.
+# The modes of an audit: it ends after a number of trials or seconds, or as soon as it has its evidence.
 FIXED, SEQUENTIAL = "fixed", "sequential"
 
 _QUANTILES = np.array([0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 0.97, 0.99, 0.997])
@@ -119,7 +119,7 @@ class Wealth:
         edges = np.unique(np.quantile(scores, _QUANTILES, method="nearest"))
         returns = _bet_table(len(edges), self._epsilons, self._deltas)
         counts = np.bincount(_cells(scores, bits, edges), minlength=returns.shape[1]).astype(float)
-        # After few trials much of the money is not staked, and every cell is taken to be possible.
+        # After few trials much of the money is kept out of the bets, and no cell is taken to be impossible.
         caution = min(1.0, 6.0 / math.sqrt(len(scores) + _IMAGINED))
         thought = counts + _IMAGINED * _imagined(counts, self._variation) + 1 / len(counts)
         weights = (1 - caution) * _fastest(returns, thought)
@@ -135,7 +135,7 @@ class Wealth:
         games = self._games + 1 + times
         wins = self._wins + np.cumsum(correct, dtype=np.int64)[times]
         coin = coin_log_wealth(wins, games, (1 + self._variation) / 2)
-        # Half of the money was put on each strategy at the start.
+        # At the start half of the money was put on each of the two strategies, so wealth is the mean of theirs.
         path = np.logaddexp(portfolio, coin) - math.log(2)
         if len(path):
             self.log_now, crossed = float(path[-1]), path >= self._target

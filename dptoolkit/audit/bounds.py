@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit.audit.claims import Claim
-from dptoolkit.audit.statistics import Guesses, anytime_lower, excess, p_value
+from dptoolkit.audit.statistics import Guesses, anytime_lower, excess
 from dptoolkit.audit.statistics import lower_bound as binomial_lower
+from dptoolkit.audit.statistics import p_value as binomial_p_value
 
 ADVANTAGE, ODDS, TAIL = "all guesses", "odds of confident guesses", "excess of confident guesses"
 
@@ -27,7 +28,6 @@ class Bound:
     epsilon: float
     upper: float
     factor: float
-    p_value: float
     guesses: Guesses
     statistic: str
 
@@ -59,8 +59,18 @@ def bound(
     factor = claim.factor_at(max(0.0, 2 * p_low - 1))
     p_high = 1 - binomial_lower(counts.made - counts.correct, counts.made, confidence)
     upper = epsilon_at(claim, claim.factor_at(max(0.0, 2 * p_high - 1)), delta)
-    value = p_value(counts.correct, counts.made, (1 + claim.delta(0.0)) / 2)
-    return Bound(epsilon_at(claim, factor, delta), upper, factor, value, counts, ADVANTAGE)
+    return Bound(epsilon_at(claim, factor, delta), upper, factor, counts, ADVANTAGE)
+
+
+def p_value(claim: Claim, delta: float, counts: Guesses, tail: Confident | None) -> float:
+    """The probability of evidence like this or stronger if the claim is true, by the same statistic as the bound."""
+    if tail is None:
+        return binomial_p_value(counts.correct, counts.made, (1 + claim.delta(0.0)) / 2)
+    if claim.any_mechanism:
+        e = claim.epsilon(delta)
+        return _odds_p_value(tail.guesses, e, claim.delta(e))
+    limit = claim.delta(tail.epsilon)
+    return _smallest_error(lambda level: tail.guesses.excess_lower(tail.epsilon, tail.sides, level) > limit)
 
 
 def _from_excess(claim: Claim, delta: float, tail: Confident, confidence: float) -> Bound:
@@ -68,9 +78,7 @@ def _from_excess(claim: Claim, delta: float, tail: Confident, confidence: float)
     factor = claim.factor_at(g.excess_lower(tail.epsilon, tail.sides, confidence), tail.epsilon)
     upper = claim.factor_at(-g.swapped().excess_lower(-tail.epsilon, tail.sides, confidence) * math.exp(tail.epsilon),
                             tail.epsilon)  # fmt: skip
-    allowed = claim.delta(tail.epsilon)
-    value = _smallest_error(lambda level: g.excess_lower(tail.epsilon, tail.sides, level) > allowed)
-    return Bound(epsilon_at(claim, factor, delta), epsilon_at(claim, upper, delta), factor, value, g, TAIL)
+    return Bound(epsilon_at(claim, factor, delta), epsilon_at(claim, upper, delta), factor, g, TAIL)
 
 
 def _smallest_error(refuted: Callable[[float], bool]) -> float:
@@ -90,8 +98,7 @@ def _from_odds(claim: Claim, delta: float, tail: Confident, confidence: float) -
     p_high = 1 - binomial_lower(odds.made - odds.correct, odds.made, confidence)
     upper = math.log(p_high / (1 - p_high)) if p_high < 1 else math.inf
     e = claim.epsilon(delta)
-    value = _odds_p_value(odds, e, claim.delta(e))
-    return Bound(epsilon, max(upper, epsilon), epsilon / e if e > 0 else math.inf, value, odds, ODDS)
+    return Bound(epsilon, max(upper, epsilon), epsilon / e if e > 0 else math.inf, odds, ODDS)
 
 
 def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
@@ -102,11 +109,11 @@ def _odds_p_value(odds: Guesses, epsilon: float, delta: float) -> float:
     """
     p = 1 / (1 + math.exp(-epsilon))
     if delta <= 0:
-        return p_value(odds.correct, odds.made, p)
+        return binomial_p_value(odds.correct, odds.made, p)
 
     def refuted(error: float) -> bool:
         spare = min(excess(odds.trials, delta, 0.1 * error), odds.correct)
-        return p_value(odds.correct - spare, odds.made - spare, p) <= 0.9 * error
+        return binomial_p_value(odds.correct - spare, odds.made - spare, p) <= 0.9 * error
 
     low, high = -15.0, 0.0
     while high - low > 0.008:

@@ -153,7 +153,7 @@ class ApproxClaim(Claim):
 
 @dataclass(frozen=True)
 class GaussianClaim(Claim):
-    """mu-Gaussian DP: as hard to break as N(0, 1) against N(mu, 1)."""
+    """mu-Gaussian DP: telling two neighbours apart is at least as hard as telling N(0, 1) from N(mu, 1)."""
 
     mu: float
 
@@ -353,8 +353,8 @@ def from_dict(record: dict[str, Any]) -> Claim:
     kind = values.pop("type")
     if kind == "ReleaseClaim":
         return ReleaseClaim(account(event_from_dict(values["event"]), method=values["method"]))
-    typed = (PureClaim, ApproxClaim, GaussianClaim, ZcdpClaim, RenyiClaim)
-    kinds: dict[str, Callable[..., Claim]] = {c.__name__: c for c in typed}
+    classes = (PureClaim, ApproxClaim, GaussianClaim, ZcdpClaim, RenyiClaim)
+    kinds: dict[str, Callable[..., Claim]] = {c.__name__: c for c in classes}
     if kind not in kinds:
         raise invalid("type of the claim", kind, "one of " + ", ".join(sorted(kinds)))
     return kinds[kind](**values)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, whole
 from dptoolkit.audit.pairs.pair import Pair
 
 _CONTENTS = "arrays first and second, or first_X, first_y, second_X and second_y"
@@ -21,9 +21,9 @@ _CONTENTS = "arrays first and second, or first_X, first_y, second_X and second_y
 def load_function(name: str) -> Callable[..., Any]:
     """The function of "module:function"; modules in the working folder are found too."""
     module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     if not all(part.isidentifier() for part in module.split(".")):
         raise invalid("mechanism", name, "MODULE:FUNCTION", f"{module!r} is not the name of a module.")
     try:
@@ -41,8 +41,8 @@ def load_function(name: str) -> Callable[..., Any]:
 
 def load_pair(path: str | Path, size: int = 1) -> Pair:
     """Two datasets from an .npz file: arrays, or (X, y). They may differ in ``size`` records."""
-    arrays = _arrays(path)
-    text = f"the datasets of {Path(path).name}"
+    size, arrays = whole("size of the group", size, low=1), _arrays(path)
+    text = f"the datasets of {Path(path).name}" + (f"; up to {size} records changed together" if size > 1 else "")
     if set(arrays) == {"first", "second"}:
         return Pair(arrays["first"], arrays["second"], description=text, size=size)
     if set(arrays) == {"first_X", "first_y", "second_X", "second_y"}:
@@ -52,7 +52,8 @@ def load_pair(path: str | Path, size: int = 1) -> Pair:
                 shapes = f"{side}_X of shape {X.shape} and {side}_y of shape {y.shape}"
                 raise invalid("pair", shapes, "as many labels as rows")
         return Pair(one, two, description=text, size=size)
-    raise invalid("pair", f"a file of {', '.join(sorted(arrays)) or 'nothing'}", f"one of {_CONTENTS}")
+    repair = "Write it by numpy.savez(file, first=..., second=...)."
+    raise invalid("pair", f"a file of {', '.join(sorted(arrays)) or 'nothing'}", f"a file of {_CONTENTS}", repair)
 
 
 def _arrays(path: str | Path) -> dict[str, Any]:

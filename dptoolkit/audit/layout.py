@@ -1,4 +1,4 @@
-"""How the outputs of one run become one row of numbers, of the same length for every run of a plan."""
+"""The layout of a run's outputs as one row of numbers, which has the same length for every run of a plan."""
 
 from __future__ import annotations
 

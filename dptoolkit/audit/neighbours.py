@@ -45,13 +45,13 @@ def _check_rows(pair: Pair, first: list[Any], second: list[Any]) -> None:
     sizes = first[0].shape[0], second[0].shape[0]
     public = pair.adjacency is not None
     if abs(sizes[0] - sizes[1]) > (0 if public else pair.size):
-        allowed = f"of one size, as {pair.adjacency} neighbours are" if public else "neighbours: at most one more"
-        raise invalid("pair", f"{sizes[0]:,} and {sizes[1]:,} records", allowed, _OVERRIDE)
-    changed = _changed(first, second)
-    if changed > pair.size:
-        allowed = "one record may differ" if pair.size == 1 else f"{pair.size} records may differ"
-        raise invalid("pair", f"{changed:,} records differ", f"neighbours: {allowed}", _OVERRIDE)
-    if changed == 0:
+        rule = f"of one size, as {pair.adjacency} neighbours are" if public else "neighbours: at most one more"
+        raise invalid("pair", f"{sizes[0]:,} and {sizes[1]:,} records", rule, _OVERRIDE)
+    difference = _changed(first, second)
+    if difference > pair.size:
+        rule = "one record may differ" if pair.size == 1 else f"{pair.size} records may differ"
+        raise invalid("pair", f"{difference:,} records differ", f"neighbours: {rule}", _OVERRIDE)
+    if difference == 0:
         raise invalid("pair", "the same records", "neighbours that differ", f"Nothing could be found. {_OVERRIDE}")
     if pair.adjacency is Adjacency.ZERO_OUT and not _zeroed(first[0], second[0]):
         raise invalid("pair", "neither of the rows that differ is zero", "zero-out neighbours", _OVERRIDE)

@@ -77,15 +77,15 @@ def _forced(v: int, r: int, m: int, error: float, mu: float) -> bool:
     right, wrong, before = v / m * error, (r - v) / m * error, math.inf
     for i in range(v - 1, -1, -1):
         # h^-1(x) = Phi(Phi^-1(x) - mu): the least that being wrong at least i times must have.
-        more = max(0.0, float(ndtr(ndtri(min(right, 1.0)) - mu)) - wrong)
+        addition = max(0.0, float(ndtr(ndtri(min(right, 1.0)) - mu)) - wrong)
         # i right and r - i wrong guesses come together.
-        right, wrong = right + i / (r - i) * more, wrong + more
+        right, wrong = right + i / (r - i) * addition, wrong + addition
         if right + wrong > r / m:
             return True
         # Stop once the additions fall and would not matter even if they stayed as large; not refuting is safe.
-        if more < before and more * i < 1e-9 * error:
+        if addition < before and addition * i < 1e-9 * error:
             return False
-        before = more
+        before = addition
     return False
 
 

@@ -131,8 +131,8 @@ class Test:
         lengths = _epochs(trials)
         self._learn(len(lengths))
         wins = _wins_needed(trials - FIRST, self._allowed, self._target)
-        alone = float(np.mean([self._one(run, lengths, wins) for run in self._runs]))
-        return min(alone, self._together(lengths, wins))
+        mean = float(np.mean([self._one(run, lengths, wins) for run in self._runs]))
+        return min(mean, self._together(lengths, wins))
 
     def _one(self, run: _Learned, lengths: Array, wins: float) -> float:
         """The probability of a find for one run's bets, from the better of the two strategies."""
@@ -141,7 +141,7 @@ class Test:
         return max(bets, _exceeds(float(lengths @ right) - wins, float(lengths @ (right * (1 - right)))))
 
     def _together(self, lengths: Array, least: float) -> float:
-        """The same if what the runs learn has a normal law, as a few runs do not show rare bad luck."""
+        """The probability of a find if what runs learn has a normal law; a few runs would not show rare bad luck."""
         runs = [run.first_epochs(len(lengths)) for run in self._runs]
         growth, variance, right = (np.array(x) for x in zip(*runs, strict=True))
         ends, wins = growth @ lengths, right @ lengths
@@ -161,7 +161,7 @@ class Test:
         return self._scores[run][:count], self._bits[run][:count]
 
     def _learn(self, epochs: int) -> None:
-        """Learn as an audit does: whenever the trials have doubled, and from no more trials than an audit keeps."""
+        """Learn bets as an audit does: whenever the trials have doubled in number, from as many as an audit keeps."""
         for number, run in enumerate(self._runs):
             while len(run.growth) < epochs:
                 past = FIRST * 2 ** len(run.growth)
@@ -184,8 +184,8 @@ def _exceeds(mean: float, variance: float) -> float:
 
 def _cells(below: Array) -> Array:
     """Probabilities of (bin, secret bit) from the laws at the edges, in the order of the bets' cells."""
-    whole = np.concatenate([np.zeros((2, 1)), below, np.ones((2, 1))], axis=1)
-    return np.asarray(0.5 * np.diff(whole, axis=1).T.reshape(-1))
+    bounds = np.concatenate([np.zeros((2, 1)), below, np.ones((2, 1))], axis=1)
+    return np.asarray(0.5 * np.diff(bounds, axis=1).T.reshape(-1))
 
 
 def _epochs(trials: int) -> Array:
@@ -199,12 +199,12 @@ def _epochs(trials: int) -> Array:
     return np.array(lengths)
 
 
-def _wins_needed(games: int, allowed: float, target: float) -> float:
+def _wins_needed(games: int, chance: float, target: float) -> float:
     """The fewest right guesses in so many games for which the log wealth of betting on them reaches ``target``."""
-    low, high = int(games * allowed), games + 1
+    low, high = int(games * chance), games + 1
     while high - low > 1:
         middle = (low + high) // 2
-        rich = float(coin_log_wealth(np.array([middle]), np.array([games]), allowed)[0]) >= target
+        rich = float(coin_log_wealth(np.array([middle]), np.array([games]), chance)[0]) >= target
         low, high = (low, middle) if rich else (middle, high)
     return high
 

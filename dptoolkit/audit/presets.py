@@ -1,4 +1,4 @@
-"""Small fits that make good targets: every private solver, with public numbers for which its worst pair is strong."""
+"""Presets for audits: for every private solver a small plan for which its worst pair shows much of the guarantee."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dptoolkit.audit.pairs.pair import Pair
 from dptoolkit.solvers.plan import UNBOUNDED, Plan
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT
 
-# n and d come with the rest; epsilon, delta and calibration are the caller's.
+# The settings of each preset, n and d included; epsilon, delta and calibration are given by the caller.
 _CLIPPED: dict[str, Any] = {"loss": "squared", "grad_norm": 1.0, "step_size": 1.0}
 _BALL: dict[str, Any] = {"l1_radius": 0.1, "feature_bound": 1.0}
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
@@ -28,14 +28,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     # Twenty inner steps, of which the first can show nothing: for an adversary who sees all iterates.
     "dp_scsg_ht": {"n": 5000, "d": 4, "sparsity": 2, "epochs": 1, "snapshot_size": 4000, "batch_size": 200,
                    "option": "II", "sampling": "poisson", "adjacency": "replace-one", **_CLIPPED},
-    # One inner step an epoch, at the snapshot and so without noise: for an adversary who sees the final model.
+    # There is one inner step an epoch, which starts at the snapshot and so has no noise. The preset is for an adversary
+    # who sees the final model.
     "dp_svrg_ht": {"n": 199, "d": 4, "sparsity": 2, "epochs": 10, "batch_size": 100, "option": "II", "loss": "logistic",
                    "row_norm": 1.0, "step_size": 0.01},
     "dp_frank_wolfe": {"n": 100, "d": 4, "loss": "logistic", "steps": 10, **_BALL},
     "sparsifier": {"n": 100, "d": 9, "loss": "logistic", "steps": 10, "count_share": 0.5, **_BALL},
     "dp_multinomial_frank_wolfe": {"n": 100, "d": 4, "classes": 3, "steps": 10, **_BALL},
-    "peeling_iht": {"n": 100, "d": 10, "sparsity": 3, "steps": 5, "step_size": 1.0, "radius": 1.0, "feature_bound": 1.0,
-                    "label_bound": 1.0},
+    # Steps so short that the noise keeps the weights near 0, where the pair is tight.
+    "peeling_iht": {"n": 100, "d": 10, "sparsity": 3, "steps": 5, "step_size": 0.01, "radius": 1.0,
+                    "feature_bound": 1.0, "label_bound": 1.0},
     # Little curvature beside the regulariser: the minimiser is nearly the noise itself.
     "objective_perturbation": {"n": 100, "d": 1, "loss": "huber", "l2": 1.0, "row_norm": 1.0},
     "two_stage": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "row_norm": 1.0, "sparsity": 1, "blocks": 1},

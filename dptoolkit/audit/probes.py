@@ -1,7 +1,11 @@
 """Cheap checks for faults that do not show in the distribution of one output.
 
-Each runs a mechanism a few times, on harmless data, and says in one sentence what it found. A mechanism is a callable
-(dataset, rng) -> output, or a Plan with data (X, y).
+Each probe runs a mechanism a few times, on harmless data, and says in one sentence what it found. A mechanism is a
+callable (dataset, rng) -> output, or a Plan with data (X, y). ``seed`` is that of the streams the probe hands out.
+
+Privacy
+-------
+For test data only: a probe looks at outputs without a budget.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from dptoolkit._validate import invalid, whole
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.audit.engine import flatten
 from dptoolkit.audit.streams import Streams
+from dptoolkit.solvers import prepare
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
@@ -42,20 +47,30 @@ class Probe:
 
 
 def given_generator(mechanism: Any, data: Any, seed: int = 0) -> Probe:
-    """All randomness comes from the Generator: equal states give equal outputs, different states different ones."""
+    """All randomness comes from the Generator: equal states give equal outputs, different states different ones.
+
+    Parameters
+    ----------
+    mechanism : a Plan, or any callable (dataset, rng) -> output
+        What is probed.
+    data : its dataset
+        For a Plan (X, y).
+    seed : int, default 0
+        The seed of the Generators.
+    """
     run, streams = _runner(mechanism, data, "final"), Streams(seed, "probes")
     generator = streams.generator(0)
     before = _state(generator)
-    once, draws = run(generator), _state(generator) != before
-    again, others = run(streams.generator(0)), [run(streams.generator(i)) for i in (1, 2, 3)]
+    first, draws = run(generator), _state(generator) != before
+    second, others = run(streams.generator(0)), [run(streams.generator(i)) for i in (1, 2, 3)]
     name = "randomness from the given Generator"
-    if not _same(once, again):
+    if not _same(first, second):
         return Probe(name, False, "Equal states of the Generator gave different outputs: it draws from elsewhere too, "
                                   "so runs cannot be repeated, and its source is not known.")  # fmt: skip
     if not draws:
         return Probe(name, False, "It never draws from the Generator: a seed of its own makes the noise a constant, "
                                   "which whoever knows the code subtracts.")  # fmt: skip
-    if all(_same(once, other) for other in others):
+    if all(_same(first, other) for other in others):
         return Probe(name, False, "Four different Generators gave the same output: what it draws does not reach it.")
     return Probe(name, True, "Equal states gave equal outputs, different states different ones.")
 
@@ -71,10 +86,16 @@ def fresh_fits(fit: Callable[[], Any], name: str = "fresh noise in every fit") -
 def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int = 0) -> Probe:
     """Noise is drawn anew in every step.
 
-    ``data`` must be such that the query without noise is the same in all steps, for example all zero; the mechanism
-    returns its noisy queries, (steps, width), as "releases" of a Plan are.
-
-    With ``scale`` the differences of consecutive steps must also have variance 2 scale^2 (chi-square, error 1e-9).
+    Parameters
+    ----------
+    mechanism : a Plan, or any callable (dataset, rng) -> output
+        Its output is all its noisy queries, (steps, width), as the "releases" of a Plan are.
+    data : its dataset
+        Such that the query without noise is the same in all steps, for example all zero.
+    scale : float or None, default None
+        If given, the differences of consecutive steps must also have variance 2 scale^2 (chi-square, error 1e-9).
+    seed : int, default 0
+        The seed of the Generator.
     """
     name = "fresh noise in every step"
     releases = _released(mechanism, data, seed)
@@ -100,16 +121,25 @@ def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int
 def noise_everywhere(mechanism: Any, data: Any, runs: int = 64, seed: int = 0) -> Probe:
     """Every coordinate of the output varies.
 
-    ``data`` should favour no coordinate, for example all zero. Then noise alone selects, and a coordinate that is zero
-    in all runs gets no noise.
+    Parameters
+    ----------
+    mechanism : a Plan, or any callable (dataset, rng) -> output
+        What is probed.
+    data : its dataset
+        It should favour no coordinate, for example be all zero. Then noise alone selects, and a coordinate that is zero
+        in all runs gets no noise.
+    runs : int, default 64
+        The number of runs.
+    seed : int, default 0
+        The seed of the Generators.
     """
     runs = whole("runs", runs, low=2)
     run, streams = _runner(mechanism, data, "final"), Streams(seed, "probes")
     outputs = np.array([run(streams.generator(i)) for i in range(runs)])
-    still = np.flatnonzero((outputs == outputs[0]).all(axis=0))
+    constants = np.flatnonzero((outputs == outputs[0]).all(axis=0))
     name = "noise on every coordinate"
-    if len(still):
-        which = ", ".join(map(str, still[:5])) + (", ..." if len(still) > 5 else "")
+    if len(constants):
+        which = ", ".join(map(str, constants[:5])) + (", ..." if len(constants) > 5 else "")
         return Probe(name, False, f"Coordinates {which} of {outputs.shape[1]} were the same in all of {runs} runs: "
                                   "their values, or their absence, have no noise.")  # fmt: skip
     return Probe(name, True, f"All {outputs.shape[1]} coordinates varied in {runs} runs.")
@@ -120,6 +150,17 @@ def output_grid(mechanism: Any, pair: Any, runs: int = 64, seed: int = 0) -> Pro
 
     The probe detects integer noise on a fractional query, and noise of about the spacing of floats. It does not detect
     the finer gaps that floating-point samplers leave (Mironov 2012).
+
+    Parameters
+    ----------
+    mechanism : a Plan, or any callable (dataset, rng) -> output
+        What is probed.
+    pair : two datasets
+        On which its outputs are compared.
+    runs : int, default 64
+        The number of runs on each dataset.
+    seed : int, default 0
+        The seed of the Generators.
     """
     name, streams = "grid of the outputs", Streams(seed, "probes")
     worlds = []
@@ -136,8 +177,8 @@ def output_grid(mechanism: Any, pair: Any, runs: int = 64, seed: int = 0) -> Pro
 def _grid_fault(values: list[Array]) -> str:
     """The fault, in words, of the distinct values that one coordinate takes on two datasets; "" if there is none."""
     if min(map(len, values)) == 1:
-        alone = len(np.intersect1d(values[0], values[1])) == 0
-        return "one dataset has one value only, and the other never gives it: the noise is rounded away." * alone
+        is_disjoint = len(np.intersect1d(values[0], values[1])) == 0
+        return "one dataset has one value only, and the other never gives it: the noise is rounded away." * is_disjoint
     steps = [_step(v) for v in values]
     if 0.0 in steps:
         return ""
@@ -199,8 +240,6 @@ def _epsilon(first: Array, second: Array, delta: float) -> float:
 def _runner(mechanism: Any, data: Any, what: str) -> Callable[[np.random.Generator], Array]:
     if not isinstance(mechanism, Plan):
         return lambda rng: flatten(mechanism(data, rng))
-    from dptoolkit.solvers import prepare
-
     run = prepare(mechanism, *data)
     if what == "final":
         return lambda rng: np.asarray(run(rng).weights, dtype=float)

@@ -109,7 +109,7 @@ class AuditReport:
         return self._replay(trial)
 
     def merge(self, other: AuditReport) -> AuditReport:
-        """Both audits as one: e-values multiply, guesses add. They must ask the same question with different seeds."""
+        """Two audits as one: e-values multiply, guesses add. They must ask the same question with different seeds."""
         return merged(self, other)
 
     def summary(self) -> str:
@@ -125,15 +125,15 @@ class AuditReport:
         bound = f"{name} >= {number(self.epsilon_lower)}{at} ({self.confidence:.6g} confidence)"
         if not self.violated or self.epsilon_lower >= self.epsilon_claimed:
             return bound
-        more = f"{name} > {number(self.epsilon_claimed)}{at} ({1 - self.alpha:.6g} confidence)"
-        return f"{more}, {bound.removeprefix(name).strip()} by guesses alone"
+        verdict = f"{name} > {number(self.epsilon_claimed)}{at} ({1 - self.alpha:.6g} confidence)"
+        return f"{verdict}, {bound.removeprefix(name).strip()} by guesses alone"
 
     def _least_words(self) -> str:
         words = f"{number(self.epsilon_lower)} with confidence {self.confidence:.6g} ({self.mode})"
         if not self.violated or self.epsilon_lower >= self.epsilon_claimed:
             return words
-        more = f"{number(self.epsilon_claimed)} with confidence {1 - self.alpha:.6g}, as the claim is refuted"
-        return f"{more}; by guesses alone {words}"
+        verdict = f"{number(self.epsilon_claimed)} with confidence {1 - self.alpha:.6g}, as the claim is refuted"
+        return f"{verdict}; by guesses alone {words}"
 
     def _noise_words(self) -> str:
         if self.violated and self.noise_factor <= 1:

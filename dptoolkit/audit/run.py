@@ -18,7 +18,7 @@ from dptoolkit.audit.claims import Claim, as_claim
 from dptoolkit.audit.engine import CallableTarget, Target
 from dptoolkit.audit.pairs.pair import Pair
 from dptoolkit.audit.report import AuditReport
-from dptoolkit.audit.session import Session, Settings
+from dptoolkit.audit.session import Evidence, Session, Settings
 from dptoolkit.audit.streams import Streams
 from dptoolkit.solvers.plan import Plan
 
@@ -70,18 +70,7 @@ def audit(
     settings = _settings(trials, seconds, confidence, alpha, mode, rng, n_jobs)
     neighbour_pair = as_pair(pair, neighbours)
     goal = claim_of(mechanism, claim)
-    target = _target(mechanism, neighbour_pair, adversary, encode)
-    _check_claim(goal)
-    at = goal.reference_delta if delta is None else real("delta", delta, low=0.0, high=1.0, open_high=True)
-    if math.isinf(goal.epsilon(at)):
-        raise invalid("delta", at, f"one at which {goal} has a finite epsilon")
-    statistic = attack or neighbour_pair.scores.get(adversary)
-    name = "given" if attack is not None else f"known for this pair ({adversary})"
-    session = Session(target, goal, at, statistic, name, settings, resume)
-    probe = _probe(target, settings.seed)
-    session.game.width = probe.width
-    if not probe.repeats:
-        session.without_streams()
+    session = _prepared(mechanism, neighbour_pair, goal, settings, adversary, attack, encode, delta, resume)
     session.run(progress)
     view = adversary if isinstance(mechanism, Plan) else "the output"
     # Computing what a pair can reach takes seconds for some pairs, and sequential audits (test suites) do not need it.
@@ -90,8 +79,55 @@ def audit(
     return session.report(neighbour_pair, view, reach, _name_of(mechanism), own)
 
 
+def evidence(
+    mechanism: Any, pair: Any, claim: Any = None, *, trials: int, alpha: float, mode: str = SEQUENTIAL,
+    adversary: str = "final", attack: Callable[[Array], Array] | None = None, delta: float | None = None,
+    encode: Callable[[Any], Any] | None = None, rng: int = 0, n_jobs: int | None = None,
+    resume: str | Path | None = None, neighbours: str = neighbouring.CHECKED,
+) -> Evidence:
+    """The verdict of ``audit``, without the bounds on epsilon of its report, which take seconds for some claims.
+
+    Parameters are those of ``audit``; ``trials`` and ``alpha`` must be given, and ``mode`` is "sequential" if left out.
+
+    Returns
+    -------
+    Evidence
+        Whether the claim is refuted at ``alpha``, after how many trials, and what speaks against it.
+
+    Privacy
+    -------
+    For test data only: see ``audit``.
+    """
+    settings, goal = _settings(trials, None, 0.95, alpha, mode, rng, n_jobs), claim_of(mechanism, claim)
+    session = _prepared(
+        mechanism, as_pair(pair, neighbours), goal, settings, adversary, attack, encode, delta, resume
+    )  # fmt: skip
+    session.run(None)
+    return session.evidence()
+
+
+def _prepared(
+    mechanism: Any, pair: Pair, goal: Claim, settings: Settings, adversary: str, attack: Any, encode: Any,
+    delta: float | None, resume: str | Path | None,
+) -> Session:
+    """An audit whose trials have not begun, after every check and a few runs of the mechanism."""
+    target = _target(mechanism, pair, adversary, encode)
+    _check_claim(goal)
+    at = goal.reference_delta if delta is None else real("delta", delta, low=0.0, high=1.0, open_high=True)
+    if math.isinf(goal.epsilon(at)):
+        raise invalid("delta", at, f"one at which {goal} has a finite epsilon")
+    statistic = attack or pair.scores.get(adversary)
+    name = "given" if attack is not None else f"known for this pair ({adversary})"
+    session = Session(target, goal, at, statistic, name, settings, resume)
+    probe = _probe(target, settings.seed)
+    session.game.width = probe.width
+    if not probe.repeats:
+        session.without_streams()
+    return session
+
+
 def _name_of(mechanism: Any) -> str:
-    """What was attacked: a solver with its numbers of rows and features, or where a callable is defined."""
+    """A name for what was attacked: a solver with its numbers of rows and features, or where a callable is defined."""
     if isinstance(mechanism, Plan):
         return f"{mechanism.solver}, n={mechanism.n:,}, d={mechanism.d:,}"
     inner = getattr(mechanism, "func", mechanism)
@@ -171,17 +207,18 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
         worlds.append(outputs[~np.isnan(outputs).any(axis=1)])
         if outputs.shape[1] == 0:
             raise invalid("output of the mechanism", "empty", "at least one number")
-        again = target.run(bits[:4], 0, Streams(seed, "probe"))
-        repeats = repeats and np.array_equal(again, outputs[:4], equal_nan=True)
+        replay = target.run(bits[:4], 0, Streams(seed, "probe"))
+        repeats = repeats and np.array_equal(replay, outputs[:4], equal_nan=True)
     if not any(len(w) for w in worlds):
-        reason = getattr(target, "last_error", "") or "every output is NaN"
-        repair = "A callable is called as mechanism(dataset, rng)."
+        reason = getattr(target, "last_error", "") or "every output is NaN or None"
+        repair = "A callable is called as mechanism(dataset, rng), and returns numbers."
         raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair", repair)
-    constant = all(len(w) > 8 and (w == w[0]).all() for w in worlds)
-    # A constant mechanism that does draw is rarely random, or loses its noise: the trials will show which.
+    # A constant mechanism that does draw is rarely random, or loses its noise: the trials will show which. One that has
+    # another constant for each dataset gives them away, which the trials will show too.
+    constant = all(len(w) > 8 and (w == w[0]).all() for w in worlds) and np.array_equal(worlds[0][0], worlds[1][0])
     if constant and isinstance(target, CallableTarget) and not target.draws(Streams(seed, "probe")):
         raise invalid(
-            "mechanism", "16 runs on one dataset gave the same output", "random",
-            "It must draw from the Generator it is given: a fixed seed inside makes every output a fingerprint.",
+            "mechanism", "all runs on both datasets gave the same output", "random, or different on the two datasets",
+            "It must draw from the Generator that it is given, and the pair must be one that it tells apart.",
         )
     return _ProbeResult(int(next(w.shape[1] for w in worlds if len(w))), repeats)

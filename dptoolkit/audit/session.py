@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dptoolkit._validate import invalid, whole
 from dptoolkit.audit.attacks import Attack, Rule, best_tails, fixed_attack, learn, threshold
 from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, SEQUENTIAL, Wealth
-from dptoolkit.audit.bounds import Confident, above, bound, epsilon_at
+from dptoolkit.audit.bounds import Confident, above, bound, epsilon_at, p_value
 from dptoolkit.audit.claims import Claim, to_dict
 from dptoolkit.audit.engine import Checkpoint, Game, Target, identity
 from dptoolkit.audit.pairs.pair import Pair
@@ -68,6 +68,15 @@ class Settings:
         return self.confidence + self.alpha if self.mode == SEQUENTIAL and self.verdict_bounds else self.confidence
 
 
+class Evidence(NamedTuple):
+    """Whether a claim is refuted, after how many trials a sequential audit was sure, and what speaks against it."""
+
+    refuted: bool
+    stopped_at: int | None
+    p_value: float
+    log_e_value: float
+
+
 class Session:
     """One audit in progress, with its trials so far."""
 
@@ -108,6 +117,13 @@ class Session:
     def trial_count(self) -> int:
         return len(self._bits)
 
+    @property
+    def stopped_at(self) -> int | None:
+        """The trial at which a sequential audit had its evidence; None without evidence, or in another mode."""
+        if self.settings.mode != SEQUENTIAL or self.wealth.crossed_at is None:
+            return None
+        return self.wealth.crossed_at + FIRST
+
     def run(self, progress: Any) -> None:
         """Play blocks of trials, each as long as all before it, in slices short enough to end on time."""
         tell, self._began = _teller(progress), time.perf_counter()
@@ -121,7 +137,7 @@ class Session:
         return time.perf_counter() - self._began
 
     def _finished(self) -> bool:
-        if self.settings.mode == SEQUENTIAL and self.wealth.crossed_at is not None:
+        if self.stopped_at is not None:
             return True
         if self.settings.trials is not None:
             return self.trial_count >= self.settings.trials
@@ -260,27 +276,31 @@ class Session:
 
     # --- reporting ---------------------------------------------------------------------------------------
 
+    def evidence(self) -> Evidence:
+        """What all trials so far say of the claim."""
+        value, stop = p_value(self.claim, self.delta, self._counts(), self._confident_guesses()), self.stopped_at
+        refuted = stop is not None if self.settings.mode == SEQUENTIAL else value <= self.settings.alpha
+        return Evidence(refuted, stop, value, self.wealth.log_now if stop is None else self.wealth.log_crossing)
+
     def report(self, pair: Pair, adversary: str, reach: float | None, mechanism: str, source: str) -> AuditReport:
         """The report of all trials so far."""
         s, claim = self.settings, self.claim
         assert self.attack is not None
-        sequential, claimed = s.mode == SEQUENTIAL, claim.epsilon(self.delta)
+        evidence, claimed = self.evidence(), claim.epsilon(self.delta)
         result = bound(
-            claim, self.delta, self._counts(), self._confident_guesses(), self._correct, s.bound_confidence, sequential
-        )
+            claim, self.delta, self._counts(), self._confident_guesses(), self._correct, s.bound_confidence,
+            s.mode == SEQUENTIAL,
+        )  # fmt: skip
         scores = np.concatenate(self._recent) if self._recent else np.zeros(0)
         bits = self._bits[len(self._bits) - len(scores) :]
-        stopped = sequential and self.wealth.crossed_at is not None
-        log_e = self.wealth.log_crossing if stopped else self.wealth.log_now
-        violated = stopped if sequential else result.p_value <= s.alpha
-        if violated and s.verdict_bounds:
+        if evidence.refuted and s.verdict_bounds:
             result = above(result, claimed)
         return AuditReport(
             claim=str(claim), epsilon_claimed=claimed, delta=self.delta,
             epsilon_lower=result.epsilon, epsilon_upper_of_attack=result.upper, noise_factor=result.factor,
-            confidence=s.confidence, mode=s.mode, alpha=s.alpha, violated=violated,
-            e_value=math.exp(min(log_e, 700.0)), log_e_value=log_e, p_value=result.p_value,
-            stopped_at=(self.wealth.crossed_at or 0) + FIRST if stopped else None,
+            confidence=s.confidence, mode=s.mode, alpha=s.alpha, violated=evidence.refuted,
+            e_value=math.exp(min(evidence.log_e_value, 700.0)), log_e_value=evidence.log_e_value,
+            p_value=evidence.p_value, stopped_at=evidence.stopped_at,
             trials=self.trial_count, pilot=self.trial_count - result.guesses.trials, failures=self._failures,
             guesses=result.guesses, statistic=result.statistic, attack=self.attack.name, adversary=adversary,
             pair=pair.description, reach=reach, seed=s.seed, seconds=self._elapsed(), notes=self._notes(),
@@ -305,6 +325,11 @@ class Session:
                 "The claim fixes one point of the privacy profile; a whole profile (GaussianClaim, a Guarantee) needs "
                 "far fewer trials to be refuted."
             )
+        if self._failures:
+            notes.append(
+                f"{self._failures:,} runs raised an error or gave NaN or None. An adversary sees that a run failed, so "
+                f"a failure is an output like others.{self._last_failure()}"
+            )
         if self._own_noise:
             notes.append(
                 "A trial played again gave another output: the mechanism draws from a generator of its own, or keeps a "
@@ -312,6 +337,11 @@ class Session:
                 "those draws are independent from run to run."
             )
         return tuple(notes)
+
+    def _last_failure(self) -> str:
+        """The kind of the last error that is known; its message stays out of the report, as it may quote a record."""
+        kind = getattr(self.target, "last_error", "").partition(":")[0]
+        return f" The last error was {kind}." if kind else ""
 
     def _replay(self, trial: int) -> Array:
         trial = whole("trial", trial)

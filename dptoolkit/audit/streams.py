@@ -85,8 +85,8 @@ def place(generator: np.random.Generator) -> Place | None:
     seek(generator, 12345)
     generator.random()
     state = bits.state
-    as_expected = list(counter) == list(state["state"]["counter"]) and flags[0] == state["buffer_pos"] == 1
-    return Place(counter, flags) if as_expected and flags[10] == 0 else None
+    is_usual = list(counter) == list(state["state"]["counter"]) and flags[0] == state["buffer_pos"] == 1
+    return Place(counter, flags) if is_usual and flags[10] == 0 else None
 
 
 class TrialStreams(Generators):
@@ -127,18 +127,18 @@ class TrialStreams(Generators):
         return out.reshape(shape)
 
     def of(self, trial: int, draw: Callable[[np.random.Generator], Any]) -> Any:
-        """``draw`` with the Generator of one trial."""
+        """What ``draw`` returns for the Generator of one trial, whose place moves on."""
         counter, flags = self._memory
         counter[:], flags[:] = self._counters[trial], self._states[trial]
-        found = draw(self._generator)
+        numbers = draw(self._generator)
         self._counters[trial], self._states[trial] = counter, flags
-        return found
+        return numbers
 
     def among(self, parts: Sequence[int], draw: Callable[[Generators], Any]) -> Any:
-        """``draw`` with the streams of some trials."""
+        """What ``draw`` returns for the streams of some trials, whose places move on."""
         which = np.asarray(parts)
         some = TrialStreams(self._generator, self._memory, which)
         some._counters, some._states = self._counters[which], self._states[which]
-        found = draw(some)
+        numbers = draw(some)
         self._counters[which], self._states[which] = some._counters, some._states
-        return found
+        return numbers

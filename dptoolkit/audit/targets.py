@@ -23,7 +23,7 @@ _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 # Numbers that the fits which are made at once may keep together, 32 MB.
 _LARGEST = 2**22
 # Solvers whose trials are made one by one, in Python; all others have ``trials`` or ``fits`` for most settings.
-_ONE_BY_ONE = ("dp_frank_wolfe", "sparsifier", "dp_pipeline")
+_ONE_BY_ONE = ("dp_pipeline",)
 
 
 class PlanTarget:
@@ -91,7 +91,7 @@ class PlanTarget:
     def _many(
         self, one: Any, two: Any, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
     ) -> Trials | None:
-        """Many fits at once on each of the datasets; None if one of them fails."""
+        """Many fits at once on each of the datasets; None if one of them fails, or if the run makes one at a time."""
         parts = []
         for run, bit in ((two, 0), (one, 1)):
             trials, at_once = np.flatnonzero(bits == bit), max(1, _LARGEST // run.size)
@@ -99,15 +99,18 @@ class PlanTarget:
         if not parts:
             return None
         try:
-            found = [run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced)
-                     for run, trials in parts]  # fmt: skip
-        # A training that fails is the outcome of one trial, which must not be lost: run one by one, they say which.
+            results = [run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced)
+                       for run, trials in parts]  # fmt: skip
+        # A failure of one training is the outcome of its trial, so all are run again one by one, which shows whose it
+        # is.
         except Exception:
             return None
+        if any(result is None for result in results):
+            return None
         order = np.argsort(np.concatenate([trials for _, trials in parts]))
-        fields: Any = zip(*found, strict=True)
-        merged: list[Any] = [None if field[0] is None else np.concatenate(field)[order] for field in fields]
-        return Trials(*merged)
+        fields: Any = zip(*results, strict=True)
+        arrays: list[Any] = [None if field[0] is None else np.concatenate(field)[order] for field in fields]
+        return Trials(*arrays)
 
     def _rows(self, traces: Trials, count: int) -> Array:
         if self.adversary == "final":

@@ -107,9 +107,9 @@ def _add_mechanism(group: Any, name: str, mechanism: _Mechanism) -> None:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    for option, needed in _NEEDS:
-        if getattr(args, option) not in (None, False) and all(getattr(args, other) is None for other in needed):
-            raise InvalidValue(f"{_flag(option)}: must be given together with {' or '.join(map(_flag, needed))}.")
+    for option, partners in _NEEDS:
+        if getattr(args, option) not in (None, False) and all(getattr(args, other) is None for other in partners):
+            raise InvalidValue(f"{_flag(option)}: must be given together with {' or '.join(map(_flag, partners))}.")
     for option in _NOT_WITH_LEDGER:
         if args.ledger is not None and getattr(args, option) is not None:
             raise InvalidValue(f"{_flag(option)}: must be left out with --ledger. The ledger says what was released.")
@@ -280,8 +280,8 @@ def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[
     if method == "bounded-range" and any(_is_long(guarantee.event, delta) for delta in deltas):
         return "slow here: ask for it with --method bounded-range"
     try:
-        forced = dptoolkit.accounting.account(guarantee.event, method)
-        return [forced.epsilon(delta) for delta in deltas]
+        answer = dptoolkit.accounting.account(guarantee.event, method)
+        return [answer.epsilon(delta) for delta in deltas]
     except UnsupportedEvent as problem:
         # Errors read "what: must be <bound>. <repair>": the bound is the reason.
         bound = str(problem).partition(": must ")[2].partition(". ")[0]

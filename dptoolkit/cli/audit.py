@@ -9,22 +9,23 @@ from typing import Any, NamedTuple
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import CHECK_FAILED, FINE, Command
-from dptoolkit.cli.output import check_writable, json_text, write
+from dptoolkit.cli.output import check_apart, check_writable, json_text, write
+from dptoolkit.cli.plan import solver_name
 
 
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("solver", metavar="SOLVER", help="dp_ight, ...; or MODULE:FUNCTION (dataset, rng) -> output")
     parser.add_argument("--pair", metavar="FILE", help="of a FUNCTION: .npz of first, second; or first_X, first_y, ...")
-    parser.add_argument("--family", choices=("any", "gaussian"), default="any",
+    parser.add_argument("--family", choices=("any", "gaussian"),
                         help="of a FUNCTION: test (epsilon, delta) alone, or as Gaussian noise, in far fewer trials")
-    parser.add_argument("--neighbours", choices=("checked", "as given"), default="checked",
+    parser.add_argument("--neighbours", choices=("checked", "as given"),
                         help="of a FUNCTION: \"as given\" takes the pair without looking whether one record differs")
     parser.add_argument("--source", default="", help="who makes the claim, for the report")
     parser.add_argument("--group", type=int, default=1, metavar="K", help="K records change together, default 1")
     parser.add_argument("--epsilon", type=float, required=True, help="the budget of the fit")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
     parser.add_argument("--published", action="store_true", help="the paper's noise, tested for the paper's claim")
-    parser.add_argument("--adversary", default="final", help="what is seen: final (default), support, iterates, ...")
+    parser.add_argument("--adversary", help="of a SOLVER, what is seen: final (default), support, iterates, ...")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="how long, default 10")
     length.add_argument("--trials", type=int, help="how many fits")
@@ -45,16 +46,17 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
     try:
         report = audit.audit(
             target.mechanism, target.pair, target.claim, trials=args.trials, seconds=seconds, delta=args.delta,
-            confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED, adversary=args.adversary,
+            confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED,
+            adversary=args.adversary or "final",
             rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet, source=target.source,
-            neighbours=args.neighbours,
+            neighbours=args.neighbours or "checked",
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(args.resume)) from None
-    computed = target.computed
-    note = f"\nWhat this noise gives: epsilon {computed:.4g} at delta {args.delta:g}" if args.published else ""
-    more = {} if computed is None else {"epsilon_computed": computed}
-    text = json_text(report.to_dict() | more) if args.json else f"{report}{note}"
+    epsilon = target.computed
+    note = f"\nWhat this noise gives: epsilon {epsilon:.4g} at delta {args.delta:g}" if args.published else ""
+    extra = {} if epsilon is None else {"epsilon_computed": epsilon}
+    text = json_text(report.to_dict() | extra) if args.json else f"{report}{note}"
     if args.report:
         try:
             report.to_html(args.report)
@@ -66,7 +68,7 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
 
 
 class _Target(NamedTuple):
-    """What is attacked on which pair against which claim, who makes it, and the epsilon that the noise gives."""
+    """The mechanism, pair and claim of an audit, who makes the claim, and the epsilon that the noise really gives."""
 
     mechanism: Any
     pair: Any
@@ -80,16 +82,18 @@ def _preset(args: argparse.Namespace) -> _Target:
     from dptoolkit.audit import pairs, presets
     from dptoolkit.audit.claims import as_claim
 
-    if args.pair:
-        raise invalid("pair", args.pair, "left out for a solver", "It has its own pair; a file is for MODULE:FUNCTION.")
-    plan = presets.plan(args.solver, args.epsilon, args.delta, published=args.published)
-    pair, computed = presets.pair(plan), plan.guarantee.epsilon(args.delta)
+    for name in ("pair", "family", "neighbours"):
+        if getattr(args, name):
+            repair = "It has its own pair and claim; this is for MODULE:FUNCTION."
+            raise invalid(name, getattr(args, name), "left out for a solver", repair)
+    plan = presets.plan(solver_name(args.solver), args.epsilon, args.delta, published=args.published)
+    pair, epsilon = presets.pair(plan), plan.guarantee.epsilon(args.delta)
     source = args.source or ("the paper" if args.published else "the plan's own account")
     if args.group == 1:
-        return _Target(plan, pair, presets.claim(plan), source, computed)
+        return _Target(plan, pair, presets.claim(plan), source, epsilon)
     if args.published:
         raise invalid("group", args.group, "1 with --published", "A paper's claim is about one record.")
-    group = plan.guarantee.group(args.group)
+    group, source = plan.guarantee.group(args.group), f"{source} for groups of {args.group}"
     return _Target(plan, pairs.grouped(pair, args.group), as_claim(group), source, group.epsilon(args.delta))
 
 
@@ -102,6 +106,9 @@ def _named_function(args: argparse.Namespace) -> _Target:
 
     if args.published:
         raise invalid("published", True, "left out for MODULE:FUNCTION", "It is for this project's own solvers.")
+    if args.adversary:
+        repair = "An adversary sees all that the function returns: let it return more, or less."
+        raise invalid("adversary", args.adversary, "left out for MODULE:FUNCTION", repair)
     if not args.pair:
         raise invalid("pair", None, "given for MODULE:FUNCTION", "An .npz file of two neighbouring datasets.")
     pair = load_pair(args.pair, args.group)
@@ -116,6 +123,8 @@ def _named_function(args: argparse.Namespace) -> _Target:
 
 def _check_files(args: argparse.Namespace) -> None:
     """Refuse files that cannot be written before the first trial."""
+    check_apart("report", args.report, resume=args.resume, pair=args.pair)
+    check_apart("resume", args.resume, pair=args.pair)
     if args.report:
         from dptoolkit import plots
 
@@ -123,8 +132,6 @@ def _check_files(args: argparse.Namespace) -> None:
         check_writable("report", args.report)
     if args.resume:
         check_writable("resume", args.resume)
-    if args.report and args.resume and Path(args.report).resolve() == Path(args.resume).resolve():
-        raise invalid("report", args.report, "another file than that of --resume", "It would overwrite the trials.")
 
 
 def _resume_hint(resume: str | None) -> str:

@@ -45,8 +45,8 @@ def _facts(name: str) -> dict[str, Any]:
         task, description = BUNDLED[name]
         return {"name": name, "task": task, "from": "scikit-learn", "description": description}
     entry = FILES[name]
-    known = any(part.sources for part in entry.splits.values())
-    return {"name": name, "task": entry.task, "from": "network" if known else "folder",
+    has_source = any(part.sources for part in entry.splits.values())
+    return {"name": name, "task": entry.task, "from": "network" if has_source else "folder",
             "description": entry.description}  # fmt: skip
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import json_text
+from dptoolkit.cli.output import check_apart, json_text
 from dptoolkit.cli.plan import solver_options
 from dptoolkit.cli.progress import stage
 from dptoolkit.cli.tables import Table, read_table, table_arguments
 from dptoolkit.errors import InvalidValue
 
-# What the command itself settles.
+# Arguments of a solver that get no option from its signature: the command has its own options for them, or sets them.
 _OWN = ("epsilon", "delta", "adjacency", "calibration", "loss", "classes")
 _WIDTH_NOTE = "the number of columns was read from the data and is declared public; give n_features to avoid that"
 
@@ -59,11 +59,11 @@ def solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> No
 
 def _value(line: Sequence[str], option: str) -> str | None:
     """The value of an option on a command line that is not parsed yet."""
-    for here, token in enumerate(line):
+    for position, token in enumerate(line):
         if token.startswith(option + "="):
             return token.partition("=")[2]
-        if token == option and here + 1 < len(line):
-            return line[here + 1]
+        if token == option and position + 1 < len(line):
+            return line[position + 1]
     return None
 
 
@@ -71,7 +71,7 @@ def chosen_solver(task: str, solver: str | None) -> str:
     """The name of the solver that the options ask for."""
     from dptoolkit.models import routes
 
-    return routes.chosen(task, solver)
+    return routes.solver_name(task, solver)
 
 
 def _fit(args: argparse.Namespace) -> tuple[str, int]:
@@ -79,6 +79,7 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit.models import files
 
     name = chosen_solver(args.task, args.solver)
+    check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
     files.check_writable("out", args.out)
     ledger = opened_ledger(args.ledger)
     table = read_table(args, args.n_features)
@@ -96,8 +97,8 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
 
 def chosen_options(args: argparse.Namespace, solver: str) -> dict[str, Any]:
     """The solver's own options that were given."""
-    known = {option for option, _, _ in solver_options(solver)} | {"row_norm"}
-    return {key: value for key, value in vars(args).items() if key in known - set(_OWN)}
+    names = {option for option, _, _ in solver_options(solver)} | {"row_norm"}
+    return {key: value for key, value in vars(args).items() if key in names - set(_OWN)}
 
 
 def noted_width(model: Any, args: argparse.Namespace, table: Table) -> Any:

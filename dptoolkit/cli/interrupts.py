@@ -1,4 +1,4 @@
-"""A Ctrl-C that is never lost, although libraries sometimes swallow the exception that it raises."""
+"""Ctrl-C that always stops the command, although libraries sometimes swallow the exception that it raises."""
 
 from __future__ import annotations
 

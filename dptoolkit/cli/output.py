@@ -137,3 +137,10 @@ def check_writable(option: str, path: str) -> None:
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise invalid(option, path, "a file that can be written", f"{reason}.") from None
+
+
+def check_apart(option: str, path: str | None, **inputs: str | None) -> None:
+    """Refuse to write to a file that the same command reads or charges; the inputs go by their names."""
+    for name, other in inputs.items():
+        if path is not None and other is not None and Path(path).resolve() == Path(other).resolve():
+            raise invalid(option, path, f"another file than that of {name}", "It would be overwritten.")

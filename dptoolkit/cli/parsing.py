@@ -30,9 +30,9 @@ def parse(commands: Mapping[str, Command], line: Sequence[str]) -> argparse.Name
     name = next(iter(line), "")
     parser, subparsers = build(commands)
     if name in subparsers:
-        more = commands[name].more
-        if more is not None:
-            more(subparsers[name], line[1:])
+        add_options = commands[name].more
+        if add_options is not None:
+            add_options(subparsers[name], line[1:])
         _refuse_typos(subparsers[name], line[1:])
     _refuse_unknown_command(parser, commands, name)
     return parser.parse_args(line)

@@ -20,12 +20,14 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
     """The options of the solver on the command line are the arguments of its plan."""
-    name = next((token for token in line if not token.startswith("-")), "")
+    name = solver_name(next((token for token in line if not token.startswith("-")), ""))
     try:
         parameters = _parameters(name)
     except InvalidValue:
-        # An unknown solver: the error is raised when the plan is made, so that --help still works.
-        return
+        # An unknown solver has no options to complain about, and --help works without one.
+        if not name or {"-h", "--help"} & set(line):
+            return
+        raise
     for size, text in (("n", "Number of records."), ("d", "Number of features.")):
         parser.add_argument(f"--{size}", type=int, required=True, metavar="INT", help=text)
     for (parameter, _), (option, kind, text) in zip(parameters, solver_options(name), strict=True):
@@ -33,6 +35,11 @@ def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> N
             "--" + option.replace("_", "-"), dest=option, type=kind, default=argparse.SUPPRESS,
             required=parameter.default is inspect.Parameter.empty, metavar=kind.__name__.upper(), help=text,
         )  # fmt: skip
+
+
+def solver_name(text: str) -> str:
+    """The name of a solver, which may have dashes on the command line."""
+    return text.replace("-", "_")
 
 
 def _help(parameter: inspect.Parameter, text: str) -> str:
@@ -73,8 +80,7 @@ def _plan(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import solvers
 
     arguments = {key: value for key, value in vars(args).items() if key not in ("command", "json", "solver")}
-    # For an unknown solver no options were added, so n and d may be missing: the error must be about its name.
-    plan = solvers.plan(args.solver, **({"n": 1, "d": 1} | arguments))
+    plan = solvers.plan(solver_name(args.solver), **arguments)
     return (json_text(_record(plan)) if args.json else str(plan)), FINE
 
 

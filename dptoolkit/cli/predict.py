@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import json_text
+from dptoolkit.cli.output import check_apart, json_text
 from dptoolkit.cli.tables import read_for_model, table_arguments
 
 
@@ -22,6 +22,7 @@ def _predict(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit.models import files
 
     if args.out is not None:
+        check_apart("out", args.out, MODEL=args.model, DATA=args.data)
         files.check_writable("out", args.out)
     model = models.load(args.model)
     table = read_for_model(args, model)

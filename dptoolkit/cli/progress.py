@@ -1,4 +1,4 @@
-"""Signs of life of a command that takes long: a counter on a terminal, lines in a log."""
+"""Progress of a command that takes long: a counter on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-# Seconds before the first sign.
+# Seconds before progress is shown for the first time.
 DELAY = 2.0
 # In a log, each line comes after this many times the time of the line before: 2 s, 6 s, 18 s, ...
 _GROWTH = 3.0
@@ -29,19 +29,19 @@ def shown(command: str, silent: bool) -> Iterator[None]:
         yield
         return
     stage("")
-    done = threading.Event()
-    thread = threading.Thread(target=_report, args=(command, done, sys.stderr.isatty()), daemon=True)
+    end = threading.Event()
+    thread = threading.Thread(target=_report, args=(command, end, sys.stderr.isatty()), daemon=True)
     thread.start()
     try:
         yield
     finally:
-        done.set()
+        end.set()
         thread.join()
 
 
-def _report(command: str, done: threading.Event, terminal: bool) -> None:
+def _report(command: str, end: threading.Event, terminal: bool) -> None:
     start, wait = time.monotonic(), DELAY
-    while not done.wait(wait):
+    while not end.wait(wait):
         seconds = time.monotonic() - start
         words = f"dptoolkit: {command}: {_stage + ', ' if _stage else ''}{seconds:.0f} s"
         print(f"{_ERASE}{words}" if terminal else words, end="" if terminal else "\n", file=sys.stderr, flush=True)

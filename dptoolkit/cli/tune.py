@@ -49,6 +49,7 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     if args.out is None and not args.plan:
         raise invalid("out", None, "given", "It is where the model is written; or use --plan.")
     if not args.plan:
+        output.check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
         files.check_writable("out", args.out)
     ledger = opened_ledger(args.ledger)
     table, options = read_table(args, args.n_features), chosen_options(args, name)
@@ -74,8 +75,8 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     if args.json:
         record = {"candidates": candidates, "chosen": settings, "score": choice.score, "price": choice.plan.price}
         return json_text(model_record(model, args.out) | record), FINE
-    chosen = ", ".join(f"{key}={value}" for key, value in settings.items())
-    head = f"Chosen of {len(candidates)} candidates: {chosen}; score {choice.score:.3g} with noise"
+    winner = ", ".join(f"{key}={value}" for key, value in settings.items())
+    head = f"Chosen of {len(candidates)} candidates: {winner}; score {choice.score:.3g} with noise"
     return f"{head}\n{model_text(model, args.out)}", FINE
 
 
@@ -83,7 +84,7 @@ def _planned(
     args: argparse.Namespace, table: Table, name: str, candidates: list[dict[str, Any]], how: dict[str, Any],
     options: dict[str, Any],
 ) -> str:  # fmt: skip
-    """What the choice would cost; of the data it takes the size and, without --classes, the set of labels."""
+    """The cost of a choice, as text; the data are read for their size and, without --classes, for the set of labels."""
     from dptoolkit.models import choosing, fitting
 
     is_classes = args.task == "classification"

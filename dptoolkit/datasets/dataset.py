@@ -1,4 +1,4 @@
-"""What every generator and loader returns."""
+"""The Dataset that every generator and loader returns."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _width(n_features: Any) -> int:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Where numbers and the separators between them are in a text.
+    """The places of the numbers in a text, and of the separators between them.
 
     ``spaced`` is the text with blanks for separators, ``begins`` is where lines begin, ``numbers`` and ``marks`` are
     where numbers begin and separators are, ``number_counts`` and ``mark_counts`` are how many each line has.
@@ -162,7 +162,7 @@ def _numbers(lines: _Lines, expected: str) -> Array:
             numbers = np.fromstring(lines.spaced, dtype=np.float64, sep=" ")
         except ValueError:
             numbers = np.zeros(0)
-    # It also reads "1-2" as two numbers, so the count is compared with that of the pieces of text.
+    # NumPy also reads "1-2" as two numbers, so the number of values is compared with the number of pieces of text.
     if len(numbers) != len(lines.numbers):
         raise _unreadable(lines, expected)
     if not np.isfinite(numbers).all():

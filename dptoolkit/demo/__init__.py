@@ -66,8 +66,8 @@ def run(out: Path, progress: Callable[[str], None] = lambda line: None) -> Repor
             report = Report(out, (*report.sections, section()))
             _write(report)
     except KeyboardInterrupt:
-        finished = f"{len(report.sections)} of {len(SECTIONS)} sections are finished"
-        raise KeyboardInterrupt(f"{finished}, in {out}." if report.sections else f"{finished}.") from None
+        state = f"{len(report.sections)} of {len(SECTIONS)} sections are finished"
+        raise KeyboardInterrupt(f"{state}, in {out}." if report.sections else f"{state}.") from None
     return report
 
 

@@ -30,8 +30,8 @@ class Audited:
     def row(self) -> list[str]:
         """Cells of the table."""
         right = self.report.guesses.correct / self.report.guesses.made
-        computed = at_most(self.plan.guarantee.epsilon(DELTA))
-        return [self.name, number(EPSILON), computed, at_least(self.report.epsilon_lower), f"{100 * right:.1f} %",
+        epsilon = at_most(self.plan.guarantee.epsilon(DELTA))
+        return [self.name, number(EPSILON), epsilon, at_least(self.report.epsilon_lower), f"{100 * right:.1f} %",
                 self.report.verdict]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from dptoolkit import datasets, plots, solvers
 from dptoolkit.accounting.report import at_most
 from dptoolkit.datasets import Dataset
 from dptoolkit.demo.section import Picture, Section, Table
-from dptoolkit.solvers import FitResult, Plan
+from dptoolkit.solvers import FitResult, Plan, Release
 
 DELTA = 1e-5
 SEEDS = 5
@@ -81,15 +81,25 @@ class Study:
     def _figure(self, errors: Mapping[str, Any]) -> Any:
         figure, (axes,) = plots.grid(1, 1, self.title)
         detail = f"delta {DELTA:g}, mean of {SEEDS} fits; bands: twice its standard error"
-        plots.describe(axes, self.measure, detail, "epsilon", "error")
+        plots.describe(axes, self.measure, detail, "epsilon asked for", "error")
         plots.budgets(axes, self.epsilons, errors, _LOOKS, self.chance)
+        for series in self.series:
+            plans = [series.plan(self.data, e) for e in self.epsilons]
+            if plans[0].calibration == "published":
+                costs = [plan.guarantee.epsilon(DELTA) for plan in plans]
+                plots.true_costs(axes, self.epsilons, errors[series.name], costs, plots.COLOURS[_LOOKS[series.name]])
         return figure
 
 
 def _guarantee_row(plan: Plan, epsilon: float) -> list[str]:
-    release, guarantee = plan.releases[0], plan.guarantee
+    guarantee = plan.guarantee
+
+    def each(text: Callable[[Release], str]) -> str:
+        return "; ".join(map(text, plan.releases))
+
     return [
-        f"{epsilon:g}", f"{release.count:,} x {release.law}", f"{release.sensitivity:.3g}", f"{release.scale:.3g}",
+        f"{epsilon:g}", each(lambda r: f"{r.count:,} x {r.law}"), each(lambda r: f"{r.sensitivity:.3g}"),
+        each(lambda r: f"{r.scale:.3g}"),
         at_most(guarantee.epsilon(DELTA)), guarantee.method_at(DELTA), str(plan.adjacency),
     ]  # fmt: skip
 
@@ -111,7 +121,7 @@ def digits() -> Section:
     chance = float(min(y[test].mean(), 1 - y[test].mean()))
     study = Study(
         "A private model: odd or even digits",
-        "1 400 handwritten digits of 64 pixels (scikit-learn): is the digit odd? dp_pipeline is given the budget and "
+        "1,400 handwritten digits of 64 pixels (scikit-learn): is the digit odd? dp_pipeline is given the budget and "
         "nothing else; it has no setting to tune. DP-IGHT keeps 30 pixels and Frank-Wolfe weights of size 20 in all, "
         "with settings chosen by hand. Pixels are 0 to 16 by design, so the bounds are public. The tables below the "
         "picture say what each fit guarantees, computed from what it released. The published line has the noise that "
@@ -148,7 +158,7 @@ def synthetic() -> Section:
     ball = {"loss": "squared", "l1_radius": 5.0, "steps": 15, "feature_bound": 1.1, "label_bound": 3.0}
     study = Study(
         "Sparse linear regression, n = d = 1000",
-        "The first synthetic setting of Wang and Gu 2019: 1 000 records, 1 000 features, 10 of them real. Gradients "
+        "The first synthetic setting of Wang and Gu 2019: 1,000 records, 1,000 features, 10 of them real. Gradients "
         "are clipped at 12 for DP-IGHT; entries and labels at 1.1 and 3 for Frank-Wolfe. As many features as records "
         "is hard under privacy: only large budgets come near the fit without it.",
         "synthetic", "Relative error of the coefficients", (2.0, 4.0, 8.0, 16.0, 32.0), data,

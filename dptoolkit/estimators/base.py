@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -39,7 +39,7 @@ class TuningWarning(UserWarning):
 
 
 class Caveats(NamedTuple):
-    """What a guarantee must say of a fit besides: why it covers nothing, and that a search fits again and again."""
+    """Notes that a guarantee must carry: why it covers nothing, if so, and that a search fits again and again."""
 
     void_reason: str | None
     is_searched: bool
@@ -56,16 +56,26 @@ class Caveats(NamedTuple):
 
     def stated(self, model: Model) -> Model:
         """The model with a guarantee that says so."""
-        noted = model.with_notes(SEARCH_NOTE) if self.is_searched else model
-        return noted if self.void_reason is None else replace(noted, guarantee=void(noted.guarantee, self.void_reason))
+        own = model.with_notes(SEARCH_NOTE) if self.is_searched else model
+        return own if self.void_reason is None else replace(own, guarantee=void(own.guarantee, self.void_reason))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
-    """The fit and the files of every estimator; a derived class says which solver runs, with which options."""
+    """The fit and the files of every estimator; a derived class says which solver runs, with which options.
+
+    scikit-learn reads parameters from the signature of ``__init__``, which must do nothing but keep them: that is what
+    a dataclass writes. Fields of a derived class are the options of its solver.
+    """
 
     _task: ClassVar[str]
-    model_: Model
-    coef_: Any
+
+    epsilon: float = 2.0
+    delta: float = 1e-5
+    adjacency: str = "replace-one"
+    random_state: Any = None
+    model_: Model = field(init=False, repr=False)
+    coef_: Any = field(init=False, repr=False)
 
     def _solver(self) -> str | None:
         """The name of the solver; None for the task's own."""
@@ -73,7 +83,8 @@ class PrivateEstimator(BaseEstimator):
 
     def _options(self, n: int) -> dict[str, Any]:
         """The solver's arguments, for n rows."""
-        raise NotImplementedError
+        general = {entry.name for base in (PrivateClassifier, PrivateRegressor) for entry in fields(base)}
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in general}
 
     def _fit(self, X: Any, y: Any, ledger: Ledger | None, classes: Any = None) -> None:
         """One private fit of checked data: sets every attribute that all estimators have."""
@@ -137,13 +148,40 @@ class PrivateEstimator(BaseEstimator):
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     """A linear classifier with a guarantee, for two classes or more."""
 
-    _task = CLASSIFICATION
+    _task: ClassVar[str] = CLASSIFICATION
+
+    classes: Any = None
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateClassifier:
-        """Fit the model; ``ledger``, if given, is charged, or refuses, before the data are used."""
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : (n, d) array or scipy.sparse matrix
+            One row a record.
+        y : (n,) array
+            Their classes: numbers or strings.
+        ledger : Ledger or None, default None
+            It is charged for the fit, or refuses it, before the data are used.
+
+        Returns
+        -------
+        self
+            The fitted estimator; ``guarantee_`` is what the fit guarantees.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the ledger cannot pay for the fit; nothing is spent then.
+
+        Privacy
+        ------- Everything is released by the solver's plan, which is made without data; the Privacy section of the
+        class names the solver. ``sample_weight`` is refused, as no plan accounts for it.
+        """
         refuse_arguments(self, refused)
         self._fit(X, y, ledger, self.classes)
         return self
@@ -158,24 +196,44 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.coef_, self.intercept_, self.classes_ = model.coef, model.intercept, model.classes
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """The margin of every row, positive for the second class; with more classes, one column a class."""
+        """The margin of every row, positive for the second class; with more classes, one column a class.
+
+        Privacy
+        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
+        is about the rows of X, for whom nothing is hidden.
+        """
         margins = self._margins(X)
         return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of every class."""
+        """The probability of every class, one column a class in the order of ``classes_``.
+
+        Privacy
+        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
+        is about the rows of X, for whom nothing is hidden.
+        """
         check_is_fitted(self)
         with discreet():
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return self._current().probabilities(X)
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
-        """The logarithms of the probabilities."""
+        """The logarithms of the probabilities of ``predict_proba``.
+
+        Privacy
+        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
+        is about the rows of X, for whom nothing is hidden.
+        """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most likely class of every row."""
+        """The most likely class of every row.
+
+        Privacy
+        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
+        is about the rows of X, for whom nothing is hidden.
+        """
         check_is_fitted(self)
         margins = self.decision_function(X)
         which = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
@@ -188,13 +246,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):
     """A linear model of numbers with a guarantee."""
 
-    _task = REGRESSION
+    _task: ClassVar[str] = REGRESSION
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateRegressor:
-        """Fit the model; ``ledger``, if given, is charged, or refuses, before the data are used."""
+        """Fit the model.
+
+        Parameters, errors and privacy are those of ``PrivateClassifier.fit``, but ``y`` are numbers, which are clipped
+        to ``label_bound``.
+        """
         refuse_arguments(self, refused)
         self._fit(X, y, ledger)
         return self
@@ -204,7 +267,12 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """A number for every row."""
+        """A number for every row.
+
+        Privacy
+        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
+        is about the rows of X, for whom nothing is hidden.
+        """
         return self._margins(X)[:, 0]
 
     def __sklearn_tags__(self) -> Any:
@@ -238,7 +306,7 @@ def void(guarantee: Guarantee, reason: str) -> Guarantee:
 
 
 def refuse_arguments(estimator: Any, refused: dict[str, Any]) -> None:
-    """The reason for what ``fit`` does not take."""
+    """Raise the error that explains why ``fit`` does not take these arguments, if there are any."""
     if refused.pop("sample_weight", None) is not None:
         raise ValueError(_WEIGHTS)
     if refused:

@@ -1,13 +1,18 @@
-"""Private classifiers: one class a method."""
+"""Private classifiers: one class a method.
+
+Every class lists all its parameters, as fields and in its docstring, because scikit-learn reads them from the class.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from dptoolkit.estimators.base import PrivateClassifier
 from dptoolkit.estimators.stochastic import stochastic_options, stochastic_solver
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateSparseClassifier(PrivateClassifier):
     """A private sparse classifier that needs a budget and nothing else: ``solvers.dp_pipeline``.
 
@@ -16,7 +21,9 @@ class PrivateSparseClassifier(PrivateClassifier):
 
     Parameters
     ----------
-    epsilon, delta : float, default 2.0 and 1e-5
+    epsilon : float, default 2.0
+        Budget of the whole fit, at ``delta``.
+    delta : float, default 1e-5
         Budget of the whole fit.
     row_norm : float, default 1.0
         Public L2 bound of a row. Every row is scaled to norm 1 here, so that it changes nothing.
@@ -31,7 +38,8 @@ class PrivateSparseClassifier(PrivateClassifier):
 
     Attributes
     ----------
-    guarantee_, plan_ : what the fit guarantees, and what it released.
+    guarantee_ : what the fit guarantees.
+    plan_ : what the fit released, with which noise.
     coef_, intercept_ : of rows that are prepared as ``model_.preparations`` says; ``decision_function`` does that.
     classes_, n_features_in_, feature_names_in_, n_iter_ : as in scikit-learn.
     model_ : the ``dptoolkit.models.Model`` behind it.
@@ -41,25 +49,14 @@ class PrivateSparseClassifier(PrivateClassifier):
     See ``solvers.dp_pipeline``. Public: n, d, the classes, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, sparsity: int | None = None,
-        classes: Any = None, adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.sparsity = sparsity
-        self.classes = classes
-        self.adjacency = adjacency
-        self.random_state = random_state
+    row_norm: float = 1.0
+    sparsity: int | None = None
 
     def _solver(self) -> str | None:
         return None
 
-    def _options(self, n: int) -> dict[str, Any]:
-        return {"row_norm": self.row_norm, "sparsity": self.sparsity}
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateIHTClassifier(PrivateClassifier):
     """A private sparse classifier by noisy gradients and hard thresholding: ``solvers.dp_ight``, logistic loss.
 
@@ -83,29 +80,17 @@ class PrivateIHTClassifier(PrivateClassifier):
     See ``solvers.dp_ight``. Public: n, d, the classes, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, sparsity: int | None = None,
-        steps: int | None = None, step_size: float | None = None, fit_intercept: bool = True, classes: Any = None,
-        adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.sparsity = sparsity
-        self.steps = steps
-        self.step_size = step_size
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.adjacency = adjacency
-        self.random_state = random_state
+    row_norm: float = 1.0
+    sparsity: int | None = None
+    steps: int | None = None
+    step_size: float | None = None
+    fit_intercept: bool = True
 
     def _solver(self) -> str:
         return "dp_ight"
 
-    def _options(self, n: int) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("row_norm", "sparsity", "steps", "step_size", "fit_intercept")}
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLassoClassifier(PrivateClassifier):
     """A private classifier with weights in an L1 ball, by Frank-Wolfe: ``solvers.dp_frank_wolfe``, logistic loss.
 
@@ -129,28 +114,16 @@ class PrivateLassoClassifier(PrivateClassifier):
     See ``solvers.dp_frank_wolfe``. Public: n, d, the classes, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, feature_bound: float = 1.0,
-        l1_radius: float | None = None, steps: int | None = None, fit_intercept: bool = True, classes: Any = None,
-        adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bound = feature_bound
-        self.l1_radius = l1_radius
-        self.steps = steps
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.adjacency = adjacency
-        self.random_state = random_state
+    feature_bound: float = 1.0
+    l1_radius: float | None = None
+    steps: int | None = None
+    fit_intercept: bool = True
 
     def _solver(self) -> str:
         return "dp_frank_wolfe"
 
-    def _options(self, n: int) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("feature_bound", "l1_radius", "steps", "fit_intercept")}
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateStochasticIHTClassifier(PrivateClassifier):
     """A private sparse classifier by noisy gradients of random batches: ``solvers.dp_sgd_ht`` and its relatives.
 
@@ -174,25 +147,14 @@ class PrivateStochasticIHTClassifier(PrivateClassifier):
     See ``solvers.dp_sgd_ht``, ``dp_svrg_ht`` and ``dp_scsg_ht``. Public: n, d, the classes, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, sparsity: int | None = None,
-        method: str = "sgd", batch_size: int | None = None, steps: int | None = None, epochs: int = 5,
-        step_size: float | None = None, fit_intercept: bool = True, classes: Any = None,
-        adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.sparsity = sparsity
-        self.method = method
-        self.batch_size = batch_size
-        self.steps = steps
-        self.epochs = epochs
-        self.step_size = step_size
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.adjacency = adjacency
-        self.random_state = random_state
+    row_norm: float = 1.0
+    sparsity: int | None = None
+    method: str = "sgd"
+    batch_size: int | None = None
+    steps: int | None = None
+    epochs: int = 5
+    step_size: float | None = None
+    fit_intercept: bool = True
 
     def _solver(self) -> str:
         return stochastic_solver(self.method)
@@ -201,6 +163,7 @@ class PrivateStochasticIHTClassifier(PrivateClassifier):
         return stochastic_options(self, n)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateObjectivePerturbationClassifier(PrivateClassifier):
     """A private classifier that minimises the logistic loss with a random term: ``solvers.objective_perturbation``.
 
@@ -224,24 +187,11 @@ class PrivateObjectivePerturbationClassifier(PrivateClassifier):
     See ``solvers.objective_perturbation``. Public: n, d, the classes, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, l2: float | None = None,
-        constraint: str | None = None, radius: float | None = None, fit_intercept: bool = True, classes: Any = None,
-        adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.l2 = l2
-        self.constraint = constraint
-        self.radius = radius
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.adjacency = adjacency
-        self.random_state = random_state
+    row_norm: float = 1.0
+    l2: float | None = None
+    constraint: str | None = None
+    radius: float | None = None
+    fit_intercept: bool = True
 
     def _solver(self) -> str:
         return "objective_perturbation"
-
-    def _options(self, n: int) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("row_norm", "l2", "constraint", "radius", "fit_intercept")}

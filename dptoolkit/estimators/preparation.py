@@ -78,8 +78,10 @@ class ScaleToBounds(_Preparation):
 
     Parameters
     ----------
-    lower, upper : float or sequence of one number a column, default -1.0 and 1.0
-        The public bounds of the columns. A sparse X needs lower = -upper, so that zeros stay zeros.
+    lower : float or sequence of one number a column, default -1.0
+        The public lower bounds of the columns. A sparse X needs lower = -upper, so that zeros stay zeros.
+    upper : float or sequence of one number a column, default 1.0
+        The public upper bounds of the columns.
 
     Privacy
     -------

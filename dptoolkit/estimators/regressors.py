@@ -1,13 +1,18 @@
-"""Private regressors: one class a method. Labels are clipped to a public bound."""
+"""Private regressors: one class a method. Labels are clipped to a public bound.
+
+Every class lists all its parameters, as fields and in its docstring, because scikit-learn reads them from the class.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from dptoolkit.estimators.base import PrivateRegressor
 from dptoolkit.estimators.stochastic import stochastic_options, stochastic_solver
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateSparseRegressor(PrivateRegressor):
     """A private sparse linear model that needs bounds and a budget: ``solvers.dp_pipeline`` for numbers.
 
@@ -16,7 +21,9 @@ class PrivateSparseRegressor(PrivateRegressor):
 
     Parameters
     ----------
-    epsilon, delta : float, default 2.0 and 1e-5
+    epsilon : float, default 2.0
+        Budget of the whole fit, at ``delta``.
+    delta : float, default 1e-5
         Budget of the whole fit.
     row_norm : float, default 1.0
         Public L2 bound of a row; longer rows are scaled down.
@@ -31,7 +38,8 @@ class PrivateSparseRegressor(PrivateRegressor):
 
     Attributes
     ----------
-    guarantee_, plan_ : what the fit guarantees, and what it released.
+    guarantee_ : what the fit guarantees.
+    plan_ : what the fit released, with which noise.
     coef_, intercept_, n_features_in_, feature_names_in_, n_iter_ : as in scikit-learn.
     model_ : the ``dptoolkit.models.Model`` behind it.
 
@@ -40,25 +48,15 @@ class PrivateSparseRegressor(PrivateRegressor):
     See ``solvers.dp_pipeline``. Public: n, d, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
-        sparsity: int | None = None, adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.label_bound = label_bound
-        self.sparsity = sparsity
-        self.adjacency = adjacency
-        self.random_state = random_state
+    row_norm: float = 1.0
+    label_bound: float = 1.0
+    sparsity: int | None = None
 
     def _solver(self) -> str | None:
         return None
 
-    def _options(self, n: int) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("row_norm", "label_bound", "sparsity")}
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateIHTRegressor(PrivateRegressor):
     """A private sparse linear model by noisy gradients and hard thresholding: ``solvers.dp_ight``, squared loss.
 
@@ -80,30 +78,18 @@ class PrivateIHTRegressor(PrivateRegressor):
     See ``solvers.dp_ight``. Public: n, d, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
-        sparsity: int | None = None, steps: int | None = None, step_size: float | None = None,
-        fit_intercept: bool = True, adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.label_bound = label_bound
-        self.sparsity = sparsity
-        self.steps = steps
-        self.step_size = step_size
-        self.fit_intercept = fit_intercept
-        self.adjacency = adjacency
-        self.random_state = random_state
+    row_norm: float = 1.0
+    label_bound: float = 1.0
+    sparsity: int | None = None
+    steps: int | None = None
+    step_size: float | None = None
+    fit_intercept: bool = True
 
     def _solver(self) -> str:
         return "dp_ight"
 
-    def _options(self, n: int) -> dict[str, Any]:
-        names = ("row_norm", "label_bound", "sparsity", "steps", "step_size", "fit_intercept")
-        return {name: getattr(self, name) for name in names}
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLassoRegressor(PrivateRegressor):
     """A private linear model with weights in an L1 ball, by Frank-Wolfe: ``solvers.dp_frank_wolfe``, squared loss.
 
@@ -126,29 +112,17 @@ class PrivateLassoRegressor(PrivateRegressor):
     See ``solvers.dp_frank_wolfe``. Public: n, d, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, feature_bound: float = 1.0, label_bound: float = 1.0,
-        l1_radius: float | None = None, steps: int | None = None, fit_intercept: bool = True,
-        adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bound = feature_bound
-        self.label_bound = label_bound
-        self.l1_radius = l1_radius
-        self.steps = steps
-        self.fit_intercept = fit_intercept
-        self.adjacency = adjacency
-        self.random_state = random_state
+    feature_bound: float = 1.0
+    label_bound: float = 1.0
+    l1_radius: float | None = None
+    steps: int | None = None
+    fit_intercept: bool = True
 
     def _solver(self) -> str:
         return "dp_frank_wolfe"
 
-    def _options(self, n: int) -> dict[str, Any]:
-        names = ("feature_bound", "label_bound", "l1_radius", "steps", "fit_intercept")
-        return {name: getattr(self, name) for name in names}
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateStochasticIHTRegressor(PrivateRegressor):
     """A private sparse linear model by noisy gradients of random batches: ``solvers.dp_sgd_ht`` and its relatives.
 
@@ -164,25 +138,15 @@ class PrivateStochasticIHTRegressor(PrivateRegressor):
     See ``solvers.dp_sgd_ht``, ``dp_svrg_ht`` and ``dp_scsg_ht``. Public: n, d, all parameters.
     """
 
-    def __init__(
-        self, *, epsilon: float = 2.0, delta: float = 1e-5, row_norm: float = 1.0, label_bound: float = 1.0,
-        sparsity: int | None = None, method: str = "sgd", batch_size: int | None = None,
-        steps: int | None = None, epochs: int = 5, step_size: float | None = None, fit_intercept: bool = True,
-        adjacency: str = "replace-one", random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.epsilon = epsilon
-        self.delta = delta
-        self.row_norm = row_norm
-        self.label_bound = label_bound
-        self.sparsity = sparsity
-        self.method = method
-        self.batch_size = batch_size
-        self.steps = steps
-        self.epochs = epochs
-        self.step_size = step_size
-        self.fit_intercept = fit_intercept
-        self.adjacency = adjacency
-        self.random_state = random_state
+    row_norm: float = 1.0
+    label_bound: float = 1.0
+    sparsity: int | None = None
+    method: str = "sgd"
+    batch_size: int | None = None
+    steps: int | None = None
+    epochs: int = 5
+    step_size: float | None = None
+    fit_intercept: bool = True
 
     def _solver(self) -> str:
         return stochastic_solver(self.method)

@@ -39,8 +39,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         Its own epsilon, delta and random_state are not used.
     param_grid : dict of lists, or list of such dicts
         As for ``GridSearchCV``: all combinations are candidates.
-    epsilon, delta : float, default 2.0 and 1e-5
-        Budget of the whole choice: all runs, their scores, and which of them won.
+    epsilon : float, default 2.0
+        Budget of the whole choice, at ``delta``: all runs, their scores, and which of them won.
+    delta : float, default 1e-5
+        Budget of the whole choice.
     expected_runs : float or None, default None
         The mean number of runs; two for each candidate if None.
     law : "logarithmic" or "geometric", default "logarithmic"
@@ -54,10 +56,12 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     Attributes
     ----------
-    best_params_, best_index_ : the candidate of the best run, and its number in ``candidates_``.
+    best_params_ : the candidate of the best run.
+    best_index_ : its number in ``candidates_``.
     best_score_ : its score on the held-out rows, with noise: a share of right labels, or minus a mean error.
     best_estimator_ : the fitted estimator, whose guarantee is that of the whole choice.
-    guarantee_, plan_ : what the choice guarantees, and its ``TuningPlan``, which says what it costs.
+    guarantee_ : what the choice guarantees.
+    plan_ : its ``TuningPlan``, which says what the choice costs.
     candidates_ : all candidates, in order.
     classes_, n_features_in_, feature_names_in_ : as in scikit-learn; ``classes_`` for classifiers.
 
@@ -90,11 +94,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         caveats = Caveats.of(self, X, ledger)
         X, y = self._checked(X, y)
         first = candidates[0]
-        own, shared = self._options(candidates, len(y))
+        own, common = self._options(candidates, len(y))
         choice = choosing.choose(
             X, y, own, task=first._task, solver=solver, classes=getattr(first, "classes", None),
             adjacency=first.adjacency, rng=as_rng(self.random_state), ledger=ledger,
-            feature_names=getattr(self, "feature_names_in_", None), how=self._how(first), **shared,
+            feature_names=getattr(self, "feature_names_in_", None), how=self._how(first), **common,
         )  # fmt: skip
         model = caveats.stated(choice.model)
         best = candidates[choice.number].set_params(epsilon=self.epsilon, delta=self.delta)
@@ -129,8 +133,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     def _options(self, candidates: list[PrivateEstimator], n: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """(the arguments of each candidate, those that all share)."""
         options = [candidate._options(n) for candidate in candidates]
-        named = {name for candidate in ParameterGrid(self.param_grid) for name in candidate}
-        own = {name for name in options[0] if name in named or any(o[name] != options[0][name] for o in options)}
+        names = {name for candidate in ParameterGrid(self.param_grid) for name in candidate}
+        own = {name for name in options[0] if name in names or any(o[name] != options[0][name] for o in options)}
         apart = [{name: value for name, value in o.items() if name in own} for o in options]
         return apart, {name: value for name, value in options[0].items() if name not in own}
 
@@ -190,8 +194,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         tags.estimator_type = own.estimator_type
         tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
         if tags.classifier_tags is not None and isinstance(self.estimator, PrivateEstimator):
-            # A choice among fits of one class against the rest would have to be planned as one; it is not.
-            solver = routes.chosen(CLASSIFICATION, self.estimator._solver())
+            # Several classes need a solver that fits all of them in one model: fits of one class against the rest are
+            # not planned as one choice.
+            solver = routes.solver_name(CLASSIFICATION, self.estimator._solver())
             tags.classifier_tags.multi_class = routes.ROUTES[solver].several is not None
         tags.target_tags.required = True
         tags.input_tags.sparse = own.input_tags.sparse

@@ -5,7 +5,9 @@ feature, and touches the entries of the few whose dithered residual changes. The
 mechanism exactly: feature j has weight 2 cosh(sharpness g_j), weights are summed in groups of about sqrt(d), and a draw
 walks over the groups, then over one group. The 53 bits of one uniform number cannot represent very small probabilities:
 features that have them are drawn by an occasional pass over all features (``draw``), so that every vertex has its exact
-probability.
+probability. Most gradients change a little at most steps. So a feature keeps a weight that is somewhat too large, until
+its gradient outgrows it, and what is drawn by such weights is accepted with the exact weight over the kept one
+(``accepted_feature``): the law is that of the exact weights.
 
 Rows that do not contain the chosen feature keep their residual until the caller starts the next block. For the squared
 loss with few features the gradient is scale * q - p with q = X^T X v from rows of X^T X, so nothing is stale.
@@ -41,7 +43,15 @@ _LOST = 1e-3
 _RARE = 2.0**-12
 # A group's sum is enlarged by this part, more than its rounding error; a draw that falls into the addition is repeated.
 _SLACK = 1e-9
-# A coin whose probability is below this gets as many more random bits as it needs.
+# Weights are kept for exponents that are larger by this, or by as much as one row can change one if that is more, up to
+# a limit: at least one draw in exp(that) is accepted while weights are new. A feature is covered up to this part of it,
+# so that no rounding error makes an exact weight the larger one.
+_COVER, _LARGEST_COVER, _COVERED = 0.25, 1.0, 0.999
+# Units are one unit if no exponent differs by more than this between them, which is less than the rest of the cover.
+_SAME = 1e-4
+# A selection that rejects so many features has weights that are far too large; all are computed again.
+_PATIENCE = 32
+# Coins of a smaller probability than this are drawn with as many more random bits as they need.
 _SHORT = 2.0**-20
 
 # A helper is compiled into its callers, and is plain Python when called from Python. A compiled entry point for every
@@ -50,19 +60,21 @@ helper = register_jitable(error_model="numpy", no_cfunc_wrapper=True)
 
 
 class Sampler(NamedTuple):
-    """Room for the weights of all features and for the list of those that a step has changed.
+    """Room for the weights of all features and for the list of those that need another.
 
     Group g holds the features j with j >> shift == g. ``peaks`` has the largest value of each group's sum since it was
-    last summed, ``stamp`` the last step that changed a feature. ``changed`` has a place more than there are features,
-    as lists are written without branches.
+    last summed, ``covered`` the |total| up to which a feature's weight is large enough. ``listed`` has a place more
+    than there are features, as lists are written without branches. ``frame`` is what the weights are computed for: the
+    exponent of a total of 1, and the offset.
     """
 
     shift: int
     weights: NDArray[np.float64]
     sums: NDArray[np.float64]
     peaks: NDArray[np.float64]
-    changed: NDArray[np.int64]
-    stamp: NDArray[np.int64]
+    covered: NDArray[np.float64]
+    listed: NDArray[np.int64]
+    frame: NDArray[np.float64]
 
 
 def sampler(d: int, shift: int | None = None) -> Sampler:
@@ -70,7 +82,7 @@ def sampler(d: int, shift: int | None = None) -> Sampler:
     shift = round(math.log2(d) / 2) if shift is None else shift
     groups = ((d - 1) >> shift) + 1
     return Sampler(
-        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d + 1, np.int64), np.zeros(d, np.int64)
+        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d), np.zeros(d + 1, np.int64), np.zeros(2)
     )
 
 
@@ -118,36 +130,43 @@ def weight(exponent: float, offset: float, echo: float) -> float:
 
 
 @helper
-def rebuild(gradient: NDArray[Any], sharpness: float, room: Sampler) -> float:
-    """Compute all weights and group sums for ``gradient``; returns the offset."""
-    offset = 0.0
-    for j in range(gradient.shape[0]):
-        size = sharpness * abs(gradient[j])
-        if size > offset:
-            offset = size
+def rebuild(totals: NDArray[Any], unit: float, cover: float, room: Sampler) -> float:
+    """Compute all weights and group sums for exponents unit |total| + cover; returns the offset."""
+    largest, width = 0.0, _COVERED * cover / unit
+    for j in range(totals.shape[0]):
+        size = abs(totals[j])
+        if size > largest:
+            largest = size
     for g in range(room.sums.shape[0]):
         room.sums[g] = 0.0
+    offset = unit * largest + cover
     echo = math.exp(-2.0 * offset)
-    for j in range(gradient.shape[0]):
-        room.weights[j] = weight(sharpness * gradient[j], offset, echo)
+    for j in range(totals.shape[0]):
+        size = abs(totals[j])
+        room.weights[j] = weight(unit * size + cover, offset, echo)
         room.sums[j >> room.shift] += room.weights[j]
+        room.covered[j] = size + width
     for g in range(room.sums.shape[0]):
         room.peaks[g] = room.sums[g]
     return offset
 
 
 @helper
-def reweight(gradient: NDArray[Any], sharpness: float, offset: float, touched: int, room: Sampler) -> bool:
-    """New weights for the first ``touched`` changed features; False if one is too large and all must be rebuilt."""
-    echo = math.exp(-2.0 * offset)
-    for a in range(touched):
-        k = room.changed[a]
-        exponent = sharpness * gradient[k]
-        if abs(exponent) - offset > _LARGEST_EXPONENT:
+def reweight(totals: NDArray[Any], unit: float, cover: float, offset: float, number: int, room: Sampler) -> bool:
+    """New weights for the uncovered of the first ``number`` listed; False if one is too large: rebuild all."""
+    echo, width = math.exp(-2.0 * offset), _COVERED * cover / unit
+    for a in range(number):
+        k = room.listed[a]
+        size = abs(totals[k])
+        if size <= room.covered[k]:
+            continue
+        exponent = unit * size + cover
+        if exponent - offset > _LARGEST_EXPONENT:
             return False
         new = weight(exponent, offset, echo)
         room.sums[k >> room.shift] += new - room.weights[k]
         room.weights[k] = new
+        room.covered[k] = size + width
     return True
 
 
@@ -248,6 +267,36 @@ def draw(rng: Any, total: float, room: Sampler) -> int:
 
 
 @helper
+def accepted_feature(
+    rng: Any, totals: NDArray[Any], unit: float, cover: float, offset: float, found: int, room: Sampler,
+    work: NDArray[Any],
+) -> tuple[int, float]:
+    """A feature in proportion to its weight at exponent unit total, by weights that are at least that; and the offset.
+
+    The first ``found`` listed features get new weights before; all of them if it is -1. Whatever the weights of a try
+    are, the probability that it accepts feature j is j's exact weight over a number that is the same for all j. So the
+    law does not depend on them, nor on how they change after a rejection: the rejected feature, whose weight may be
+    much too large, gets a new one.
+    """
+    tries = 0
+    while True:
+        total = 0.0
+        if found >= 0 and tries != _PATIENCE and reweight(totals, unit, cover, offset, found, room):
+            total = settle(room)
+        if total < _SMALLEST_TOTAL:
+            offset, found = rebuild(totals, unit, cover, room), totals.shape[0]
+            total = settle(room)
+        work[3] += found
+        j = draw(rng, total, room)
+        chance = weight(unit * totals[j], offset, math.exp(-2.0 * offset)) / room.weights[j]
+        # Not "chance >= 1", which is never true for a weight that is NaN.
+        if not chance < 1.0 or coin(rng, chance):
+            return j, offset
+        room.listed[0], room.covered[j], found = j, -1.0, 1
+        tries += 1
+
+
+@helper
 def draw_sign(rng: Any, exponent: float) -> float:
     """+1 or -1 with odds exp(-exponent) : exp(exponent), so that the sign against the gradient is the likelier."""
     e = math.exp(-2.0 * abs(exponent))
@@ -283,7 +332,7 @@ def laplace_vertex(rng: Any, gradient: NDArray[Any], sharpness: float) -> tuple[
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def exponential_vertex(rng: Any, gradient: NDArray[Any], sharpness: float, room: Sampler) -> tuple[int, float]:
     """A vertex drawn by the exponential mechanism from weights that are computed for this draw."""
-    rebuild(gradient, sharpness, room)
+    rebuild(gradient, sharpness, 0.0, room)
     j = draw(rng, settle(room), room)
     return j, draw_sign(rng, sharpness * gradient[j])
 
@@ -319,14 +368,25 @@ class Grid(NamedTuple):
 class Dither(NamedTuple):
     """The rows' state: for each the scaled margin, the two thresholds between which its level stays, and the level.
 
-    ``totals`` is X^T level, ``sums`` is X^T 1, ``crossed`` is room for row numbers.
+    ``totals`` is X^T (level - levels / 2), so that the gradient X^T r is a multiple of it. ``crossed`` is room for row
+    numbers, a place more than there are rows.
     """
 
     state: NDArray[np.float32]
     theta: NDArray[np.float32]
     totals: NDArray[np.float64]
-    sums: NDArray[np.float64]
     crossed: NDArray[np.uint32]
+
+
+def dither(m: int, d: int) -> Dither:
+    """Room for m rows of d features; ``start`` before the first step."""
+    return Dither(np.empty((m, 4), np.float32), np.empty(m, np.float32), np.empty(d), np.empty(m + 1, np.uint32))
+
+
+def start(dither: Dither, theta: NDArray[np.float32], levels: int) -> None:
+    """All rows at margin 0 and residual 0: the first block puts them on their levels."""
+    dither.theta[:], dither.totals[:] = theta, 0.0
+    dither.state[:] = 0.0, 0.0, 0.0, levels / 2
 
 
 @helper
@@ -358,9 +418,15 @@ def margin_at(loss: int, r: float, y: float) -> float:
 
 @helper
 def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> None:
-    """Put row i on a level, with the thresholds of its margin; outermost levels have one threshold only."""
+    """Put row i on a level, with the thresholds of its margin; outermost levels have one threshold only.
+
+    A row with margin 0 gets none that it is between: most rows are not moved soon, and that one crosses with any step.
+    """
     state, theta, height = dither.state, dither.theta[i], 2.0 * grid.limit / grid.levels
     state[i, 3] = level
+    if state[i, 0] == 0.0:
+        state[i, 1] = np.inf
+        return
     state[i, 1] = -np.inf
     state[i, 2] = np.inf
     if level > 0.0:
@@ -371,19 +437,19 @@ def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> Non
 
 @helper
 def push_rows(
-    grid: Grid, matrix: Matrix, y: NDArray[Any], dither: Dither, number: int, scale: float, step: int, room: Sampler,
+    grid: Grid, matrix: Matrix, y: NDArray[Any], dither: Dither, number: int, scale: float, room: Sampler,
     work: NDArray[Any],
 ) -> int:
-    """New levels for the first ``number`` crossed rows; returns how many features have changed, d if most may have.
+    """New levels for the first ``number`` crossed rows; returns how many features may no longer be covered, listed.
 
-    Changed features are listed unless the rows have more entries than there are features.
+    Some are listed more than once. If the rows have more entries than there are features, all features are looked at.
     """
-    d, touched, entries = dither.sums.shape[0], 0, np.int64(0)
-    totals, changed, stamp, indptr = dither.totals, room.changed, room.stamp, matrix.indptr
+    d, found, entries = dither.totals.shape[0], 0, np.int64(0)
+    totals, covered, listed, indptr = dither.totals, room.covered, room.listed, matrix.indptr
     for a in range(number):
         i = dither.crossed[a]
         entries += np.int64(indptr[i + 1] - indptr[i])
-    listed = entries < d
+    few = entries < d
     for a in range(number):
         i = dither.crossed[a]
         level = level_of(grid, grid.reach * scale * dither.state[i, 0], y[i], dither.theta[i])
@@ -393,23 +459,33 @@ def push_rows(
             continue
         work[1] += 1
         work[2] += np.int64(indptr[i + 1] - indptr[i])
-        for b in range(indptr[i], indptr[i + 1]):
-            totals[matrix.indices[b]] += change * matrix.data[b]
-        if listed:
+        if few:
             for b in range(indptr[i], indptr[i + 1]):
                 k = matrix.indices[b]
-                changed[touched] = k
-                touched += stamp[k] != step
-                stamp[k] = step
-    return touched if listed else d
+                total = totals[k] + change * matrix.data[b]
+                totals[k] = total
+                listed[found] = k
+                found += abs(total) > covered[k]
+        else:
+            for b in range(indptr[i], indptr[i + 1]):
+                totals[matrix.indices[b]] += change * matrix.data[b]
+    for k in range(0 if few else d):
+        listed[found] = k
+        found += abs(totals[k]) > covered[k]
+    return found
 
 
 @helper
 def move_rows(
-    t_data: NDArray[Any], t_indices: NDArray[Any], start: int, end: int, growth: float, scale: float,
-    state: NDArray[Any], crossed: NDArray[Any],
-) -> int:
-    """After a change of v_j, move the margins of the rows with feature j; returns how many cross a threshold."""
+    matrix: Matrix, dither: Dither, j: int, sign: float, step: int, scale: float, v: NDArray[Any], work: NDArray[Any]
+) -> tuple[float, int]:
+    """Step to a vertex: v and the margins of the rows with feature j; (scale of v, rows that cross a threshold)."""
+    mu = 2.0 / (step + 2.0)
+    scale *= 1.0 - mu
+    growth = mu * sign / scale
+    v[j] += growth
+    t_data, t_indices, state, crossed = matrix.t_data, matrix.t_indices, dither.state, dither.crossed
+    start, end = matrix.t_indptr[j], matrix.t_indptr[j + 1]
     push, shrunk, number = np.float32(growth), np.float32(scale), 0
     for a in range(start, end):
         i = t_indices[a]
@@ -419,93 +495,69 @@ def move_rows(
         # Without a branch: the place is written in any case, and kept if the row has crossed a threshold.
         crossed[number] = i
         number += (margin < state[i, 1]) | (margin >= state[i, 2])
-    return number
+    work[0] += np.int64(end - start)
+    return scale, number
 
 
 @helper
 def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[Any]) -> int:
-    """How many of all rows are beyond a threshold, listed as ``move_rows`` does; all of them if the grid has moved."""
+    """How many of all rows are beyond a threshold, listed as ``move_rows`` does; all of them if the grid has moved.
+
+    A margin of 0 stays 0 while weights shrink, and so does its level.
+    """
     shrunk, number = np.float32(scale), 0
     for i in range(state.shape[0]):
         margin = shrunk * state[i, 0]
         crossed[number] = i
-        number += moved | (margin < state[i, 1]) | (margin >= state[i, 2])
+        number += moved | ((state[i, 0] != 0.0) & ((margin < state[i, 1]) | (margin >= state[i, 2])))
     return number
-
-
-@helper
-def dithered_gradient(grid: Grid, dither: Dither, gradient: NDArray[Any]) -> None:
-    """gradient = X^T r for the residuals of the rows' levels."""
-    height = 2.0 * grid.limit / grid.levels
-    for k in range(gradient.shape[0]):
-        gradient[k] = height * dither.totals[k] - grid.limit * dither.sums[k]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dithered_block(
     rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
-    moved: bool, v: NDArray[Any], dither: Dither, gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
-    work: NDArray[Any],
+    moved: bool, v: NDArray[Any], dither: Dither, vertices: NDArray[Any], room: Sampler, work: NDArray[Any],
 ) -> float:
     """``count`` steps from step number ``first`` with dithered residuals; updates v and the rows' state in place.
 
     All rows are put on their level first; ``moved`` says that the grid is not that of the block before. Rows that the
-    last step takes beyond a threshold are left to the next block. Weights are
-    reach scale v / feature bound, and ``sharpness`` is reach / (n noise scale). ``work`` counts rows checked, rows
-    pushed, entries touched and features weighted. Returns the new scale of v.
+    last step takes beyond a threshold are left to the next block. Weights are reach scale v / feature bound, and
+    ``sharpness`` is reach / (n noise scale). ``work`` counts rows checked, rows pushed, entries touched and features
+    weighted. Returns the new scale of v.
     """
-    d, height, offset = v.shape[0], 2.0 * grid.limit / grid.levels, 0.0
+    d, totals, unit, offset = v.shape[0], dither.totals, sharpness * (2.0 * grid.limit / grid.levels), room.frame[1]
+    # Not by ``clipped``, which would be compiled a second time, for constants.
+    cover = _COVER if unit < _COVER else _LARGEST_COVER if unit > _LARGEST_COVER else unit
     number = all_rows(scale, moved, dither.state, dither.crossed)
     work[0] += y.shape[0]
     for step in range(first, first + count):
-        touched = push_rows(grid, matrix, y, dither, number, scale, step, room, work)
-        listed = 2 * touched < d and step > first
-        if listed:
-            for a in range(touched):
-                k = room.changed[a]
-                gradient[k] = height * dither.totals[k] - grid.limit * dither.sums[k]
-            listed = reweight(gradient, sharpness, offset, touched, room)
-        total = settle(room) if listed else 0.0
-        work[3] += touched if listed else d
-        if total < _SMALLEST_TOTAL:
-            dithered_gradient(grid, dither, gradient)
-            offset = rebuild(gradient, sharpness, room)
-            total = settle(room)
-        j = draw(rng, total, room)
-        sign = draw_sign(rng, sharpness * gradient[j])
+        found = push_rows(grid, matrix, y, dither, number, scale, room, work)
+        # Noise follows the limit of residuals, so that from block to block the unit mostly changes by a rounding error,
+        # for which the cover has room. No exponent is further above the offset than the largest one.
+        if step == first and not abs(unit - room.frame[0]) * (offset + _LARGEST_EXPONENT) < _SAME * unit:
+            found, room.frame[0] = -1, unit
+        j, offset = accepted_feature(rng, totals, unit, cover, offset, found, room, work)
+        sign = draw_sign(rng, unit * totals[j])
         vertices[step - first] = j if sign > 0 else d + j
-        mu = 2.0 / (step + 2.0)
-        scale *= 1.0 - mu
-        growth = mu * sign / scale
-        v[j] += growth
-        start, end = matrix.t_indptr[j], matrix.t_indptr[j + 1]
-        number = move_rows(matrix.t_data, matrix.t_indices, start, end, growth, scale, dither.state, dither.crossed)
-        work[0] += np.int64(end - start)
+        scale, number = move_rows(matrix, dither, j, sign, step, scale, v, work)
+    room.frame[1] = offset
     return scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dithered_laplace_block(
     rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
-    moved: bool, v: NDArray[Any], dither: Dither, gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler,
-    work: NDArray[Any],
+    moved: bool, v: NDArray[Any], dither: Dither, vertices: NDArray[Any], room: Sampler, work: NDArray[Any],
 ) -> float:
     """``dithered_block`` with Laplace noise on every vertex instead of the exponential mechanism."""
     d, number = v.shape[0], all_rows(scale, moved, dither.state, dither.crossed)
     work[0] += y.shape[0]
     for step in range(first, first + count):
-        push_rows(grid, matrix, y, dither, number, scale, step, room, work)
-        dithered_gradient(grid, dither, gradient)
+        push_rows(grid, matrix, y, dither, number, scale, room, work)
         work[3] += d
-        j, sign = laplace_vertex(rng, gradient, sharpness)
+        j, sign = laplace_vertex(rng, dither.totals, sharpness * (2.0 * grid.limit / grid.levels))
         vertices[step - first] = j if sign > 0 else d + j
-        mu = 2.0 / (step + 2.0)
-        scale *= 1.0 - mu
-        growth = mu * sign / scale
-        v[j] += growth
-        start, end = matrix.t_indptr[j], matrix.t_indptr[j + 1]
-        number = move_rows(matrix.t_data, matrix.t_indices, start, end, growth, scale, dither.state, dither.crossed)
-        work[0] += np.int64(end - start)
+        scale, number = move_rows(matrix, dither, j, sign, step, scale, v, work)
     return scale
 
 
@@ -583,36 +635,38 @@ def dense_steps(
     scale: float, adaptive: bool, feature_bound: float, label_bound: float, lipschitz: float, w: NDArray[Any],
     u: NDArray[Any], gradient: NDArray[Any], scales: NDArray[Any], vertices: NDArray[Any], iterates: NDArray[Any],
 ) -> None:
-    """One step for each row of ``noise``; updates the weights w and the margins u in place.
+    """One step for each row of ``noise``, for each of many fits; updates their weights w and margins u in place.
 
-    ``scale`` multiplies the noise; if ``adaptive``, it is first multiplied by the gradient bound at |w|_1 over
-    ``lipschitz``. ``gradient`` is work space. Iterates are kept if ``iterates`` has rows.
+    The first axis of ``noise`` and of what follows ``gradient``, and of w and u, is the fit. ``scale`` multiplies the
+    noise; if ``adaptive``, it is first multiplied by the gradient bound at |w|_1 over ``lipschitz``. ``gradient`` is
+    work space. Iterates are kept if ``iterates`` has room.
     """
     m, d = matrix.shape
-    for step in range(noise.shape[0]):
-        norm = 0.0
-        for j in range(d):
-            norm += abs(w[j])
-            gradient[j] = 0.0
-        for i in range(m):
-            # Divided before the summation, so that no sum of bounded entries overflows.
-            r = residual(loss, u[i], y[i]) * (radius / n)
+    for fit in range(noise.shape[0]):
+        for step in range(noise.shape[1]):
+            norm = 0.0
             for j in range(d):
-                gradient[j] += r * matrix[i, j]
-        noise_scale = scale
-        if adaptive:
-            limit = residual_limit(loss, feature_bound * min(norm, radius), label_bound)
-            noise_scale = scale * min(feature_bound * limit / lipschitz, 1.0)
-        vertex = choose(gradient, noise_scale, noise[step])
-        scales[step], vertices[step] = noise_scale, vertex
-        mu = 2.0 / (first + step + 2.0)
-        feature = vertex % d
-        push = mu * radius if vertex < d else -mu * radius
-        for j in range(d):
-            w[j] *= 1.0 - mu
-        w[feature] += push
-        for i in range(m):
-            u[i] = (1.0 - mu) * u[i] + push * matrix[i, feature]
-        if iterates.shape[0] > 0:
+                norm += abs(w[fit, j])
+                gradient[j] = 0.0
+            for i in range(m):
+                # Divided before the summation, so that no sum of bounded entries overflows.
+                r = residual(loss, u[fit, i], y[i]) * (radius / n)
+                for j in range(d):
+                    gradient[j] += r * matrix[i, j]
+            noise_scale = scale
+            if adaptive:
+                limit = residual_limit(loss, feature_bound * min(norm, radius), label_bound)
+                noise_scale = scale * min(feature_bound * limit / lipschitz, 1.0)
+            vertex = choose(gradient, noise_scale, noise[fit, step])
+            scales[fit, step], vertices[fit, step] = noise_scale, vertex
+            mu = 2.0 / (first + step + 2.0)
+            feature = vertex % d
+            push = mu * radius if vertex < d else -mu * radius
             for j in range(d):
-                iterates[step, j] = w[j]
+                w[fit, j] *= 1.0 - mu
+            w[fit, feature] += push
+            for i in range(m):
+                u[fit, i] = (1.0 - mu) * u[fit, i] + push * matrix[i, feature]
+            if iterates.shape[1] > 0:
+                for j in range(d):
+                    iterates[fit, step, j] = w[fit, j]

@@ -107,3 +107,19 @@ def textbook_path(
         w = (1 - mu) * w
         w[vertex % len(w)] += mu * l1_radius * (1.0 if vertex < len(w) else -1.0)
     return w, gradients
+
+
+def dual_sweep(
+    matrix: Any, y: Array, loss: Loss, l2: float, rows: Sequence[int], shares: Array, w: Array
+) -> tuple[Array, Array]:
+    """(shares, w) after a step of dual coordinate ascent for each of the ``rows``, one after the other."""
+    shares, w = shares.copy(), w.copy()
+    assert loss.curvature is not None
+    for i in rows:
+        x, at = matrix[i], y[i : i + 1]
+        margin = x @ w[:, None]
+        r, bend = loss.residual(margin, at)[0], loss.curvature(margin, at, False)[0]
+        change = (r - shares[i]) / (1 + bend * (x @ x) / l2)
+        shares[i] += change
+        w -= change / l2 * x
+    return shares, w

@@ -20,8 +20,18 @@ thinning: geometric skips visit each member of a bucket with the bucket's larges
 visited member is accepted with its own probability over that largest one. If fewer than k values in all reach the
 level, the others are drawn from their law given that they are below it. Cost O(|A| + k log k + buckets) a step.
 
+Hidden coordinates: where the data have no feature, a_j is noise alone, and most of these means are never needed. They
+are independent and have one law, so all rankings of them by |a_j| are equally likely. How many lie in which layer of
+|a_j| is drawn (one multinomial), and each layer is a bucket whose members have neither name nor mean. A skip that
+visits a member for the first time draws its mean from the layer's law, gives it the next free number and keeps both for
+the epoch. That is exact, since a visit depends on the bucket's ceiling and not on the mean: what was not visited has
+told nothing about its mean. Members without a name are alike, so it does not matter which of them is visited, and a
+coordinate is chosen, uniformly, only for those that are kept (solvers.snapshots).
+
 Constructs that compile slowly are avoided: room is allocated by NumPy, before the compiled code (``sgd_steps`` calls
-``compiled_sgd_steps``); min, max, int and powers are written out. Each would be compiled before the first fit.
+``compiled_sgd_steps``); min, max, int and powers are written out. Each would be compiled before the first fit. Every
+element of an array that the source names costs some milliseconds, so that it is named once; a helper is called from
+few places; no tuple of four values or of arrays is made, nor part of an array taken.
 
 Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits
 elsewhere.
@@ -44,8 +54,9 @@ _SQRT_2 = math.sqrt(2.0)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 # Doubles from a Generator are multiples of 2^-53.
 _UNIT = 2.0**53
-# A uniform number below this is drawn again on its own scale, where it has all its bits.
-_SHORT = 2.0**-20
+# A uniform number below this is drawn again on its own scale, where it has all its bits. Far lower, the quantiles of
+# those above it would have gaps, of which a weight's last bits tell how many coordinates the data touch.
+_SHORT = 2.0**-5
 # A bound, with a factor 2 to spare, on the rounding error of a sum of products, per product and per unit of the two
 # vectors' norms; also on that of a residual.
 _BLUR = 4e-16
@@ -53,11 +64,32 @@ _BLUR = 4e-16
 
 # A helper is compiled into its callers, and is plain Python when called from Python. A compiled entry point for every
 # helper, which unpacks arrays from their Python objects, would double what is compiled before the first fit.
-helper = register_jitable(error_model="numpy", no_cfunc_wrapper=True)
+# Neither helpers nor steps allocate or return an array, so that they need not count references to arrays, which would
+# be a fifth of what is compiled; whoever calls them holds the arrays meanwhile. They have no expressions of whole
+# arrays, which are what a rewrite would look for.
+OPTIONS: Any = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
+helper = register_jitable(no_rewrites=True, **OPTIONS)
+
+
+def part(function: Any) -> Any:
+    """A helper that a kernel calls at one place, where it is written out before types are inferred.
+
+    A function of its own would be optimised alone, once more in the kernel, and take each array as seven arguments. The
+    attributes are those by which Numba knows a compiled function with ``inline="always"``, which could no longer be
+    called from Python; where they mean nothing the function is a helper like any other.
+    """
+    helper(function)
+    function.targetoptions, function.py_func = {"inline": "always"}, function
+    return function
 
 
 class Records(NamedTuple):
-    """Bounded rows in CSR form, with what their gradients need; ``order`` is a permutation of the rows."""
+    """Bounded rows in CSR form, with what their gradients need; ``order`` has the row of every record, in any order.
+
+    Rows that occur several times are stored once, and their gradient is computed once a batch. For this ``tally`` has a
+    zero for each row, where the records of a batch are counted, and below it room for the rows of a batch; where every
+    row occurs once it is empty.
+    """
 
     loss: int
     data: NDArray[Any]
@@ -67,6 +99,7 @@ class Records(NamedTuple):
     margin_bound: float
     caps: NDArray[Any]
     order: NDArray[Any]
+    tally: NDArray[Any] = np.zeros((2, 0), np.int64)
 
 
 class Entries(NamedTuple):
@@ -128,14 +161,28 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 # --- uniform integers, normal tails ------------------------------------------------------------------
 
 
-@helper
+@part
 def uniform_below(rng: Any, n: int) -> int:
     """A uniform integer in 0..n-1, without bias; Generator.integers does the same but compiles a second longer."""
-    fair = 9007199254740992 // n * n
-    draw: Any = np.int64(rng.random() * _UNIT)
-    while draw >= fair:
-        draw = np.int64(rng.random() * _UNIT)
-    return draw % n
+    while True:
+        draw: Any = np.int64(rng.random() * _UNIT)
+        rest: int = draw % n
+        # Draws from the last n below 2^53, if these are not n, would favour small numbers.
+        if draw - rest <= 9007199254740992 - n:
+            return rest
+
+
+@part
+def spread_evenly(half: int, n: int) -> int:
+    """A uniform number of 26 bits as a uniform integer in 0..n-1, or -1 for the few that would favour some of these.
+
+    By a product in place of a division (Lemire 2019); n is at most 2^26.
+    """
+    product = half * n
+    rest = product & 67108863
+    if rest < n and rest < 67108864 % n:
+        return -1
+    return product >> 26
 
 
 @helper
@@ -150,16 +197,18 @@ def lengthened(rng: Any, u: float) -> float:
     return long if long > 1e-300 else 1e-300
 
 
-@helper
+@part
 def log_uniform(rng: Any) -> float:
     """log U for a uniform U, with all its digits both for U near 0 and for U near 1."""
     u = rng.random()
-    return math.log(lengthened(rng, u)) if u < 0.5 else math.log1p(-lengthened(rng, u - 0.5))
+    low = u < 0.5
+    long = lengthened(rng, u if low else u - 0.5)
+    return math.log(long) if low else math.log1p(-long)
 
 
 @helper
 def coin(rng: Any, chance: float) -> bool:
-    """True with this probability, however small it is: a small one is reduced by 20 bits at a time."""
+    """True with this probability, however small it is: a small one is reduced by 5 bits at a time."""
     while chance < _SHORT:
         if chance <= 0.0 or rng.random() >= _SHORT:
             return False
@@ -211,97 +260,158 @@ def make_room(rows: Records, sizes: NDArray[Any], others: int, width: int, spars
 
 
 @helper
-def first_slot(key: int, mask: int) -> int:
-    """The slot at which the search for ``key`` begins."""
-    slot: Any = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20))
-    return slot & mask
-
-
-@helper
-def find(t: Entries, key: int) -> int:
-    """Slot of ``key``: where it is, or the empty slot where it belongs."""
-    table, keys, base, mask = t.table, t.keys, t.marks[0], t.marks[1]
-    slot = first_slot(key, mask)
-    while table[slot] >= base and keys[table[slot] - base] != key:
-        slot = (slot + 1) & mask
-    return slot
-
-
-@helper
-def is_touched(t: Entries, key: int) -> bool:
-    """Whether the coordinate has an entry."""
-    return t.table[find(t, key)] >= t.marks[0]
-
-
-@helper
 def touch(t: Entries, count: int, key: int) -> int:
-    """The entry of ``key``; a new one becomes number ``count``, with weights and value 0."""
-    slot, base = find(t, key), t.marks[0]
-    if t.table[slot] < base:
-        t.table[slot] = base + count
-        t.keys[count], t.before[count], t.old[count], t.values[count] = key, 0.0, 0.0, 0.0
-    return t.table[slot] - base
+    """The entry of ``key``; a new one becomes number ``count``, with weights and value 0.
+
+    With a ``count`` of -1 there is no new one: the result is negative where the coordinate has no entry.
+    """
+    table, keys = t.table, t.keys
+    base, mask = t.marks[0], t.marks[1]
+    slot: Any = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & mask
+    while True:
+        e: int = table[slot] - base
+        if e < 0 or keys[e] == key:
+            break
+        slot = (slot + 1) & mask
+    if e < 0 <= count:
+        e = count
+        table[slot], keys[e] = base + e, key
+        t.before[e] = t.old[e] = t.values[e] = 0.0
+    return e
 
 
-@helper
-def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries) -> None:
-    """Put ``size`` rows, uniform without replacement, at the front of the order.
+@part
+def bring_forward(rng: Any, order: NDArray[Any], size: int) -> None:
+    """Put ``size`` records, uniform without replacement, at the front of the order.
+
+    The random numbers are most of its time, so that each gives two places, 26 bits each.
+    """
+    n = order.shape[0]
+    other: Any = np.int64(-1)
+    for a in range(size):
+        b: Any = np.int64(uniform_below(rng, n - a) if n > 67108864 else -1)
+        while b < 0:
+            half = other
+            other = np.int64(-1)
+            if half < 0:
+                draw = np.int64(rng.random() * _UNIT)
+                half = draw >> 27
+                other = draw & 67108863
+            b = np.int64(spread_evenly(half, n - a))
+        i = order[a + b]
+        order[a + b] = order[a]
+        order[a] = i
+
+
+@njit(cache=True, nogil=True, **OPTIONS)
+def draw_records(rng: Any, order: NDArray[Any], size: int) -> int:
+    """Draw ``size`` records, uniform without replacement: those of the order from the returned place on.
+
+    Either they or the others are brought to the front, whichever are fewer.
+    """
+    n = order.shape[0]
+    bring_forward(rng, order, size if 2 * size <= n else n - size)
+    return 0 if 2 * size <= n else n - size
+
+
+@part
+def gather(batch: NDArray[Any], tally: NDArray[Any]) -> int:
+    """Count the records of each row of the batch and list these rows; returns how many.
+
+    Where every row occurs once nothing is to do. The batch stays in its order, so that later ones are those of the same
+    records without counting.
+    """
+    if tally.shape[1] == 0:
+        return batch.shape[0]
+    rows: Any = np.int64(0)
+    for a in range(batch.shape[0]):
+        i = batch[a]
+        if tally[0, i] == 0:
+            tally[1, rows] = i
+            rows += 1
+        tally[0, i] += 1
+    return rows
+
+
+@part
+def gathered(batch: NDArray[Any], tally: NDArray[Any], a: int) -> tuple[int, float]:
+    """(row, number of its records) of the a-th row of a batch that was gathered; they are forgotten."""
+    if tally.shape[1] == 0:
+        return batch[a], 1.0
+    i = tally[1, a]
+    times = 1.0 * tally[0, i]
+    tally[0, i] = 0
+    return i, times
+
+
+@part
+def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries) -> int:
+    """Bring ``size`` records forward and gather their rows; returns how many.
 
     The entries become empty, with slots in use for the features of these rows and ``others``.
     """
-    order, indptr, slots = rows.order, rows.indptr, 2 * others
-    n = order.shape[0]
-    for a in range(size):
-        b = a + uniform_below(rng, n - a)
-        i = order[b]
-        order[b] = order[a]
-        order[a] = i
+    order, indptr, tally, slots = rows.order, rows.indptr, rows.tally, 2 * others
+    bring_forward(rng, order, size)
+    different = gather(order[:size], tally)
+    for a in range(different):
+        i = order[a] if tally.shape[1] == 0 else tally[1, a]
         slots += 2 * (indptr[i + 1] - indptr[i])
-    t.marks[0] += t.keys.shape[0]
-    while t.marks[1] < slots and t.marks[1] + 1 < t.table.shape[0]:
-        t.marks[1] = 2 * t.marks[1] + 1
+    mask, most = t.marks[1], t.table.shape[0] - 1
+    while mask < slots and mask < most:
+        mask = 2 * mask + 1
+    t.marks[0], t.marks[1] = t.marks[0] + t.keys.shape[0], mask
+    return different
 
 
-@helper
+@part
 def touch_weights(
-    t: Entries, support: NDArray[Any], weights: NDArray[Any], snap_support: NDArray[Any],
+    t: Entries, support: NDArray[Any], weights: NDArray[Any], filled: int, snap_support: NDArray[Any],
     snap_weights: NDArray[Any], free: int, protected: int,
-) -> tuple[int, float]:
-    """Enter the weights, the snapshot and the protected coordinates; returns (number of entries, |w - snapshot|)."""
+) -> tuple[int, float, float]:
+    """Enter the weights, of which there are ``filled``, the snapshot and the protected coordinates.
+
+    Returns (number of entries, |w - snapshot|, |w| + |snapshot|).
+    """
+    before, old, snapped = t.before, t.old, snap_support.shape[0]
     count: Any = np.int64(0)
-    for a in range(support.shape[0]):
-        e = touch(t, count, support[a])
+    for a in range(filled + snapped + protected):
+        if a < filled:
+            key = support[a]
+        elif a < filled + snapped:
+            key = snap_support[a - filled]
+        else:
+            key = free + a - filled - snapped
+        e = touch(t, count, key)
         count += e == count
-        t.before[e] = weights[a]
-    for a in range(snap_support.shape[0]):
-        e = touch(t, count, snap_support[a])
-        count += e == count
-        t.old[e] = snap_weights[a]
-    for j in range(free, free + protected):
-        count += touch(t, count, j) == count
-    return count, distance(t.before, t.old, count)
+        if a < filled:
+            before[e] = weights[a]
+        elif a < filled + snapped:
+            old[e] = snap_weights[a - filled]
+    size = distance(weights, weights, filled, True) + distance(snap_weights, snap_weights, snapped, True)
+    return count, distance(before, old, count, False), size
 
 
 @helper
-def distance(one: NDArray[Any], two: NDArray[Any], count: int) -> float:
-    """The norm of one - two over the first ``count`` entries; 0 only where they are equal."""
-    square, largest = 0.0, 0.0
-    for e in range(count):
-        gap = abs(one[e] - two[e])
-        square += gap * gap
-        if gap > largest:
-            largest = gap
-    if square < 1e-280 and largest > 0.0:
-        # Squares that underflow: in units of the largest.
-        square = 0.0
+def distance(one: NDArray[Any], two: NDArray[Any], count: int, alone: bool) -> float:
+    """The norm of one - two over the first ``count`` entries, or of one ``alone``; 0 only where all of these are 0."""
+    unit = 1.0
+    while True:
+        square = largest = 0.0
         for e in range(count):
-            gap = (one[e] - two[e]) / largest
+            gap = one[e]
+            if not alone:
+                gap -= two[e]
+            gap = abs(gap) / unit
             square += gap * gap
-        return largest * math.sqrt(square)
-    return math.sqrt(square)
+            if gap > largest:
+                largest = gap
+        if not (square < 1e-280 and largest > 0.0):
+            return unit * math.sqrt(square)
+        # Squares that underflow: again, in units of the largest.
+        unit = largest
 
 
-@helper
+@part
 def residual_change(
     loss: int, margin: float, old_margin: float, y: float, margin_bound: float, cap: float
 ) -> float:
@@ -311,60 +421,56 @@ def residual_change(
     large label a small difference of margins would be lost, or would be rounded to the label's last bit.
     """
     if loss == SQUARED and cap == math.inf:
-        new = 0.0 if math.isnan(margin) else clipped(margin, -margin_bound, margin_bound)
-        old = 0.0 if math.isnan(old_margin) else clipped(old_margin, -margin_bound, margin_bound)
-        change = new - old
-        return 0.0 if math.isnan(change) else change
-    return clipped_residual(loss, margin, y, margin_bound, cap) - clipped_residual(
+        y = 0.0
+    change = clipped_residual(loss, margin, y, margin_bound, cap) - clipped_residual(
         loss, old_margin, y, margin_bound, cap
     )
+    # The difference of two margins that both overflowed.
+    return 0.0 if loss == SQUARED and math.isnan(change) else change
 
 
-@helper
+@part
 def add_gradient(t: Entries, count: int, rows: Records, size: int, reduced: bool) -> int:
-    """Add the batch's gradient sum, less that at the snapshot if ``reduced``; returns the number of entries."""
-    marks, table, keys, before, old, values, places = t
-    loss, data, indices, indptr, y, margin_bound, caps, order = rows
-    base, mask = marks[0], marks[1]
+    """Add the batch's gradient sum, less that at the snapshot if ``reduced``; returns the number of entries.
+
+    ``size`` is the number of rows that were gathered.
+    """
+    before, old = t.before, t.old
+    places, data = t.places, rows.data
     for a in range(size):
-        i = order[a]
-        low, high = indptr[i], indptr[i + 1]
-        margin, old_margin = 0.0, 0.0
+        i, times = gathered(rows.order, rows.tally, a)
+        low, high = rows.indptr[i], rows.indptr[i + 1]
+        label, cap = rows.y[i], rows.caps[i]
+        margin = old_margin = 0.0
         for b in range(low, high):
-            # ``touch`` is inlined here: a call for every entry would spend more time on reference counts of the arrays.
-            key = np.int64(indices[b])
-            slot = first_slot(key, mask)
-            while table[slot] >= base and keys[table[slot] - base] != key:
-                slot = (slot + 1) & mask
-            if table[slot] < base:
-                table[slot] = base + count
-                keys[count], before[count], old[count], values[count] = key, 0.0, 0.0, 0.0
-                count += 1
-            e = table[slot] - base
+            e = touch(t, count, np.int64(rows.indices[b]))
+            count += e == count
             places[b - low] = e
-            margin += data[b] * before[e]
-            old_margin += data[b] * old[e]
+            x = data[b]
+            margin += x * before[e]
+            old_margin += x * old[e]
         if reduced:
-            r = residual_change(loss, margin, old_margin, y[i], margin_bound, caps[i])
+            r = residual_change(rows.loss, margin, old_margin, label, rows.margin_bound, cap)
         else:
-            r = clipped_residual(loss, margin, y[i], margin_bound, caps[i])
+            r = clipped_residual(rows.loss, margin, label, rows.margin_bound, cap)
         for b in range(low, high):
-            values[places[b - low]] += r * data[b]
+            t.values[places[b - low]] += times * r * data[b]
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+@njit(cache=True, nogil=True, **OPTIONS)
 def add_rows(rows: Records, batch: NDArray[Any], w: NDArray[Any], out: NDArray[Any]) -> None:
-    """Add the gradients of the chosen rows at w to ``out``: one pass, no copy of the rows."""
-    loss, data, indices, indptr, y, margin_bound, caps, _ = rows
-    for a in range(batch.shape[0]):
-        i = batch[a]
+    """Add the gradients of the batch's records at w to ``out``: one pass, no copy of the rows."""
+    data, indices = rows.data, rows.indices
+    for a in range(gather(batch, rows.tally)):
+        i, times = gathered(batch, rows.tally, a)
+        low, high = rows.indptr[i], rows.indptr[i + 1]
         margin = 0.0
-        for b in range(indptr[i], indptr[i + 1]):
+        for b in range(low, high):
             margin += data[b] * w[indices[b]]
-        r = clipped_residual(loss, margin, y[i], margin_bound, caps[i])
-        for b in range(indptr[i], indptr[i + 1]):
-            out[indices[b]] += r * data[b]
+        r = clipped_residual(rows.loss, margin, rows.y[i], rows.margin_bound, rows.caps[i])
+        for b in range(low, high):
+            out[indices[b]] += times * r * data[b]
 
 
 # --- the k largest values -----------------------------------------------------------------------------
@@ -373,28 +479,27 @@ def add_rows(rows: Records, batch: NDArray[Any], w: NDArray[Any], out: NDArray[A
 @helper
 def offer(top: Top, size: int, key: int, value: float) -> int:
     """Put (key, value) among the ``size`` values so far if it belongs there; returns the new size."""
-    keys, values = top.keys, top.values
-    limit = keys.shape[0]
-    if size < limit:
-        i = size
-        while i > 0 and abs(values[(i - 1) // 2]) > abs(value):
-            keys[i], values[i] = keys[(i - 1) // 2], values[(i - 1) // 2]
-            i = (i - 1) // 2
-        keys[i], values[i] = key, value
-        return size + 1
-    if abs(value) <= abs(values[0]):
+    keys, values, limit = top.keys, top.values, len(top.keys)
+    grows = size < limit
+    if not grows and abs(value) <= abs(values[0]):
         return size
-    i = 0
-    while 2 * i + 1 < limit:
-        child = 2 * i + 1
-        if child + 1 < limit and abs(values[child + 1]) < abs(values[child]):
-            child += 1
-        if abs(value) <= abs(values[child]):
+    # A free place moves up from the end of the heap, or down from its front, past what does not belong beyond it.
+    i = size if grows else 0
+    while True:
+        other = (i - 1) >> 1 if grows else 2 * i + 1
+        if other < 0 or other >= limit:
             break
-        keys[i], values[i] = keys[child], values[child]
-        i = child
+        near = values[other]
+        if not grows and other + 1 < limit:
+            sibling = values[other + 1]
+            if abs(sibling) < abs(near):
+                other, near = other + 1, sibling
+        if abs(near) <= abs(value) if grows else abs(value) <= abs(near):
+            break
+        keys[i], values[i] = keys[other], near
+        i = other
     keys[i], values[i] = key, value
-    return size
+    return size + 1 if grows else size
 
 
 @helper
@@ -404,7 +509,7 @@ def next_weight(weight: float, mean: float, noisy: float, step_size: float, shri
     return 0.0 if math.isnan(value) else value
 
 
-@helper
+@part
 def offer_touched(
     rng: Any, spread: float, batch: float, step_size: float, shrink: float, means: NDArray[Any], t: Entries, count: int,
     free: int, top: Top,
@@ -413,31 +518,34 @@ def offer_touched(
 
     Returns (how many compete, size).
     """
-    keys, before, values, smallest, limit = t.keys, t.before, t.values, top.values, top.keys.shape[0]
+    values, limit = t.values, top.keys.shape[0]
     inside: Any = np.int64(0)
     size: Any = np.int64(0)
     for e in range(count):
-        noisy = values[e] / batch
+        key, noisy = t.keys[e], values[e] / batch
         if spread > 0.0:
             noisy += spread * rng.standard_normal()
-        values[e] = next_weight(before[e], means[keys[e]] if means.shape[0] > 0 else 0.0, noisy, step_size, shrink)
-        if keys[e] < free:
+        value = next_weight(t.before[e], means[key] if means.shape[0] > 0 else 0.0, noisy, step_size, shrink)
+        values[e] = value
+        if key < free:
             inside += 1
-            if size < limit or abs(values[e]) > abs(smallest[0]):
-                size = offer(top, size, keys[e], values[e])
+            if size < limit or abs(value) > abs(top.values[0]):
+                size = offer(top, size, key, value)
     return inside, size
 
 
-@helper
+@part
 def write_back(
     t: Entries, top: Top, size: int, free: int, protected: int, support: NDArray[Any], weights: NDArray[Any]
 ) -> int:
     """The new iterate: the top and the protected coordinates. Returns its number of places."""
     for a in range(size):
         support[a], weights[a] = top.keys[a], top.values[a]
-    for j in range(protected):
-        support[size + j], weights[size + j] = free + j, t.values[t.table[find(t, free + j)] - t.marks[0]]
-    return size + protected
+    for j in range(free, free + protected):
+        # It has an entry from ``touch_weights``.
+        support[size], weights[size] = j, t.values[touch(t, -1, j)]
+        size += 1
+    return size
 
 
 @helper
@@ -455,11 +563,12 @@ def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: 
 @helper
 def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
     """The share of the noise at |w| = ``norm``, as in NoiseLaw.share; for NaN the last share, which is the largest."""
-    place, last = norm * shares_per_unit, shares.shape[0] - 1
-    return shares[math.ceil(place)] if place < last else shares[last]
+    place, last = norm * shares_per_unit, len(shares) - 1
+    share: float = shares[math.ceil(place) if place < last else last]
+    return share
 
 
-@helper
+@part
 def offer_iid(
     rng: Any, spread: float, step_size: float, free: int, inside: int, t: Entries, count: int, top: Top, size: int
 ) -> int:
@@ -477,9 +586,9 @@ def offer_iid(
         if size == limit and step_size * noisy <= abs(top.values[0]):
             break
         key = uniform_below(rng, free)
-        while is_touched(t, key):
+        while touch(t, count, key) < count:
             key = uniform_below(rng, free)
-        count += touch(t, count, key) == count
+        count += 1
         size = offer(top, size, key, next_weight(0.0, 0.0, noisy if rng.random() < 0.5 else -noisy, step_size, 1.0))
     return size
 
@@ -505,7 +614,7 @@ def sgd_steps(
     )
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+@njit(cache=True, nogil=True, **OPTIONS)
 def compiled_sgd_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
     shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, t: Entries, top: Top,
@@ -515,10 +624,9 @@ def compiled_sgd_steps(
     """``sgd_steps`` in room that the caller has made."""
     shrink, sparsity = 1.0 - step_size * l2, top.keys.shape[0]
     for step in range(sizes.shape[0]):
-        batch_size = sizes[step]
-        next_batch(rng, rows, batch_size, filled + protected + sparsity, t)
-        count, norm = touch_weights(t, support[:filled], weights[:filled], no_support, no_weights, free, protected)
-        count = add_gradient(t, count, rows, batch_size, False)
+        batch_rows = next_batch(rng, rows, sizes[step], filled + protected + sparsity, t)
+        count, norm, _ = touch_weights(t, support, weights, filled, no_support, no_weights, free, protected)
+        count = add_gradient(t, count, rows, batch_rows, False)
         spread = scale * share_at(shares, shares_per_unit, norm)
         inside, size = offer_touched(rng, spread, batch, step_size, shrink, no_weights, t, count, free, top)
         if spread > 0.0:
@@ -560,13 +668,12 @@ def compiled_sgd_trials(
     no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], finals: NDArray[Any], iterates: Any,
 ) -> None:
     """``sgd_trials`` in room that the caller has made."""
-    n = one.order.shape[0]
+    n, orders = one.order.shape[0], (two.order.copy(), one.order.copy())
     for i in range(bits.shape[0]):
         counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
         flags[0], flags[10] = 4, 0
         rows = one if bits[i] == 1 else two
-        for a in range(n):
-            rows.order[a] = a
+        rows.order[:] = orders[bits[i]]
         if rate > 0.0:
             for step in range(sizes.shape[0]):
                 sizes[step] = rng.binomial(n, rate)
@@ -592,13 +699,13 @@ def chance_above(level: float, mean: float, spread: float) -> float:
     return tail((level - mean) / spread) + tail((level + mean) / spread)
 
 
-@helper
+@part
 def noise_above(rng: Any, level: float, mean: float, spread: float) -> float:
     """spread Z given that mean + spread Z lies outside [-level, level]."""
     up, down = tail((level - mean) / spread), tail((level + mean) / spread)
     # The lower tail is the upper tail of the mirror image. The coin is tossed for the less likely tail, which keeps all
     # its digits.
-    upper = not coin(rng, down / (up + down)) if down < up else coin(rng, up / (up + down))
+    upper = coin(rng, (down if down < up else up) / (up + down)) != (down < up)
     z = tail_quantile((up if upper else down) * lengthened(rng, rng.random()))
     return spread * z if upper else -spread * z
 
@@ -622,73 +729,117 @@ def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
     return -sign * spread * tail_quantile(end + (0.5 - end) * lengthened(rng, rng.random()))
 
 
-@helper
-def expected_above(level: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
-    """About how many coordinates exceed the level: for a bucket, the mean of its largest and smallest probability."""
-    total, upper = 0.0, chance_above(level, heights[0], spread)
-    for b in range(starts.shape[0] - 1):
-        lower = chance_above(level, heights[b + 1], spread)
-        total += (starts[b + 1] - starts[b]) * 0.5 * (upper + lower)
-        upper = lower
-    return total
+class Means(NamedTuple):
+    """The means of an epoch, in buckets: bucket b is ranked[starts[b]:starts[b+1]], of |means| up to heights[b].
+
+    The first known[b] members of a bucket have a mean, ``values`` of their number. The others are hidden: scale |Z|
+    with P(|Z| > .) uniform between chances[b] and chances[b+1]. They get the numbers from unused[0] on. heights[b+1] is
+    about the smallest |mean| of bucket b; an empty bucket stands between the last that is known and the first layer.
+    """
+
+    values: NDArray[Any]
+    ranked: NDArray[Any]
+    starts: NDArray[Any]
+    heights: NDArray[Any]
+    known: NDArray[Any]
+    unused: NDArray[Any]
+    chances: NDArray[Any]
+    scale: float
 
 
-@helper
+@part
 def choose_level(number: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
-    """A level that about ``wanted`` coordinates exceed. Any level is correct; this one is cheap."""
+    """A level that about ``number`` coordinates exceed. Any level is correct; this one is cheap."""
+    if starts[-1] <= number:
+        return 0.0
     low, high = 0.0, heights[0] + 10.0 * spread
     for _ in range(64):
         if high - low <= 0.02 * spread:
             break
         middle = 0.5 * (low + high)
-        if expected_above(middle, spread, starts, heights) > number:
+        # The expected number above the middle; for a bucket, from the mean of its largest and smallest probability.
+        expected, upper, start = 0.0, 0.0, starts[0]
+        for b in range(starts.shape[0]):
+            lower, end = chance_above(middle, heights[b], spread), starts[b]
+            expected += (end - start) * 0.5 * (upper + lower)
+            upper, start = lower, end
+        if expected > number:
             low = middle
         else:
             high = middle
     return low
 
 
-@helper
-def offer_means(
-    rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], ranked: NDArray[Any],
-    starts: NDArray[Any], heights: NDArray[Any], t: Entries, count: int, top: Top, size: int,
-) -> int:
-    """Offer all untouched coordinates, of noisy gradients N(a_j, spread^2), that can enter; returns the new size.
+@part
+def draw_mean(rng: Any, m: Means, b: int) -> int:
+    """Draw the mean of a hidden member of bucket b, which becomes known; returns its number."""
+    j: int = m.unused[0]
+    known, low, height = m.known[b], m.chances[b], m.heights[b]
+    m.unused[0], m.known[b] = j + 1, known + 1
+    chance = low + (m.chances[b + 1] - low) * lengthened(rng, rng.random())
+    size = m.scale * abs(tail_quantile(0.5 * chance))
+    # Rounding must not lift it above the height, which bounds the chance of a visit.
+    size = size if size < height else height
+    m.values[j] = size if rng.random() < 0.5 else -size
+    m.ranked[m.starts[b] + known] = j
+    return j
 
-    Bucket b is ranked[starts[b]:starts[b+1]], with means of at most heights[b]. The law is the same for any level.
+
+@part
+def offer_means(
+    rng: Any, level: float, spread: float, step_size: float, m: Means, t: Entries, top: Top, size: int
+) -> int:
+    """Offer all untouched coordinates, of noisy gradients N(a_j, spread^2), that exceed the level and can enter.
+
+    Returns the new size. The law is the same for any level, if ``complete_below`` follows where ``falls_short``.
+    Without noise the means are offered, bucket by bucket, until none can enter; the level does not matter.
     """
-    if size == top.keys.shape[0]:
+    starts, limit = m.starts, top.keys.shape[0]
+    if spread > 0.0 and size == limit:
         # A little lower, so that rounding excludes no coordinate that could enter.
         reached = abs(top.values[0]) / step_size * (1.0 - 1e-14)
         level = reached if reached > level else level
+    ceiling = log_miss = 1.0
     for b in range(starts.shape[0] - 1):
-        ceiling = chance_above(level, heights[b], spread)
-        ceiling = 1.0 if ceiling > 1.0 else ceiling
-        if ceiling <= 0.0:
-            continue
-        log_miss = math.log1p(-ceiling) if ceiling < 1.0 else -math.inf
-        place = starts[b]
+        height, place, end = m.heights[b], starts[b], starts[b + 1]
+        hidden = place + m.known[b]
+        if spread > 0.0:
+            ceiling = chance_above(level, height, spread)
+            if ceiling <= 0.0:
+                continue
+            ceiling = 1.0 if ceiling > 1.0 else ceiling
+            log_miss = math.log1p(-ceiling) if ceiling < 1.0 else -math.inf
         while True:
-            # Skip to the next member whose coin of probability ``ceiling`` shows heads.
-            skip = log_uniform(rng) / log_miss
-            if not skip < starts[b + 1] - place:
+            if spread > 0.0:
+                # Skip to the next member whose coin of probability ``ceiling`` shows heads.
+                skip = log_uniform(rng) / log_miss
+            else:
+                skip = 0.0 if size < limit or step_size * height > abs(top.values[0]) else math.inf
+            if not skip < end - place:
                 break
             place += np.int64(skip)
-            j = ranked[place]
+            j = m.ranked[place] if place < hidden else draw_mean(rng, m, b)
             place += 1
-            hit = coin(rng, chance_above(level, means[j], spread) / ceiling)
-            if hit and not is_touched(t, j):
-                noisy = noise_above(rng, level, means[j], spread)
-                size = offer(top, size, j, next_weight(0.0, means[j], noisy, step_size, 1.0))
-    if size < top.keys.shape[0] or abs(top.values[0]) < step_size * level * (1.0 - 1e-13):
-        size = complete_below(rng, level, spread, step_size, free, means, t, count, top, size)
+            mean, noisy = m.values[j], 0.0
+            if spread > 0.0 and not coin(rng, chance_above(level, mean, spread) / ceiling):
+                continue
+            if touch(t, -1, j) < 0:
+                if spread > 0.0:
+                    noisy = noise_above(rng, level, mean, spread)
+                size = offer(top, size, j, next_weight(0.0, mean, noisy, step_size, 1.0))
     return size
 
 
 @helper
+def falls_short(top: Top, size: int, reach: float) -> bool:
+    """Whether values that are at most ``reach`` can still enter."""
+    return size < len(top.keys) or abs(top.values[0]) < reach * (1.0 - 1e-13)
+
+
+@helper
 def complete_below(
-    rng: Any, level: float, spread: float, step_size: float, free: int, means: NDArray[Any], t: Entries, count: int,
-    top: Top, size: int,
+    rng: Any, level: float, spread: float, step_size: float, free: int, m: Means, t: Entries, count: int, top: Top,
+    size: int,
 ) -> int:
     """Offer all other untouched coordinates, drawn from their law below the level, in O(d); returns the new size.
 
@@ -697,25 +848,13 @@ def complete_below(
     """
     for a in range(size):
         count += touch(t, count, top.keys[a]) == count
+    for b in range(m.starts.shape[0] - 1):
+        while m.known[b] < m.starts[b + 1] - m.starts[b]:
+            draw_mean(rng, m, b)
     for j in range(free):
-        if not is_touched(t, j):
-            noisy = noise_within(rng, level, means[j], spread)
-            size = offer(top, size, j, next_weight(0.0, means[j], noisy, step_size, 1.0))
-    return size
-
-
-@helper
-def offer_exact(
-    step_size: float, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any], heights: NDArray[Any],
-    t: Entries, top: Top, size: int,
-) -> int:
-    """For steps without noise: offer the untouched means, bucket by bucket, until none can enter; returns the size."""
-    for b in range(starts.shape[0] - 1):
-        for a in range(starts[b], starts[b + 1]):
-            if size == top.keys.shape[0] and step_size * heights[b] <= abs(top.values[0]):
-                return size
-            if not is_touched(t, ranked[a]):
-                size = offer(top, size, ranked[a], next_weight(0.0, means[ranked[a]], 0.0, step_size, 1.0))
+        if touch(t, -1, j) < 0:
+            noisy = noise_within(rng, level, m.values[j], spread)
+            size = offer(top, size, j, next_weight(0.0, m.values[j], noisy, step_size, 1.0))
     return size
 
 
@@ -733,55 +872,95 @@ def reduced_share(slope: float, grain: float, apart: float, size: float, places:
     return share if share < 1.0 else 1.0
 
 
+class Progress(NamedTuple):
+    """Where the steps of an epoch are, so that they can be left and taken up again.
+
+    ``places`` is (step, places of the iterate, number of entries, size of the top); ``sizes`` is (level, the spread
+    that it was chosen for, spread of this step).
+    """
+
+    places: NDArray[Any]
+    sizes: NDArray[Any]
+
+
 def reduced_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
-    grain: float, free: int, protected: int, sparsity: int, means: NDArray[Any], ranked: NDArray[Any],
-    starts: NDArray[Any], heights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int,
-    iterates: Any = None,
+    grain: float, free: int, protected: int, sparsity: int, means: Means, support: NDArray[Any], weights: NDArray[Any],
+    filled: int, iterates: Any = None,
 ) -> int:
     """One lazy variance-reduced step per batch size, from the snapshot, which is the iterate on entry.
 
-    ``means`` is the noisy snapshot gradient; buckets as in ``offer_means``. The noise is ``scale`` times
-    ``reduced_share``; slope infinity means ``scale`` always. Other arguments as in ``sgd_steps``.
+    ``means`` is the noisy snapshot gradient, with its buckets. The noise is ``scale`` times ``reduced_share``; slope
+    infinity means ``scale`` always. Other arguments as in ``sgd_steps``.
     """
     room = make_room(rows, sizes, 3 * sparsity + 3 * protected, free + protected, sparsity)
     snapshot = support[:filled].copy(), weights[:filled].copy()
-    return compiled_reduced_steps(
-        rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, means, ranked, starts, heights,
-        *room, *snapshot, np.zeros(max(sparsity + protected, filled)), support, weights, filled, iterates,
-    )
+    progress = make_progress(filled)
+    # The rare steps that few values reach are completed by a kernel of their own, which is compiled when it is needed.
+    while compiled_reduced_steps(
+        rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, means, *room, *snapshot,
+        support, weights, progress, iterates,
+    ):
+        compiled_completion(
+            rng, step_size, free, protected, means, *room, support, weights, progress, iterates
+        )
+    return int(progress.places[1])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def make_progress(filled: int) -> Progress:
+    """Before the first step, from an iterate of so many places."""
+    return Progress(np.array([0, filled, 0, 0], np.int64), np.zeros(3))
+
+
+@njit(cache=True, nogil=True, **OPTIONS)
 def compiled_reduced_steps(
     rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
-    grain: float, free: int, protected: int, means: NDArray[Any], ranked: NDArray[Any], starts: NDArray[Any],
-    heights: NDArray[Any], t: Entries, top: Top, snap_support: NDArray[Any], snap_weights: NDArray[Any],
-    nothing: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int, iterates: Any,
-) -> int:
-    """``reduced_steps`` in room that the caller has made, with a copy of the snapshot and zeros of its length."""
+    grain: float, free: int, protected: int, means: Means, t: Entries, top: Top, snap_support: NDArray[Any],
+    snap_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], progress: Progress, iterates: Any,
+) -> bool:
+    """``reduced_steps`` in room that the caller has made, with a copy of the snapshot.
+
+    Returns True in the midst of a step that ``compiled_completion`` has to complete, and False after the last.
+    """
     shrink, sparsity = 1.0 - step_size * l2, top.keys.shape[0]
-    snap_norm = distance(snap_weights, nothing, filled)
     number = 1.15 * sparsity + 4.0 * math.sqrt(sparsity) + 8.0
-    level, level_spread = 0.0, 0.0
-    for step in range(sizes.shape[0]):
-        batch_size = sizes[step]
-        next_batch(rng, rows, batch_size, filled + snap_support.shape[0] + protected + sparsity, t)
-        count, apart = touch_weights(t, support[:filled], weights[:filled], snap_support, snap_weights, free, protected)
-        norm = distance(weights, nothing, filled)
-        spread = scale * reduced_share(slope, grain, apart, norm + snap_norm, count)
-        count = add_gradient(t, count, rows, batch_size, True)
-        _, size = offer_touched(rng, spread, batch, step_size, shrink, means, t, count, free, top)
-        if spread > 0.0:
-            if abs(spread - level_spread) > 0.005 * spread:
-                level, level_spread = choose_level(number, spread, starts, heights), spread
-            size = offer_means(rng, level, spread, step_size, free, means, ranked, starts, heights, t, count, top, size)
-        else:
-            size = offer_exact(step_size, means, ranked, starts, heights, t, top, size)
+    places, levels = progress.places, progress.sizes
+    filled, level, level_spread = places[1], levels[0], levels[1]
+    for step in range(places[0], sizes.shape[0]):
+        batch_rows = next_batch(rng, rows, sizes[step], filled + snap_support.shape[0] + protected + sparsity, t)
+        count, apart, reach = touch_weights(
+            t, support, weights, filled, snap_support, snap_weights, free, protected
+        )
+        spread = scale * reduced_share(slope, grain, apart, reach, count)
+        count = add_gradient(t, count, rows, batch_rows, True)
+        _, size = offer_touched(rng, spread, batch, step_size, shrink, means.values, t, count, free, top)
+        if spread > 0.0 and abs(spread - level_spread) > 0.005 * spread:
+            level, level_spread = choose_level(number, spread, means.starts, means.heights), spread
+        size = offer_means(rng, level, spread, step_size, means, t, top, size)
+        if spread > 0.0 and falls_short(top, size, step_size * level):
+            places[0], places[2], places[3] = step, count, size
+            levels[0], levels[1], levels[2] = level, level_spread, spread
+            return True
         filled = write_back(t, top, size, free, protected, support, weights)
         if iterates is not None:
             write_dense(support, weights, filled, iterates[step])
-    return filled
+    places[1] = filled
+    return False
+
+
+@njit(cache=True, nogil=True, **OPTIONS)
+def compiled_completion(
+    rng: Any, step_size: float, free: int, protected: int, means: Means, t: Entries, top: Top, support: NDArray[Any],
+    weights: NDArray[Any], progress: Progress, iterates: Any,
+) -> None:
+    """Complete the step at which ``compiled_reduced_steps`` stopped: all other values are below its level."""
+    step, count, size = progress.places[0], progress.places[2], progress.places[3]
+    level, spread = progress.sizes[0], progress.sizes[2]
+    size = complete_below(rng, level, spread, step_size, free, means, t, count, top, size)
+    filled = write_back(t, top, size, free, protected, support, weights)
+    if iterates is not None:
+        write_dense(support, weights, filled, iterates[step])
+    progress.places[0], progress.places[1] = step + 1, filled
 
 
 class Epochs(NamedTuple):
@@ -798,20 +977,6 @@ class Epochs(NamedTuple):
     scale: float
     shares: NDArray[Any]
     shares_per_unit: float
-
-
-@helper
-def draw_rows(rng: Any, keys: NDArray[Any], size: int, batch: NDArray[Any]) -> None:
-    """As solvers.variance_reduced.uniform_rows: the rows of the smallest of one uniform number a row."""
-    n = keys.shape[0]
-    for i in range(n):
-        keys[i] = rng.random() if size < n else 0.0
-    border = np.partition(keys, size - 1)[size - 1] if 0 < size < n else 0.0
-    count = 0
-    for i in range(n):
-        if count < size and keys[i] <= border:
-            batch[count] = i
-            count += 1
 
 
 def reduced_trials(
@@ -845,16 +1010,16 @@ def compiled_reduced_trials(
     """``reduced_trials`` in room that the caller has made."""
     sparsity = top.keys.shape[0]
     support, weights = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
-    nothing = np.zeros(sparsity + protected)
-    n, width = one.order.shape[0], finals.shape[1]
-    rows_drawn, keys, w = np.empty(n, np.int64), np.empty(n), np.empty(width)
-    ranked, starts, heights = np.arange(free), np.array([0, free]), np.empty(2)
+    n, width, w = one.order.shape[0], finals.shape[1], np.empty(finals.shape[1])
+    orders, all_rows = (two.order.copy(), one.order.copy()), np.arange(n)
+    # One bucket, all of it known.
+    ranked, starts, heights, known = np.arange(free), np.array([0, free]), np.empty(2), np.array([free])
+    progress = Progress(np.empty(4, np.int64), np.empty(3))
     for i in range(bits.shape[0]):
         counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
         flags[0], flags[10] = 4, 0
         rows = one if bits[i] == 1 else two
-        for a in range(n):
-            rows.order[a] = a
+        rows.order[:] = orders[bits[i]]
         for e in range(counts.shape[1]):
             counts[i, e] = rng.geometric(how.stop) - 1 if how.stop > 0.0 else how.steps
         filled = 0
@@ -862,11 +1027,12 @@ def compiled_reduced_trials(
             size, count = how.snapshot, counts[i, e]
             if how.snapshot_rate > 0.0:
                 size = rng.binomial(n, how.snapshot_rate)
-            draw_rows(rng, keys, size, rows_drawn)
             write_dense(support, weights, filled, w)
             gradient = np.zeros(width)
-            add_rows(rows, rows_drawn[:size], w, gradient)
-            spread = how.scale * share_at(how.shares, how.shares_per_unit, distance(weights, nothing, filled))
+            begin = draw_records(rng, rows.order, size)
+            whole = size == n and rows.tally.shape[1] == 0
+            add_rows(rows, all_rows if whole else rows.order[begin : begin + size], w, gradient)
+            spread = how.scale * share_at(how.shares, how.shares_per_unit, distance(weights, weights, filled, True))
             for j in range(width):
                 gradient[j] /= how.snapshot
                 if spread > 0.0:
@@ -879,11 +1045,17 @@ def compiled_reduced_trials(
             for t in range(count):
                 sizes[t] = rng.binomial(n, how.batch_rate) if how.batch_rate > 0.0 else batch
             inner = np.empty((count, width))
-            filled = compiled_reduced_steps(
-                rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, gradient, ranked, starts,
-                heights, room, top, support[:filled].copy(), weights[:filled].copy(), nothing, support, weights, filled,
-                inner,
-            )
+            means = Means(gradient, ranked, starts, heights, known, known, heights, 0.0)
+            progress.places[0], progress.places[1], progress.sizes[0], progress.sizes[1] = 0, filled, 0.0, 0.0
+            snap_support, snap_weights = support[:filled].copy(), weights[:filled].copy()
+            while compiled_reduced_steps(
+                rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, means, room, top,
+                snap_support, snap_weights, support, weights, progress, inner,
+            ):
+                compiled_completion(
+                    rng, step_size, free, protected, means, room, top, support, weights, progress, inner
+                )
+            filled = progress.places[1]
             for t in range(iterates.shape[2]):
                 for j in range(width):
                     iterates[i, e, t, j] = inner[min(t, count - 1), j] if count > 0 else w[j]

@@ -2,7 +2,7 @@
 
 Small data are dense rows with weights (their counts over n), so that a dataset of few distinct rows costs only as much
 as those. ``iht_trials``, which audits use, calls the same ``iht_fit`` as a fit does. For large data there are margins
-from the support's columns only, residuals, X^T r in parts (for one r, or many at once), and the s largest entries.
+from the support's columns only, residuals, X^T r (for one r, or many at once), and the s largest entries.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def decay(size: float) -> float:
     """exp(-size) for 0 <= size < 600, to 2 units in the last place; 3e-261 for all that is larger, and for NaN.
 
     Unlike that of the C library it has no branches and no calls, so that a loop over records is compiled to vectors.
-    2^k exp(rest) with k the nearest whole number; k is read off the low bits of its sum with 1.5 * 2^52. It ends where
-    its quotients by n are still normal numbers, since others are slow.
+    2^k exp(rest) with k the nearest whole number; k is read off the low bits of its sum with 1.5 * 2^52. Beyond 600 it
+    stays constant, so that its quotients by n are still normal numbers: subnormal ones are slow.
     """
     x = -size if size < 600.0 else -600.0
-    shifted = x * 1.4426950408889634 + 6755399441055744.0
-    k = shifted - 6755399441055744.0
+    total = x * 1.4426950408889634 + 6755399441055744.0
+    k = total - 6755399441055744.0
     z = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10
     tail = 1 / 40320 + z * (1 / 362880 + z * (1 / 3628800 + z * (1 / 39916800 + z * (1 / 479001600))))
     series = 1 / 2 + z * (1 / 6 + z * (1 / 24 + z * (1 / 120 + z * (1 / 720 + z * (1 / 5040 + z * tail)))))
-    power = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
+    power = np.int64((np.float64(total).view(np.int64) + 1023) << 52).view(np.float64)
     return (1.0 + (z + z * z * series)) * power
 
 
@@ -174,6 +174,23 @@ def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def support_norm(w: NDArray[Any], support: NDArray[Any], filled: int) -> float:
+    """|w|_2 of the w that is zero outside ``support[:filled]``, also where its squares underflow."""
+    square, largest = 0.0, 0.0
+    for a in range(filled):
+        square += w[support[a]] ** 2
+        if abs(w[support[a]]) > largest:
+            largest = abs(w[support[a]])
+    if square < 1e-280 and largest > 0.0:
+        # In units of the largest.
+        square = 0.0
+        for a in range(filled):
+            square += (w[support[a]] / largest) ** 2
+        return largest * math.sqrt(square)
+    return math.sqrt(square)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def iht_fit(
     rng: Any, records: Records, how: Schedule, w: NDArray[Any], support: NDArray[Any], step: NDArray[Any],
     scales: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
@@ -188,17 +205,16 @@ def iht_fit(
     for j in range(width):
         w[j] = 0.0
     for t in range(how.steps):
-        square = 0.0
-        for a in range(filled):
-            square += w[support[a]] ** 2
-        spread = how.scale * share_at(how.shares, how.shares_per_unit, math.sqrt(square))
+        spread = how.scale * share_at(how.shares, how.shares_per_unit, support_norm(w, support, filled))
         scales[t] = spread
         mean_gradient(records, w, support, filled, step)
         if spread > 0.0:
             for j in range(width):
                 step[j] += spread * rng.standard_normal()
         if releases.shape[0] > 0:
-            releases[t, :] = step
+            # Not a slice, whose assignment compiles the text of its error message.
+            for j in range(width):
+                releases[t, j] = step[j]
         for j in range(width):
             start = total[j] if how.accumulate else w[j]
             total[j] = start - how.step_size * step[j]
@@ -210,7 +226,8 @@ def iht_fit(
         for a in range(filled):
             w[support[a]] = total[support[a]]
         if iterates.shape[0] > 0:
-            iterates[t, :] = w
+            for j in range(width):
+                iterates[t, j] = w[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -242,8 +259,8 @@ def iht_relabelled(rng: Any, records: Records, labels: NDArray[Any], how: Schedu
     support, step, scales = np.empty(width, np.int64), np.empty(width), np.empty(how.steps)
     loss, X, _, shares, margin_bound, caps = records
     for i in range(labels.shape[0]):
-        relabelled = Records(loss, X, labels[i], shares, margin_bound, caps)
-        iht_fit(rng, relabelled, how, weights[i], support, step, scales, np.empty((0, 0)), np.empty((0, 0)))
+        own = Records(loss, X, labels[i], shares, margin_bound, caps)
+        iht_fit(rng, own, how, weights[i], support, step, scales, np.empty((0, 0)), np.empty((0, 0)))
 
 
 # --- large data: the parts of a step -------------------------------------------------------------------------
@@ -269,12 +286,17 @@ def mean_residuals(
 ) -> None:
     """out = Loss.clipped_residual / n in one pass; empty ``caps`` for none."""
     n = margins.shape[0]
-    if loss == LOGISTIC and caps.shape[0] == 0 and margin_bound == math.inf:
-        # The same numbers, in a loop that is compiled to vectors.
+    if loss == LOGISTIC and margin_bound == math.inf:
+        # The same numbers, in loops that are compiled to vectors.
         for i in range(n):
             e = decay(abs(margins[i]))
             r = (1.0 if margins[i] >= 0 else e) / (1.0 + e) - y[i]
-            out[i] = 0.0 if math.isnan(margins[i]) else r / n
+            out[i] = 0.0 if math.isnan(margins[i]) else r
+        if caps.shape[0] > 0:
+            for i in range(n):
+                out[i] = clipped(out[i], -caps[i], caps[i])
+        for i in range(n):
+            out[i] /= n
         return
     for i in range(n):
         cap = caps[i] if caps.shape[0] > 0 else math.inf
@@ -282,23 +304,19 @@ def mean_residuals(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def feature_sums(
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
+def row_sums(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
     first: int, last: int,
 ) -> None:
-    """out[j] = (X^T r)_j for first <= j < last. Two sums at a time hide the latency of the additions."""
-    # Unsigned constants, since in Numba an unsigned plus a signed integer is a float.
-    one, two = np.uint64(1), np.uint64(2)
-    for j in range(first, last):
-        b, high = t_indptr[j], t_indptr[j + 1]
-        even = odd = 0.0
-        while b + one < high:
-            even += t_data[b] * r[t_indices[b]]
-            odd += t_data[b + one] * r[t_indices[b + one]]
-            b += two
-        if b < high:
-            even += t_data[b] * r[t_indices[b]]
-        out[j] = even + odd
+    """out = the sum of r_i x_i over the rows first <= i < last, added up row by row.
+
+    The rows are read as they are stored, and ``out`` stays in the cache: quicker than one sum for each feature.
+    """
+    for j in range(out.shape[0]):
+        out[j] = 0.0
+    for i in range(first, last):
+        for b in range(indptr[i], indptr[i + 1]):
+            out[indices[b]] += r[i] * data[b]
 
 
 # Sums that are taken side by side: they fill the vector registers, two sets of them.
@@ -308,13 +326,16 @@ _TILE = 64
 
 
 @intrinsic
-def lane_sums(typing, data, indices, first, last, rows, out):  # type: ignore[no-untyped-def]
-    """out[k] = sum of data[b] * rows[indices[b], k] for first <= b < last and k < LANES, in the order of feature_sums.
+def lane_sums(typing, data, indices, first, last, half, rows, out):  # type: ignore[no-untyped-def]
+    """out[k] = sum of data[b] * rows[indices[b], k] for first <= b < last and k < LANES.
 
-    Written in LLVM's own terms, because Numba keeps an array of running sums in memory, not in registers. Products and
-    sums are rounded one by one, as in compiled Python. ``rows`` has LANES columns, which the caller checks.
+    The sum is that over indices below ``half`` plus that over the others, each in the order of the indices. Written in
+    LLVM's own terms, because Numba keeps an array of running sums in memory, not in registers. Products and sums are
+    rounded one by one, as in compiled Python. ``rows`` has LANES columns, which the caller checks.
     """
-    if not (rows.layout == out.layout == data.layout == "C" and rows.dtype == out.dtype == data.dtype == types.float64):
+    single = data.dtype == types.float32
+    doubles = rows.dtype == out.dtype == types.float64 and (single or data.dtype == types.float64)
+    if not (rows.layout == out.layout == data.layout == "C" and doubles):
         return None
 
     def build(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -325,40 +346,45 @@ def lane_sums(typing, data, indices, first, last, rows, out):  # type: ignore[no
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         nothing, front = ir.Constant(lanes, ir.Undefined), ir.Constant(ir.IntType(32), 0)
         values, places = pointer(0), pointer(1)
-        source, goal = (builder.bitcast(pointer(k), lanes.as_pointer()) for k in (4, 5))
-        even, odd = (cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * LANES)) for _ in range(2))
+        source, goal = (builder.bitcast(pointer(k), lanes.as_pointer()) for k in (5, 6))
+        upper, lower = (cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * LANES)) for _ in range(2))
         b, end = cgutils.alloca_once_value(builder, arguments[2]), arguments[3]
 
-        def step(total, place):  # type: ignore[no-untyped-def]
+        def index(place):  # type: ignore[no-untyped-def]
             i = builder.load(builder.gep(places, [place]))
-            if i.type.width < word.width:
-                i = builder.zext(i, word)
-            x = builder.insert_element(nothing, builder.load(builder.gep(values, [place])), front)
+            return builder.zext(i, word) if i.type.width < word.width else i
+
+        def step(total, place):  # type: ignore[no-untyped-def]
+            entry = builder.load(builder.gep(values, [place]))
+            entry = builder.fpext(entry, ir.DoubleType()) if single else entry
+            x = builder.insert_element(nothing, entry, front)
             product = builder.fmul(
-                builder.shuffle_vector(x, nothing, everywhere), builder.load(builder.gep(source, [i]), align=8)
+                builder.shuffle_vector(x, nothing, everywhere),
+                builder.load(builder.gep(source, [index(place)]), align=8),
             )
             builder.store(builder.fadd(builder.load(total), product), total)
+            builder.store(builder.add(place, ir.Constant(word, 1)), b)
 
-        one, two = ir.Constant(word, 1), ir.Constant(word, 2)
-        condition, body, after = (builder.append_basic_block(name) for name in ("pairs", "pair", "last"))
-        builder.branch(condition)
-        builder.position_at_end(condition)
-        next_one = builder.add(builder.load(b), one)
-        builder.cbranch(builder.icmp_unsigned("<", next_one, end), body, after)
-        builder.position_at_end(body)
-        at = builder.load(b)
-        step(even, at)
-        step(odd, builder.add(at, one))
-        builder.store(builder.add(at, two), b)
-        builder.branch(condition)
+        names = ("upper", "upper index", "upper step", "lower", "lower step", "after")
+        above, above_index, above_step, below, below_step, after = (builder.append_basic_block(name) for name in names)
+        builder.branch(above)
+        builder.position_at_end(above)
+        builder.cbranch(builder.icmp_unsigned("<", builder.load(b), end), above_index, after)
+        builder.position_at_end(above_index)
+        builder.cbranch(builder.icmp_unsigned("<", index(builder.load(b)), arguments[4]), above_step, below)
+        builder.position_at_end(above_step)
+        step(upper, builder.load(b))
+        builder.branch(above)
+        builder.position_at_end(below)
+        builder.cbranch(builder.icmp_unsigned("<", builder.load(b), end), below_step, after)
+        builder.position_at_end(below_step)
+        step(lower, builder.load(b))
+        builder.branch(below)
         builder.position_at_end(after)
-        at = builder.load(b)
-        with builder.if_then(builder.icmp_unsigned("<", at, end)):
-            step(even, at)
-        builder.store(builder.fadd(builder.load(even), builder.load(odd)), goal, align=8)
+        builder.store(builder.fadd(builder.load(upper), builder.load(lower)), goal, align=8)
         return context.get_dummy_value()
 
-    return types.void(data, indices, first, last, rows, out), build
+    return types.void(data, indices, first, last, half, rows, out), build
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -373,50 +399,46 @@ def interleave(rows: NDArray[Any], out: NDArray[Any]) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def few_feature_sums(
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
-    first: int, last: int,
+    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], half: int, r: NDArray[Any],
+    out: NDArray[Any],
 ) -> None:
     """The sums of ``block_feature_sums`` for any number of columns of ``r``."""
-    one, two = np.uint64(1), np.uint64(2)
     lanes = r.shape[1]
-    even, odd = np.empty(lanes), np.empty(lanes)
-    for j in range(first, last):
-        b, high = t_indptr[j], t_indptr[j + 1]
+    upper, lower = np.empty(lanes), np.empty(lanes)
+    for j in range(out.shape[1]):
         for k in range(lanes):
-            even[k] = odd[k] = 0.0
-        while b + one < high:
-            x, i, x2, i2 = t_data[b], t_indices[b], t_data[b + one], t_indices[b + one]
-            for k in range(lanes):
-                even[k] += x * r[i, k]
-                odd[k] += x2 * r[i2, k]
-            b += two
-        if b < high:
+            upper[k] = lower[k] = 0.0
+        for b in range(t_indptr[j], t_indptr[j + 1]):
             x, i = t_data[b], t_indices[b]
-            for k in range(lanes):
-                even[k] += x * r[i, k]
+            if i < half:
+                for k in range(lanes):
+                    upper[k] += x * r[i, k]
+            else:
+                for k in range(lanes):
+                    lower[k] += x * r[i, k]
         for k in range(out.shape[0]):
-            out[k, j] = even[k] + odd[k]
+            out[k, j] = upper[k] + lower[k]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def block_feature_sums(
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
-    first: int, last: int,
+    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], half: int, r: NDArray[Any],
+    out: NDArray[Any],
 ) -> None:
-    """out[k, j] = (X^T r_k)_j for first <= j < last and every row k of ``out``: each entry of X is read once for all.
+    """out[k] = X^T r_k for every row k of ``out``: each entry of X is read once for all.
 
     The columns of ``r`` are the r_k: LANES of them, of which those beyond the rows of ``out`` are ignored, or, which is
-    quicker for a few, as many as ``out`` has. Each sum is taken in the order of ``feature_sums``, so that it is the
-    same to the last bit.
+    quicker for a few, as many as ``out`` has. Each sum is, to the last bit, that of ``row_sums`` over the rows before
+    ``half`` plus that over the others.
     """
     if r.shape[1] != LANES:
-        few_feature_sums(t_data, t_indices, t_indptr, r, out, first, last)
+        few_feature_sums(t_data, t_indices, t_indptr, half, r, out)
         return
-    sums = np.empty((_TILE, LANES))
-    for start in range(first, last, _TILE):
-        stop = min(start + _TILE, last)
+    sums, border, width = np.empty((_TILE, LANES)), np.uint64(half), out.shape[1]
+    for start in range(0, width, _TILE):
+        stop = min(start + _TILE, width)
         for j in range(start, stop):
-            lane_sums(t_data, t_indices, t_indptr[j], t_indptr[j + 1], r, sums[j - start])
+            lane_sums(t_data, t_indices, t_indptr[j], t_indptr[j + 1], border, r, sums[j - start])
         for k in range(out.shape[0]):
             for j in range(start, stop):
                 out[k, j] = sums[j - start, k]
@@ -425,14 +447,14 @@ def block_feature_sums(
 @njit(cache=True, nogil=True, error_model="numpy")
 def reaching(values: NDArray[Any], level: float, out: NDArray[Any]) -> int:
     """Put the places of |values| >= level into ``out``, in order, as far as it has room; returns how many are there."""
-    found, room = 0, out.shape[0]
+    count, room = 0, out.shape[0]
     for j in range(values.shape[0]):
         if abs(values[j]) >= level:
-            if found == room:
+            if count == room:
                 break
-            out[found] = j
-            found += 1
-    return found
+            out[count] = j
+            count += 1
+    return count
 
 
 def largest(values: NDArray[np.float64], count: int, guess: float = math.inf) -> NDArray[np.intp]:
@@ -444,10 +466,10 @@ def largest(values: NDArray[np.float64], count: int, guess: float = math.inf) ->
     if count >= len(values):
         return np.arange(len(values))
     candidates = np.empty(min(len(values), 4 * count + 1), np.intp)
-    found = reaching(values, guess, candidates)
-    if not count <= found < len(candidates):
+    size = reaching(values, guess, candidates)
+    if not count <= size < len(candidates):
         return _largest(np.abs(values), count)
-    candidates = candidates[:found]
+    candidates = candidates[:size]
     return np.asarray(candidates[_largest(np.abs(values[candidates]), count)])
 
 

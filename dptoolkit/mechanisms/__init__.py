@@ -3,8 +3,9 @@
 from dptoolkit.mechanisms.discrete import DiscreteGaussianNoise
 from dptoolkit.mechanisms.noise import GaussianNoise, GeometricNoise, LaplaceNoise
 from dptoolkit.mechanisms.rng import as_generator
-from dptoolkit.mechanisms.selection import NoisyMaximum
+from dptoolkit.mechanisms.selection import NoisyMaximum, SymmetricMaximum
 
 __all__ = [
-    "DiscreteGaussianNoise", "GaussianNoise", "GeometricNoise", "LaplaceNoise", "NoisyMaximum", "as_generator",
+    "DiscreteGaussianNoise", "GaussianNoise", "GeometricNoise", "LaplaceNoise", "NoisyMaximum", "SymmetricMaximum",
+    "as_generator",
 ]  # fmt: skip

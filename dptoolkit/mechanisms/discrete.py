@@ -1,7 +1,7 @@
 """The discrete Gaussian, drawn exactly: whole numbers and coin flips of rational bias, no floating point.
 
 Canonne, Kamath and Steinke 2020, arXiv:2004.00010, Algorithms 1 to 3: discrete Laplace noise, kept with a probability
-that turns its law into the Gaussian one. How long a draw takes depends on it, as in every rejection sampler.
+that turns its law into the Gaussian one. The time of a draw depends on its value, as in every rejection sampler.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DiscreteGaussianNoise:
 
 
 class _Bits:
-    """Random bits of a Generator, taken from it by the handful: a coin needs few, a call costs as much as many."""
+    """Random bits of a Generator, taken many at a time: a coin needs few bits, and a call of the Generator is slow."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng, self._pool, self._left = rng, 0, 0

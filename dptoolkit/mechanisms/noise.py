@@ -115,7 +115,9 @@ def exponential(rng: np.random.Generator | Generators, shape: tuple[int, ...]) -
         return np.asarray(exponential(Generators(rng), (1, *shape))[0])
     draws = rng.standard_exponential(shape)
     rows = draws.reshape(len(rng), -1)
-    for i, j in np.argwhere((rows < _SHORT) | (rows > _LONG)):
+    far = (rows < _SHORT) | (rows > _LONG)
+    # Nearly always there are none, and ``any`` shows that quickly; argwhere takes longer than the draws of a small fit.
+    for i, j in np.argwhere(far) if far.any() else ():
         rows[i, j] = rng.of(i, functools.partial(_far, draw=float(rows[i, j])))
     return draws
 

@@ -1,7 +1,7 @@
 """The random linear term of objective perturbation: sampler and event in one object.
 
-The noise is not added to an answer but to what is minimised, so the event says more than scale and sensitivity: how
-much one record squeezes volume, and whether its slope keeps its sign.
+The noise is not added to an answer but to the objective that is minimised. So the event depends on more than scale and
+sensitivity: on how much one record squeezes volume, and on whether its slope keeps its sign.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GammaTerm(_LinearTerm):
         return PureDp(self.sensitivity / self.scale * (1 + 2.0**-51) + self.squeeze.jacobian)
 
     def draw_rows(self, size: int, rng: Generators) -> Array:
-        """See ``_LinearTerm``; the length is a sum of exponentials, whose tails go on."""
+        """See ``_LinearTerm``; the length is a sum of exponentials that are drawn with complete tails."""
         lengths = self.scale * exponential(rng, (len(rng), size)).sum(axis=1, keepdims=True)
         directions = rng.standard_normal((len(rng), size))
         return np.asarray(directions * (lengths / np.linalg.norm(directions, axis=1, keepdims=True)))

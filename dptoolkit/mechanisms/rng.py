@@ -1,4 +1,4 @@
-"""Where randomness comes from: every fit has a stream that no other thread, plan or budget shares."""
+"""Random streams: every fit draws from a stream of its own that no other thread, plan or budget shares."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def as_generator(rng: Any = None, key: Any = None) -> np.random.Generator:
     if rng is None:
         return np.random.default_rng()
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0:
-        seeded = np.random.default_rng(int(rng))
-        return seeded if key is None else _child(seeded, key if isinstance(key, str) else repr(key))
+        generator = np.random.default_rng(int(rng))
+        return generator if key is None else _child(generator, key if isinstance(key, str) else repr(key))
     raise invalid("rng", rng, "None, an integer >= 0 or a numpy.random.Generator")
 
 
 class Generators:
-    """Several Generators as one: each gives its own part of what is drawn, which is the first axis."""
+    """Several Generators as one: the first axis of what is drawn has one entry for each, drawn by that Generator."""
 
     def __init__(self, *parts: np.random.Generator) -> None:
         self._parts = parts
@@ -56,17 +56,17 @@ class Generators:
         return np.array([part.standard_exponential(self._own(shape)) for part in self._parts])
 
     def _own(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one part. Another first axis would be stretched to fit, and share one noise among several."""
+        """The shape of one part; another first axis is refused, as NumPy would broadcast one noise to several parts."""
         if shape[:1] != (len(self),):
             raise invalid("shape", shape, f"of {len(self)} parts", "Ask for one part for every Generator.")
         return shape[1:]
 
     def of(self, part: int, draw: Callable[[np.random.Generator], Any]) -> Any:
-        """``draw`` with one of them."""
+        """What ``draw`` returns for the Generator of one part."""
         return draw(self._parts[part])
 
     def among(self, parts: Sequence[int], draw: Callable[[Generators], Any]) -> Any:
-        """``draw`` with some of them."""
+        """What ``draw`` returns for the Generators of some parts."""
         return draw(Generators(*(self._parts[part] for part in parts)))
 
 

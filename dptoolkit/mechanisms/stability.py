@@ -56,7 +56,7 @@ class StabilityTest:
     def event(self) -> Event:
         """The event of one test and of the choice that is published if it is passed."""
         multiplier = self.scale / self.sensitivity
-        # A delta of 1 is no event: such a test protects nothing.
+        # A failure of probability 1 is a release of everything; ApproxDp does not take a delta of 1.
         if self.failure >= 1:
             return Laplace(0.0)
         return Composed(Laplace(multiplier), ApproxDp(0.0, self.failure))

@@ -1,4 +1,4 @@
-"""One private choice of a model among candidates: routes, plan, runs, all within one budget."""
+"""A private choice of a model among candidates within one budget: what ``dptoolkit tune`` and PrivateSearchCV share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARED = ("epsilon", "delta", "adjacency", "classes", "calibration", "loss", "la
 
 @dataclass(frozen=True)
 class Search:
-    """What is asked of a choice: candidates of one solver, what they share, and ``how`` they are run and scored."""
+    """A choice to be made: candidates of one solver, what they share, and ``how`` they are run and scored."""
 
     task: str
     solver: str
@@ -59,14 +59,14 @@ class Search:
         return True
 
     def rule(self, plan: TuningPlan) -> str:
-        """Which of the settings that candidates differ in a rule would choose for nothing."""
-        ruled = self.ruled(plan.n, plan.plans[0].d)
-        if not ruled:
+        """A sentence on the settings in which candidates differ although the solver has a rule for them; "" if none."""
+        names = self.ruled(plan.n, plan.plans[0].d)
+        if not names:
             return f"{self.runs} has no rule for these settings."
-        return f"{self.runs} has a rule for {', '.join(ruled)}: leaving that out is free, and often better."
+        return f"{self.runs} has a rule for {', '.join(names)}: leaving that out is free, and often better."
 
     def advice(self, plan: TuningPlan) -> str:
-        """What the choice costs, and what would cost nothing."""
+        """What the choice costs, and which settings a rule would choose without cost."""
         return f"{plan.cost()} {self.rule(plan)}"
 
 
@@ -94,11 +94,11 @@ def search(
 
     ``how`` are the arguments of ``tuning.plan`` besides: epsilon, delta, expected_runs, law, validation, score_bound.
     """
-    name = routes.chosen(task, solver)
+    name = routes.solver_name(task, solver)
     runs, times = routes.solver_for(name, classes)
     if times > 1:
-        able = ", ".join(key for key, route in routes.ROUTES.items() if route.several is not None)
-        repair = f"It would fit each class by itself. One model for all classes, as a choice needs, have {able}."
+        names = ", ".join(key for key, route in routes.ROUTES.items() if route.several is not None)
+        repair = f"It would fit each class by itself. One model for all classes, as a choice needs, have {names}."
         raise invalid("classes", classes, f"2 for a private choice with {name}", repair)
     if not candidates:
         raise invalid("candidates", candidates, "at least one mapping of settings", "For example {'steps': 20}.")
@@ -106,13 +106,16 @@ def search(
         raise invalid("validation", "public", "a share of rows", "Use tuning.tune(..., public=(X, y)).")
     for key in (key for candidate in candidates for key in candidate):
         refuse_shared(key)
-    full = [routes.arguments(task, name, d, classes, dict(options) | dict(own)) for own in candidates]
+    entries = [routes.arguments(task, name, d, classes, dict(options) | dict(own)) for own in candidates]
     differ = {key for own in candidates for key in own} | {
-        key for entry in full for key in entry if any(key not in other or other[key] != entry[key] for other in full)
+        key
+        for entry in entries
+        for key in entry
+        if any(key not in other or other[key] != entry[key] for other in entries)
     }
-    shared = {key: value for key, value in full[0].items() if key not in differ}
-    own = tuple({key: value for key, value in entry.items() if key in differ} for entry in full)
-    return Search(task, name, runs, own, shared | {"adjacency": adjacency}, dict(how))
+    common = {key: value for key, value in entries[0].items() if key not in differ}
+    own = tuple({key: value for key, value in entry.items() if key in differ} for entry in entries)
+    return Search(task, name, runs, own, common | {"adjacency": adjacency}, dict(how))
 
 
 def choose(
@@ -136,21 +139,23 @@ def choose(
     targets = y if classes_of is None else codes(y, classes_of)
     count = None if classes_of is None else len(classes_of)
     n, d = rows.shape
-    wanted = search(candidates, task=task, solver=solver, d=d, classes=count, adjacency=adjacency, how=how,
-                    options=options)  # fmt: skip
-    if announce is not None:
-        announce(wanted, wanted.plan(n, d))
-    best = tuning.tune(
-        wanted.runs, wanted.candidates, rows.matrix, targets, rng=rng, ledger=ledger, **wanted.how, **wanted.shared
+    question = search(
+        candidates, task=task, solver=solver, d=d, classes=count, adjacency=adjacency, how=how, options=options
     )
+    if announce is not None:
+        announce(question, question.plan(n, d))
+    best = tuning.tune(
+        question.runs, question.candidates, rows.matrix, targets, rng=rng, ledger=ledger,
+        **question.how, **question.shared,
+    )  # fmt: skip
     number = next(k for k, candidate in enumerate(best.plan.candidates) if candidate is best.choice)
     result, event = best.model, best.plan.event
     assert result.plan is not None and isinstance(event, BestOf)
     plan = ChosenPlan(result.plan, event, n, best.plan.delta)
     names = None if feature_names is None else tuple(str(entry) for entry in feature_names)
     model = Model(
-        task, wanted.solver, np.atleast_2d(result.coef), np.atleast_1d(result.intercept), plan, best.guarantee,
+        task, question.solver, np.atleast_2d(result.coef), np.atleast_1d(result.intercept), plan, best.guarantee,
         steps_of(result), (prepared(result),), classes_of, names,
     )  # fmt: skip
-    noted = model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
-    return Choice(noted, number, best.score, best.plan)
+    with_note = model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
+    return Choice(with_note, number, best.score, best.plan)

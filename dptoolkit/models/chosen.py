@@ -29,7 +29,7 @@ class ChosenPlan(PlanAround):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of the whole choice, computed from ``event``."""
+        """The guarantee of the whole choice, computed from ``event``."""
         guarantee = account(self.event, adjacency=self.part.adjacency)
         return replace(guarantee, notes=self.part.guarantee.notes, asked_delta=self.delta)
 

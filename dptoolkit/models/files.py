@@ -1,7 +1,7 @@
 """A model as JSON text: coefficients, plan and guarantee, checked against each other when they are read back.
 
 Nothing in a file is executed. The digest finds damage and careless edits; it is no signature, so whoever wants to can
-write a file that passes. What cannot be forged so is the arithmetic: epsilon is computed again from the event, the
+write a file that passes. But a file cannot claim a wrong epsilon: epsilon is computed again from the event, and the
 event from the plan.
 """
 
@@ -178,11 +178,11 @@ def from_record(record: Mapping[str, Any]) -> Model:
     classes = None if record["classes"] is None else np.array(record["classes"])
     names = None if record["feature_names"] is None else tuple(map(str, record["feature_names"]))
     # A record takes part in the fit of every class, and every fit is charged.
-    charged = solver_for(record["solver"], None if classes is None else len(classes))
+    route = solver_for(record["solver"], None if classes is None else len(classes))
     sizes = {coef.shape == (rows, d), intercept.shape == (rows,), len(preparations) == fits, plan.d == d,
              names is None or len(names) == d, classes is None or rows == (1 if len(classes) == 2 else len(classes)),
              bool(np.isfinite(coef).all() and np.isfinite(intercept).all()),
-             (plan.solver, fits) == charged}  # fmt: skip
+             (plan.solver, fits) == route}  # fmt: skip
     if sizes != {True}:
         raise InvalidValue("Its parts do not fit together.")
     guarantee = _guarantee(record["guarantee"], plan)
@@ -214,7 +214,7 @@ def _plan(record: Mapping[str, Any]) -> Plan | JointPlan | ChosenPlan:
             return _chosen_plan(record, part)
         return JointPlan(part, int(record["count"]), float(record["epsilon"]), float(record["delta"]))
     with warnings.catch_warnings():
-        # What there was to warn of was said at the fit.
+        # Warnings about the plan were given at the fit.
         warnings.simplefilter("ignore")
         plan = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])
     plan = plan.with_noise(*(float(release["scale"]) for release in record["releases"]))
@@ -239,14 +239,14 @@ def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan | ChosenPlan) -
     adjacency = None if record["adjacency"] is None else Adjacency.parse(record["adjacency"])
     own = {"notes": tuple(map(str, record["notes"])), "asked_delta": record["asked_delta"]}
     guarantee = replace(account(event, adjacency=adjacency), **own)
-    stated = {float(delta): float(epsilon) for delta, epsilon in record["epsilon"].items()}
-    is_same = all(_is_close(stated[delta], guarantee.epsilon(delta)) for delta in stated)
+    epsilons = {float(delta): float(epsilon) for delta, epsilon in record["epsilon"].items()}
+    is_same = all(_is_close(epsilons[delta], guarantee.epsilon(delta)) for delta in epsilons)
     # Two events may agree at the deltas that the file states, and nowhere else.
     is_known = event in (plan.event, Gaussian(0.0))
-    if not stated or not is_same or not is_known or adjacency is not plan.adjacency:
+    if not epsilons or not is_same or not is_known or adjacency is not plan.adjacency:
         raise InvalidValue("Its guarantee is not that of its plan.")
     return guarantee
 
 
-def _is_close(stated: float, computed: float) -> bool:
-    return stated == computed if math.isinf(computed) else math.isclose(stated, computed, rel_tol=_SAME, abs_tol=1e-9)
+def _is_close(one: float, other: float) -> bool:
+    return one == other if math.isinf(other) else math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-9)

@@ -39,8 +39,12 @@ def fit(
     task : "classification" or "regression".
     solver : the name of a solver, with dashes or underscores; by default the best one that needs no tuning.
     classes : the public set of labels; a label outside it is refused. None declares the set of labels in y public.
-    epsilon, delta, adjacency : the budget of the whole fit, for all classes together.
-    n_features, rng, ledger : as for every solver.
+    epsilon : the budget of the whole fit, for all classes together, at ``delta``.
+    delta : the budget of the whole fit.
+    adjacency : which datasets are neighbours: "replace-one" or "zero-out".
+    n_features : the public number of features; see the solvers.
+    rng : fresh entropy, a seed or a Generator; see the solvers.
+    ledger : refuses the fit, or is charged for it, before the data are used.
     feature_names : the names of the columns, which are kept with the model.
     options : the solver's own arguments, such as row_norm, sparsity or label_bound; None stands for its default.
 
@@ -49,7 +53,7 @@ def fit(
     Everything is released by the solver's plan; fits of several classes are planned, and charged, together. Public: n,
     d, the classes, all options.
     """
-    name = routes.chosen(task, solver)
+    name = routes.solver_name(task, solver)
     rows = check_rows(X, n_features)
     labels = classes_of = None
     if task == CLASSIFICATION:
@@ -59,18 +63,18 @@ def fit(
     count = None if classes_of is None else len(classes_of)
     runs, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
-    chosen = routes.arguments(task, name, d, count, options) | budget
+    arguments = routes.arguments(task, name, d, count, options) | budget
 
     def plan_for(part: float) -> solvers.Plan:
-        return solvers.plan(runs, n=n, d=d, epsilon=part, **chosen)
+        return solvers.plan(runs, n=n, d=d, epsilon=part, **arguments)
 
     targets = y if labels is None else labels
     if times == 1:
-        result = getattr(solvers, runs)(rows.matrix, targets, epsilon=epsilon, rng=rng, ledger=ledger, **chosen)
+        result = getattr(solvers, runs)(rows.matrix, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
         plan, guarantee, results = result.plan, result.guarantee, [result]
     else:
         plan = joint_plan(plan_for, times, epsilon, delta)
-        guarantee, results = _one_against_the_rest(plan, runs, rows.matrix, targets, rng, ledger, chosen)
+        guarantee, results = _one_against_the_rest(plan, runs, rows.matrix, targets, rng, ledger, arguments)
     coef = np.concatenate([np.atleast_2d(result.coef) for result in results])
     intercept = np.concatenate([np.atleast_1d(result.intercept) for result in results])
     how = tuple(prepared(result) for result in results)
@@ -102,7 +106,12 @@ def class_set(y: Any, classes: Any) -> NDArray[Any]:
 
 
 def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
-    """The number of each label's class. A label outside the classes is refused, and not shown."""
+    """The number of each label's class.
+
+    Privacy
+    -------
+    The classes are public. Each label is read on its own; one outside the classes is refused, and not shown.
+    """
     labels = np.asarray(y)
     same_kind = (labels.dtype.kind in "USO") == (classes.dtype.kind in "USO")
     if labels.ndim != 1 or not same_kind or not np.isin(labels, classes).all():
@@ -112,7 +121,7 @@ def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
 
 def _one_against_the_rest(
     plan: JointPlan, runs: str, matrix: Any, labels: NDArray[np.float64], rng: Any, ledger: Ledger | None,
-    chosen: Mapping[str, Any],
+    arguments: Mapping[str, Any],
 ) -> tuple[Any, list[FitResult]]:  # fmt: skip
     """One fit a class, each with noise of its own; the ledger is charged once for all, before the first.
 
@@ -123,15 +132,15 @@ def _one_against_the_rest(
     """
     source = noise_source(rng, ledger)
     reservation = reserve(ledger, plan)  # type: ignore[arg-type]
-    shared = None if rng is None else source.generator
+    generator = None if rng is None else source.generator
     epsilon, results = plan.part.settings.epsilon, []
     for number in range(plan.count):
         with warnings.catch_warnings():
             if number:
-                # The first has warned already, and all have the same plan.
+                # All fits have the same plan, so the warnings of the first one are enough.
                 warnings.simplefilter("ignore")
             target = (labels == number).astype(np.float64)
-            results.append(getattr(solvers, runs)(matrix, target, epsilon=epsilon, rng=shared, **chosen))
+            results.append(getattr(solvers, runs)(matrix, target, epsilon=epsilon, rng=generator, **arguments))
     if reservation is not None:
         reservation.confirm()
     return fit_guarantee(plan, source), results  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from dptoolkit.accounting import Guarantee, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
 from dptoolkit.solvers import Plan
 
-# How much less a class is given if the plans together are above the budget, which only rounding makes them.
+# The factor on a class's epsilon where rounding puts the plans together above the budget.
 _LESS = 0.9999
 
 
@@ -50,7 +50,7 @@ class JointPlan(PlanAround):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of all fits together, computed from ``event``."""
+        """The guarantee of all fits together, computed from ``event``."""
         delta = None if math.isinf(self.epsilon) else self.delta
         notes = self.part.guarantee.notes
         return replace(account(self.event, adjacency=self.part.adjacency), notes=notes, asked_delta=delta)
@@ -68,18 +68,18 @@ class JointPlan(PlanAround):
 def joint_plan(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: float) -> JointPlan:
     """The plan of ``count`` equal fits that together keep the budget; plan_for(epsilon) is the plan of one."""
     with warnings.catch_warnings():
-        # Plans that are only tried must not warn; the fits themselves do.
+        # Plans that are made on the way must not warn; the fits do.
         warnings.simplefilter("ignore")
         return JointPlan(plan_for(_part(plan_for, count, epsilon, delta)), count, epsilon, delta)
 
 
 def _part(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: float) -> float:
     """The epsilon of one of the fits, at the same delta."""
-    alone = plan_for(epsilon)
+    single = plan_for(epsilon)
     if math.isinf(epsilon):
         return epsilon
-    factor = calibrate(lambda f: Repeated(alone.with_noise(factor=f).event, count), epsilon, delta)
-    part = account(alone.with_noise(factor=factor).event).epsilon(delta)
+    factor = calibrate(lambda f: Repeated(single.with_noise(factor=f).event, count), epsilon, delta)
+    part = account(single.with_noise(factor=factor).event).epsilon(delta)
     while part > 0 and account(Repeated(plan_for(part).event, count)).epsilon(delta) > epsilon:
         part *= _LESS
     if part <= 0:

@@ -67,7 +67,14 @@ class Model:
         return np.column_stack([solvers.margins(result, rows.matrix) for result in results])
 
     def probabilities(self, X: Any, n_features: int | None = None) -> Array:
-        """(rows, classes): the probability of every class. Of one against the rest, shares of the separate ones."""
+        """(rows, classes): the probability of every class.
+
+        Where each class was fitted against the rest, these are the separate probabilities, divided by their sum.
+
+        Privacy
+        -------
+        As for ``margins``.
+        """
         classes, margins = self._known_classes(), self.margins(X, n_features)
         if len(classes) == 2:
             return np.column_stack([expit(-margins[:, 0]), expit(margins[:, 0])])
@@ -77,7 +84,12 @@ class Model:
         return losses.softmax(-np.logaddexp(0.0, -margins))
 
     def predict(self, X: Any, n_features: int | None = None) -> NDArray[Any]:
-        """A class or a number for every row."""
+        """A class or a number for every row.
+
+        Privacy
+        -------
+        As for ``margins``.
+        """
         margins = self.margins(X, n_features)
         if self.classes is None:
             return margins[:, 0]
@@ -90,9 +102,9 @@ class Model:
         return self.classes
 
     def with_notes(self, *notes: str) -> Model:
-        """The same model with a guarantee that says more."""
+        """The same model, with these notes added to its guarantee."""
         return replace(self, guarantee=replace(self.guarantee, notes=(*self.guarantee.notes, *notes)))
 
     def __repr__(self) -> str:
-        used = int(np.count_nonzero(self.coef.any(axis=0)))
-        return f"<Model for {self.task} by {self.solver}: {used:,} of {self.n_features:,} features are used>"
+        count = int(np.count_nonzero(self.coef.any(axis=0)))
+        return f"<Model for {self.task} by {self.solver}: {count:,} of {self.n_features:,} features are used>"

@@ -19,10 +19,10 @@ DEFAULT = {CLASSIFICATION: "dp_pipeline", REGRESSION: "dp_pipeline"}
 
 @dataclass(frozen=True)
 class Route:
-    """What a solver is given for each task that it can do, besides what the caller chooses.
+    """The arguments that a solver gets for each task that it can do, besides those that the caller chooses.
 
-    ``several`` is the solver for more than two classes, if it is one model for all of them, and what that is given;
-    otherwise there is one fit a class against the rest, and they share the budget.
+    ``several`` is the solver for more than two classes, if it is one model for all of them, and the arguments that it
+    gets; otherwise there is one fit a class against the rest, and they share the budget.
     """
 
     fixed: Mapping[str, Mapping[str, Any]]
@@ -46,13 +46,13 @@ ROUTES: Mapping[str, Route] = {
 }
 
 
-def chosen(task: str, solver: str | None) -> str:
+def solver_name(task: str, solver: str | None) -> str:
     """The name of the solver for a task, with underscores; the task's own if none is named."""
     one_of("task", task, TASKS)
     if solver is None:
         return DEFAULT[task]
-    able = tuple(name for name, route in ROUTES.items() if task in route.fixed)
-    return one_of("solver", str(solver).replace("-", "_"), able, f"Those can do {task}.")
+    names = tuple(name for name, route in ROUTES.items() if task in route.fixed)
+    return one_of("solver", str(solver).replace("-", "_"), names, f"Those can do {task}.")
 
 
 def solver_for(solver: str, classes: int | None) -> tuple[str, int]:
@@ -74,39 +74,39 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
     own = {name: value for name, value in options.items() if value is not None}
     if "row_norm" in own:
         magnitude("row_norm", own["row_norm"])
-    known = {entry.name for entry in fields(solvers.settings_class(runs))}
+    names = {entry.name for entry in fields(solvers.settings_class(runs))}
     is_one_model = classes is not None and classes > 2 and times == 1
     several = ROUTES[solver].several
     fixed = several[1] if is_one_model and several is not None else ROUTES[solver].fixed[task]
     for name in own:
         if name in fixed:
             raise invalid(name, own[name], f"left out for {task}", f"It is {fixed[name]!r}.")
-    if "feature_bound" in known and "row_norm" in own and "row_norm" not in known:
+    if "feature_bound" in names and "row_norm" in own and "row_norm" not in names:
         own.setdefault("feature_bound", own["row_norm"])
-    if "margin_bound" in known and "label_bound" in own and "grad_norm" not in own:
+    if "margin_bound" in names and "label_bound" in own and "grad_norm" not in own:
         own.setdefault("margin_bound", own["label_bound"])
-    if "row_norm" not in known or (solver == "dp_pipeline" and task == CLASSIFICATION):
+    if "row_norm" not in names or (solver == "dp_pipeline" and task == CLASSIFICATION):
         own.pop("row_norm", None)
-    if "sparsity" in known:
+    if "sparsity" in names:
         own.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)
-    if "fit_intercept" in known:
+    if "fit_intercept" in names:
         own.setdefault("fit_intercept", True)
     if is_one_model:
         own["classes"] = classes
-    chosen = dict(fixed) | own
-    _check_names(runs, chosen)
-    return chosen
+    full = dict(fixed) | own
+    _check_names(runs, full)
+    return full
 
 
-def _check_names(runs: str, chosen: Mapping[str, Any]) -> None:
+def _check_names(runs: str, arguments: Mapping[str, Any]) -> None:
     """Refuse options that the solver does not have, and a call without those that it needs."""
-    needed = {entry.name: entry.default is entry.empty for entry in keywords(solvers.settings_class(runs))}
-    for name in chosen:
-        if name not in needed:
-            near = difflib.get_close_matches(name, needed, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(needed)}."
-            raise invalid(name, chosen[name], f"left out for {runs}", hint)
-    for name, is_needed in needed.items():
-        if is_needed and name not in chosen and name != "epsilon":
+    requirements = {entry.name: entry.default is entry.empty for entry in keywords(solvers.settings_class(runs))}
+    for name in arguments:
+        if name not in requirements:
+            near = difflib.get_close_matches(name, requirements, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(requirements)}."
+            raise invalid(name, arguments[name], f"left out for {runs}", hint)
+    for name, is_needed in requirements.items():
+        if is_needed and name not in arguments and name != "epsilon":
             text = solvers.settings_class(runs).__dataclass_fields__[name].metadata["text"]
             raise invalid(name, None, f"given for {runs}", text)

@@ -59,18 +59,26 @@ def errors(
     series : for each solver its errors, one for each budget, or a table with one row a repetition.
     chance : the error of a guess that ignores the data.
     true_epsilons : for solvers with published noise, the epsilon that each budget really cost: written at the points.
-    title, measure : words for the picture and for the vertical axis.
+    title : the title of the picture.
+    measure : the name of the vertical axis.
     """
     figure, (axes,) = grid(1, 1, title)
     describe(axes, measure.capitalize(), "bands: twice the standard error of the mean", "epsilon asked for", measure)
     looks = {name: i % len(COLOURS) for i, name in enumerate(series)}
     budgets(axes, epsilons, series, looks, chance)
-    for name, spent in (true_epsilons or {}).items():
-        middle = np.atleast_2d(np.asarray(series[name], dtype=float)).mean(axis=0)
-        for at, height, epsilon in zip(epsilons, middle, spent, strict=True):
-            axes.annotate(f"truly {epsilon:.3g}", (at, height), xytext=(0, -11), textcoords="offset points",
-                          ha="center", fontsize=8, color=COLOURS[looks[name]])  # fmt: skip
+    for name, costs in (true_epsilons or {}).items():
+        true_costs(axes, epsilons, series[name], costs, COLOURS[looks[name]])
     return figure
+
+
+def true_costs(axes: Any, epsilons: Sequence[float], errors: Any, costs: Sequence[float], colour: str) -> None:
+    """Write at each point of a series what its budget really cost."""
+    middle = np.atleast_2d(np.asarray(errors, dtype=float)).mean(axis=0)
+    for at, height, epsilon in zip(epsilons, middle, costs, strict=True):
+        axes.annotate(
+            f"truly {epsilon:.3g}", (at, height), xytext=(0, -11), textcoords="offset points", ha="center", fontsize=8,
+            color=colour, bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.5, "linewidth": 0},
+        )  # fmt: skip
 
 
 def support(truth: Any, results: Mapping[str, FitResult]) -> Figure:
@@ -92,10 +100,10 @@ def support(truth: Any, results: Mapping[str, FitResult]) -> Figure:
     return figure
 
 
-def _share(real: Any, chosen: Any, of_chosen: bool) -> float:
-    both = float(np.count_nonzero(real & chosen))
-    whole = np.count_nonzero(chosen if of_chosen else real)
-    return both / whole if whole else 0.0
+def _share(truth: Any, support: Any, of_chosen: bool) -> float:
+    hits = float(np.count_nonzero(truth & support))
+    total = np.count_nonzero(support if of_chosen else truth)
+    return hits / total if total else 0.0
 
 
 def convergence(result: FitResult, objective: Callable[[Any], float], *, measure: str = "objective") -> Figure:

@@ -68,15 +68,15 @@ def profile_curve(axes: Axes, guarantee: Guarantee, audit: AuditReport | None = 
 
 def spending(plan: Plan) -> Figure:
     """The noise of every release beside its sensitivity, and the privacy profile of the whole plan."""
-    figure, (left, right) = grid(1, 2, f"Plan for {plan.solver}: n={plan.n:,}, d={plan.d:,}")
-    describe(left, "Noise of each release", "noise scale over sensitivity", "", "")
+    figure, (bars, right) = grid(1, 2, f"Plan for {plan.solver}: n={plan.n:,}, d={plan.d:,}")
+    describe(bars, "Noise of each release", "noise scale over sensitivity", "", "")
     names = [f"{r.query}\n{r.count:,} x {r.law}" for r in plan.releases]
     multipliers = [r.scale / r.sensitivity for r in plan.releases]
-    left.barh(names[::-1], multipliers[::-1], color=COLOURS[0], height=0.5)
+    bars.barh(names[::-1], multipliers[::-1], color=COLOURS[0], height=0.5)
     for row, value in enumerate(multipliers[::-1]):
-        left.annotate(f"{value:.3g}", (value, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
-    left.margins(x=0.15)
-    left.grid(axis="y", visible=False)
+        bars.annotate(f"{value:.3g}", (value, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+    bars.margins(x=0.15)
+    bars.grid(axis="y", visible=False)
     describe(right, "Privacy profile", f"{plan.adjacency}; every release together", "delta", "epsilon")
     profile_curve(right, plan.guarantee)
     figure.subplots_adjust(left=0.24, right=0.97, wspace=0.2)

@@ -65,7 +65,28 @@ def _module(name: str) -> Any:
 
 
 def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
-    """The plan of solver ``name`` for n rows and d features, from the solver's own arguments."""
+    """The plan of a private fit, made without any data: releases, noise, event and guarantee.
+
+    Parameters
+    ----------
+    name : str
+        The name of a private solver, one of ``PRIVATE``.
+    n : int
+        The number of rows of the data, which is public.
+    d : int
+        The number of features of the data, which is public.
+    **arguments
+        The solver's own arguments, without X, y and those of the frame (rng, ledger, ...).
+
+    Returns
+    -------
+    Plan
+        What the fit would release. ``print`` shows it as tables.
+
+    Privacy
+    -------
+    Touches no data.
+    """
     return build(settings_class(name), arguments).plan(n, d)
 
 
@@ -73,6 +94,6 @@ def settings_class(name: str) -> type[Settings]:
     """The settings class of a private solver."""
     one_of("name", name, PRIVATE)
     # In Python 3.10 an alias such as list[int] passes for a type, and is no class.
-    named = vars(_module(name)).values()
-    classes = (kind for kind in named if isinstance(kind, type) and not hasattr(kind, "__args__"))
+    members = vars(_module(name)).values()
+    classes = (kind for kind in members if isinstance(kind, type) and not hasattr(kind, "__args__"))
     return next(kind for kind in classes if issubclass(kind, Settings) and getattr(kind, "solver", None) == name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import flag, invalid, whole
-from dptoolkit.accounting import Guarantee, Ledger, Repeated, calibrate
+from dptoolkit.accounting import Guarantee, Ledger, Repeated, calibrate, gaussian
 from dptoolkit.accounting.calibrate import SMALLEST
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
@@ -97,9 +98,9 @@ class Trials(NamedTuple):
 
 
 class ManyRuns(Protocol):
-    """A run that makes many fits at once; its call is one of them, so that what audits attack is what users run.
+    """A run that can make many fits at once; a call makes one by the same code, so audits attack what users run.
 
-    ``size`` is about how many numbers a fit keeps at a time.
+    ``size`` is about how many numbers one fit holds in memory.
     """
 
     size: int
@@ -109,7 +110,7 @@ class ManyRuns(Protocol):
 
 
 def equal(keys: Sequence[Hashable]) -> list[list[int]]:
-    """The places of equal keys, together: which of many fits share what they depend on."""
+    """The places of equal keys, grouped: fits with equal keys depend on the same data and can be made together."""
     places: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
         places.setdefault(key, []).append(i)
@@ -117,7 +118,7 @@ def equal(keys: Sequence[Hashable]) -> list[list[int]]:
 
 
 class Run(Protocol):
-    """A private solver that holds its plan and its bounded data: each call is one fit, nothing but the iteration."""
+    """A private solver with its plan and its bounded data in place: a call runs the iteration of one fit."""
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit with everything it released, for audits."""
@@ -171,6 +172,7 @@ def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
     return solve
 
 
+DATA_PARAMETERS = "X : (n, d) array or scipy.sparse matrix\n    One row a record.\ny : (n,) array\n    Their labels."
 # The arguments of every private solver besides X, y and its settings.
 _FRAME = ("label_values", "n_features", "rng", "ledger", "trace", "diagnostics")
 _FRAME_PARAMETERS = """label_values : (float, float) or None, default None
@@ -194,17 +196,28 @@ diagnostics : bool, default False
 
 def _docstring(kind: type[Settings]) -> str:
     summary, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
-    data = "X : (n, d) array or scipy.sparse matrix\n    One row a record.\ny : (n,) array\n    Their labels."
-    parameters = "\n".join(["Parameters", "----------", data, describe(kind), _FRAME_PARAMETERS])
-    returns = "Returns\n-------\nFitResult"
+    parameters = "\n".join(["Parameters", "----------", DATA_PARAMETERS, describe(kind), _FRAME_PARAMETERS])
+    contents = "The model, the guarantee of this fit, its plan, and public facts of the run (``history``)."
+    returns = f"Returns\n-------\nFitResult\n    {contents}"
     return "\n\n".join(part for part in (summary, parameters, returns, rest) if part)
 
 
 def prepare(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
-    """The solver of a plan on these data: run(rng, trace=False) is one fit, as often as wanted.
+    """The solver of a plan with these data in place: each call run(rng, trace=False) of the result is one fit.
 
     Validation and clipping are done here, once, by the plan's public bounds; the solvers themselves run what this
-    returns. ``counts`` says how often each row occurs.
+    returns.
+
+    Parameters
+    ----------
+    plan : Plan
+        What to fit; see ``solvers.plan``.
+    X : (n, d) array or scipy.sparse matrix
+        One row a record, or one row for every distinct record.
+    y : (n,) array
+        Their labels.
+    counts : (n,) array of int or None, default None
+        How often each row occurs; None for once. In all there must be the plan's n rows.
 
     Privacy
     -------
@@ -249,22 +262,26 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
     try:
         guess = calibrate(make_event, epsilon, delta, method="zcdp", relative_tolerance=0.01)
     except DpToolkitError:
-        guess = 1.0
-    # Where sampling alone keeps the budget, a tiny noise is used: a plan without noise counts as giving all away.
+        guess = None
+    # Where sampling alone keeps the budget, a tiny noise is used all the same, because a plan without noise counts as a
+    # release of all records.
     return calibrate(make_event, epsilon, delta, guess=guess) or SMALLEST
 
 
 def with_smallest_noise(release: Release, epsilon: float, delta: float) -> Release:
-    """The release with the least noise that keeps the budget, if nothing else is released."""
-    unit = replace(release, sensitivity=1.0)
-    multiplier = smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, release.count), epsilon, delta)
+    """The release with the smallest noise that keeps the budget, if nothing else is released."""
+    multiplier = _smallest_multiplier(replace(release, query="", sensitivity=1.0, scale=1.0), epsilon, delta)
     return replace(release, scale=release.sensitivity * multiplier)
+
+
+@functools.lru_cache(maxsize=128)
+def _smallest_multiplier(unit: Release, epsilon: float, delta: float) -> float:
+    """The noise of a release of sensitivity 1. It is remembered: a search takes milliseconds, and fits are repeated."""
+    return smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, unit.count), epsilon, delta)
 
 
 def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
     """The noise multiplier for ``steps`` Gaussian releases: exact."""
-    from dptoolkit.accounting import gaussian
-
     if math.isinf(epsilon):
         return 0.0
     # Raised by one part in 1e12, so that rounding cannot put the sum of the steps above the budget.
@@ -272,7 +289,7 @@ def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
 
 
 def noise_source(rng: Any, ledger: Ledger | None) -> Source:
-    """Where a fit's noise comes from, with nothing drawn yet; a seed is refused by a ledger that does not allow it.
+    """The source of a fit's noise, from which nothing is drawn yet; a ledger that does not allow seeds refuses one.
 
     Privacy
     -------
@@ -308,9 +325,9 @@ def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
 
 
 def charge(ledger: Ledger | None, event: Event, label: str, adjacency: Adjacency) -> Reservation | None:
-    """Charge the ledger for the event before the data are used, or refuse; None without a ledger.
+    """The reservation of the event in the ledger, made before the data are used; None without a ledger.
 
-    The charge stays whatever goes wrong before ``record``.
+    The ledger raises if it cannot pay. The charge stays even if the fit fails before ``record``.
     """
     if ledger is None:
         return None

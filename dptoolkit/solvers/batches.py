@@ -62,18 +62,18 @@ class BatchSettings(ThresholdingSettings):
 
     def rows(self, X: Any, n_features: int | None = None) -> Rows:
         """X as CSR rows. Dense input is converted first, so that it gives the same fit as sparse input bit for bit."""
-        return check_sparse_rows(X, n_features)
+        return check_sparse_rows(super().rows(X, n_features))
 
     def refuse_other_sampling(self, theorem: str) -> None:
         """Refuse other sampling with published noise: the paper's theorems are for batches of fixed size."""
         if self.sampling != WITHOUT_REPLACEMENT:
-            only = "'without-replacement' with calibration='published'"
-            raise invalid("sampling", self.sampling, only, f"{theorem} is for it.")
+            rule = "'without-replacement' with calibration='published'"
+            raise invalid("sampling", self.sampling, rule, f"{theorem} is for it.")
 
-    def bounded_batches(self, rows: Rows, y: Array) -> BatchData:
+    def bounded_batches(self, rows: Rows, y: Array, counts: NDArray[np.int64] | None = None) -> BatchData:
         """The records, each bounded on its own by public numbers."""
         bounded_rows, labels, caps = self.bounds.clip(rows, y)
-        return BatchData(bounded_rows, labels, self.terms, self.bounds.largest_margin, caps)
+        return BatchData(bounded_rows, labels, self.terms, self.bounds.largest_margin, caps, counts)
 
 
 def check_batch(name: str, size: Any, n: int) -> int:
@@ -111,13 +111,14 @@ def check_sparse_rows(X: Any, n_features: int | None = None) -> Rows:
 
 @dataclass
 class BatchData:
-    """Bounded CSR rows with their labels and clipping."""
+    """Bounded CSR rows with their labels and clipping, and how many records each row stands for; None for one each."""
 
     rows: Rows
     y: Array
     loss: Loss
     margin_bound: float
     caps: Array | None
+    counts: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         values, indices, indptr = kernel_arrays(self.rows.matrix)
@@ -125,16 +126,30 @@ class BatchData:
         self._arrays = values, indices, indptr.view(np.int64)
         self._all_caps = np.full(self.rows.shape[0], np.inf) if self.caps is None else self.caps
 
+    @property
+    def n(self) -> int:
+        """The number of records."""
+        return self.rows.shape[0] if self.counts is None else int(self.counts.sum())
+
+    @property
+    def which(self) -> NDArray[np.int64]:
+        """The row of each record."""
+        row = np.arange(self.rows.shape[0], dtype=np.int64)
+        return row if self.counts is None else np.repeat(row, self.counts)
+
     def records(self) -> Any:
-        """The rows as the kernels take them, with a permutation of the rows from which batches are drawn."""
+        """The rows as the kernels take them, with the order of the records from which batches are drawn."""
         from dptoolkit.kernels.stochastic import Records
 
-        order = np.arange(self.rows.shape[0], dtype=np.int64)
-        return Records(self.loss.id, *self._arrays, self.y, self.margin_bound, self._all_caps, order)
+        tally = np.zeros((2, 0 if self.counts is None else len(self.counts)), np.int64)
+        return Records(self.loss.id, *self._arrays, self.y, self.margin_bound, self._all_caps, self.which, tally)
 
     def objective(self, weights: Array) -> float:
         """The mean loss of the bounded records, without any penalty; NOT private."""
-        return self.loss.objective(np.asarray(self.rows.matrix @ weights), self.y)
+        margins = np.asarray(self.rows.matrix @ weights)
+        return self.loss.objective(margins, self.y) if self.counts is None else self.loss.objective(
+            margins[self.which], self.y[self.which]
+        )
 
 
 class Iterate:

@@ -17,7 +17,8 @@ from dptoolkit.data import Array, Rows, clip_entries, clip_rows, joint_norm, wit
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.settings import public_bound
 
-# Selections: an intercept's column in units of the feature bound. Entries of rows of norm 1 are about as small.
+# For solvers that select features: the entry of an intercept's column in units of the feature bound. It is about as
+# small as the entries of rows of norm 1.
 INTERCEPT_LEVEL = 0.1
 
 
@@ -37,7 +38,7 @@ class GradientBounds:
     fit_intercept: bool = False
 
     def check(self) -> None:
-        """Refuse bounds that bound nothing, and those that would be ignored."""
+        """Refuse bounds that leave a gradient unbounded, and bounds that would be ignored."""
         self._refuse_unused()
         for name in ("row_norm", "grad_norm", "label_bound", "margin_bound"):
             if getattr(self, name) is not None:
@@ -80,7 +81,7 @@ class GradientBounds:
         return math.inf if self.margin_bound is None else self.margin_bound
 
     def within(self, radius: float) -> GradientBounds:
-        """The bounds at weights with |w|_2 <= ``radius``, which an L1 ball keeps too: a margin is at most |x| |w|."""
+        """The bounds where |w|_2 <= ``radius``, as in an L2 or L1 ball of that radius: a margin is at most |x| |w|."""
         assert self.joint_norm is not None
         return replace(self, margin_bound=self.joint_norm * radius)
 
@@ -150,7 +151,7 @@ class EntryBounds:
 
     @property
     def level(self) -> float:
-        """The intercept's column. At the bound it would beat all features, and its first step would decide all."""
+        """The entry of the intercept's column: small, as at the feature bound the intercept would be selected first."""
         return INTERCEPT_LEVEL * self.feature_bound
 
     def entry(self, l1_norm: float) -> float:
@@ -182,7 +183,8 @@ def _bounded(rows: Rows, clip: Callable[[Rows, float], Rows], bound: float, leve
         clipped = clip(rows, bound)
         if level is not None:
             return with_intercept(clipped, level)
-        # Rows that keep themselves would stay in memory until Python looks for cycles.
+        # None stands for the rows themselves: if they held a reference to themselves, they would stay in memory until
+        # Python's garbage collector looks for cycles.
         return None if clipped is rows else clipped
 
     bounded: Rows | None = rows.once((clip.__name__, bound, level), make)

@@ -66,6 +66,11 @@ class DpDualAveraging(DpIght):
         """Whether there is a weight for every class."""
         return self.terms.task == losses.MULTICLASS
 
+    @property
+    def reads_single(self) -> bool:
+        """See ``Settings``; softmax makes its products with SciPy."""
+        return not self.is_multiclass
+
     def checked(self, n: int, d: int) -> DpDualAveraging:
         """See ``Settings``."""
         check_classes_setting(self.terms, self.classes)

@@ -26,6 +26,7 @@ from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver, trace_interval
 from dptoolkit.solvers.gradients import MeanGradient, MeanGradients, Point
 from dptoolkit.solvers.noise import NoiseLaw, constant
+from dptoolkit.solvers.plain import plain_result, without_privacy
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import check_sparsity, setting
 from dptoolkit.solvers.thresholding import ThresholdingSettings
@@ -44,9 +45,11 @@ class DpIght(ThresholdingSettings):
     Privacy
     -------
     Query: the mean of per-record gradients, each at most G in L2 by clipping. Sensitivity 2 G/n (replace-one) or G/n
-    (zero-out). Event: Repeated(Gaussian(scale/sensitivity), steps). For logistic loss at a public iterate w the
-    replace-one sensitivity is row_norm * diameter(row_norm |w|) / n, between half of that and all of it; the noise
-    shrinks with it, so the event stays the same. Public: n, d, all arguments, all iterates.
+    (zero-out). Event: Repeated(Gaussian(scale/sensitivity), steps). For the logistic loss, and for the squared loss
+    with bounded labels and margins, less is enough at a public iterate w near 0: the sensitivity there is row_norm/n
+    times the loss's diameter at row_norm |w| (replace-one), or times the largest |residual| at margins of that size
+    (zero-out). The noise shrinks with it (``adaptive``), so the event stays the same. Public: n, d, all arguments, all
+    iterates.
     """
 
     solver: ClassVar[str] = "dp_ight"
@@ -65,6 +68,11 @@ class DpIght(ThresholdingSettings):
             return rules.filled(self, n)._checked(d)
         whole("steps", self.steps, low=1)
         return self._checked(d)
+
+    @property
+    def reads_single(self) -> bool:
+        """See ``Settings``."""
+        return True
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The mean gradient, once a step."""
@@ -95,7 +103,7 @@ class DpIght(ThresholdingSettings):
 
     @property
     def iteration(self) -> Steps:
-        """What is done with the noisy gradients; ``self`` is checked."""
+        """The steps that are made with the noisy gradients; ``self`` is checked."""
         assert self.steps is not None and self.step_size is not None
         return Steps(self.steps, self.step_size, self.sparsity, self.fit_intercept)
 
@@ -106,11 +114,12 @@ _CLAIMS = {"logistic": "ight_corollary_5_8"}
 dp_ight = private_solver(DpIght)
 
 
+@without_privacy(diagnostics='Add the objective at the result and at every iterate to history["not_private"].')
 def ight(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, step_size: float, fit_intercept: bool = False,
     diagnostics: bool = False, trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
-    """Iterative gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_ight``."""
+    """Iterative gradient hard thresholding without privacy: ``dp_ight`` without clipping and without noise."""
     rows = check_rows(X)
     n, d = rows.shape
     table_loss = losses.get(loss, losses.SCALAR)
@@ -125,8 +134,7 @@ def ight(
     w, history = run.fit(np.random.default_rng(0), trace_interval(trace) or int(diagnostics))
     if diagnostics:
         history["not_private"] = run.diagnose(w, history)
-    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
-    return FitResult(coef, intercept, None, None, history)
+    return plain_result(w, history, fit_intercept)
 
 
 @dataclass(frozen=True)
@@ -173,7 +181,7 @@ class Bounded:
         """The records as kernels/threshold.py takes them; rows that are zero or of count 0 are left out."""
         from dptoolkit.kernels.threshold import Records
 
-        X = self.rows.matrix.toarray() if self.rows.is_sparse else self.rows.matrix
+        X = self.rows.matrix.toarray().astype(np.float64, copy=False) if self.rows.is_sparse else self.rows.matrix
         counts = np.ones(len(X)) if self.counts is None else self.counts
         caps = np.full(len(X), np.inf) if self.caps is None else self.caps
         nonzero = self.nonzero()
@@ -310,9 +318,9 @@ class IhtRun:
         block = MeanGradients(self._data.rows, [terms[id(run)] for run in runs])
         traces: dict[int, Trace] = {}
         while points:
-            going = list(points)
-            noisy = block.noisy(going, [points[k] for k in going], [rngs[k] for k in going])
-            for k, step in zip(going, noisy, strict=True):
+            active = list(points)
+            noisy = block.noisy(active, [points[k] for k in active], [rngs[k] for k in active])
+            for k, step in zip(active, noisy, strict=True):
                 try:
                     points[k] = paths[k].send(step)
                 except StopIteration as end:
@@ -321,7 +329,7 @@ class IhtRun:
         return [traces[k].fit(every) for k in range(len(runs))]
 
     def _path(self, trace: bool) -> Generator[Point, Array, Trace]:
-        """Yields every point at which it wants a noisy mean gradient, which is sent back and may be overwritten."""
+        """The iteration as a generator: yields a Point, is sent the noisy mean gradient there, and may overwrite it."""
         from dptoolkit.kernels.threshold import largest
 
         how, always = self.steps, np.arange(self.free, self.width)

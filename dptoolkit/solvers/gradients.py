@@ -13,11 +13,10 @@ import numpy as np
 
 from dptoolkit.data import Array, Rows, kernel_arrays
 from dptoolkit.losses import Loss
+from dptoolkit.solvers.draws import fill_normals
 
-# Below this many stored entries neither a second thread nor compiled sums are worth their cost.
+# With fewer stored entries than this a second thread costs more time than it saves.
 _WORTH_A_THREAD = 200_000
-# Parts of X^T r that the threads take one by one, so that both end at about the same time.
-_PARTS = 16
 
 
 class Point(NamedTuple):
@@ -31,18 +30,41 @@ class Point(NamedTuple):
 def few_columns(count: int, rows: Rows) -> bool:
     """Whether the margins of ``count`` weights are quicker from their columns than by a pass along the rows.
 
-    A pass neither copies columns nor jumps about in the margins. A dense row is read in lines of eight numbers, so that
-    every eighth column costs as much as all of them.
+    A pass neither copies columns nor jumps about in the margins. Memory is read in lines of eight numbers, so that in
+    dense rows every eighth column costs as much as all columns.
     """
     return (2 if rows.is_sparse else 8) * count <= rows.shape[1]
+
+
+def worth_a_thread(rows: Rows) -> bool:
+    """Whether the rows are large CSR data, for which a second thread is worth its cost."""
+    return rows.is_sparse and rows.matrix.nnz > _WORTH_A_THREAD
+
+
+def half_of_rows(rows: Rows) -> int:
+    """The row at which sums over large CSR data begin anew, in the middle of the entries; 0 for other data."""
+    if not worth_a_thread(rows):
+        return 0
+    return int(np.searchsorted(rows.matrix.indptr, rows.matrix.nnz // 2))
+
+
+def compiled_rows(rows: Rows) -> Any:
+    """The arrays of CSR rows as kernels take them."""
+    return rows.once("kernel arrays", lambda: kernel_arrays(rows.matrix))
+
+
+def processors() -> int:
+    """How many processors this process may use: the number of threads of everything that runs in threads."""
+    usable = getattr(os, "sched_getaffinity", None)
+    return len(usable(0)) if usable is not None else os.cpu_count() or 1
 
 
 class MeanGradient:
     """(1/n) sum_i clip(residual_i) x_i at sparse weights, for bounded rows, dense or CSR.
 
-    ``caps`` bounds each record's |residual|. On large CSR data one extra thread draws the noise and then helps with the
-    sums. Every feature's sum is computed by a single thread, so the result does not depend on the number of threads or
-    processors.
+    ``caps`` bounds each record's |residual|. A sum over large CSR data is that over one half of the entries plus that
+    over the other: one extra thread, if there is a processor for it, draws the noise and then adds up the second half.
+    So the result does not depend on the number of threads.
     """
 
     def __init__(
@@ -51,30 +73,29 @@ class MeanGradient:
         self.rows, self.y, self.loss, self.margin_bound, self.caps = rows, y, loss, margin_bound, caps
         n, d = rows.shape
         self._transposed = rows.transpose()
-        self._arrays = kernel_arrays(self._transposed) if rows.is_sparse else None
+        self._arrays = compiled_rows(rows) if rows.is_sparse else None
+        self._columns = kernel_arrays(self._transposed) if rows.is_sparse else None
         self._margins, self._r, self._noise, self._gradient = np.zeros(n), np.zeros(n), np.zeros(d), np.zeros(d)
-        self._pool: ThreadPoolExecutor | None = None
-        self._parts: list[tuple[int, int]] = []
-        if self._arrays is not None and len(self._arrays[0]) > _WORTH_A_THREAD:
-            ends = np.searchsorted(self._arrays[2], np.linspace(0, len(self._arrays[0]), _PARTS + 1)[1:-1]).tolist()
-            self._parts = list(zip([0, *ends], [*ends, d], strict=True))
-            self._pool = ThreadPoolExecutor(1) if (os.cpu_count() or 1) > 1 else None
+        self.half = half_of_rows(rows)
+        self._lower = np.zeros(d if self.half else 0)
+        self._pool = ThreadPoolExecutor(1) if self.half and processors() > 1 else None
 
     def margins(self, support: Any, values: Array) -> Array:
         """X w for the w with ``values`` on ``support``; overwritten by the next call."""
         if not few_columns(len(support), self.rows):
             w = self._dense(support, values)
-            if not self._parts:
+            if self._arrays is None:
                 return np.asarray(self.rows.matrix @ w)
-            from dptoolkit.kernels.threshold import feature_sums
+            from dptoolkit.kernels.threshold import row_sums
 
-            feature_sums(*kernel_arrays(self.rows.matrix), w, self._margins, 0, self.rows.shape[0])
+            assert self._columns is not None
+            row_sums(*self._columns, w, self._margins, 0, self.rows.shape[1])
             return self._margins
-        if self._arrays is None:
+        if self._columns is None:
             return np.asarray(self.rows.matrix[:, support] @ values)
         from dptoolkit.kernels.threshold import support_margins
 
-        support_margins(*self._arrays, support, values, self._margins)
+        support_margins(*self._columns, support, values, self._margins)
         return self._margins
 
     def _dense(self, support: Any, values: Array) -> Array:
@@ -93,23 +114,38 @@ class MeanGradient:
         -------
         One call with scale > 0 is Gaussian(scale / sensitivity); the sensitivity is the plan's.
         """
-        if self._pool is not None:
-            gradient, noise = self._in_two_threads(self._pool, support, values, scale, rng)
-        else:
-            gradient, noise = self._sums(self._residuals(support, values)), self._draw(scale, rng)
+        draw = self._pool.submit(self._draw, scale, rng) if self._pool is not None else None
+        gradient = self._sums(self.residuals(self.margins(support, values)))
+        # On a busy machine the other thread may not have started yet: do not wait for it.
+        noise = self._draw(scale, rng) if draw is None or draw.cancel() else draw.result()
         if noise is not None:
             gradient += noise
         return gradient
 
     def _sums(self, r: Array) -> Array:
-        if not self._parts:
+        if self._arrays is None:
             return np.asarray(self._transposed @ r)
-        gradient = self._gradient
-        self._sum_parts(iter(self._parts), r, gradient)
+        n, gradient, lower = self.rows.shape[0], self._gradient, self._lower
+        if self._pool is not None:
+            other = self._pool.submit(self._sum_rows, r, self.half, n, lower)
+            self._sum_rows(r, 0, self.half, gradient)
+            if other.cancel():
+                self._sum_rows(r, self.half, n, lower)
+            else:
+                other.result()
+        else:
+            self._sum_rows(r, 0, self.half or n, gradient)
+            if self.half:
+                self._sum_rows(r, self.half, n, lower)
+        if self.half:
+            gradient += lower
         return gradient
 
-    def _residuals(self, support: Any, values: Array) -> Array:
-        return self.residuals(self.margins(support, values))
+    def _sum_rows(self, r: Array, first: int, last: int, out: Array) -> None:
+        from dptoolkit.kernels.threshold import row_sums
+
+        assert self._arrays is not None
+        row_sums(*self._arrays, r, out, first, last)
 
     def residuals(self, margins: Array) -> Array:
         """Each record's clipped residual, over n, at these margins; overwritten by the next call."""
@@ -119,29 +155,6 @@ class MeanGradient:
         mean_residuals(self.loss.id, margins, self.y, float(self.margin_bound), caps, self._r)
         return self._r
 
-    def _in_two_threads(
-        self, pool: ThreadPoolExecutor, support: Any, values: Array, scale: float, rng: np.random.Generator | None
-    ) -> tuple[Array, Array | None]:
-        gradient = self._gradient
-        draw = pool.submit(self._draw, scale, rng)
-        r = self._residuals(support, values)
-        # Both threads take their next part from one iterator; taking is atomic.
-        parts = iter(self._parts)
-        other = pool.submit(self._sum_parts, parts, r, gradient)
-        self._sum_parts(parts, r, gradient)
-        # On a busy machine the other thread may not have started yet: do not wait for it.
-        noise = self._draw(scale, rng) if draw.cancel() else draw.result()
-        if not other.cancel():
-            other.result()
-        return gradient, noise
-
-    def _sum_parts(self, parts: Iterator[tuple[int, int]], r: Array, gradient: Array) -> None:
-        from dptoolkit.kernels.threshold import feature_sums
-
-        assert self._arrays is not None
-        for first, last in parts:
-            feature_sums(*self._arrays, r, gradient, first, last)
-
     def _draw(self, scale: float, rng: np.random.Generator | None) -> Array | None:
         return None if rng is None or not _fill(self._noise, scale, rng) else self._noise
 
@@ -150,12 +163,13 @@ def _fill(noise: Array, scale: float, rng: np.random.Generator) -> bool:
     """Fill ``noise`` with N(0, scale^2); False, with nothing drawn, for scale 0."""
     if scale == 0:
         return False
-    rng.standard_normal(out=noise)
+    fill_normals(rng, noise)
     noise *= scale
     return True
 
 
-# So many sums are taken at a time (kernels/threshold.py); fewer than FEW are quicker without idle lanes.
+# LANES sums are taken at a time (kernels/threshold.py). Fewer than FEW of them are computed by a kernel without idle
+# lanes, which is quicker.
 LANES, FEW = 16, 5
 
 
@@ -176,9 +190,7 @@ class MeanGradients:
         n, d = rows.shape
         lanes = LANES if FEW <= len(terms) <= LANES else len(terms)
         self._arrays = kernel_arrays(rows.transpose()) if rows.is_sparse else None
-        # Without parts a MeanGradient leaves its sums to SciPy, which adds up in another order than our kernels.
-        self._compiled = bool(terms[0]._parts)
-        self._pool = ThreadPoolExecutor(1) if self._compiled and (os.cpu_count() or 1) > 1 else None
+        self._pool = ThreadPoolExecutor(1) if terms[0]._pool is not None else None
         self._noise = np.zeros((len(terms) if self._pool is not None else 1, d))
         self._r, self._gradients = np.zeros((n, lanes)), np.zeros((len(terms), d))
         self._residuals = np.zeros((len(terms), n))
@@ -186,8 +198,9 @@ class MeanGradients:
     def noisy(
         self, going: Sequence[int], points: Sequence[Point], rngs: Sequence[np.random.Generator]
     ) -> Iterator[Array]:
-        """For each of the runs numbered ``going`` its mean gradient plus its noise, as MeanGradient.noisy."""
-        # One noise at a time stays in the cache; a second thread draws ahead, as far as it gets.
+        """For each of the runs numbered in ``going``: its mean gradient plus its noise, as MeanGradient.noisy."""
+        # One vector of noise at a time fits into the cache. A second thread draws the next ones meanwhile, as far as it
+        # gets.
         jobs = list(zip(itertools.cycle(self._noise), (point.scale for point in points), rngs, strict=False))
         ahead = [self._pool.submit(_fill, *job) for job in jobs] if self._pool is not None else None
         for k, gradient in enumerate(self._sums(going, points)):
@@ -203,22 +216,19 @@ class MeanGradients:
             out[:] = self.terms[k].residuals(margins)
         if self._arrays is None:
             return np.matmul(residuals, self.rows.matrix, out=gradients)
-        if not self._compiled:
-            gradients[:] = (self.rows.transpose() @ residuals.T).T
-            return gradients
         from dptoolkit.kernels.threshold import block_feature_sums, interleave
 
         interleave(residuals, self._r)
-        block_feature_sums(*self._arrays, self._r, gradients, 0, self.rows.shape[1])
+        block_feature_sums(*self._arrays, self.terms[0].half, self._r, gradients)
         return gradients
 
     def _margins(self, going: Sequence[int], points: Sequence[Point]) -> Iterator[Array]:
         """X w of every point: in one pass if there are many weights, else from the columns of its support."""
         sparse = self.rows.is_sparse
         together = [k for k, point in enumerate(points) if not sparse or not few_columns(len(point.support), self.rows)]
-        passed = dict(zip(together, self._pass_along_rows([points[k] for k in together]), strict=True))
+        from_pass = dict(zip(together, self._pass_along_rows([points[k] for k in together]), strict=True))
         for k, (number, point) in enumerate(zip(going, points, strict=True)):
-            yield passed[k] if k in passed else self.terms[number].margins(point.support, point.values)
+            yield from_pass[k] if k in from_pass else self.terms[number].margins(point.support, point.values)
 
     def _pass_along_rows(self, points: Sequence[Point]) -> Iterator[Array]:
         if not points:
@@ -227,16 +237,15 @@ class MeanGradients:
         by_run: Array = np.zeros((len(points), d))
         for k, point in enumerate(points):
             by_run[k, point.support] = point.values
-        if self._compiled:
+        if self._arrays is not None:
             from dptoolkit.kernels.threshold import block_feature_sums, interleave
 
             block, margins = np.zeros((d, self._r.shape[1])), np.empty((len(points), n))
             interleave(by_run, block)
-            block_feature_sums(*kernel_arrays(matrix), block, margins, 0, n)
+            block_feature_sums(*compiled_rows(self.rows), 0, block, margins)
             return iter(margins)
         weights = by_run.T
-        if not self.rows.is_sparse:
-            used = np.flatnonzero(weights.any(axis=1))
-            if 2 * len(used) <= len(weights):
-                matrix, weights = matrix[:, used], weights[used]
+        features = np.flatnonzero(weights.any(axis=1))
+        if 2 * len(features) <= len(weights):
+            matrix, weights = matrix[:, features], weights[features]
         return iter(np.ascontiguousarray((matrix @ weights).T))

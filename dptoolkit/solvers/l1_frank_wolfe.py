@@ -20,21 +20,25 @@ from dptoolkit import losses
 from dptoolkit._validate import flag, magnitude, one_of, positive, real, whole
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
+from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import (
     Array,
     FitResult,
     Trace,
+    Trials,
     private_solver,
     trace_interval,
     with_smallest_noise,
     written_out,
 )
 from dptoolkit.solvers.bounds import EntryBounds, score_range
+from dptoolkit.solvers.gradients import worth_a_thread
 from dptoolkit.solvers.outlook import Outlook, Selections
+from dptoolkit.solvers.plain import plain_result, without_privacy
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
-from dptoolkit.solvers.vertex_paths import WORK, Path, Work, add_feature, vertex_path
+from dptoolkit.solvers.vertex_paths import WORK, DensePath, Path, Work, add_feature, vertex_path
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -47,6 +51,8 @@ RULED_RADIUS = (
     "and the budget (docs/rules.md)."
 )
 RULED_STEPS = "Number of selections; by default it follows from n, d and the budget."
+# Up to this many entries the exact iteration makes a whole pass at every step.
+_SMALL = 2**12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +81,7 @@ class SelectionSettings(Settings):
         )  # fmt: skip
 
     def _filled(self: Any, n: int, entries: int, label_bound: float | None = None) -> Any:
-        """With radius and steps where they were left out; the ball has two vertices for each of the entries."""
+        """The settings with the rule's radius and steps where they were left out; 2 * ``entries`` vertices compete."""
         if self.l1_radius is not None and self.steps is not None:
             return self
         feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
@@ -215,6 +221,11 @@ class DpFrankWolfe(BallSettings):
             label = losses.HUBER_THRESHOLD if self.label_bound is None else magnitude("label_bound", self.label_bound)
         return self._filled(n, d, label)._checked()
 
+    @property
+    def reads_single(self) -> bool:
+        """See ``Settings``; the textbook iteration makes its products with SciPy."""
+        return self.refresh != 1
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertex, once a step."""
         assert self.steps is not None
@@ -239,11 +250,16 @@ class DpFrankWolfe(BallSettings):
 dp_frank_wolfe = private_solver(DpFrankWolfe)
 
 
+@without_privacy(
+    l1_radius="Radius of the L1 ball that the weights, with an intercept's, lie in.",
+    steps="Number of vertices that are chosen, and so the most features that are used.",
+    diagnostics='Add the objective and the duality gap to history["not_private"].',
+)
 def frank_wolfe(
     X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, fit_intercept: bool = False, diagnostics: bool = False,
     trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
-    """Frank-Wolfe without privacy: exact gradients, exact vertices, no clipping. Arguments as in ``dp_frank_wolfe``."""
+    """Frank-Wolfe over the L1 ball without privacy: exact gradients, exact vertices, no clipping."""
     rows = check_rows(X)
     n, _ = rows.shape
     table_loss = losses.get(loss, losses.SCALAR)
@@ -257,14 +273,14 @@ def frank_wolfe(
         history["iterates"] = vertex_iterates(vertices, len(w), radius, every)
     if diagnostics:
         history["not_private"] = _diagnose(data, labels, table_loss, radius, w)
-    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
-    return FitResult(coef, intercept, None, None, history)
+    return plain_result(w, history, fit_intercept)
 
 
 class VertexRun:
     """Private Frank-Wolfe on bounded data; the exact iteration where the plan has no noise.
 
-    Everything that does not depend on the draws is computed once, as audits run the same data a hundred thousand times.
+    Everything that does not depend on the draws is computed once, because an audit runs the same data a hundred
+    thousand times.
 
     Privacy
     -------
@@ -278,9 +294,23 @@ class VertexRun:
         self.rows, self.y, self.width = rows, y, rows.shape[1]
         self._path: Path = self._exact if plan.noise == 0 else vertex_path(plan, rows, y)
 
+    @property
+    def threads(self) -> bool:
+        """Whether ``fit_many`` makes its fits in threads: on large sparse data they are mostly compiled calls."""
+        return self.plan.noise > 0 and self.settings.refresh != 1 and worth_a_thread(self.rows)
+
     def __call__(self, rng: np.random.Generator, trace: bool = False, work: Work | None = None) -> Trace:
         """One fit; its releases are the chosen vertices. ``work`` counts what was done, which is NOT private."""
         return self._path(rng, trace, np.zeros(len(WORK), np.int64) if work is None else work)
+
+    @property
+    def size(self) -> int:
+        """See ``ManyRuns``."""
+        return self._path.size if isinstance(self._path, DensePath) else 1
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
+        """See ``ManyRuns``; None for paths that make one fit at a time."""
+        return self._path.fits(rng, trace) if isinstance(self._path, DensePath) else None
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
@@ -348,13 +378,15 @@ class _Steepest:
         # The cost of a feature is its number of stored entries; up to a tenth of a whole pass is affordable.
         d = rows.shape[1]
         self.costs = np.diff(self.transposed.indptr) if rows.is_sparse else np.full(d, self.n)
-        self.affordable = self.costs.sum() // 10
+        # With few entries a whole pass takes less time than the search for the features that need not be computed.
+        entries = int(self.costs.sum())
+        self.affordable = entries // 10 if entries > _SMALL else -1
         self.anchor: Array | None = None
         self.gradient: Array = np.zeros(d)
         self.size: Array = self.gradient
 
     def __call__(self, r: Array) -> tuple[int, float]:
-        if self.anchor is not None:
+        if self.anchor is not None and self.affordable >= 0:
             near = self._near(r, self.anchor)
             if self.costs[near].sum() <= self.affordable:
                 gradient = np.asarray(self.transposed[near] @ r) / self.n

@@ -1,8 +1,9 @@
-"""Many private fits of the same data: each pass over X serves all of them, each result is that of a fit alone."""
+"""fit_many: many private fits of the same data, which share the passes over X; each result is that of a single fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,7 +25,7 @@ from dptoolkit.solvers.base import (
     record,
     trace_interval,
 )  # fmt: skip
-from dptoolkit.solvers.gradients import LANES
+from dptoolkit.solvers.gradients import LANES, processors
 from dptoolkit.solvers.plan import Plan
 
 
@@ -40,6 +41,10 @@ class BlockRun(Protocol):
         self, runs: Any, rngs: Sequence[np.random.Generator], every: int = 0
     ) -> list[tuple[Array, dict[str, Any]]]:
         """What ``fit`` of each of ``runs`` returns, with the stream of the same place in ``rngs``."""
+
+
+# The key of jobs that run in threads: their ``run.threads`` is true.
+_THREADS = "threads"
 
 
 class _Job(NamedTuple):
@@ -58,7 +63,8 @@ def fit_many(
 
     Plans may differ in everything but n and d: budget, step size, loss, solver. Fits of ``dp_ight`` and
     ``dp_dual_averaging`` with the same ``row_norm`` and ``fit_intercept`` are computed together; others one after
-    another, on the same prepared data.
+    another, on the same prepared data. Fits of ``dp_frank_wolfe`` to large sparse data run in as many threads as this
+    process may use processors.
 
     Parameters
     ----------
@@ -96,8 +102,8 @@ def fit_many(
     """
     several = _checked_plans(plans)
     choices = _checked_seeds(seeds, runs)
-    prepared = prepare(X)
-    data = [_checked_data(plan, prepared, y, label_values) for plan in several]
+    all_rows = prepare(X)
+    data = [_checked_data(plan, all_rows, y, label_values) for plan in several]
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
     sources = [[noise_source(seed, ledger) for seed in choices] for _ in several]
     reservation = _reserve(ledger, several, len(choices))
@@ -140,19 +146,19 @@ def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:
     if runs is not None:
         return [None] * whole("runs", runs, low=1)
     try:
-        listed = list(seeds)
+        values = list(seeds)
     except TypeError:
         raise invalid("seeds", seeds, "a sequence of integers >= 0", "For one fit: seeds=[0].") from None
-    if not listed:
+    if not values:
         raise invalid("seeds", seeds, "at least one integer >= 0")
-    checked = [whole("seeds", seed, low=0) for seed in listed]
-    if len(set(checked)) < len(checked):
+    numbers = [whole("seeds", seed, low=0) for seed in values]
+    if len(set(numbers)) < len(numbers):
         raise invalid("seeds", seeds, "different", "The same seed and plan is the same fit.")
-    return list(checked)
+    return list(numbers)
 
 
-def _checked_data(plan: Plan, prepared: Rows, y: Any, label_values: Any) -> tuple[Rows, Array]:
-    rows = plan.settings.rows(prepared)
+def _checked_data(plan: Plan, all_rows: Rows, y: Any, label_values: Any) -> tuple[Rows, Array]:
+    rows = plan.settings.rows(all_rows)
     check_counts(plan, rows.shape, None)
     return rows, plan.settings.labels(y, rows.shape[0], label_values)
 
@@ -168,13 +174,15 @@ def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int) -> Reserva
 
 
 def _blocks(jobs: Sequence[_Job]) -> Iterator[list[int]]:
-    """The numbers of the jobs that are computed together, at most LANES each."""
+    """The numbers of the jobs that are computed together, at most LANES each; all that run in threads are a block."""
     blocks: dict[Any, list[int]] = {}
     for k, job in enumerate(jobs):
-        shared = job.run.shared if isinstance(job.run, BlockRun) else None
-        blocks.setdefault(("alone", k) if shared is None else (type(job.run), id(shared)), []).append(k)
-    for block in blocks.values():
-        yield from (block[first : first + LANES] for first in range(0, len(block), LANES))
+        data = job.run.shared if isinstance(job.run, BlockRun) else None
+        alone = _THREADS if getattr(job.run, "threads", False) else ("alone", k)
+        blocks.setdefault(alone if data is None else (type(job.run), id(data)), []).append(k)
+    for key, block in blocks.items():
+        most = len(block) if key == _THREADS else LANES
+        yield from (block[first : first + most] for first in range(0, len(block), most))
 
 
 def _fitted(jobs: Sequence[_Job], every: int) -> list[tuple[Array, dict[str, Any]]]:
@@ -182,7 +190,17 @@ def _fitted(jobs: Sequence[_Job], every: int) -> list[tuple[Array, dict[str, Any
     first = jobs[0].run
     if len(jobs) > 1 and isinstance(first, BlockRun):
         return first.fit_block([job.run for job in jobs], rngs, every)
-    return [job.run.fit(rng, every) for job, rng in zip(jobs, rngs, strict=True)]
+    workers = min(processors(), len(jobs))
+    if workers == 1:
+        return [job.run.fit(rng, every) for job, rng in zip(jobs, rngs, strict=True)]
+    with ThreadPoolExecutor(workers) as pool:
+        fits = [pool.submit(job.run.fit, rng, every) for job, rng in zip(jobs, rngs, strict=True)]
+        try:
+            return [fit.result() for fit in fits]
+        finally:
+            # Of a call that fails or is interrupted no further fit is begun.
+            for fit in fits:
+                fit.cancel()
 
 
 def _result(job: _Job, weights: Array, history: dict[str, Any], diagnose: bool) -> FitResult:

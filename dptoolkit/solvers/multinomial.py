@@ -7,7 +7,7 @@ version is an option, and is charged for every one of its selections.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,8 +22,8 @@ from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers.base import Array, Trace, Trials, private_solver, with_smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.l1_frank_wolfe import RULED_RADIUS, RULED_STEPS, SelectionSettings
-from dptoolkit.solvers.plan import Plan, Release
-from dptoolkit.solvers.settings import class_labels, setting
+from dptoolkit.solvers.plan import SYMMETRIC_MAXIMUM, Plan, Release
+from dptoolkit.solvers.settings import PUBLISHED, class_labels, setting
 from dptoolkit.solvers.vertex_paths import add_feature, without_empty_rows
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # The Lipschitz constant that the paper proves (Theorem 4) and puts in its noise.
 _PAPER_LIPSCHITZ = 2.0
+# Up to this many columns a product with a sparse matrix is made column by column.
+_FEW = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,15 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 
     Privacy
     -------
-    Query: the score of every vertex. An entry x_j (yhat_k - y_k) of one record's gradient is at most feature_bound, so
-    a score moves by at most 2 l1_radius feature_bound/n (replace-one; half for zero-out) and the range is twice that.
-    Event: the selection, steps times ("vertex") or steps * d times ("columns": one record moves all columns). Public:
-    n, d, classes, all arguments, all vertices.
+    Query: the score of every vertex. An entry x_j (p_k - y_k) of one record's gradient is at most L = feature_bound
+    times the largest residual, 1 - 1/classes at zero weights and less than 1 everywhere. So a score moves by at most 2
+    l1_radius L/n (replace-one; half for zero-out) and the range is twice that. Event: the selection, steps times
+    ("vertex") or steps * d times ("columns": one record moves all columns). A column's residuals add up to 0, and its
+    vertices come in pairs of opposite scores. So from three classes on, with Gumbel noise, not twice the largest move
+    counts there but the two largest together, by zCDP (``SymmetricMaximum``, which has the proof), and L is
+    feature_bound times half of the two largest residuals together: 1/2 at zero weights. A plan is charged in this way
+    where that needs less noise. With tight calibration L is taken at the public weights (``MatrixNoise``), so the noise
+    shrinks with it and the event stays. Public: n, d, classes, all arguments, all vertices.
     """
 
     solver: ClassVar[str] = "dp_multinomial_frank_wolfe"
@@ -80,13 +87,44 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertices: one a step, or one for every column."""
+        if paper is not None:
+            return (replace(self._silent(n, d, self.selection_law), scale=paper.scales["score"]),)
+        laws = [self.selection_law]
+        if self.selection == "columns" and self.law == "gumbel" and self.classes > 2:
+            laws.append(SYMMETRIC_MAXIMUM)
+        made = [with_smallest_noise(self._silent(n, d, law), self.epsilon, self.delta) for law in laws]
+        # Both hold: the smaller noise at weights that are large and spread over all classes, as most iterates' are.
+        return (min(made, key=lambda release: release.scale * float(self._law(release, d).shares(self._spread(d))[0])),)
+
+    def _silent(self, n: int, d: int, law: str) -> Release:
         assert self.steps is not None and self.l1_radius is not None
         count = self.steps * (self._columns(d) if self.selection == "columns" else 1)
-        spread = score_range(self.relation, self.l1_radius, self.bounds.entry(self.l1_radius), n)
-        silent = Release(f"{self.selection} of the L1 ball", self.selection_law, spread, 0.0, count)
-        if paper is not None:
-            return (replace(silent, scale=paper.scales["score"]),)
-        return (with_smallest_noise(silent, self.epsilon, self.delta),)
+        spread = score_range(self.relation, self.l1_radius, self.lipschitz(d, law), n)
+        return Release(f"{self.selection} of the L1 ball", law, spread, 0.0, count)
+
+    def _spread(self, d: int) -> Array:
+        assert self.l1_radius is not None
+        return np.full((1, self.classes, self._columns(d)), self.l1_radius / self.classes)
+
+    def lipschitz(self, d: int, law: str) -> float:
+        """The largest L in the ball, see Privacy; with published noise, as in the paper, anywhere."""
+        assert self.feature_bound is not None and self.l1_radius is not None
+        if self.calibration == PUBLISHED:
+            return self.bounds.entry(self.l1_radius)
+        margins = np.zeros(self.classes)
+        # With all weights in one class its margin is largest; by columns each of them has a ball of its own. So is the
+        # limit of two residuals, which grows with every sum of two margins: none of them is larger.
+        margins[0] = self.feature_bound * self.l1_radius * (self._columns(d) if self.selection == "columns" else 1)
+        return self.feature_bound * float(_limit(law)(margins))
+
+    def noise_law(self, plan: Plan) -> MatrixNoise:
+        """The noise of a selection at public weights."""
+        return self._law(plan.releases[0], plan.d)
+
+    def _law(self, release: Release, d: int) -> MatrixNoise:
+        assert self.feature_bound is not None
+        largest, adaptive = self.lipschitz(d, release.law), self.calibration != PUBLISHED
+        return MatrixNoise(release.scale, self.feature_bound, largest, adaptive, _limit(release.law))
 
     def _columns(self, d: int) -> int:
         return d + 1 if self.fit_intercept else d
@@ -118,6 +156,38 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 dp_multinomial_frank_wolfe = private_solver(DpMultinomialFrankWolfe)
 
 
+def _limit(law: str) -> Callable[[Array], Array]:
+    """The largest residual at margins of given sizes, or half of the two largest together, whichever the law is for."""
+    return losses.softmax_pair_limit if law == SYMMETRIC_MAXIMUM else losses.softmax_limit
+
+
+@dataclass(frozen=True)
+class MatrixNoise:
+    """The noise of a selection at public weights W: ``scale``, or less where one record moves the scores by less.
+
+    A record's margin of class k is at most feature_bound |W_k|_1 in size, which bounds its residuals. ``lipschitz`` is
+    what ``scale`` is for, and ``limit`` the bound by margins that it comes from.
+    """
+
+    scale: float
+    feature_bound: float
+    lipschitz: float
+    adaptive: bool
+    limit: Callable[[Array], Array] = losses.softmax_limit
+
+    def shares(self, weights: Array) -> Array:
+        """The share of the scale at each of many (classes, features) matrices."""
+        if not self.adaptive:
+            return np.ones(len(weights))
+        entries = self.feature_bound * self.limit(self.feature_bound * np.abs(weights).sum(axis=2))
+        # Written so that NaN counts as the largest.
+        return np.where(entries < self.lipschitz, entries / self.lipschitz, 1.0)
+
+    def at(self, weights: Array) -> Array:
+        """The noise scale at each of many (classes, features) matrices."""
+        return self.scale * self.shares(weights)
+
+
 class MultinomialRun:
     """Private softmax regression on bounded data and one-hot labels; ``counts`` says how often each record occurs.
 
@@ -125,7 +195,7 @@ class MultinomialRun:
 
     Privacy
     -------
-    A call releases one vertex a step, or one of every column, by noisy scores with the plan's noise.
+    A call releases one vertex a step, or one of every column, by noisy scores with the plan's noise at these weights.
     """
 
     def __init__(self, plan: Plan, rows: Rows, labels: Array, counts: NDArray[np.int64] | None = None) -> None:
@@ -135,19 +205,23 @@ class MultinomialRun:
         self.rows, self.y = without_empty_rows(rows, labels)
         self.times = None if counts is None else without_empty_rows(rows, counts.astype(float))[1][:, None]
         self.loss, self._transposed = settings.terms, self.rows.transpose()
-        self.width, self.mechanism = rows.shape[1], plan.releases[0].mechanism
+        self.width, self.mechanism, self.law = rows.shape[1], plan.releases[0].mechanism, settings.noise_law(plan)
         self.size = settings.classes * (2 * len(self.y) + 4 * self.width)
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the chosen vertices."""
-        weights, vertices, iterates, _ = self.fits(Generators(rng), trace)
-        history: dict[str, Any] = {"noise_scale": [self.plan.noise] * (self.settings.steps or 0)}
+        (weights, vertices, iterates, _), scales = self._fits(Generators(rng), trace)
+        history: dict[str, Any] = {"noise_scale": [float(scale[0]) for scale in scales]}
         if vertices is None or iterates is None:
             return Trace(weights[0], history)
         return Trace(weights[0], history, vertices[0], iterates[0])
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
         """See ``ManyRuns``."""
+        return self._fits(rng, trace)[0]
+
+    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, list[Array]]:
+        """The fits, and the noise scales of every step."""
         settings, steps, runs = self.settings, self.settings.steps, len(rng)
         assert steps is not None
         weights: Array = np.zeros((runs, settings.classes, self.width))
@@ -155,21 +229,24 @@ class MultinomialRun:
         margins = np.zeros((runs, len(self.y), settings.classes))
         vertices = np.empty((runs, steps, groups))
         iterates = np.empty((runs, steps if trace else 0, settings.classes * self.width))
+        scales = []
         for t in range(1, steps + 1):
-            vertices[:, t - 1] = self._step(weights, margins, t, rng)
+            shares = self.law.shares(weights)
+            scales.append(self.law.scale * shares)
+            vertices[:, t - 1] = self._step(weights, margins, t, shares, rng)
             if trace:
                 iterates[:, t - 1] = weights.reshape(runs, -1)
         if not trace:
-            return Trials(weights)
-        return Trials(weights, vertices[:, :, 0] if settings.selection == "vertex" else vertices, iterates)
+            return Trials(weights), scales
+        return Trials(weights, vertices[:, :, 0] if settings.selection == "vertex" else vertices, iterates), scales
 
-    def _step(self, weights: Array, margins: Array, t: int, rng: Generators) -> NDArray[np.intp]:
-        """The picks of every run; ``margins`` are those of the weights, and follow them."""
+    def _step(self, weights: Array, margins: Array, t: int, shares: Array, rng: Generators) -> NDArray[np.intp]:
+        """One step of every run: the chosen vertices. ``weights`` and their ``margins`` are updated in place."""
         gradient, radius, mu = self._gradient(margins), self.settings.l1_radius, 2 / (t + 2)
         assert radius is not None
         runs, size = len(weights), weights[0].size
         if self.settings.selection == "vertex":
-            picks = _pick(gradient.reshape(runs, size), radius, self.mechanism, rng)[:, None]
+            picks = _pick(gradient.reshape(runs, size), radius, self.mechanism, shares, rng)[:, None]
             places = picks[:, 0] % size
             pushes = mu * np.where(picks[:, 0] < size, radius, -radius)
             weights *= 1 - mu
@@ -180,7 +257,8 @@ class MultinomialRun:
             self._add_features(margins, classes, features, pushes)
             return picks
         count = self.settings.classes
-        picks = np.stack([_pick(gradient[:, :, j], radius, self.mechanism, rng) for j in range(self.width)], axis=1)
+        columns = (gradient[:, :, j] for j in range(self.width))
+        picks = np.stack([_pick(column, radius, self.mechanism, shares, rng) for column in columns], axis=1)
         weights *= 1 - mu
         pushes = mu * np.where(picks < count, radius, -radius)
         weights[np.arange(runs)[:, None], picks % count, np.arange(self.width)] += pushes
@@ -218,10 +296,18 @@ def _products(matrix: Any, columns: Array) -> Array:
     if not hasattr(matrix, "indptr"):
         return np.asarray(matrix @ columns)
     runs, size, width = columns.shape
-    found = np.asarray(matrix @ columns.swapaxes(0, 1).reshape(size, runs * width))
-    return found.reshape(-1, runs, width).swapaxes(0, 1)
+    block = columns.swapaxes(0, 1).reshape(size, runs * width)
+    if runs * width <= _FEW:
+        # SciPy's product with a vector adds in the same order as its product with a block, and for so narrow a block it
+        # takes less time.
+        product = np.stack([matrix @ column for column in np.ascontiguousarray(block.T)], axis=1)
+    else:
+        product = np.asarray(matrix @ block)
+    return product.reshape(-1, runs, width).swapaxes(0, 1)
 
 
-def _pick(gradient: Array, radius: float, mechanism: NoisyMaximum, rng: Generators) -> NDArray[np.intp]:
+def _pick(
+    gradient: Array, radius: float, mechanism: NoisyMaximum, shares: Array, rng: Generators
+) -> NDArray[np.intp]:
     """The vertex that the noisy scores choose, for every run."""
-    return mechanism.select_rows(-radius * np.concatenate([gradient, -gradient], axis=1), rng)
+    return mechanism.select_rows(-radius * np.concatenate([gradient, -gradient], axis=1), rng, shares)

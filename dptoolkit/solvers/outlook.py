@@ -1,4 +1,4 @@
-"""What a plan can hope for, from public numbers alone: said, and warned of, before any budget is spent."""
+"""How well a plan can learn at best, from public numbers alone; a hopeless one is warned of before budget is spent."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from dataclasses import dataclass
 
 from scipy.special import ndtr, ndtri
 
-# How well rows are separated: |mean of +-x|^2 over row norm^2, the sign being the label's. On fourteen real sets of
-# rows of norm 1 it is 0.002 to 0.08, so that more than this is not to be hoped for.
+# The best separation of rows that is expected: |mean of +-x|^2 over row norm^2, the sign being the label's. On fourteen
+# real sets of rows of norm 1 it is 0.002 to 0.08.
 SEPARATION = 0.1
 # Beyond such a margin a record counts as right and hardly pulls any more.
 USEFUL_MARGIN = 4.0
 # The largest mean of +-x_j over the largest entry, on nineteen real sets: 0.015 to 0.04 for words, at most 0.53.
 BEST_FEATURE = 0.5
-# The error above which a plan is called hopeless, even with rows that are separated so well; a coin's is 0.5.
+# A plan is called hopeless if its error is above this even for rows that are separated that well. Guessing by a coin
+# has an error of 0.5.
 SURVIVABLE = 0.25
 
 
 class HopelessPlanWarning(UserWarning):
-    """The noise of a plan drowns what any data of this size could show."""
+    """The noise of a plan is larger than the signal that any data of this size could have."""
 
 
 class Outlook(ABC):
-    """What a plan can hope for; it prints as lines of the plan."""
+    """How well a plan can learn at best; it is printed with the plan."""
 
     @property
     @abstractmethod
     def is_hopeless(self) -> bool:
-        """Whether even the best data would drown."""
+        """Whether the noise is too large even for the best data."""
 
     @abstractmethod
     def complaint(self, n: int) -> str:
@@ -48,9 +49,10 @@ class Outlook(ABC):
 class Predictions(Outlook):
     """The noise of a prediction beside the largest signal that data of this size may have.
 
-    ``noise`` is the standard deviation of a margin's noise for a row at the bound, ``signal`` the margin of such a row
-    where rows are separated as well as ever seen, ``feature`` the mean of +-x_j, over the row norm, at which a feature
-    is two standard deviations out of the noise. ``unit`` is what margins are useful up to.
+    ``noise`` is the standard deviation of a margin's noise for a row at the bound. ``signal`` is the margin of such a
+    row if rows are separated as well as on the best real data (SEPARATION). ``feature`` is the mean of +-x_j, over the
+    row norm, at which a feature's weight is two standard deviations of its noise. Margins beyond ``unit`` are of no
+    more use.
     """
 
     noise: float
@@ -66,12 +68,12 @@ class Predictions(Outlook):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether even well separated rows would drown."""
+        """Whether the noise is too large even for well separated rows."""
         return self.error > SURVIVABLE
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the noise has added up for longer than margins are useful: then fewer or shorter steps help."""
+        """Whether the noise alone exceeds the margins that are of use: then fewer or shorter steps help."""
         return self.noise * float(ndtri(1 - SURVIVABLE)) > self.unit
 
     def lines(self) -> list[str]:
@@ -149,8 +151,8 @@ def descent(
 ) -> Predictions:
     """The outlook of a noisy descent: ``weight_noise`` is the standard deviation of a weight's noise at its end."""
     signal = min(time * gradient * row_norm * SEPARATION, unit)
-    reached = time * gradient
-    feature = 2 * weight_noise / reached if reached > 0 else math.inf
+    distance = time * gradient
+    feature = 2 * weight_noise / distance if distance > 0 else math.inf
     return Predictions(row_norm * weight_noise, signal, feature, unit, binary)
 
 

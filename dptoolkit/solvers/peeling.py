@@ -1,9 +1,10 @@
 """Iterative hard thresholding with private selection (peeling), for heavy-tailed sparse regression.
 
 Algorithms 5 and 6 of Wang's lecture 16 (after Cai, Wang and Zhang 2019): a gradient step on truncated data, a private
-choice of the s largest entries, noise on their values, projection on an L2 ball. The true sensitivity is used for every
-radius, the choice is one-shot Gumbel (the same law as s peeled exponential mechanisms), values get Gaussian noise, and
-by default all steps use all data, which costs sqrt(steps) less noise than splitting it.
+choice of the s largest entries, noise on their values, projection on an L2 ball. Here the true sensitivity is used for
+every radius. The s entries are chosen with one draw of Gumbel noise, which has the law of s exponential mechanisms one
+after the other, and values get Gaussian noise. By default all steps use all data, which takes sqrt(steps) times less
+noise than splitting them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from dptoolkit import losses
 from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, ExponentialMechanism, Gaussian, Repeated
 from dptoolkit.accounting.events import Event
-from dptoolkit.data import Rows
+from dptoolkit.data import Rows, kernel_arrays
 from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers.base import Array, Trace, Trials, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.bounds import EntryBounds
+from dptoolkit.solvers.draws import top_rows
 from dptoolkit.solvers.plan import GAUSSIAN, GUMBEL_MAXIMUM, LAPLACE, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
 from dptoolkit.solvers.vertex_paths import without_empty_rows
@@ -32,6 +34,8 @@ from dptoolkit.solvers.vertex_paths import without_empty_rows
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
+# From this many stored entries on, compiled sums are quicker than SciPy's.
+_WORTH_COMPILING = 20_000
 # The error of two roundings, relative to the number.
 _LAST_BITS = 2.0**-52
 
@@ -43,11 +47,12 @@ class PeelingIht(Settings):
     Privacy
     -------
     Query: v = w - step_size * mean gradient. One record's x_j (<x, w> - y) is at most feature_bound (feature_bound
-    sqrt(sparsity) radius + label_bound) =: e, so an entry of v moves by at most 2 step_size e/m (replace-one; half for
-    zero-out), m the number of rows used. The s indices are chosen by |v|, scores of range twice that; the values move
-    by sqrt(s) times it in L2. Event: s ExponentialMechanisms and one Gaussian a step, all steps composed; with "split"
-    one step only, as a record lies in one block fixed in advance. Projection is post-processing. Public: n, d, all
-    arguments.
+    |w|_1 + label_bound) =: e, so an entry of v moves by at most 2 step_size e/m (replace-one; half for zero-out), m the
+    number of rows used. The s indices are chosen by |v|, scores of range twice that; the values move by sqrt(s) times
+    it in L2. Event: s ExponentialMechanisms and one Gaussian a step, all steps composed; with "split" one step only, as
+    a record lies in one block fixed in advance. The plan's noise is for |w|_1 = sqrt(sparsity) radius, the largest in
+    the ball; with tight calibration it shrinks with e at the public w, and the event stays. Projection is
+    post-processing. Public: n, d, all arguments, all iterates.
     """
 
     solver: ClassVar[str] = "peeling_iht"
@@ -75,6 +80,11 @@ class PeelingIht(Settings):
         assert self.feature_bound is not None
         return EntryBounds(self.terms, self.feature_bound, self.label_bound)
 
+    @property
+    def reads_single(self) -> bool:
+        """See ``Settings``."""
+        return True
+
     def block(self, n: int) -> int:
         """How many rows a step uses."""
         return n // self.steps if self.data == "split" else n
@@ -93,14 +103,25 @@ class PeelingIht(Settings):
             label_bound=public_bound("label_bound", self.label_bound, "where labels are truncated"),
         )  # fmt: skip
 
-    def entry_change(self, n: int) -> float:
-        """How far an entry of v moves: an s-sparse w in the ball has |w|_1 <= sqrt(s) radius.
+    def entry_change(self, n: int, l1_norm: float | None = None) -> float:
+        """How far an entry of v moves at weights of that |w|_1; by default at the largest, sqrt(s) radius.
 
         The last term is for rounding: v is the iterate plus a step, rounded to the last bit of entries as large as the
         radius.
         """
-        entry = self.bounds.entry(math.sqrt(self.sparsity) * self.radius)
+        entry = self.bounds.entry(math.sqrt(self.sparsity) * self.radius if l1_norm is None else l1_norm)
         return self.relation.contributions * (self.step_size * entry / self.block(n)) + _LAST_BITS * self.radius
+
+    def noise_shares(self, n: int, w: Array) -> Array:
+        """The share of the plan's noise at each of many public weights, one a row: that of what an entry moves.
+
+        Weights of zero may be left out.
+        """
+        if self.calibration == PUBLISHED:
+            return np.ones(len(w))
+        changes, largest = [self.entry_change(n, norm) for norm in np.abs(w).sum(axis=1).tolist()], self.entry_change(n)
+        # Written so that NaN counts as the largest.
+        return np.array([change / largest if change < largest else 1.0 for change in changes])
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The support and the values on it, once a step; once in all if the data are split into one block a step."""
@@ -144,7 +165,7 @@ peeling_iht = private_solver(PeelingIht)
 
 
 def _rounds_event(noise: float, s: int, rounds: int) -> Event:
-    """Half of each round's rho for the s selections, half for the s values."""
+    """The event of all rounds: half of each round's rho is for the s selections, half for the s values."""
     return Repeated(Composed(Repeated(ExponentialMechanism(_per_selection(noise, s)), s), Gaussian(noise)), rounds)
 
 
@@ -158,7 +179,8 @@ class PeelingRun:
 
     Privacy
     -------
-    A call releases the peeled vector of every step, before projection: the plan's two releases, once each round.
+    A call releases the peeled vector of every step, before projection: the plan's two releases, once each round, with
+    the share of their noise that the public iterate asks for.
     """
 
     def __init__(self, plan: Plan, rows: Rows, y: Array, counts: NDArray[np.int64] | None = None) -> None:
@@ -178,28 +200,38 @@ class PeelingRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the peeled vectors, before projection."""
-        weights, vectors, iterates, _ = self.fits(Generators(rng), trace)
+        (weights, vectors, iterates, _), shares = self._fits(Generators(rng), trace)
         support, values = self.plan.releases
-        history = {"selection_scale": support.scale, "value_scale": values.scale}
+        laws = {"selection_scale": support, "value_scale": values}
+        history = {name: [release.scale * float(share[0]) for share in shares] for name, release in laws.items()}
         if vectors is None or iterates is None:
             return Trace(weights[0], history)
         return Trace(weights[0], history, vectors[0], iterates[0])
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
         """See ``ManyRuns``."""
+        return self._fits(rng, trace)[0]
+
+    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, list[Array]]:
+        """The fits, and every step's shares of the plan's noise."""
         settings, steps, d, runs = self.settings, self.settings.steps, self.plan.d, len(rng)
-        w, vectors, iterates = np.zeros((runs, d)), *np.empty((2, runs, steps if trace else 0, d))
+        vectors, iterates = np.empty((2, runs, steps if trace else 0, d))
         # The iterate has few nonzeros, and only their features are read.
-        support = np.zeros((runs, 0), np.intp)
+        support, values, row = np.zeros((runs, 0), np.intp), np.zeros((runs, 0)), np.arange(runs)[:, None]
+        every = []
         for t in range(steps):
             part = self.parts[t % len(self.parts)]
-            r = part.margins(support, np.take_along_axis(w, support, axis=1)) - part.target
-            v = w - settings.step_size * part.gradients(r) / self.block
-            vector, support = peel_rows(v, self.plan, rng)
-            w = _project(vector, settings.radius)
+            v = part.gradients(part.margins(support, values) - part.target)
+            v *= -settings.step_size
+            v /= self.block
+            v[row, support] += values
+            every.append(settings.noise_shares(self.plan.n, values))
+            vector, support = peel_rows(v, self.plan, every[-1], rng)
+            values = _project(vector[row, support], settings.radius)
             if trace:
-                vectors[:, t], iterates[:, t] = vector, w
-        return Trials(w, vectors, iterates) if trace else Trials(w)
+                vectors[:, t], iterates[:, t] = vector, _dense(d, support, values)
+        w = _dense(d, support, values)
+        return (Trials(w, vectors, iterates) if trace else Trials(w)), every
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
@@ -212,31 +244,60 @@ class PeelingRun:
 
 
 class Part(NamedTuple):
-    """The rows that a step uses, transposed, without empty ones; ``times`` is how often each occurs."""
+    """The rows that a step uses, transposed, without empty ones; ``times`` is how often each occurs.
+
+    ``columns`` and ``rows`` are the transposed and the plain arrays of large CSR rows, as kernels take them.
+    """
 
     transposed: Any
     target: Array
     times: Array
+    columns: Any = None
+    rows: Any = None
 
     def margins(self, support: NDArray[np.intp], values: Array) -> Array:
         """(runs, rows): those of weights that are ``values`` on ``support``, in every run."""
+        if self.columns is not None:
+            from dptoolkit.kernels.threshold import support_margins
+
+            out = np.empty((len(support), len(self.target)))
+            for which, w, margins in zip(support, values, out, strict=True):
+                support_margins(*self.columns, which, w, margins)
+            return out
         if hasattr(self.transposed, "indptr"):
             pairs = zip(support, values, strict=True)
             return np.array([np.asarray(self.transposed[which].T @ w) for which, w in pairs])
         return np.asarray(values[:, None, :] @ self.transposed[support])[:, 0]
 
     def gradients(self, r: Array) -> Array:
-        """(runs, features): the sums of r_i x_i in every run; each is computed alone."""
-        weighted = r * self.times
+        """(runs, features): the sums of r_i x_i in every run; each is computed alone. The caller may change them."""
+        weights = r * self.times
+        if self.rows is not None:
+            from dptoolkit.kernels.threshold import row_sums
+
+            out = np.empty((len(r), self.transposed.shape[0]))
+            for one, sums in zip(weights, out, strict=True):
+                row_sums(*self.rows, one, sums, 0, len(self.target))
+            return out
         if hasattr(self.transposed, "indptr"):
-            return np.asarray(self.transposed @ weighted.T).T
-        return np.asarray(self.transposed @ weighted[:, :, None])[:, :, 0]
+            return np.asarray(self.transposed @ weights.T).T
+        return np.asarray(self.transposed @ weights[:, :, None])[:, :, 0]
 
 
 def _part(rows: Rows, y: Array, times: Array) -> Part:
-    filled, target = without_empty_rows(rows, y)
-    transposed = filled.transpose() if filled.is_sparse else filled.matrix.T
-    return Part(transposed, target, without_empty_rows(rows, times)[1])
+    nonempty, target = without_empty_rows(rows, y)
+    transposed = nonempty.transpose() if nonempty.is_sparse else nonempty.matrix.T
+    part = Part(transposed, target, without_empty_rows(rows, times)[1])
+    if not nonempty.is_sparse or nonempty.matrix.nnz < _WORTH_COMPILING:
+        return part
+    return part._replace(columns=kernel_arrays(transposed), rows=kernel_arrays(nonempty.matrix))
+
+
+def _dense(d: int, support: NDArray[np.intp], values: Array) -> Array:
+    """Rows of weights that are ``values`` on ``support``."""
+    w = np.zeros((len(support), d))
+    np.put_along_axis(w, support, values, axis=1)
+    return w
 
 
 def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
@@ -246,22 +307,25 @@ def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
     -------
     One call is the plan's two releases, once each round.
     """
-    return np.asarray(peel_rows(v[None], plan, Generators(rng))[0][0])
+    return np.asarray(peel_rows(v[None], plan, np.ones(1), Generators(rng))[0][0])
 
 
-def peel_rows(v: Array, plan: Plan, rng: Generators) -> tuple[Array, NDArray[np.intp]]:
-    """(what ``peel`` gives for every row of v, each with its own Generator, and the indices of the entries)."""
+def peel_rows(v: Array, plan: Plan, shares: Array, rng: Generators) -> tuple[Array, NDArray[np.intp]]:
+    """(what ``peel`` gives for every row of v, each with its own Generator, and the indices of the entries).
+
+    Run i gets shares[i] times the plan's noise.
+    """
     choice, values = plan.releases
     assert isinstance(plan.settings, PeelingIht)
     s, mechanism, sizes = plan.settings.sparsity, choice.mechanism, np.abs(v)
     if choice.law == GUMBEL_MAXIMUM:
-        indices = mechanism.top_rows(sizes, s, rng)
+        indices = top_rows(mechanism, sizes, s, rng, shares)
     else:
         # Laplace noise has no one-shot form, so it is drawn again for every selection.
         indices = np.array([rng.of(i, functools.partial(mechanism.peel, row, s)) for i, row in enumerate(sizes)])
-    out = np.zeros_like(v)
-    chosen = np.take_along_axis(v, indices, axis=1)
-    np.put_along_axis(out, indices, values.mechanism.release(chosen, rng), axis=1)
+    out, row = np.zeros(v.shape), np.arange(len(v))[:, None]
+    blur = shares[:, None] * values.mechanism.release(np.zeros(indices.shape), rng)
+    out[row, indices] = v[row, indices] + blur
     return out, np.sort(indices, axis=1)
 
 

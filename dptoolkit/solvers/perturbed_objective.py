@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses, minimise, newton
 from dptoolkit._validate import invalid, magnitude, one_of, whole
@@ -39,16 +40,17 @@ if TYPE_CHECKING:
 
 LINEAR_LAWS = {"gaussian": GAUSSIAN_TERM, "gamma": GAMMA_TERM}
 CONSTRAINTS = ("l2", "l1", "group-l1")
-# The shift of the output noise over that of one record's gradient, L/sigma: a tenth costs half a per cent of sigma.
-# Beside a pure mechanism the Gaussian one is charged at the given delta, so it must be smaller.
+# The shift of the output noise as a share of one record's gradient over the noise, L/sigma; a tenth costs half a per
+# cent of sigma. With gamma noise, which is pure, the Gaussian output noise alone uses delta, so its share must be
+# smaller.
 _OFFSET_SHARES = {GAUSSIAN_TERM: 0.1, GAMMA_TERM: 0.01}
-# So much more noise that rounding cannot put the plan above its budget.
+# A factor on the noise, so that rounding cannot put the plan above its budget.
 ROUNDING = 1 + 1e-12
 
 
 @dataclass(frozen=True)
 class SumScaling:
-    """The numbers of one problem in the scaling of the sum, made here from those of the mean and from nowhere else."""
+    """The numbers of one problem in the scaling of the sum: the only place that converts to and from the mean."""
 
     n: int
     mean_l2: float
@@ -78,11 +80,11 @@ class SumScaling:
         return (movement * self.l2 / ROUNDING - self.sensitivity(adjacency)) / 2
 
     def up(self, mean: Any) -> Any:
-        """From the mean's scaling to the sum's."""
+        """A number in the mean's scaling, in the sum's."""
         return self.n * mean
 
     def down(self, total: Any) -> Any:
-        """From the sum's scaling to the mean's."""
+        """A number in the sum's scaling, in the mean's."""
         return total / self.n
 
     def check_affordable(self, epsilon: float, name: str = "epsilon") -> None:
@@ -174,7 +176,7 @@ class PerturbedObjective(Settings):
             self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
         elif self.constraint is None:
             raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
-        chosen = replace(
+        settings = replace(
             self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             radius=None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),
             group_size=None if self.group_size is None and self.constraint != "group-l1"
@@ -183,9 +185,9 @@ class PerturbedObjective(Settings):
             if not bounded else None,
         )  # fmt: skip
         if self.l2 is not None:
-            return replace(chosen, l2=magnitude("l2", self.l2))
-        l2 = rules.penalty(chosen.bounds, self.relation, n, *self.linear_budget)
-        return replace(chosen, l2=magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known."))
+            return replace(settings, l2=magnitude("l2", self.l2))
+        l2 = rules.penalty(settings.bounds, self.relation, n, *self.linear_budget)
+        return replace(settings, l2=magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known."))
 
     @property
     def linear_budget(self) -> tuple[float, float]:
@@ -199,7 +201,7 @@ class PerturbedObjective(Settings):
     # --- the releases ---------------------------------------------------------------------------------
 
     def squeeze(self, n: int) -> Squeeze:
-        """What one record does to volume; ``self`` is checked."""
+        """How much one record changes volume under the map from noise to minimiser; ``self`` is checked."""
         return Squeeze(self.sums(n).jacobian, self.terms.signed, self.relation)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
@@ -218,7 +220,7 @@ class PerturbedObjective(Settings):
     def linear_releases(self, n: int, d: int, noise: float) -> tuple[Release, ...]:
         """The two releases with a linear term of scale ``noise`` in the scaling of the sum; 0 for none."""
         sums, law = self.sums(n), LINEAR_LAWS[self.law]
-        moved = sums.sensitivity(self.relation)
+        sensitivity = sums.sensitivity(self.relation)
         width = self.width(d)
         # Without noise the solve is as precise as with that of one record's size.
         effective = noise or sums.gradient
@@ -229,10 +231,10 @@ class PerturbedObjective(Settings):
             smoothness=self.terms.smoothness, l2=sums.l2, noise=spread,
             offset=_OFFSET_SHARES[law] * sums.gradient / effective, radius=self.radius,
         )  # fmt: skip
-        missing = 2 * tolerance.tau / sums.l2
+        distance = 2 * tolerance.tau / sums.l2
         return (
-            Release("linear term", law, sums.down(moved), sums.down(noise), 1, squeeze=self.squeeze(n)),
-            Release("inexact minimiser", GAUSSIAN, missing, tolerance.scale * ROUNDING if noise else 0.0, 1),
+            Release("linear term", law, sums.down(sensitivity), sums.down(noise), 1, squeeze=self.squeeze(n)),
+            Release("inexact minimiser", GAUSSIAN, distance, tolerance.scale * ROUNDING if noise else 0.0, 1),
         )
 
     def published(self, n: int, d: int) -> Published:
@@ -288,19 +290,28 @@ def bounded_records(settings: Settings, rows: Rows, y: Array) -> tuple[Any, Arra
 
 
 def _without_absent(matrix: Any, rows: Rows) -> Any:
-    """The rows with their intercept entries, none for a row of zeros: who is left out must contribute nothing."""
+    """The matrix without the intercept entry in rows of zeros: under zero-out such a row must contribute nothing."""
     present = (rows.largest_entries() > 0).astype(float)
     return matrix.multiply(present[:, None]).tocsr() if rows.is_sparse else matrix * present[:, None]
 
 
 def _filled(matrix: Any, y: Array) -> tuple[Any, Array]:
-    """Without rows of zeros, whose loss is constant; one row is left in any case."""
-    largest = abs(matrix).max(axis=1)
-    filled = np.flatnonzero(np.asarray(largest.todense() if hasattr(largest, "todense") else largest).ravel())
+    """(matrix, labels) without rows of zeros, whose loss is constant; one row is left in any case."""
+    filled = np.flatnonzero(_has_entries(matrix))
     if len(filled) == len(y):
         return matrix, y
     filled = filled if len(filled) else np.zeros(1, dtype=np.intp)
     return matrix[filled], y[filled]
+
+
+def _has_entries(matrix: Any) -> NDArray[np.bool_]:
+    """Whether each row has an entry other than 0. The entries are not copied: they may be most of the memory."""
+    if not hasattr(matrix, "indptr"):
+        return np.asarray(matrix.any(axis=1))
+    found: NDArray[np.bool_] = np.diff(matrix.indptr) > 0
+    if not matrix.data.all():
+        found[found] = np.logical_or.reduceat(matrix.data != 0, matrix.indptr[:-1][found])
+    return found
 
 
 def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
@@ -311,10 +322,13 @@ def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
 
 @functools.lru_cache(maxsize=256)
 def _multiplier(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
-    """The smallest noise per sensitivity that keeps the budget, both events together."""
+    """The smallest noise per sensitivity that keeps the budget, both events together, or 1e-4 of it more."""
+    guess = first_guess(law, squeeze, epsilon, delta)
+    # A closed form is within 1e-4, so that one step from it is mostly the last one.
     return calibrate(
-        lambda z: events(law, squeeze, z), epsilon, delta, guess=first_guess(law, squeeze, epsilon, delta)
-    )
+        lambda z: events(law, squeeze, z), epsilon, delta, guess=guess, near=law == GAUSSIAN_TERM,
+        relative_tolerance=1e-4 if law == GAUSSIAN_TERM else 1e-5,
+    )  # fmt: skip
 
 
 def first_guess(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
@@ -351,7 +365,7 @@ class PerturbedRun:
         return self.output.sensitivity * self.sums.l2 / 2
 
     def problem(self, mean_term: Array) -> minimise.Problem:
-        """What is minimised for this linear term, given in the scaling of the mean."""
+        """The problem to minimise for this linear term, which is given in the scaling of the mean."""
         joint = self.settings.bounds.joint_norm
         assert joint is not None
         return minimise.Problem(
@@ -361,10 +375,10 @@ class PerturbedRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; what it releases is the noisy minimiser, before projection on the ball."""
-        weights, released, iterates, _ = self.fits(Generators(rng))
-        assert released is not None and iterates is not None
+        weights, releases, iterates, _ = self.fits(Generators(rng))
+        assert releases is not None and iterates is not None
         history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
-        return Trace(weights[0], history, *((released[0], iterates[0]) if trace else ()))
+        return Trace(weights[0], history, *((releases[0], iterates[0]) if trace else ()))
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
         """See ``ManyRuns``."""
@@ -372,9 +386,9 @@ class PerturbedRun:
         terms = self.linear.mechanism.draw_rows(width, rng) if self.linear.scale > 0 else np.zeros((len(rng), width))
         theta, remainder = newton.minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        released = theta + self.output.mechanism.release(remainder, rng)
-        weights = released if self.ball is None else np.array([self.ball.project(row) for row in released])
-        return Trials(weights, released[:, None], weights[:, None])
+        releases = theta + self.output.mechanism.release(remainder, rng)
+        weights = releases if self.ball is None else np.array([self.ball.project(row) for row in releases])
+        return Trials(weights, releases[:, None], weights[:, None])
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); there is one iterate, the released one."""

@@ -1,4 +1,4 @@
-"""The whole way to a private model in one plan (dp_pipeline): prepare, descend, scale; nothing to tune.
+"""dp_pipeline: from raw rows to a private model in one plan, which prepares, descends and scales; nothing to tune.
 
     1 rows are scaled to norm 1; the mean of |x_j| of every column is released with noise
     2 columns whose mean stands out are kept and weighted with mean^-1/4; rows are scaled again, and get an intercept
@@ -101,7 +101,7 @@ class DpPipeline(Settings):
 
     @property
     def units(self) -> Units:
-        """What rows and labels are divided by."""
+        """The numbers that rows and labels are divided by."""
         return Units(self.row_norm, self.label_bound)
 
     def checked(self, n: int, d: int) -> DpPipeline:
@@ -218,27 +218,27 @@ class PipelineRun:
         plan, settings = self.plan, self.plan.settings
         noise = [release.scale for release in plan.releases]
         means = column_means(self.rows, self.share) + noise[MEANS] * rng.standard_normal(plan.d)
-        prepared = Preparation.of(means, noise[MEANS], settings.units)
-        rows = prepared(self.rows)
-        exact = plane_eigenvalue(rows, prepared.direction, self.share)
+        preparation = Preparation.of(means, noise[MEANS], settings.units)
+        rows = preparation(self.rows)
+        exact = plane_eigenvalue(rows, preparation.direction, self.share)
         eigenvalue = exact + noise[EIGENVALUE] * rng.standard_normal()
-        bound = min(max(eigenvalue + 2 * noise[EIGENVALUE], prepared.level**2), 1.0)
+        bound = min(max(eigenvalue + 2 * noise[EIGENVALUE], preparation.level**2), 1.0)
         steps, step = settings.schedule(plan, bound)
         how = Steps(steps, step, settings.sparsity, True, accumulate=True)
         descent = self._descent(rows, how, noise[DESCENT] * math.sqrt(steps))(rng, trace)
         slopes, scale = self._scaled(rows, descent.weights, rng)
         history = descent.history | {
-            "preparation": prepared, "eigenvalue": eigenvalue, "steps": steps, "step_size": step, "slopes": slopes,
+            "preparation": preparation, "eigenvalue": eigenvalue, "steps": steps, "step_size": step, "slopes": slopes,
             "scale": scale,
         }  # fmt: skip
-        weights = prepared.model(descent.weights) * scale
+        weights = preparation.model(descent.weights) * scale
         if not trace:
             return Trace(weights, history)
         assert descent.releases is not None and descent.iterates is not None
         releases = [_row(means, weights.size), _row(eigenvalue, weights.size),
-                    *self._unfold(prepared, descent.releases),
+                    *self._unfold(preparation, descent.releases),
                     *(_row(value, weights.size) for value in slopes)]  # fmt: skip
-        return Trace(weights, history, np.array(releases), self._unfold(prepared, descent.iterates))
+        return Trace(weights, history, np.array(releases), self._unfold(preparation, descent.iterates))
 
     def _descent(self, rows: Rows, how: Steps, noise: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
@@ -247,7 +247,8 @@ class PipelineRun:
         if settings.terms.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, how, noise, self.counts)
         if settings.terms.task == losses.REGRESSION:
-            # Rows may be short; what counts is the gradient.
+            # Rows may be shorter than 1, so the residual is clipped for each row such that its gradient obeys the
+            # bound.
             caps = rows.caps(settings.grad_norm)
         return IhtRun(Bounded(rows, self.y, settings.terms, math.inf, caps, self.counts), how, constant(noise))
 
@@ -283,11 +284,11 @@ class PipelineRun:
         which = np.arange(len(margins)) if self.counts is None else np.repeat(np.arange(len(margins)), self.counts)
         return {"objective": settings.terms.objective(margins[which], self.y[which])}
 
-    def _unfold(self, prepared: Preparation, vectors: Array) -> Array:
+    def _unfold(self, preparation: Preparation, vectors: Array) -> Array:
         """Vectors over the kept features and the intercept, of each class, as vectors over all features and it."""
         classes = self.plan.settings.classes or 1
         out = np.zeros((len(vectors), classes, self.plan.d + 1))
-        out[..., np.append(prepared.kept, self.plan.d)] = vectors.reshape(len(vectors), classes, -1)
+        out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(len(vectors), classes, -1)
         return out.reshape(len(vectors), -1)
 
 

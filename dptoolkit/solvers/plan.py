@@ -19,7 +19,7 @@ from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import number, table
 from dptoolkit.accounting.rounds import Runs
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum
+from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum, SymmetricMaximum
 from dptoolkit.mechanisms.objective import GammaTerm, GaussianTerm, Squeeze
 from dptoolkit.mechanisms.stability import StabilityTest
 
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 GAUSSIAN, LAPLACE, GEOMETRIC = "Gaussian", "Laplace", "two-sided geometric"
 GUMBEL_MAXIMUM, LAPLACE_MAXIMUM = "Gumbel maximum", "Laplace maximum"
+# Among candidates and their negatives, charged for the two that move most.
+SYMMETRIC_MAXIMUM = "symmetric Gumbel maximum"
 GAUSSIAN_TERM, GAMMA_TERM = "Gaussian linear term", "gamma linear term"
 STABILITY_TEST = "Laplace test"
-# Noise on a query whose sensitivity nobody can bound: it is drawn all the same, and counts for nothing.
+# The law of noise on a query whose sensitivity has no known bound. The noise is drawn, but it guarantees nothing.
 UNBOUNDED = "Gaussian, unbounded query"
 
 
@@ -44,7 +46,7 @@ class _Unbounded(GaussianNoise):
 
     @property
     def event(self) -> Event:  # type: ignore[override]
-        """One of which nothing is known."""
+        """A release for which nothing is guaranteed: rho is infinite."""
         return ZCdp(math.inf)
 
 
@@ -55,6 +57,7 @@ LAWS: dict[str, Callable[..., Any]] = {
     LAPLACE: LaplaceNoise,
     GEOMETRIC: _geometric,
     GUMBEL_MAXIMUM: lambda scale, sensitivity: NoisyMaximum(scale, sensitivity, "gumbel"),
+    SYMMETRIC_MAXIMUM: SymmetricMaximum,
     LAPLACE_MAXIMUM: lambda scale, sensitivity: NoisyMaximum(scale, sensitivity, "laplace"),
     GAUSSIAN_TERM: GaussianTerm,
     GAMMA_TERM: GammaTerm,
@@ -76,9 +79,10 @@ class Sampling:
 class Release:
     """One kind of query that a solver answers with noise, and how often.
 
-    ``sensitivity`` is the L2 sensitivity of a vector (L1 for Laplace noise), or the range of a selection's scores,
-    under the plan's adjacency; ``scale`` is the absolute noise at that sensitivity. A solver may lower both by the same
-    factor where a public iterate allows it: their ratio, and so the event, stays the same.
+    ``sensitivity`` is the L2 sensitivity of a vector (L1 for Laplace noise), or the range of a selection's scores (the
+    two largest changes together, for a symmetric one), under the plan's adjacency; ``scale`` is the absolute noise at
+    that sensitivity. A solver may lower both by the same factor where a public iterate allows it: their ratio, and so
+    the event, stays the same.
     """
 
     query: str
@@ -93,9 +97,9 @@ class Release:
 
     @functools.cached_property
     def mechanism(self) -> Any:
-        """What draws this release's noise."""
-        more = tuple(value for value in (self.squeeze, self.threshold) if value is not None)
-        return LAWS[self.law](self.scale, self.sensitivity, *more)
+        """The mechanism that draws this release's noise."""
+        arguments = tuple(value for value in (self.squeeze, self.threshold) if value is not None)
+        return LAWS[self.law](self.scale, self.sensitivity, *arguments)
 
     @property
     def event(self) -> Event:
@@ -114,7 +118,8 @@ class Plan:
     n: int
     d: int
     releases: tuple[Release, ...]
-    # Determined by the other fields; it holds functions, which never compare equal.
+    # It follows from the other fields, and is left out of comparisons because it holds functions, which never compare
+    # equal.
     published: Published | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -136,17 +141,17 @@ class Plan:
 
     @property
     def calibration(self) -> str:
-        """Where the noise comes from: "tight" or "published"."""
+        """The origin of the noise: "tight" or "published"."""
         return self.settings.calibration
 
-    @property
+    @functools.cached_property
     def event(self) -> Event:
         """The event of the whole fit; if any release has no noise, everything is given away."""
         if any(r.scale == 0 for r in self.releases):
             return Gaussian(0.0)
         return Composed(*(Repeated(r.event, r.count) for r in self.releases))
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of everything in the plan, by which fits of different plans draw from unrelated streams.
 

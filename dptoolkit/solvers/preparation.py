@@ -59,7 +59,10 @@ def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """What rows and labels are divided by: public bounds for numbers, None for a classifier, whose rows have norm 1."""
+    """The numbers that rows and labels are divided by: public bounds for numbers, None for classes.
+
+    Without bounds rows are scaled to norm 1.
+    """
 
     row_norm: float | None = None
     label_bound: float | None = None
@@ -80,7 +83,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What was released about the columns, and so how a row is prepared.
+    """How a row is prepared, which follows from what was released about the columns.
 
     ``means`` are the noisy means of |x_j|, ``weights`` those of the features, 0 for those that are not kept, ``level``
     is the intercept's entry.
@@ -109,7 +112,7 @@ class Preparation:
 
     @property
     def direction(self) -> Array:
-        """Where prepared rows point on average: a unit vector over the kept features."""
+        """The average direction of prepared rows: a unit vector over the kept features."""
         power = 1.0 if self.units.row_norm is not None else rules.MEAN_POWER
         size = self.means[self.kept] ** power
         norm = float(np.linalg.norm(size))
@@ -173,7 +176,7 @@ def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     width = result.coef.shape[-1]
     if rows.shape[1] != width:
         raise invalid("X.shape", rows.shape, f"(rows, {width})", "n_features adds columns of zeros.")
-    prepared = result.history.get("preparation")
-    if prepared is None:
+    preparation = result.history.get("preparation")
+    if preparation is None:
         return np.asarray(rows.matrix @ result.coef.T + result.intercept)
-    return np.asarray(prepared.margins(prepared.units.rows(rows), result.coef, result.intercept))
+    return np.asarray(preparation.margins(preparation.units.rows(rows), result.coef, result.intercept))

@@ -1,4 +1,4 @@
-"""Public features: rows that a teacher answers for. Given by the caller, or drawn from a public seed.
+"""Public features: the rows for which a teacher predicts labels; given by the caller, or drawn from a public seed.
 
 None of this depends on private data. What privacy rests on is an UPPER bound of the operator norm: answers X w of two
 teachers w and w' differ by at most |X|_op |w - w'|.
@@ -105,15 +105,15 @@ def operator_norm(matrix: Any) -> float:
     largest = float(abs(matrix).max())
     if largest == 0:
         return 0.0
-    scaled = matrix / largest
+    unit = matrix / largest
     rows, columns = matrix.shape
     if min(rows, columns) > LONGEST_SIDE:
-        return largest * math.sqrt(_collatz(abs(scaled))) * (1 + 2.0**-40)
-    gram = scaled @ scaled.T if rows <= columns else scaled.T @ scaled
+        return largest * math.sqrt(_collatz(abs(unit))) * (1 + 2.0**-40)
+    gram = unit @ unit.T if rows <= columns else unit.T @ unit
     gram = np.asarray(gram.todense() if sparse.issparse(gram) else gram)
     k = len(gram)
     top = float(linalg.eigvalsh(gram, subset_by_index=[k - 1, k - 1])[0])
-    slack = (max(rows, columns) + 16 * k + 64) * 2 * _UNIT * squares(scaled)
+    slack = (max(rows, columns) + 16 * k + 64) * 2 * _UNIT * squares(unit)
     return largest * math.sqrt(max(top, 0.0) + slack) * (1 + 8 * _UNIT)
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from dptoolkit._validate import LARGEST, SMALLEST, invalid, magnitude, whole
+from dptoolkit.accounting import gaussian
 from dptoolkit.losses import BINARY, MULTICLASS, REGRESSION, Loss
 from dptoolkit.solvers.bounds import GradientBounds
 
@@ -23,24 +24,26 @@ if TYPE_CHECKING:
 
     Kind = TypeVar("Kind", bound=ThresholdingSettings)
 
-# The noise of a margin, as a part of its natural unit. A logistic margin of 1 is odds of 2.7: noise of 0.8 blurs
-# those, and the longer descent that it pays for is worth more. Predictions of numbers are blurred less.
+# The standard deviation that the noise of a margin may have, as a part of the margin's natural unit. A logistic margin
+# of 1 means odds of 2.7. Noise of 0.8 blurs such odds, but the longer descent that it allows is worth more. Predictions
+# of numbers get less noise.
 MARGIN_NOISE = 0.8
 PREDICTION_NOISE = 0.1
-# What a binary loss's residual is clipped to. Records that are right by little count in full, those that are wrong no
-# more than they: a bias that pays for four times the descent.
+# The residual of a binary loss is clipped to this. Then records that are wrong count no more than those that are barely
+# right. That is a bias, but it allows a descent that is four times as long.
 RESIDUAL = 0.25
-# A step is 1 / (SLACK smoothness); descent is stable for any above 1/2.
+# The step size is 1 / (SLACK smoothness); descent is stable for every SLACK above 1/2.
 SLACK = 0.55
-# Fewer steps are not smooth, more take longer than they are worth; the time shrinks with the number then.
+# The least and the largest number of steps. With fewer the descent is not smooth; more take longer than they are worth,
+# and where the rule asks for more, the total time of the descent is cut.
 FEWEST, MOST = 20, 1500
-# The noise multiplier of one batch's gradient for which the rule makes batches large enough. Those cost a tenth more
-# noise than whole passes do; smaller ones cost much more, as one release then tells whether a record was in the batch.
+# Batches are made so large that the noise multiplier of one batch's gradient is this. They need a tenth more noise than
+# whole passes. Smaller batches need much more, because a single release then shows whether a record was in the batch.
 BATCH_MULTIPLIER = 4.0
-# Objective perturbation: the noise of a margin where the loss is flat. Where it is curved there is less.
+# For objective perturbation: the noise of a margin where the loss is flat; where it is curved the noise is smaller.
 PERTURBED_MARGIN_NOISE = 0.3
-# Frank-Wolfe: the mean of +-x_j/feature_bound that the noise of all 2d scores may hide, and the radius in units of
-# sqrt(steps)/feature_bound.
+# For Frank-Wolfe: the noise of all 2d scores may hide a mean of +-x_j/feature_bound up to the first number. The radius
+# is the second number times sqrt(steps)/feature_bound.
 HIDDEN_SIGNAL, RADIUS = 0.006, 3.3
 FEWEST_VERTICES, MOST_VERTICES = 5, 1000
 
@@ -72,15 +75,13 @@ def margin_noise(bounds: GradientBounds, classes: int | None = None) -> float:
 
 def budget_mu(epsilon: float, delta: float) -> float:
     """The mu of a Gaussian release that spends the whole budget."""
-    from dptoolkit.accounting import gaussian
-
     return math.inf if math.isinf(epsilon) else gaussian.mu(epsilon, delta)
 
 
 def total_time(
     bounds: GradientBounds, adjacency: Adjacency, n: int, mu: float, classes: int | None = None
 ) -> float:
-    """tau at which a margin carries the noise that it may; infinite without noise."""
+    """The total time tau after which a margin has the largest noise that it may have; infinite without noise."""
     assert bounds.joint_norm is not None
     return margin_noise(bounds, classes) * mu / (bounds.joint_norm * bounds.sensitivity(adjacency, n))
 
@@ -92,8 +93,8 @@ def schedule(time: float, smoothness: float, steps: int | None = None, step: flo
     """
     longest = 1 / (SLACK * smoothness)
     if steps is None:
-        wanted = time / (longest if step is None else step)
-        steps = min(max(math.ceil(min(wanted, MOST)), FEWEST), MOST)
+        count = time / (longest if step is None else step)
+        steps = min(max(math.ceil(min(count, MOST)), FEWEST), MOST)
     return steps, min(time / steps, longest) if step is None else step
 
 
@@ -109,15 +110,15 @@ def filled(settings: Kind, n: int) -> Kind:
     if norm is None:
         name = "steps" if settings.steps is None else "step_size"
         raise invalid(name, None, "given", "Without row_norm no rule is known; give row_norm, or steps and step_size.")
-    chosen = clipped(settings)
-    bounds = chosen.bounds
-    curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm + chosen.penalty
-    mu = budget_mu(chosen.epsilon, chosen.delta)
-    time = min(total_time(bounds, chosen.relation, n, mu, getattr(chosen, "classes", None)), LARGEST)
-    steps, step = schedule(time, curvature, chosen.steps, chosen.step_size)
+    own = clipped(settings)
+    bounds = own.bounds
+    curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm + own.penalty
+    mu = budget_mu(own.epsilon, own.delta)
+    time = min(total_time(bounds, own.relation, n, mu, getattr(own, "classes", None)), LARGEST)
+    steps, step = schedule(time, curvature, own.steps, own.step_size)
     if not SMALLEST <= step <= LARGEST:
         raise invalid("step_size", None, "given", "Where row_norm or the budget is extreme, no rule is known.")
-    return replace(chosen, steps=steps, step_size=step)  # type: ignore[call-arg]  # those that have steps
+    return replace(own, steps=steps, step_size=step)  # type: ignore[call-arg]  # those that have steps
 
 
 def clipped(settings: Kind) -> Kind:
@@ -129,7 +130,7 @@ def clipped(settings: Kind) -> Kind:
 
 
 def _usual_residual(loss: Loss, classes: int | None) -> float:
-    """What a classifier's residual is clipped to; for softmax half of the first one, as it is for two classes."""
+    """The bound to which a classifier's residual is clipped; for softmax half of the first one, as for two classes."""
     if loss.task == MULTICLASS:
         return 2 * RESIDUAL * first_residual(classes)
     return RESIDUAL * loss.residual_norm(math.inf, math.inf)
@@ -152,9 +153,9 @@ def penalty(bounds: GradientBounds, adjacency: Adjacency, n: int, epsilon: float
     half of epsilon.
     """
     assert bounds.joint_norm is not None and bounds.smoothness is not None
-    allowed = PERTURBED_MARGIN_NOISE if bounds.loss.task == BINARY else margin_noise(bounds)
-    wanted = bounds.joint_norm * bounds.sensitivity(adjacency, n) / (budget_mu(epsilon, delta) * allowed)
-    return max(wanted, bounds.smoothness / n * max(1.0, 2 / epsilon))
+    margin_limit = PERTURBED_MARGIN_NOISE if bounds.loss.task == BINARY else margin_noise(bounds)
+    l2 = bounds.joint_norm * bounds.sensitivity(adjacency, n) / (budget_mu(epsilon, delta) * margin_limit)
+    return max(l2, bounds.smoothness / n * max(1.0, 2 / epsilon))
 
 
 def vertices(n: int, d: int, feature_bound: float, label_bound: float | None, mu: float) -> tuple[int, float]:
@@ -170,18 +171,20 @@ def vertices(n: int, d: int, feature_bound: float, label_bound: float | None, mu
 
 # --- the stages of dp_pipeline --------------------------------------------------------------------------------
 
-# Parts of mu^2 for the column means, the eigenvalue, the descent and the scale. They are used up together.
+# The parts of mu^2 for the column means, the eigenvalue, the descent and the scale; they add up to 1.
 MEANS_SHARE, EIGENVALUE_SHARE, DESCENT_SHARE, SCALE_SHARE = 0.10, 0.01, 0.87, 0.02
-# A feature is kept if its noisy mean is above this many standard deviations of the noise: most of what is kept beyond
-# is signal, and what little noise comes with it is weighted down by the descent itself.
+# A feature is kept if its noisy mean is above this many standard deviations of the noise. Most of these features are
+# signal, and the descent gives little weight to the few that are noise.
 CUT = 1.5
 # Features are weighted with their mean to minus this power: rare words say more than frequent ones.
 TEMPERING = 0.25
-# The column that stands for the intercept. Rows have norm 1 with it, so it costs two per cent of their length.
+# The entry of the intercept's column. Rows have norm 1 with it, so it takes two per cent of their length.
 LEVEL = 0.2
-# The mean of a prepared column goes like its mean to this power: where rows point on average.
+# The mean of a prepared column is about proportional to its noisy mean to this power, which gives the average direction
+# of prepared rows.
 MEAN_POWER = 1 - TEMPERING
-# The final scale: halvings of an interval of logarithms, with margins clipped so that one record moves little.
+# The final scale: the number of halvings, the interval of its logarithm (from minus to plus this), and the bound to
+# which margins are clipped, so that one record moves a slope little.
 HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
 # Numbers: the column of the intercept, what a gradient is clipped to, and the noise of a prediction, the last two in
 # units of the label's bound.
@@ -198,8 +201,9 @@ def pipeline_bounds(loss: Loss, classes: int | None) -> tuple[float, float, floa
 
 # --- dp_admm --------------------------------------------------------------------------------------------------
 
-# Updates: the noise of a margin is the same for any number of them, but every update thresholds its own noise, which
-# grows with the root of the number.
+# The number of updates. The noise of a margin does not depend on it, but every update thresholds its own noise, which
+# grows with the root of this number.
 UPDATES = 5
-# What the penalty makes zeros of, in standard deviations of an update's noise: noise alone passes once in a hundred.
+# The penalty sets weights below this many standard deviations of an update's noise to zero; noise alone exceeds it once
+# in a hundred times.
 THRESHOLD = 2.6

@@ -16,7 +16,7 @@ from dptoolkit.losses import softmax
 from dptoolkit.solvers import rules
 
 Array = NDArray[np.float64]
-# Bounds are raised by this much, so that rounding cannot leave one too small.
+# A factor on computed bounds, so that rounding cannot make one too small.
 _UP = 1 + 1e-12
 
 

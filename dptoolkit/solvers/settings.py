@@ -66,7 +66,7 @@ class Settings(ABC):
     )
 
     if TYPE_CHECKING:
-        # Whoever holds a solver's plan knows which further fields its settings have.
+        # For type checkers only: whoever has a solver's plan knows which further fields its settings have.
         def __getattr__(self, name: str) -> Any: ...
 
     # --- what a solver defines ---------------------------------------------------------------------
@@ -90,14 +90,23 @@ class Settings(ABC):
 
     def rows(self, X: Any, n_features: int | None = None) -> Rows:
         """X in the layout that the solver works on; ``n_features`` is its public width."""
-        return check_rows(X, n_features)
+        rows = check_rows(X, n_features)
+        if rows.is_single and not self.reads_single:
+            repair = "It would copy them to float64 at every step: use data.prepare(X) without dtype."
+            raise invalid("X", "rows in single precision", f"float64 for {self.solver} with these settings", repair)
+        return rows
+
+    @property
+    def reads_single(self) -> bool:
+        """Whether sparse rows in single precision are read as they are."""
+        return False
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """Checked labels, one a row; ``label_values`` are the public two of a binary loss."""
         return check_labels(y, n, self.terms, label_values)
 
     def outlook(self, plan: Plan) -> Outlook | None:
-        """What the plan can hope for, from public numbers alone; None where nobody has worked it out."""
+        """How well the plan can learn at best, from public numbers alone; None where that has not been worked out."""
         return None
 
     @abstractmethod
@@ -111,7 +120,7 @@ class Settings(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the guarantee must say besides; ``self`` is checked."""
+        """Further notes for the guarantee; ``self`` is checked."""
         return ()
 
     @property
@@ -133,14 +142,14 @@ class Settings(ABC):
         """The plan of a fit with these settings, made without data."""
         n, d = whole("n", n, low=1), whole("d", d, low=1)
         self._check_common(n)
-        chosen = self._in_doubles().checked(n, d)
+        settings = self._in_doubles().checked(n, d)
         paper = None
-        if chosen.calibration == PUBLISHED:
-            if math.isinf(chosen.epsilon):
-                raise invalid("epsilon", chosen.epsilon, "finite with calibration='published'")
-            paper = chosen.published(n, d)
-        plan = Plan(chosen, n, d, chosen.releases(n, d, paper), paper)
-        outlook.warn(plan.solver, n, chosen.outlook(plan))
+        if settings.calibration == PUBLISHED:
+            if math.isinf(settings.epsilon):
+                raise invalid("epsilon", settings.epsilon, "finite with calibration='published'")
+            paper = settings.published(n, d)
+        plan = Plan(settings, n, d, settings.releases(n, d, paper), paper)
+        outlook.warn(plan.solver, n, settings.outlook(plan))
         return plan
 
     def _check_common(self, n: int) -> None:

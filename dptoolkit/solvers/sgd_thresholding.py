@@ -29,7 +29,6 @@ from dptoolkit.solvers.base import (
     private_solver,
     trace_interval,
     with_smallest_noise,
-    written_out,
 )
 from dptoolkit.solvers.batches import (
     SCHEMES,
@@ -42,6 +41,7 @@ from dptoolkit.solvers.batches import (
     check_sparse_rows,
 )
 from dptoolkit.solvers.noise import NoiseLaw, constant
+from dptoolkit.solvers.plain import plain_result, without_privacy
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import check_l2, check_sparsity, setting
 
@@ -57,7 +57,8 @@ class DpSgdHt(BatchSettings):
     -------
     Query: (1/b) sum over a secret batch of gradients of at most G. Sensitivity of the query on a given batch: 2 G/b
     (replace-one) or G/b (zero-out). Event: Repeated(Subsampled(Gaussian(scale/sensitivity), sampling, b/n), steps). For
-    logistic loss the sensitivity at a public w is smaller (``adaptive``): the noise shrinks with it, the event stays.
+    the logistic loss, and the squared loss with bounded labels and margins, the sensitivity at a public w is smaller
+    (``adaptive``): the noise shrinks with it, the event stays.
     With published calibration (Theorem 4.1) the guarantee says what that noise gives where its conditions fail.
     Public: n, d, all arguments, all iterates. The batches are not.
     """
@@ -76,17 +77,22 @@ class DpSgdHt(BatchSettings):
 
     def checked(self, n: int, d: int) -> DpSgdHt:
         """See ``Settings``."""
-        chosen = replace(self, adjacency=check_sampling(self.sampling, self.adjacency))
+        settings = replace(self, adjacency=check_sampling(self.sampling, self.adjacency))
         if self.steps is None:
             self._check_sparsity(d)
             self.bounds.check()
             check_l2(self.l2)
-            chosen = rules.filled(chosen, n)
-        steps = whole("steps", chosen.steps, low=1)
+            settings = rules.filled(settings, n)
+        steps = whole("steps", settings.steps, low=1)
         if self.batch_size is None:
             size = rules.batch_size(n, steps, rules.budget_mu(self.epsilon, self.delta))
-            chosen = replace(chosen, batch_size=size)
-        return chosen._batches_checked(n, d)
+            settings = replace(settings, batch_size=size)
+        return settings._batches_checked(n, d)
+
+    @property
+    def reads_single(self) -> bool:
+        """See ``Settings``."""
+        return True
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The gradient of a fresh batch, once a step."""
@@ -117,18 +123,23 @@ class DpSgdHt(BatchSettings):
         steps = Batches(
             self.steps, self.batch_size, self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept
         )
-        return SgdRun(self.bounded_batches(*written_out(rows, y, counts)), steps, self.noise_law(plan))
+        return SgdRun(self.bounded_batches(rows, y, counts), steps, self.noise_law(plan))
 
 
 dp_sgd_ht = private_solver(DpSgdHt)
 
 
+@without_privacy(
+    steps="Number of batches.",
+    batch_size="Number of rows of a batch; for Poisson sampling the expected one, by which sums are divided.",
+    sampling='"without-replacement", batches of fixed size, or "poisson", a coin for every row.',
+)
 def sgd_ht(
     X: Any, y: Any, *, loss: str, sparsity: int, steps: int, batch_size: int, step_size: float, l2: float = 0.0,
     sampling: str = WITHOUT_REPLACEMENT, fit_intercept: bool = False, rng: Any = None, trace: bool | int = False,
     label_values: tuple[float, float] | None = None,
 ) -> FitResult:
-    """Stochastic gradient hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_sgd_ht``."""
+    """Stochastic gradient hard thresholding without privacy: ``dp_sgd_ht`` without clipping and without noise."""
     rows = check_sparse_rows(X)
     n, d = rows.shape
     terms = losses.get(loss, losses.SCALAR)
@@ -140,8 +151,7 @@ def sgd_ht(
     )  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
     w, history = SgdRun(data, how, constant(0.0)).fit(as_generator(rng), trace_interval(trace))
-    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
-    return FitResult(coef, intercept, None, None, history)
+    return plain_result(w, history, fit_intercept)
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,7 @@ class SgdRun:
 
     def __init__(self, data: BatchData, how: Batches, law: NoiseLaw) -> None:
         self.data, self.how = data, how
-        self.n, self.width = data.rows.shape
+        self.n, self.width = data.n, data.rows.shape[1]
         protected = 1 if how.fit_intercept else 0
         self.places = how.sparsity + protected
         # The kernel's arguments after the records.

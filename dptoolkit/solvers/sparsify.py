@@ -1,8 +1,8 @@
 """Private Frank-Wolfe whose smallest weights are dropped (the Sparsifier of Khanna, Lu and Raff 2023, made sound).
 
-How many weights to keep is itself a question about the data. The paper answers it by the number of non-zeros of a
-non-private solution, clipped and with geometric noise; integer noise hides integers only, so the bounds are rounded
-inwards first. Two cheaper answers spend nothing: a fixed public number, and a public threshold on the private weights.
+The number of weights to keep depends on the data. The paper takes the number of non-zeros of a non-private solution,
+clipped and with geometric noise. Integer noise hides integers only, so here the clipping bounds are rounded inwards
+first. Two other ways spend no budget: a fixed public number, and a public threshold on the private weights.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,8 @@ from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.accounting import Composed, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
-from dptoolkit.solvers.base import Array, Trace, private_solver, smallest_noise, written_out
+from dptoolkit.mechanisms.rng import Generators
+from dptoolkit.solvers.base import Array, Trace, Trials, private_solver, smallest_noise, written_out
 from dptoolkit.solvers.l1_frank_wolfe import BallSettings, VertexRun, frank_wolfe_path
 from dptoolkit.solvers.plan import GEOMETRIC, Plan, Release
 from dptoolkit.solvers.settings import setting
@@ -161,6 +163,23 @@ class SparsifierRun:
         releases = None if vertices is None else np.append(vertices, count)
         return Trace(self._largest(w, number), history | {"number": number}, releases)
 
+    @property
+    def size(self) -> int:
+        """See ``ManyRuns``."""
+        return self.vertices.size
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
+        """See ``ManyRuns``; None where Frank-Wolfe makes one fit at a time."""
+        found = self.vertices.fits(rng, trace)
+        if found is None:
+            return None
+        numbers = [rng.of(i, partial(self._number, w)) for i, w in enumerate(found.weights)]
+        weights = np.array([self._largest(w, number) for w, (number, _) in zip(found.weights, numbers, strict=True)])
+        if found.releases is None:
+            return Trials(weights)
+        counts = np.array([count for _, count in numbers], dtype=float).reshape(len(rng), -1)
+        return Trials(weights, np.concatenate([found.releases, counts], axis=1))
+
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates are those of Frank-Wolfe, before weights are dropped."""
         w, history = self.vertices.fit(rng, every)
@@ -176,9 +195,8 @@ class SparsifierRun:
         from dptoolkit.kernels.threshold import largest
 
         free = self.plan.d
-        keep = np.concatenate([largest(w[:free], number), np.arange(free, len(w))])
-        out = np.zeros_like(w)
-        out[keep] = w[keep]
+        keep, out = largest(w[:free], number), np.zeros(len(w))
+        out[keep], out[free:] = w[keep], w[free:]
         return out
 
     def _rule(self, rows: Rows, y: Array) -> Callable[[Array, np.random.Generator], tuple[int, list[int]]]:

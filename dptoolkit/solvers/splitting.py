@@ -36,14 +36,15 @@ from dptoolkit.solvers.base import (
 )
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.perturbed_objective import ROUNDING, SumScaling, bounded_records
+from dptoolkit.solvers.plain import plain_result, without_privacy
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import Settings, public_bound, setting
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-# tau as a share of one record's gradient: the noise is a thousandth larger than for the minimiser itself (for zero-out,
-# two thousandths).
+# tau as a share of one record's gradient. With it the noise is a thousandth larger than it would be for the exact
+# minimiser (two thousandths for zero-out).
 _MISSING = 1e-3
 
 
@@ -67,7 +68,7 @@ def half_threshold(v: Array, weight: float) -> Array:
     return np.asarray(np.where(is_large, v * (2 / 3) * (1 + np.cos(2 * (math.pi - angle) / 3)), 0.0))
 
 
-# A penalty: its prox, and the weight (over rho) whose prox makes zeros of everything up to a threshold.
+# For every penalty its prox, and the weight (over rho) for which the prox sets everything up to a threshold to zero.
 PENALTIES: dict[str, tuple[Callable[[Array, float], Array], Callable[[float], float]]] = {
     "l1": (soft_threshold, lambda threshold: threshold),
     "l1/2": (half_threshold, lambda threshold: (threshold / 1.5) ** 1.5),
@@ -76,7 +77,7 @@ PENALTIES: dict[str, tuple[Callable[[Array, float], Array], Callable[[float], fl
 
 @dataclass(frozen=True)
 class Splitting:
-    """What is done with the minimisers: rho, the penalty and its weight; ``free`` weights are penalised."""
+    """The public part of ADMM, applied to the minimisers. The penalty is for the first ``free`` weights."""
 
     rho: float
     steps: int
@@ -149,7 +150,7 @@ class DpAdmm(Settings):
 
     @property
     def ball(self) -> Ball | None:
-        """Where the minimisers are looked for; ``self`` is checked."""
+        """The ball in which the minimisers are searched, None for all weights; ``self`` is checked."""
         return None if self.radius is None else l2_ball(self.radius)
 
     @property
@@ -161,19 +162,19 @@ class DpAdmm(Settings):
     def checked(self, n: int, d: int) -> DpAdmm:
         """See ``Settings``."""
         one_of("penalty", self.penalty, tuple(PENALTIES))
-        squared = not self.terms.is_bounded
-        if squared and self.radius is None:
+        is_squared = not self.terms.is_bounded
+        if is_squared and self.radius is None:
             raise invalid("radius", None, "given for the squared loss", "Its gradient has no bound without a ball.")
-        if not squared and self.label_bound is not None:
+        if not is_squared and self.label_bound is not None:
             raise invalid("label_bound", self.label_bound, "None here", "It works for the squared loss: leave it out.")
-        chosen = replace(
+        settings = replace(
             self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             radius=None if self.radius is None else magnitude("radius", self.radius),
-            label_bound=public_bound("label_bound", self.label_bound, "the largest |label|") if squared else None,
+            label_bound=public_bound("label_bound", self.label_bound, "the largest |label|") if is_squared else None,
             steps=rules.UPDATES if self.steps is None else whole("steps", self.steps, low=1),
         )  # fmt: skip
-        chosen = replace(chosen, rho=chosen._rho(n))
-        return replace(chosen, weight=chosen._weight(n, d))
+        settings = replace(settings, rho=settings._rho(n))
+        return replace(settings, weight=settings._weight(n, d))
 
     def _rho(self, n: int) -> float:
         """The rho asked for, or the one for which all updates together are the rule's time of descent."""
@@ -207,11 +208,11 @@ class DpAdmm(Settings):
         sums, joint = self.sums(n), self.bounds.joint_norm
         assert joint is not None and self.steps is not None
         width = self.width(d)
-        # How far the centre may get: every update moves it by the losses' pull and by noise.
-        moved = sums.gradient * (n + 3 * multiplier * (math.sqrt(width) + 8)) / sums.l2
+        # About how far the centre moves in one update at most: by the pull of all losses, and by noise.
+        movement = sums.gradient * (n + 3 * multiplier * (math.sqrt(width) + 8)) / sums.l2
         reachable = 4 * minimise.rounding_error(
             n=n, nonzeros=width, row_norm=joint, residual_bound=sums.gradient / joint, smoothness=self.terms.smoothness,
-            l2=sums.l2, theta_norm=self.steps * moved, linear_norm=sums.l2 * self.steps * moved,
+            l2=sums.l2, theta_norm=self.steps * movement, linear_norm=sums.l2 * self.steps * movement,
             unit=minimise.FINE_UNIT,
         )  # fmt: skip
         return max(_MISSING * sums.gradient, reachable)
@@ -222,8 +223,8 @@ class DpAdmm(Settings):
         sums = self.sums(n)
         multiplier = gaussian_multiplier(self.steps, self.epsilon, self.delta)
         tau = self.tolerance(n, d, multiplier)
-        moved = sums.movement(self.relation, tau) * ROUNDING
-        return (Release("minimiser", GAUSSIAN, moved, moved * multiplier, self.steps),)
+        movement = sums.movement(self.relation, tau) * ROUNDING
+        return (Release("minimiser", GAUSSIAN, movement, movement * multiplier, self.steps),)
 
     def splitting(self, d: int) -> Splitting:
         """The iteration; ``self`` is checked."""
@@ -238,11 +239,18 @@ class DpAdmm(Settings):
 dp_admm = private_solver(DpAdmm)
 
 
+@without_privacy(
+    loss=f"{losses.described(losses.CURVED)}.",
+    weight="Weight of the penalty beside the mean loss.",
+    rho="Weight of |w - z + u|^2/2 in an update: a larger one makes smaller steps.",
+    steps="Number of updates.",
+    penalty='"l1/2", the sum of the square roots of |z_j|, or "l1", the sum of |z_j|; an intercept has none.',
+)
 def admm(
     X: Any, y: Any, *, loss: str, weight: float, rho: float, steps: int, penalty: str = "l1/2",
     fit_intercept: bool = False, trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:  # fmt: skip
-    """ADMM without privacy: no clipping, no noise, no ball for the squared loss. Arguments as in ``dp_admm``."""
+    """ADMM without privacy: ``dp_admm`` without clipping, without noise, and without a ball for the squared loss."""
     rows = check_rows(X)
     terms = losses.get(loss, losses.CURVED)
     labels = check_labels(y, rows.shape[0], terms, label_values)
@@ -258,8 +266,7 @@ def admm(
 
     _, path = how.run(update, data.shape[1])
     w, history = Trace(path[-1], {}, None, np.array(path)).fit(every)
-    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
-    return FitResult(coef, intercept, None, None, history)
+    return plain_result(w, history, fit_intercept)
 
 
 def _precise_minimiser(data: Rows, y: Array, terms: losses.Loss, rho: float, centre: Array) -> Array:
@@ -299,7 +306,7 @@ class AdmmRun:
         return self.sums.tolerance(self.plan.adjacency, self.plan.sensitivity)
 
     def problem(self, centre: Array) -> minimise.Problem:
-        """What an update at this centre minimises, but for a constant."""
+        """The problem that an update at this centre minimises, but for a constant."""
         joint = self.settings.bounds.joint_norm
         assert joint is not None
         return minimise.Problem(
@@ -309,10 +316,10 @@ class AdmmRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the noisy minimisers, its iterates the sparse vectors after them."""
-        weights, released, path, _ = self.fits(Generators(rng))
-        assert released is not None and path is not None
+        weights, releases, path, _ = self.fits(Generators(rng))
+        assert releases is not None and path is not None
         history = {"noise_scale": [self.plan.noise] * self.splitting.steps}
-        return Trace(weights[0], history, *((released[0], path[0]) if trace else ()))
+        return Trace(weights[0], history, *((releases[0], path[0]) if trace else ()))
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
         """See ``ManyRuns``."""
@@ -324,8 +331,8 @@ class AdmmRun:
             # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
             return np.asarray(theta + mechanism.release(remainder, rng))
 
-        released, path = self.splitting.run(update, (len(rng), width))
-        return Trials(path[-1], np.stack(released, axis=1), np.stack(path, axis=1))
+        releases, path = self.splitting.run(update, (len(rng), width))
+        return Trials(path[-1], np.stack(releases, axis=1), np.stack(path, axis=1))
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""

@@ -8,6 +8,7 @@ makes the support public, and the second stage works in that many dimensions, wh
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, real, whole
-from dptoolkit.accounting import Composed, Repeated, calibrate
+from dptoolkit.accounting import Composed, Repeated, calibrate, gaussian
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
@@ -31,7 +32,7 @@ from dptoolkit.solvers.perturbed_objective import (
     events,
     first_guess,
 )
-from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, Plan, Release
+from dptoolkit.solvers.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import Settings, check_sparsity, setting
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 # One record changes the votes of one block: some counts rise by 1, others fall by 1.
 VOTE_RANGE = 2.0
-# The second stage is kept ready for this many supports.
+# The second stages of this many supports are kept for later fits.
 _MOST_SUPPORTS = 64
 
 
@@ -72,9 +73,9 @@ class TwoStage(PerturbedObjective):
         if self.constraint == "group-l1":
             repair = "The features that are kept have no public groups."
             raise invalid("constraint", self.constraint, "None, 'l2' or 'l1' for two_stage", repair)
-        chosen = super().checked(n, d)
-        assert isinstance(chosen, TwoStage)
-        return chosen
+        settings = super().checked(n, d)
+        assert isinstance(settings, TwoStage)
+        return settings
 
     @property
     def linear_budget(self) -> tuple[float, float]:
@@ -120,12 +121,19 @@ def _noise(
         return Repeated(replace(unit, scale=scale).event, selections)
 
     scale = smallest_noise(votes, share * epsilon, share * delta)
-    rest = (1 - share) * epsilon, (1 - share) * delta
 
     def event(multiplier: float) -> Event:
         return Composed(votes(scale), events(law, squeeze, multiplier))
 
-    return scale, calibrate(event, epsilon, delta, guess=first_guess(law, squeeze, *rest))
+    return scale, calibrate(event, epsilon, delta, guess=_joint_guess(share, law, squeeze, epsilon, delta))
+
+
+def _joint_guess(share: float, law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
+    """About the noise of the linear term beside votes with their share: were all Gaussian, squares of mu would add."""
+    if law != GAUSSIAN_TERM:
+        return first_guess(law, squeeze, (1 - share) * epsilon, (1 - share) * delta)
+    votes = gaussian.mu(share * epsilon, share * delta) / gaussian.mu(epsilon, delta)
+    return first_guess(law, squeeze, epsilon, delta) / math.sqrt(max(1 - votes * votes, 0.01))
 
 
 class TwoStageRun:
@@ -146,12 +154,12 @@ class TwoStageRun:
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; what it releases is the support with the noisy minimiser on it, before projection."""
-        (weights, released, iterates, _), (chosen,) = self._fits(Generators(rng))
-        assert released is not None and iterates is not None
+        (weights, releases, iterates, _), (support,) = self._fits(Generators(rng))
+        assert releases is not None and iterates is not None
         linear, output, votes = self.plan.releases
-        history = {"noise_scale": linear.scale, "output_scale": output.scale, "support": chosen,
+        history = {"noise_scale": linear.scale, "output_scale": output.scale, "support": support,
                    "vote_scale": votes.scale}  # fmt: skip
-        return Trace(weights[0], history, *((released[0], iterates[0]) if trace else ()))
+        return Trace(weights[0], history, *((releases[0], iterates[0]) if trace else ()))
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials:
         """See ``ManyRuns``."""
@@ -161,20 +169,20 @@ class TwoStageRun:
         """Fits, and the support of each. Those on one support are made together."""
         choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(rng)
         votes = np.broadcast_to(self.votes, (runs, len(self.votes)))
-        chosen = np.sort(choice.top_rows(votes, s, rng), axis=1)
-        weights, released = np.zeros((2, runs, self.settings.width(self.plan.d)))
-        for members in equal([columns.tobytes() for columns in chosen]):
-            columns = chosen[members[0]]
+        supports = np.sort(choice.top_rows(votes, s, rng), axis=1)
+        weights, releases = np.zeros((2, runs, self.settings.width(self.plan.d)))
+        for members in equal([columns.tobytes() for columns in supports]):
+            columns = supports[members[0]]
             fit = rng.among(members, self._second(columns).fits)
-            weights[members], released[members] = (self._full(columns, v) for v in (fit[0], fit[1][:, 0]))
-        return Trials(weights, released[:, None], weights[:, None]), chosen
+            weights[members], releases[members] = (self._full(columns, v) for v in (fit[0], fit[1][:, 0]))
+        return Trials(weights, releases[:, None], weights[:, None]), supports
 
-    def _second(self, chosen: NDArray[np.intp]) -> PerturbedRun:
+    def _second(self, support: NDArray[np.intp]) -> PerturbedRun:
         """The second stage on these features; a run that is called often makes each once."""
-        key = chosen.tobytes()
+        key = support.tobytes()
         second = self._seconds.get(key)
         if second is None:
-            second = self.settings.perturbed_run(self.plan, self.rows.columns(chosen), self.y)
+            second = self.settings.perturbed_run(self.plan, self.rows.columns(support), self.y)
             if len(self._seconds) >= _MOST_SUPPORTS:
                 self._seconds.clear()
             self._seconds[key] = second
@@ -186,15 +194,15 @@ class TwoStageRun:
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""
-        chosen = np.asarray(history["support"])
-        second = self._second(chosen)
-        columns = np.append(chosen, np.arange(self.plan.d, len(weights)))
+        support = np.asarray(history["support"])
+        second = self._second(support)
+        columns = np.append(support, np.arange(self.plan.d, len(weights)))
         return second.diagnose(weights[columns], history) | {"votes": self.votes.copy()}
 
-    def _full(self, chosen: NDArray[np.intp], weights: Array) -> Array:
-        d, s = self.plan.d, len(chosen)
+    def _full(self, support: NDArray[np.intp], weights: Array) -> Array:
+        d, s = self.plan.d, len(support)
         out = np.zeros((len(weights), d + weights.shape[1] - s))
-        out[:, chosen], out[:, d:] = weights[:, :s], weights[:, s:]
+        out[:, support], out[:, d:] = weights[:, :s], weights[:, s:]
         return out
 
 
@@ -211,7 +219,7 @@ def count_votes(rows: Rows, y: Array, loss: Loss, sparsity: int, blocks: int) ->
     counts = np.zeros(rows.shape[1])
     for block in range(blocks):
         features = lasso_features(rows.matrix[block::blocks], y[block::blocks], loss, sparsity)
-        # Each feature once, whatever the block says.
+        # A feature gets at most one vote from a block.
         counts[np.unique(features)[:sparsity]] += 1
     return counts
 
@@ -274,11 +282,11 @@ def _largest_eigenvalue(matrix: Any) -> float:
 
 
 def _proximal_steps(matrix: Any, y: Array, loss: Loss, w: Array, penalty: float, step: float) -> Array:
-    moved, momentum = w, 1.0
+    point, momentum = w, 1.0
     for _ in range(_STEPS):
-        v = moved - step * (matrix.T @ loss.residual(matrix @ moved, y))
+        v = point - step * (matrix.T @ loss.residual(matrix @ point, y))
         after = np.sign(v) * np.maximum(np.abs(v) - step * penalty, 0.0)
-        following = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
-        moved = after + (momentum - 1) / following * (after - w)
-        w, momentum = after, following
+        next_momentum = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
+        point = after + (momentum - 1) / next_momentum * (after - w)
+        w, momentum = after, next_momentum
     return w

@@ -27,7 +27,7 @@ from dptoolkit.losses import Loss
 from dptoolkit.solvers.bounds import GradientBounds
 from dptoolkit.solvers.perturbed_objective import SumScaling
 
-# The teachers by name; the last is the paper's own, whose movement nobody can bound.
+# The teachers by name; the last is the paper's own, for whose movement between neighbours no bound is known.
 SUPPORT, RIDGE, DP_IGHT, TESTED, IGHT = "support", "ridge", "dp-ight", "propose-test-release", "ight"
 TEACHERS = (SUPPORT, RIDGE, DP_IGHT, TESTED)
 # Half a unit of double and of long double.
@@ -65,7 +65,7 @@ class Ridge:
 
     @property
     def ball(self) -> Ball | None:
-        """Where the minimiser is looked for: the caller's ball, or for the squared loss one that holds it anyway."""
+        """The ball in which the minimiser is searched: the caller's, or for the squared loss one that contains it."""
         return l2_ball(self.largest) if not self.loss.is_bounded or self.radius is not None else None
 
     @cached_property
@@ -89,7 +89,8 @@ class Ridge:
     def tau(self) -> float:
         """The certified tolerance, in the scaling of the sum.
 
-        What doubles can reach, as long as charging for it costs nothing; with many records what more digits can.
+        It is what doubles can reach, as long as its part of the sensitivity is negligible. With very many records it
+        would not be, and then tau is what a search with more digits can reach.
         """
         gradient = self.sums.gradient
         with_doubles = min(4 * self._rounding(_UNIT), _LARGEST_TAU_SHARE * gradient)
@@ -116,7 +117,7 @@ class Ridge:
         return (norm * self.movement + rounding) * (1 + 1e-12)
 
     def problem(self, rows: Rows, y: Array) -> minimise.Problem:
-        """What is minimised: clipped rows of the teacher's features."""
+        """The problem of the teacher on these records: clipped rows of the teacher's features."""
         bounded, labels, _ = self.bounds.clip(rows, y)
         return minimise.Problem(
             bounded.matrix, labels, self.loss, self.sums.l2, np.zeros(self.width), self.row_norm, self.residual_bound,

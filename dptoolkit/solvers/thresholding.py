@@ -77,7 +77,7 @@ class ThresholdingSettings(Settings):
         return 1 / (smoothness + self.penalty)
 
     def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; the noise of a weight that is kept all the time."""
+        """See ``Settings``; it is for the noise of a weight that is kept in all steps."""
         norm, steps = self.bounds.joint_norm, getattr(self, "steps", None)
         if norm is None or steps is None or self.step_size is None:
             return None
@@ -106,6 +106,7 @@ class ThresholdingSettings(Settings):
         applies = self.terms.diameter is not None and self.grad_norm is None
         if not (self.adaptive and applies):
             return constant(scale)
-        norm = self.bounds.joint_norm
+        norm, label = self.bounds.joint_norm, self.bounds.label_bound
         assert norm is not None
-        return gradient_law(scale, self.terms, norm, around_zero)
+        limits = self.bounds.largest_margin, math.inf if label is None else label
+        return gradient_law(scale, self.terms, norm, around_zero, *limits)

@@ -36,8 +36,8 @@ from dptoolkit.solvers.transfer_run import TransferRun
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
 
-# Public rows for every feature: on a support so many that noise is a tenth above that of orthogonal features, on all
-# features what fits into memory.
+# The number of public rows for every feature. On a support it is so large that the noise is a tenth above that of
+# orthogonal features; on all features it is what fits into memory.
 _ROWS_ON_SUPPORT, _ROWS_ON_ALL = 100, 4
 # The steps of the paper's own teacher.
 _TEACHER_STEPS = 100
@@ -143,11 +143,11 @@ class KnowledgeTransfer(Settings):
 
     def dp_ight(self) -> DpIght:
         """The settings of the private teacher; predictions are clipped like labels."""
-        clipped = not self.terms.is_bounded and self.grad_norm is None
+        is_clipped = not self.terms.is_bounded and self.grad_norm is None
         return DpIght(
             epsilon=self.epsilon, delta=self.delta, adjacency=self.adjacency, loss=self.loss, sparsity=self.sparsity,
-            row_norm=self.row_norm, grad_norm=self.grad_norm, label_bound=self.label_bound if clipped else None,
-            margin_bound=self.label_bound if clipped else None, steps=self.steps, step_size=self.step_size,
+            row_norm=self.row_norm, grad_norm=self.grad_norm, label_bound=self.label_bound if is_clipped else None,
+            margin_bound=self.label_bound if is_clipped else None, steps=self.steps, step_size=self.step_size,
         )  # fmt: skip
 
     def matrix(self, d: int, columns: NDArray[np.intp] | None = None) -> Any:
@@ -176,9 +176,9 @@ class KnowledgeTransfer(Settings):
         real("selection_share", self.selection_share, low=0.0, high=1.0, open_low=True, open_high=True)
         whole("student_steps", self.student_steps, low=1)
         whole("feature_seed", self.feature_seed, low=0)
-        named = replace(self, teacher=self._teacher())
-        named._refuse_unused()
-        bounded = named._bounded(d)
+        settings = replace(self, teacher=self._teacher())
+        settings._refuse_unused()
+        bounded = settings._bounded(d)
         regularised = replace(bounded, l2=bounded._l2(n, d))
         trained = regularised._trained(n, d)
         return replace(trained, **trained._public_features(n, d))
@@ -194,16 +194,16 @@ class KnowledgeTransfer(Settings):
         return IGHT
 
     def _refuse_unused(self) -> None:
-        ridge, iterated = self.has_ridge, self.teacher in (DP_IGHT, IGHT)
+        ridge, is_iterated = self.has_ridge, self.teacher in (DP_IGHT, IGHT)
         uses = {
             "l2": (ridge or self.teacher == IGHT, "a ridge"), "radius": (ridge, "a ridge"),
-            "steps": (iterated, "'dp-ight'"), "step_size": (iterated, "'dp-ight'"),
+            "steps": (is_iterated, "'dp-ight'"), "step_size": (is_iterated, "'dp-ight'"),
             "grad_norm": (self.teacher == DP_IGHT, "'dp-ight'"),
             "feature_bound": (self.teacher != DP_IGHT, "a ridge"),
             "label_bound": (not self.terms.is_bounded and self.grad_norm is None, "the squared loss without grad_norm"),
         }  # fmt: skip
-        for name, (used, where) in uses.items():
-            if getattr(self, name) is not None and not used:
+        for name, (is_used, where) in uses.items():
+            if getattr(self, name) is not None and not is_used:
                 raise invalid(name, getattr(self, name), "None here", f"It works for {where}: leave it out.")
 
     def _bounded(self, d: int) -> KnowledgeTransfer:
@@ -233,13 +233,14 @@ class KnowledgeTransfer(Settings):
             return published.transfer_regularization(n, self.sparsity, max(d, 2), entry, self.epsilon, self.delta)
         rest = 1.0 if self.teacher == RIDGE else 1 - self.selection_share
         mu = rules.budget_mu(rest * self.epsilon, rest * self.delta)
-        # A student that chooses among d features keeps what noise makes largest.
+        # A student that chooses among d features keeps those whose noise is largest, so its weights carry more noise
+        # than those of a fixed support.
         noisy = self.sparsity if self.on_support else 2 * self.sparsity * math.log(1 + d / self.sparsity)
         l2 = best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
         return magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known.")
 
     def _trained(self, n: int, d: int) -> KnowledgeTransfer:
-        """With the steps of an iterated teacher."""
+        """The settings with the steps of a teacher that iterates."""
         if self.teacher == DP_IGHT:
             inner = self.dp_ight().checked(n, d)
             return replace(self, steps=inner.steps, step_size=inner.step_size, grad_norm=inner.grad_norm)
@@ -292,12 +293,12 @@ class KnowledgeTransfer(Settings):
         if self.teacher == DP_IGHT:
             return self.dp_ight().releases(n, d, None)
         if paper is not None:
-            assumed = 2 * math.sqrt(self.sparsity) * self._gamma() / (n * self._l2_value())
-            return (Release("answers", UNBOUNDED, self.norm(d) * assumed, paper.scales["answer"], 1),)
+            paper_movement = 2 * math.sqrt(self.sparsity) * self._gamma() / (n * self._l2_value())
+            return (Release("answers", UNBOUNDED, self.norm(d) * paper_movement, paper.scales["answer"], 1),)
         choice = self._choice(n)
-        moved = self.answers_movement(n, d)
+        movement = self.answers_movement(n, d)
         multiplier = _rest(tuple((r.event, r.count) for r in choice), self.epsilon, self.delta)
-        return (Release("answers", GAUSSIAN, moved, moved * multiplier * ROUNDING, 1), *choice)
+        return (Release("answers", GAUSSIAN, movement, movement * multiplier * ROUNDING, 1), *choice)
 
     def answers_movement(self, n: int, d: int, columns: NDArray[np.intp] | None = None) -> float:
         """How far one record moves the answers: to all public features, or to their ``columns``."""
@@ -309,16 +310,16 @@ class KnowledgeTransfer(Settings):
         """How the support is chosen: nothing, top scores by Gumbel noise, or a test of the exact ones."""
         if self.teacher == RIDGE:
             return ()
-        moved = scores_range(
+        score_range = scores_range(
             self.terms, self.relation, n, self.row_norm, self.feature_bound, self.label_bound
         )  # fmt: skip
         epsilon, delta = self.selection_share * self.epsilon, self.selection_share * self.delta
         if self.teacher == SUPPORT:
-            scale = moved * _per_range(self.sparsity, epsilon, delta)
-            return (Release("support", GUMBEL_MAXIMUM, moved, scale, self.sparsity),)
-        scale = 0.0 if math.isinf(epsilon) else moved / epsilon * ROUNDING
-        least = 0.0 if scale == 0 else threshold(moved, scale, delta)
-        return (Release("stability of the support", STABILITY_TEST, moved, scale, 1, threshold=least),)
+            scale = score_range * _per_range(self.sparsity, epsilon, delta)
+            return (Release("support", GUMBEL_MAXIMUM, score_range, scale, self.sparsity),)
+        scale = 0.0 if math.isinf(epsilon) else score_range / epsilon * ROUNDING
+        least = 0.0 if scale == 0 else threshold(score_range, scale, delta)
+        return (Release("stability of the support", STABILITY_TEST, score_range, scale, 1, threshold=least),)
 
     def _l2_value(self) -> float:
         assert self.l2 is not None
@@ -337,8 +338,8 @@ class KnowledgeTransfer(Settings):
         from dptoolkit.accounting import published
 
         assert self.m is not None
-        named = public_features.COVARIANCE.get(self.features) if isinstance(self.features, str) else None
-        covariance = self.norm(d) ** 2 / self.m if named is None else named
+        norm = public_features.COVARIANCE.get(self.features) if isinstance(self.features, str) else None
+        covariance = self.norm(d) ** 2 / self.m if norm is None else norm
         return published.kt_theorem_4_3(
             n, self.m, self.sparsity, d, self._gamma(), self._l2_value(), self.epsilon, self.delta, covariance
         )
@@ -362,9 +363,9 @@ def _rest(choice: tuple[tuple[Event, int], ...], epsilon: float, delta: float) -
     """The noise per sensitivity of one Gaussian release with which all together keep the budget."""
     if not choice or math.isinf(epsilon):
         return gaussian_multiplier(1, epsilon, delta)
-    spent = Composed(*(Repeated(event, count) for event, count in choice))
+    choices = Composed(*(Repeated(event, count) for event, count in choice))
 
     def event(multiplier: float) -> Event:
-        return Composed(spent, Gaussian(multiplier))
+        return Composed(choices, Gaussian(multiplier))
 
     return calibrate(event, epsilon, delta, guess=2 * gaussian_multiplier(1, epsilon, delta))

@@ -115,17 +115,17 @@ class TransferRun:
             return [self._teacher(None, self._teachers[b""])] * runs
         if name == DP_IGHT:
             return [self._private_teacher(rng.of(i, self._private.fit), history) for i, history in enumerate(histories)]
-        chosen = self._supports(rng, histories)
-        for history, columns in zip(histories, chosen, strict=True):
+        supports = self._supports(rng, histories)
+        for history, columns in zip(histories, supports, strict=True):
             if columns is not None:
                 history["support"] = columns
-        return [None if columns is None else self._teacher(columns, self.ridge(columns)) for columns in chosen]
+        return [None if columns is None else self._teacher(columns, self.ridge(columns)) for columns in supports]
 
     def _teacher(self, columns: NDArray[np.intp] | None, weights: Array) -> Teacher:
         return self._known.setdefault(b"" if columns is None else columns.tobytes(), Teacher(columns, weights))
 
-    def _private_teacher(self, found: tuple[Array, dict[str, Any]], history: dict[str, Any]) -> Teacher:
-        weights, inner = found
+    def _private_teacher(self, release: tuple[Array, dict[str, Any]], history: dict[str, Any]) -> Teacher:
+        weights, inner = release
         history["noise_scale"] = inner["noise_scale"]
         columns = np.sort(np.argsort(weights == 0, kind="stable")[: self.settings.sparsity])
         history["support"] = columns
@@ -140,11 +140,11 @@ class TransferRun:
             scores_ = np.broadcast_to(self.scores, (runs, len(self.scores)))
             return list(np.sort(choice.mechanism.top_rows(scores_, s, rng), axis=1))
         columns, gap = top_with_gap(self.scores, s)
-        found: list[NDArray[np.intp] | None] = []
+        supports: list[NDArray[np.intp] | None] = []
         for i, history in enumerate(histories):
             history["stable"], history["noisy_gap"] = rng.of(i, functools.partial(choice.mechanism.test, gap))
-            found.append(columns if history["stable"] else None)
-        return found
+            supports.append(columns if history["stable"] else None)
+        return supports
 
     def ridge(self, columns: NDArray[np.intp] | None) -> Array:
         """The certified ridge on these features; NOT private."""
@@ -189,9 +189,9 @@ class TransferRun:
         release = self.plan.releases[0]
         if columns is None or not isinstance(self.settings.features, GivenFeatures):
             return release
-        moved = self.settings.answers_movement(self.plan.n, self.plan.d, columns)
+        movement = self.settings.answers_movement(self.plan.n, self.plan.d, columns)
         # Columns of zeros, or nearly so, keep a noise that can be drawn: nothing may fail once the support is released.
-        share = min(max(moved, 2 * SMALLEST) / release.sensitivity, 1.0)
+        share = min(max(movement, 2 * SMALLEST) / release.sensitivity, 1.0)
         return replace(release, sensitivity=share * release.sensitivity, scale=share * release.scale)
 
     def _student(self, matrix: Any, answers: Array) -> Array:

@@ -4,8 +4,8 @@
     N inner steps:              w <- H_k(w - step_size (mean over b rows of gradient(w) - gradient(s) + m + noise))
 
 SVRG is B = n. N is geometric with mean B/b (option "I") or B//b (option "II"), drawn before the data are used. The
-inner steps are lazy (kernels/stochastic.py): exact in law, sublinear in d; the snapshot gradient is dense, once an
-epoch.
+inner steps are lazy (kernels/stochastic.py): exact in law, sublinear in d. So is the snapshot gradient, where most
+coordinates have no data (solvers/snapshots.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,12 +34,20 @@ from dptoolkit.solvers.base import (
     private_solver,
     smallest_noise,
     trace_interval,
-    written_out,
 )
 from dptoolkit.solvers.batches import BatchData, BatchSettings, Iterate, batch_sizes, check_batch, check_sparse_rows
 from dptoolkit.solvers.noise import NoiseLaw, constant
+from dptoolkit.solvers.plain import plain_result, without_privacy
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.settings import TIGHT, check_l2, check_sparsity, setting
+from dptoolkit.solvers.snapshots import (
+    ONE_BUCKET,
+    Numbering,
+    few_entries,
+    numbered,
+    ranked_means,
+    snapshot_gradient,
+)
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -80,8 +89,8 @@ class Shape:
 
     @property
     def inner_count(self) -> int:
-        """How many inner releases a run makes."""
-        return self.epochs * (self.steps if self.option == "II" else 1)
+        """How many inner releases a run makes; of the fixed steps of an epoch the first is at s, and shows nothing."""
+        return self.epochs * (self.steps - 1 if self.option == "II" else 1)
 
     @property
     def rounds(self) -> Geometric | None:
@@ -136,7 +145,7 @@ class ReducedSettings(BatchSettings):
 
     @property
     def grain(self) -> float:
-        """What rounding can add to the difference of a record's two gradients, as a share of its bound; 0 if not used.
+        """How much rounding adds to the difference of a record's two gradients, as a share of its bound; 0 if not used.
 
         A residual of at most 1 is rounded to a few parts in 1e16, and clipped gradients may be far smaller than that.
         The rounding of residuals without a bound is proportional to the level at which they are clipped or, like that
@@ -197,7 +206,7 @@ class ReducedSettings(BatchSettings):
             self.shape(plan.n), self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept, self.slope,
             self.grain,
         )  # fmt: skip
-        return ScsgRun(self.bounded_batches(*written_out(rows, y, counts)), how, self.noise_law(plan), plan.noise)
+        return ScsgRun(self.bounded_batches(rows, y, counts), how, self.noise_law(plan), plan.noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +221,10 @@ class DpScsgHt(ReducedSettings):
     batches of fixed size (for Poisson sampling with replace-one twice that), and for the logistic loss the snapshot's
     is smaller at a public s, as in ``dp_sgd_ht``: ``adaptive`` lowers the noise with them, the events stay. Event: per
     epoch one subsampled Gaussian for the snapshot, charged once, and RandomRounds(subsampled Gaussian,
-    Geometric(B/(B+b))) or B//b of them. The number of inner steps does not depend on the data. Public: n, d, all
-    arguments, all iterates, the numbers of steps.
+    Geometric(B/(B+b))) or B//b - 1 of them. The first inner step of an epoch is at w = s, where both gradients of a
+    record are of the same margin, bit for bit: their difference is 0 for every record, and what the step releases is a
+    function of the snapshot's release and of fresh noise. So it is not charged, where the number of steps is fixed. The
+    number of inner steps does not depend on the data. Public: n, d, all arguments, all iterates, the numbers of steps.
     """
 
     solver: ClassVar[str] = "dp_scsg_ht"
@@ -265,15 +276,22 @@ class Epochs:
     grain: float = 0.0
 
 
+_EPOCH_TEXTS = {
+    "epochs": "Number of snapshots.",
+    "snapshot_size": "Number of rows of a snapshot; None takes all rows.",
+    "batch_size": "Number of rows of an inner step's batch.",
+    "option": '"I" draws the number of inner steps of an epoch, geometric with mean snapshot_size/batch_size; "II" '
+    "makes snapshot_size//batch_size of them.",
+}
+
+
+@without_privacy(**_EPOCH_TEXTS)
 def scsg_ht(
     X: Any, y: Any, *, loss: str, sparsity: int, epochs: int, snapshot_size: int | None, batch_size: int,
     step_size: float, l2: float = 0.0, option: str = "I", fit_intercept: bool = False, rng: Any = None,
     trace: bool | int = False, label_values: tuple[float, float] | None = None,
 ) -> FitResult:
-    """Variance-reduced hard thresholding without privacy: no clipping, no noise. Arguments as in ``dp_scsg_ht``.
-
-    ``snapshot_size=None`` takes all rows.
-    """
+    """Variance-reduced hard thresholding without privacy: ``dp_scsg_ht`` without clipping and without noise."""
     rows = check_sparse_rows(X)
     n, d = rows.shape
     terms = losses.get(loss, losses.SCALAR)
@@ -286,8 +304,7 @@ def scsg_ht(
     )  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
     w, history = ScsgRun(data, how, constant(0.0), 0.0).fit(as_generator(rng), trace_interval(trace))
-    coef, intercept = (w[:-1], float(w[-1])) if fit_intercept else (w, 0.0)
-    return FitResult(coef, intercept, None, None, history)
+    return plain_result(w, history, fit_intercept)
 
 
 def svrg_ht(X: Any, y: Any, **arguments: Any) -> FitResult:
@@ -299,6 +316,7 @@ _parameters = inspect.signature(scsg_ht).parameters
 svrg_ht.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [parameter for name, parameter in _parameters.items() if name != "snapshot_size"], return_annotation="FitResult"
 )
+without_privacy(**_EPOCH_TEXTS)(svrg_ht)
 
 
 class ScsgRun:
@@ -312,7 +330,7 @@ class ScsgRun:
 
     def __init__(self, data: BatchData, how: Epochs, snapshots: NoiseLaw, inner_scale: float) -> None:
         self.data, self.how, self.snapshots, self.shape = data, how, snapshots, how.shape
-        self.n, self.width = data.rows.shape
+        self.n, self.width = data.n, data.rows.shape[1]
         protected = 1 if how.fit_intercept else 0
         self.places, self.free = how.sparsity + protected, self.width - protected
         # The kernel's arguments after the records.
@@ -320,6 +338,12 @@ class ScsgRun:
             how.shape.batch, how.step_size, how.l2, inner_scale, how.slope, how.grain, self.free, protected,
             how.sparsity,
         )  # fmt: skip
+
+    @cached_property
+    def _numbered(self) -> tuple[BatchData, NDArray[np.int64] | None]:
+        """The records by numbers of their features, and the features; nothing of it changes."""
+        data, numbering = numbered(self.data, self.free, self.places)
+        return data, numbering.features
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit. A trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
@@ -337,15 +361,19 @@ class ScsgRun:
 
         ``watch`` is called in every epoch with the noisy snapshot gradient and all inner iterates.
         """
-        counts, records, iterate = self.shape.draw(rng), self.data.records(), Iterate(self.places)
+        counts = self.shape.draw(rng)
+        # ``watch`` is shown all coordinates, so none may be hidden.
+        data, features = (self.data, None) if watch else self._numbered
+        numbering = Numbering(self.free, features)
+        records, iterate = data.records(), Iterate(self.places)
         iterates, total = [], 0
         for epoch, count in enumerate(counts.tolist(), start=1):
-            self._epoch(rng, records, iterate, count, watch)
+            self._epoch(rng, data, records, numbering, iterate, count, watch)
             total += count
             if every and (epoch % every == 0 or epoch == len(counts)):
-                iterates.append((total, *iterate.snapshot()))
+                iterates.append((total, *numbering.named(iterate).snapshot()))
         history: dict[str, Any] = {"inner_steps": counts, "thresholdings": total}
-        return iterate.dense(self.width), history | {"iterates": iterates} if every else history
+        return numbering.named(iterate).dense(self.width), history | {"iterates": iterates} if every else history
 
     def trials(
         self, other: ScsgRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
@@ -357,8 +385,7 @@ class ScsgRun:
         from dptoolkit.kernels import stochastic as kernel
 
         shape, poisson = self.shape, self.how.sampling == POISSON
-        small = self.data.rows.matrix.nnz <= _FEW_ENTRIES and self.free <= _ONE_BUCKET
-        if not small or (shape.snapshot < self.n and shape.snapshot * _FEW_ROWS <= self.n):
+        if not few_entries(self.data) or not few_entries(other.data) or self.free > ONE_BUCKET:
             return None
         how = kernel.Epochs(
             shape.steps, 0.0 if shape.option == "II" else shape.batch / (shape.snapshot + shape.batch), shape.snapshot,
@@ -382,110 +409,28 @@ class ScsgRun:
         return {"objective": self.data.objective(weights)}
 
     def _epoch(
-        self, rng: np.random.Generator, records: Any, iterate: Iterate, count: int,
-        watch: Callable[[Array, Array], Any] | None,
+        self, rng: np.random.Generator, data: BatchData, records: Any, numbering: Numbering, iterate: Iterate,
+        count: int, watch: Callable[[Array, Array], Any] | None,
     ) -> None:
         from dptoolkit.kernels import stochastic as kernel
 
         how = self.how
         support, values = iterate.snapshot()
-        gradient = snapshot_gradient(self.data, how, support, values, self.snapshots.at(values), rng)
+        scale = self.snapshots.at(values)
+        gradient = snapshot_gradient(
+            data, records, how.shape.snapshot, how.sampling, support, values, scale, rng, numbering
+        )
         sizes = batch_sizes(rng, how.sampling, self.n, how.shape.batch, count)
+        means = ranked_means(gradient, numbering.known, self.free, scale, rng)
         arguments = (
-            rng, sizes, records, *self.arguments, gradient, *buckets(gradient[: self.free]), iterate.support,
-            iterate.values, iterate.filled,
+            rng, sizes, records, *self.arguments, means, iterate.support, iterate.values, iterate.filled,
         )  # fmt: skip
         if watch is None:
             with exclusive(rng):
                 iterate.filled = kernel.reduced_steps(*arguments)
+            numbering.settle(iterate, rng)
         else:
             inner = np.empty((count, self.width))
             with exclusive(rng):
                 iterate.filled = kernel.reduced_steps(*arguments, inner)
             watch(gradient, inner)
-
-
-def snapshot_gradient(
-    data: BatchData, how: Epochs, support: NDArray[np.int64], values: Array, scale: float, rng: np.random.Generator
-) -> Array:
-    """The mean gradient of a fresh batch at the snapshot, divided by the EXPECTED batch size, plus noise.
-
-    Privacy
-    -------
-    One call is the plan's snapshot release.
-    """
-    (n, d), big = data.rows.shape, how.shape.snapshot
-    size = int(batch_sizes(rng, how.sampling, n, big, 1)[0])
-    batch = uniform_rows(rng, n, size, how.shape.snapshot)
-    w = np.zeros(d)
-    w[support] = values
-    gradient = _batch_sum(data, batch, w) / big
-    if scale > 0:
-        gradient += scale * rng.standard_normal(d)
-    return gradient
-
-
-def uniform_rows(rng: np.random.Generator, n: int, size: int, expected: int) -> NDArray[np.int64]:
-    """``size`` of n rows, uniform without replacement, in increasing order.
-
-    If more than one row in fifty is ``expected``, they are the rows of the smallest of n uniform numbers, which is
-    faster than a sample, and is what kernels draw. Equal numbers, which have a chance of n^2/2^54, go by place.
-    """
-    if size in (0, n):
-        return np.arange(size)
-    if expected * _FEW_ROWS <= n:
-        return np.sort(rng.choice(n, size=size, replace=False))
-    keys = rng.random(n)
-    return np.flatnonzero(keys <= np.partition(keys, size - 1)[size - 1])[:size]
-
-
-def _batch_sum(data: BatchData, batch: NDArray[np.int64], w: Array) -> Array:
-    """The sum of the chosen rows' gradients at w."""
-    matrix, y, caps = data.rows.matrix, data.y, data.caps
-    if matrix.nnz <= _FEW_ENTRIES:
-        from dptoolkit.kernels.stochastic import add_rows
-
-        total = np.zeros(len(w))
-        add_rows(data.records(), batch, w, total)
-        return total
-    if len(batch) < len(y):
-        matrix, y = matrix[batch], y[batch]
-        caps = None if caps is None else caps[batch]
-    r = data.loss.clipped_residual(np.asarray(matrix @ w), y, data.margin_bound, caps)
-    return np.asarray(matrix.T @ r)
-
-
-# A batch of at most one row in so many is drawn in a time that does not depend on the number of rows.
-_FEW_ROWS = 50
-# Up to this many coordinates are one bucket.
-_ONE_BUCKET = 32
-# Up to this many stored entries one compiled pass over the chosen rows is faster than copying them for scipy.
-_FEW_ENTRIES = 200_000
-# Means that agree in their exponent and the first six bits of their fraction share a cell; the last cell takes all that
-# are smaller.
-_LOW_BITS = 46
-_CELLS = 4096
-
-
-def buckets(means: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-    """(coordinates bucket by bucket, the buckets' borders, largest |mean| of each and, last, the smallest of all).
-
-    The size of a bucket is a fifth of the number of means in it and above it, at least 32, so that the few large means,
-    which decide, lie in small buckets. Means are sorted by their leading bits only, which is O(d); a full sort would
-    cost more than the inner steps.
-    """
-    size = np.abs(means)
-    if len(size) <= _ONE_BUCKET:
-        return np.arange(len(size)), np.array([0, len(size)]), np.array([size.max(), size.min()])
-    bits = size.view(np.int64)
-    cells = np.minimum((bits.max() - bits) >> _LOW_BITS, _CELLS - 1)
-    above = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=_CELLS))])
-    ends = [0]
-    while above[ends[-1]] < len(means):
-        start = int(above[ends[-1]])
-        ends.append(int(np.searchsorted(above, min(len(means), start + max(32, start // 4)))))
-    # A stable sort of one-byte numbers is a counting sort, which is fast.
-    bucket = np.repeat(np.arange(len(ends), dtype=np.uint8), np.diff([*ends, _CELLS]))
-    ranked = np.argsort(bucket[cells], kind="stable")
-    starts = above[ends].astype(np.int64)
-    return ranked, starts, np.append(np.maximum.reduceat(size[ranked], starts[:-1]), size.min())

@@ -1,4 +1,4 @@
-"""How private Frank-Wolfe walks over prepared rows: a path for each layout, loss and refresh, with the plan's noise.
+"""The iterations of private Frank-Wolfe on prepared rows: one for each layout, loss and ``refresh``.
 
 Sparse rows: dithered residuals, unless the textbook iteration is asked for (refresh=1); the squared loss with few
 features keeps rows of X^T X and is exact. Dense rows: the textbook iteration, in one compiled call.
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from dptoolkit.data import Rows, kernel_arrays
 from dptoolkit.mechanisms.noise import laplace
-from dptoolkit.mechanisms.rng import exclusive
+from dptoolkit.mechanisms.rng import Generators, exclusive
 from dptoolkit.mechanisms.selection import gumbel
-from dptoolkit.solvers.base import Array, Trace
+from dptoolkit.solvers.base import Array, Trace, Trials
 
 if TYPE_CHECKING:
     from dptoolkit.solvers.plan import Plan
 
 Work = NDArray[np.int64]
-# run(rng, trace, work): one fit, which adds to ``work``, in this order:
+# run(rng, trace, work): one fit, which adds to ``work``, in this order (DensePath makes many at once):
 WORK = ("rows checked", "rows pushed", "entries touched", "features weighted")
 Path = Callable[[np.random.Generator, bool, Work], Trace]
 _DRAWS = {"gumbel": gumbel, "laplace": laplace}
-# Noise of dense steps is drawn for several selections at a time, this many numbers at most.
+# The noise of dense steps is drawn for several selections at a time, up to this many numbers.
 _LARGEST_DRAW = 2**16
 # Up to this many features the squared loss keeps X^T X, 32 MB.
 LARGEST_GRAM = 2048
@@ -45,7 +45,7 @@ def vertex_path(plan: Plan, rows: Rows, y: Array) -> Path:
     """
     settings = plan.settings
     if not rows.is_sparse:
-        return _dense_path(plan, *without_empty_rows(rows, y))
+        return DensePath(plan, *without_empty_rows(rows, y))
     if settings.terms.linear and rows.shape[1] <= LARGEST_GRAM:
         return _gram_path(plan, rows, y)
     return _textbook_path(plan, rows, y) if settings.refresh == 1 else _dithered_path(plan, rows, y)
@@ -100,10 +100,9 @@ def level_count(plan: Plan) -> int:
 
 
 class Sides(NamedTuple):
-    """Rows as the kernels want them, without the empty ones: ``matrix``, its sums of columns, and which rows are in."""
+    """Rows as the kernels want them, without the empty ones: ``matrix``, and which rows are in."""
 
     matrix: Any
-    sums: Array
     filled: Any
 
 
@@ -115,18 +114,13 @@ def both_sides(rows: Rows, bound: float) -> Sides:
     from dptoolkit.kernels import frank_wolfe as kernel
 
     filled = np.diff(rows.matrix.indptr) > 0
-    # Rows without entries are left out of the list of starts; nothing else knows of them.
+    # Rows without entries are left out of ``indptr``; the other arrays do not mention them.
     indptr = rows.matrix.indptr[np.append(filled, True)]
     entries = (rows.matrix.data if bound == 1 else rows.matrix.data / bound).astype(np.float32)
     size = len(indptr) - 1, rows.shape[1]
     matrix = type(rows.matrix)((entries, rows.matrix.indices, indptr), shape=size, copy=False)
-    columns = matrix.tocsc()
-    sums = np.zeros(size[1])
-    some = np.diff(columns.indptr) > 0
-    if some.any():
-        sums[some] = np.add.reduceat(columns.data, columns.indptr[:-1][some], dtype=np.float64)
-    arrays: Any = (*kernel_arrays(matrix), *kernel_arrays(columns))
-    return Sides(kernel.Matrix(*arrays), sums, filled)
+    arrays: Any = (*kernel_arrays(matrix), *kernel_arrays(matrix.tocsc()))
+    return Sides(kernel.Matrix(*arrays), filled)
 
 
 def _sides(plan: Plan, rows: Rows) -> Sides:
@@ -139,17 +133,23 @@ def _dithered_path(plan: Plan, rows: Rows, y: Array) -> Path:
 
     settings, n, d = plan.settings, plan.n, rows.shape[1]
     loss, law, radius = settings.terms, settings.noise_law(plan), settings.l1_radius
-    matrix, sums, filled = _sides(plan, rows)
+    matrix, filled = _sides(plan, rows)
     dithered = kernel.dithered_laplace_block if settings.law == "laplace" else kernel.dithered_block
     reach, count = radius * settings.feature_bound, level_count(plan)
     y, parts = y[filled], blocks(settings.steps, settings.refresh)
+    # Memory of earlier runs, as new memory costs as much as many steps. A run takes one from this list, so that no two
+    # threads share one, and starts it anew.
+    idle: list[Any] = []
 
     def run(rng: np.random.Generator, trace: bool, work: Work) -> Trace:
         # Drawn for every row of the data, whatever it holds: a number belongs to a place in X, not to a record.
         theta = rng.random(n, dtype=np.float32)[filled]
-        state = np.zeros((len(y), 4), np.float32)
-        dither = kernel.Dither(state, theta, np.zeros(d), sums, np.empty(len(y) + 1, np.uint32))
-        v, scale, gradient, room = np.zeros(d), 1.0, np.empty(d), kernel.sampler(d)
+        try:
+            dither, v, room = idle.pop()
+        except IndexError:
+            dither, v, room = kernel.dither(len(y), d), np.empty(d), kernel.sampler(d)
+        kernel.start(dither, theta, count)
+        v[:], room.frame[:], scale = 0.0, 0.0, 1.0
         scales, vertices, limit = [], np.empty(settings.steps, dtype=np.int64), -1.0
         for first, steps in parts:
             norm = reachable(radius * scale * float(np.abs(v).sum()), radius, first, steps)
@@ -158,10 +158,12 @@ def _dithered_path(plan: Plan, rows: Rows, y: Array) -> Path:
             with exclusive(rng):
                 scale = dithered(
                     rng, grid, matrix, y, first, steps, reach / (n * noise_scale), scale, limit != before, v, dither,
-                    gradient, vertices[first - 1 : first - 1 + steps], room, work,
+                    vertices[first - 1 : first - 1 + steps], room, work,
                 )  # fmt: skip
             scales += [noise_scale] * steps
-        return _trace(radius * scale * v, scales, vertices, trace)
+        w = radius * scale * v
+        idle.append((dither, v, room))
+        return _trace(w, scales, vertices, trace)
 
     return run
 
@@ -171,7 +173,7 @@ def _gram_path(plan: Plan, rows: Rows, y: Array) -> Path:
 
     settings, n, d = plan.settings, plan.n, rows.shape[1]
     law, radius = settings.noise_law(plan), settings.l1_radius
-    matrix, _, filled = _sides(plan, rows)
+    matrix, _ = _sides(plan, rows)
     reach, by_laplace = radius * settings.feature_bound, settings.law == "laplace"
     target = np.asarray(rows.matrix.T @ y) / settings.feature_bound
     parts = blocks(settings.steps, settings.refresh)
@@ -200,14 +202,14 @@ def _textbook_path(plan: Plan, rows: Rows, y: Array) -> Path:
 
     settings, d = plan.settings, rows.shape[1]
     loss, law, radius = settings.terms, settings.noise_law(plan), settings.l1_radius
-    transposed = rows.transpose()
+    columns = rows.transpose()
     by_laplace = settings.law == "laplace"
 
     def run(rng: np.random.Generator, trace: bool, work: Work) -> Trace:
         w, margins, room = np.zeros(d), np.zeros(len(y)), kernel.sampler(d)
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
         for t in range(1, settings.steps + 1):
-            gradient = np.asarray(transposed @ loss.residual(margins, y))
+            gradient = np.asarray(columns @ loss.residual(margins, y))
             scales.append(law.at(w))
             sharpness = radius / (plan.n * scales[-1])
             with exclusive(rng):
@@ -220,19 +222,19 @@ def _textbook_path(plan: Plan, rows: Rows, y: Array) -> Path:
             w *= 1 - mu
             w[j] += mu * sign * radius
             margins *= 1 - mu
-            add_feature(margins, transposed, j, mu * sign * radius)
+            add_feature(margins, columns, j, mu * sign * radius)
         return _trace(w, scales, vertices, trace)
 
     return run
 
 
-def add_feature(margins: Array, transposed: Any, j: int, weight: float) -> None:
-    """margins += weight x_j, for rows of which ``transposed`` is the transpose."""
-    if hasattr(transposed, "indptr"):
-        column = slice(transposed.indptr[j], transposed.indptr[j + 1])
-        margins[transposed.indices[column]] += weight * transposed.data[column]
+def add_feature(margins: Array, columns: Any, j: int, weight: float) -> None:
+    """margins += weight x_j, for rows of which ``columns`` is the transpose."""
+    if hasattr(columns, "indptr"):
+        column = slice(columns.indptr[j], columns.indptr[j + 1])
+        margins[columns.indices[column]] += weight * columns.data[column]
     else:
-        margins += weight * transposed[j]
+        margins += weight * columns[j]
 
 
 def _trace(w: Array, scales: list[float], vertices: Any, trace: bool) -> Trace:
@@ -240,29 +242,47 @@ def _trace(w: Array, scales: list[float], vertices: Any, trace: bool) -> Trace:
     return Trace(w, history, vertices.astype(float) if trace else None)
 
 
-def _dense_path(plan: Plan, rows: Rows, y: Array) -> Path:
-    from dptoolkit.kernels import frank_wolfe as kernel
+class DensePath:
+    """The textbook iteration on dense rows: all residuals and all gradients at every step, of many fits at once.
 
-    settings = plan.settings
-    d, loss, matrix, law = rows.shape[1], settings.terms, rows.matrix, settings.noise_law(plan)
-    steps, radius, draw = settings.steps, settings.l1_radius, _DRAWS[settings.law]
-    label = math.inf if settings.label_bound is None else settings.label_bound
-    bounds = law.adaptive, law.bounds.feature_bound, label, law.lipschitz
-    at_once = max(1, _LARGEST_DRAW // (2 * d))
-    parts = [(first, min(at_once, steps - first)) for first in range(0, steps, at_once)]
+    ``size`` is about how many numbers a fit keeps at a time.
+    """
 
-    def run(rng: np.random.Generator, trace: bool, work: Work) -> Trace:
-        w, u, gradient = np.zeros(d), np.zeros(len(y)), np.empty(d)
-        scales, vertices = np.empty(steps), np.empty(steps, dtype=np.int64)
-        iterates = np.empty((steps if trace else 0, d))
-        for first, count in parts:
+    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+        settings, law = plan.settings, plan.settings.noise_law(plan)
+        self.plan, self.rows, self.y, self.draw = plan, rows, y, _DRAWS[settings.law]
+        steps, d = settings.steps, rows.shape[1]
+        label = math.inf if settings.label_bound is None else settings.label_bound
+        self.bounds = law.scale, law.adaptive, law.bounds.feature_bound, label, law.lipschitz
+        at_once = min(steps, max(1, _LARGEST_DRAW // (2 * d)))
+        self.parts = [(first, min(at_once, steps - first)) for first in range(0, steps, at_once)]
+        self.size = len(y) + d * (2 * at_once + steps)
+
+    def __call__(self, rng: np.random.Generator, trace: bool, work: Work) -> Trace:
+        """One fit."""
+        found, scales, vertices = self._fits(Generators(rng), trace)
+        history = {"noise_scale": scales[0].tolist(), "vertices": vertices[0]}
+        if found.releases is None or found.iterates is None:
+            return Trace(found.weights[0], history)
+        return Trace(found.weights[0], history, found.releases[0], found.iterates[0])
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        return self._fits(rng, trace)[0]
+
+    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, Array, NDArray[np.int64]]:
+        """The fits, and the noise scales and vertices of every step."""
+        from dptoolkit.kernels import frank_wolfe as kernel
+
+        settings, runs, d = self.plan.settings, len(rng), self.rows.shape[1]
+        w, u, gradient, steps = np.zeros((runs, d)), np.zeros((runs, len(self.y))), np.empty(d), settings.steps
+        scales, vertices = np.empty((runs, steps)), np.empty((runs, steps), dtype=np.int64)
+        iterates = np.empty((runs, steps if trace else 0, d))
+        for first, count in self.parts:
             part = slice(first, first + count)
-            noise = draw(rng, 1.0, (count, 2 * d))
+            noise = self.draw(rng, 1.0, (runs, count, 2 * d))
             kernel.dense_steps(
-                matrix, y, loss.id, noise, first + 1, radius, plan.n, law.scale, *bounds, w, u, gradient, scales[part],
-                vertices[part], iterates[part],
+                self.rows.matrix, self.y, settings.terms.id, noise, first + 1, settings.l1_radius, self.plan.n,
+                *self.bounds, w, u, gradient, scales[:, part], vertices[:, part], iterates[:, part],
             )  # fmt: skip
-        history = {"noise_scale": scales.tolist(), "vertices": vertices}
-        return Trace(w, history, vertices.astype(float), iterates) if trace else Trace(w, history)
-
-    return run
+        return Trials(w, vertices.astype(float), iterates) if trace else Trials(w), scales, vertices

@@ -36,16 +36,16 @@ from dptoolkit.solvers.settings import check_budget
 from dptoolkit.tuning.scores import Score
 
 GEOMETRIC, LOGARITHMIC = "geometric", "logarithmic"
-# Which rows are held out must not depend on the data; any fixed number will do.
+# The seed by which rows are held out. It is fixed, as the choice of rows must not depend on the data.
 _SPLIT_SEED = 20_220
-# The part of the budget that a choice may leave unused, for the sake of a short search.
+# The share of the budget that a choice may leave unused, so that the search for a run's epsilon is short.
 _UNUSED = 0.004
 
 
 def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
     """All combinations of the values given for each setting, as candidates."""
     columns = {name: list(entries) for name, entries in values.items()}
-    return [dict(zip(columns, chosen, strict=True)) for chosen in itertools.product(*columns.values())]
+    return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TuningPlan:
 
     @property
     def run_event(self) -> Event:
-        """What one run gives away, whichever candidate it draws."""
+        """The event of one run, whichever candidate it draws."""
         return one_run([plan.event for plan in self.plans], None if self.score is None else self.score.event)
 
     @property
@@ -105,8 +105,8 @@ class TuningPlan:
     @property
     def chance(self) -> float:
         """The probability that a given candidate is drawn at all, so that it can win."""
-        missed = 1 - 1 / len(self.plans)
-        return 1.0 if missed == 0 else -math.expm1(float(self.runs.log_pgf(np.asarray(math.log(missed)))))
+        miss = 1 - 1 / len(self.plans)
+        return 1.0 if miss == 0 else -math.expm1(float(self.runs.log_pgf(np.asarray(math.log(miss)))))
 
     @property
     def fingerprint(self) -> str:
@@ -135,7 +135,7 @@ class TuningPlan:
         return "\n\n".join([head, table(["candidate", "noise", "outlook"], rows), self.advice(), str(self.guarantee)])
 
     def cost(self) -> str:
-        """What the choice costs, against making none."""
+        """A sentence on what the choice costs, compared with making none."""
         return (
             f"A run has {self.price:.2f} times the noise that the same settings have with all rows and the whole "
             f"budget. That is as if {100 * (1 - 1 / self.price):.0f} % of the rows were thrown away."
@@ -169,10 +169,14 @@ def plan(
         The name of a private solver.
     candidates : sequence of mappings
         Settings that differ; ``grid`` makes all combinations.
-    n, d : int
-        Rows and features of the private data.
-    epsilon, delta : float
-        The total budget: choice, training and scores.
+    n : int
+        Rows of the private data.
+    d : int
+        Features of the private data.
+    epsilon : float
+        The total budget, at ``delta``: choice, training and scores.
+    delta : float
+        The total budget.
     expected_runs : float or None, default None
         The mean number of runs, each of which draws a candidate at random; two for each candidate if None.
     law : "logarithmic" or "geometric", default "logarithmic"
@@ -189,29 +193,29 @@ def plan(
     Touches no data. A record is held out or trained on, by a public rule, so it enters a run by its score or by its
     training, never both: one run gives away the worse of the two. The choice is BestOf(run, law), at most the budget.
     """
-    named = [dict(c) for c in candidates]
-    if not named:
+    options = [dict(c) for c in candidates]
+    if not options:
         raise invalid("candidates", candidates, "at least one mapping of settings", "For example [{'steps': 20}].")
     epsilon = positive("epsilon", epsilon, "A choice without privacy needs no plan.")
     check_budget(epsilon, delta, n)
-    scored = _held_out_rows(n, validation)
-    shared = {"delta": delta} | settings
+    held_out = _held_out_rows(n, validation)
+    common = {"delta": delta} | settings
 
     @cache
     def at(run_epsilon: float, rows: int) -> tuple[Plan, ...]:
-        return tuple(solvers.plan(solver, n=rows, d=d, **(shared | c | {"epsilon": run_epsilon})) for c in named)
+        return tuple(solvers.plan(solver, n=rows, d=d, **(common | c | {"epsilon": run_epsilon})) for c in options)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        full = solvers.plan(solver, n=n, d=d, **(shared | named[0] | {"epsilon": epsilon}))
+        full = solvers.plan(solver, n=n, d=d, **(common | options[0] | {"epsilon": epsilon}))
     scoring = _scoring(full, score_bound)
-    runs = _runs(law, 2 * len(named) if expected_runs is None else expected_runs)
+    runs = _runs(law, 2 * len(options) if expected_runs is None else expected_runs)
 
     def choice_at(run_epsilon: float) -> TuningPlan:
-        plans = at(run_epsilon, n - scored)
+        plans = at(run_epsilon, n - held_out)
         _check_alike(plans)
-        score = None if scored == 0 else _score_release(plans, scoring.sensitivity(scored))
-        return TuningPlan(tuple(named), plans, score, scoring, runs, n, epsilon, delta, full)
+        score = None if held_out == 0 else _score_release(plans, scoring.sensitivity(held_out))
+        return TuningPlan(tuple(options), plans, score, scoring, runs, n, epsilon, delta, full)
 
     run_epsilon = _run_epsilon(lambda e: choice_at(e).event, epsilon, delta)
     with warnings.catch_warnings():

@@ -30,8 +30,8 @@ class TuningResult:
     guarantee: Guarantee
 
     def __repr__(self) -> str:
-        chosen = ", ".join(f"{name}={value}" for name, value in self.choice.items())
-        return f"<TuningResult: {chosen}; score {self.score:.3g} with noise; {self.model!r}>"
+        settings = ", ".join(f"{name}={value}" for name, value in self.choice.items())
+        return f"<TuningResult: {settings}; score {self.score:.3g} with noise; {self.model!r}>"
 
 
 def tune(
@@ -51,14 +51,24 @@ def tune(
 
     Parameters
     ----------
-    solver, candidates
+    solver : str
         As in ``tuning.plan``.
-    X, y
-        The private rows and labels.
+    candidates : sequence of mappings
+        As in ``tuning.plan``.
+    X : (n, d) array or scipy.sparse matrix
+        The private rows.
+    y : (n,) array
+        Their labels.
     public : (X, y) or None, default None
         Public rows for the scores; all private rows are then trained on.
-    label_values, n_features, rng, ledger
+    label_values : (float, float) or None, default None
         As in every solver.
+    n_features : int or None, default None
+        As in every solver.
+    rng : None, int or numpy.random.Generator, default None
+        As in every solver; the number of runs and the candidates are drawn from it too.
+    ledger : Ledger or None, default None
+        Refuses the choice, or is charged for it, before the data are used.
     **arguments
         ``epsilon``, ``delta``, ``expected_runs``, ``law``, ``validation``, ``score_bound`` and the shared settings.
 
@@ -98,8 +108,8 @@ def _probe(kind: Any, candidates: Sequence[Mapping[str, Any]], arguments: Mappin
     """Settings of the first candidate, for what they say about rows and labels."""
     if not candidates:
         raise invalid("candidates", candidates, "at least one mapping of settings", "For example [{'steps': 20}].")
-    known = {name: value for name, value in arguments.items() if name in kind.__dataclass_fields__}
-    return build(kind, {"epsilon": 1.0} | known | dict(candidates[0]))
+    own = {name: value for name, value in arguments.items() if name in kind.__dataclass_fields__}
+    return build(kind, {"epsilon": 1.0} | own | dict(candidates[0]))
 
 
 def number_of_runs(runs: TruncatedNegativeBinomial, rng: np.random.Generator) -> int:
@@ -118,14 +128,14 @@ def _best_run(
     its score the score's. Ties are broken by a random number that is part of the run, so that runs are fully ordered,
     as the bound requires.
     """
-    prepared: dict[int, Any] = {}
+    runs: dict[int, Any] = {}
     best: tuple[float, float, int, FitResult] | None = None
     for _ in range(number_of_runs(plan.runs, rng)):
         which = int(rng.integers(len(plan.plans)))
         candidate = plan.plans[which]
-        if which not in prepared:
-            prepared[which] = candidate.settings.prepare(candidate, rows, labels)
-        weights, history = prepared[which].fit(rng, 0)
+        if which not in runs:
+            runs[which] = candidate.settings.prepare(candidate, rows, labels)
+        weights, history = runs[which].fit(rng, 0)
         coef, intercept = candidate.settings.model(weights)
         model = FitResult(coef, intercept, None, candidate, history)
         score = plan.scoring.of(model, scored_rows.matrix, scored_labels)

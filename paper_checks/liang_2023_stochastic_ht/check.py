@@ -81,7 +81,7 @@ def audit_theorem_4_1(
 
 def audit_theorem_5_1(trials: int, split: str = "printed", **at: Any) -> Audited:
     """The same pair, which shows the snapshots and not the inner steps."""
-    printed = published.scsg_ht_theorem_5_1(grad_norm=1.0, split=split, **at)
-    made = solvers.plan("dp_scsg_ht", calibration="published", **at, **_FIT)
-    plan = made.with_noise(printed.scales["inner"], printed.scales["snapshot"])
-    return printed_noise(plan, printed, pairs.dp_scsg_ht(plan), trials, "iterates")
+    record = published.scsg_ht_theorem_5_1(grad_norm=1.0, split=split, **at)
+    base = solvers.plan("dp_scsg_ht", calibration="published", **at, **_FIT)
+    plan = base.with_noise(record.scales["inner"], record.scales["snapshot"])
+    return printed_noise(plan, record, pairs.dp_scsg_ht(plan), trials, "iterates")

@@ -44,24 +44,24 @@ def corollary_5_8(**at: Any) -> Verdict:
 
 
 def audit_theorem_5_2(trials: int, **at: Any) -> Audited:
-    """In rho."""
+    """An audit of Theorem 5.2, stated in rho."""
     return _clipped(published.ight_theorem_5_2(**at), trials, **at)
 
 
 def audit_remark_5_3(trials: int, **at: Any) -> Audited:
-    """The first form."""
+    """An audit of Remark 5.3."""
     return _clipped(published.ight_remark_5_3(**at), trials, **at)
 
 
 def audit_remark_5_3_simple(trials: int, **at: Any) -> Audited:
-    """The second form."""
+    """An audit of Remark 5.3 with its rounded variance."""
     return _clipped(published.ight_remark_5_3_simple(**at), trials, **at)
 
 
 def _clipped(
-    printed: published.Published, trials: int, n: int, steps: int, grad_norm: float, **unused: Any
+    record: published.Published, trials: int, n: int, steps: int, grad_norm: float, **unused: Any
 ) -> Audited:
-    return hard_thresholding(printed, n, steps, grad_norm, trials)
+    return hard_thresholding(record, n, steps, grad_norm, trials)
 
 
 def audit_corollary_5_8(
@@ -72,16 +72,16 @@ def audit_corollary_5_8(
     After one step all other records have a large first weight; both rows have a little of that feature, and the second
     one with opposite signs. The printed noise is proportional to 1/n, so n is free.
     """
-    made = solvers.plan(
+    base = solvers.plan(
         "dp_ight", n=_MANY, d=2, sparsity=2, steps=steps, loss="logistic", row_norm=row_norm,
         step_size=_LONG_STEP / row_norm**2, epsilon=1.0, delta=1e-9, calibration="published",
     )  # fmt: skip
-    printed = published.ight_corollary_5_8(n, steps, row_norm, epsilon, delta)
-    plan = made.with_noise(printed.scales["gradient"] * n / _MANY)
+    record = published.ight_corollary_5_8(n, steps, row_norm, epsilon, delta)
+    plan = base.with_noise(record.scales["gradient"] * n / _MANY)
     across = math.sqrt(1 - _TILT**2)
     counts, labels = np.array([1, _MANY - 1]), np.array([0.0, 1.0])
     first, second = (
         Counted(row_norm * np.array([[_TILT, side], [1.0, 0.0]]), labels, counts) for side in (across, -across)
     )
     scores = {"final": lambda weights: -weights[:, 1]}
-    return printed_noise(plan, printed, Pair(first, second, plan.adjacency, "opposite rows", scores), trials)
+    return printed_noise(plan, record, Pair(first, second, plan.adjacency, "opposite rows", scores), trials)

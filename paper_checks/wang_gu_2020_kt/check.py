@@ -26,9 +26,9 @@ def lemma_2_6(**at: Any) -> Verdict:
 
 def audit_lemma_2_6(trials: int, sensitivity: float, **at: Any) -> Audited:
     """One number that moves by the sensitivity."""
-    printed = published.kt_lemma_2_6(sensitivity=sensitivity, **at)
-    noise = GaussianNoise(printed.scales["query"], sensitivity)
-    return printed_noise(noise.release, printed, (sensitivity, 0.0), trials)
+    record = published.kt_lemma_2_6(sensitivity=sensitivity, **at)
+    noise = GaussianNoise(record.scales["query"], sensitivity)
+    return printed_noise(noise.release, record, (sensitivity, 0.0), trials)
 
 
 def theorem_4_3(**at: Any) -> Verdict:
@@ -52,14 +52,14 @@ def audit_theorem_4_3(
 
     The public features are orthogonal, of exactly the operator norm that the theorem takes.
     """
-    printed = _printed(n, epsilon, delta, regularization)
-    made = solvers.plan(
+    record = _printed(n, epsilon, delta, regularization)
+    base = solvers.plan(
         "knowledge_transfer", n=n, d=2, sparsity=1, loss="squared", row_norm=1.0, feature_bound=1.0, label_bound=1.0,
         l2=regularization or _ridge(n, epsilon, delta), features=math.sqrt(n) * np.eye(n, 2), epsilon=epsilon,
         delta=delta, calibration="published",
     )  # fmt: skip
-    plan = made.with_noise(printed.scales["answer"])
-    return printed_noise(plan, printed, pairs.knowledge_transfer(plan), trials, "releases")
+    plan = base.with_noise(record.scales["answer"])
+    return printed_noise(plan, record, pairs.knowledge_transfer(plan), trials, "releases")
 
 
 def corollary_4_7(n: int, epsilon: float, delta: float) -> Verdict:

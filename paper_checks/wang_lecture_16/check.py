@@ -28,8 +28,8 @@ def algorithm_5(**at: Any) -> Verdict:
 
 def algorithm_6_change(**at: Any) -> Verdict:
     """The largest change of an entry that Algorithm 6 hands to peeling."""
-    printed, real = published.heavy_tailed_change(**at)
-    return bound(printed, real, "largest change of an entry in one step")
+    value, real = published.heavy_tailed_change(**at)
+    return bound(value, real, "largest change of an entry in one step")
 
 
 def theorem_16_6(**at: Any) -> Verdict:
@@ -49,39 +49,39 @@ def theorem_16_8_pure(**at: Any) -> Verdict:
 
 def audit_theorem_16_2(trials: int, n: int, steps: int, l1_radius: float, lipschitz: float, **at: Any) -> Audited:
     """Ties of all vertices."""
-    printed = published.lecture_frank_wolfe(n, steps, l1_radius, lipschitz, **at)
-    return frank_wolfe(printed, n, steps, l1_radius, lipschitz, trials)
+    record = published.lecture_frank_wolfe(n, steps, l1_radius, lipschitz, **at)
+    return frank_wolfe(record, n, steps, l1_radius, lipschitz, trials)
 
 
 def audit_theorem_16_4(trials: int, n: int, steps: int, grad_norm: float, **at: Any) -> Audited:
     """A kept coordinate, with the constant that the point gives."""
-    printed = published.lecture_dp_iht(n, steps, grad_norm, **at)
-    return hard_thresholding(printed, n, steps, grad_norm, trials)
+    record = published.lecture_dp_iht(n, steps, grad_norm, **at)
+    return hard_thresholding(record, n, steps, grad_norm, trials)
 
 
 def audit_algorithm_5(trials: int, sparsity: int, change: float, epsilon: float, delta: float) -> Audited:
     """Peeling in the first step of Algorithm 6, whose entries move by ``change``."""
-    printed = published.lecture_peeling(sparsity, change, epsilon, delta)
+    record = published.lecture_peeling(sparsity, change, epsilon, delta)
     # At w = 0 an entry moves by 2 step_size / n.
-    return _peeling(printed, {"n": 2, "steps": 1, "step_size": change, "radius": 1.0}, sparsity, trials)
+    return _peeling(record, {"n": 2, "steps": 1, "step_size": change, "radius": 1.0}, sparsity, trials)
 
 
 def audit_theorem_16_6(trials: int, sparsity: int, feature_bound: float, **at: Any) -> Audited:
     """Ties at the last place, in the first block."""
-    printed = published.lecture_heavy_tailed_iht(sparsity=sparsity, feature_bound=feature_bound, **at)
+    record = published.lecture_heavy_tailed_iht(sparsity=sparsity, feature_bound=feature_bound, **at)
     settings = {key: at[key] for key in ("n", "steps", "step_size", "radius")}
-    return _peeling(printed, settings, sparsity, trials, feature_bound)
+    return _peeling(record, settings, sparsity, trials, feature_bound)
 
 
 def _peeling(
-    printed: published.Published, settings: dict[str, Any], sparsity: int, trials: int, bound: float = 1.0
+    record: published.Published, settings: dict[str, Any], sparsity: int, trials: int, bound: float = 1.0
 ) -> Audited:
     if sparsity != 1:
         # For more places the pair behind the lower bound is another one, which no data set of the solver gives.
         raise ValueError("sparsity: must be 1 for an audit")
-    made = solvers.plan(
+    base = solvers.plan(
         "peeling_iht", d=4, sparsity=1, feature_bound=bound, label_bound=bound, epsilon=1.0, delta=1e-9,
         calibration="published", **settings,
     )  # fmt: skip
-    plan = made.with_noise(printed.scales["selection"], printed.scales["value"])
-    return printed_noise(plan, printed, pairs.peeling_iht(plan), trials, "releases")
+    plan = base.with_noise(record.scales["selection"], record.scales["value"])
+    return printed_noise(plan, record, pairs.peeling_iht(plan), trials, "releases")

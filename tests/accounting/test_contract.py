@@ -325,3 +325,14 @@ def test_a_release_without_noise_beside_tiny_ones_gives_everything_away(epsilon)
     event = Composed(Gaussian(0.0), Repeated(PureDp(epsilon), 1000))
     assert pld.lower_epsilon(event, 1e-4) == math.inf
     assert account(event).bounds(1e-4) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize("guess", [1e-3, 4.2, 300.0])
+@pytest.mark.parametrize("near", [False, True])
+def test_a_guess_changes_the_time_and_not_the_noise(guess, near):
+    def event(z):
+        return Composed(ObjectivePerturbation(z, 0.0123, True, "replace-one"), Gaussian(20 * z))
+
+    noise, wanted = calibrate(event, 1.0, 1e-6, guess=guess, near=near), calibrate(event, 1.0, 1e-6)
+    assert noise == pytest.approx(wanted, rel=2e-5)
+    assert account(event(noise)).epsilon(1e-6) <= 1.0

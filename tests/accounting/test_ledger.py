@@ -82,12 +82,14 @@ START = threading.Barrier(8)
 
 
 class Unlocked(Ledger):
-    """The planted fault: check, then record, with room for others in between."""
+    """The planted fault: check in one turn and record in another, with room for others in between."""
 
     def spend(self, event, *_):
         self.check(event)
         START.wait(60)
-        self._book.reserve(threading.get_ident(), Entry(event, 1))
+        # Recorded in turn: without the lock a record may be lost, and the overrun with it.
+        with self._turn(to_spend=True) as book:
+            book.reserve(threading.get_ident(), Entry(event, 1))
 
 
 @pytest.mark.parametrize("kind", ["memory", pytest.param("file", marks=locks)])

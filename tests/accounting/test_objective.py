@@ -491,6 +491,27 @@ def test_the_pair_is_convex_and_equals_the_closed_forms_away_from_one(release):
     assert pair.above(np.zeros(1)) == pytest.approx(pair.below(np.zeros(1)), rel=1e-12)
 
 
+@pytest.mark.parametrize(("adjacency", "signed"), KINDS)
+@pytest.mark.parametrize(("shift", "jacobian"), [(2.0, 1e-3), (0.23, 0.0123), (0.05, 0.7), (20.0, 3.0)])
+def test_finer_grids_of_the_hull_would_change_nothing_that_matters(adjacency, signed, shift, jacobian, monkeypatch):
+    release, x = objective.Perturbation(shift, jacobian, adjacency, signed), np.geomspace(1e-6, 30.0, 400)
+    found = []
+    for zooms in (objective._ZOOMS, 6):
+        monkeypatch.setattr(objective, "_ZOOMS", zooms)
+        pair = objective.pair.__wrapped__(release)
+        found.append(np.concatenate([pair.above(x), pair.below(x)]))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-8, atol=1e-300)
+
+
+@pytest.mark.parametrize(("adjacency", "signed"), KINDS)
+def test_what_is_plainly_visible_in_floats_is_so_exactly(adjacency, signed, monkeypatch):
+    """The short cut gives the chords that exact integers alone give."""
+    release = objective.Perturbation(0.23, 0.0123, adjacency, signed)
+    chords = objective._bridges(*objective.orders(release), release)
+    monkeypatch.setattr(objective, "_PLAINLY", math.inf)
+    assert chords and objective._bridges(*objective.orders(release), release) == chords
+
+
 @pytest.mark.parametrize("release", PAIRS[:3])
 def test_without_the_hull_the_curve_is_not_convex(release):
     """The twin: closed forms side by side, as they are, have a kink the wrong way (negative mass at loss 0)."""
@@ -521,3 +542,21 @@ def test_the_accountant_reads_the_pair(release):
     assert once < composed * (1 + 1e-6)
     assert composed <= objective.epsilon(replace(release, offset=offset), 1e-8) * 1.002
     assert composed >= gaussian.epsilon(math.hypot(release.shift, offset), 1e-8) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("shift", [3.0, 7.13, 8.35, 8.65, 20.0, 36.0])
+@pytest.mark.parametrize("jacobian", [0.0, 0.5, 37.0])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_both_orders_keep_their_digits_at_large_losses(adjacency, jacobian, shift):
+    """Where exp(epsilon) is more than the inverse of a rounding error, no order falls below what neighbours attain."""
+    release = Perturbation(shift, jacobian, adjacency)
+    pair, floor, x = objective.pair(release), objective.floor_pair(release), np.linspace(0.0, 100.0, 4001)
+    for values, least in ((pair.above(x), floor.above(x)), (pair.below(x), floor.below(x))):
+        assert (values >= least * (1 - 1e-9)).all()
+        assert (np.diff(values) <= 1e-12).all()
+
+
+def test_large_losses_of_unsigned_zero_out():
+    """An exact density of the Huber loss has delta 0.90906 there."""
+    event = ObjectivePerturbation(1 / 8.65, math.log1p(1e5), False, "zero-out")
+    assert account(event).delta(37.41) >= 0.90906

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from dptoolkit.accounting import (
@@ -21,10 +22,13 @@ from dptoolkit.accounting import (
     account,
     calibrate,
     composition,
+    selection,
 )  # fmt: skip
 from dptoolkit.accounting.pld import composition as sums
 from dptoolkit.accounting.pld import curve
+from dptoolkit.accounting.pld import tail as tails
 from dptoolkit.accounting.pld.grid import connect_the_dots
+from dptoolkit.accounting.pld.tail import Tail
 from dptoolkit.accounting.pld.trees import directions, dominating
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
@@ -142,3 +146,79 @@ def test_the_largest_loss_of_a_sampled_release_is_the_most_it_costs(inner, schem
     epsilons = [account(event, "pld").epsilon(10.0**-k) for k in range(12, 1, -1)]
     assert epsilons == sorted(epsilons, reverse=True)
     assert epsilons[0] <= math.log1p(0.1 * math.expm1(1.0)) * (1 + 1e-6)
+
+
+# --- sums in blocks, and chords ----------------------------------------------------------------------
+
+
+def _random_tail(rng: np.random.Generator, block: int, monkeypatch: pytest.MonkeyPatch) -> Tail:
+    monkeypatch.setattr(tails, "_MOST_IN_BLOCK", block)
+    points, step, tilt = 768, float(10 ** rng.uniform(-4, 0.5)), float(rng.choice([0.0, 10 ** rng.uniform(-2, 2)]))
+    mass = np.exp(-0.5 * np.linspace(-8, 8, points) ** 2 * rng.uniform(0, 20))
+    first = int(rng.integers(-points, points // 4))
+    log_norm = tilt * step * (first + points // 2) - 5
+    return Tail(step, first, mass / mass.sum(), tilt, log_norm, 1e-18, 1e-12, 0.0, lower=False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_in_blocks_are_the_sums(seed, monkeypatch):
+    """One block of all points takes every sum directly."""
+    whole, blocks = (_random_tail(np.random.default_rng(seed), size, monkeypatch) for size in (768, 32))
+    rng = np.random.default_rng(seed + 100)
+    reach = whole.points * whole._step
+    for share in rng.uniform(0.0, 1.1, 40):
+        epsilon = whole.first_loss + share * reach
+        assert blocks.delta_at(epsilon) == pytest.approx(whole.delta_at(epsilon), rel=1e-12, abs=1e-300)
+    for delta in 10.0 ** rng.uniform(-14, -0.1, 40):
+        one, other = whole.epsilon_at(delta), blocks.epsilon_at(delta)
+        assert one == other or one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon0", "count"), [(0.1, 20), (0.7, 5), (0.03, 60)])
+def test_chords_of_the_recursion_are_above_what_a_finer_grid_proves(epsilon0, count, monkeypatch):
+    """A grid with four times the cells proves less everywhere, and is as sound."""
+    deltas, epsilons = [1e-3, 3.3e-6, 1e-9], [0.31 * epsilon0, 1.7 * epsilon0, 2.55 * epsilon0]
+    ours = [selection.adaptive(epsilon0, count, d) for d in deltas]
+    ours_at = [selection.adaptive_delta(epsilon0, count, e) for e in epsilons]
+    assert all(selection.adaptive_delta(epsilon0, count, e) <= d for d, e in zip(deltas, ours, strict=True))
+    assert all(selection.keeps(epsilon0, count, e, d) for d, e in zip(deltas, ours, strict=True))
+    assert not any(selection.keeps(epsilon0, count, e * (1 - 1e-6), d) for d, e in zip(deltas, ours, strict=True))
+    monkeypatch.setattr(selection, "_CELLS", 256)
+    finer = [selection.adaptive(epsilon0, count, d) for d in deltas]
+    assert all(a <= b <= 1.02 * a for a, b in zip(finer, ours, strict=True))
+    assert all(a <= b for a, b in zip([selection.adaptive_delta(epsilon0, count, e) for e in epsilons], ours_at,
+                                      strict=True))  # fmt: skip
+
+
+def test_between_two_points_of_the_recursion_both_answers_are_on_the_chord():
+    """The chord of a convex function is above it; anything below the chord would not be proved."""
+    epsilon0, count, delta = 0.2, 10, 1e-6
+    points = selection._recursion_points(epsilon0, count, delta, selection._CELLS)
+    x, value = selection._recursion(epsilon0, count, points, selection._CELLS)
+    for i in range(20, int(np.flatnonzero(value <= 1e-5)[0]), 7):
+        middle, height = float(np.logaddexp(x[i], x[i + 1]) - math.log(2)), float(value[i] + value[i + 1]) / 2
+        assert selection._between(x, value, middle) == pytest.approx(height, rel=1e-9)
+        assert selection.adaptive_delta(epsilon0, count, middle) == pytest.approx(height, rel=1e-3)
+        assert selection._between(x, value, float(x[i])) == pytest.approx(value[i], rel=1e-12)
+    for i in np.flatnonzero((value > 2e-7) & (value < 1e-6))[:5]:
+        middle, height = float(np.logaddexp(x[i], x[i + 1]) - math.log(2)), float(value[i] + value[i + 1]) / 2
+        assert selection.adaptive(epsilon0, count, height) == pytest.approx(middle, rel=1e-5)
+
+
+def test_the_answer_for_selections_has_no_steps():
+    """It was the next grid point, so that a search for noise met jumps of a thousandth."""
+    epsilons = [selection.adaptive(0.1 * (1 + 1e-3 * k), 30, 1e-6) for k in range(20)]
+    rises = np.diff(epsilons)
+    assert np.all(rises > 0)
+    assert np.max(rises) < 3 * np.min(rises)
+
+
+def test_a_search_whose_first_method_is_not_the_best_goes_on_with_the_best():
+    """At the start Renyi is ahead, at the end the grid."""
+
+    def make(z):
+        return Composed(Repeated(ExponentialMechanism(0.03), 50), Gaussian(z))
+
+    noises = [calibrate(make, 1.0, 1e-5, guess=guess) for guess in (0.2, 5.0, 200.0)]
+    assert max(noises) <= min(noises) * (1 + 1e-4)
+    assert account(make(min(noises) * (1 - 2e-4))).epsilon(1e-5) > 1.0

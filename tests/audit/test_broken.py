@@ -5,6 +5,9 @@ A correct mechanism is refuted with probability at most 1e-6 over the seed, whic
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from dptoolkit.audit import assert_private
@@ -52,3 +55,8 @@ def test_another_seed_catches_the_same_gross_faults():
         broken = BROKEN[name]
         found = broken.examine(broken.mechanism, rng=1)
         assert found.caught and found.trials < 1000, found.text
+
+
+def test_importing_the_faults_warns_of_nothing():
+    """Who asks for mechanisms known to be wrong is not told that their models are hopeless."""
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", "import dptoolkit.audit.broken"], check=True)

@@ -16,6 +16,7 @@ from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.errors import PrivacyViolation
 from dptoolkit.mechanisms.noise import exponential
 from dptoolkit.mechanisms.rng import Source
+from dptoolkit.solvers import vertex_paths
 
 BUDGET = {"epsilon": 3.0, "delta": 1e-5}
 BALL = {"n": 30, "d": 5, "classes": 3, "steps": 6, "l1_radius": 0.5, "feature_bound": 1.0}
@@ -25,6 +26,8 @@ RIDGE = {"n": 30, "d": 4, "loss": "logistic", "l2": 0.5, "row_norm": 1.0}
 TRANSFER = RIDGE | {"sparsity": 2, "student_steps": 10}
 STAGES = RIDGE | {"sparsity": 2, "blocks": 2}
 SPLIT = {"n": 30, "d": 4, "rho": 0.5, "row_norm": 1.0, "weight": 0.01, "steps": 3}
+VERTEX = {"n": 30, "d": 5, "steps": 6, "l1_radius": 0.5, "feature_bound": 1.0, "loss": "logistic"}
+SPARSIFIER = VERTEX | {"d": 9, "count_share": 0.5, "count_steps": 20}
 MULTINOMIAL, PERTURBED = "dp_multinomial_frank_wolfe", "objective_perturbation"
 CASES = {
     "multinomial": (MULTINOMIAL, BALL),
@@ -47,7 +50,30 @@ CASES = {
     "transfer, test": ("knowledge_transfer", TRANSFER | {"teacher": "propose-test-release", "m": 8}),
     "transfer, dp-ight": ("knowledge_transfer", TRANSFER | {"teacher": "dp-ight", "steps": 3, "l2": None, "m": 8}),
 }
+# On sparse rows these make one fit at a time.
+ONE_BY_ONE = {
+    "vertices": ("dp_frank_wolfe", VERTEX),
+    "vertices, intercept, Laplace": ("dp_frank_wolfe", VERTEX | {"fit_intercept": True, "law": "laplace"}),
+    "vertices, noise in parts": ("dp_frank_wolfe", VERTEX | {"loss": "huber"}),
+    "sparsifier": ("sparsifier", SPARSIFIER),
+    "sparsifier, intercept, fixed": ("sparsifier", SPARSIFIER | {"fit_intercept": True, "count": "fixed", "number": 2}),
+    "sparsifier, threshold": ("sparsifier", SPARSIFIER | {"count": "threshold", "threshold": 0.05}),
+}
+CASES |= ONE_BY_ONE
 LAYOUTS = ("dense", "sparse")
+
+
+@pytest.fixture(autouse=True)
+def _noise_in_parts(request, monkeypatch):
+    """Noise for two selections at a time, in the case of that name."""
+    if "parts" in request.node.name:
+        monkeypatch.setattr(vertex_paths, "_LARGEST_DRAW", 20)
+
+
+def adversaries(case, layout="dense"):
+    """Who sees what is kept: selections on sparse rows, and the sparsifier, keep no iterates."""
+    without = case in ONE_BY_ONE and (layout == "sparse" or "sparsifier" in case)
+    return ("final", "releases") if without else ("final", "releases", "iterates")
 
 
 def make(case, layout="dense"):
@@ -82,8 +108,9 @@ def test_bit_for_bit_what_prepare_gives(case, layout, monkeypatch):
     plan, pair = make(case, layout)
     source, first = Streams(3, "trials"), 1000
     bits = source.bits(first, 40)
-    monkeypatch.setattr(PlanTarget, "_one_by_one", None)
-    for adversary in ("final", "iterates", "releases"):
+    if layout == "dense" or case not in ONE_BY_ONE:
+        monkeypatch.setattr(PlanTarget, "_one_by_one", None)
+    for adversary in adversaries(case, layout):
         outputs = PlanTarget(plan, pair, adversary).run(bits, first, source)
         assert np.array_equal(outputs, one_by_one(plan, pair, adversary, bits, first, source)), adversary
 
@@ -113,7 +140,7 @@ def test_cuts_threads_and_room_change_nothing(case, monkeypatch):
     plan, pair = make(case)
     source = Streams(1, "trials")
     bits = source.bits(0, 60)
-    target = PlanTarget(plan, pair, "iterates")
+    target = PlanTarget(plan, pair, adversaries(case)[-1])
     whole = target.run(bits, 0, source)
     cuts = [0, 1, 8, 9, 35, 60]
     monkeypatch.setattr(targets, "_LARGEST", 1000)
@@ -138,12 +165,13 @@ def test_the_noise_of_a_plan_acts(case):
 
 
 @pytest.mark.parametrize("solver", [MULTINOMIAL, "peeling_iht", PERTURBED, "two_stage", "dp_admm",
-                                    "knowledge_transfer", "dp_svrg_ht"])  # fmt: skip
+                                    "knowledge_transfer", "dp_frank_wolfe", "sparsifier", "dp_sgd_ht", "dp_scsg_ht",
+                                    "dp_svrg_ht"])  # fmt: skip
 def test_a_fault_is_found(solver):
     """False alarms of the correct plan have probability 1e-6; the seeds are fixed, so the outcome is too."""
     plan = presets.plan(solver, 2.0, 1e-5)
     pair = presets.pair(plan)
-    adversary = "iterates" if solver == "dp_svrg_ht" else "releases"
+    adversary = "iterates" if solver in ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht") else "releases"
     how = {"adversary": adversary, "trials": 10_000, "power": None, "alpha": 1e-6}
     assert_private(plan, pair, plan.guarantee, **how)
     with pytest.raises(PrivacyViolation):
@@ -157,7 +185,7 @@ def test_a_fit_that_fails_is_an_output(monkeypatch):
     bits = source.bits(0, 9)
     good = PlanTarget(plan, pair, "final").run(bits, 0, source)
     kind = type(solvers.prepare(plan, *pair.first.expand()))
-    real, calls = kind.fits, []
+    real, calls = kind._fits, []
 
     def breaks(self, rng, trace=False):
         calls.append(len(rng))
@@ -165,7 +193,7 @@ def test_a_fit_that_fails_is_an_output(monkeypatch):
             raise RuntimeError
         return real(self, rng, trace)
 
-    monkeypatch.setattr(kind, "fits", breaks)
+    monkeypatch.setattr(kind, "_fits", breaks)
     outputs = PlanTarget(plan, pair, "final").run(bits, 0, source)
     failed = np.isnan(outputs).all(axis=1)
     assert 0 < failed.sum() < 9

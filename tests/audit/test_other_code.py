@@ -35,6 +35,19 @@ def alone(data):
 
 def words(data, rng):
     return "yes"
+
+def fails(data, rng):
+    if data.sum() > 0:
+        raise RuntimeError("the record is 1.0")
+    return rng.normal()
+
+def nothing(data, rng):
+    return None
+
+def sizes(data, rng):
+    return rng.random(rng.integers(1, 4))
+
+number = 5
 """
 
 
@@ -106,7 +119,6 @@ def test_a_function_by_its_name(files, capsys, name, code):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["somebodys_module:nothing", "--pair", "pair.npz"], "has no function 'nothing'"),
     (["no_such_module:f", "--pair", "pair.npz"], "can be imported"),
     (["somebodys_module:right"], "pair=None"),
     (["somebodys_module:right", "--pair", "somebodys_module.py"], "an .npz file"),
@@ -119,6 +131,18 @@ def test_a_function_by_its_name(files, capsys, name, code):
     (["somebodys_module:changes", "--pair", "pair.npz"], "changes the dataset"),
     (["somebodys_module:alone", "--pair", "pair.npz"], "called as mechanism(dataset, rng)"),
     (["somebodys_module:words", "--pair", "pair.npz"], "must be numbers"),
+    (["somebodys_module:nothing_", "--pair", "pair.npz"], "has no function 'nothing_'"),
+    (["somebodys_module:nothing", "--pair", "pair.npz"], "every output is NaN or None"),
+    (["somebodys_module:sizes", "--pair", "pair.npz"], "1 to 3 numbers': must be of one size"),
+    (["somebodys_module:number", "--pair", "pair.npz"], "has no function 'number'"),
+    (["somebodys_module:right", "--pair", "pair.npz", "--adversary", "final"], "adversary='final': must be left out"),
+    (["somebodys_module:right", "--pair", "pair.npz", "--group", "0"], "size of the group=0: must be >= 1"),
+    (["somebodys_module:right", "--pair", "missing.npz"], "pair='a file of first_X, second_X': must be a file of arra"),
+    (["somebodys_module:right", "--pair", "objects.npz"], "Object arrays cannot be loaded"),
+    (["dp_ight", "--family", "gaussian"], "family='gaussian': must be left out for a solver"),
+    (["dp_ight", "--neighbours", "as given"], "neighbours='as given': must be left out for a solver"),
+    (["dp_ight", "--group", "300"], "size of the group=300: must be <= 200"),
+    (["dp_sgd_ht", "--group", "100"], "one that promises something"),
     (["failing_module:f", "--pair", "pair.npz"], "ValueError: not today"),
     (["leaving_module:f", "--pair", "pair.npz"], "SystemExit: 4"),
     (["..relative:f", "--pair", "pair.npz"], "not the name of a module"),
@@ -130,6 +154,8 @@ def test_a_function_by_its_name(files, capsys, name, code):
 ], ids=str)  # fmt: skip
 def test_bad_input(files, capsys, arguments, message):
     np.savez(files / "other.npz", one=np.zeros(2))
+    np.savez(files / "missing.npz", first_X=np.eye(3), second_X=np.eye(3))
+    np.savez(files / "objects.npz", first=np.array([{}]), second=np.zeros(1))
     np.savez(files / "short.npz", first_X=np.eye(3), first_y=np.zeros(2), second_X=np.eye(3), second_y=np.zeros(3))
     np.save(files / "one.npy", np.zeros(2))
     (files / "cut.npz").write_bytes((files / "pair.npz").read_bytes()[:100])
@@ -138,6 +164,33 @@ def test_bad_input(files, capsys, arguments, message):
     (files / "leaving_module.py").write_text("raise SystemExit(4)")
     assert main(["audit", *arguments, "--epsilon", "1", "--trials", "200"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_failures_are_counted_without_their_message(files, capsys):
+    arguments = ["audit", "somebodys_module:fails", "--pair", "pair.npz", "--epsilon", "1", "--trials", "400"]
+    assert main(arguments) == 1
+    text = capsys.readouterr().out
+    assert "The last error was RuntimeError" in text and "the record is" not in text
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("size", [1, 2, 50])
+def test_groups_of_any_size(adjacency, size):
+    """A false alarm has a probability of 1e-8; a group of one is a record, and the relation of records stays."""
+    plan = solvers.plan("dp_ight", n=200, d=4, sparsity=2, steps=5, step_size=0.5, loss="squared", grad_norm=1.0,
+                        epsilon=1.0, delta=1e-5, adjacency=adjacency)  # fmt: skip
+    pair, group = pairs.grouped(presets.pair(plan), size), plan.guarantee.group(size)
+    assert pair.size == size and pair.adjacency == plan.adjacency
+    report = audit.audit(plan, pair, group, trials=2_000, mode="sequential", alpha=1e-8)
+    assert not report.violated and f"{size} records changed together" in report.pair
+    if size == 1:
+        assert group.epsilon(1e-5) == pytest.approx(1.0, rel=1e-6)
+
+
+def test_the_report_of_a_group_says_so(capsys):
+    assert main(["audit", "dp_ight", "--epsilon", "0.5", "--group", "2", "--trials", "200"]) == 0
+    text = capsys.readouterr().out
+    assert "the plan's own account for groups of 2" in text and "2 records changed together" in text
 
 
 def test_pairs_as_given(files, capsys):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from dptoolkit import audit, solvers
+from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import pairs
 from dptoolkit.audit.claims import as_claim
-from dptoolkit.audit.pairs.pair import check_neighbours
-from dptoolkit.audit.pairs.replay import _Rows
+from dptoolkit.audit.pairs.pair import check_neighbours, counted
+from dptoolkit.audit.pairs.replay import Replay, _Rows
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.data import Rows
@@ -89,3 +91,59 @@ def test_intercepts_for_which_no_pair_is_known(more):
     plan = solvers.plan("dp_frank_wolfe", **BALL | PLANS["huber, intercept"] | more)
     with pytest.raises(InvalidValue, match="fit_intercept"):
         pairs.dp_frank_wolfe(plan)
+
+
+# --- natural data --------------------------------------------------------------------------------------
+
+NATURAL = {
+    "logistic": ("dp_frank_wolfe", {"loss": "logistic"}),
+    "logistic, zero-out": ("dp_frank_wolfe", {"loss": "logistic", "adjacency": "zero-out"}),
+    "squared, intercept": ("dp_frank_wolfe", {"loss": "squared", "label_bound": 1.0, "fit_intercept": True}),
+    "vertex": ("dp_multinomial_frank_wolfe", {"classes": 3}),
+    "columns": ("dp_multinomial_frank_wolfe", {"classes": 3, "selection": "columns"}),
+}
+
+
+@pytest.mark.parametrize("name", NATURAL)
+def test_natural_data(name):
+    """The score is the exact likelihood ratio, by 5 standard errors, and no worse record shows much more."""
+    solver, more = NATURAL[name]
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.5, 1.5, (30, 4))
+    y = rng.integers(0, 3 if "classes" in more else 2, 30).astype(float)
+    plan = solvers.plan(solver, n=30, d=4, l1_radius=0.5, steps=6, feature_bound=1.0, epsilon=6.0, delta=1e-5, **more)
+    pair = pairs.natural(plan, sparse.csr_matrix(X), y)
+    (X1, y1), (X2, y2) = pair
+    differ = (X1 != X2).any(axis=1) | (y1 != y2)
+    assert differ.sum() == 1 and np.array_equal(X1, X)
+    first, ratio = log_ratios(plan, pair, 4000)
+    for values in (-ratio[first], ratio[~first]):
+        weights = np.exp(values)
+        assert abs(weights.mean() - 1) <= 5 * weights.std() / np.sqrt(len(weights))
+    assert (ratio[first].mean() - ratio[~first].mean()) / ratio.std() * np.sqrt(1000) > 6, "it tells them apart"
+    audit.assert_private(plan, pair, as_claim(plan.guarantee), trials=4000, power=None, alpha=ALPHA)
+    # What the choice of the record maximises: the leak of the first selection.
+    leaks = [Replay(plan, counted(*bounded(X, y)), counted(*bounded(*change(plan, X, y, i)))).first_spread()
+             for i in range(30)]  # fmt: skip
+    assert leaks[int(np.flatnonzero(differ)[0])] >= 0.8 * max(leaks)
+
+
+def bounded(X, y):
+    return np.clip(X, -1.0, 1.0), y
+
+
+def change(plan, X, y, i):
+    X2, y2 = X.copy(), y.copy()
+    if plan.adjacency is Adjacency.ZERO_OUT:
+        X2[i] = 0.0
+    else:
+        y2[i] = {"squared": -y[i]}.get(getattr(plan.settings, "loss", ""), 1 - y[i])
+        if hasattr(plan.settings, "classes"):
+            y2[i] = (y[i] + 1) % 3
+    return X2, y2
+
+
+def test_natural_data_need_gumbel_noise():
+    plan = solvers.plan("dp_frank_wolfe", law="laplace", **BALL | PLANS["hinge"])
+    with pytest.raises(InvalidValue, match="law"):
+        pairs.natural(plan, np.ones((plan.n, plan.d)), np.zeros(plan.n))

@@ -13,18 +13,21 @@ import pytest
 from scipy import sparse
 from scipy.special import expit
 
-from dptoolkit import solvers
+from dptoolkit import audit, solvers
 from dptoolkit.audit import pairs
+from dptoolkit.audit.claims import as_claim
 from dptoolkit.audit.pairs import odds
+from dptoolkit.audit.pairs.multinomial import _balanced
 from dptoolkit.audit.pairs.pair import check_neighbours
 from dptoolkit.audit.pairs.replay import Replay, noise_scale
 from dptoolkit.audit.pairs.selection import event_odds
 from dptoolkit.audit.pairs.sparsify import CountLaw, exact_count
-from dptoolkit.errors import InvalidValue
+from dptoolkit.errors import InvalidValue, PrivacyViolation
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.mechanisms.rng import Source
 from dptoolkit.solvers.base import fit_stream
-from tests.statistics import assert_binomial, assert_chi2, rejected
+from dptoolkit.solvers.plan import SYMMETRIC_MAXIMUM
+from tests.statistics import ALPHA, assert_binomial, assert_chi2, rejected
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 L1 = {"l1_radius": 0.1, "steps": 10, "feature_bound": 1.0}
@@ -41,7 +44,10 @@ PLANS = {
     "sparsifier, fixed": ("sparsifier", L1 | SPLIT | {"count": "fixed", "number": 2, "epsilon": 1.0}),
     "vertex": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 3}),
     "columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 2, "selection": "columns"}),
+    "three columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 3, "selection": "columns"}),
+    "ten columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 10, "selection": "columns"}),
     "peeling": ("peeling_iht", PEEL),
+    "peeling, wide": ("peeling_iht", PEEL | {"radius": 10.0}),
     "peeling, split": ("peeling_iht", PEEL | {"data": "split"}),
     "peeling, published": ("peeling_iht", PEEL | {"calibration": "published"}),
 }
@@ -296,7 +302,8 @@ def test_larger_scores_mean_the_first_dataset(name, adjacency):
         assert (a.mean() - b.mean()) / math.sqrt((a.var() + b.var() + 1e-300) / runs) > 5, adversary
 
 
-@pytest.mark.parametrize("name", ["logistic", "squared", "laplace", "vertex", "columns", "peeling", "sparsifier"])
+@pytest.mark.parametrize("name", ["logistic", "squared", "laplace", "vertex", "columns", "ten columns", "peeling",
+                                  "sparsifier"])  # fmt: skip
 def test_releases_are_scored_by_their_likelihood_ratio(name):
     """Under the second dataset E[ratio] = 1, under the first E[1/ratio] = 1: only the true ratio has both.
 
@@ -305,7 +312,7 @@ def test_releases_are_scored_by_their_likelihood_ratio(name):
     large = {"epsilon": 4.0, "count_share": 0.25} if name == "sparsifier" else {"epsilon": 4.0}
     plan = make(name, **large)
     pair = getattr(pairs, plan.solver)(plan)
-    runs = 2000 if name == "columns" else 4000
+    runs = 2000 if "columns" in name else 4000
     ratios = [pair.scores["releases"](outputs(plan, data, runs, seed)["releases"]) for seed, data in enumerate(pair)]
     for ratio in (np.exp(-ratios[0]), np.exp(ratios[1])):
         error = ratio.std() / math.sqrt(len(ratio))
@@ -411,10 +418,30 @@ def test_one_record_moves_the_count_from_end_to_end(loss, adjacency):
 
 @pytest.mark.parametrize(("name", "least"), [
     ("logistic", 0.88), ("huber", 0.92), ("squared", 0.84), ("sparsifier", 0.75), ("peeling", 0.85),
-    ("peeling, split", 0.85), ("vertex", 0.4), ("columns", 0.4), ("laplace", 0.5),
+    ("peeling, split", 0.85), ("vertex", 0.75), ("columns", 0.8), ("three columns", 0.7), ("ten columns", 0.7),
+    ("peeling, wide", 0.7), ("laplace", 0.5),
 ])  # fmt: skip
 def test_reach(name, least):
     plan = make(name, n=200)
     reach = getattr(pairs, plan.solver)(plan).reach
     assert least <= reach["releases"] < 1.02
     assert 0 < reach.get("final", 0.5) <= reach["releases"] * 1.02
+
+
+@pytest.mark.parametrize("name", ["three columns", "ten columns"])
+def test_columns_keep_their_guarantee_and_a_third_of_the_noise_is_found(name):
+    """One sequential test with a false-alarm rate of 1e-6."""
+    plan = make(name, n=100, d=4, steps=2, epsilon=8.0, delta=1e-6)
+    assert plan.releases[0].law == SYMMETRIC_MAXIMUM
+    pair, how = pairs.dp_multinomial_frank_wolfe(plan), {"trials": 4000, "power": None, "alpha": ALPHA}
+    audit.assert_private(plan, pair, as_claim(plan.guarantee), adversary="releases", **how)
+    with pytest.raises(PrivacyViolation):
+        less = plan.with_noise(factor=1 / 3)
+        audit.assert_private(less, pair, as_claim(plan.guarantee), adversary="releases", **how)
+
+
+def test_rows_that_hold_the_intercept_are_shared_evenly():
+    assert _balanced(10, [5, 0], 3) == [0, 5, 5]
+    assert _balanced(10, [5, 4], 3) == [1, 2, 7]
+    assert _balanced(3, [5, 4], 3) == [0, 0, 3]
+    assert _balanced(11, [1, 0], 4) == [2, 3, 3, 3]

@@ -173,10 +173,17 @@ def test_with_an_intercept(mode):
 def test_reach_is_what_the_exact_attack_has(mode, adjacency):
     plan, pair = ight(mode, adjacency)
     reach = pair.reach["gradients"]
-    assert 0.4 < reach < 0.9
+    assert 0.4 < reach < 1.01
     mu = gaussian.mu(reach * plan.guarantee.epsilon(1e-5), 1e-5)
     assert_distance(*scores(plan, pair, "gradients", 4000), mu)
-    rejected(assert_distance, *scores(plan, pair, "gradients", 4000), total_mu(plan.event))
+    rejected(assert_distance, *scores(plan, pair, "gradients", 4000), max(total_mu(plan.event), 1.25 * mu))
+
+
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_bounded_labels_and_margins_are_tight(adjacency):
+    """As their noise follows the iterate; it did not, and pairs showed 0.6."""
+    _, pair = ight("labels and margins", adjacency)
+    assert pair.reach["gradients"] > 0.95
 
 
 def test_scores_are_log_likelihood_ratios():

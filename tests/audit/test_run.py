@@ -111,18 +111,29 @@ def test_bad_arguments(arguments, words):
     [
         (3, "mechanism=3: must be a Plan or a callable"),
         (lambda x, rng: 1 / 0, r"failed 16 times of 16 \(ZeroDivisionError: division by zero\)"),
-        (lambda x, rng: math.nan * rng.random(), r"failed 16 times of 16 \(every output is NaN\)"),
-        (lambda x, rng: np.random.default_rng(0).random() + x, "gave the same output.*must draw from the Generator"),
-        (lambda x, rng: x, "gave the same output"),
+        (lambda x, rng: math.nan * rng.random(), r"failed 16 times of 16 \(every output is NaN or None\)"),
+        (lambda x, rng: None, "returns numbers"),
+        (lambda x, rng: np.random.default_rng(0).random(), "gave the same output.*must draw from the Generator"),
+        (lambda x, rng: 1.0, "gave the same output"),
         (lambda x, rng: "yes", "output of the mechanism='yes': must be numbers. Give encode="),
         (lambda x, rng: rng.random(rng.integers(1, 4)), "1 to 3 numbers': must be of one size. Give encode="),
         (lambda x, rng: rng.random(0), "output of the mechanism='empty': must be at least one number"),
     ],
-    ids=["number", "raises", "nan", "own-seed", "no-noise", "text", "sizes", "empty"],
+    ids=["number", "raises", "nan", "none", "own-seed", "constant", "text", "sizes", "empty"],
 )
 def test_bad_mechanisms(mechanism, words):
     with pytest.raises(InvalidValue, match=words):
         audit.audit(mechanism, PAIR, GaussianClaim(1.0), trials=400)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [lambda x, rng: x, lambda x, rng: np.random.default_rng(0).random() + x], ids=["no-noise", "own-seed"]
+)
+def test_a_mechanism_without_noise_is_refuted(mechanism):
+    """It needs no luck: each dataset has an output of its own."""
+    assert audit.audit(mechanism, PAIR, GaussianClaim(1.0), trials=400, mode="sequential", alpha=1e-6).violated
+    with pytest.raises(PrivacyViolation):
+        audit.assert_private(mechanism, PAIR, GaussianClaim(1.0))
 
 
 def test_an_output_that_grows_later_is_refused_too():
@@ -308,6 +319,38 @@ def test_assert_private_raises_with_the_report():
     assert caught.value.report.violated and isinstance(caught.value, AssertionError)
     kept = assert_private(noisy, PAIR, GaussianClaim(1.0))
     assert any("false-alarm probability 1e-06" in note for note in kept.notes)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"seconds": 3.0}, r"seconds=3.0: must be left out of assert_private. Give trials="),
+    ({"mode": "fixed"}, r"mode='fixed': must be left out of assert_private. It is always sequential"),
+])  # fmt: skip
+def test_assert_private_decides_itself_how_long_it_takes(arguments, words):
+    with pytest.raises(InvalidValue, match=words):
+        assert_private(noisy, PAIR, GaussianClaim(1.0), **arguments)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "sequential"])
+@pytest.mark.parametrize("mechanism", [noisy, half])
+@pytest.mark.parametrize("claim", [GaussianClaim(1.0), audit.pld_claim(Gaussian(1.0)), (1.0, 1e-5)], ids=str)
+def test_evidence_is_the_verdict_of_the_report(mode, mechanism, claim):
+    how = {"trials": 2_000, "mode": mode, "alpha": 1e-3}
+    report, evidence = (f(mechanism, PAIR, claim, **how) for f in (audit.audit, audit.evidence))
+    assert evidence.refuted == report.violated and evidence.stopped_at == report.stopped_at
+    assert (evidence.p_value, evidence.log_e_value) == (report.p_value, report.log_e_value)
+
+
+def test_evidence_takes_what_its_refusals_advise():
+    """A pair of which two records differ is refused with a word about neighbours="as given", and words need encode."""
+    far = np.array([1.0, 1.0, 0.0]), np.zeros(3)
+
+    def word(data, rng):
+        return "high" if data.sum() + rng.laplace() > 1 else "low"
+
+    how = {"trials": 400, "alpha": 1e-3, "encode": len}
+    with pytest.raises(InvalidValue, match="as given"):
+        audit.evidence(word, far, (2.0, 0.0), **how)
+    assert not audit.evidence(word, far, (2.0, 0.0), neighbours="as given", **how).refuted
 
 
 @pytest.mark.parametrize(

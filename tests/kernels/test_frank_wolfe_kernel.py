@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from unittest import mock
 
 import numpy as np
@@ -40,18 +41,15 @@ class Block:
         """From weights 0 as if step ``first`` came next: (vertices, w); ``sharpness`` is per sum gradient."""
         d, work = self.rows.shape[1], np.zeros(4, np.int64) if work is None else work
         v, vertices, room = np.zeros(d), np.empty(count, dtype=np.int64), kernel.sampler(d)
-        end = np.zeros(d), vertices, room, work
+        end = vertices, room, work
         if self.gram:
             p, square = np.asarray(self.rows.matrix.T @ self.y), (np.zeros((d, d)), np.zeros(d, dtype=np.bool_))
             public = noise == "laplace", self.sides.matrix, first, count, self.radius, sharpness, 1.0
-            scale = kernel.gram_block(rng, *public, v, np.zeros(d), p, *square, *end)
+            scale = kernel.gram_block(rng, *public, v, np.zeros(d), p, *square, np.zeros(d), *end)
         else:
             run = kernel.dithered_block if noise == "gumbel" else kernel.dithered_laplace_block
-            m = len(self.kept)
-            dither = kernel.Dither(
-                np.zeros((m, 4), np.float32), self.theta[self.sides.filled], np.zeros(d), self.sides.sums,
-                np.empty(m + 1, np.uint32),
-            )
+            dither = kernel.dither(len(self.kept), d)
+            kernel.start(dither, self.theta[self.sides.filled], self.count)
             grid = kernel.Grid(self.loss.id, self.limit, self.count, self.radius)
             scale = run(rng, grid, self.sides.matrix, self.kept, first, count, sharpness, 1.0, True, v, dither, *end)
         return vertices, self.radius * scale * v
@@ -99,7 +97,7 @@ def test_both_sides_are_the_matrix_and_its_transpose(seed, n, d, bound):
     rng = np.random.default_rng(seed)
     X = sparse.random(n, d, 0.4, random_state=rng, format="csr", data_rvs=lambda k: rng.uniform(-1, 1, k) * bound)
     X.data[rng.random(X.nnz) < 0.3] = bound
-    matrix, sums, filled = vertex_paths.both_sides(check_rows(X), bound)
+    matrix, filled = vertex_paths.both_sides(check_rows(X), bound)
     expected = (X.toarray() / bound).astype(np.float32)
     assert np.array_equal(filled, expected.any(axis=1))
     size = int(filled.sum()), d
@@ -108,7 +106,6 @@ def test_both_sides_are_the_matrix_and_its_transpose(seed, n, d, bound):
     columns = sparse.csr_matrix(transposed, shape=size[::-1])
     assert np.array_equal(rows.toarray(), expected[filled])
     assert np.array_equal(columns.toarray(), expected[filled].T) and columns.has_canonical_format
-    np.testing.assert_allclose(sums, expected.sum(axis=0, dtype=float), rtol=1e-6, atol=1e-6)
     assert np.abs(matrix.data).max(initial=0.0) <= 1.0
 
 
@@ -210,7 +207,7 @@ def test_draws_are_inverse_cdfs(seed, d, sharpness):
     rng = np.random.default_rng(seed)
     gradient = rng.standard_normal(d)
     room = kernel.sampler(d, shift=int(rng.integers(0, 9)))
-    kernel.rebuild(gradient, sharpness, room)
+    kernel.rebuild(gradient, sharpness, 0.0, room)
     weights, total = room.weights, kernel.settle(room)
     law = reference.vertex_weights(gradient, sharpness)
     features = law[:d] + law[d:]
@@ -231,20 +228,37 @@ def test_draw_beyond_65536_features():
     assert vertices.tolist() == [d - 1], "e^40 against 7e4 others"
     assert np.flatnonzero(w).tolist() == [d - 1]
     room = kernel.sampler(d)
-    kernel.rebuild(np.zeros(d), 1.0, room)
+    kernel.rebuild(np.zeros(d), 1.0, 0.0, room)
     for u in (0.0, 0.25, 65_540.5 / d, 1 - 1e-8):
         assert kernel.draw_feature(u * kernel.settle(room), room) == int(u * d)
 
 
 def specified_vertices(block, sharpness, count, rng, first=1):
-    """What the kernel's own draw finds in weights that were built anew: a feature, then a sign."""
-    d = block.rows.shape[1]
-    found = []
+    """What the kernel's own draw finds in weights that were built anew, if accepted: a feature, then a sign.
+
+    A weight is kept, for the exponent ``kept``, until its feature's exponent is larger or the feature is rejected.
+    """
+    d, unit = block.rows.shape[1], sharpness * 2 * block.limit / block.count
+    cover = min(max(kernel._COVER, unit), kernel._LARGEST_COVER)
+    found, kept, largest = [], np.full(d, -np.inf), -np.inf
     for _ in range(count):
-        gradient, room = block.gradient(found, first), kernel.sampler(d)
-        kernel.rebuild(gradient, sharpness, room)
-        j = kernel.draw(rng, kernel.settle(room), room)
-        found.append(j if kernel.draw_sign(rng, sharpness * gradient[j]) > 0 else d + j)
+        exponents = sharpness * block.gradient(found, first)
+        sizes = np.abs(exponents)
+        kept = np.where(sizes > kept - (1 - kernel._COVERED) * cover, sizes + cover, kept)
+        for tries in itertools.count():
+            # As the kernel does: all anew if weights have outgrown the offset, have collapsed, or are useless.
+            if kept.max() - largest > kernel._LARGEST_EXPONENT or tries == kernel._PATIENCE:
+                kept, largest = sizes + cover, (sizes + cover).max()
+            if np.exp(kept - largest).sum() < kernel._SMALLEST_TOTAL:
+                kept, largest = sizes + cover, (sizes + cover).max()
+            room = kernel.sampler(d)
+            kernel.rebuild(kept, 1.0, 0.0, room)
+            j = kernel.draw(rng, kernel.settle(room), room)
+            chance = np.exp(sizes[j] - kept[j]) * (1 + np.exp(-2 * sizes[j])) / (1 + np.exp(-2 * kept[j]))
+            if kernel.coin(rng, chance):
+                break
+            kept[j] = sizes[j] + cover
+        found.append(j if kernel.draw_sign(rng, exponents[j]) > 0 else d + j)
     return np.array(found)
 
 
@@ -274,7 +288,7 @@ def test_dithered_blocks_on_many_features_draw_what_the_specification_draws(name
         block, work = Block(X, (rng.random(60) < 0.5) * 1.0, name, radius=40.0), np.zeros(4, np.int64)
         vertices, _ = block.run(np.random.default_rng(seed), 6.0, 60, work=work)
         assert np.array_equal(vertices, specified_vertices(block, 6.0, 60, np.random.default_rng(seed)))
-        assert work[3] < 2 * 700 + 60 * 30, "most steps weigh few features"
+        assert work[3] < 700 + 60 * 5, "most steps weigh hardly any feature"
 
 
 @pytest.mark.parametrize("gram", [True, False])
@@ -390,6 +404,55 @@ def test_law_of_the_whole_draw():
     assert in_python("draw", Script(then=0.0), total, room) in (0, 2)
 
 
+def covering(exponents, extra):
+    """Room whose weights are too large by e^extra, one for each feature, and cover what they are for."""
+    d, room = len(exponents), kernel.sampler(len(exponents))
+    offset = kernel.rebuild(np.abs(exponents) + extra, 1.0, 0.0, room)
+    assert (room.covered == np.abs(exponents) + extra).all() and len(room.weights) == d
+    return room, offset
+
+
+def accepted(rng, exponents, extra, accept=kernel.coin):
+    """The features of 20,000 selections, each by weights that are too large anew."""
+    counts = np.zeros(len(exponents))
+    for _ in range(20_000):
+        room, offset = covering(exponents, extra)
+        arguments = rng, exponents, 1.0, 0.25, offset, 0, room, np.zeros(4, np.int64)
+        counts[in_python("accepted_feature", *arguments, coin=accept)[0]] += 1
+    return counts
+
+
+def test_law_of_accepted_features():
+    """Weights that are too large by factors that differ do not show: what is drawn is accepted by the exact weight."""
+    exponents, extra = np.array([0.0, 1.0, -2.0, 0.5, 1.5]), np.array([0.0, 2.0, 0.1, 1.0, 0.0])
+    law = np.cosh(exponents)
+    rng = np.random.default_rng(13)
+    counts = accepted(rng, exponents, extra)
+    assert_chi2(counts, law)
+    rejected(assert_chi2, counts, np.cosh(exponents + 0.1 * extra))
+    # The broken twin takes what it draws.
+    counts = accepted(rng, exponents, extra, accept=lambda generator, chance: True)
+    rejected(assert_chi2, counts, law)
+
+
+def test_a_rejected_feature_gets_another_weight():
+    """So a weight that is too large by e^30 is rejected once, not e^30 times; and if all are, all are built anew."""
+    exponents, work = np.array([0.3, 2.0, -0.7, 1.0]), np.zeros(4, np.int64)
+    room, offset = covering(exponents, np.array([0.0, 30.0, 0.0, 0.0]))
+    for seed in range(20):
+        _, offset = kernel.accepted_feature(
+            np.random.default_rng(seed), exponents, 1.0, 0.25, offset, 0, room, work
+        )
+    np.testing.assert_allclose(room.covered[1], 2.0 + kernel._COVERED * 0.25)
+    assert 1 <= work[3] < 20, "without a new weight it would be rejected until all are built anew"
+    d = 100
+    room, offset = covering(np.full(d, 0.1), np.full(d, 25.0))
+    work[:] = 0
+    kernel.accepted_feature(np.random.default_rng(0), np.full(d, 0.1), 1.0, 0.25, offset, 0, room, work)
+    assert kernel._PATIENCE + d - 1 <= work[3] <= kernel._PATIENCE + d + 10
+    assert room.covered.max() < 0.4
+
+
 def test_exponentials_do_not_end():
     """Beyond 16 a fresh one is added, so that 53 bits are no end; the law stays."""
     assert kernel.exponential(Script(17.0, 40.0, 3.0)) == 35.0
@@ -440,12 +503,12 @@ def test_sums_of_weights_that_rise_and_fall(seed, d, height):
     has lost, and then the last feature would always win."""
     rng = np.random.default_rng(seed)
     room, gradient = kernel.sampler(d), rng.choice([0.0, 1.0], d) * height
-    offset = kernel.rebuild(gradient, 1.0, room)
+    offset = kernel.rebuild(gradient, 1.0, 0.0, room)
     for _ in range(15):
         changed = np.flatnonzero(rng.random(d) < 0.4)
         gradient[changed] = rng.choice([0.0, 1e-3, 1.0], len(changed)) * height * rng.random(len(changed))
-        room.changed[: len(changed)] = changed
-        assert kernel.reweight(gradient, 1.0, offset, len(changed), room)
+        room.listed[: len(changed)], room.covered[changed] = changed, -1.0
+        assert kernel.reweight(gradient, 1.0, 0.0, offset, len(changed), room)
         total = kernel.settle(room)
         sums = np.add.reduceat(room.weights, np.arange(0, d, 2**room.shift))
         np.testing.assert_allclose(room.sums, sums, rtol=1e-10)

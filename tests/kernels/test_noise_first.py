@@ -12,7 +12,7 @@ from dptoolkit import losses, solvers
 from dptoolkit.kernels import frank_wolfe
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers.noise import constant
-from dptoolkit.solvers.variance_reduced import buckets
+from dptoolkit.solvers.snapshots import ranked_means
 from tests.statistics import assert_binomial, assert_ks, rejected
 
 # The doubles next to this are 16 apart.
@@ -40,12 +40,10 @@ def reduced_step(gradient, seed, scale):
     """The same from a snapshot at 0: a step without data leads to LARGE, the next one adds the difference."""
     support, weights = np.zeros(1, np.int64), np.zeros(1)
     rows = records([[-1.0]], [gradient / 2], cap=gradient / 2)
-    means, rng = np.array([-LARGE / 2]), np.random.default_rng(seed)
+    means, rng = ranked_means(np.array([-LARGE / 2]), 1, 1, 0.0, None), np.random.default_rng(seed)
     arguments = rows, 1.0, 1.0, 0.0
     # At half of LARGE the residual is at its lower end, at the snapshot at its upper one.
-    kernel.reduced_steps(
-        rng, np.array([0, 1]), *arguments, scale, math.inf, 0.0, 1, 0, 1, means, *buckets(means), support, weights, 0
-    )
+    kernel.reduced_steps(rng, np.array([0, 1]), *arguments, scale, math.inf, 0.0, 1, 0, 1, means, support, weights, 0)
     return weights[0]
 
 
@@ -111,7 +109,7 @@ def moved(rows, w, s):
     values = np.zeros(len(w))
     t = kernel.make_entries(64)
     kept = np.arange(len(w))
-    count, apart = kernel.touch_weights(t, kept, w, kept, s, len(w), 0)
+    count, apart, _ = kernel.touch_weights(t, kept, w, len(w), kept, s, len(w), 0)
     count = kernel.add_gradient(t, count, rows, 1, True)
     values[t.keys[:count]] = t.values[:count]
     return values, apart, count
@@ -162,9 +160,10 @@ def test_the_noise_near_a_snapshot_covers_rounding(mode, distance):
 def test_a_small_distance_is_not_none():
     """Squares of 1e-170 underflow; the noise must not."""
     w = np.array([3e-170, 4e-170, math.nan])
-    assert kernel.distance(w, np.zeros(3), 2) == pytest.approx(5e-170)
-    assert kernel.distance(np.array([5e-324]), np.zeros(1), 1) == 5e-324
-    assert math.isnan(kernel.distance(w, np.zeros(3), 3)) and kernel.distance(w, w, 2) == 0.0
+    assert kernel.distance(w, np.zeros(3), 2, False) == pytest.approx(5e-170)
+    assert kernel.distance(w, w, 2, True) == pytest.approx(5e-170)
+    assert kernel.distance(np.array([5e-324]), np.zeros(1), 1, False) == 5e-324
+    assert math.isnan(kernel.distance(w, np.zeros(3), 3, False)) and kernel.distance(w, w, 2, False) == 0.0
     assert kernel.reduced_share(0.5, 0.0, math.nan, 1.0, 3) == 1.0
     assert kernel.reduced_share(math.inf, 0.0, 0.0, 1.0, 3) == 1.0
     assert kernel.reduced_share(0.5, 0.0, 0.0, 1.0, 3) == 0.0
@@ -183,21 +182,21 @@ class Script:
         return self.numbers.pop(0)
 
 
-TINY = 2.0**-21
-
-
 def test_small_uniforms_get_more_bits():
+    short = kernel._SHORT
     assert kernel.lengthened(Script(), 0.5) == 0.5
-    assert kernel.lengthened(Script(0.25), TINY) == 0.25 * 2.0**-20
-    assert kernel.lengthened(Script(0.0, 0.75), 0.0) == 0.75 * 2.0**-40
-    assert 0 < kernel.lengthened(Script(*[0.0] * 99), 0.0) <= 1e-290
+    assert kernel.lengthened(Script(0.25), short / 2) == 0.25 * short
+    assert kernel.lengthened(Script(0.0, 0.75), 0.0) == 0.75 * short**2
+    assert 0 < kernel.lengthened(Script(*[0.0] * 999), 0.0) <= 1e-290
 
 
-@pytest.mark.parametrize("tell", [kernel.coin, frank_wolfe.coin], ids=["stochastic", "frank_wolfe"])
-def test_coins_of_any_probability(tell):
-    """2^-100 is five times 20 zero bits; the 53 bits of one number alone would never show it."""
-    assert tell(Script(*[TINY] * 5, 0.0), 2.0**-100 * 0.5) and not tell(Script(*[TINY] * 4, 0.5), 2.0**-100)
-    assert not tell(Script(*[TINY] * 4, 0.5, 0.7), 2.0**-80 * 0.5)
+@pytest.mark.parametrize("kernels", [kernel, frank_wolfe], ids=["stochastic", "frank_wolfe"])
+def test_coins_of_any_probability(kernels):
+    """A small chance is as many zero bits, some at a time; the 53 bits of one number alone would never show it."""
+    tell, short = kernels.coin, kernels._SHORT
+    tiny = short / 2
+    assert tell(Script(*[tiny] * 5, 0.0), short**5 * 0.5) and not tell(Script(*[tiny] * 4, 0.5), short**5)
+    assert not tell(Script(*[tiny] * 4, 0.5, 0.7), short**4 * 0.5)
     assert not tell(Script(), 0.0) and tell(Script(0.999), 1.0)
 
 

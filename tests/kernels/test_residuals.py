@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptoolkit import losses
-from dptoolkit.kernels import frank_wolfe, stochastic, threshold
+from dptoolkit.kernels import dual, frank_wolfe, stochastic, threshold
 from tests.statistics import rejected
 
 INF = math.inf
@@ -23,6 +23,7 @@ COPIES = {
     "threshold.residual": threshold.residual,
     "threshold.clipped_residual": lambda i, m, y: threshold.clipped_residual(i, m, y, INF, INF),
     "threshold.mean_residuals": lambda i, m, y: one_row(i, m, y),
+    "dual.residual": dual.residual,
     "frank_wolfe.residual": frank_wolfe.residual,
     "stochastic.residual": stochastic.residual,
     "stochastic.clipped_residual": lambda i, m, y: stochastic.clipped_residual(i, m, y, INF, INF),
@@ -89,12 +90,27 @@ def test_limits_are_those_of_the_row(name, margin, label):
     assert frank_wolfe.residual_limit(row.id, margin, label) == pytest.approx(wanted, rel=1e-15)
 
 
+@pytest.mark.parametrize("name", losses.SCALAR)
+@given(st.floats(-3, 3) | st.sampled_from((0.0, 40.0, -40.0, 1e300)), st.sampled_from((0.0, 1.0)))
+def test_bends_are_those_of_the_row(name, margin, y):
+    """Also at the corners of Huber's loss and of the hinge, but for the side that they belong to."""
+    row, at = losses.get(name), np.array([margin])
+    bend = dual.bend(row.id, float(row.residual(at, np.array([y]))[0]))
+    beside = [row.curvature(at + step, np.array([y]), False)[0] for step in (-1e-9, 0.0, 1e-9)]
+    assert any(bend == pytest.approx(one, rel=1e-12, abs=1e-9) for one in beside)
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+def test_the_bend_of_an_unknown_loss_is_not_a_number(unknown):
+    assert math.isnan(dual.bend(unknown, 0.5))
+
+
 @pytest.mark.parametrize("unknown", UNKNOWN)
 def test_the_limit_of_an_unknown_loss_is_not_a_number(unknown):
     assert math.isnan(frank_wolfe.residual_limit(unknown, 1.0, 1.0))
 
 
-@pytest.mark.parametrize("kernel", [threshold, frank_wolfe, stochastic], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("kernel", [threshold, frank_wolfe, stochastic, dual], ids=lambda module: module.__name__)
 def test_ids_and_widths_are_the_tables(kernel):
     ids = SimpleNamespace(**{name.upper(): losses.get(name).id for name in losses.SCALAR})
     assert {key: getattr(kernel, key) for key in vars(ids)} == vars(ids)

@@ -17,7 +17,7 @@ from scipy import sparse, stats
 
 from dptoolkit import losses
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers.variance_reduced import buckets
+from dptoolkit.solvers.snapshots import buckets, ranked_means
 from tests.statistics import ALPHA, rejected
 
 LOSSES = {loss.id: loss for loss in losses.LOSSES.values()}
@@ -72,16 +72,16 @@ def lazy(case: Case, draws: int, seed: int) -> np.ndarray:
     sizes, records = np.array(case.sizes), case.records()
     free, k = case.width - case.protected, case.sparsity
     shared = records, case.batch, case.step_size, case.l2, case.scale
-    piles = None if case.offsets is None else buckets(case.means[:free])
+    means = None if case.offsets is None else ranked_means(case.means, free, free, 0.0, None)
     for i in range(draws):
         support, weights = np.zeros(k + case.protected, np.int64), np.zeros(k + case.protected)
         support[: len(case.start)], weights[: len(case.start)] = list(case.start), list(case.start.values())
         ends = support, weights, len(case.start)
-        if piles is None:
+        if means is None:
             filled = kernel.sgd_steps(rng, sizes, *shared, *case.shares, free, case.protected, k, *ends)
         else:
             filled = kernel.reduced_steps(
-                rng, sizes, *shared, case.slope, 0.0, free, case.protected, k, case.means, *piles, *ends
+                rng, sizes, *shared, case.slope, 0.0, free, case.protected, k, means, *ends
             )
         assert filled == k + case.protected and len(set(support)) == filled
         out[i, support] = weights
@@ -246,25 +246,25 @@ def outside(
     """The largest of the touched values and the noisy offsets, with the kernel's search at a level of our choice."""
     rng, out = np.random.default_rng(seed), np.zeros((draws, len(offsets)))
     keys, values = np.array([*touched], dtype=np.int64), np.array([*touched.values()], dtype=float)
-    means = -offsets / STEP
+    means = ranked_means(-offsets / STEP, len(offsets), len(offsets), 0.0, None)
     room = kernel.make_entries(64), kernel.Top(np.empty(limit, np.int64), np.empty(limit))
-    assert draw_outside(rng, level / STEP, spread / STEP, STEP, means, *buckets(means), limit, keys, values, *room, out)
+    assert draw_outside(rng, level / STEP, spread / STEP, STEP, means, limit, keys, values, *room, out)
     return out
 
 
 @njit
-def draw_outside(rng, level, spread, step, means, ranked, starts, heights, limit, keys, values, t, top_of, out):
+def draw_outside(rng, level, spread, step, means, limit, keys, values, t, top_of, out):
     """A draw for every row of ``out``; False if one of them left a place empty."""
-    free, full = len(means), True
+    free, full = len(means.values), True
     for i in range(len(out)):
         t.marks[0] += len(t.keys)
         size = 0
         for number in range(len(keys)):
             kernel.touch(t, number, keys[number])
             size = kernel.offer(top_of, size, keys[number], values[number])
-        size = kernel.offer_means(
-            rng, level, spread, step, free, means, ranked, starts, heights, t, len(keys), top_of, size
-        )
+        size = kernel.offer_means(rng, level, spread, step, means, t, top_of, size)
+        if kernel.falls_short(top_of, size, step * level):
+            size = kernel.complete_below(rng, level, spread, step, free, means, t, len(keys), top_of, size)
         full = full and size == limit
         for a in range(size):
             out[i, top_of.keys[a]] = top_of.values[a]
@@ -281,6 +281,17 @@ def test_any_level_gives_the_same_law(level, touched):
     for key, value in touched.items():
         w[:, key] = value
     assert_same_law(lazy_draws, top(w, limit, 0))
+
+
+def test_small_uniform_numbers_have_more_bits_than_a_generator_gives():
+    """Multiples of 2^-53 are 1 in 32 of them. From a weight that came of such a number by a quantile, its last bits
+    tell the number of coordinates that the noise was the largest of, and so how many the batch touched.
+    """
+    rng = np.random.default_rng(1)
+    drawn = [kernel.lengthened(rng, rng.random()) for _ in range(20_000)]
+    words = [u * 2.0**53 for u in drawn if u < 2.0**-5]
+    assert 450 < len(words) < 800, "uniform all the same"
+    assert np.mean([word == round(word) for word in words]) < 0.1
 
 
 def test_the_level_is_met_about_as_often_as_wanted():
@@ -311,15 +322,15 @@ def wide_case(reduced: bool) -> Case:
 def wide_lazy(case: Case, draws: int, seed: int, free: int = WIDE) -> list[tuple[Any, Any]]:
     rng, sizes, out = np.random.default_rng(seed), np.array(case.sizes), []
     shared = case.records(), case.batch, case.step_size, case.l2, case.scale
-    piles = None if case.offsets is None else buckets(case.means[:free])
+    means = None if case.offsets is None else ranked_means(case.means, free, free, 0.0, None)
     for _ in range(draws):
         support, weights = np.zeros(WIDE_K, np.int64), np.zeros(WIDE_K)
         support[: len(case.start)], weights[: len(case.start)] = list(case.start), list(case.start.values())
         ends = support, weights, len(case.start)
-        if piles is None:
+        if means is None:
             kernel.sgd_steps(rng, sizes, *shared, *case.shares, free, 0, WIDE_K, *ends)
         else:
-            kernel.reduced_steps(rng, sizes, *shared, case.slope, 0.0, free, 0, WIDE_K, case.means, *piles, *ends)
+            kernel.reduced_steps(rng, sizes, *shared, case.slope, 0.0, free, 0, WIDE_K, means, *ends)
         out.append((support, weights))
     return out
 

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from dptoolkit.data import check_rows, kernel_arrays
 from dptoolkit.kernels import reference, threshold
-from dptoolkit.kernels.threshold import feature_sums, largest, mean_residuals, support_margins
+from dptoolkit.kernels.threshold import largest, mean_residuals, row_sums, support_margins
 from dptoolkit.losses import LOSSES, SCALAR
 
 # Few distinct values, so that ties are the rule.
@@ -57,15 +57,15 @@ def test_margins_from_the_support(seed, n, d):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 12))
-def test_feature_sums_in_parts(seed, n, d):
+def test_sums_of_some_rows(seed, n, d):
     rng = np.random.default_rng(seed)
     X = check_rows(sparse.random(n, d, 0.6, random_state=rng, format="csr"))
-    r, out = rng.standard_normal(n), np.full(d, np.nan)
-    border = int(rng.integers(0, d + 1))
-    arrays = kernel_arrays(X.transpose())
-    feature_sums(*arrays, r, out, 0, border)
-    feature_sums(*arrays, r, out, border, d)
-    np.testing.assert_allclose(out, X.matrix.T @ r, rtol=1e-12, atol=1e-13)
+    r, out = rng.standard_normal(n), np.full((2, d), np.nan)
+    border = int(rng.integers(0, n + 1))
+    arrays = kernel_arrays(X.matrix)
+    for part, (first, last) in zip(out, ((0, border), (border, n)), strict=True):
+        row_sums(*arrays, r, part, first, last)
+        np.testing.assert_allclose(part, X.matrix[first:last].T @ r[first:last], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -78,7 +78,7 @@ def test_many_features_and_wide_indices(index):
     support_margins(*arrays, np.array([65_536, d - 1]), np.array([1.0, 10.0]), margins)
     assert margins.tolist() == [2.0, 30.0]
     out = np.zeros(d)
-    feature_sums(*arrays, np.array([1.0, -1.0]), out, 0, d)
+    row_sums(*kernel_arrays(X), np.array([1.0, -1.0]), out, 0, 2)
     assert np.flatnonzero(out).tolist() == [65_536, d - 1] and out[d - 1] == -3.0
     w = np.zeros(d)
     w[d - 1], w[65_536] = -5.0, 4.0
@@ -109,21 +109,22 @@ def test_a_record_without_a_margin_counts_as_nothing():
     st.sampled_from([np.int32, np.int64]), st.booleans(),
 )  # fmt: skip
 def test_sums_side_by_side_are_those_one_by_one_to_the_last_bit(seed, n, d, count, index, idle):
-    """With idle lanes or without, in parts that begin and end anywhere."""
+    """With idle lanes or without, in two halves that meet anywhere."""
     rng = np.random.default_rng(seed)
     X = sparse.random(n, d, 0.4, format="csr", random_state=rng, data_rvs=rng.standard_normal)
     X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
-    arrays = kernel_arrays(check_rows(X).transpose())
+    X = check_rows(X)
     rows = rng.standard_normal((count, n))
     block = np.full((n, threshold.LANES if idle else count), np.nan)
     threshold.interleave(rows, block)
     np.testing.assert_array_equal(block[:, :count], rows.T)
-    one_by_one, together, middle = np.zeros((count, d)), np.zeros((count, d)), int(rng.integers(0, d + 1))
-    for r, out in zip(rows, one_by_one, strict=True):
-        feature_sums(*arrays, r, out, 0, d)
-    for first, last in ((0, middle), (middle, d)):
-        threshold.block_feature_sums(*arrays, block, together, first, last)
-    np.testing.assert_array_equal(together, one_by_one)
+    upper, lower, together = np.zeros((count, d)), np.zeros((count, d)), np.zeros((count, d))
+    half = int(rng.integers(0, n + 1))
+    for k, r in enumerate(rows):
+        row_sums(*kernel_arrays(X.matrix), r, upper[k], 0, half)
+        row_sums(*kernel_arrays(X.matrix), r, lower[k], half, n)
+    threshold.block_feature_sums(*kernel_arrays(X.transpose()), half, block, together)
+    np.testing.assert_array_equal(together, upper + lower)
 
 
 def test_decay_is_the_exponential_to_two_units_and_stays_within_its_ends():
@@ -135,14 +136,16 @@ def test_decay_is_the_exponential_to_two_units_and_stays_within_its_ends():
     assert len(set(ends)) == 1 and 0 < ends[0] < 1e-260
 
 
-@given(st.lists(st.floats(allow_subnormal=False), min_size=1, max_size=40), st.integers(0, 100))
-def test_residuals_in_vectors_are_those_of_single_records(margins, seed):
-    margins, y = np.array(margins), (np.random.default_rng(seed).random(len(margins)) < 0.5) * 1.0
+@given(st.lists(st.floats(allow_subnormal=False), min_size=1, max_size=40), st.integers(0, 100), st.booleans())
+def test_residuals_in_vectors_are_those_of_single_records(margins, seed, capped):
+    rng = np.random.default_rng(seed)
+    margins, y = np.array(margins), (rng.random(len(margins)) < 0.5) * 1.0
+    caps = rng.choice([0.0, 0.1, 0.5, np.inf], len(margins)) if capped else np.full(len(margins), np.inf)
     out = np.empty(len(margins))
-    mean_residuals(threshold.LOGISTIC, margins, y, np.inf, np.zeros(0), out)
+    mean_residuals(threshold.LOGISTIC, margins, y, np.inf, caps if capped else np.zeros(0), out)
     single = [
-        threshold.clipped_residual(threshold.LOGISTIC, m, label, np.inf, np.inf)
-        for m, label in zip(margins, y, strict=True)
+        threshold.clipped_residual(threshold.LOGISTIC, m, label, np.inf, cap)
+        for m, label, cap in zip(margins, y, caps, strict=True)
     ]
     np.testing.assert_array_equal(out, np.array(single) / len(margins))
-    assert np.abs(out).max() <= 1 / len(margins)
+    assert (np.abs(out) <= np.minimum(caps, 1.0) / len(margins)).all()

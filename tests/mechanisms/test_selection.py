@@ -7,10 +7,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import logsumexp
 
 from dptoolkit.accounting import ExponentialMechanism, NoisyMax, Repeated
 from dptoolkit.errors import InvalidValue
-from dptoolkit.mechanisms import NoisyMaximum
+from dptoolkit.mechanisms import NoisyMaximum, SymmetricMaximum
 from tests.statistics import assert_chi2, rejected
 
 DRAWS = 20_000
@@ -193,3 +196,77 @@ def test_bad_arguments():
     for count in (0, 4, 1.5):
         with pytest.raises(InvalidValue, match="count=.*must be"):
             NoisyMaximum(1.0, 1.0).top(np.zeros(3), count, 0)
+
+
+# --- candidates and their negatives -------------------------------------------------------------------
+
+ORDERS = np.array([1.01, 1.5, 2.0, 4.0, 16.0, 100.0])
+
+
+def symmetric(values):
+    return np.concatenate([values, -values])
+
+
+def divergences(scores, change):
+    """Renyi divergences of the exact laws with and without the change, at ORDERS."""
+    before, after = (x - logsumexp(x) for x in (scores, scores + change))
+    return np.array([logsumexp(s * after + (1 - s) * before) / (s - 1) for s in ORDERS])
+
+
+def two_largest(v):
+    return float(np.sort(np.abs(v))[-2:].sum())
+
+
+@st.composite
+def symmetric_changes(draw):
+    """(scores, changes) of K candidates; the changes add up to 0, and a few candidates may be ahead."""
+    K = draw(st.integers(2, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    g, v = draw(st.sampled_from([0.0, 0.3, 3.0])) * rng.standard_normal((2, K))
+    g[: draw(st.integers(0, min(K, 3)))] += draw(st.sampled_from([0.0, 2.0, 30.0]))
+    v = v if draw(st.booleans()) else np.eye(K)[0] * draw(st.floats(0.01, 4))
+    return g, v - v.mean()
+
+
+@given(symmetric_changes())
+def test_symmetric_candidates_are_charged_for_the_two_that_move_most(drawn):
+    """By the exact laws of all 2K candidates, in both directions."""
+    g, v = drawn
+    if two_largest(v) < 1e-6:
+        return
+    rho = SymmetricMaximum(1.0, two_largest(v)).event.rho
+    for change in (symmetric(v), -symmetric(v)):
+        assert (divergences(symmetric(g), change) <= rho * ORDERS * (1 + 1e-9) + 1e-12).all()
+
+
+@pytest.mark.parametrize("K", [2, 5, 10])
+def test_the_charge_for_symmetric_candidates_is_attained(K):
+    """Two candidates far ahead of all others, which need five classes to have scores that add up to 0."""
+    v = 0.01 * (np.eye(K)[0] - np.eye(K)[1])
+    g = np.zeros(K)
+    if K > 2:
+        g[:2], g[2:] = 40.0, -80.0 / (K - 2)
+    rho = SymmetricMaximum(1.0, two_largest(v)).event.rho
+    found = divergences(symmetric(g), symmetric(v))[2] / ORDERS[2]
+    assert 0.99 * rho <= found <= rho
+    # Twins: charged for the largest alone, or at a tenth less noise.
+    assert found > SymmetricMaximum(1.0, float(np.abs(v).max())).event.rho
+    assert divergences(symmetric(g), symmetric(v / 0.9))[2] / ORDERS[2] > 1.1 * rho
+
+
+def test_changes_that_do_not_add_up_to_0_are_not_covered():
+    """The proof needs it: one candidate of three that moves alone shows more."""
+    v = 0.01 * np.eye(3)[0]
+    rho = SymmetricMaximum(1.0, two_largest(v)).event.rho
+    assert divergences(np.zeros(6), symmetric(v))[2] / ORDERS[2] > 1.3 * rho
+
+
+def test_symmetric_candidates_are_chosen_one_at_a_time():
+    mechanism = SymmetricMaximum(1.0, 1.0)
+    assert SymmetricMaximum(0.0, 1.0).event.rho == math.inf
+    assert mechanism.select(symmetric(np.array([1000.0, 0.0])), 0) == 0
+    for refused in (mechanism.top, mechanism.peel):
+        with pytest.raises(InvalidValue, match="count"):
+            refused(np.zeros(4), 2, 0)
+    with pytest.raises(InvalidValue, match="noise"):
+        SymmetricMaximum(1.0, 1.0, "laplace")

@@ -101,12 +101,13 @@ def selection_scores(chosen: Sequence[int]) -> Iterator[list[tuple[Any, float]]]
     """Every noisy maximum returns the next of ``chosen``; yields (scores, noise scale) of every selection."""
     seen: list[tuple[Any, float]] = []
 
-    def scripted(self: NoisyMaximum, scores: Any, rng: Any = None) -> int:
-        seen.append((np.array(scores, dtype=float), self.scale))
+    def scripted(self: NoisyMaximum, scores: Any, rng: Any = None, share: float = 1.0) -> int:
+        seen.append((np.array(scores, dtype=float), share * self.scale))
         return int(chosen[len(seen) - 1]) % len(scores)
 
-    def scripted_rows(self: NoisyMaximum, scores: Any, rng: Any = None) -> Any:
-        return np.array([scripted(self, row) for row in scores])
+    def scripted_rows(self: NoisyMaximum, scores: Any, rng: Any = None, shares: Any = None) -> Any:
+        parts = np.ones(len(scores)) if shares is None else shares
+        return np.array([scripted(self, row, None, share) for row, share in zip(scores, parts, strict=True)])
 
     def scripted_vertex(gradient: Any, scale: float, noise: Any) -> int:
         seen.append((np.concatenate([-gradient, gradient]), scale))
@@ -123,8 +124,8 @@ def added_noise() -> Iterator[list[Any]]:
     seen: list[Any] = []
     real, choose = NoisyMaximum.noisy_rows, kernel.choose
 
-    def watched(self: NoisyMaximum, scores: Any, rng: Any) -> Any:
-        noisy = real(self, scores, rng)
+    def watched(self: NoisyMaximum, scores: Any, rng: Any, shares: Any = None) -> Any:
+        noisy = real(self, scores, rng, shares)
         seen.extend(noisy - scores)
         return noisy
 
@@ -138,11 +139,11 @@ def added_noise() -> Iterator[list[Any]]:
 
 @contextmanager
 def peeled_vectors(iterates: Sequence[Any]) -> Iterator[list[Any]]:
-    """Peeling returns the next of ``iterates``; yields the vectors that it was asked to peel."""
+    """Peeling returns the next of ``iterates``; yields (vector, share of the noise) of every call."""
     seen: list[Any] = []
 
-    def scripted(v: Any, plan: Any, rng: Any) -> Any:
-        seen.append(np.array(v[0]))
+    def scripted(v: Any, plan: Any, shares: Any, rng: Any) -> Any:
+        seen.append((np.array(v[0]), float(shares[0])))
         vector = np.array(iterates[len(seen) - 1], dtype=float)[None]
         return vector, np.flatnonzero(vector[0])[None]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager, nullcontext
+import threading
+from contextlib import ExitStack, contextmanager, nullcontext
 from unittest import mock
 
 import numpy as np
@@ -17,12 +18,14 @@ from dptoolkit import solvers
 from dptoolkit.accounting import Composed, Ledger, Repeated, account
 from dptoolkit.data import prepare
 from dptoolkit.errors import DpToolkitError
+from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.mechanisms.rng import Source
-from dptoolkit.solvers import gradients, many
+from dptoolkit.solvers import gradients, many, vertex_paths
+from dptoolkit.solvers.l1_frank_wolfe import VertexRun
 from tests.solvers.capture import Spy, step_by_step
 
 # Where X^T r is computed.
-SUMS = ("feature_sums", "block_feature_sums")
+SUMS = ("row_sums", "block_feature_sums")
 LOGISTIC = {"loss": "logistic", "row_norm": 1.0, "delta": 1e-6}
 
 
@@ -136,6 +139,103 @@ def test_other_solvers_run_on_the_same_prepared_data(name):
     for result, seed in zip(solvers.fit_many(one, prepare(X), y, seeds=range(3)), range(3), strict=True):
         single = getattr(solvers, name)(X, y, epsilon=2.0, rng=seed, **arguments)
         np.testing.assert_array_equal(result.coef, single.coef)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_frank_wolfe_over_seeds_budgets_and_radii():
+    """Every run is the fit alone, bit for bit, and chooses vertices by draws of its own; X is laid out once."""
+    X, y = problem(60, 25)
+    X = sparse.csr_matrix(X)
+    ball = {"loss": "logistic", "feature_bound": 1.0, "steps": 30, "delta": 1e-6}
+    plans = [
+        solvers.plan("dp_frank_wolfe", n=60, d=25, epsilon=epsilon, l1_radius=radius, **ball)
+        for epsilon in (1.0, 1e3) for radius in (2.0, 9.0)
+    ]  # fmt: skip
+    with mock.patch.object(vertex_paths, "both_sides", wraps=vertex_paths.both_sides) as layout:
+        together = solvers.fit_many(plans, X, y, seeds=[3, 5])
+    assert layout.call_count == 1
+    for row, one in zip(together, plans, strict=True):
+        for result, seed in zip(row, [3, 5], strict=True):
+            single = alone(one, X, y, seed)
+            check_same(result, single)
+            np.testing.assert_array_equal(result.history["vertices"], single.history["vertices"])
+    # Also runs of one seed: whoever shares draws would choose the same vertices where nothing is learnt.
+    timid = [result.history["vertices"].tolist() for row in together[:2] for result in row]
+    assert len({tuple(vertices) for vertices in timid}) == 4
+
+
+def ball_plan(n, d, **more):
+    ball = {"loss": "logistic", "feature_bound": 1.0, "steps": 30, "delta": 1e-6, "l1_radius": 9.0}
+    return solvers.plan("dp_frank_wolfe", n=n, d=d, **ball | more)
+
+
+@contextmanager
+def in_threads(count):
+    """Runs of Frank-Wolfe in this many threads, whatever the size; the names of those in which fits were made.
+
+    Threads wait for each other before every block of steps, so that their fits overlap as much as they can.
+    """
+    names, meeting, fit = [], threading.Barrier(count), VertexRun.fit
+
+    def watched(self, rng, every=0):
+        names.append(threading.current_thread().name)
+        return fit(self, rng, every)
+
+    def together(block):
+        def watched_block(*arguments):
+            # Fits that are made one after the other would wait here for ever: the time is that of a test that fails.
+            meeting.wait(120)
+            return block(*arguments)
+
+        return watched_block
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(gradients, "_WORTH_A_THREAD", 0))
+        stack.enter_context(mock.patch.object(many, "processors", lambda: count))
+        stack.enter_context(mock.patch.object(VertexRun, "fit", watched))
+        for name in ("dithered_block", "dithered_laplace_block"):
+            stack.enter_context(mock.patch.object(kernel, name, together(getattr(kernel, name))))
+        yield names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_frank_wolfe_in_threads_is_the_fit_alone():
+    """As many fits at a time as there are processors, each with memory and a stream of its own."""
+    X, y = problem(60, 25)
+    X = sparse.csr_matrix(X)
+    plans = [ball_plan(60, 25, epsilon=1e3), ball_plan(60, 25, epsilon=1e3, law="laplace")]
+    seeds, here = range(6), threading.current_thread().name
+    with in_threads(3) as names:
+        together = solvers.fit_many(plans, X, y, seeds=seeds, trace=7)
+    assert len(names) == 12 and here not in names
+    with in_threads(1) as names:
+        solvers.fit_many(plans, X, y, seeds=seeds)
+    assert set(names) == {here}, "no thread for one processor"
+    for row, one in zip(together, plans, strict=True):
+        for result, seed in zip(row, seeds, strict=True):
+            check_same(result, alone(one, X, y, seed))
+            assert result.history["iterates"][0][0] == 7
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_that_fails_in_a_thread_fails_the_call_and_stays_charged():
+    X, y = problem(60, 25)
+    ledger = Ledger(epsilon=100.0, delta=1e-5)
+    with in_threads(2), mock.patch.object(many, "fit_stream", lambda plan, source: None), pytest.raises(AttributeError):
+        solvers.fit_many(ball_plan(60, 25, epsilon=0.1), sparse.csr_matrix(X), y, runs=2, ledger=ledger)
+    assert len(ledger.reserved) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_which_runs_are_worth_a_thread():
+    X, y = problem(60, 25)
+    X = sparse.csr_matrix(X)
+    exact, textbook = ball_plan(60, 25, epsilon=math.inf), ball_plan(60, 25, epsilon=1.0, refresh=1)
+    usual = solvers.prepare(ball_plan(60, 25, epsilon=1.0), X, y)
+    assert not usual.threads, "small"
+    with mock.patch.object(gradients, "_WORTH_A_THREAD", 0):
+        assert usual.threads
+        assert not any(solvers.prepare(one, X, y).threads for one in (exact, textbook))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -154,8 +154,10 @@ def test_selection_scales(budget):
     classic = lam * 1.5 * sigmoid * math.sqrt(2 * 40 / RHO[budget]) / n
     assert 0.85 * classic <= fw.noise <= classic * 1.001
     vertex = plan("dp_multinomial_frank_wolfe", *budget)
-    classic = lam * 1.5 * math.sqrt(2 * 25 / RHO[budget]) / n
-    assert vertex.sensitivity == pytest.approx(4 * lam * 1.5 / n)
+    # Three classes: 1 - p is at most 2 e^m / (1 + 2 e^m) at margins up to m.
+    largest = 2 / (2 + math.exp(-4.0 * 1.5))
+    classic = lam * 1.5 * largest * math.sqrt(2 * 25 / RHO[budget]) / n
+    assert vertex.sensitivity == pytest.approx(4 * lam * 1.5 * largest / n)
     assert 0.85 * classic <= vertex.noise <= classic * 1.001
     columns = plan("dp_multinomial_frank_wolfe", *budget, selection="columns")
     classic = lam * 1.5 * math.sqrt(2 * 50 * 25 / RHO[budget]) / n

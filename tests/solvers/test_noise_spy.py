@@ -13,10 +13,12 @@ import pytest
 from scipy import sparse
 
 from dptoolkit import losses, solvers
+from dptoolkit.accounting import zcdp
 from dptoolkit.data import check_rows, clip_rows
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
 from dptoolkit.solvers import l1_frank_wolfe, vertex_paths
+from dptoolkit.solvers.plan import SYMMETRIC_MAXIMUM
 from tests.solvers.capture import Spy, added_noise
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -63,13 +65,15 @@ def test_ight_noise_on_empty_data_is_the_planned_noise(mode, intercept, calibrat
 
 
 def check_ight_scales(result, mode, calibration):
-    """The plan's noise at every step, except where the logistic sensitivity at the public iterate is smaller."""
+    """The plan's noise at every step, except where the sensitivity at the public iterate is known to be smaller."""
     plan, scales = result.plan, np.array(result.history["noise_scale"])
     release = plan.releases[0]
     assert (release.law, release.count) == ("Gaussian", plan.settings.steps)
     assert release.event.noise_multiplier == pytest.approx(release.scale / release.sensitivity)
-    if mode == "logistic" and calibration == "tight":
-        assert scales[0] == pytest.approx(plan.noise / 2), "half the sensitivity at w = 0"
+    # At w = 0 a logistic residual is a half, and a squared one the label: 1 of 1 + 2.
+    smaller = {"logistic": 1 / 2, "squared, labels and margins": 1 / 3}
+    if mode in smaller and calibration == "tight":
+        assert scales[0] == pytest.approx(plan.noise * smaller[mode]), "the sensitivity at w = 0"
         assert (scales <= plan.noise).all() and (scales[1:] > scales[0]).all()
     else:
         np.testing.assert_array_equal(scales, plan.noise)
@@ -253,11 +257,11 @@ def test_numbers_for_the_rows_are_drawn_before_and_whatever_they_hold(mode, monk
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("selection", ["vertex", "columns"])
+@pytest.mark.parametrize(("selection", "radius"), [("vertex", 2.0), ("columns", 2.0), ("columns", 0.2)])
 @pytest.mark.parametrize("calibration", CALIBRATIONS)
-def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, selection, layout):
+def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, selection, radius, layout):
     X, _ = small_problem(4, d=4)
-    y, K, d, steps, radius = np.arange(12) % 3, 3, 4, 5, 2.0
+    y, K, d, steps = np.arange(12) % 3, 3, 4, 5
     spy, loss = Spy(6), losses.get("softmax")
     with added_noise() as added:
         result = solvers.dp_multinomial_frank_wolfe(
@@ -268,20 +272,31 @@ def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, s
     law = "gumbel" if calibration == "tight" else "laplace"
     drawn = scripted_noise(spy, law, 2 * K * d if selection == "vertex" else 2 * K)
     assert len(drawn) == plan.releases[0].count == steps * (1 if selection == "vertex" else d)
-    np.testing.assert_allclose(added, plan.noise * np.array(drawn), rtol=1e-9, atol=1e-12)
-    A, W, i = np.clip(X, -1, 1), np.zeros((K, d)), 0
+    A, W, i, scales = np.clip(X, -1, 1), np.zeros((K, d)), 0, []
     for t in range(1, steps + 1):
+        scales.append(float(plan.settings.noise_law(plan).at(W[None])[0]))
         gradient = (A.T @ loss.residual(A @ W.T, np.eye(K)[y])).T / 12
         step = np.zeros((K, d))
         groups = [np.arange(K * d)] if selection == "vertex" else [np.arange(K) * d + j for j in range(d)]
         for group in groups:
             g = gradient.ravel()[group]
-            best = int(np.argmax(-radius * np.concatenate([g, -g]) + plan.noise * drawn[i]))
+            np.testing.assert_allclose(added[i], scales[-1] * drawn[i], rtol=1e-9, atol=1e-12)
+            best = int(np.argmax(-radius * np.concatenate([g, -g]) + scales[-1] * drawn[i]))
             step.flat[group[best % len(group)]] = radius if best < len(group) else -radius
             i += 1
         W = (1 - 2 / (t + 2)) * W + 2 / (t + 2) * step
     np.testing.assert_allclose(result.coef, W, rtol=1e-12)
-    assert result.history["noise_scale"] == [plan.noise] * steps
+    np.testing.assert_allclose(result.history["noise_scale"], scales, rtol=1e-12)
+    # A residual is at most 2/3 at zero weights, and half of two 1/2; the plan's noise is for all weights of the ball.
+    pairs = plan.releases[0].law == SYMMETRIC_MAXIMUM
+    assert pairs == (radius < 1 and calibration == "tight")
+    limit, at_zero = (losses.softmax_pair_limit, 1 / 2) if pairs else (losses.softmax_limit, 2 / 3)
+    largest = limit(np.array([radius * (1 if selection == "vertex" else d), 0, 0]))
+    assert scales[0] == pytest.approx(plan.noise * (at_zero / largest if calibration == "tight" else 1.0))
+    if pairs:
+        # One record's scores move by 2 radius/n times the two residuals together; rho is that of the budget.
+        rho = plan.releases[0].count * (2 * radius / 12 / scales[0]) ** 2 / 8
+        assert zcdp.to_epsilon(rho, BUDGET["delta"]) == pytest.approx(BUDGET["epsilon"], rel=1e-3)
 
 
 # --- peeling ------------------------------------------------------------------------------------------
@@ -302,19 +317,24 @@ def test_peeling_is_the_specification_with_the_recorded_noise(calibration, data,
         )
     choice, values = result.plan.releases
     exponentials = spy.of("standard_exponential")
+    scales = result.history["selection_scale"]
     if calibration == "tight":
-        np.testing.assert_allclose(added, [-choice.scale * np.log(e) for e in exponentials], rtol=1e-9, atol=1e-12)
+        expected = [-scale * np.log(e) for scale, e in zip(scales, exponentials, strict=True)]
+        np.testing.assert_allclose(added, expected, rtol=1e-9, atol=1e-12)
     else:
         assert len(added) == s * steps, "fresh noise for every selection"
-    assert (result.history["selection_scale"], result.history["value_scale"]) == (choice.scale, values.scale)
     A, w, draws = np.clip(X, -1, 1), np.zeros(d), iter(spy.draws)
     for t in range(steps):
+        # Noise for margins of at most |w|_1 and labels of at most 1, instead of sqrt(s) and 1.
+        share = (1 + np.abs(w).sum()) / (1 + math.sqrt(s)) if calibration == "tight" else 1.0
+        assert scales[t] == pytest.approx(share * choice.scale)
+        assert result.history["value_scale"][t] == pytest.approx(share * values.scale)
         part = slice(4 * t, 4 * (t + 1)) if data == "split" else slice(None)
         B, b = A[part], y[part]
         v = w - 0.5 * B.T @ (B @ w - b) / len(b)
-        chosen, noise = (one_shot if calibration == "tight" else one_by_one)(np.abs(v), s, choice.scale, draws)
+        chosen, noise = (one_shot if calibration == "tight" else one_by_one)(np.abs(v), s, scales[t], draws)
         w = np.zeros(d)
-        w[chosen] = v[chosen] + values.scale * noise
+        w[chosen] = v[chosen] + result.history["value_scale"][t] * noise
         w *= min(1.0, 1.0 / np.linalg.norm(w))
     assert next(draws, None) is None, "more was drawn than is charged"
     np.testing.assert_allclose(result.coef, w, rtol=1e-9)

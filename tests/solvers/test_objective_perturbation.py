@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, stats
 
-from dptoolkit import audit, losses, minimise, newton, solvers
+from dptoolkit import audit, datasets, losses, minimise, newton, solvers
 from dptoolkit.accounting import Ledger, account
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import as_claim
+from dptoolkit.data import prepare
 from dptoolkit.errors import InvalidValue
 from dptoolkit.solvers import perturbed_objective
 from tests.solvers.capture import Spy
@@ -394,6 +395,31 @@ def test_many_features_take_memory_like_the_data():
     tracemalloc.stop()
     assert weights.shape == (d,) and np.isfinite(weights).all()
     assert peak < 30e6, f"{peak / 1e6:.0f} MB"
+
+
+@pytest.mark.parametrize("name", ["objective_perturbation", "dp_admm"])
+def test_many_rows_take_less_memory_than_a_copy_of_them(name):
+    """Rows that need no clipping are used where they are: the entries' places alone would be a third of a copy."""
+    data = datasets.make_rcv1_like(n=6000, d=3000, nonzeros=60, rng=0)
+    plan = solvers.plan(name, n=6000, d=3000, loss="logistic", row_norm=1.0, epsilon=8.0, delta=1e-5)
+    rows = prepare(data.X)
+    solvers.prepare(plan, rows, data.y)(np.random.default_rng(0))
+    tracemalloc.start()
+    solvers.prepare(plan, rows, data.y)(np.random.default_rng(0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    size = data.X.data.nbytes + data.X.indices.nbytes
+    assert peak < 0.4 * size, f"{peak / size:.2f} of the rows"
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix])
+def test_rows_of_zeros_are_seen_whether_their_zeros_are_stored_or_not(kind):
+    dense = np.array([[0.0, 0.0], [0.0, 1e-300], [-0.0, 0.0], [3.0, 0.0], [0.0, 0.0]])
+    wanted = [False, True, False, True, False]
+    assert perturbed_objective._has_entries(kind(dense)).tolist() == wanted
+    stored = sparse.csr_matrix((dense.ravel(), np.tile([0, 1], 5), np.arange(0, 11, 2)), shape=(5, 2))
+    assert stored.nnz == 10 and perturbed_objective._has_entries(stored).tolist() == wanted
+    assert not perturbed_objective._has_entries(kind(np.zeros((3, 2)))).any()
 
 
 def test_a_run_is_the_same_from_the_same_seed_and_not_from_another_plan():

@@ -22,24 +22,12 @@ from dptoolkit.solvers import preparation, rules
 from dptoolkit.solvers import scale as scaling
 from dptoolkit.solvers.pipeline import DESCENT, EIGENVALUE, MEANS, SCALE
 from dptoolkit.solvers.preparation import Preparation
+from tests.solvers.capture import Spy
 from tests.strategies import neighbours
 
 ROUNDING = 1 + 1e-10
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 pytestmark = pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning")
-
-
-class Spy(np.random.Generator):
-    """Keeps the standard normals that it hands out, in order."""
-
-    def __init__(self, seed):
-        super().__init__(np.random.PCG64(seed))
-        self.normals = []
-
-    def standard_normal(self, *args, **kwargs):
-        values = super().standard_normal(*args, **kwargs)
-        self.normals.append(np.array(values, copy=True).ravel())
-        return values
 
 
 def problem(seed, n, d):
@@ -234,7 +222,7 @@ def test_a_run_is_the_specification_with_its_recorded_noise(form, epsilon, spars
     plan = make_plan(*X.shape, epsilon=epsilon, sparsity=sparsity)
     spy = Spy(1)
     found = solvers.prepare(plan, form(X), y)(spy).weights
-    normals = spy.normals if math.isfinite(epsilon) else None
+    normals = [drawn.ravel() for drawn in spy.of("standard_normal")] if math.isfinite(epsilon) else None
     expected, _ = specification(X, y, plan, normals)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
     if normals is not None:

@@ -19,6 +19,7 @@ from dptoolkit.solvers import rules
 from dptoolkit.solvers import scale as scaling
 from dptoolkit.solvers.pipeline import DESCENT, EIGENVALUE, MEANS, SCALE
 from dptoolkit.solvers.preparation import Preparation, Units, column_means, plane_eigenvalue
+from tests.solvers.capture import Spy
 from tests.strategies import neighbours
 
 ROUNDING = 1 + 1e-10
@@ -159,19 +160,6 @@ def test_bad_settings_are_refused(wrong):
 # --- the run ----------------------------------------------------------------------------------------------
 
 
-class Spy(np.random.Generator):
-    """Keeps the standard normals that it hands out, in order."""
-
-    def __init__(self, seed):
-        super().__init__(np.random.PCG64(seed))
-        self.normals = []
-
-    def standard_normal(self, *args, **kwargs):
-        values = super().standard_normal(*args, **kwargs)
-        self.normals.append(np.array(values, copy=True))
-        return values
-
-
 def specification(X, y, plan, normals):
     """All stages in plain NumPy for numbers or classes, with the given standard normals in order."""
     drawn, scales, s = iter(normals), [release.scale for release in plan.releases], plan.settings
@@ -222,7 +210,8 @@ def test_margins_are_the_specification_with_the_recorded_noise(form, kind):
     plan = make_plan(*X.shape, epsilon=3.0, **KINDS[kind])
     spy = Spy(1)
     trace = solvers.prepare(plan, form(X), y)(spy, True)
-    expected = specification(X, y, plan, spy.normals)
+    normals = spy.of("standard_normal")
+    expected = specification(X, y, plan, normals)
     prepared = trace.history["preparation"]
     found = solvers.margins(solvers.FitResult(*plan.settings.model(trace.weights), None, plan, trace.history), form(X))
     if kind == "numbers":
@@ -234,7 +223,7 @@ def test_margins_are_the_specification_with_the_recorded_noise(form, kind):
     else:
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
     # The first two draws decide on the number of steps.
-    weaker = specification(X, y, plan, [*spy.normals[:2], *(0.9 * drawn for drawn in spy.normals[2:])])
+    weaker = specification(X, y, plan, [*normals[:2], *(0.9 * drawn for drawn in normals[2:])])
     assert not np.allclose(weaker, expected, rtol=1e-3)
     steps, slopes = trace.history["steps"], 0 if kind == "numbers" else rules.HALVINGS
     assert trace.releases.shape == (2 + steps + slopes, trace.weights.size)
@@ -292,8 +281,3 @@ def test_audit_of_the_whole_pipeline_of_numbers_and_a_twin_that_fails():
     honest = audit.audit(plan, pair, plan.guarantee, **how)
     assert not honest.violated and honest.epsilon_lower <= 2.0
     assert audit.audit(plan.with_noise(factor=0.5), pair, plan.guarantee, **how).violated
-
-
-def test_no_pair_is_known_for_classes():
-    with pytest.raises(InvalidValue, match="softmax"):
-        audit.pairs.dp_pipeline(make_plan(60, 3, **CLASSES))

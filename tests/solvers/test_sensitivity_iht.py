@@ -176,6 +176,33 @@ def test_adaptive_zero_out_is_attained(radius):
     assert scale / made.noise == pytest.approx(sensitivity_at(made, w) / made.sensitivity, rel=1e-12)
 
 
+def farthest_squared_records(radius, margin, label):
+    """Opposite rows of norm 1 with one label, at the best angle to w."""
+    cosines = np.linspace(0, 1, 4001)
+    moved = (label + np.minimum(radius * cosines, margin)) * np.sqrt(1 - cosines**2)
+    c = cosines[np.argmax(moved)]
+    return np.array([c, np.sqrt(1 - c * c)]), np.array([c, -np.sqrt(1 - c * c)])
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("radius", [0.0, 0.2, 1.0, 1.5, 2.0, 4.0, 12.0, 1e3])
+def test_bounded_labels_and_margins_are_attained_at_any_iterate(radius, form):
+    mode = "squared, labels and margins"
+    bound, label, margin = (MODES[mode][name] for name in ("row_norm", "label_bound", "margin_bound"))
+    w = np.array([radius / bound, 0.0])
+    one, two = farthest_squared_records(radius, margin, label)
+    X, X2 = np.zeros((4, 2)), np.zeros((4, 2))
+    X[0], X2[0] = bound * one, bound * two
+    y = np.array([-label, 0.0, 0.0, 0.0])
+    pair = Pair(in_form(X, form), y, in_form(X2, form), y, 0, form)
+    scale, change = moves(pair, mode, "replace-one", False, [w])[-1]
+    made = plan(4, 2, mode)
+    promised = sensitivity_at(made, w)
+    assert scale / made.noise == pytest.approx(promised / made.sensitivity, rel=1e-12)
+    assert 0.95 * promised <= change <= promised * ROUNDING
+    assert promised == made.sensitivity if radius > 40 * margin else promised < made.sensitivity
+
+
 def test_adaptive_switch():
     pair, w = saturating_pair("logistic", False)
     made = plan(3, 2, "logistic")

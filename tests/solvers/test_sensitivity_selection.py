@@ -17,6 +17,7 @@ from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
 from dptoolkit.solvers import l1_frank_wolfe, vertex_paths
 from dptoolkit.solvers.base import fit_stream, noise_source
+from dptoolkit.solvers.plan import SYMMETRIC_MAXIMUM
 from tests.solvers.capture import both, peeled_vectors, selection_scores
 from tests.strategies import FORMS, Pair, in_form, neighbours
 
@@ -169,25 +170,26 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
 
 def watched_steps(monkeypatch):
     """The gradients with which the steps of the two dithered kernels, run as Python, draw their vertices."""
-    seen, draw, choose, block = [], kernel.draw, kernel.laplace_vertex, kernel.dithered_block.py_func
-    current = []
+    seen, heights = [], []
 
-    def watched_block(*arguments):
-        current[:] = arguments[11:12]
-        return block(*arguments)
+    def watched_block(block):
+        def watched(rng, grid, *arguments):
+            heights.append(2 * grid.limit / grid.levels)
+            return block(rng, grid, *arguments)
 
-    def watched_draw(*arguments):
-        seen.append(current[0].copy())
-        return draw(*arguments)
+        return watched
 
-    def watched_choice(generator, gradient, sharpness):
-        seen.append(gradient.copy())
-        return choose(generator, gradient, sharpness)
+    def watched_choice(choose):
+        def watched(rng, totals, *arguments):
+            seen.append(heights[-1] * totals)
+            return choose(rng, totals, *arguments)
 
-    monkeypatch.setattr(kernel, "dithered_laplace_block", kernel.dithered_laplace_block.py_func)
-    monkeypatch.setattr(kernel, "laplace_vertex", watched_choice)
-    monkeypatch.setattr(kernel, "dithered_block", watched_block)
-    monkeypatch.setattr(kernel, "draw", watched_draw)
+        return watched
+
+    for name in ("dithered_block", "dithered_laplace_block"):
+        monkeypatch.setattr(kernel, name, watched_block(getattr(kernel, name).py_func))
+    for name in ("accepted_feature", "laplace_vertex"):
+        monkeypatch.setattr(kernel, name, watched_choice(getattr(kernel, name)))
     return seen
 
 
@@ -300,7 +302,17 @@ def softmax_moves(pair, adjacency, chosen, steps, **more):
     ours, theirs = both(watch, lambda: run(pair.X, pair.y), lambda: run(pair.X2, pair.y2))
     plan = solvers.plan("dp_multinomial_frank_wolfe", n=len(pair.y), d=pair.X.shape[1], **arguments)
     assert len(ours) == plan.releases[0].count, "every selection is charged"
-    return plan, [spread(a - b) for (a, _), (b, _) in zip(ours, theirs, strict=True)]
+    assert [scale for _, scale in ours] == [scale for _, scale in theirs], "noise follows public weights alone"
+    moved = two_largest if plan.releases[0].law == SYMMETRIC_MAXIMUM else spread
+    return plan, [(moved(a - b), scale) for (a, scale), (b, _) in zip(ours, theirs, strict=True)]
+
+
+def two_largest(change):
+    """The two largest |changes| together, of scores that are followed by their negatives; the changes add up to 0."""
+    half = len(change) // 2
+    np.testing.assert_allclose(change[half:], -change[:half], atol=1e-12)
+    assert abs(change[:half].sum()) <= 1e-9 * (1 + np.abs(change).max())
+    return float(np.sort(np.abs(change[:half]))[-2:].sum())
 
 
 @pytest.mark.parametrize("selection", ["vertex", "columns"])
@@ -311,7 +323,9 @@ def test_multinomial_scores(adjacency, selection):
     @given(neighbours("3 classes", zero_out=zero), st.lists(st.integers(0, 99), min_size=12, max_size=12))
     def check(pair, chosen):
         plan, seen = softmax_moves(pair, adjacency, chosen, steps=3, selection=selection)
-        assert max(seen) <= plan.sensitivity * ROUNDING
+        for change, scale in seen:
+            assert change <= allowed(plan, scale) * ROUNDING
+            assert scale <= plan.noise
 
     check()
 
@@ -330,7 +344,66 @@ def test_multinomial_scores_attained(adjacency, selection, form):
     # By columns, feature 1 must choose as well: class 2, up and down in turn, so that it stays small.
     chosen = [0] * 4 if selection == "vertex" else [0, 2, 0, 5] * 2
     plan, seen = softmax_moves(pair, adjacency, chosen, steps=4, selection=selection)
-    assert 0.99 * plan.sensitivity <= max(seen) <= plan.sensitivity * ROUNDING
+    largest = max(change for change, _ in seen)
+    assert 0.99 * plan.sensitivity <= largest <= plan.sensitivity * ROUNDING
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_multinomial_noise_is_for_what_is_attained_at_every_iterate(adjacency, classes, radius):
+    """All weight is on one entry of class 0, and the record of that class has it against itself: 1 - p is largest."""
+    X, X2 = np.zeros((2, 3)), np.zeros((2, 3))
+    X[0] = -1.5, 1.5, 1.5
+    if adjacency == "replace-one":
+        X2[0] = -1.5, -1.5, -1.5
+    y = np.array([0.0, 1.0])
+    size = max(radius, 1e-9) / (2 / 3)
+    plan, seen = softmax_moves(
+        Pair(X, y, X2, y, 0, "dense"), adjacency, [0, 0], steps=2, classes=classes, l1_radius=size
+    )
+    # The first selection is at zero weights, the second after the entry has 2/3 of the radius.
+    change, scale = seen[0 if radius == 0 else 1]
+    assert 0.999 * allowed(plan, scale) <= change <= allowed(plan, scale) * ROUNDING
+    if radius == 0:
+        assert scale == pytest.approx(plan.noise, rel=1e-6)
+
+
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_columns_move_by_their_two_largest_together(adjacency):
+    """In a small ball, where a plan of three classes is charged for these."""
+
+    @given(neighbours("3 classes", zero_out=adjacency == "zero-out"), st.lists(st.integers(0, 99), min_size=24))
+    def check(pair, chosen):
+        plan, seen = softmax_moves(pair, adjacency, chosen, steps=6, selection="columns", l1_radius=0.1)
+        assert plan.releases[0].law == SYMMETRIC_MAXIMUM
+        for change, scale in seen:
+            assert change <= allowed(plan, scale)
+            assert scale <= plan.noise * ROUNDING
+
+    check()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("classes", [3, 4, 10])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_the_two_largest_are_attained_at_given_weights(adjacency, classes, weight):
+    """All weight is on class 1 and feature 0, which both records have. They are of class 0, opposite in feature 1."""
+    n, bound = 5, 1.5
+    arguments = BUDGET | {"steps": 20, "classes": classes, "feature_bound": bound, "selection": "columns"}
+    plan = solvers.plan("dp_multinomial_frank_wolfe", n=n, d=2, l1_radius=0.5, adjacency=adjacency, **arguments)
+    assert plan.releases[0].law == SYMMETRIC_MAXIMUM
+    W = np.zeros((classes, 2))
+    W[1, 0] = weight
+    residual = losses.softmax(W @ [bound, bound]) - np.eye(classes)[0]
+    other = -bound * residual if adjacency == "replace-one" else 0 * residual
+    change = plan.settings.l1_radius * (bound * residual - other) / n
+    scale = float(plan.settings.noise_law(plan).at(W[None])[0])
+    assert two_largest(symmetric(change)) == pytest.approx(allowed(plan, scale), rel=1e-8)
+
+
+def symmetric(values):
+    return np.concatenate([values, -values])
 
 
 # --- peeling ------------------------------------------------------------------------------------------
@@ -365,11 +438,12 @@ def test_peeling_support_and_values(adjacency, data):
         plan, ours, theirs = peel_moves(pair, adjacency, iterates, sparsity=s, data=data)
         support, values = plan.releases
         moved = 0
-        for v, v2 in zip(ours, theirs, strict=True):
-            assert spread(np.abs(v) - np.abs(v2)) <= support.sensitivity * ROUNDING
+        for (v, share), (v2, share2) in zip(ours, theirs, strict=True):
+            assert share == share2 <= 1, "noise follows public weights alone"
+            assert spread(np.abs(v) - np.abs(v2)) <= share * support.sensitivity * ROUNDING
             # Any s entries may be the released ones: take those that move most.
             most = np.sort(np.abs(v - v2))[-s:]
-            assert np.linalg.norm(most) <= values.sensitivity * ROUNDING
+            assert np.linalg.norm(most) <= share * values.sensitivity * ROUNDING
             moved += bool((v != v2).any())
         if data == "split":
             assert moved <= 1, "a record lies in one block"
@@ -377,14 +451,15 @@ def test_peeling_support_and_values(adjacency, data):
     check()
 
 
+@pytest.mark.parametrize("part", [1.0, 0.3, 0.0])
 @pytest.mark.parametrize("data", ["full", "split"])
 @pytest.mark.parametrize("adjacency", RELATIONS)
-def test_peeling_attained(adjacency, data):
-    """Weights as spread out as an s-sparse vector in the ball allows; the record pulls half of the other entries up and
-    half down, the other records keep all of them positive."""
+def test_peeling_attained(adjacency, data, part):
+    """Weights as spread out as an s-sparse vector in the ball allows, or a part of them; the record pulls half of the
+    other entries up and half down, the other records keep all of them positive."""
     bound, n, d = PEEL["feature_bound"], 12, 6
     w = np.zeros(d)
-    w[:2] = PEEL["radius"] / math.sqrt(2)
+    w[:2] = part * PEEL["radius"] / math.sqrt(2)
     signs = np.array([1, 1, 1, 1, -1, -1])
     X = np.full((n, d), -bound)
     X[:, :2] = bound
@@ -395,10 +470,11 @@ def test_peeling_attained(adjacency, data):
     X2[row] = bound * np.where(np.arange(d) < 2, 1, -signs) if adjacency == "replace-one" else 0.0
     plan, ours, theirs = peel_moves(Pair(X, y, X2, y.copy(), row, "dense"), adjacency, [w, w], data=data)
     support, values = plan.releases
-    v, v2 = ours[1], theirs[1]
+    (v, share), (v2, _) = ours[1], theirs[1]
     assert (v[2:] > 0).all() and (v2[2:] > 0).all()
-    assert spread(np.abs(v) - np.abs(v2)) == pytest.approx(support.sensitivity, rel=1e-9)
-    assert np.linalg.norm((v - v2)[2:4]) == pytest.approx(values.sensitivity, rel=1e-9)
+    assert spread(np.abs(v) - np.abs(v2)) == pytest.approx(share * support.sensitivity, rel=1e-9)
+    assert np.linalg.norm((v - v2)[2:4]) == pytest.approx(share * values.sensitivity, rel=1e-9)
+    assert share == 1 if part == 1 else share < 1
 
 
 # --- the sparsifier's count ---------------------------------------------------------------------------

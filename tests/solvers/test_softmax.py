@@ -210,8 +210,3 @@ def test_audit_of_a_row_and_its_negative_and_a_twin_that_fails():
     honest = audit.audit(mechanism(plan), (ours, theirs), plan.guarantee, **how)
     assert not honest.violated and honest.epsilon_lower <= 1.0
     assert audit.audit(mechanism(plan.with_noise(factor=0.4)), (ours, theirs), plan.guarantee, **how).violated
-
-
-def test_the_pair_of_scalar_losses_is_refused_for_softmax():
-    with pytest.raises(InvalidValue, match="softmax"):
-        audit.pairs.dp_dual_averaging(make_plan(20, 2))

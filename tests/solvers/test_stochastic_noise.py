@@ -99,10 +99,10 @@ def watch_reduced(adaptive):
     seen = Watch(spy)
     real, real_snapshot = kernel.offer_means, variance_reduced.snapshot_gradient
 
-    def snapshot(data, how, support, values, scale, rng):
-        exact = real_snapshot(data, how, support, values, 0.0, Spy(0))
+    def snapshot(data, records, size, sampling, support, values, scale, rng, numbering):
+        exact = real_snapshot(data, records, size, sampling, support, values, 0.0, Spy(0), numbering)
         before = len(spy.of("standard_normal"))
-        noisy = real_snapshot(data, how, support, values, scale, rng)
+        noisy = real_snapshot(data, records, size, sampling, support, values, scale, rng, numbering)
         (normals,) = spy.of("standard_normal")[before:]
         assert len(normals) == X.shape[1]
         # The batch of the second call is another one, so only the size of the difference can be compared.
@@ -138,7 +138,7 @@ def watch_reduced(adaptive):
         first = np.cumsum([0, *result.history["inner_steps"]])[:-1][result.history["inner_steps"] > 0]
         assert np.flatnonzero(np.array(seen.spreads) == 0).tolist() == first.tolist()
         assert len(set(wanted)) > 5
-    assert outside == [spread for spread in seen.spreads if spread > 0]
+    assert outside == seen.spreads, "coordinates outside have the same noise"
     print("reduced", "adaptive" if adaptive else "constant")
 
 
@@ -264,6 +264,47 @@ def test_poisson_sampling_is_a_coin_for_every_row():
         assert_binomial(int((table[:, i] & table[:, i - 1]).sum()), steps, (b / n) ** 2, 1e-6 / 12)
     fixed = np.array([np.random.default_rng(i).permutation(n) < b for i in range(steps // 4)])
     rejected(assert_binomial, int((fixed[:, 0] & fixed[:, 1]).sum()), len(fixed), (b / n) ** 2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 4096, 4999, 5000, 2**26 - 1, 2**26])
+def test_halves_of_a_word_are_spread_evenly(n):
+    """Of the 2^26 halves equally many become each integer: counted for all of them, or for a thousand of many."""
+    total, accepted = 2**26, 0
+    for k in {*range(min(n, 5000)), *range(max(0, n - 1000), n)}:
+        # The halves of an integer follow each other, and only the first of them can be one too many.
+        first, end = -(-k * total // n), -(-(k + 1) * total // n)
+        found = kernel.spread_evenly(first, n)
+        assert found in (k, -1) and end - first - (found < 0) == total // n
+        assert all(kernel.spread_evenly(half, n) == k for half in (first + 1, end - 1) if first < half < end)
+        accepted += end - first - (found < 0)
+    assert n > 5000 or accepted == total - total % n
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5])
+def test_records_of_a_snapshot_are_uniform(size):
+    """All batches of so many out of 5, for each of two in turn, whether they or the others are brought to the front."""
+    rng, order, drawn = np.random.default_rng(10 + size), np.arange(5), []
+    for _ in range(20_000):
+        begin = kernel.draw_records(rng, order, size)
+        drawn.append(sum(1 << int(i) for i in order[begin : begin + size]))
+        assert sorted(order) == [0, 1, 2, 3, 4] and len(order[begin : begin + size]) == size
+    names = {mask: i for i, mask in enumerate(sorted(set(drawn)))}
+    cells = math.comb(5, size)
+    assert len(names) == cells
+    if cells > 1:
+        codes = np.array([names[mask] for mask in drawn])
+        pairs = cells * codes[:-1:2] + codes[1::2]
+        assert_chi2(np.bincount(pairs, minlength=cells**2), np.full(cells**2, 1 / cells**2))
+
+
+def test_records_of_one_row_are_counted():
+    """A batch of 4 of 3 rows: each with the number of its records, once; then nothing is left of it."""
+    batch, tally = np.array([2, 0, 2, 2]), np.zeros((2, 3), np.int64)
+    assert kernel.gather(batch, tally) == 2
+    assert [kernel.gathered(batch, tally, a) for a in range(2)] == [(2, 3.0), (0, 1.0)]
+    assert not tally[0].any() and batch.tolist() == [2, 0, 2, 2]
+    nothing = np.zeros((2, 0), np.int64)
+    assert kernel.gather(batch, nothing) == 4 and kernel.gathered(batch, nothing, 1) == (0, 1.0)
 
 
 def test_uniform_integers():

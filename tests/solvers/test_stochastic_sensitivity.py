@@ -20,7 +20,7 @@ from dptoolkit import losses, solvers
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers import variance_reduced
 from dptoolkit.solvers.noise import constant
-from dptoolkit.solvers.variance_reduced import buckets, snapshot_gradient
+from dptoolkit.solvers.snapshots import ranked_means, snapshot_gradient
 from tests.strategies import neighbours
 
 ROUNDING = 1 + 1e-11
@@ -56,8 +56,8 @@ def handed_over():
         seen.rows, seen.slope, seen.grain = rows, slope, grain
         return rest[-1]
 
-    def snapshot(data, settings, support, values, scale, rng):
-        seen.data, seen.settings = data, settings
+    def snapshot(data, records, size, sampling, support, values, scale, rng, numbering):
+        seen.data, seen.drawn, seen.numbering = data, (size, sampling), numbering
         return np.zeros(data.rows.shape[1])
 
     with (
@@ -113,14 +113,15 @@ def reduced_gradient(rows, batch, w, s):
     support, values, filled = place(s)
     filled = kernel.reduced_steps(
         np.random.default_rng(0), np.array([0, len(rows.y)]), rows, batch, 1.0, 1.0, 0.0, np.inf, 0.0, len(w), 0,
-        len(w), -w, *buckets(w.copy()), support, values, filled,
+        len(w), ranked_means(-w, len(w), len(w), 0.0, None), support, values, filled,
     )  # fmt: skip
     return w - vector(support, values, filled, len(w))
 
 
 def snapshot_query(seen, w):
     support = np.flatnonzero(w)
-    return snapshot_gradient(seen.data, seen.settings, support, w[support], 0.0, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    return snapshot_gradient(seen.data, seen.data.records(), *seen.drawn, support, w[support], 0.0, rng, seen.numbering)
 
 
 def without(X, index):
@@ -182,6 +183,43 @@ def test_never_more_than_allowed(mode, sampling, intercept):
             assert moved <= allowed * ROUNDING + 1e-13 * (1 + size), name
 
     check()
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_at_the_snapshot_no_record_moves_an_inner_step(mode, intercept):
+    """Bit for bit: the first inner step of an epoch is not charged."""
+    far = []
+
+    @given(
+        pair=neighbours(task(mode)),
+        weights=st.lists(st.floats(-3, 3), min_size=10, max_size=10),
+        size=st.sampled_from((0.0, 1e-3, 1.0, 1e6, 1e300)),
+    )
+    def check(pair, weights, size):
+        _, second, *_ = prepared(pair.X, pair.y, mode, SAMPLINGS[0], intercept)
+        s = size * np.array(weights[: pair.X.shape[1] + intercept])
+        assert not reduced_gradient(second.rows, 1.0, s, s).any()
+        far.append(bool(reduced_gradient(second.rows, 1.0, s + 1.0, s).any()))
+
+    check()
+    assert any(far), "elsewhere a step does show records"
+
+
+@pytest.mark.parametrize("solver", ["dp_scsg_ht", "dp_svrg_ht"])
+def test_every_inner_step_but_the_first_of_an_epoch_is_charged(solver):
+    """Where their number is fixed; a geometric number is charged as it is."""
+    more = {"snapshot_size": 100} if solver == "dp_scsg_ht" else {}
+    arguments = {"n": 100, "d": 5, "epochs": 3, "batch_size": 30, "epsilon": 2.0, "delta": 1e-5} | more
+    arguments |= MODES["logistic"]
+    fixed = solvers.plan(solver, option="II", sparsity=1, step_size=0.5, **arguments)
+    assert [release.count for release in fixed.releases] == [3 * (100 // 30 - 1), 3]
+    random = solvers.plan(solver, option="I", sparsity=1, step_size=0.5, **arguments)
+    assert [release.count for release in random.releases] == [3, 3] and random.releases[0].rounds is not None
+    # Batches of more than half: one inner step, and only the snapshots are charged.
+    alone = solvers.plan(solver, option="II", sparsity=1, step_size=0.5, **arguments | {"batch_size": 60})
+    assert alone.releases[0].count == 0
+    assert alone.guarantee.epsilon(1e-5) == pytest.approx(2.0, rel=1e-4)
 
 
 def one_pair(x, y, x2, y2):

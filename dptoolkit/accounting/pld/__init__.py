@@ -20,12 +20,14 @@ law of the sum), ``curve`` (the grid that is good at one delta) and ``answers`` 
 
 from dptoolkit.accounting.pld.answers import (
     Bracket,
+    Effort,
     bracket,
     delta,
     delta_answer,
     divergences,
     epsilon,
     epsilon_answer,
+    forward_epsilon,
     keeps,
     lower_epsilon,
 )
@@ -33,6 +35,6 @@ from dptoolkit.accounting.pld.curve import Answer
 from dptoolkit.accounting.pld.trees import attained, dominating
 
 __all__ = [
-    "Answer", "Bracket", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating", "epsilon",
-    "epsilon_answer", "keeps", "lower_epsilon",
+    "Answer", "Bracket", "Effort", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating",
+    "epsilon", "epsilon_answer", "forward_epsilon", "keeps", "lower_epsilon",
 ]  # fmt: skip

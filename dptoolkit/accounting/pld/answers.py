@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
-from dptoolkit.accounting.pld.curve import Answer, Composition, rough_delta, surely_keeps
+from dptoolkit.accounting.pld.curve import Answer, Composition, rough_delta, rough_epsilon, surely_keeps
 from dptoolkit.accounting.pld.grid import span_of
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
-from dptoolkit.accounting.structure import is_gaussian
+from dptoolkit.accounting.structure import delta_left, delta_with_failures, is_gaussian, without_failures
 
 
 class Bracket(NamedTuple):
@@ -64,20 +65,71 @@ def _smooth(event: Event) -> bool:
     )
 
 
+# For a coarse epsilon: how much its grid may add to it, relative to it, and the points of its first grid on each side
+# of loss 0.
+_COARSE_TOLERANCE, _COARSE_POINTS = 5e-3, 64
+
+
+class Effort(Enum):
+    """How well a search looks at an event."""
+
+    ROUGH = "by Chernoff's inequality"
+    COARSE = "on a coarse grid"
+    FULL = "as for an answer"
+
+
+def forward_epsilon(event: Event, delta: float, effort: Effort) -> float:
+    """An estimate of epsilon, from that one direction of the neighbours which mostly has the larger epsilon.
+
+    It is no bound. Searches find their way by it and verify the place where they end.
+    """
+    event, delta = _apart_from_failures(event, delta)
+    if delta < 0:
+        return math.inf
+    tree = _trees(event)[0]
+    if effort is Effort.FULL or not 0 < delta < total_variation(tree):
+        return _epsilon_of_tree(tree, delta).value
+    if effort is Effort.ROUGH:
+        return rough_epsilon(tree, delta)
+    return Composition(tree, delta, tolerance=_COARSE_TOLERANCE, points=_COARSE_POINTS).epsilon(delta).value
+
+
+def _apart_from_failures(event: Event, delta: float) -> tuple[Event, float]:
+    """The event given that no part fails, and what the failures leave of ``delta``; negative if they leave nothing.
+
+    Both together are the same question. But the grids are now made for the remaining delta, which may be so small that
+    next to the failures' mass at infinity it would be lost to rounding.
+    """
+    rest, log_success = without_failures(event)
+    remainder = delta_left(log_success, delta)
+    return rest, remainder if remainder > 0 or log_success == 0 else -1.0
+
+
 def _epsilon_answer(event: Event, delta: float) -> Answer:
+    event, delta = _apart_from_failures(event, delta)
+    if delta < 0:
+        return Answer(math.inf, True)
     answer = Answer(0.0, True)
     for tree in _trees(event):
         # Backwards the loss of a subsampled step is at most -log(1 - rate), so this direction can often be skipped.
-        if _largest_loss(tree, delta) > answer.value and not _surely_keeps(tree, answer.value, delta, answer.step):
+        if answer.value == 0 or (
+            _largest_loss(tree, delta) > answer.value and not _surely_keeps(tree, answer.value, delta, answer.step)
+        ):
             answer = _worse(answer, _epsilon_of_tree(tree, delta))
     return answer
 
 
 def delta_answer(event: Event, epsilon: float) -> Answer:
     """``delta``, and whether the grid was fine enough."""
+    rest, log_success = without_failures(event)
+    answer = _delta_answer(rest, epsilon)
+    return answer._replace(value=delta_with_failures(log_success, answer.value))
+
+
+def _delta_answer(event: Event, epsilon: float) -> Answer:
     answer = Answer(0.0, True)
     for tree in _trees(event):
-        # A direction whose delta cannot exceed the first one's is skipped: finding its own tiny value takes long.
+        # A direction whose delta cannot exceed the first one's is skipped, because computing a tiny delta takes long.
         if answer.value == 0 or (
             _largest_loss(tree, answer.value) > epsilon and not _surely_keeps(tree, epsilon, answer.value, answer.step)
         ):
@@ -140,15 +192,16 @@ def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:
 _LAST_DECADE = 300
 # Curves kept of one event.
 _MOST_CURVES = 6
-# Beyond this distance (in decades) from the middle towards the next decade, the next curve is asked as well, so that
-# the answer does not jump up from one decade to the next.
+# Further than this from the middle of its decade, in decades, a delta is also looked up on the next decade's curve, so
+# that the answer does not jump up from one decade to the next.
 _NEAR_END = 0.48
 
 
 class _Recent(threading.local):
     """What one thread keeps of the last event it was asked about: its trees, and their curves.
 
-    An epsilon is verified by the delta there, which mostly is on the same curve. Curves on large grids are not kept.
+    An epsilon is verified by computing delta at that epsilon, which mostly needs the same curve. Curves on large grids
+    are not kept.
     """
 
     def __init__(self) -> None:
@@ -172,9 +225,9 @@ def _trees(event: Event) -> list[tuple[Node, ...]]:
 def _curve(tree: tuple[Node, ...], decade: int) -> Composition:
     """The curve of one decade of delta."""
     key = id(tree), decade
-    known = _RECENT.curves.get(key)
-    if known is not None and known.nodes is tree and known.reusable:
-        return known
+    old = _RECENT.curves.get(key)
+    if old is not None and old.nodes is tree and old.reusable:
+        return old
     curve = _RECENT.curves[key] = Composition(tree, 10.0**-decade)
     if len(_RECENT.curves) > _MOST_CURVES:
         _RECENT.curves.pop(next(iter(_RECENT.curves)))
@@ -210,13 +263,16 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
     if not tree or math.isinf(epsilon):
         return Answer(0.0, True)
     best, sharp, step = min(total_variation(tree), 1.0), True, 0.0
-    decade, visits = _first_decade(tree, epsilon), set[int]()
+    decade, visits, largest = _first_decade(tree, epsilon), set[int](), _LAST_DECADE + 1
     while decade not in visits and best > enough:
         visits.add(decade)
         composition = _curve(tree, decade)
         answer = composition.delta(epsilon)
         best, sharp, step = min(best, answer.value), sharp and answer.sharp, answer.step
-        decade = _next_decade(decade, answer.value, composition.infinite)
+        next_decade = _next_decade(decade, answer.value, composition.infinite)
+        # Where a curve pointed back to larger deltas, curves of even smaller deltas need not be looked at.
+        largest = min(largest, decade) if next_decade < decade else largest
+        decade = next_decade if next_decade < largest or next_decade in visits else (decade + largest) // 2
     return Answer(best, sharp, step)
 
 

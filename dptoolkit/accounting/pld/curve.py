@@ -12,31 +12,35 @@ from dptoolkit.accounting.pld.grid import Leaf, Span, connect_the_dots, rounded,
 from dptoolkit.accounting.pld.tail import Tail
 from dptoolkit.accounting.pld.trees import Node, leaves, most_steps, steps_of
 
-# What the grid may add to epsilon, relative to it (or to the spread of the loss, if that is more): it grows with the
-# square of the step for the upper bound, with the step for the lower one.
+# How much the grid may add to epsilon, relative to epsilon or to the spread of the loss, whichever is larger. For the
+# upper bound this error grows with the square of the step, for the lower bound with the step.
 _TOLERANCE = 5e-5
 _LOWER_TOLERANCE = 1e-3
 # Shares of the tilt at which the law of the sum is computed, one after the other, until its window holds the answer.
 _TILTS = (*(0.5**k for k in range(12)), 0.0)
 # The largest delta that has a curve of its own.
 _FIRST_DECADE = 0.1
-# Above this number of releases the result would be all round-off; above this round-off another method may be better.
+# With more releases than this the result would consist of round-off. Where the round-off is larger than the second
+# number, another method may be better.
 _MOST_STEPS = 1e13
 _SHARP_ROUND_OFF = 1e-4
 # Relative round-off of a largest loss that was found on a grid.
 _LOSS_ROUND_OFF = 1e-15
 # Points of the largest grid that is kept for another question.
-_MOST_KEPT = 2**18
+_MOST_KEPT = 2**20
 # Points of the first grid on each side of loss 0.
 _FIRST_POINTS = 256
-# The log of the least rough delta, and how much larger (in logs) Chernoff's bound on delta is than delta, about.
+# The log of the least rough delta, and roughly the log of Chernoff's bound on delta over delta.
 _LEAST_LOG = -690.0
 _CHERNOFF_EXCESS = 3.0
-# A quick look is content with this share of delta: the curve of another grid, which may be asked later, is then below
-# delta too.
+# A quick look requires a value below this share of delta. Then the curve of another grid, which may be used later, is
+# below delta too.
 _SURELY = 0.95
-# Points of a quick look on each side of loss 0.
-_QUICK_POINTS = 2048
+# A quick look has at most this many points on each side of loss 0, and a step of at least this many steps of the other
+# grid.
+_QUICK_POINTS, _QUICK_STEPS = 2048, 4
+# -log of a probability so small that 1 minus it is 1 in floats.
+_LOG_ONE = 40.0
 # Share of delta that the lower bound gives to Hoeffding's inequality.
 _HOEFFDING_SHARE = 1e-3
 
@@ -62,13 +66,20 @@ class _Spans:
         return Sum(self._nodes, step, lambda pair, h: discretise(self._spans[id(pair)], h))
 
     def aligned(self, step: float) -> float:
-        """At most ``step``, and such that the main atom lies on the grid, or else its upper end.
+        """The largest step up to ``step`` for which the main atom, or else the upper end of the grid, is a grid point.
 
         Mass beyond the end of a grid counts as infinite. Grids with different ends would differ by more than their
         steps, and not by a multiple of the square of the step.
         """
         atom = max(s.pair.atom for s in self._spans.values()) or max(s.above for s in self._spans.values())
         return atom / math.ceil(atom / step) if atom > step else step
+
+
+def rough_epsilon(nodes: tuple[Node, ...], delta: float) -> float:
+    """Roughly epsilon at ``delta``, by Chernoff's inequality on a coarse grid: a search's start, never a bound."""
+    spans = _Spans(nodes, delta)
+    total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
+    return max(total.look_at(delta, spans.reach).epsilon, 0.0)
 
 
 def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
@@ -87,14 +98,15 @@ def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
 
 
 def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:
-    """Whether one grid, of this step or a coarser one, shows that delta at ``epsilon`` is well below ``delta``.
+    """Whether one grid, coarser than one of this step, shows that delta at ``epsilon`` is well below ``delta``.
 
-    A quick look, for the direction of the neighbours that is mostly the better one. No is no answer.
+    This is a quick look for that direction of the neighbours which mostly has the smaller delta. False decides nothing:
+    delta may still be below.
     """
     if delta == 0 or steps_of(nodes) > _MOST_STEPS:
         return False
     spans = _Spans(nodes, delta)
-    total = spans.sum_at(spans.aligned(max(step, spans.reach / _QUICK_POINTS)), connect_the_dots)
+    total = spans.sum_at(spans.aligned(max(_QUICK_STEPS * step, spans.reach / _QUICK_POINTS)), connect_the_dots)
     tilt, log_delta = total.look_from(epsilon, spans.reach)
     tail = total.tail(Focus(tilt, epsilon, LOG_OUTSIDE + max(log_delta - math.log(delta), 0.0)), lower=False)
     # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
@@ -105,11 +117,15 @@ def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: fl
 class Composition:
     """A tree on the coarsest grid that is good at one delta: one curve, read in both directions."""
 
-    def __init__(self, nodes: tuple[Node, ...], delta: float, *, lower: bool = False) -> None:
+    def __init__(
+        self, nodes: tuple[Node, ...], delta: float, *, lower: bool = False, tolerance: float = _TOLERANCE,
+        points: int = _FIRST_POINTS,
+    ) -> None:
         steps = steps_of(nodes)
         if steps > _MOST_STEPS:
             raise too_many(steps)
         self.nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
+        self._tolerance, self._points = tolerance, points
         self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
         self._spans = _Spans(nodes, delta)
         self._sum, self._view = self._fine_enough()
@@ -122,7 +138,7 @@ class Composition:
 
     @property
     def reusable(self) -> bool:
-        """Whether it is small enough to be kept, and its answers depend on no question asked before."""
+        """Whether it is small enough to be kept, and gives the same answers whatever it was asked before."""
         return self._sharp and all(t.points <= _MOST_KEPT for t in self._tails.values())
 
     @property
@@ -131,13 +147,13 @@ class Composition:
 
     def _fine_enough(self) -> tuple[Sum, View]:
         """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
-        coarse = self._spans.sum_at(self._spans.aligned(self._spans.reach / _FIRST_POINTS), connect_the_dots)
+        coarse = self._spans.sum_at(self._spans.aligned(self._spans.reach / self._points), connect_the_dots)
         if coarse.infinite >= self._hopeless:
             return coarse, coarse.look_at(self._delta, self._spans.reach)
         while True:
             fine = self._spans.sum_at(coarse.step / 2, connect_the_dots)
             view = fine.look_at(self._delta, self._spans.reach)
-            excess = grid_error(coarse, fine, view.tilt) / (_TOLERANCE * view.size)
+            excess = grid_error(coarse, fine, view.tilt) / (self._tolerance * view.size)
             if excess <= 1 or fine.step <= self._smallest_step:
                 self._sharp = excess <= 1
                 return fine, view
@@ -167,10 +183,22 @@ class Composition:
 
     def delta(self, epsilon: float) -> Answer:
         """The bound on delta at epsilon."""
-        if self.infinite >= self._hopeless:
+        if self.infinite >= self._hopeless or self._surely_one(epsilon):
             return Answer(1.0, True)
         value = self._value(epsilon)
         return Answer(value, self._sharp, self._sum.step)
+
+    def _surely_one(self, epsilon: float) -> bool:
+        """Whether delta rounds to 1, because hardly any loss is near ``epsilon`` or below it.
+
+        It is decided by Chernoff's inequality, which avoids computing the law of the sum at ever smaller tilts. 1 is a
+        sound bound in any case.
+        """
+        point = epsilon + _LOG_ONE
+        above, variance = self._sum.mean - point, self._sum.spread**2
+        return above > 0 and any(
+            self._sum.log_mgf(-rate) + rate * point < -_LOG_ONE for rate in (above / variance, 0.3 * above / variance)
+        )
 
     def _value(self, epsilon: float) -> float:
         # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
@@ -187,7 +215,8 @@ class Composition:
         if self._lacks_curve_above and value > self._hopeless:
             # Not below the decade's largest delta, so that the curve falls there too.
             value = min(value, max(self._untilted_value(epsilon), self._hopeless))
-        return min(value, self._at_zero, 1.0)
+        # Not 0 where it underflows: below the largest loss delta is positive.
+        return min(max(value, math.ulp(0.0)), self._at_zero, 1.0)
 
     @property
     def _lacks_curve_above(self) -> bool:
@@ -217,8 +246,8 @@ class Composition:
                 break
         if self._lacks_curve_above and delta > self._hopeless:
             best = min(best, self._epsilon_of_tail(len(_TILTS) - 1, delta)[0])
-        settled = self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta)
-        return Answer(settled, self._sharp, self._sum.step)
+        value = self._settled(max(best, 0.0) * (1 + 2 * _LOSS_ROUND_OFF), delta)
+        return Answer(value, self._sharp, self._sum.step)
 
     def _epsilon_of_tail(self, index: int, delta: float) -> tuple[float, bool]:
         """The bound of one tail, and whether it lies inside its window."""

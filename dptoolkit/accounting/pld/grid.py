@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,14 +42,15 @@ def _make_leaf(first: int, p: Array, infinite: float, step: float) -> Leaf:
     moments = p * losses
     mean = float(moments.sum())
     edges = _bin_edges(first, len(p))
-    mass, weighted = np.add.reduceat(p, edges), np.add.reduceat(moments, edges)
+    mass, sums = np.add.reduceat(p, edges), np.add.reduceat(moments, edges)
     with np.errstate(divide="ignore", invalid="ignore"):
-        coarse = (np.where(mass > 0, weighted / mass, losses[edges]), np.log(mass))
+        coarse = (np.where(mass > 0, sums / mass, losses[edges]), np.log(mass))
         # The last term makes up for mass that p lacks, so that mean^2 + variance is never below the second moment.
         variance = float((p * (losses - mean) ** 2).sum()) + max(1 - float(p.sum()), 0.0) * mean**2
         return Leaf(first, losses, np.log(p), infinite, mean, variance, coarse)
 
 
+@functools.lru_cache(maxsize=64)
 def _bin_edges(first: int, size: int) -> NDArray[np.intp]:
     """Bins that grow with the distance from loss 0, where most of the mass of a rare event is, up to a largest width.
 
@@ -98,7 +100,11 @@ class Span:
 
     def down(self, step: float) -> Array:
         """The divergence of the reversed pair, in the same way."""
-        return self._curve("down", self.pair.below, step, max(1, math.ceil(self.below / step)))
+        cells = max(1, math.ceil(self.below / step))
+        step_of_curve, curve = self._last.get("up", (math.nan, np.empty(0)))
+        if self.pair.below is self.pair.above and step_of_curve == step and len(curve) > cells:
+            return curve[: cells + 1]
+        return self._curve("down", self.pair.below, step, cells)
 
     def _curve(self, name: str, curve: Curve, step: float, cells: int) -> Array:
         last_step, last = self._last.get(name, (math.nan, np.empty(0)))
@@ -119,7 +125,8 @@ def span_of(pair: Pair, tail: float) -> Span:
     That is at most ``tail`` of divergence above, and below at most ``tail`` of divergence times exp(-loss), which is
     mass.
     """
-    above, below = pair.above(_REACHES), pair.below(_REACHES)
+    above = pair.above(_REACHES)
+    below = above if pair.below is pair.above else pair.below(_REACHES)
     at_infinity = float(below[-1])
     end = _largest_loss(pair, _reach(above - pair.infinite_mass, tail), tail)
     return Span(pair, end, _reach(np.exp(-_REACHES) * (below - at_infinity), tail))

@@ -83,7 +83,8 @@ class Node:
     def releases(self) -> bool:
         """Whether the outputs differ at all.
 
-        A total variation that underflows, or that is all round-off, is refused: however small, many of them add up.
+        A total variation that underflows, or that consists of round-off, is refused: however small it is, many of them
+        may add up to something that counts.
         """
         if self.pair is None:
             return bool(self.inner)

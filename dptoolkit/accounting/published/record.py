@@ -30,7 +30,7 @@ EventAt = Callable[[float], Event]
 
 # Noise within this relative distance of the smallest sufficient noise is not called wasteful.
 WASTE = 0.05
-# The search for a factor, in logarithms: strides, how far, how exactly.
+# The search for a factor, in logarithms: its stride, how far it goes, and how exact it is.
 _STRIDE, _FURTHEST, _PRECISION = 0.7, 14.0, 1e-4
 
 

@@ -41,7 +41,7 @@ def favoured(tied: int, gap: float) -> float:
 
 
 def tie_pair(tied: int, epsilon: float) -> RandomizedResponse:
-    """What one report-noisy-max with Laplace noise gives away on the tie pair, epsilon = range / scale.
+    """The event of one report-noisy-max with Laplace noise on the tie pair, for epsilon = range / scale.
 
     One data set puts a group ahead by half the range and its neighbour puts the other group ahead by as much.
     """
@@ -104,7 +104,7 @@ def column_pair(classes: int, epsilon: float, others: float) -> PartialResponse:
     The entries of a column sum to zero, over the classes, for every record. The record moves classes 1 and 2 against
     each other by half the range; other records, worth up to ``others`` noise scales, may put both ahead of the rest.
     The remaining classes then lie the other way, 2 / (classes - 2) as far, and their opposite vertices come forward:
-    that is no help for less than five classes, and needs many records.
+    with fewer than five classes that does not help, and it needs many records.
     """
     whole("classes", classes, low=3)
     if math.isinf(epsilon):
@@ -116,6 +116,6 @@ def column_pair(classes: int, epsilon: float, others: float) -> PartialResponse:
 def _column(classes: int, epsilon: float, ahead: float) -> PartialResponse:
     shift, rest = epsilon / 4, 2 * ahead / (classes - 2)
     scores = np.array([ahead + shift, shift - ahead, ahead - shift, -ahead - shift, rest, -rest])
-    won = winners(scores, np.array([1, 1, 1, 1, classes - 2, classes - 2]))
-    truth, lie = float(won[0] + won[1]), float(won[2] + won[3])
+    chances = winners(scores, np.array([1, 1, 1, 1, classes - 2, classes - 2]))
+    truth, lie = float(chances[0] + chances[1]), float(chances[2] + chances[3])
     return PartialResponse(math.log(truth / lie), truth + lie)

@@ -104,9 +104,9 @@ def lecture_heavy_tailed_iht(
     The real change is 2 K^2 eta (C sqrt(s) + 1) / m, and is reached in every entry outside the support at
     once. Blocks are disjoint and fixed in advance, so a record is charged for one of them only.
     """
-    published, real = heavy_tailed_change(n, steps, sparsity, radius, feature_bound, step_size)
+    printed_change, real = heavy_tailed_change(n, steps, sparsity, radius, feature_bound, step_size)
     return _peeling(
-        "Heavy-tailed DP-IHT, Theorem 16.6", "Theorem 16.6", sparsity, published, real, epsilon, delta,
+        "Heavy-tailed DP-IHT, Theorem 16.6", "Theorem 16.6", sparsity, printed_change, real, epsilon, delta,
         conditions=_small_epsilon(epsilon), missing=(at_least("C >= 1", radius, 1.0),),
     )  # fmt: skip
 
@@ -164,12 +164,12 @@ def _small_epsilon(epsilon: float) -> tuple[Condition, ...]:
 
 
 def _peeling(
-    name: str, where: str, sparsity: int, printed: float, real: float, epsilon: float, delta: float,
+    name: str, where: str, sparsity: int, change: float, real: float, epsilon: float, delta: float,
     conditions: tuple[Condition, ...] = (), missing: tuple[Condition, ...] = (),
 ) -> Published:  # fmt: skip
     s = whole("sparsity", sparsity, low=1)
     scale = (
-        2 * positive("change", printed) * math.sqrt(3 * s * log_inverse(delta)) / positive("epsilon", epsilon)
+        2 * positive("change", change) * math.sqrt(3 * s * log_inverse(delta)) / positive("epsilon", epsilon)
     )
     one = real / scale
     return Published(

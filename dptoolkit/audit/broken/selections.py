@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,8 +59,10 @@ _LAWS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
 
 
 def plan_of(name: str, **arguments: Any) -> Plan:
-    """A plan at delta 1e-5."""
-    return solvers.plan(name, delta=1e-5, **arguments)
+    """A plan at delta 1e-5; without the warning that its model is no better than a coin, as nobody wants the model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", solvers.HopelessPlanWarning)
+        return solvers.plan(name, delta=1e-5, **arguments)
 
 
 def _nonzeros(outputs: Array) -> Array:

@@ -209,6 +209,6 @@ def epoch_signals(plan: Plan, score: EpochRatio, path: Array) -> tuple[list[floa
 
 
 def repeated(signal: float, rate: float, relation: Adjacency, count: int) -> Repeated:
-    """So many releases of batches in which the canary is with probability ``rate``."""
+    """The event of ``count`` releases of batches that hold the canary with probability ``rate``."""
     event = Subsampled(Gaussian(1 / math.sqrt(max(signal, 1e-12))), POISSON, min(rate, 1.0), relation)
     return Repeated(event, count if signal > 0 else 0)

@@ -6,7 +6,7 @@ A score takes the outputs of many trials, one a row, and is larger where the fir
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ def gradients(plan: Plan, X: Any, y: Any, counts: Any = None) -> Gradients:
     return Gradients(plan, features.matrix, targets, caps, times / times.sum())
 
 
-def _thresholded(plan: Plan, w: Array) -> Array:
+def _largest_kept(plan: Plan, w: Array) -> Array:
     """The rows of w with their largest entries only; the intercept always stays."""
     free, s = plan.d, plan.settings.sparsity
     if s is None or s >= free:
@@ -76,6 +76,19 @@ def _thresholded(plan: Plan, w: Array) -> Array:
     return out
 
 
+class _Path(NamedTuple):
+    """Many trials: what was seen of every step, (trials, steps, width), and the weights and log ratios at the start."""
+
+    steps: Array
+    start: Array
+    total: Array
+
+
+def _path(plan: Plan, outputs: Array) -> _Path:
+    steps = outputs.reshape(len(outputs), -1, layout.width(plan))
+    return _Path(steps, np.zeros((len(outputs), steps.shape[2])), np.zeros(len(outputs)))
+
+
 def _gaussian_ratio(value: Array, first: Array, second: Array, noise: Array) -> Array:
     """log N(value; first, noise^2) - log N(value; second, noise^2); without noise its numerator, the inner product."""
     inner = np.asarray(((first - second) * (value - (first + second) / 2)).sum(axis=1))
@@ -84,7 +97,7 @@ def _gaussian_ratio(value: Array, first: Array, second: Array, noise: Array) -> 
 
 @dataclass(frozen=True)
 class GradientRatio:
-    """For dp_ight and its like, and their noisy gradients.
+    """The score of the noisy gradients of dp_ight and its like.
 
     Every step's mean is known for both datasets, at the iterate that the gradients before imply.
     """
@@ -94,25 +107,23 @@ class GradientRatio:
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.first.plan
-        law = plan.settings.noise_law(plan)
-        path = outputs.reshape(len(outputs), -1, layout.width(plan))
-        w: Array
-        w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
+        law, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
         start = w
         for t in range(path.shape[1]):
             total += _gaussian_ratio(path[:, t], self.first.mean(w), self.second.mean(w), law.at(w))
             moved = start - plan.settings.step_size * path[:, t]
-            w = _thresholded(plan, moved)
+            w = _largest_kept(plan, moved)
             start = moved if plan.settings.iteration.accumulate else w
         return total
 
 
 @dataclass(frozen=True)
 class IterateRatio:
-    """For dp_ight and its iterates: on the coordinates that a step kept, its noisy gradient is their difference.
+    """The score of the iterates of dp_ight: on coordinates that a step kept, two iterates differ by the noisy gradient.
 
-    Where steps accumulate, that is so on coordinates that were kept before too. Others show, when they come in, the sum
-    of all their gradients since they were last seen: what is known of those means is their sum.
+    Where steps accumulate, this holds on coordinates that were kept before the step too. Any other coordinate, when it
+    enters the iterate, shows the sum of all its gradients since it was last seen, so only the sum of their means is
+    known.
     """
 
     first: Gradients
@@ -120,10 +131,7 @@ class IterateRatio:
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.first.plan
-        law = plan.settings.noise_law(plan)
-        path = outputs.reshape(len(outputs), -1, layout.width(plan))
-        w: Array
-        w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
+        law, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
         sums = _Sums(plan, w)
         for t in range(path.shape[1]):
             kept = path[:, t] != 0
@@ -230,15 +238,12 @@ class _Batches:
 
 
 class BatchRatio(_Batches):
-    """For dp_sgd_ht and its iterates."""
+    """The score of the iterates of dp_sgd_ht."""
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
-        law = plan.settings.noise_law(plan)
+        law, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
         batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
-        path = outputs.reshape(len(outputs), -1, layout.width(plan))
-        w: Array
-        w, total = np.zeros((len(outputs), path.shape[2])), np.zeros(len(outputs))
         for t in range(path.shape[1]):
             support = path[:, t] != 0
             gradient = self.shown(((1 - step * plan.settings.l2) * w - path[:, t]) / step, support)
@@ -248,7 +253,7 @@ class BatchRatio(_Batches):
 
 
 class EpochRatio(_Batches):
-    """For dp_scsg_ht, its snapshot gradients and iterates."""
+    """The score of the snapshot gradients and iterates of dp_scsg_ht."""
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
@@ -287,9 +292,9 @@ class EpochRatio(_Batches):
 
 @dataclass(frozen=True)
 class SumRatio:
-    """For a weight that is normal plus one of several random shifts on one dataset, and minus it on the other.
+    """The score of a weight that is normal plus a random shift on one dataset, and normal minus it on the other.
 
-    The score is the log-likelihood ratio of the two mixtures, larger for plus.
+    The shift is one of several. The score is the log-likelihood ratio of the two mixtures, larger for plus.
     """
 
     coordinate: int

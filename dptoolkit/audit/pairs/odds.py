@@ -1,18 +1,22 @@
 """Exact probabilities of noisy selections between two groups of equal candidates, and the epsilon that they attain.
 
-No sampling is needed for one selection or for independent rounds of it. Pairs are chosen by these numbers, and their
-``reach`` and their tests are computed from them.
+No sampling is needed for one selection, for independent rounds of it, or for one that decides where Gaussian noise is
+seen. Pairs are chosen by these numbers, and their ``reach`` and their tests are computed from them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 from scipy.special import expit, log_expit
+
+from dptoolkit.accounting import gaussian
 
 Array = NDArray[np.float64]
 # A larger group is treated as one of this size: the odds have converged, and the quadrature would get expensive.
@@ -110,6 +114,47 @@ def _log_binomial(odds: float, count: int) -> Array:
     k = np.arange(count + 1)
     choose = stats.binom.logpmf(k, count, 0.5) + count * math.log(2)
     return np.asarray(choose + k * log_expit(odds) + (count - k) * log_expit(-odds))
+
+
+class Outcome(NamedTuple):
+    """Equal outcomes of a choice: how many, the log probability of one on each dataset, and what is seen after it.
+
+    That is a Gaussian with means at this ``distance``, in standard deviations.
+    """
+
+    number: int
+    first: float
+    second: float
+    distance: float
+
+
+def outcomes_epsilon(outcomes: Sequence[Outcome], delta: float) -> float:
+    """Epsilon at ``delta`` of a choice and of the Gaussian that follows it, in both directions: exact."""
+    swapped = [Outcome(k.number, k.second, k.first, k.distance) for k in outcomes]
+    return max(_outcomes_epsilon(outcomes, delta), _outcomes_epsilon(swapped, delta))
+
+
+def _outcomes_epsilon(outcomes: Sequence[Outcome], delta: float) -> float:
+    def excess(epsilon: float) -> float:
+        shown = (k.number * math.exp(k.first) * _above(epsilon - k.first + k.second, k.distance) for k in outcomes)
+        return sum(shown) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    return float(optimize.brentq(excess, 0.0, high))
+
+
+def _above(epsilon: float, distance: float) -> float:
+    """The delta at ``epsilon`` of two Gaussians at a distance, also for an epsilon below 0."""
+    if distance == 0:
+        return max(-math.expm1(epsilon), 0.0)
+    # delta(-e) = 1 - exp(-e) + exp(-e) delta(e).
+    if epsilon < 0:
+        return -math.expm1(epsilon) + math.exp(epsilon) * gaussian.delta(distance, -epsilon)
+    return gaussian.delta(distance, epsilon)
 
 
 def threshold_epsilon(scores: Array, log_first: Array, log_second: Array, delta: float, least: int) -> float:

@@ -87,6 +87,10 @@ def strongest(pair: Pair) -> str:
     """The adversary of the largest reach among those whose best statistic the pair knows.
 
     Where no reach is known it is the one who sees most. A reach within 1 % of the largest counts as equal.
+
+    Privacy
+    -------
+    Reads what is known about the pair, not its datasets.
     """
     known = [name for name in _ORDER if name in pair.scores]
     if not known:

@@ -11,14 +11,14 @@ own way, and the crowd does not hold the weights across its direction.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize
-from scipy.special import ndtri
+from scipy.special import kve, ndtri
 
-from dptoolkit.accounting import gaussian
+from dptoolkit.accounting import Laplace, account, gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pairs.kept import measured_reach
 from dptoolkit.audit.pairs.likelihood import Projection
@@ -26,7 +26,7 @@ from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import Later
 from dptoolkit.audit.pairs.selection import DELTA, check_plan
 from dptoolkit.losses import BINARY, Loss
-from dptoolkit.solvers.plan import GAUSSIAN_TERM, Plan
+from dptoolkit.solvers.plan import GAMMA_TERM, GAUSSIAN_TERM, Plan
 
 
 class Canary(NamedTuple):
@@ -51,12 +51,67 @@ def objective_perturbation(plan: Plan) -> Pair:
         found = in_a_crowd(plan, sums.l2 / bound**2, bound * sums.up(plan.noise) / sums.l2)
     else:
         found = alone(plan, far_label(plan))
-    along = Projection(found.direction)
+    gamma = plan.releases[0].law == GAMMA_TERM and found.share is not None and plan.noise > 0
+    along: Score = GammaRatio(plan, found.first, found.second) if gamma else Projection(found.direction)
     scores: dict[str, Score] = {"final": along, "releases": along, "step": along}
     text = f"one record of constant slope; {found.others}"
     pair = Pair(found.first, found.second, plan.adjacency, text, scores, _reach(plan, found.share))
     gaussian_noise = plan.releases[0].law == GAUSSIAN_TERM
     return replace(pair, reach=Later(_measured, plan, pair)) if gaussian_noise and not pair.reach else pair
+
+
+@dataclass(frozen=True)
+class GammaRatio:
+    """For gamma noise and a record of constant slope: the log-likelihood ratio of the linear terms that fit a model.
+
+    At the minimiser b + l2 w is the sum of all records' pulls, which are the same at all weights. So the model shows b
+    up to that sum, and the two sums differ by the whole sensitivity.
+    """
+
+    plan: Plan
+    first: Counted
+    second: Counted
+
+    def __call__(self, outputs: Array) -> Array:
+        l2, scale = self.plan.settings.l2, self.plan.releases[0].scale
+        one, two = (np.linalg.norm(l2 * outputs - self._pull(data), axis=1) for data in (self.first, self.second))
+        return np.asarray((two - one) / scale)
+
+    def _pull(self, data: Counted) -> Array:
+        """Of all records: a record pulls the weights along its row, with the sign of its label; nobody has label 0."""
+        settings = self.plan.settings
+        slopes = data.counts * np.sign(data.y) * settings.terms.residual_bound
+        rows = np.column_stack([data.X, np.ones(len(data.X))]) if settings.fit_intercept else data.X
+        return np.asarray(settings.sums(self.plan.n).down(slopes @ rows))
+
+
+def gamma_epsilon(shift: float, width: int, delta: float) -> float:
+    """Epsilon of noise b, of density exp(-|b|) up to a factor, in ``width`` dimensions, moved by ``shift``: exact.
+
+    The log ratio is shift * t, t = (the distance to one centre minus that to the other) / shift. In prolate spheroidal
+    coordinates, with the centres as foci and t = sin(a), its law is e^(k t) cos(a)^(width - 2) (R - t^2) da for one
+    centre, and that with -k for the other: k = shift/2 and R = 1 + (width - 1)/k K_(v+1)(k) / K_v(k), v = width/2 - 1.
+    """
+    if width == 1:
+        return account(Laplace(1 / shift)).epsilon(delta)
+    k, v = shift / 2, width / 2 - 1
+    ratio = 1 + (width - 1) / k * float(kve(v + 1, k) / kve(v, k))
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+
+    def integral(low: float, epsilon: float | None) -> float:
+        """Of the law for one centre, from angle ``low`` up, less e^epsilon times that for the other."""
+        half = (math.pi / 2 - low) / 2
+        angles = low + half * (nodes + 1)
+        t = np.sin(angles)
+        gain = np.ones_like(t) if epsilon is None else -np.expm1(epsilon - 2 * k * t)
+        return float(half * weights @ (np.exp(k * (t - 1)) * np.cos(angles) ** (width - 2) * (ratio - t * t) * gain))
+
+    total = integral(-math.pi / 2, None)
+
+    def excess(epsilon: float) -> float:
+        return integral(math.asin(min(epsilon / shift, 1.0)), epsilon) / total - delta
+
+    return float(optimize.brentq(excess, 0.0, shift)) if excess(0.0) > 0 else 0.0
 
 
 def far_label(plan: Plan) -> float:
@@ -140,11 +195,12 @@ def _measured(plan: Plan, pair: Pair) -> dict[str, float]:
 
 
 def _reach(plan: Plan, share: float | None) -> dict[str, float]:
-    """Of the exact attack: known where the pair is a Gaussian one."""
+    """The reach of the exact attack, which is known where the linear term is moved by the same at all weights."""
     linear = plan.releases[0]
-    if share is None or linear.law != GAUSSIAN_TERM or linear.scale == 0:
+    if share is None or linear.scale == 0:
         return {}
-    claimed = plan.guarantee.epsilon(DELTA)
-    attained = gaussian.epsilon(share * linear.sensitivity / linear.scale, DELTA)
+    claimed, shift = plan.guarantee.epsilon(DELTA), share * linear.sensitivity / linear.scale
+    gamma = linear.law == GAMMA_TERM
+    attained = gamma_epsilon(shift, plan.settings.width(plan.d), DELTA) if gamma else gaussian.epsilon(shift, DELTA)
     share = attained / claimed if 0 < claimed < math.inf else 1.0
     return {"final": share, "releases": share, "step": share}

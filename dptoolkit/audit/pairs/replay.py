@@ -26,7 +26,7 @@ Vertices = NDArray[np.int64]
 _LARGEST_PART = 2_000_000
 # Runs that are drawn to compute what a test attains: fewer, down to a least number, where runs are large, and none
 # where they are larger still.
-_DRAWN_RUNS, _LEAST_RUNS, _LARGEST_WALK = 10_000, 3_000, 5_000_000
+_DRAWN_RUNS, _LEAST_RUNS, _LARGEST_WALK = 10_000, 3_000, 8_000_000
 # Runs are drawn such that their mean log ratio is these shares of epsilon. The share 1 is best for independent rounds;
 # where rounds depend on one another, it may give runs that never happen.
 _TILTS = (1.0, 0.4)
@@ -188,8 +188,7 @@ class _Rows:
         if not self.classes:
             margins = weights[:, 0] @ self.X.T
             return np.asarray((self.loss.residual(margins, self.y) * self.share) @ self.X)[:, None, :]
-        matrices = weights.transpose(0, 2, 1) if self.columns else weights.reshape(len(weights), self.classes, -1)
-        margins = np.einsum("nkd,md->nmk", matrices, self.X)
+        margins = np.einsum("nkd,md->nmk", _matrices(weights, self.classes), self.X)
         flat = self.loss.residual(margins.reshape(-1, self.classes), np.tile(self.y, (len(weights), 1)))
         r = flat.reshape(margins.shape) * self.share[:, None]
         gradient = np.einsum("nmk,md->nkd", r, self.X)
@@ -198,9 +197,14 @@ class _Rows:
 
 def noise_scale(plan: Plan, weights: Array) -> Array:
     """The noise scale of a selection at each of many weights (the solver's own law)."""
-    if not isinstance(plan.settings, BallSettings):
-        return np.full((len(weights), 1, 1), plan.noise)
-    return np.asarray(plan.settings.noise_law(plan).at(weights.reshape(len(weights), -1)))[:, None, None]
+    s = plan.settings
+    many = weights.reshape(len(weights), -1) if isinstance(s, BallSettings) else _matrices(weights, s.classes)
+    return np.asarray(s.noise_law(plan).at(many))[:, None, None]
+
+
+def _matrices(weights: Array, classes: int) -> Array:
+    """(runs, groups, size) weights as (runs, classes, features): groups are columns, or there is one group of all."""
+    return weights.transpose(0, 2, 1) if weights.shape[1] > 1 else weights.reshape(len(weights), classes, -1)
 
 
 @dataclass(frozen=True)

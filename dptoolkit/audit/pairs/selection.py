@@ -54,7 +54,7 @@ def dp_frank_wolfe(plan: Plan, pulling: int | None = None) -> Pair:
     number = _best_pull(plan) if pulling is None else pulling
     first, second = _halves(plan, number)
     replay = Replay(plan, first, second, halves=True)
-    if found is not None and found[0] > _quick(replay):
+    if found is not None and found[0] > quick_reach(replay):
         return found[1]
     scores = vertex_scores(replay)
     description = f"{_record(plan)}, {abs(number)} rows that pull, zero rows"
@@ -69,7 +69,7 @@ def _controlled(plan: Plan) -> tuple[float, Pair]:
     def shown(design: control.Control) -> float:
         if design not in made:
             replay = Replay(plan, *control.datasets(plan, design, labels))
-            made[design] = _quick(replay), replay
+            made[design] = quick_reach(replay), replay
         return made[design][0]
 
     best = max((control.Control(push, -1.0) for push in control.PUSHES), key=shown)
@@ -81,8 +81,8 @@ def _controlled(plan: Plan) -> tuple[float, Pair]:
     return made[best][0], Pair(first, second, plan.adjacency, description, scores, reach)
 
 
-def _quick(replay: Replay) -> float:
-    """What all releases show, from few runs: of epsilon or of the total variation, whichever is the smaller share."""
+def quick_reach(replay: Replay) -> float:
+    """The share of epsilon, or of the total variation if that is smaller, that all releases show, from few runs."""
     epsilon = drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA, _COMPARED)["releases"]
     ratio = log_ratio(replay.walk(_COMPARED, np.random.default_rng(0), 0.0))
     variation = float(np.mean(-np.expm1(-np.maximum(ratio, 0.0))))
@@ -105,7 +105,7 @@ def _record(plan: Plan) -> str:
 
 
 def vertex_scores(replay: Replay) -> dict[str, Score]:
-    """By adversary, the score of the chosen vertices, or of the weights that they make."""
+    """The scores by adversary: of the chosen vertices, or of the weights that they make."""
     vertices = VertexScore(replay)
     scores: dict[str, Score] = {"releases": vertices, "step": vertices, "final": FinalScore(replay)}
     return scores | ({"iterates": IterateScore(replay)} if replay.groups == 1 else {})

@@ -3,6 +3,8 @@
 Rows with one nonzero feature each make the exact path take a new feature at every step, as long as no other row prefers
 a feature. A record that prefers one feature a little keeps the path at that feature. So one record moves the count
 between its lower and its upper bound, and moves all selections as in the pair for Frank-Wolfe.
+
+With an intercept zero rows of both labels hold it, as many as make up for the rows on single features.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import math
 import numpy as np
 
 from dptoolkit import losses
+from dptoolkit._validate import invalid
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.pairs.kept import check_zero_out
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import FinalScore, Later, Replay, Walk, drawn_reach
 from dptoolkit.audit.pairs.selection import DELTA, check_plan, extreme_labels, log_ratio, vertex_scores
@@ -29,9 +33,14 @@ def sparsifier(plan: Plan) -> Pair:
 
     The pair's ``description`` states the two exact counts. Without a private count only the selections differ.
     """
-    check_plan(plan, "sparsifier")
+    check_plan(plan, "sparsifier", intercept=True)
+    check_zero_out(plan)
+    intercept = plan.settings.fit_intercept
+    if intercept and plan.settings.law != "gumbel":
+        raise invalid("law", plan.settings.law, "'gumbel' with an intercept", "No pair is known for another.")
     first, second = _datasets(plan)
-    replay = Replay(plan, first, second, halves=True)
+    # An intercept's score moves by less than the features', so that they do not have two equal halves.
+    replay = Replay(plan, first, second, halves=not intercept)
     scores = vertex_scores(replay)
     del scores["iterates"]
     if plan.settings.count != "geometric":
@@ -48,8 +57,9 @@ def exact_count(plan: Plan, data: Counted) -> int:
     """The number of nonzeros that the sparsifier counts; it is private, and computed here for audits only."""
     s = plan.settings
     X, y = data.expand()
-    w, _ = frank_wolfe_path(check_rows(X), y, s.terms, s.l1_radius, s.count_steps)
-    return int(np.count_nonzero(w))
+    rows, labels = s.bounds.clip(check_rows(X), y)
+    w, _ = frank_wolfe_path(rows, labels, s.terms, s.l1_radius, s.count_steps)
+    return int(np.count_nonzero(w[: plan.d]))
 
 
 def _datasets(plan: Plan) -> tuple[Counted, Counted]:
@@ -65,6 +75,10 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
     # For the Huber loss labels are inside the quadratic part, where the residual changes with the margin.
     inside = min(high, terms.residual_bound / 2) if terms.task == losses.REGRESSION else high
     labels, counts = [inside] * single + [0.0], [1] * single + [plan.n - 1 - single]
+    if plan.settings.fit_intercept:
+        balanced = max((plan.n - 1 - 2 * single) // 2, 0)
+        rest, labels = np.vstack([rest, zero]), [*labels[:-1], low, high]
+        counts = [*counts[:-1], plan.n - 1 - single - balanced, balanced]
     other, label = (zero, 0.0) if plan.adjacency is Adjacency.ZERO_OUT else (ones, high)
 
     def with_record(x: Array, y: float) -> Counted:
@@ -128,6 +142,7 @@ class _SparseScore:
 
     def __init__(self, replay: Replay, law: CountLaw) -> None:
         self.values: Score = FinalScore(replay)
+        self.d = replay.plan.d
         features_law = _different(replay.steps, replay.plan.d)
         at_least = np.cumsum(features_law[::-1])[::-1]
         logs = []
@@ -139,7 +154,8 @@ class _SparseScore:
 
     def __call__(self, features: Array) -> Array:
         weights = np.asarray(features)
-        return self.values(weights) + self.ratio[np.count_nonzero(weights, axis=1)]
+        # An intercept stays, and is not counted.
+        return self.values(weights) + self.ratio[np.count_nonzero(weights[:, : self.d], axis=1)]
 
 
 def _different(draws: int, among: int) -> Array:
@@ -153,7 +169,7 @@ def _different(draws: int, among: int) -> Array:
 
 
 def _of_selections(replay: Replay) -> dict[str, float]:
-    """Without a private count; which weights stay in the final model is not looked at."""
+    """The pair without a private count; which weights stay in the final model is not looked at."""
     runs = replay.affordable
     return drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA, runs) if runs else {}
 
@@ -177,8 +193,10 @@ def _reach(replay: Replay, law: CountLaw) -> dict[str, float]:
 
     def final(walk: Walk) -> Array:
         numbers = np.array([round(min(law.rho * c, law.d)) for c in range(law.upper + 1)])[walk.vertices[:, -1]]
-        weights = walk.weights[:, 0]
-        rank = np.argsort(np.argsort(-np.abs(weights), axis=1, kind="stable"), axis=1)
-        return final_score(np.where(rank < numbers[:, None], weights, 0.0))
+        weights = walk.weights[:, 0].copy()
+        free = weights[:, : law.d]
+        rank = np.argsort(np.argsort(-np.abs(free), axis=1, kind="stable"), axis=1)
+        free[rank >= numbers[:, None]] = 0.0
+        return final_score(weights)
 
     return drawn_reach(replay.plan, draw, {"releases": log_ratio, "final": final}, DELTA, replay.affordable)

@@ -72,7 +72,7 @@ def _far_label(plan: Plan) -> float:
 
 
 def _reach(plan: Plan, share: float | None) -> dict[str, float]:
-    """Of the exact attack: all but what the tolerance adds to the sensitivity, where slopes are constant."""
+    """The reach of the exact attack, where slopes are constant: all but what the tolerance adds to the sensitivity."""
     claimed = plan.guarantee.epsilon(DELTA)
     if share is None or not 0 < claimed < math.inf:
         return {}

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dptoolkit import solvers
+from dptoolkit import losses, solvers
 from dptoolkit.accounting import Gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout
 from dptoolkit.audit.pairs import kept, opposite
 from dptoolkit.audit.pairs.batched import batched
 from dptoolkit.audit.pairs.likelihood import BatchRatio, GradientRatio, IterateRatio, Projection, gradients
+from dptoolkit.audit.pairs.multiclass import softmax_pair
+from dptoolkit.audit.pairs.natural_choice import SOLVERS, natural_choice
 from dptoolkit.audit.pairs.pair import Counted, Pair, Score
 from dptoolkit.solvers.plan import Plan
 
@@ -27,8 +29,10 @@ def dp_ight(plan: Plan) -> Pair:
 
     Scores: for "final" the direction in which the two datasets move the weights; for "gradients", "step" and "iterates"
     the exact likelihood ratio. With clipped gradients of unbounded labels the pair attains the guarantee; elsewhere
-    ``reach`` is estimated from runs of the solver.
+    ``reach`` is estimated from runs of the solver. For the softmax loss of ``dp_dual_averaging`` see ``multiclass``.
     """
+    if plan.solver == "dp_dual_averaging" and plan.settings.terms.task == losses.MULTICLASS:
+        return softmax_pair(plan)
     kept.expect_solver(plan, "dp_ight", "dp_dual_averaging")
     records = kept.records_of(plan, 1.0)
     pushing = kept.number_pushing(plan, records)
@@ -94,7 +98,7 @@ def _pilot(plan: Plan, pair: Pair) -> tuple[float, float]:
 
 
 def dp_sgd_ht(plan: Plan) -> Pair:
-    """For ``dp_sgd_ht``: the canary, and n - 1 other records that are all alike.
+    """The pair for ``dp_sgd_ht``: the canary, and n - 1 other records that are all alike.
 
     The score for "iterates" is the likelihood ratio summed over the steps, a mixture in each of them.
     """
@@ -106,9 +110,12 @@ def natural(plan: Plan, X: Any, y: Any) -> Pair:
     """The data as they are, and with one record changed: its label flipped, or the record zeroed.
 
     The record is the one of the highest leverage among the features that a fit without privacy selects. Such pairs show
-    what a guarantee is worth on real data: usually far less is given away than it allows.
+    what a guarantee is worth on real data: usually far less is given away than it allows. For ``dp_frank_wolfe`` and
+    ``dp_multinomial_frank_wolfe`` it is the record that the first selection shows most of: see ``natural_choice``.
     """
     kept.check_zero_out(plan)
+    if plan.solver in SOLVERS:
+        return natural_choice(plan, X, y)
     dense = np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=float)
     labels = np.asarray(y, dtype=float)
     index, support = _highest_leverage(plan, dense, labels)

@@ -16,11 +16,13 @@ import numpy as np
 from scipy.special import log_softmax
 
 from dptoolkit._validate import invalid
+from dptoolkit.accounting import Composed, Gaussian, Laplace
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.audit.pairs.kept import measured_reach
+from dptoolkit.audit.pairs.kept import measured_reach, share
+from dptoolkit.audit.pairs.odds import Outcome, outcomes_epsilon
 from dptoolkit.audit.pairs.pair import Array, Counted, Pair, Score
 from dptoolkit.audit.pairs.replay import Later
-from dptoolkit.audit.pairs.selection import check_plan
+from dptoolkit.audit.pairs.selection import DELTA, check_plan
 from dptoolkit.audit.pairs.thresholding import dp_ight
 from dptoolkit.losses import BINARY
 from dptoolkit.solvers.plan import Plan
@@ -74,7 +76,8 @@ def _private_teacher(plan: Plan) -> Pair:
     """The pair of the private teacher; the student has its weights, if enough public rows tell them."""
     inner = dp_ight(Plan(plan.settings.dp_ight(), plan.n, plan.d, plan.releases))
     scores = {name: score for name, score in inner.scores.items() if name == "final"}
-    return Pair(inner.first, inner.second, inner.adjacency, inner.description, scores)
+    pair = Pair(inner.first, inner.second, inner.adjacency, inner.description, scores)
+    return replace(pair, reach=Later(measured_reach, plan, pair, ("final",)))
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,8 @@ def _two_features(plan: Plan) -> Pair:
     ratio = _Ratio(plan, one.pull(plan.n), two.pull(plan.n))
     scores: dict[str, Score] = {"final": ratio.of_weights, "releases": ratio.of_releases, "step": ratio.of_releases}
     first, second = (world.data(plan.n, _far(plan)) for world in (one, two))
-    return Pair(first, second, plan.adjacency, "one record raises a feature and lowers another", scores)
+    text = "one record raises a feature and lowers another"
+    return Pair(first, second, plan.adjacency, text, scores, Later(_reach, ratio))
 
 
 @dataclass(frozen=True)
@@ -168,14 +172,14 @@ class _Ratio:
         return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix).ravel()
 
     def of_weights(self, outputs: Array) -> Array:
-        """Of the student: the feature that it has, and its weight."""
+        """The score of the student: of the feature that it has, and of its weight."""
         weights = np.asarray(outputs)
         chosen = np.argmax(weights != 0, axis=1)
         w = weights[np.arange(len(weights)), chosen]
         return np.where(w != 0, self._choice(chosen) + self._weight(chosen, w), 0.0)
 
     def of_releases(self, outputs: Array) -> Array:
-        """Of a test's noisy gap, the support and the answers."""
+        """The score of all releases: a test's noisy gap, the support and the answers."""
         seen = np.asarray(outputs)
         chosen, answers = seen[:, 1].astype(int), seen[:, 2:]
         w = answers @ self.column / float(self.column @ self.column)
@@ -189,14 +193,48 @@ class _Ratio:
         first, second = (log_softmax(np.abs(pull) / scale)[chosen] for pull in (self.one, self.two))
         return np.asarray(first - second)
 
+    @property
+    def spread(self) -> float:
+        """The noise of the chosen weight, as the answers tell it."""
+        return self.plan.releases[0].scale / float(np.linalg.norm(self.column))
+
     def _weight(self, chosen: Any, w: Array) -> Array:
-        spread = self.plan.releases[0].scale / float(np.linalg.norm(self.column))
         l2 = self.plan.settings.l2
-        far, near = (((w - pull[chosen] / l2) / spread) ** 2 for pull in (self.two, self.one))
+        far, near = (((w - pull[chosen] / l2) / self.spread) ** 2 for pull in (self.two, self.one))
         return np.asarray(far - near) / 2
 
     def _gap(self, seen: Array) -> Array:
         if self.plan.settings.teacher == SUPPORT:
             return np.zeros(len(seen))
-        first, second = (np.abs(pull[0]) - np.abs(pull[1]) for pull in (self.one, self.two))
+        first, second = self.gaps
         return np.asarray(np.abs(seen - second) - np.abs(seen - first)) / self.plan.releases[1].scale
+
+    @property
+    def gaps(self) -> tuple[float, float]:
+        """How far the first feature is ahead, on each dataset."""
+        first, second = (float(np.abs(pull[0]) - np.abs(pull[1])) for pull in (self.one, self.two))
+        return first, second
+
+    def distances(self) -> Array:
+        """For every feature, how far apart its weight is on both datasets, in standard deviations."""
+        return np.asarray(np.abs(self.one - self.two) / (self.plan.settings.l2 * self.spread))
+
+    def outcomes(self) -> list[Outcome]:
+        """Every feature that may be chosen."""
+        scale = self.plan.releases[1].scale
+        chances = (log_softmax(np.abs(pull) / scale).tolist() for pull in (self.one, self.two))
+        return [Outcome(1, *each) for each in zip(*chances, self.distances().tolist(), strict=True)]
+
+
+def _reach(ratio: _Ratio) -> dict[str, float]:
+    """Exact for a chosen support; for a tested one, which is always passed here, its gap and the first weight."""
+    plan, distances = ratio.plan, ratio.distances()
+    claimed = plan.guarantee.epsilon(DELTA)
+    if not 0 < claimed < math.inf:
+        # A test that may fail with a larger delta promises nothing here.
+        return {}
+    if plan.settings.teacher == SUPPORT:
+        return {"releases": outcomes_epsilon(ratio.outcomes(), DELTA) / claimed}
+    moved = abs(ratio.gaps[0] - ratio.gaps[1])
+    seen = [Laplace(plan.releases[1].scale / moved)] if moved > 0 else []
+    return {"releases": share(Composed(*seen, Gaussian(1 / float(distances[0]))), plan)}

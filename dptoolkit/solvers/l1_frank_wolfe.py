@@ -175,7 +175,11 @@ class VertexNoise:
     def at(self, w: Any) -> Any:
         """The noise scale at public weights, or at many of them, one a row."""
         norms = np.abs(w).sum(axis=-1)
-        return self.at_norm(float(norms)) if np.ndim(norms) == 0 else np.array([self.at_norm(v) for v in norms])
+        if np.ndim(norms) == 0:
+            return self.at_norm(float(norms))
+        # Many runs have few norms, as steps without cancellation give the same one.
+        values, places = np.unique(norms, return_inverse=True)
+        return np.array([self.at_norm(value) for value in values.tolist()])[places]
 
     def residual_limit(self, l1_norm: float) -> float:
         """The largest |residual| at weights with |w|_1 <= ``l1_norm``."""

@@ -79,7 +79,7 @@ def test_a_third_of_the_noise_is_found_on_sparse_rows(loss, law, calls):
     assert set(calls) == {LAWS[law]}
 
 
-def examined(mechanism, pair, plan, trials=4000, **more):
+def examined(mechanism, pair, plan, trials=1500, **more):
     return audit.assert_private(
         mechanism, pair, plan.guarantee, trials=trials, power=None, alpha=ALPHA, confidence=1 - ALPHA, **more
     )

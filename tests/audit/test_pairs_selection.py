@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from dptoolkit.audit.pairs.pair import check_neighbours
 from dptoolkit.audit.pairs.replay import Replay, noise_scale
 from dptoolkit.audit.pairs.selection import event_odds
 from dptoolkit.audit.pairs.sparsify import CountLaw, exact_count
+from dptoolkit.audit.streams import Streams
+from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.errors import InvalidValue, PrivacyViolation
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.mechanisms.rng import Source
@@ -45,7 +48,7 @@ PLANS = {
     "vertex": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 3}),
     "columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 2, "selection": "columns"}),
     "three columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 3, "selection": "columns"}),
-    "ten columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 10, "selection": "columns"}),
+    "ten columns": ("dp_multinomial_frank_wolfe", L1 | BUDGET | {"classes": 10, "selection": "columns", "steps": 4}),
     "peeling": ("peeling_iht", PEEL),
     "peeling, wide": ("peeling_iht", PEEL | {"radius": 10.0}),
     "peeling, split": ("peeling_iht", PEEL | {"data": "split"}),
@@ -59,17 +62,10 @@ def make(name, n=60, d=6, **more):
     return solvers.plan(solver, n=n, d=d, **arguments | more)
 
 
-def outputs(plan, data, runs, seed=0, layout=np.asarray):
-    """What every adversary sees of ``runs`` runs."""
-    run, rng = solvers.prepare(plan, layout(data.X), data.y, data.counts), np.random.default_rng(seed)
-    traces = [run(rng, True) for _ in range(runs)]
-    seen = {
-        "final": [t.weights.ravel() for t in traces], "releases": [t.releases.ravel() for t in traces],
-        "step": [np.atleast_1d(t.releases[0]) for t in traces],
-    }  # fmt: skip
-    if traces[0].iterates is not None:
-        seen["iterates"] = [t.iterates.ravel() for t in traces]
-    return {name: np.array(values, dtype=float) for name, values in seen.items()}
+def outputs(plan, data, runs, adversary, seed=0):
+    """What an adversary sees of ``runs`` runs, which audits make at once."""
+    target = PlanTarget(plan, SimpleNamespace(first=data, second=data), adversary)
+    return target.run(np.ones(runs, np.int8), 0, Streams(seed, "outputs"))
 
 
 # --- the data -----------------------------------------------------------------------------------------
@@ -213,7 +209,7 @@ def test_first_selection_has_the_computed_odds_and_reaches_the_plan(name, adjace
     replay = pair.scores["releases"].replay
     computed, runs = replay.first_odds(), 20_000
     for data, odd in zip(pair, computed, strict=True):
-        vertex = outputs(plan, data, runs)["step"][:, 0]
+        vertex = outputs(plan, data, runs, "step")[:, 0]
         favoured = int((vertex >= plan.d).sum())
         assert_binomial(favoured, runs, float(expit(odd)))
         rejected(assert_binomial, favoured, runs, float(expit(odd + 0.15)))
@@ -295,9 +291,8 @@ def test_larger_scores_mean_the_first_dataset(name, adjacency):
     pair = getattr(pairs, plan.solver)(plan)
     # Six selections a step, of which one record moves each a little: more runs until that shows.
     runs = 3000 if name == "columns" else 1000
-    one, two = (outputs(plan, data, runs, seed) for seed, data in enumerate(pair))
     for adversary, score in pair.scores.items():
-        a, b = score(one[adversary]), score(two[adversary])
+        a, b = (score(outputs(plan, data, runs, adversary, seed)) for seed, data in enumerate(pair))
         assert np.isfinite(a).all() and a.shape == (runs,)
         assert (a.mean() - b.mean()) / math.sqrt((a.var() + b.var() + 1e-300) / runs) > 5, adversary
 
@@ -313,7 +308,8 @@ def test_releases_are_scored_by_their_likelihood_ratio(name):
     plan = make(name, **large)
     pair = getattr(pairs, plan.solver)(plan)
     runs = 2000 if "columns" in name else 4000
-    ratios = [pair.scores["releases"](outputs(plan, data, runs, seed)["releases"]) for seed, data in enumerate(pair)]
+    score = pair.scores["releases"]
+    ratios = [score(outputs(plan, data, runs, "releases", seed)) for seed, data in enumerate(pair)]
     for ratio in (np.exp(-ratios[0]), np.exp(ratios[1])):
         error = ratio.std() / math.sqrt(len(ratio))
         # Rows that differ a little within a half are scored as equal in the sparsifier's pair.
@@ -325,7 +321,7 @@ def test_releases_are_scored_by_their_likelihood_ratio(name):
 def test_halves_are_the_exact_likelihood():
     plan = make("logistic", epsilon=4.0)
     pair = pairs.dp_frank_wolfe(plan)
-    vertices = outputs(plan, pair.first, 200)["releases"]
+    vertices = outputs(plan, pair.first, 200, "releases")
     exact = Replay(plan, pair.first, pair.second).log_ratio(vertices.astype(int))
     np.testing.assert_allclose(pair.scores["releases"](vertices), exact, rtol=1e-9, atol=1e-12)
 
@@ -361,8 +357,8 @@ def test_peeled_vectors_are_released_before_projection():
 def test_iterates_tell_the_vertices():
     plan = make("logistic")
     pair = pairs.dp_frank_wolfe(plan)
-    seen = outputs(plan, pair.first, 300)
-    np.testing.assert_allclose(pair.scores["iterates"](seen["iterates"]), pair.scores["releases"](seen["releases"]))
+    iterates, releases = (pair.scores[name](outputs(plan, pair.first, 300, name)) for name in ("iterates", "releases"))
+    np.testing.assert_allclose(iterates, releases)
 
 
 def test_final_weights_are_decoded_exactly_with_one_feature():
@@ -385,10 +381,10 @@ def test_final_weights_are_decoded_exactly_with_one_feature():
 def test_pairs_travel_to_other_processes(name):
     plan = make(name)
     pair = getattr(pairs, plan.solver)(plan)
-    seen = outputs(plan, pair.first, 20)
     again = pickle.loads(pickle.dumps(pair))
     for adversary, score in pair.scores.items():
-        np.testing.assert_array_equal(score(seen[adversary]), again.scores[adversary](seen[adversary]))
+        seen = outputs(plan, pair.first, 20, adversary)
+        np.testing.assert_array_equal(score(seen), again.scores[adversary](seen))
 
 
 # --- the sparsifier's count, the reach of each pair ---------------------------------------------------
@@ -402,7 +398,7 @@ def test_one_record_moves_the_count_from_end_to_end(loss, adjacency):
     lower, upper = plan.settings.span
     assert exact_count(plan, pair.first) <= lower
     assert exact_count(plan, pair.second) >= upper
-    counts = [outputs(plan, data, 4000)["releases"][:, -1].astype(int) for data in pair]
+    counts = [outputs(plan, data, 4000, "releases")[:, -1].astype(int) for data in pair]
     law = pair.scores["releases"]
     values = np.arange(lower, upper + 1)
     q = math.exp(-0.5 / (values[-1] - values[0]))

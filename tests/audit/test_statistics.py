@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -47,7 +48,9 @@ from dptoolkit.audit.statistics import Guesses, anytime_lower, lower_bound, p_va
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import LaplaceNoise
 
-AUDITS, TRIALS, COVERED = 2000, 1600, 500
+# Fewer audits find a rate of 15 % instead of 5 % still in all but one of 1e5 suites; the slow tests have more.
+AUDITS = 2000 if os.environ.get("DPTOOLKIT_SLOW") else 500
+TRIALS, COVERED = 1600, 500
 
 
 # --- scores of two worlds, without any mechanism ------------------------------------------------------------

@@ -146,10 +146,9 @@ def watch_reduced(adaptive):
 
 
 def pure_noise(solver, runs, **arguments):
-    """Coefficients over the noise scale, from data without any signal and a sparsity that keeps everything."""
+    """Coefficients and fits, from data without any signal and a sparsity that keeps everything."""
     X, y = np.zeros((8, 40)), np.array([0.0, 1.0] * 4)
-    rng = np.random.default_rng(3)
-    fits = [solver(X, y, sparsity=40, rng=rng, **arguments) for _ in range(runs)]
+    fits = solvers.fit_many(solvers.plan(solver, n=8, d=40, sparsity=40, **arguments), X, y, seeds=range(runs))
     return np.array([fit.coef for fit in fits]), fits
 
 
@@ -158,7 +157,7 @@ def test_output_noise_of_sgd(sampling):
     """From X = 0 the output is the sum of the steps' noise: adaptive at 0 for one step, constant for three."""
     common = {"loss": "logistic", "row_norm": 1.0, "epsilon": 3.0, "delta": 1e-3, "step_size": 0.5, "batch_size": 2}
     for steps, adaptive, share in ((1, True, 0.5), (3, False, 1.0)):
-        coef, fits = pure_noise(solvers.dp_sgd_ht, 400, steps=steps, sampling=sampling, adaptive=adaptive, **common)
+        coef, fits = pure_noise("dp_sgd_ht", 400, steps=steps, sampling=sampling, adaptive=adaptive, **common)
         z = coef.ravel() / (0.5 * fits[0].plan.noise * share * math.sqrt(steps))
         assert_ks(z, stats.norm.cdf)
         rejected(assert_ks, 0.9 * z, stats.norm.cdf)
@@ -168,7 +167,7 @@ def test_output_noise_of_sgd(sampling):
 def test_output_noise_of_scsg(option):
     """A snapshot's noise acts in each of its N steps, the inner noise once: variance N^2 s1^2 + N s2^2 an epoch."""
     coef, fits = pure_noise(
-        solvers.dp_scsg_ht, 400, loss="logistic", row_norm=1.0, epsilon=3.0, delta=1e-3, step_size=0.5, epochs=3,
+        "dp_scsg_ht", 400, loss="logistic", row_norm=1.0, epsilon=3.0, delta=1e-3, step_size=0.5, epochs=3,
         snapshot_size=6, batch_size=2, option=option, adaptive=False,
     )  # fmt: skip
     inner, outer = (release.scale for release in fits[0].plan.releases)

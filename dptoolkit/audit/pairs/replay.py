@@ -146,7 +146,7 @@ class Replay:
         place = (vertices % self.size)[:, :, None]
         score = np.take_along_axis(scores, place, axis=2)[:, :, 0]
         score = np.where(vertices < self.size, score, -score)
-        return np.sum(score - logsumexp(np.logaddexp(scores, -scores), axis=2), axis=1)
+        return np.sum(score - _log_total(scores), axis=1)
 
     def _favoured(self, vertices: Vertices) -> NDArray[np.bool_]:
         sign = np.concatenate([self.sign, -self.sign], axis=1)
@@ -167,6 +167,14 @@ class Replay:
         push = np.where(vertices < self.size, mu * self.radius, -mu * self.radius)[:, :, None]
         place = (vertices % self.size)[:, :, None]
         np.put_along_axis(weights, place, np.take_along_axis(weights, place, axis=2) + push, axis=2)
+
+
+def _log_total(scores: Array) -> Array:
+    """The log of the sum, over the last axis, of exp(score) and exp(-score)."""
+    sizes = np.abs(scores)
+    largest = sizes.max(axis=-1, keepdims=True)
+    total = np.exp(sizes - largest).sum(axis=-1) + np.exp(-sizes - largest).sum(axis=-1)
+    return np.asarray(largest[..., 0] + np.log(total))
 
 
 class _Rows:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -20,14 +21,21 @@ def _kernels_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-# Numba reads this when it is imported, which no test module has done yet.
-os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".numba_cache" / _kernels_digest())
+# Numba reads this when it is imported, which no test module has done yet. Each worker has a folder of its own: two
+# processes that write to one index at the same time lose entries, and tests ask whether a kernel is found again.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".numba_cache" / _kernels_digest() / _WORKER)
 
 # Compilation and the first import take seconds: no deadline, no complaint about slow generation.
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, max_examples=25, **_COMMON)
 settings.register_profile("nightly", derandomize=False, max_examples=300, **_COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+settings.load_profile(PROFILE)
+# Hypothesis also tries constants of the modules that are loaded by then, and these are not the same in every worker.
+# There is no setting for it; where the name is another one, draws depend on the order of the tests again.
+if PROFILE == "ci" and hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = providers.Constants
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import pytest
@@ -36,6 +37,12 @@ from dptoolkit.accounting import (
     account,
 )
 from dptoolkit.audit import presets
+
+
+@pytest.fixture(autouse=True)
+def without_progress(monkeypatch):
+    """No line of progress among the lines that are counted, however slow the machine is or how much is compiled."""
+    monkeypatch.setattr(cli.progress, "DELAY", 1e6)
 
 
 @pytest.fixture
@@ -527,13 +534,14 @@ def test_ctrl_c_that_a_library_swallows_is_heard(run, monkeypatch, interruptible
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
 
     def deaf(*arguments, **named):
+        # Short sleeps: a signal that comes just before signal.pause() would be waited for without end.
         try:
             os.kill(os.getpid(), signal.SIGINT)
             while True:
-                signal.pause()
+                time.sleep(0.001)
         except KeyboardInterrupt:
             while True:
-                signal.pause()
+                time.sleep(0.001)
 
     monkeypatch.setattr(cli.interrupts, "_AGAIN", 0.01)
     monkeypatch.setattr(dptoolkit.accounting, "account", deaf)
@@ -598,13 +606,15 @@ def _checks(tmp_path, monkeypatch, program: str) -> None:
 
 def test_ctrl_c_reaches_the_checks_and_waits_for_what_they_print(run, monkeypatch, tmp_path):
     # The checks say that they are up by a file, then wait for the signal; the parent is told by a patched wait.
+    # They sleep for short times: a signal that comes just before signal.pause() would be waited for without end.
     ready, done = tmp_path / "ready", tmp_path / "done"
     _checks(tmp_path, monkeypatch, f"""
-import pathlib, signal, sys
+import pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with the signal ignored
 try:
     pathlib.Path({str(ready)!r}).touch()
-    signal.pause()
+    while True:
+        time.sleep(0.001)
 except KeyboardInterrupt:
     pathlib.Path({str(done)!r}).touch()
     sys.exit(130)

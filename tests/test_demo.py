@@ -19,6 +19,12 @@ from dptoolkit.accounting.report import at_least, at_most
 from dptoolkit.demo import audits, compositions, fits
 
 
+@pytest.fixture(autouse=True)
+def without_progress(monkeypatch):
+    """No line of the clock among the lines that are counted, however slow the machine is."""
+    monkeypatch.setattr(cli.progress, "DELAY", 1e6)
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """The demo at three counts, one fit a budget and fewer trials: the full one differs in nothing but more of them."""

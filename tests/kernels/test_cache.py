@@ -67,7 +67,7 @@ ENTRANCES = {
 
 def run(root, program, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False, timeout=600,
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False, timeout=1800,
         env=os.environ | environment,
     )
     assert done.returncode == 0, done.stderr

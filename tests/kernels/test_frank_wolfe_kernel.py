@@ -514,8 +514,11 @@ def test_sums_of_weights_that_rise_and_fall(seed, d, height):
         np.testing.assert_allclose(room.sums, sums, rtol=1e-10)
         assert total == pytest.approx(sums.sum(), rel=1e-10)
         # The quantile 1 - 1e-8 is the last feature only if its weight says so.
-        j = kernel.draw_feature((1 - 1e-8) * total, room)
-        assert j >= 0 and room.weights[j + 1 :].sum() <= 1.1e-8 * total
+        target = (1 - 1e-8) * total
+        j = kernel.draw_feature(target, room)
+        # It is drawn again where it lies within a billionth of the end of a group, which that of the last never does.
+        repeated = np.abs(np.cumsum(sums) - target).min() <= 2e-9 * total
+        assert repeated if j < 0 else room.weights[j + 1 :].sum() <= 1.1e-8 * total
 
 
 def collapsing(name, first):

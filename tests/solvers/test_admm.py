@@ -384,12 +384,14 @@ def test_many_features_take_memory_like_the_data():
     X = sparse.random(n, d, density=60 / d, random_state=1, format="csr")
     y = (rng.random(n) < 0.5) * 1.0
     plan = make_plan(n=n, d=d, epsilon=8.0)
+    # Once before: what a first fit compiles and imports also takes memory.
+    solvers.prepare(plan, X, y)(np.random.default_rng(0))
     tracemalloc.start()
     weights = solvers.prepare(plan, X, y)(np.random.default_rng(0)).weights
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert weights.shape == (d,) and np.count_nonzero(weights) < 0.05 * d
-    assert peak < 30e6, f"{peak / 1e6:.0f} MB"
+    assert peak < 15e6, f"{peak / 1e6:.0f} MB"
 
 
 def test_a_run_is_the_same_from_the_same_seed_and_not_from_another_plan():

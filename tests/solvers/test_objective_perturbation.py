@@ -388,13 +388,15 @@ def test_many_features_take_memory_like_the_data():
     X = sparse.random(n, d, density=60 / d, random_state=1, format="csr")
     y = (rng.random(n) < 0.5) * 1.0
     plan = make_plan(n=n, d=d, l2=1e-2)
+    # Once before: what a first fit compiles and imports also takes memory.
+    solvers.prepare(plan, X, y)(np.random.default_rng(0))
     tracemalloc.start()
     run = solvers.prepare(plan, X, y)
     weights = run(np.random.default_rng(0)).weights
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert weights.shape == (d,) and np.isfinite(weights).all()
-    assert peak < 30e6, f"{peak / 1e6:.0f} MB"
+    assert peak < 15e6, f"{peak / 1e6:.0f} MB"
 
 
 @pytest.mark.parametrize("name", ["objective_perturbation", "dp_admm"])

@@ -35,7 +35,7 @@ def fit(name, X, y, rng):
 
 def test_a_new_process_gives_the_same_models(root):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False, timeout=1800
     )
     assert done.returncode == 0, done.stderr
     elsewhere = json.loads(done.stdout)

@@ -101,7 +101,7 @@ def test_the_sensitivity_of_scores_is_respected_and_attained(seed, regression):
     moved = abs(score.of(model, X, y) - score.of(model, other_X, other_y))
     assert moved <= score.sensitivity(7) * (1 + 1e-12)
     # The worst neighbours: one prediction right, then as wrong as can be.
-    X[0], y[0] = 100 * model.coef, 2.0 if regression else 1.0
+    X[0], y[0] = 100 * model.coef / (model.coef @ model.coef), 2.0 if regression else 1.0
     other_X, other_y = X.copy(), y.copy()
     other_y[0] = -2.0 if regression else 0.0
     attained = abs(score.of(model, X, y) - score.of(model, other_X, other_y))

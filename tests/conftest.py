@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,9 +33,12 @@ settings.register_profile("nightly", derandomize=False, max_examples=300, **_COM
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 settings.load_profile(PROFILE)
 # Hypothesis also tries constants of the modules that are loaded by then, and these are not the same in every worker.
-# There is no setting for it; where the name is another one, draws depend on the order of the tests again.
-if PROFILE == "ci" and hasattr(providers, "_get_local_constants"):
-    providers._get_local_constants = providers.Constants
+# There is no setting for it; where Hypothesis has other names, draws depend on the order of the tests again.
+with contextlib.suppress(ImportError, AttributeError):
+    from hypothesis.internal.conjecture import providers
+
+    if PROFILE == "ci":
+        providers._get_local_constants = providers.Constants
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,6 +24,9 @@ def drawn() -> list[tuple[int, str]]:
 
 @pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE", "ci") != "ci", reason="nightly draws are new every time")
 def test_draws_do_not_depend_on_the_modules_that_are_loaded(tmp_path, monkeypatch):
+    providers = pytest.importorskip("hypothesis.internal.conjecture.providers")
+    if not hasattr(providers, "_get_local_constants"):
+        pytest.skip("this Hypothesis has no such name, and conftest.py cannot switch its constants off")
     before = drawn()
     assert len(set(before)) > 100
     (tmp_path / "module_with_constants.py").write_text("SEEN = 987_654_321, 12345.678, 1e-77\n")

@@ -103,8 +103,8 @@ class PeelingIht(Settings):
             label_bound=public_bound("label_bound", self.label_bound, "where labels are truncated"),
         )  # fmt: skip
 
-    def entry_change(self, n: int, l1_norm: float | None = None) -> float:
-        """How far an entry of v moves at weights of that |w|_1; by default at the largest, sqrt(s) radius.
+    def entry_change(self, n: int, l1_norm: Any = None) -> Any:
+        """How far an entry of v moves at weights of that |w|_1, or of many; by default at the largest, sqrt(s) radius.
 
         The last term is for rounding: v is the iterate plus a step, rounded to the last bit of entries as large as the
         radius.
@@ -119,9 +119,9 @@ class PeelingIht(Settings):
         """
         if self.calibration == PUBLISHED:
             return np.ones(len(w))
-        changes, largest = [self.entry_change(n, norm) for norm in np.abs(w).sum(axis=1).tolist()], self.entry_change(n)
+        changes, largest = self.entry_change(n, np.abs(w).sum(axis=1)), self.entry_change(n)
         # Written so that NaN counts as the largest.
-        return np.array([change / largest if change < largest else 1.0 for change in changes])
+        return np.where(changes < largest, changes / largest, 1.0)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The support and the values on it, once a step; once in all if the data are split into one block a step."""
@@ -265,8 +265,8 @@ class Part(NamedTuple):
                 support_margins(*self.columns, which, w, margins)
             return out
         if hasattr(self.transposed, "indptr"):
-            pairs = zip(support, values, strict=True)
-            return np.array([np.asarray(self.transposed[which].T @ w) for which, w in pairs])
+            w = _dense(self.transposed.shape[0], support, values)
+            return np.asarray(self.transposed.T @ w.T).T
         return np.asarray(values[:, None, :] @ self.transposed[support])[:, 0]
 
     def gradients(self, r: Array) -> Array:

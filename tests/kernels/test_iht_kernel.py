@@ -110,7 +110,8 @@ def test_every_draw_of_the_kernel(mode, intercept):
     w, scales = np.empty(width), np.empty(5)
     releases, iterates = np.empty((5, width)), np.empty((5, width))
     scratch = np.empty(width, np.int64), np.empty(width)
-    threshold.iht_fit.py_func(spy, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
+    nothing = np.empty((0, 0))
+    threshold.iht_fit.py_func(spy, nothing, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
     assert [name for name, _ in spy.draws] == ["standard_normal"] * (5 * width)
     normals = np.array(spy.of("standard_normal")).reshape(5, width)
     bounds = plan.settings.bounds

@@ -67,6 +67,8 @@ ONE_BY_ONE = {
 }
 PIPELINES = {
     "pipeline": ("dp_pipeline", PIPELINE),
+    # Little noise, so that most features are kept, and a short descent, so that the steps are sure.
+    "pipeline, many features": ("dp_pipeline", PIPELINE | {"d": 20, "epsilon": 100.0, "margin_noise": 0.05}),
     "pipeline, sparsity": ("dp_pipeline", PIPELINE | {"sparsity": 1}),
     "pipeline, other steps": ("dp_pipeline", LONGER),
     "pipeline, classes": ("dp_pipeline", PIPELINE | {"loss": "softmax", "classes": 3}),

@@ -122,6 +122,10 @@ def product(matrix: Any, columns: Array) -> Array:
     """matrix @ columns for (..., width, k) columns; each of many products has the numbers that it has alone.
 
     A CSR matrix is multiplied with all columns side by side, as SciPy knows two axes only.
+
+    Privacy
+    -------
+    NOT private: what it returns is exact.
     """
     if columns.ndim == 2 or isinstance(matrix, np.ndarray):
         return np.asarray(matrix @ columns)

@@ -40,7 +40,12 @@ def column_means(rows: Rows, share: Array) -> Array:
 
 
 def weighted_mean(values: Array, share: Array) -> Array:
-    """sum_i share_i values_i over the last axis; each of many sums has the number that it has alone."""
+    """sum_i share_i values_i over the last axis; each of many sums has the number that it has alone.
+
+    Privacy
+    -------
+    NOT private. One record moves it by at most its share times how far its value can move.
+    """
     return np.asarray((values[..., None, :] @ share)[..., 0])
 
 

@@ -25,7 +25,8 @@ Array = NDArray[np.float64]
 class Rows:
     """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix of float64 or float32 entries.
 
-    What is derived from it (clipped entries, the transpose, a solver's own layout) is kept for the next user.
+    An array may be a stack, with one more axis in front: a matrix for each of many fits. What is derived from it
+    (clipped entries, the transpose, a solver's own layout) is kept for the next user.
     """
 
     matrix: Any
@@ -34,7 +35,7 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
+        return int(self.matrix.shape[-2]), int(self.matrix.shape[-1])
 
     @property
     def is_single(self) -> bool:
@@ -55,7 +56,7 @@ class Rows:
         return self.once("transpose", self._transposed)
 
     def _transposed(self) -> Any:
-        return self.matrix.T.tocsr() if self.is_sparse else np.ascontiguousarray(self.matrix.T)
+        return self.matrix.T.tocsr() if self.is_sparse else np.ascontiguousarray(self.matrix.swapaxes(-1, -2))
 
     def row_norms(self) -> Array:
         """L2 norm of each row, without overflow for entries near the largest double."""
@@ -77,7 +78,7 @@ class Rows:
         largest = self.largest_entries()
         safe = np.where(largest > 0, largest, 1.0)
         if not self.is_sparse:
-            return largest, np.sqrt(np.sum((self.matrix / safe[:, None]) ** 2, axis=1))
+            return largest, np.sqrt(np.sum((self.matrix / safe[..., None]) ** 2, axis=-1))
         relative = np.zeros(len(largest))
         for rows, entries, counts in self._blocks():
             ratios = self.matrix.data[entries] / np.repeat(safe[rows], counts)
@@ -87,7 +88,7 @@ class Rows:
     def largest_entries(self) -> Array:
         """The largest |entry| of each row."""
         if not self.is_sparse:
-            return np.asarray(np.max(np.abs(self.matrix), axis=1, initial=0.0))
+            return np.asarray(np.max(np.abs(self.matrix), axis=-1, initial=0.0))
         out = np.zeros(self.matrix.shape[0])
         for rows, entries, counts in self._blocks():
             out[rows] = _by_row(np.maximum, np.abs(self.matrix.data[entries]), counts)
@@ -115,6 +116,22 @@ class Rows:
         borders = np.unique(np.searchsorted(indptr, np.arange(_BLOCK, indptr[-1], _BLOCK)))
         for first, last in itertools.pairwise([0, *borders[borders > 0].tolist(), len(indptr) - 1]):
             yield slice(first, last), slice(indptr[first], indptr[last]), np.diff(indptr[first : last + 1])
+
+
+def product(matrix: Any, columns: Array) -> Array:
+    """matrix @ columns for (..., width, k) columns; each of many products has the numbers that it has alone.
+
+    A CSR matrix is multiplied with all columns side by side, as SciPy knows two axes only.
+
+    Privacy
+    -------
+    NOT private: what it returns is exact.
+    """
+    if columns.ndim == 2 or isinstance(matrix, np.ndarray):
+        return np.asarray(matrix @ columns)
+    many, width, k = columns.shape
+    side_by_side = matrix @ columns.transpose(1, 0, 2).reshape(width, many * k)
+    return np.asarray(side_by_side).reshape(-1, many, k).transpose(1, 0, 2)
 
 
 # The number of entries that are processed at a time, which fit into the cache.
@@ -409,7 +426,7 @@ def unit_rows(rows: Rows, norm: float = 1.0) -> Rows:
 
 def _scale_rows(rows: Rows, divisor: Array, factor: Array) -> Rows:
     if not rows.is_sparse:
-        return Rows(rows.matrix / divisor[:, None] * factor[:, None], False)
+        return Rows(rows.matrix / divisor[..., None] * factor[..., None], False)
     values = np.empty_like(rows.matrix.data)
     for some, entries, counts in rows._blocks():
         new_entries = rows.matrix.data[entries] / np.repeat(divisor[some], counts) * np.repeat(factor[some], counts)
@@ -439,13 +456,13 @@ def with_intercept(rows: Rows, level: float) -> Rows:
     -------
     Each row is changed on its own by a public number: neighbours stay neighbours, and nothing is released.
     """
-    n = rows.shape[0]
     if not rows.is_sparse:
-        return Rows(np.hstack([rows.matrix, np.full((n, 1), level)]), False)
+        column = np.full((*rows.matrix.shape[:-1], 1), level)
+        return Rows(np.concatenate([rows.matrix, column], axis=-1), False)
     from scipy import sparse
 
     dtype = rows.matrix.dtype
-    column = np.full((n, 1), stored(level, dtype))
+    column = np.full((rows.shape[0], 1), stored(level, dtype))
     return Rows(_canonical_csr(sparse.hstack([rows.matrix, column], dtype=dtype), dtype), True)
 
 

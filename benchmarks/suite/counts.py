@@ -49,7 +49,7 @@ def _margins(data: Any, indices: Any, indptr: Any, support: Any, *rest: Any) -> 
     return int((indptr[support + 1] - indptr[support]).sum())
 
 
-def _small_fit(rng: Any, records: Any, how: Any, *rest: Any) -> int:
+def _small_fit(rng: Any, normals: Any, records: Any, how: Any, *rest: Any) -> int:
     return int(how.steps * records.X.size)
 
 

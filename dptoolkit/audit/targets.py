@@ -12,18 +12,15 @@ from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import layout, streams
 from dptoolkit.audit.pairs.pair import Counted, Pair
 from dptoolkit.solvers import prepare
-from dptoolkit.solvers.base import Run, Trace, Trials
+from dptoolkit.solvers.base import Run, Trace, Trials, in_order
 from dptoolkit.solvers.plan import Plan
 
 Array = NDArray[np.float64]
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 # These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
 _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
-
 # Numbers that the fits which are made at once may keep together, 32 MB.
 _LARGEST = 2**22
-# Solvers whose trials are made one by one, in Python; all others have ``trials`` or ``fits`` for most settings.
-_ONE_BY_ONE = ("dp_pipeline",)
 
 
 class PlanTarget:
@@ -33,14 +30,15 @@ class PlanTarget:
     "gradients" or "releases", everything that the accountant charges for; "step", the first such release alone.
     """
 
+    # Compiled code and operations on large arrays release the interpreter's lock.
+    threads = True
+
     def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
         one_of("adversary", adversary, ADVERSARIES)
         if adversary in ("gradients", "releases", "step") and plan.solver in _WITHOUT_GRADIENTS:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary
-        # Compiled code and operations on large arrays release the interpreter's lock; others are faster in processes.
-        self.threads = plan.solver not in _ONE_BY_ONE
         # The solver on both datasets, prepared: a call takes one from this list, so that no two threads share one.
         self._idle: list[tuple[Run, Run]] = []
 
@@ -107,10 +105,7 @@ class PlanTarget:
             return None
         if any(result is None for result in results):
             return None
-        order = np.argsort(np.concatenate([trials for _, trials in parts]))
-        fields: Any = zip(*results, strict=True)
-        arrays: list[Any] = [None if field[0] is None else np.concatenate(field)[order] for field in fields]
-        return Trials(*arrays)
+        return in_order([(trials, result) for (_, trials), result in zip(parts, results, strict=True)])
 
     def _rows(self, traces: Trials, count: int) -> Array:
         if self.adversary == "final":

@@ -1,8 +1,8 @@
 """Hard thresholding: a whole fit on small data in one call, and the parts of a step on large sparse rows.
 
 Small data are dense rows with weights (their counts over n), so that a dataset of few distinct rows costs only as much
-as those. ``iht_trials``, which audits use, calls the same ``iht_fit`` as a fit does. For large data there are margins
-from the support's columns only, residuals, X^T r (for one r, or many at once), and the s largest entries.
+as those. ``iht_trials`` and ``iht_fits``, which audits use, call the same ``iht_fit`` as a fit does. For large data
+there are margins from the support's columns only, residuals, X^T r (for one r, or many), and the s largest entries.
 """
 
 from __future__ import annotations
@@ -192,13 +192,14 @@ def support_norm(w: NDArray[Any], support: NDArray[Any], filled: int) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def iht_fit(
-    rng: Any, records: Records, how: Schedule, w: NDArray[Any], support: NDArray[Any], step: NDArray[Any],
-    scales: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
+    rng: Any, normals: NDArray[Any], records: Records, how: Schedule, w: NDArray[Any], support: NDArray[Any],
+    step: NDArray[Any], scales: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
 ) -> None:
     """The whole iteration from w = 0, which is overwritten with the result; ``scales`` gets every step's noise.
 
     ``support`` and ``step`` are scratch of the width of w. ``releases`` and ``iterates``, if they have rows, get the
-    noisy gradient and the weights of every step. The normals of a step are drawn for all coordinates, in order.
+    noisy gradient and the weights of every step. The normals of a step are drawn for all coordinates, in order; if
+    ``normals`` has rows, they were drawn before, and each step takes its row.
     """
     width, filled = w.shape[0], 0
     total = np.zeros(width)
@@ -210,7 +211,7 @@ def iht_fit(
         mean_gradient(records, w, support, filled, step)
         if spread > 0.0:
             for j in range(width):
-                step[j] += spread * rng.standard_normal()
+                step[j] += spread * (normals[t, j] if normals.shape[0] > 0 else rng.standard_normal())
         if releases.shape[0] > 0:
             # Not a slice, whose assignment compiles the text of its error message.
             for j in range(width):
@@ -240,27 +241,42 @@ def iht_trials(
     ``counter`` and ``flags`` are the memory of ``rng``, a Philox generator: each trial starts at its own place, exactly
     as audit.streams.seek does it. ``releases`` and ``iterates`` have one entry a trial, or none at all.
     """
-    width = weights.shape[1]
+    width, nothing = weights.shape[1], np.empty((0, 0))
     support, step, scales = np.empty(width, np.int64), np.empty(width), np.empty(how.steps)
-    nothing = np.empty((0, 0))
     for i in range(bits.shape[0]):
         counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
         flags[0], flags[10] = 4, 0
         release = releases[i] if releases.shape[0] > 0 else nothing
         iterate = iterates[i] if iterates.shape[0] > 0 else nothing
         records = one if bits[i] == 1 else two
-        iht_fit(rng, records, how, weights[i], support, step, scales, release, iterate)
+        iht_fit(rng, nothing, records, how, weights[i], support, step, scales, release, iterate)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def iht_fits(
+    rng: Any, normals: NDArray[Any], records: Records, how: Schedule, weights: NDArray[Any], releases: NDArray[Any],
+    iterates: NDArray[Any],
+) -> None:
+    """A fit for every matrix of ``records.X``, with its row of caps and its normals; ``rng`` rests. See iht_trials."""
+    width, nothing = weights.shape[1], np.empty((0, 0))
+    support, step, scales = np.empty(width, np.int64), np.empty(width), np.empty(how.steps)
+    loss, X, y, shares, margin_bound, caps = records
+    for i in range(weights.shape[0]):
+        release = releases[i] if releases.shape[0] > 0 else nothing
+        iterate = iterates[i] if iterates.shape[0] > 0 else nothing
+        own = Records(loss, X[i], y, shares, margin_bound, caps[i])
+        iht_fit(rng, normals[i], own, how, weights[i], support, step, scales, release, iterate)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def iht_relabelled(rng: Any, records: Records, labels: NDArray[Any], how: Schedule, weights: NDArray[Any]) -> None:
     """A fit for every row of ``labels``, which take the place of those of the records; without noise ``rng`` rests."""
-    width = weights.shape[1]
+    width, nothing = weights.shape[1], np.empty((0, 0))
     support, step, scales = np.empty(width, np.int64), np.empty(width), np.empty(how.steps)
     loss, X, _, shares, margin_bound, caps = records
     for i in range(labels.shape[0]):
         own = Records(loss, X, labels[i], shares, margin_bound, caps)
-        iht_fit(rng, own, how, weights[i], support, step, scales, np.empty((0, 0)), np.empty((0, 0)))
+        iht_fit(rng, nothing, own, how, weights[i], support, step, scales, nothing, nothing)
 
 
 # --- large data: the parts of a step -------------------------------------------------------------------------

@@ -117,6 +117,22 @@ def equal(keys: Sequence[Hashable]) -> list[list[int]]:
     return list(places.values())
 
 
+def in_order(parts: Sequence[tuple[Sequence[int] | NDArray[np.intp], Trials]]) -> Trials:
+    """The fits of several parts, each with the places of its fits, as one, in the order of the places."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    fields: Any = zip(*(fits for _, fits in parts), strict=True)
+    arrays: list[Any] = [None if field[0] is None else np.concatenate(field)[order] for field in fields]
+    return Trials(*arrays)
+
+
+def by_key(
+    keys: Sequence[Hashable], rng: Generators, make: Callable[[list[int], Generators], Trials]
+) -> Trials:
+    """The fits whose keys are equal made together, by ``make`` from their places and their streams; all in order."""
+    parts = [(places, rng.among(places, functools.partial(make, places))) for places in equal(keys)]
+    return in_order(parts)
+
+
 class Run(Protocol):
     """A private solver with its plan and its bounded data in place: a call runs the iteration of one fit."""
 

@@ -21,7 +21,7 @@ from dptoolkit._validate import flag, positive, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.losses import Loss
-from dptoolkit.mechanisms.rng import exclusive
+from dptoolkit.mechanisms.rng import Generators, exclusive
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult, Trace, Trials, gaussian_multiplier, private_solver, trace_interval
 from dptoolkit.solvers.gradients import MeanGradient, MeanGradients, Point
@@ -154,7 +154,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Records whose gradients obey a public bound; ``counts`` says how often each occurs, None for once."""
+    """Records whose gradients obey a public bound; ``counts`` says how often each occurs, None for once.
+
+    Rows may be a stack of matrices, one for each of many fits; labels, loss and counts are those of all.
+    """
 
     rows: Rows
     y: Array
@@ -172,9 +175,10 @@ class Bounded:
         return replace(self, rows=self.rows.take(which), y=self.y[which], caps=caps, counts=None)
 
     def nonzero(self) -> NDArray[np.bool_]:
-        """Which rows have an entry that is not zero, and occur."""
-        matrix = self.rows.matrix
-        filled: NDArray[np.bool_] = np.diff(matrix.indptr) > 0 if self.rows.is_sparse else matrix.any(axis=1)
+        """Which rows have an entry that is not zero, in some fit, and occur."""
+        matrix, n = self.rows.matrix, self.rows.shape[0]
+        filled: NDArray[np.bool_]
+        filled = np.diff(matrix.indptr) > 0 if self.rows.is_sparse else matrix.any(axis=-1).reshape(-1, n).any(axis=0)
         return filled if self.counts is None else filled & (self.counts > 0)
 
     def compiled(self) -> Any:
@@ -182,12 +186,13 @@ class Bounded:
         from dptoolkit.kernels.threshold import Records
 
         X = self.rows.matrix.toarray().astype(np.float64, copy=False) if self.rows.is_sparse else self.rows.matrix
-        counts = np.ones(len(X)) if self.counts is None else self.counts
-        caps = np.full(len(X), np.inf) if self.caps is None else self.caps
+        counts = np.ones(len(self.y)) if self.counts is None else self.counts
+        caps = np.broadcast_to(np.inf if self.caps is None else self.caps, X.shape[:-1])
         nonzero = self.nonzero()
         weights = counts[nonzero] / counts.sum()
-        rows, labels = np.ascontiguousarray(X[nonzero]), self.y[nonzero]
-        return Records(self.loss.id, rows, labels, weights, float(self.margin_bound), caps[nonzero])
+        rows, labels = np.ascontiguousarray(X[..., nonzero, :]), self.y[nonzero]
+        bounds = np.ascontiguousarray(caps[..., nonzero])
+        return Records(self.loss.id, rows, labels, weights, float(self.margin_bound), bounds)
 
 
 class IhtRun:
@@ -243,9 +248,9 @@ class IhtRun:
         steps, width = self.steps.steps, self.width
         w, support, step, scales = np.empty(width), np.empty(width, np.int64), np.empty(width), np.empty(steps)
         releases, iterates = np.empty((2, steps if trace else 0, width))
-        schedule = self.schedule()
+        schedule, none_drawn = self.schedule(), np.empty((0, 0))
         with exclusive(rng):
-            iht_fit(rng, self.small, schedule, w, support, step, scales, releases, iterates)
+            iht_fit(rng, none_drawn, self.small, schedule, w, support, step, scales, releases, iterates)
         history: dict[str, Any] = {"noise_scale": scales.tolist()}
         return Trace(w, history, releases, iterates) if trace else Trace(w, history)
 
@@ -267,6 +272,19 @@ class IhtRun:
         with exclusive(rng):
             iht_trials(rng, *place, first, *arguments, weights, releases, iterates)
         return Trials(weights, releases, iterates) if trace else Trials(weights)
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``; each fit is on its own matrix of small rows."""
+        from dptoolkit.kernels.threshold import iht_fits
+
+        assert self.small is not None
+        runs, size = len(rng), (len(rng), self.steps.steps, self.width)
+        normals = rng.standard_normal(size) if self.law.scale > 0 else np.empty((runs, 0, 0))
+        weights, kept = np.empty((runs, self.width)), np.empty((2, *(size if trace else (0, 0, 0))))
+        # All normals are drawn, so this Generator is not asked for any.
+        resting = np.random.default_rng(0)
+        iht_fits(resting, normals, self.small, self.schedule(), weights, *kept)
+        return Trials(weights, *kept) if trace else Trials(weights)
 
     def relabelled(self, labels: Array) -> Array:
         """The weights without noise for each row of ``labels``, which take the place of the records'."""

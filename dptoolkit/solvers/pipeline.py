@@ -14,25 +14,33 @@ The constants are in rules.py, the reasons in docs/rules.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dptoolkit import losses
 from dptoolkit._validate import LARGEST, invalid, real
-from dptoolkit.data import Rows
+from dptoolkit.data import Rows, product
 from dptoolkit.losses import Loss
+from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers import outlook, rules
-from dptoolkit.solvers.base import Array, Trace, private_solver
+from dptoolkit.solvers.base import Array, Trace, Trials, by_key, private_solver
 from dptoolkit.solvers.bounds import GradientBounds
-from dptoolkit.solvers.gradient_iht import Bounded, IhtRun, Steps
+from dptoolkit.solvers.gradient_iht import SMALL, Bounded, IhtRun, Steps
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.outlook import Outlook
 from dptoolkit.solvers.plan import GAUSSIAN, Plan, Release
-from dptoolkit.solvers.preparation import Preparation, Units, column_means, means_sensitivity, plane_eigenvalue
-from dptoolkit.solvers.scale import any_slope_range, class_slope, largest_slope, slope
+from dptoolkit.solvers.preparation import (
+    Preparation,
+    Units,
+    column_means,
+    means_sensitivity,
+    plane_eigenvalue,
+    stands_out,
+)
+from dptoolkit.solvers.scale import MIDDLE, class_slope, largest_slope, scale_table, slope
 from dptoolkit.solvers.settings import (
     PUBLISHED,
     TIGHT,
@@ -200,8 +208,34 @@ dp_pipeline = private_solver(DpPipeline)
 # --- the run ----------------------------------------------------------------------------------------------
 
 
+class _Start(NamedTuple):
+    """What comes before the descent; with an axis in front, of many fits that keep the same features."""
+
+    preparation: Preparation
+    rows: Rows
+    eigenvalue: Array
+    schedules: list[tuple[int, float]]
+
+    def of(self, fits: Sequence[int]) -> _Start:
+        """Some of many."""
+        means, weights = self.preparation.means[fits], self.preparation.weights[fits]
+        preparation = replace(self.preparation, means=means, weights=weights)
+        return _Start(preparation, self.rows.take(fits), self.eigenvalue[fits], [self.schedules[k] for k in fits])
+
+
+class _End(NamedTuple):
+    """What comes of the descent and after it; ``descent`` is its Trace, or its Trials."""
+
+    weights: Array
+    descent: Any
+    slopes: Array
+    scale: Array
+
+
 class PipelineRun:
     """The stages on rows of norm at most 1, in order; each call is a fit.
+
+    Every stage is written for arrays with no axis in front, a user's fit, or with one, many fits.
 
     Privacy
     -------
@@ -212,37 +246,70 @@ class PipelineRun:
         self.plan, self.rows, self.y, self.counts = plan, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
         self.share = times / plan.n
+        self.means = column_means(rows, self.share)
+        self.noise = [release.scale for release in plan.releases]
+        self._entries = rows.shape[0] * (plan.d + 1)
+        width, most = (plan.settings.classes or 1) * (plan.d + 1), plan.settings.schedule(plan, 1.0)[0]
+        self.size = 8 * (self._entries + most * width)
 
     def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
         """One fit; its releases are the column means, the eigenvalue, the gradients and the slopes, one a row."""
-        plan, settings = self.plan, self.plan.settings
-        noise = [release.scale for release in plan.releases]
-        means = column_means(self.rows, self.share) + noise[MEANS] * rng.standard_normal(plan.d)
-        preparation = Preparation.of(means, noise[MEANS], settings.units)
+        start = self._start(self._noisy_means(rng, ()), rng)
+        end = self._end(start, rng, trace)
+        steps, step = start.schedules[0]
+        history = end.descent.history | {
+            "preparation": start.preparation, "eigenvalue": float(start.eigenvalue), "steps": steps,
+            "step_size": step, "slopes": end.slopes.tolist(), "scale": float(end.scale),
+        }  # fmt: skip
+        return Trace(end.weights, history, *(self._kept(start, end) if trace else ()))
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
+        """See ``ManyRuns``; None on sparse or large rows, where one fit is made at a time.
+
+        Fits that keep the same features are prepared together, and go on together if they take the same steps.
+        """
+        if self.rows.is_sparse or self._entries > SMALL:
+            return None
+        means = self._noisy_means(rng, (len(rng),))
+
+        def same_features(fits: list[int], rng: Generators) -> Trials:
+            start = self._start(means[fits], rng)
+
+            def same_steps(fits: list[int], rng: Generators) -> Trials:
+                own = start.of(fits)
+                end = self._end(own, rng, trace)
+                return Trials(end.weights, *(self._kept(own, end) if trace else ()))
+
+            return by_key(start.schedules, rng, same_steps)
+
+        return by_key([row.tobytes() for row in stands_out(means, self.noise[MEANS])], rng, same_features)
+
+    def _noisy_means(self, rng: Any, many: tuple[int, ...]) -> Array:
+        return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
+
+    def _start(self, means: Array, rng: Any) -> _Start:
+        """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
+        settings, noise = self.plan.settings, self.noise[EIGENVALUE]
+        preparation = Preparation.of(means, self.noise[MEANS], settings.units)
         rows = preparation(self.rows)
         exact = plane_eigenvalue(rows, preparation.direction, self.share)
-        eigenvalue = exact + noise[EIGENVALUE] * rng.standard_normal()
-        bound = min(max(eigenvalue + 2 * noise[EIGENVALUE], preparation.level**2), 1.0)
-        steps, step = settings.schedule(plan, bound)
-        how = Steps(steps, step, settings.sparsity, True, accumulate=True)
-        descent = self._descent(rows, how, noise[DESCENT] * math.sqrt(steps))(rng, trace)
-        slopes, scale = self._scaled(rows, descent.weights, rng)
-        history = descent.history | {
-            "preparation": preparation, "eigenvalue": eigenvalue, "steps": steps, "step_size": step, "slopes": slopes,
-            "scale": scale,
-        }  # fmt: skip
-        weights = preparation.model(descent.weights) * scale
-        if not trace:
-            return Trace(weights, history)
-        assert descent.releases is not None and descent.iterates is not None
-        releases = [_row(means, weights.size), _row(eigenvalue, weights.size),
-                    *self._unfold(preparation, descent.releases),
-                    *(_row(value, weights.size) for value in slopes)]  # fmt: skip
-        return Trace(weights, history, np.array(releases), self._unfold(preparation, descent.iterates))
+        eigenvalue = exact + noise * rng.standard_normal(exact.shape)
+        bounds = np.clip(eigenvalue + 2 * noise, preparation.level**2, 1.0)
+        schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
+        return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
 
-    def _descent(self, rows: Rows, how: Steps, noise: float) -> IhtRun | SoftmaxRun:
+    def _end(self, start: _Start, rng: Any, trace: bool) -> _End:
+        """The descent, whose schedule is that of all, and the scale."""
+        run = self._descent(start.rows, *start.schedules[0])
+        descent: Any = run.fits(rng, trace) if isinstance(rng, Generators) else run(rng, trace)
+        slopes, scale = self._scaled(start.rows, descent.weights, rng)
+        weights = start.preparation.model(descent.weights)
+        return _End(weights * scale.reshape(*scale.shape, *[1] * (weights.ndim - scale.ndim)), descent, slopes, scale)
+
+    def _descent(self, rows: Rows, steps: int, step: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
-        settings = self.plan.settings
+        settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
+        how = Steps(steps, step, settings.sparsity, True, accumulate=True)
         caps: Array = np.full(rows.shape[0], settings.grad_norm)
         if settings.terms.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, how, noise, self.counts)
@@ -252,26 +319,37 @@ class PipelineRun:
             caps = rows.caps(settings.grad_norm)
         return IhtRun(Bounded(rows, self.y, settings.terms, math.inf, caps, self.counts), how, constant(noise))
 
-    def _scaled(self, rows: Rows, w: Array, rng: np.random.Generator) -> tuple[list[float], float]:
+    def _scaled(self, rows: Rows, w: Array, rng: Any) -> tuple[Array, Array]:
         """(noisy slopes, scale): each slope says in which half of the interval of logarithms the scale lies."""
-        settings, slopes = self.plan.settings, list[float]()
+        settings, classes = self.plan.settings, self.plan.settings.classes
+        many = w.shape[: -1 if classes is None else -2]
         if settings.terms.task == losses.REGRESSION:
-            return slopes, 1.0
-        release, classes = self.plan.releases[SCALE], settings.classes
-        margins = np.asarray(rows.matrix @ w.T)
-        low, high = -rules.LARGEST_LOG_SCALE, rules.LARGEST_LOG_SCALE
+            return np.zeros((*many, 0)), np.ones(many)
+        release, slopes = self.plan.releases[SCALE], []
+        margins = product(rows.matrix, w[..., None] if classes is None else w.swapaxes(-1, -2))
+        scales, ranges = scale_table(self.plan.adjacency, classes)
+        place, move = np.full(many, MIDDLE), MIDDLE
         for _ in range(rules.HALVINGS):
-            scale = math.exp((low + high) / 2)
             # The noise shrinks with the sensitivity at the trial scale, which is public: the event stays.
-            share = any_slope_range(self.plan.adjacency, scale, classes) / self.plan.n / release.sensitivity
-            slopes.append(self._slope(margins, scale) + share * release.scale * rng.standard_normal())
-            low, high = (low, (low + high) / 2) if slopes[-1] > 0 else ((low + high) / 2, high)
-        return slopes, math.exp((low + high) / 2)
+            share = ranges[place] / self.plan.n / release.sensitivity
+            slopes.append(self._slope(margins, scales[place]) + share * release.scale * rng.standard_normal(many))
+            move //= 2
+            place = place + np.where(slopes[-1] > 0, -move, move)
+        return np.stack(slopes, axis=-1), np.asarray(scales[place])
 
-    def _slope(self, margins: Array, scale: float) -> float:
+    def _slope(self, margins: Array, scale: Array) -> Array:
         if self.plan.settings.classes is None:
-            return slope((2 * self.y - 1) * margins, scale, self.share)
+            return slope((2 * self.y - 1) * margins[..., 0], scale, self.share)
         return class_slope(margins, self.y, scale, self.share)
+
+    def _kept(self, start: _Start, end: _End) -> tuple[Array, Array]:
+        """(releases, iterates) of a trace."""
+        preparation, width = start.preparation, (self.plan.settings.classes or 1) * (self.plan.d + 1)
+        releases = [
+            _rows(preparation.means[..., None, :], width), _rows(start.eigenvalue[..., None, None], width),
+            self._unfold(preparation, end.descent.releases), _rows(end.slopes[..., None], width),
+        ]  # fmt: skip
+        return np.concatenate(releases, axis=-2), self._unfold(preparation, end.descent.iterates)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history); iterates of softmax are of the flattened weights."""
@@ -286,15 +364,14 @@ class PipelineRun:
 
     def _unfold(self, preparation: Preparation, vectors: Array) -> Array:
         """Vectors over the kept features and the intercept, of each class, as vectors over all features and it."""
-        classes = self.plan.settings.classes or 1
-        out = np.zeros((len(vectors), classes, self.plan.d + 1))
-        out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(len(vectors), classes, -1)
-        return out.reshape(len(vectors), -1)
+        classes, many = self.plan.settings.classes or 1, vectors.shape[:-1]
+        out = np.zeros((*many, classes, self.plan.d + 1))
+        out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(*many, classes, -1)
+        return out.reshape(*many, -1)
 
 
-def _row(values: Any, width: int) -> Array:
-    """These numbers at the beginning of a row of zeros."""
-    out = np.zeros(width)
-    values = np.atleast_1d(values)
-    out[: len(values)] = values
+def _rows(values: Array, width: int) -> Array:
+    """These numbers at the beginning of rows of zeros."""
+    out = np.zeros((*values.shape[:-1], width))
+    out[..., : values.shape[-1]] = values
     return out

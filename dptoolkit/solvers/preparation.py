@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, check_rows, clip_rows, unit_rows, with_intercept
+from dptoolkit.data import Rows, check_rows, clip_rows, product, unit_rows, with_intercept
 from dptoolkit.solvers import rules
 from dptoolkit.solvers.base import Array, FitResult
 
@@ -39,22 +39,37 @@ def column_means(rows: Rows, share: Array) -> Array:
     return np.asarray(np.bincount(matrix.indices, sizes, minlength=matrix.shape[1]), dtype=np.float64)
 
 
-def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> float:
+def weighted_mean(values: Array, share: Array) -> Array:
+    """sum_i share_i values_i over the last axis; each of many sums has the number that it has alone.
+
+    Privacy
+    -------
+    NOT private. One record moves it by at most its share times how far its value can move.
+    """
+    return np.asarray((values[..., None, :] @ share)[..., 0])
+
+
+# Python's own, of arrays: NumPy's rounds in another way.
+_hypot = np.vectorize(math.hypot, otypes=[float])
+
+
+def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> Array:
     """The largest eigenvalue of the mean of s s^T for s = (<|x|, direction>, intercept's entry): two by two, exact.
 
     ``rows`` end with the intercept column, ``direction`` is a public unit vector over the others. It is no more than
-    the largest eigenvalue of the mean of |x| |x|^T, and near it where the direction is that of the mean row.
+    the largest eigenvalue of the mean of |x| |x|^T, and near it where the direction is that of the mean row. For a
+    stack of matrices, with a direction each, there is one eigenvalue of each.
 
     Privacy
     -------
     |s| <= |x| <= 1, and the largest eigenvalue of a mean of s s^T moves by at most 1/n when one s is replaced or left
     out. Nothing is iterated, so no tolerance has to be charged.
     """
-    along = abs(rows.matrix) @ np.append(direction, 0.0)
-    level = rows.matrix[:, [-1]]
-    last = np.asarray(level.toarray() if rows.is_sparse else level).ravel()
-    first, mixed, second = (float(share @ entry) for entry in (along * along, along * last, last * last))
-    return (first + second) / 2 + math.hypot((first - second) / 2, mixed)
+    all_columns = np.concatenate([direction, np.zeros((*direction.shape[:-1], 1))], axis=-1)
+    along = product(abs(rows.matrix), all_columns[..., None])[..., 0]
+    last = rows.matrix[:, [-1]].toarray().ravel() if rows.is_sparse else rows.matrix[..., -1]
+    first, mixed, second = (weighted_mean(entry, share) for entry in (along * along, along * last, last * last))
+    return np.asarray((first + second) / 2 + _hypot((first - second) / 2, mixed))
 
 
 @dataclass(frozen=True)
@@ -81,12 +96,18 @@ class Units:
         return y if self.label_bound is None else np.clip(y, -self.label_bound, self.label_bound) / self.label_bound
 
 
+def stands_out(means: Array, noise: float) -> NDArray[np.bool_]:
+    """Which features are kept: those whose noisy mean is well above the noise."""
+    return np.asarray(means > rules.CUT * noise)
+
+
 @dataclass(frozen=True)
 class Preparation:
     """How a row is prepared, which follows from what was released about the columns.
 
     ``means`` are the noisy means of |x_j|, ``weights`` those of the features, 0 for those that are not kept, ``level``
-    is the intercept's entry.
+    is the intercept's entry. Both may have an axis in front: many preparations that keep the same features, each of
+    which makes its own matrix of the same rows.
     """
 
     means: Array
@@ -98,7 +119,7 @@ class Preparation:
     def of(cls, means: Array, noise: float, units: Units | None = None) -> Preparation:
         """Features whose noisy mean stands out; for a classifier, weighted."""
         units = Units() if units is None else units
-        prominent = means > rules.CUT * noise
+        prominent = stands_out(means, noise)
         weights = prominent.astype(float)
         if units.row_norm is not None:
             return cls(means, weights, rules.NUMBER_LEVEL, units)
@@ -108,15 +129,15 @@ class Preparation:
     @property
     def kept(self) -> NDArray[np.intp]:
         """The features that are kept."""
-        return np.flatnonzero(self.weights)
+        return np.flatnonzero(self.weights.reshape(-1, self.weights.shape[-1])[0])
 
     @property
     def direction(self) -> Array:
         """The average direction of prepared rows: a unit vector over the kept features."""
         power = 1.0 if self.units.row_norm is not None else rules.MEAN_POWER
-        size = self.means[self.kept] ** power
-        norm = float(np.linalg.norm(size))
-        return size / norm if norm > 0 else size
+        size = np.take(self.means, self.kept, axis=-1) ** power
+        norm = np.sqrt(size[..., None, :] @ size[..., None])[..., 0]
+        return np.asarray(np.divide(size, norm, out=size.copy(), where=norm > 0))
 
     @property
     def length(self) -> float:
@@ -126,12 +147,14 @@ class Preparation:
     def features(self, rows: Rows) -> Rows:
         """Kept features of rows in their units, weighted; each row scaled to ``length``, or for numbers by it."""
         kept = self.kept
-        matrix = rows.matrix[:, kept]
         if rows.is_sparse:
+            matrix = rows.matrix[:, kept]
             matrix.sort_indices()
             matrix.data = matrix.data * self.weights[kept][matrix.indices]
         else:
-            matrix = matrix * self.weights[kept]
+            # In memory feature by feature, as NumPy lays out a choice of columns, and one preparation after the other:
+            # the order of sums depends on it, and is to be that of one preparation alone.
+            matrix = (rows.matrix.T[kept] * np.take(self.weights, kept, axis=-1)[..., None]).swapaxes(-1, -2)
         if self.units.row_norm is not None:
             return Rows(matrix * self.length, rows.is_sparse)
         return unit_rows(Rows(matrix, rows.is_sparse), self.length)
@@ -146,8 +169,9 @@ class Preparation:
         The intercept becomes the number that is added to every margin. For numbers, weights become those of rows and
         labels in the caller's units.
         """
-        out = np.zeros((*weights.shape[:-1], len(self.means) + 1))
-        out[..., np.append(self.kept, len(self.means))] = weights
+        d = self.means.shape[-1]
+        out = np.zeros((*weights.shape[:-1], d + 1))
+        out[..., np.append(self.kept, d)] = weights
         out[..., -1] *= self.level
         if self.units.row_norm is not None and self.units.label_bound is not None:
             out[..., :-1] *= self.length / self.units.row_norm

@@ -5,7 +5,9 @@ Margins are clipped to [-B, B], so that one record moves a slope by a bounded am
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from scipy.special import expit, lambertw
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.losses import softmax
 from dptoolkit.solvers import rules
+from dptoolkit.solvers.preparation import weighted_mean
 
 Array = NDArray[np.float64]
 # A factor on computed bounds, so that rounding cannot make one too small.
@@ -37,22 +40,35 @@ def any_slope_range(adjacency: Adjacency, scale: float, classes: int | None) -> 
     return slope_range(adjacency, scale) if classes is None else class_slope_range(adjacency, scale, classes)
 
 
+# The interval of logarithms has twice this many parts, whose borders are numbered from 0 on. The search starts in the
+# middle; every halving moves it half as far as the one before, the last by one.
+MIDDLE = 2**rules.HALVINGS
+
+
+@functools.lru_cache
+def scale_table(adjacency: Adjacency, classes: int | None) -> tuple[Array, Array]:
+    """(scales, ``any_slope_range`` there) at all borders of the search. Nobody may change them."""
+    logs = (rules.LARGEST_LOG_SCALE * (place / MIDDLE - 1) for place in range(2 * MIDDLE))
+    scales = [math.exp(log) for log in logs]
+    return np.array(scales), np.array([any_slope_range(adjacency, scale, classes) for scale in scales])
+
+
 def largest_slope(adjacency: Adjacency, classes: int | None = None) -> float:
     """``any_slope_range`` at the worst of all scales that may be tried: the middles of 1, 2, 4, ... equal parts."""
-    parts = 2**rules.HALVINGS
-    logs = (rules.LARGEST_LOG_SCALE * (2 * i / parts - 1) for i in range(1, parts))
-    return max(any_slope_range(adjacency, math.exp(log), classes) for log in logs)
+    return float(scale_table(adjacency, classes)[1][2::2].max())
 
 
-def slope(margins: Array, scale: float, share: Array) -> float:
+def slope(margins: Array, scale: Any, share: Array) -> Array:
     """The derivative of the mean logistic loss of ``scale`` times signed margins, which are clipped to [-B, B].
+
+    With an axis in front of the records', one of each of many fits, at its own scale.
 
     Privacy
     -------
     NOT private. One record moves the sum over records by at most ``slope_range``.
     """
     t = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
-    return float(share @ (-t * expit(-scale * t)))
+    return weighted_mean(-t * expit(-np.asarray(scale)[..., None] * t), share)
 
 
 def class_slope_range(adjacency: Adjacency, scale: float, classes: int) -> float:
@@ -69,12 +85,13 @@ def class_slope_range(adjacency: Adjacency, scale: float, classes: int) -> float
     return best + worst if adjacency is Adjacency.REPLACE_ONE else max(best, worst)
 
 
-def class_slope(margins: Array, labels: Array, scale: float, share: Array) -> float:
-    """The derivative of the mean softmax loss of ``scale`` times margins, which are clipped to [-B, B].
+def class_slope(margins: Array, labels: Array, scale: Any, share: Array) -> Array:
+    """The derivative of the mean softmax loss of ``scale`` times margins, which are clipped to [-B, B]; see ``slope``.
 
     Privacy
     -------
     NOT private. One record moves the sum over records by at most ``class_slope_range``.
     """
     m = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
-    return float(share @ np.einsum("ik,ik->i", softmax(scale * m) - labels, m))
+    probabilities = softmax(np.asarray(scale)[..., None, None] * m)
+    return weighted_mean(np.einsum("...k,...k->...", probabilities - labels, m), share)

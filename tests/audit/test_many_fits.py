@@ -28,6 +28,10 @@ STAGES = RIDGE | {"sparsity": 2, "blocks": 2}
 SPLIT = {"n": 30, "d": 4, "rho": 0.5, "row_norm": 1.0, "weight": 0.01, "steps": 3}
 VERTEX = {"n": 30, "d": 5, "steps": 6, "l1_radius": 0.5, "feature_bound": 1.0, "loss": "logistic"}
 SPARSIFIER = VERTEX | {"d": 9, "count_share": 0.5, "count_steps": 20}
+SOFTMAX = {"n": 30, "d": 4, "loss": "softmax", "classes": 3, "row_norm": 1.0, "steps": 5, "step_size": 0.7}
+PIPELINE = {"n": 30, "d": 4}
+# So long a descent that the number of steps depends on the noisy eigenvalue.
+LONGER = PIPELINE | {"epsilon": 8.0, "margin_noise": 4.0}
 MULTINOMIAL, PERTURBED = "dp_multinomial_frank_wolfe", "objective_perturbation"
 CASES = {
     "multinomial": (MULTINOMIAL, BALL),
@@ -48,6 +52,8 @@ CASES = {
     "transfer": ("knowledge_transfer", TRANSFER | {"m": 8}),
     "transfer, ridge": ("knowledge_transfer", TRANSFER | {"teacher": "ridge"}),
     "transfer, test": ("knowledge_transfer", TRANSFER | {"teacher": "propose-test-release", "m": 8}),
+    "averaging, classes": ("dp_dual_averaging", SOFTMAX),
+    "averaging, classes, intercept": ("dp_dual_averaging", SOFTMAX | {"fit_intercept": True, "sparsity": 2}),
     "transfer, dp-ight": ("knowledge_transfer", TRANSFER | {"teacher": "dp-ight", "steps": 3, "l2": None, "m": 8}),
 }
 # On sparse rows these make one fit at a time.
@@ -59,7 +65,17 @@ ONE_BY_ONE = {
     "sparsifier, intercept, fixed": ("sparsifier", SPARSIFIER | {"fit_intercept": True, "count": "fixed", "number": 2}),
     "sparsifier, threshold": ("sparsifier", SPARSIFIER | {"count": "threshold", "threshold": 0.05}),
 }
-CASES |= ONE_BY_ONE
+PIPELINES = {
+    "pipeline": ("dp_pipeline", PIPELINE),
+    # Little noise, so that most features are kept, and a short descent, so that the steps are sure.
+    "pipeline, many features": ("dp_pipeline", PIPELINE | {"d": 20, "epsilon": 100.0, "margin_noise": 0.05}),
+    "pipeline, sparsity": ("dp_pipeline", PIPELINE | {"sparsity": 1}),
+    "pipeline, other steps": ("dp_pipeline", LONGER),
+    "pipeline, classes": ("dp_pipeline", PIPELINE | {"loss": "softmax", "classes": 3}),
+    "pipeline, classes, other steps": ("dp_pipeline", LONGER | {"loss": "softmax", "classes": 3, "sparsity": 2}),
+    "pipeline, numbers": ("dp_pipeline", PIPELINE | {"loss": "squared", "row_norm": 1.5, "label_bound": 1.0}),
+}
+CASES |= ONE_BY_ONE | PIPELINES
 LAYOUTS = ("dense", "sparse")
 
 
@@ -71,7 +87,12 @@ def _noise_in_parts(request, monkeypatch):
 
 
 def adversaries(case, layout="dense"):
-    """Who sees what is kept: selections on sparse rows, and the sparsifier, keep no iterates."""
+    """Who sees what is kept: selections on sparse rows, and the sparsifier, keep no iterates.
+
+    Fits of different numbers of steps keep no trace of one size.
+    """
+    if "other steps" in case:
+        return ("final",)
     without = case in ONE_BY_ONE and (layout == "sparse" or "sparsifier" in case)
     return ("final", "releases") if without else ("final", "releases", "iterates")
 
@@ -108,7 +129,7 @@ def test_bit_for_bit_what_prepare_gives(case, layout, monkeypatch):
     plan, pair = make(case, layout)
     source, first = Streams(3, "trials"), 1000
     bits = source.bits(first, 40)
-    if layout == "dense" or case not in ONE_BY_ONE:
+    if layout == "dense" or case not in ONE_BY_ONE | PIPELINES:
         monkeypatch.setattr(PlanTarget, "_one_by_one", None)
     for adversary in adversaries(case, layout):
         outputs = PlanTarget(plan, pair, adversary).run(bits, first, source)
@@ -127,8 +148,8 @@ def test_the_public_solver_gives_the_same_model(case, monkeypatch):
         result = getattr(solvers, plan.solver)(X, y, rng=source.generator(5 + i), **BUDGET | arguments)
         assert result.plan == plan
         weights = result.coef
-        if getattr(plan.settings, "fit_intercept", False):
-            unit = getattr(plan.settings.bounds, "level", 1.0)
+        if getattr(plan.settings, "fit_intercept", case in PIPELINES):
+            unit = getattr(getattr(plan.settings, "bounds", None), "level", 1.0)
             intercept = np.asarray(result.intercept)[..., None] / unit
             weights = np.concatenate([weights, intercept], axis=-1)
         # Records that occur often are summed in one go, so the last digits may differ.
@@ -159,9 +180,42 @@ def test_the_noise_of_a_plan_acts(case):
     half = plan.with_noise(factor=0.5)
     source = Streams(2, "trials")
     bits = source.bits(0, 30)
-    broken = PlanTarget(half, pair, "releases").run(bits, 0, source)
-    assert np.array_equal(broken, one_by_one(half, pair, "releases", bits, 0, source))
-    assert not np.array_equal(broken, PlanTarget(plan, pair, "releases").run(bits, 0, source))
+    adversary = adversaries(case)[:2][-1]
+    broken = PlanTarget(half, pair, adversary).run(bits, 0, source)
+    assert np.array_equal(broken, one_by_one(half, pair, adversary, bits, 0, source))
+    assert not np.array_equal(broken, PlanTarget(plan, pair, adversary).run(bits, 0, source))
+
+
+def test_fits_of_the_pipeline_part_and_come_back():
+    """The cases above have fits that keep other features, and fits that take other steps; else they show little."""
+    for case in ("pipeline", "pipeline, other steps", "pipeline, classes, other steps"):
+        plan, pair = make(case)
+        run = solvers.prepare(plan, pair.first.X, pair.first.y, pair.first.counts)
+        histories = [run(Streams(3, "trials").generator(1000 + i)).history for i in range(40)]
+        assert len({tuple(history["preparation"].kept) for history in histories}) > 1
+        assert (len({history["steps"] for history in histories}) > 1) == ("other steps" in case)
+
+
+@pytest.mark.parametrize("case", [*PIPELINES, "averaging, classes"])
+def test_noise_that_trials_share_would_be_seen(case, monkeypatch):
+    """The planted fault: one draw for all trials of a call.
+
+    It is that of the eigenvalue and the slopes (one axis), of the column means (two), or of the descent (three).
+    """
+    plan, pair = make(case)
+    source, adversary = Streams(2, "trials"), adversaries(case)[:2][-1]
+    bits = source.bits(0, 30)
+    right = one_by_one(plan, pair, adversary, bits, 0, source)
+    assert np.array_equal(right, PlanTarget(plan, pair, adversary).run(bits, 0, source))
+    real = TrialStreams.standard_normal
+    for axes in (1, 2, 3) if case in PIPELINES else (3,):
+
+        def shared(self, shape, axes=axes):
+            normals = real(self, shape)
+            return np.repeat(normals[:1], len(self), axis=0) if len(shape) == axes else normals
+
+        monkeypatch.setattr(TrialStreams, "standard_normal", shared)
+        assert not np.array_equal(right, PlanTarget(plan, pair, adversary).run(bits, 0, source)), axes
 
 
 @pytest.mark.parametrize("solver", [MULTINOMIAL, "peeling_iht", PERTURBED, "two_stage", "dp_admm",
@@ -219,7 +273,7 @@ def test_streams_of_trials_are_those_of_their_generators():
 
 
 def test_counts_are_rows_written_out():
-    for case in ("multinomial", "peeling", "peeling, split"):
+    for case in ("multinomial", "peeling", "peeling, split", "averaging, classes", "pipeline", "pipeline, classes"):
         plan, pair = make(case)
         run = solvers.prepare(plan, pair.first.X, pair.first.y, pair.first.counts)
         full = solvers.prepare(plan, *pair.first.expand())

@@ -12,10 +12,12 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from dptoolkit import losses, solvers
-from dptoolkit.data import check_rows
+from dptoolkit.data import Rows, check_rows
 from dptoolkit.kernels import reference, threshold
 from dptoolkit.kernels.threshold import largest
+from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers import gradient_iht
+from dptoolkit.solvers.gradient_iht import Bounded, IhtRun
 from tests.solvers.capture import Spy, step_by_step
 
 MODES = {
@@ -99,6 +101,32 @@ def test_data_must_be_the_plans():
     solvers.prepare(plan, X, y, [2, 1, 1, 1, 1])
 
 
+@pytest.mark.parametrize("trace", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_many_fits_on_matrices_of_their_own_are_those_of_single_fits(mode, trace):
+    """Bit for bit, each with its own matrix, caps and noise. Noise in another order is another fit: the broken twin."""
+    plan = make_plan(mode, 9, 6, 2, 5)
+    law, bounds = plan.settings.noise_law(plan), plan.settings.bounds
+    y, counts = problem(0, 9, 6)[1], np.array([1, 2, 0, 1, 1, 1, 1, 1, 1])
+    parts = [bounds.clip(check_rows(problem(seed, 9, 6)[0]), y) for seed in range(3)]
+
+    def run(rows, labels, caps):
+        data = Bounded(rows, labels, plan.settings.terms, bounds.largest_margin, caps, counts)
+        return IhtRun(data, plan.settings.iteration, law)
+
+    caps = None if parts[0][2] is None else np.array([part[2] for part in parts])
+    stack = run(Rows(np.array([part[0].matrix for part in parts]), False), parts[0][1], caps)
+    together = stack.fits(Generators(*(np.random.default_rng(seed) for seed in (4, 5, 6))), trace)
+    turned = stack.fits(Generators(*(np.random.default_rng(seed) for seed in (5, 4, 6))), trace)
+    for k, part in enumerate(parts):
+        alone = run(*part)(np.random.default_rng(4 + k), trace)
+        assert np.array_equal(together.weights[k], alone.weights)
+        assert np.array_equal(turned.weights[k], alone.weights) == (k == 2)
+        if trace:
+            assert np.array_equal(together.releases[k], alone.releases)
+            assert np.array_equal(together.iterates[k], alone.iterates)
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_draw_of_the_kernel(mode, intercept):
@@ -110,7 +138,8 @@ def test_every_draw_of_the_kernel(mode, intercept):
     w, scales = np.empty(width), np.empty(5)
     releases, iterates = np.empty((5, width)), np.empty((5, width))
     scratch = np.empty(width, np.int64), np.empty(width)
-    threshold.iht_fit.py_func(spy, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
+    nothing = np.empty((0, 0))
+    threshold.iht_fit.py_func(spy, nothing, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
     assert [name for name, _ in spy.draws] == ["standard_normal"] * (5 * width)
     normals = np.array(spy.of("standard_normal")).reshape(5, width)
     bounds = plan.settings.bounds

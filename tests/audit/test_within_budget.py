@@ -90,7 +90,7 @@ ROWS = {
         examples=10, formats=BOTH,
     ),
     "dp_dual_averaging": Row(
-        20_000, {"n": 200, "d": 5},
+        6_000, {"n": 200, "d": 5},
         {"epsilon": (2.0, 4.0, 8.0), "sparsity": range(2, 6), "adjacency": RELATIONS,
          "steps": range(1, 21)},
         ((BOUNDS["logistic"], BOUNDS["clipped"] | {"step_size": 0.5},
@@ -98,7 +98,7 @@ ROWS = {
         examples=9, formats=BOTH,
     ),
     # So few records that the number of steps is sure, with less noise too.
-    "dp_pipeline": Row(4_000, {"n": 40, "epsilon": 4.0}, {"d": (2, 3)}, examples=2),
+    "dp_pipeline": Row(6_000, {"n": 40, "epsilon": 4.0}, {"d": (2, 3)}, examples=2),
     "dp_sgd_ht": Row(
         6_000, {"n": 200, "d": 4, "sparsity": 2},
         {"epsilon": (4.0, 8.0), "batch_size": (50, 100, 200), "steps": range(4, 13),

@@ -63,9 +63,8 @@ class Sampler(NamedTuple):
     """Room for the weights of all features and for the list of those that need another.
 
     Group g holds the features j with j >> shift == g. ``peaks`` has the largest value of each group's sum since it was
-    last summed, ``covered`` the |total| up to which a feature's weight is large enough. ``listed`` has a place more
-    than there are features, as lists are written without branches. ``frame`` is what the weights are computed for: the
-    exponent of a total of 1, and the offset.
+    last summed, ``covered`` the |total| up to which a feature's weight is large enough. ``frame`` is what the weights are
+    computed for: the exponent of a total of 1, and the offset.
     """
 
     shift: int
@@ -82,7 +81,7 @@ def sampler(d: int, shift: int | None = None) -> Sampler:
     shift = round(math.log2(d) / 2) if shift is None else shift
     groups = ((d - 1) >> shift) + 1
     return Sampler(
-        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d), np.zeros(d + 1, np.int64), np.zeros(2)
+        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d), np.zeros(d, np.int64), np.zeros(2)
     )
 
 
@@ -369,7 +368,7 @@ class Dither(NamedTuple):
     """The rows' state: for each the scaled margin, the two thresholds between which its level stays, and the level.
 
     ``totals`` is X^T (level - levels / 2), so that the gradient X^T r is a multiple of it. ``crossed`` is room for row
-    numbers, a place more than there are rows.
+    numbers.
     """
 
     state: NDArray[np.float32]
@@ -380,7 +379,7 @@ class Dither(NamedTuple):
 
 def dither(m: int, d: int) -> Dither:
     """Room for m rows of d features; ``start`` before the first step."""
-    return Dither(np.empty((m, 4), np.float32), np.empty(m, np.float32), np.empty(d), np.empty(m + 1, np.uint32))
+    return Dither(np.empty((m, 4), np.float32), np.empty(m, np.float32), np.empty(d), np.empty(m, np.uint32))
 
 
 def start(dither: Dither, theta: NDArray[np.float32], levels: int) -> None:
@@ -464,14 +463,16 @@ def push_rows(
                 k = matrix.indices[b]
                 total = totals[k] + change * matrix.data[b]
                 totals[k] = total
-                listed[found] = k
-                found += abs(total) > covered[k]
+                if abs(total) > covered[k]:
+                    listed[found] = k
+                    found += 1
         else:
             for b in range(indptr[i], indptr[i + 1]):
                 totals[matrix.indices[b]] += change * matrix.data[b]
     for k in range(0 if few else d):
-        listed[found] = k
-        found += abs(totals[k]) > covered[k]
+        if abs(totals[k]) > covered[k]:
+            listed[found] = k
+            found += 1
     return found
 
 
@@ -492,9 +493,10 @@ def move_rows(
         u = state[i, 0] + push * t_data[a]
         state[i, 0] = u
         margin = shrunk * u
-        # Without a branch: the place is written in any case, and kept if the row has crossed a threshold.
-        crossed[number] = i
-        number += (margin < state[i, 1]) | (margin >= state[i, 2])
+        # One branch, hardly ever taken: a processor foresees it, which is quicker than a list without branches.
+        if (margin < state[i, 1]) | (margin >= state[i, 2]):
+            crossed[number] = i
+            number += 1
     work[0] += np.int64(end - start)
     return scale, number
 
@@ -508,8 +510,9 @@ def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[An
     shrunk, number = np.float32(scale), 0
     for i in range(state.shape[0]):
         margin = shrunk * state[i, 0]
-        crossed[number] = i
-        number += moved | ((state[i, 0] != 0.0) & ((margin < state[i, 1]) | (margin >= state[i, 2])))
+        if moved | ((state[i, 0] != 0.0) & ((margin < state[i, 1]) | (margin >= state[i, 2]))):
+            crossed[number] = i
+            number += 1
     return number
 
 

@@ -63,8 +63,8 @@ class Sampler(NamedTuple):
     """Room for the weights of all features and for the list of those that need another.
 
     Group g holds the features j with j >> shift == g. ``peaks`` has the largest value of each group's sum since it was
-    last summed, ``covered`` the |total| up to which a feature's weight is large enough. ``frame`` is what the weights are
-    computed for: the exponent of a total of 1, and the offset.
+    last summed, ``covered`` the |total| up to which a feature's weight is large enough. ``frame`` is what the weights
+    are computed for: the exponent of a total of 1, and the offset.
     """
 
     shift: int
@@ -382,10 +382,12 @@ def dither(m: int, d: int) -> Dither:
     return Dither(np.empty((m, 4), np.float32), np.empty(m, np.float32), np.empty(d), np.empty(m, np.uint32))
 
 
-def start(dither: Dither, theta: NDArray[np.float32], levels: int) -> None:
-    """All rows at margin 0 and residual 0: the first block puts them on their levels."""
-    dither.theta[:], dither.totals[:] = theta, 0.0
-    dither.state[:] = 0.0, 0.0, 0.0, levels / 2
+def start(dither: Dither, theta: NDArray[np.float32], levels: Any, totals: Any) -> None:
+    """All rows at margin 0, on these levels, of which ``totals`` is the sum; see ``start_levels``."""
+    dither.theta[:], dither.totals[:] = theta, totals
+    # Thresholds that no margin is between, as ``set_level`` gives a row with margin 0.
+    dither.state[:] = 0.0, np.inf, np.inf, 0.0
+    dither.state[:, 3] = levels
 
 
 @helper
@@ -394,6 +396,13 @@ def level_of(grid: Grid, margin: float, y: float, theta: float) -> float:
     # Not math.floor, which makes an integer of NaN.
     share = (residual(grid.loss, margin, y) / grid.limit + 1.0) / 2.0
     return clipped(np.floor(share * grid.levels + theta), 0.0, float(grid.levels))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def start_levels(grid: Grid, y: NDArray[Any], theta: NDArray[Any], out: NDArray[Any]) -> None:
+    """out = level - levels / 2 of every row at margin 0."""
+    for i in range(y.shape[0]):
+        out[i] = level_of(grid, 0.0, y[i], theta[i]) - grid.levels / 2
 
 
 @helper

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from dptoolkit.data import Array, Rows, kernel_arrays
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.draws import fill_normals
 
+T = TypeVar("T")
 # With fewer stored entries than this a second thread costs more time than it saves.
 _WORTH_A_THREAD = 200_000
 
@@ -57,6 +58,21 @@ def processors() -> int:
     """How many processors this process may use: the number of threads of everything that runs in threads."""
     usable = getattr(os, "sched_getaffinity", None)
     return len(usable(0)) if usable is not None else os.cpu_count() or 1
+
+
+def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """What the calls return, made in as many threads as this process may use processors."""
+    workers = min(processors(), len(calls))
+    if workers == 1:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            # Of calls one of which fails or is interrupted no further one is begun.
+            for future in futures:
+                future.cancel()
 
 
 class MeanGradient:
@@ -173,6 +189,11 @@ def _fill(noise: Array, scale: float, rng: np.random.Generator) -> bool:
 LANES, FEW = 16, 5
 
 
+def lanes(runs: int) -> int:
+    """The number of columns in which the numbers of so many runs lie side by side, at least ``runs``."""
+    return LANES if FEW <= runs <= LANES else runs
+
+
 class MeanGradients:
     """The mean gradients of several runs on the same rows: one pass over X serves up to LANES of them.
 
@@ -188,11 +209,10 @@ class MeanGradients:
     def __init__(self, rows: Rows, terms: Sequence[MeanGradient]) -> None:
         self.rows, self.terms = rows, terms
         n, d = rows.shape
-        lanes = LANES if FEW <= len(terms) <= LANES else len(terms)
         self._arrays = kernel_arrays(rows.transpose()) if rows.is_sparse else None
         self._pool = ThreadPoolExecutor(1) if terms[0]._pool is not None else None
         self._noise = np.zeros((len(terms) if self._pool is not None else 1, d))
-        self._r, self._gradients = np.zeros((n, lanes)), np.zeros((len(terms), d))
+        self._r, self._gradients = np.zeros((n, lanes(len(terms)))), np.zeros((len(terms), d))
         self._residuals = np.zeros((len(terms), n))
 
     def noisy(

@@ -49,7 +49,7 @@ class Block:
         else:
             run = kernel.dithered_block if noise == "gumbel" else kernel.dithered_laplace_block
             dither = kernel.dither(len(self.kept), d)
-            kernel.start(dither, self.theta[self.sides.filled], self.count)
+            kernel.start(dither, self.theta[self.sides.filled], self.count / 2, 0.0)
             grid = kernel.Grid(self.loss.id, self.limit, self.count, self.radius)
             scale = run(rng, grid, self.sides.matrix, self.kept, first, count, sharpness, 1.0, True, v, dither, *end)
         return vertices, self.radius * scale * v

@@ -133,9 +133,9 @@ class MeanGradient:
         draw = self._pool.submit(self._draw, scale, rng) if self._pool is not None else None
         gradient = self._sums(self.residuals(self.margins(support, values)))
         # On a busy machine the other thread may not have started yet: do not wait for it.
-        noise = self._draw(scale, rng) if draw is None or draw.cancel() else draw.result()
-        if noise is not None:
-            gradient += noise
+        is_noisy = self._draw(scale, rng) if draw is None or draw.cancel() else draw.result()
+        if is_noisy:
+            _add(gradient, self._noise, scale)
         return gradient
 
     def _sums(self, r: Array) -> Array:
@@ -171,17 +171,22 @@ class MeanGradient:
         mean_residuals(self.loss.id, margins, self.y, float(self.margin_bound), caps, self._r)
         return self._r
 
-    def _draw(self, scale: float, rng: np.random.Generator | None) -> Array | None:
-        return None if rng is None or not _fill(self._noise, scale, rng) else self._noise
+    def _draw(self, scale: float, rng: np.random.Generator | None) -> bool:
+        return rng is not None and _fill(self._noise, scale, rng)
 
 
 def _fill(noise: Array, scale: float, rng: np.random.Generator) -> bool:
-    """Fill ``noise`` with N(0, scale^2); False, with nothing drawn, for scale 0."""
+    """Fill ``noise`` with standard normals; False, with nothing drawn, where their ``scale`` is 0."""
     if scale == 0:
         return False
     fill_normals(rng, noise)
-    noise *= scale
     return True
+
+
+def _add(total: Array, values: Array, factor: float) -> None:
+    from dptoolkit.kernels.threshold import add_scaled
+
+    add_scaled(total, values, factor)
 
 
 # LANES sums are taken at a time (kernels/threshold.py). Fewer than FEW of them are computed by a kernel without idle
@@ -226,7 +231,7 @@ class MeanGradients:
         for k, gradient in enumerate(self._sums(going, points)):
             is_noisy = _fill(*jobs[k]) if ahead is None or ahead[k].cancel() else ahead[k].result()
             if is_noisy:
-                gradient += jobs[k][0]
+                _add(gradient, jobs[k][0], jobs[k][1])
             yield gradient
 
     def _sums(self, going: Sequence[int], points: Sequence[Point]) -> Array:

@@ -58,8 +58,9 @@ def fit_many(
 
     Plans may differ in everything but n and d: budget, step size, loss, solver. Fits of ``dp_ight`` and
     ``dp_dual_averaging`` with the same ``row_norm`` and ``fit_intercept`` are computed together; others one after
-    another, on the same prepared data. Fits of ``dp_frank_wolfe`` to large sparse data run in as many threads as this
-    process may use processors.
+    another, on the same prepared data. Fits of ``dp_frank_wolfe`` to large sparse data with the same ``feature_bound``
+    and ``fit_intercept`` share the pass that they begin with, and then run in as many threads as this process may use
+    processors.
 
     Parameters
     ----------

@@ -130,15 +130,18 @@ def _sides(plan: Plan, rows: Rows) -> Sides:
 
 
 class Start(NamedTuple):
-    """Where a dithered fit begins, at weights 0: every row's theta and level, and X^T (level - levels / 2)."""
+    """Where a dithered fit begins, at weights 0: every row's theta and level, and X^T (level - levels / 2).
+
+    The first block puts every row on its level. What it is given decides how many rows it has to push, nothing else.
+    """
 
     theta: NDArray[np.float32]
-    levels: Array
-    totals: Array
+    levels: Any
+    totals: Any
 
 
 class DitheredPath:
-    """The iteration with dithered residuals; a fit begins with a pass over X, which fits of the same rows can share."""
+    """The iteration with dithered residuals, whose fits begin with a pass over X; fits on the same rows share it."""
 
     def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
         settings = plan.settings
@@ -151,9 +154,8 @@ class DitheredPath:
         self._idle: list[Any] = []
 
     def __call__(self, rng: np.random.Generator, trace: bool, work: Work) -> Trace:
-        """One fit, of which ``work`` counts the pass that it begins with as well."""
-        work[:3] += len(self.y), len(self.y), len(self.matrix.data)
-        return self.finish(rng, dithered_starts([self], [rng])[0], trace, work)
+        """One fit."""
+        return self.finish(rng, Start(self.theta(rng), self.count / 2, 0.0), trace, work)
 
     def grid(self, norm: float) -> Any:
         """The levels of residuals at weights with |w|_1 <= ``norm``."""
@@ -161,15 +163,16 @@ class DitheredPath:
 
         return kernel.Grid(self.plan.settings.terms.id, self.law.residual_limit(norm), self.count, self.reach)
 
-    def start_levels(self, rng: np.random.Generator, out: Array) -> NDArray[np.float32]:
-        """Every row's theta; its level at weights 0, less half of the levels, goes to ``out``."""
+    def theta(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Drawn for every row of the data, whatever it holds: a number belongs to a place in X, not to a record."""
+        return rng.random(self.plan.n, dtype=np.float32)[self.filled]
+
+    def start_levels(self, theta: NDArray[np.float32], out: Array) -> None:
+        """out = every row's level at weights 0, in the first block, less half of the levels."""
         from dptoolkit.kernels import frank_wolfe as kernel
 
-        # Drawn for every row of the data, whatever it holds: a number belongs to a place in X, not to a record.
-        theta = rng.random(self.plan.n, dtype=np.float32)[self.filled]
-        first, steps = self.parts[0]
-        kernel.start_levels(self.grid(reachable(0.0, self.plan.settings.l1_radius, first, steps)), self.y, theta, out)
-        return theta
+        norm = reachable(0.0, self.plan.settings.l1_radius, *self.parts[0])
+        kernel.start_levels(self.grid(norm), self.y, theta, out)
 
     def finish(self, rng: np.random.Generator, start: Start, trace: bool, work: Work) -> Trace:
         """All steps of the fit that begins with ``start``, whose theta came from the same stream."""
@@ -188,7 +191,7 @@ class DitheredPath:
         for first, steps in self.parts:
             norm = reachable(radius * scale * float(np.abs(v).sum()), radius, first, steps)
             noise_scale, grid = self.law.at_norm(norm), self.grid(norm)
-            moved = before is not None and grid.limit != before.limit
+            moved = before is None or grid.limit != before.limit
             with exclusive(rng):
                 scale = dithered(
                     rng, grid, self.matrix, self.y, first, steps, self.reach / (n * noise_scale), scale, moved, v,
@@ -202,9 +205,9 @@ class DitheredPath:
 
 
 def dithered_starts(paths: Sequence[DitheredPath], rngs: Sequence[np.random.Generator]) -> list[Start]:
-    """The start of every fit, by one pass over the ``matrix`` that all paths have.
+    """The start of every fit, on its first levels, by one pass over the ``matrix`` that all paths have.
 
-    Each sum is taken in the order of the rows, so that it does not depend, to the last bit, on the fits beside it.
+    Each sum is taken in the order of the rows, as the first block of a fit alone does: it is the same to the last bit.
 
     Privacy
     -------
@@ -214,13 +217,12 @@ def dithered_starts(paths: Sequence[DitheredPath], rngs: Sequence[np.random.Gene
 
     matrix, m, d = paths[0].matrix, len(paths[0].y), paths[0].d
     changes, totals = np.empty((len(paths), m)), np.empty((len(paths), d))
-    thetas = [path.start_levels(rng, out) for path, rng, out in zip(paths, rngs, changes, strict=True)]
-    if len(paths) == 1:
-        kernel.row_sums(matrix.data, matrix.indices, matrix.indptr, changes[0], totals[0], 0, m)
-    else:
-        side_by_side = np.zeros((m, lanes(len(paths))))
-        kernel.interleave(changes, side_by_side)
-        kernel.block_feature_sums(matrix.t_data, matrix.t_indices, matrix.t_indptr, m, side_by_side, totals)
+    thetas = [path.theta(rng) for path, rng in zip(paths, rngs, strict=True)]
+    for path, theta, out in zip(paths, thetas, changes, strict=True):
+        path.start_levels(theta, out)
+    side_by_side = np.zeros((m, lanes(len(paths))))
+    kernel.interleave(changes, side_by_side)
+    kernel.block_feature_sums(matrix.t_data, matrix.t_indices, matrix.t_indptr, m, side_by_side, totals)
     return [
         Start(theta, change + path.count / 2, total)
         for path, theta, change, total in zip(paths, thetas, changes, totals, strict=True)

@@ -240,6 +240,7 @@ def test_frank_wolfe_begins_with_one_pass_for_sixteen_runs(runs):
         together = solvers.fit_many(plans, X, y, seeds=range(runs))
         # Runs of both plans share the passes.
         assert work.read(*SUMS) == math.ceil(2 * runs / 16) * X.nnz
+        assert work.read("dithered_block") < 0.3 * 2 * runs * X.nnz, "few rows are pushed later"
     for row, one in zip(together, plans, strict=True):
         for seed in range(runs):
             check_same(row[seed], alone(one, X, y, seed))

@@ -227,14 +227,34 @@ def test_a_fit_that_fails_in_a_thread_fails_the_call_and_stays_charged():
     assert len(ledger.reserved) == 1
 
 
+def entries_of_all_sizes(seed):
+    """Rows, some of them zero, whose sums depend on their order; and labels."""
+    rng = np.random.default_rng(seed)
+    X = rng.choice([-1, 1], (300, 40)) * 2.0 ** rng.uniform(-60, 0, (300, 40)) * (rng.random((300, 40)) < 0.2)
+    X[150:155] = 0.0
+    return sparse.csr_matrix(X), np.arange(300) % 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("runs", [1, 3, 16])
+def test_a_shared_start_is_summed_row_by_row_as_a_fit_alone_does(runs):
+    X, y = entries_of_all_sizes(runs)
+    path = solvers.prepare(ball_plan(300, 40, epsilon=1.0), X, y)._path
+    starts = vertex_paths.dithered_starts([path] * runs, [np.random.default_rng(seed) for seed in range(runs)])
+    for start in starts:
+        changes, expected = start.levels - path.count / 2, np.zeros(40)
+        for change, row in zip(changes, X[path.filled], strict=True):
+            expected[row.indices] += change * row.data.astype(np.float32)
+        np.testing.assert_array_equal(start.totals, expected)
+        assert len(set(changes)) > 1
+    assert len({start.theta.tobytes() for start in starts}) == runs
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("runs", [1, 2, 7, 16, 17])
 def test_frank_wolfe_begins_with_one_pass_for_sixteen_runs(runs):
-    """Bit for bit as alone, with entries of all sizes, whose sums depend on the order, and rows that are zero."""
-    rng = np.random.default_rng(runs)
-    sizes = rng.choice([-1, 1], (300, 40)) * 2.0 ** rng.uniform(-60, 0, (300, 40))
-    X, y = sparse.csr_matrix(sizes * (rng.random((300, 40)) < 0.2)), np.arange(300) % 2
-    X = sparse.vstack([X[:150], sparse.csr_matrix((5, 40)), X[155:]], format="csr")
+    """Bit for bit as alone."""
+    X, y = entries_of_all_sizes(runs)
     plans = [ball_plan(300, 40, epsilon=1.0), ball_plan(300, 40, epsilon=1e3, l1_radius=4.0, loss="hinge")]
     with mock.patch.object(gradients, "_WORTH_A_THREAD", 0), counted() as work:
         together = solvers.fit_many(plans, X, y, seeds=range(runs))

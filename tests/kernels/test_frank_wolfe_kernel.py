@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
@@ -497,6 +497,7 @@ def test_law_of_two_selections(name, first):
     rejected(assert_chi2, counts, two_step_law(block, sharpness, first, second=sharpness / 0.9))
 
 
+@example(500_000, 47, 100.0)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.sampled_from((5.0, 36.0, 100.0, 400.0)))
 def test_sums_of_weights_that_rise_and_fall(seed, d, height):
     """Weights that fall by e^36 and more: a sum that only follows the differences keeps the rounding errors of what it
@@ -513,9 +514,11 @@ def test_sums_of_weights_that_rise_and_fall(seed, d, height):
         sums = np.add.reduceat(room.weights, np.arange(0, d, 2**room.shift))
         np.testing.assert_allclose(room.sums, sums, rtol=1e-10)
         assert total == pytest.approx(sums.sum(), rel=1e-10)
-        # The quantile 1 - 1e-8 is the last feature only if its weight says so.
-        j = kernel.draw_feature((1 - 1e-8) * total, room)
-        assert j >= 0 and room.weights[j + 1 :].sum() <= 1.1e-8 * total
+        # The quantile 1 - 1e-8 is the last feature only if its weight says so; the draw is repeated in a group's slack.
+        target = (1 - 1e-8) * total
+        j = kernel.draw_feature(target, room)
+        in_the_slack = (np.abs(np.cumsum(sums) - target) <= 2 * kernel._SLACK * sums).any()
+        assert in_the_slack if j < 0 else room.weights[j + 1 :].sum() <= 1.1e-8 * total
 
 
 def collapsing(name, first):

@@ -5,8 +5,9 @@
 
 Fits one by one are made twice: each from X, which it validates, clips and lays out for itself, and each from what
 data.prepare returned, so that nothing is left to share but the iteration. A step of Frank-Wolfe reads a small part of
-X, the rows of the feature that it chooses: its fits share the prepared data, and how much of those rows they have in
-common is counted. Rivals take turns; what counts is the processor time of the best of each, which adds up that of all
+X, the rows of the feature that it chooses: its fits share the prepared data and the pass that they begin with. What
+remains is counted: how much of it runs have in common, and how long a plain pass would take over as many entries.
+Rivals take turns; what counts is the processor time of the best of each, which adds up that of all
 threads, so that more cores do not help anybody. By the clock they do, and it is printed beside: fits together of
 Frank-Wolfe use all cores of the process, and one by one they use one.
 tests/solvers/test_fit_many.py counts the passes over X, which do not depend on the machine.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,9 @@ from benchmarks._race import Check, race, show
 from dptoolkit import datasets, solvers
 from dptoolkit.data import prepare
 from dptoolkit.datasets import Dataset
+from dptoolkit.kernels.threshold import row_sums
 from dptoolkit.solvers.gradients import processors
+from dptoolkit.solvers.vertex_paths import WORK, dithered_starts
 
 RUNS = 16
 BUDGET: dict[str, Any] = {"loss": "logistic", "epsilon": 1.0, "delta": 1e-6}
@@ -58,6 +62,7 @@ def compare(name: str, data: Dataset, rounds: int) -> list[Check]:
     print(f"    by the clock, {processors()} cores: {clock}")
     if solver == "dp_frank_wolfe":
         print(f"    {_common_rows(plan, data)}")
+        print(f"    {_own_work(plan, data)}; all of a fit together {1000 * best['together, prepared'] / RUNS:.1f} ms")
     return [
         Check(f"{name}: throughput of {RUNS} runs", best["alone"] / best["together"], 3, True),
         Check(f"{name}: the same, data prepared", best["prepared"] / best["together, prepared"], 3, True),
@@ -71,6 +76,23 @@ def _common_rows(plan: solvers.Plan, data: Dataset) -> str:
     lengths = np.diff(data.X.tocsc().indptr)
     each, common = lengths[features].sum(), sum(lengths[np.unique(step)].sum() for step in features.T)
     return f"rows checked {each:,}; were those of several runs at one step checked together, {common:,}"
+
+
+def _own_work(plan: solvers.Plan, data: Dataset) -> str:
+    """What a fit does besides the pass that fits share, and the time of a plain pass over as many entries."""
+    run: Any = solvers.prepare(plan, data.X, data.y)
+    path, done = run._path, np.zeros(len(WORK), np.int64)
+    rngs = [np.random.default_rng(seed) for seed in range(RUNS)]
+    for rng, start in zip(rngs, dithered_starts([path] * RUNS, rngs), strict=True):
+        path.finish(rng, start, False, done)
+    rows, _, entries, _ = (done // RUNS).tolist()
+    matrix, m = path.matrix, len(path.y)
+    arguments = matrix.data, matrix.indices, matrix.indptr, np.ones(m), np.empty(plan.d), 0, m
+    seconds = race({"pass": partial(row_sums, *arguments)}, 9)["pass"].cpu / len(matrix.data) * (rows + entries)
+    return (
+        f"besides the shared pass a fit checks {rows:,} rows and touches {entries:,} entries; a plain pass over as "
+        f"many takes {1000 * seconds:.1f} ms"
+    )
 
 
 def main() -> int:

@@ -222,7 +222,7 @@ def _many(rows: list[Row]) -> str:
         f"## Many fits at once\n\n`solvers.fit_many` for {rows[0]['runs']} seeds on {rows[0]['shape']} against as many "
         "whole calls one by one. Every run of a thresholding solver draws its own d normals a step, which no sharing "
         "of passes removes; the last column is the ratio of what is left without them. Frank-Wolfe reads a small part "
-        "of X a step and shares the prepared data alone.\n\n"
+        "of X a step and shares the prepared data and its first pass.\n\n"
     )
     head = ["fits", "passes alone", "passes together", "alone, ms", "together, ms", "throughput", "normals, ms",
             "without the normals"]  # fmt: skip

@@ -63,9 +63,8 @@ class Sampler(NamedTuple):
     """Room for the weights of all features and for the list of those that need another.
 
     Group g holds the features j with j >> shift == g. ``peaks`` has the largest value of each group's sum since it was
-    last summed, ``covered`` the |total| up to which a feature's weight is large enough. ``listed`` has a place more
-    than there are features, as lists are written without branches. ``frame`` is what the weights are computed for: the
-    exponent of a total of 1, and the offset.
+    last summed, ``covered`` the |total| up to which a feature's weight is large enough. ``frame`` is what the weights
+    are computed for: the exponent of a total of 1, and the offset.
     """
 
     shift: int
@@ -82,7 +81,7 @@ def sampler(d: int, shift: int | None = None) -> Sampler:
     shift = round(math.log2(d) / 2) if shift is None else shift
     groups = ((d - 1) >> shift) + 1
     return Sampler(
-        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d), np.zeros(d + 1, np.int64), np.zeros(2)
+        shift, np.zeros(d), np.zeros(groups), np.zeros(groups), np.zeros(d), np.zeros(d, np.int64), np.zeros(2)
     )
 
 
@@ -369,7 +368,7 @@ class Dither(NamedTuple):
     """The rows' state: for each the scaled margin, the two thresholds between which its level stays, and the level.
 
     ``totals`` is X^T (level - levels / 2), so that the gradient X^T r is a multiple of it. ``crossed`` is room for row
-    numbers, a place more than there are rows.
+    numbers.
     """
 
     state: NDArray[np.float32]
@@ -380,13 +379,15 @@ class Dither(NamedTuple):
 
 def dither(m: int, d: int) -> Dither:
     """Room for m rows of d features; ``start`` before the first step."""
-    return Dither(np.empty((m, 4), np.float32), np.empty(m, np.float32), np.empty(d), np.empty(m + 1, np.uint32))
+    return Dither(np.empty((m, 4), np.float32), np.empty(m, np.float32), np.empty(d), np.empty(m, np.uint32))
 
 
-def start(dither: Dither, theta: NDArray[np.float32], levels: int) -> None:
-    """All rows at margin 0 and residual 0: the first block puts them on their levels."""
-    dither.theta[:], dither.totals[:] = theta, 0.0
-    dither.state[:] = 0.0, 0.0, 0.0, levels / 2
+def start(dither: Dither, theta: NDArray[np.float32], levels: Any, totals: Any) -> None:
+    """All rows at margin 0, on these levels, of which ``totals`` is the sum; see ``start_levels``."""
+    dither.theta[:], dither.totals[:] = theta, totals
+    # Thresholds that no margin is between, as ``set_level`` gives a row with margin 0.
+    dither.state[:] = 0.0, np.inf, np.inf, 0.0
+    dither.state[:, 3] = levels
 
 
 @helper
@@ -395,6 +396,13 @@ def level_of(grid: Grid, margin: float, y: float, theta: float) -> float:
     # Not math.floor, which makes an integer of NaN.
     share = (residual(grid.loss, margin, y) / grid.limit + 1.0) / 2.0
     return clipped(np.floor(share * grid.levels + theta), 0.0, float(grid.levels))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def start_levels(grid: Grid, y: NDArray[Any], theta: NDArray[Any], out: NDArray[Any]) -> None:
+    """out = level - levels / 2 of every row at margin 0."""
+    for i in range(y.shape[0]):
+        out[i] = level_of(grid, 0.0, y[i], theta[i]) - grid.levels / 2
 
 
 @helper
@@ -464,14 +472,16 @@ def push_rows(
                 k = matrix.indices[b]
                 total = totals[k] + change * matrix.data[b]
                 totals[k] = total
-                listed[found] = k
-                found += abs(total) > covered[k]
+                if abs(total) > covered[k]:
+                    listed[found] = k
+                    found += 1
         else:
             for b in range(indptr[i], indptr[i + 1]):
                 totals[matrix.indices[b]] += change * matrix.data[b]
     for k in range(0 if few else d):
-        listed[found] = k
-        found += abs(totals[k]) > covered[k]
+        if abs(totals[k]) > covered[k]:
+            listed[found] = k
+            found += 1
     return found
 
 
@@ -492,9 +502,10 @@ def move_rows(
         u = state[i, 0] + push * t_data[a]
         state[i, 0] = u
         margin = shrunk * u
-        # Without a branch: the place is written in any case, and kept if the row has crossed a threshold.
-        crossed[number] = i
-        number += (margin < state[i, 1]) | (margin >= state[i, 2])
+        # One branch, hardly ever taken: a processor foresees it, which is quicker than a list without branches.
+        if (margin < state[i, 1]) | (margin >= state[i, 2]):
+            crossed[number] = i
+            number += 1
     work[0] += np.int64(end - start)
     return scale, number
 
@@ -508,8 +519,9 @@ def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[An
     shrunk, number = np.float32(scale), 0
     for i in range(state.shape[0]):
         margin = shrunk * state[i, 0]
-        crossed[number] = i
-        number += moved | ((state[i, 0] != 0.0) & ((margin < state[i, 1]) | (margin >= state[i, 2])))
+        if moved | ((state[i, 0] != 0.0) & ((margin < state[i, 1]) | (margin >= state[i, 2]))):
+            crossed[number] = i
+            number += 1
     return number
 
 

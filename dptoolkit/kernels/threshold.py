@@ -461,6 +461,13 @@ def block_feature_sums(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def add_scaled(total: NDArray[Any], values: NDArray[Any], factor: float) -> None:
+    """total += factor * values in one pass, each product rounded before it is added, as NumPy does in two."""
+    for j in range(total.shape[0]):
+        total[j] += factor * values[j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def reaching(values: NDArray[Any], level: float, out: NDArray[Any]) -> int:
     """Put the places of |values| >= level into ``out``, in order, as far as it has room; returns how many are there."""
     count, room = 0, out.shape[0]

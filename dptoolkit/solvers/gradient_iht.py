@@ -348,7 +348,7 @@ class IhtRun:
 
     def _path(self, trace: bool) -> Generator[Point, Array, Trace]:
         """The iteration as a generator: yields a Point, is sent the noisy mean gradient there, and may overwrite it."""
-        from dptoolkit.kernels.threshold import largest
+        from dptoolkit.kernels.threshold import add_scaled, largest
 
         how, always = self.steps, np.arange(self.free, self.width)
         values: Array
@@ -360,11 +360,11 @@ class IhtRun:
             step = yield Point(support, values, scale)
             if trace:
                 releases.append(step.copy())
-            step *= -how.step_size
             if how.accumulate:
-                total += step
+                add_scaled(total, step, -how.step_size)
                 step = total
             else:
+                step *= -how.step_size
                 step[support] += values
             # The smallest kept value changes little from step to step: looking only at values above nine tenths of the
             # last one usually leaves a few more candidates than are needed.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from dptoolkit.data import Array, Rows, kernel_arrays
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.draws import fill_normals
 
+T = TypeVar("T")
 # With fewer stored entries than this a second thread costs more time than it saves.
 _WORTH_A_THREAD = 200_000
 
@@ -57,6 +58,21 @@ def processors() -> int:
     """How many processors this process may use: the number of threads of everything that runs in threads."""
     usable = getattr(os, "sched_getaffinity", None)
     return len(usable(0)) if usable is not None else os.cpu_count() or 1
+
+
+def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """What the calls return, made in as many threads as this process may use processors."""
+    workers = min(processors(), len(calls))
+    if workers == 1:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            # Of calls one of which fails or is interrupted no further one is begun.
+            for future in futures:
+                future.cancel()
 
 
 class MeanGradient:
@@ -117,9 +133,9 @@ class MeanGradient:
         draw = self._pool.submit(self._draw, scale, rng) if self._pool is not None else None
         gradient = self._sums(self.residuals(self.margins(support, values)))
         # On a busy machine the other thread may not have started yet: do not wait for it.
-        noise = self._draw(scale, rng) if draw is None or draw.cancel() else draw.result()
-        if noise is not None:
-            gradient += noise
+        is_noisy = self._draw(scale, rng) if draw is None or draw.cancel() else draw.result()
+        if is_noisy:
+            _add(gradient, self._noise, scale)
         return gradient
 
     def _sums(self, r: Array) -> Array:
@@ -155,22 +171,32 @@ class MeanGradient:
         mean_residuals(self.loss.id, margins, self.y, float(self.margin_bound), caps, self._r)
         return self._r
 
-    def _draw(self, scale: float, rng: np.random.Generator | None) -> Array | None:
-        return None if rng is None or not _fill(self._noise, scale, rng) else self._noise
+    def _draw(self, scale: float, rng: np.random.Generator | None) -> bool:
+        return rng is not None and _fill(self._noise, scale, rng)
 
 
 def _fill(noise: Array, scale: float, rng: np.random.Generator) -> bool:
-    """Fill ``noise`` with N(0, scale^2); False, with nothing drawn, for scale 0."""
+    """Fill ``noise`` with standard normals; False, with nothing drawn, where their ``scale`` is 0."""
     if scale == 0:
         return False
     fill_normals(rng, noise)
-    noise *= scale
     return True
+
+
+def _add(total: Array, values: Array, factor: float) -> None:
+    from dptoolkit.kernels.threshold import add_scaled
+
+    add_scaled(total, values, factor)
 
 
 # LANES sums are taken at a time (kernels/threshold.py). Fewer than FEW of them are computed by a kernel without idle
 # lanes, which is quicker.
 LANES, FEW = 16, 5
+
+
+def lanes(runs: int) -> int:
+    """The number of columns in which the numbers of so many runs lie side by side, at least ``runs``."""
+    return LANES if FEW <= runs <= LANES else runs
 
 
 class MeanGradients:
@@ -188,11 +214,10 @@ class MeanGradients:
     def __init__(self, rows: Rows, terms: Sequence[MeanGradient]) -> None:
         self.rows, self.terms = rows, terms
         n, d = rows.shape
-        lanes = LANES if FEW <= len(terms) <= LANES else len(terms)
         self._arrays = kernel_arrays(rows.transpose()) if rows.is_sparse else None
         self._pool = ThreadPoolExecutor(1) if terms[0]._pool is not None else None
         self._noise = np.zeros((len(terms) if self._pool is not None else 1, d))
-        self._r, self._gradients = np.zeros((n, lanes)), np.zeros((len(terms), d))
+        self._r, self._gradients = np.zeros((n, lanes(len(terms)))), np.zeros((len(terms), d))
         self._residuals = np.zeros((len(terms), n))
 
     def noisy(
@@ -206,7 +231,7 @@ class MeanGradients:
         for k, gradient in enumerate(self._sums(going, points)):
             is_noisy = _fill(*jobs[k]) if ahead is None or ahead[k].cancel() else ahead[k].result()
             if is_noisy:
-                gradient += jobs[k][0]
+                _add(gradient, jobs[k][0], jobs[k][1])
             yield gradient
 
     def _sums(self, going: Sequence[int], points: Sequence[Point]) -> Array:

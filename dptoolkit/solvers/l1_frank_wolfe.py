@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -33,12 +34,22 @@ from dptoolkit.solvers.base import (
     written_out,
 )
 from dptoolkit.solvers.bounds import EntryBounds, score_range
-from dptoolkit.solvers.gradients import worth_a_thread
+from dptoolkit.solvers.gradients import in_threads, worth_a_thread
 from dptoolkit.solvers.outlook import Outlook, Selections
 from dptoolkit.solvers.plain import plain_result, without_privacy
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
-from dptoolkit.solvers.vertex_paths import WORK, DensePath, Path, Work, add_feature, vertex_path
+from dptoolkit.solvers.vertex_paths import (
+    WORK,
+    DensePath,
+    DitheredPath,
+    Path,
+    Start,
+    Work,
+    add_feature,
+    dithered_starts,
+    vertex_path,
+)
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
@@ -318,7 +329,38 @@ class VertexRun:
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """(weights, history)."""
-        w, history, *_ = self(rng)
+        return self._fitted(self(rng), every)
+
+    @property
+    def shared(self) -> Any:
+        """See ``BlockRun``; the rows both ways, where fits begin with a pass over them that they can share."""
+        if not self.threads:
+            return None
+        return self._path.matrix if isinstance(self._path, DitheredPath) else self.rows
+
+    def fit_block(
+        self, runs: Sequence[VertexRun], rngs: Sequence[np.random.Generator], every: int = 0
+    ) -> list[tuple[Array, dict[str, Any]]]:
+        """What ``fit`` of each of ``runs`` returns, each with its own stream; in threads, after a pass for all of them.
+
+        Privacy
+        -------
+        What ``fit`` of each releases, and nothing else: no run's numbers enter another's.
+        """
+        paths = [run._path for run in runs if isinstance(run._path, DitheredPath)]
+        if len(paths) < len(runs):
+            return in_threads([partial(run.fit, rng, every) for run, rng in zip(runs, rngs, strict=True)])
+        starts = dithered_starts(paths, rngs)
+        return in_threads(
+            [partial(run._finish, rng, start, every) for run, rng, start in zip(runs, rngs, starts, strict=True)]
+        )
+
+    def _finish(self, rng: np.random.Generator, start: Start, every: int) -> tuple[Array, dict[str, Any]]:
+        assert isinstance(self._path, DitheredPath)
+        return self._fitted(self._path.finish(rng, start, False, np.zeros(len(WORK), np.int64)), every)
+
+    def _fitted(self, trace: Trace, every: int) -> tuple[Array, dict[str, Any]]:
+        w, history, *_ = trace
         if every:
             history["iterates"] = vertex_iterates(history["vertices"], self.width, self.settings.l1_radius, every)
         return w, history

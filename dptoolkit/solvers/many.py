@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -25,26 +24,22 @@ from dptoolkit.solvers.base import (
     record,
     trace_interval,
 )  # fmt: skip
-from dptoolkit.solvers.gradients import LANES, processors
+from dptoolkit.solvers.gradients import LANES
 from dptoolkit.solvers.plan import Plan
 
 
 @runtime_checkable
 class BlockRun(Protocol):
-    """A run that can share its passes over the data with others."""
+    """A run that can share passes over the data with others."""
 
     @property
-    def shared(self) -> Rows | None:
-        """The rows that it reads; runs on the same ones can be fitted together. None if it is quicker alone."""
+    def shared(self) -> Any:
+        """What it reads; runs on the same object can be fitted together. None if it is quicker alone."""
 
     def fit_block(
         self, runs: Any, rngs: Sequence[np.random.Generator], every: int = 0
     ) -> list[tuple[Array, dict[str, Any]]]:
         """What ``fit`` of each of ``runs`` returns, with the stream of the same place in ``rngs``."""
-
-
-# The key of jobs that run in threads: their ``run.threads`` is true.
-_THREADS = "threads"
 
 
 class _Job(NamedTuple):
@@ -63,8 +58,9 @@ def fit_many(
 
     Plans may differ in everything but n and d: budget, step size, loss, solver. Fits of ``dp_ight`` and
     ``dp_dual_averaging`` with the same ``row_norm`` and ``fit_intercept`` are computed together; others one after
-    another, on the same prepared data. Fits of ``dp_frank_wolfe`` to large sparse data run in as many threads as this
-    process may use processors.
+    another, on the same prepared data. Fits of ``dp_frank_wolfe`` to large sparse data with the same ``feature_bound``
+    and ``fit_intercept`` share the pass that they begin with, and then run in as many threads as this process may use
+    processors.
 
     Parameters
     ----------
@@ -174,15 +170,13 @@ def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int) -> Reserva
 
 
 def _blocks(jobs: Sequence[_Job]) -> Iterator[list[int]]:
-    """The numbers of the jobs that are computed together, at most LANES each; all that run in threads are a block."""
+    """The numbers of the jobs that are computed together, at most LANES each."""
     blocks: dict[Any, list[int]] = {}
     for k, job in enumerate(jobs):
         data = job.run.shared if isinstance(job.run, BlockRun) else None
-        alone = _THREADS if getattr(job.run, "threads", False) else ("alone", k)
-        blocks.setdefault(alone if data is None else (type(job.run), id(data)), []).append(k)
-    for key, block in blocks.items():
-        most = len(block) if key == _THREADS else LANES
-        yield from (block[first : first + most] for first in range(0, len(block), most))
+        blocks.setdefault(("alone", k) if data is None else (type(job.run), id(data)), []).append(k)
+    for block in blocks.values():
+        yield from (block[first : first + LANES] for first in range(0, len(block), LANES))
 
 
 def _fitted(jobs: Sequence[_Job], every: int) -> list[tuple[Array, dict[str, Any]]]:
@@ -190,17 +184,7 @@ def _fitted(jobs: Sequence[_Job], every: int) -> list[tuple[Array, dict[str, Any
     first = jobs[0].run
     if len(jobs) > 1 and isinstance(first, BlockRun):
         return first.fit_block([job.run for job in jobs], rngs, every)
-    workers = min(processors(), len(jobs))
-    if workers == 1:
-        return [job.run.fit(rng, every) for job, rng in zip(jobs, rngs, strict=True)]
-    with ThreadPoolExecutor(workers) as pool:
-        fits = [pool.submit(job.run.fit, rng, every) for job, rng in zip(jobs, rngs, strict=True)]
-        try:
-            return [fit.result() for fit in fits]
-        finally:
-            # Of a call that fails or is interrupted no further fit is begun.
-            for fit in fits:
-                fit.cancel()
+    return [job.run.fit(rng, every) for job, rng in zip(jobs, rngs, strict=True)]
 
 
 def _result(job: _Job, weights: Array, history: dict[str, Any], diagnose: bool) -> FitResult:

@@ -48,9 +48,12 @@ class NoiseLaw:
     def share(self, norm: Any) -> Any:
         """The share at |w|_2 = ``norm``."""
         last = len(self.shares) - 1
+        # NaN fails either comparison and gets the last share.
+        if np.ndim(norm) == 0:
+            reach = float(norm) * self.places
+            return self.shares[math.ceil(reach) if reach < last else last]
         with np.errstate(over="ignore"):
             place = np.ceil(np.asarray(norm) * self.places)
-        # NaN fails the comparison and gets the last share.
         return self.shares[np.where(place < last, place, last).astype(np.intp)]
 
 

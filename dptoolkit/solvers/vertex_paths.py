@@ -7,7 +7,7 @@ features keeps rows of X^T X and is exact. Dense rows: the textbook iteration, i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from dptoolkit.mechanisms.noise import laplace
 from dptoolkit.mechanisms.rng import Generators, exclusive
 from dptoolkit.mechanisms.selection import gumbel
 from dptoolkit.solvers.base import Array, Trace, Trials
+from dptoolkit.solvers.gradients import lanes
 
 if TYPE_CHECKING:
     from dptoolkit.solvers.plan import Plan
@@ -48,7 +49,7 @@ def vertex_path(plan: Plan, rows: Rows, y: Array) -> Path:
         return DensePath(plan, *without_empty_rows(rows, y))
     if settings.terms.linear and rows.shape[1] <= LARGEST_GRAM:
         return _gram_path(plan, rows, y)
-    return _textbook_path(plan, rows, y) if settings.refresh == 1 else _dithered_path(plan, rows, y)
+    return _textbook_path(plan, rows, y) if settings.refresh == 1 else DitheredPath(plan, rows, y)
 
 
 def without_empty_rows(rows: Rows, y: Array) -> tuple[Rows, Array]:
@@ -128,44 +129,104 @@ def _sides(plan: Plan, rows: Rows) -> Sides:
     return rows.once(("both sides", bound), lambda: both_sides(rows, bound))
 
 
-def _dithered_path(plan: Plan, rows: Rows, y: Array) -> Path:
-    from dptoolkit.kernels import frank_wolfe as kernel
+class Start(NamedTuple):
+    """Where a dithered fit begins, at weights 0: every row's theta and level, and X^T (level - levels / 2).
 
-    settings, n, d = plan.settings, plan.n, rows.shape[1]
-    loss, law, radius = settings.terms, settings.noise_law(plan), settings.l1_radius
-    matrix, filled = _sides(plan, rows)
-    dithered = kernel.dithered_laplace_block if settings.law == "laplace" else kernel.dithered_block
-    reach, count = radius * settings.feature_bound, level_count(plan)
-    y, parts = y[filled], blocks(settings.steps, settings.refresh)
-    # Memory of earlier runs, as new memory costs as much as many steps. A run takes one from this list, so that no two
-    # threads share one, and starts it anew.
-    idle: list[Any] = []
+    The first block puts every row on its level. What it is given decides how many rows it has to push, nothing else.
+    """
 
-    def run(rng: np.random.Generator, trace: bool, work: Work) -> Trace:
-        # Drawn for every row of the data, whatever it holds: a number belongs to a place in X, not to a record.
-        theta = rng.random(n, dtype=np.float32)[filled]
+    theta: NDArray[np.float32]
+    levels: Any
+    totals: Any
+
+
+class DitheredPath:
+    """The iteration with dithered residuals, whose fits begin with a pass over X; fits on the same rows share it."""
+
+    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+        settings = plan.settings
+        self.plan, self.law, self.d = plan, settings.noise_law(plan), rows.shape[1]
+        self.matrix, self.filled = _sides(plan, rows)
+        self.y, self.reach, self.count = y[self.filled], settings.l1_radius * settings.feature_bound, level_count(plan)
+        self.parts = blocks(settings.steps, settings.refresh)
+        # Memory of earlier runs, as new memory costs as much as many steps. A run takes one from this list, so that no
+        # two threads share one, and starts it anew.
+        self._idle: list[Any] = []
+
+    def __call__(self, rng: np.random.Generator, trace: bool, work: Work) -> Trace:
+        """One fit."""
+        return self.finish(rng, Start(self.theta(rng), self.count / 2, 0.0), trace, work)
+
+    def grid(self, norm: float) -> Any:
+        """The levels of residuals at weights with |w|_1 <= ``norm``."""
+        from dptoolkit.kernels import frank_wolfe as kernel
+
+        return kernel.Grid(self.plan.settings.terms.id, self.law.residual_limit(norm), self.count, self.reach)
+
+    def theta(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Drawn for every row of the data, whatever it holds: a number belongs to a place in X, not to a record."""
+        return rng.random(self.plan.n, dtype=np.float32)[self.filled]
+
+    def start_levels(self, theta: NDArray[np.float32], out: Array) -> None:
+        """out = every row's level at weights 0, in the first block, less half of the levels."""
+        from dptoolkit.kernels import frank_wolfe as kernel
+
+        norm = reachable(0.0, self.plan.settings.l1_radius, *self.parts[0])
+        kernel.start_levels(self.grid(norm), self.y, theta, out)
+
+    def finish(self, rng: np.random.Generator, start: Start, trace: bool, work: Work) -> Trace:
+        """All steps of the fit that begins with ``start``, whose theta came from the same stream."""
+        from dptoolkit.kernels import frank_wolfe as kernel
+
+        settings, n = self.plan.settings, self.plan.n
+        dithered = kernel.dithered_laplace_block if settings.law == "laplace" else kernel.dithered_block
         try:
-            dither, v, room = idle.pop()
+            dither, v, room = self._idle.pop()
         except IndexError:
-            dither, v, room = kernel.dither(len(y), d), np.empty(d), kernel.sampler(d)
-        kernel.start(dither, theta, count)
-        v[:], room.frame[:], scale = 0.0, 0.0, 1.0
-        scales, vertices, limit = [], np.empty(settings.steps, dtype=np.int64), -1.0
-        for first, steps in parts:
+            dither, v, room = kernel.dither(len(self.y), self.d), np.empty(self.d), kernel.sampler(self.d)
+        kernel.start(dither, *start)
+        v[:], room.frame[:], scale, radius = 0.0, 0.0, 1.0, settings.l1_radius
+        scales: list[float] = []
+        vertices, before = np.empty(settings.steps, dtype=np.int64), None
+        for first, steps in self.parts:
             norm = reachable(radius * scale * float(np.abs(v).sum()), radius, first, steps)
-            noise_scale, before, limit = law.at_norm(norm), limit, law.residual_limit(norm)
-            grid = kernel.Grid(loss.id, limit, count, reach)
+            noise_scale, grid = self.law.at_norm(norm), self.grid(norm)
+            moved = before is None or grid.limit != before.limit
             with exclusive(rng):
                 scale = dithered(
-                    rng, grid, matrix, y, first, steps, reach / (n * noise_scale), scale, limit != before, v, dither,
-                    vertices[first - 1 : first - 1 + steps], room, work,
+                    rng, grid, self.matrix, self.y, first, steps, self.reach / (n * noise_scale), scale, moved, v,
+                    dither, vertices[first - 1 : first - 1 + steps], room, work,
                 )  # fmt: skip
             scales += [noise_scale] * steps
+            before = grid
         w = radius * scale * v
-        idle.append((dither, v, room))
+        self._idle.append((dither, v, room))
         return _trace(w, scales, vertices, trace)
 
-    return run
+
+def dithered_starts(paths: Sequence[DitheredPath], rngs: Sequence[np.random.Generator]) -> list[Start]:
+    """The start of every fit, on its first levels, by one pass over the ``matrix`` that all paths have.
+
+    Each sum is taken in the order of the rows, as the first block of a fit alone does: it is the same to the last bit.
+
+    Privacy
+    -------
+    Start k depends on the labels, the public settings and the stream of fit k alone.
+    """
+    from dptoolkit.kernels import threshold as kernel
+
+    matrix, m, d = paths[0].matrix, len(paths[0].y), paths[0].d
+    changes, totals = np.empty((len(paths), m)), np.empty((len(paths), d))
+    thetas = [path.theta(rng) for path, rng in zip(paths, rngs, strict=True)]
+    for path, theta, out in zip(paths, thetas, changes, strict=True):
+        path.start_levels(theta, out)
+    side_by_side = np.zeros((m, lanes(len(paths))))
+    kernel.interleave(changes, side_by_side)
+    kernel.block_feature_sums(matrix.t_data, matrix.t_indices, matrix.t_indptr, m, side_by_side, totals)
+    return [
+        Start(theta, change + path.count / 2, total)
+        for path, theta, change, total in zip(paths, thetas, changes, totals, strict=True)
+    ]
 
 
 def _gram_path(plan: Plan, rows: Rows, y: Array) -> Path:

@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
@@ -49,7 +49,7 @@ class Block:
         else:
             run = kernel.dithered_block if noise == "gumbel" else kernel.dithered_laplace_block
             dither = kernel.dither(len(self.kept), d)
-            kernel.start(dither, self.theta[self.sides.filled], self.count)
+            kernel.start(dither, self.theta[self.sides.filled], self.count / 2, 0.0)
             grid = kernel.Grid(self.loss.id, self.limit, self.count, self.radius)
             scale = run(rng, grid, self.sides.matrix, self.kept, first, count, sharpness, 1.0, True, v, dither, *end)
         return vertices, self.radius * scale * v
@@ -497,6 +497,7 @@ def test_law_of_two_selections(name, first):
     rejected(assert_chi2, counts, two_step_law(block, sharpness, first, second=sharpness / 0.9))
 
 
+@example(500_000, 47, 100.0)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.sampled_from((5.0, 36.0, 100.0, 400.0)))
 def test_sums_of_weights_that_rise_and_fall(seed, d, height):
     """Weights that fall by e^36 and more: a sum that only follows the differences keeps the rounding errors of what it
@@ -513,12 +514,11 @@ def test_sums_of_weights_that_rise_and_fall(seed, d, height):
         sums = np.add.reduceat(room.weights, np.arange(0, d, 2**room.shift))
         np.testing.assert_allclose(room.sums, sums, rtol=1e-10)
         assert total == pytest.approx(sums.sum(), rel=1e-10)
-        # The quantile 1 - 1e-8 is the last feature only if its weight says so.
+        # The quantile 1 - 1e-8 is the last feature only if its weight says so; the draw is repeated in a group's slack.
         target = (1 - 1e-8) * total
         j = kernel.draw_feature(target, room)
-        # It is drawn again where it lies within a billionth of the end of a group, which that of the last never does.
-        repeated = np.abs(np.cumsum(sums) - target).min() <= 2e-9 * total
-        assert repeated if j < 0 else room.weights[j + 1 :].sum() <= 1.1e-8 * total
+        in_the_slack = (np.abs(np.cumsum(sums) - target) <= 2 * kernel._SLACK * sums).any()
+        assert in_the_slack if j < 0 else room.weights[j + 1 :].sum() <= 1.1e-8 * total
 
 
 def collapsing(name, first):

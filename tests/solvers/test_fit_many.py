@@ -21,7 +21,7 @@ from dptoolkit.errors import DpToolkitError
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.mechanisms.rng import Source
 from dptoolkit.solvers import gradients, many, vertex_paths
-from dptoolkit.solvers.l1_frank_wolfe import VertexRun
+from dptoolkit.solvers.vertex_paths import DitheredPath
 from tests.solvers.capture import Spy, step_by_step
 
 # Where X^T r is computed.
@@ -175,11 +175,11 @@ def in_threads(count):
 
     Threads wait for each other before every block of steps, so that their fits overlap as much as they can.
     """
-    names, meeting, fit = [], threading.Barrier(count), VertexRun.fit
+    names, meeting, finish = [], threading.Barrier(count), DitheredPath.finish
 
-    def watched(self, rng, every=0):
+    def watched(self, *arguments):
         names.append(threading.current_thread().name)
-        return fit(self, rng, every)
+        return finish(self, *arguments)
 
     def together(block):
         def watched_block(*arguments):
@@ -191,8 +191,8 @@ def in_threads(count):
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(gradients, "_WORTH_A_THREAD", 0))
-        stack.enter_context(mock.patch.object(many, "processors", lambda: count))
-        stack.enter_context(mock.patch.object(VertexRun, "fit", watched))
+        stack.enter_context(mock.patch.object(gradients, "processors", lambda: count))
+        stack.enter_context(mock.patch.object(DitheredPath, "finish", watched))
         for name in ("dithered_block", "dithered_laplace_block"):
             stack.enter_context(mock.patch.object(kernel, name, together(getattr(kernel, name))))
         yield names
@@ -221,9 +221,49 @@ def test_frank_wolfe_in_threads_is_the_fit_alone():
 def test_a_fit_that_fails_in_a_thread_fails_the_call_and_stays_charged():
     X, y = problem(60, 25)
     ledger = Ledger(epsilon=100.0, delta=1e-5)
-    with in_threads(2), mock.patch.object(many, "fit_stream", lambda plan, source: None), pytest.raises(AttributeError):
+    broken = mock.patch.object(kernel, "start", side_effect=ArithmeticError("in a thread"))
+    with in_threads(2), broken, pytest.raises(ArithmeticError, match="in a thread"):
         solvers.fit_many(ball_plan(60, 25, epsilon=0.1), sparse.csr_matrix(X), y, runs=2, ledger=ledger)
     assert len(ledger.reserved) == 1
+
+
+def entries_of_all_sizes(seed):
+    """Rows, some of them zero, whose sums depend on their order; and labels."""
+    rng = np.random.default_rng(seed)
+    X = rng.choice([-1, 1], (300, 40)) * 2.0 ** rng.uniform(-60, 0, (300, 40)) * (rng.random((300, 40)) < 0.2)
+    X[150:155] = 0.0
+    return sparse.csr_matrix(X), np.arange(300) % 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("runs", [1, 3, 16])
+def test_a_shared_start_is_summed_row_by_row_as_a_fit_alone_does(runs):
+    X, y = entries_of_all_sizes(runs)
+    path = solvers.prepare(ball_plan(300, 40, epsilon=1.0), X, y)._path
+    starts = vertex_paths.dithered_starts([path] * runs, [np.random.default_rng(seed) for seed in range(runs)])
+    for start in starts:
+        changes, expected = start.levels - path.count / 2, np.zeros(40)
+        for change, row in zip(changes, X[path.filled], strict=True):
+            expected[row.indices] += change * row.data.astype(np.float32)
+        np.testing.assert_array_equal(start.totals, expected)
+        assert len(set(changes)) > 1
+    assert len({start.theta.tobytes() for start in starts}) == runs
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("runs", [1, 2, 7, 16, 17])
+def test_frank_wolfe_begins_with_one_pass_for_sixteen_runs(runs):
+    """Bit for bit as alone."""
+    X, y = entries_of_all_sizes(runs)
+    plans = [ball_plan(300, 40, epsilon=1.0), ball_plan(300, 40, epsilon=1e3, l1_radius=4.0, loss="hinge")]
+    with mock.patch.object(gradients, "_WORTH_A_THREAD", 0), counted() as work:
+        together = solvers.fit_many(plans, X, y, seeds=range(runs))
+        # Runs of both plans share the passes.
+        assert work.read(*SUMS) == math.ceil(2 * runs / 16) * X.nnz
+        assert work.read("dithered_block") < 0.3 * 2 * runs * X.nnz, "few rows are pushed later"
+    for row, one in zip(together, plans, strict=True):
+        for seed in range(runs):
+            check_same(row[seed], alone(one, X, y, seed))
 
 
 @pytest.mark.filterwarnings("ignore")

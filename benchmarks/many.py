@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks._race import Check, race, show
+from benchmarks.suite.counts import counted
 from dptoolkit import datasets, solvers
 from dptoolkit.data import prepare
 from dptoolkit.datasets import Dataset
-from dptoolkit.kernels.threshold import row_sums
 from dptoolkit.solvers.gradients import processors
-from dptoolkit.solvers.vertex_paths import WORK, dithered_starts
 
 RUNS = 16
 BUDGET: dict[str, Any] = {"loss": "logistic", "epsilon": 1.0, "delta": 1e-6}
@@ -61,37 +59,26 @@ def compare(name: str, data: Dataset, rounds: int) -> list[Check]:
     clock = ", ".join(f"{times.wall:.2f} s {rival}" for rival, times in raced.items())
     print(f"    by the clock, {processors()} cores: {clock}")
     if solver == "dp_frank_wolfe":
-        print(f"    {_common_rows(plan, data)}")
-        print(f"    {_own_work(plan, data)}; all of a fit together {1000 * best['together, prepared'] / RUNS:.1f} ms")
+        own = 1000 * best["together, prepared"] / RUNS
+        print(f"    {_own_work(plan, rows, data)}, all of a fit {own:.1f} ms")
     return [
         Check(f"{name}: throughput of {RUNS} runs", best["alone"] / best["together"], 3, True),
         Check(f"{name}: the same, data prepared", best["prepared"] / best["together, prepared"], 3, True),
     ]
 
 
-def _common_rows(plan: solvers.Plan, data: Dataset) -> str:
-    """How much of the rows that runs check, those of the chosen features, several runs check at the same step."""
-    fits = solvers.fit_many(plan, data.X, data.y, seeds=range(RUNS))
+def _own_work(plan: solvers.Plan, rows: Any, data: Dataset) -> str:
+    """What fits do besides the pass that they share, and the time of a plain pass over as many entries."""
+    with counted() as work:
+        fits = solvers.fit_many(plan, rows, data.y, seeds=range(RUNS))
     features = np.array([fit.history["vertices"] % plan.d for fit in fits])
     lengths = np.diff(data.X.tocsc().indptr)
-    each, common = lengths[features].sum(), sum(lengths[np.unique(step)].sum() for step in features.T)
-    return f"rows checked {each:,}; were those of several runs at one step checked together, {common:,}"
-
-
-def _own_work(plan: solvers.Plan, data: Dataset) -> str:
-    """What a fit does besides the pass that fits share, and the time of a plain pass over as many entries."""
-    run: Any = solvers.prepare(plan, data.X, data.y)
-    path, done = run._path, np.zeros(len(WORK), np.int64)
-    rngs = [np.random.default_rng(seed) for seed in range(RUNS)]
-    for rng, start in zip(rngs, dithered_starts([path] * RUNS, rngs), strict=True):
-        path.finish(rng, start, False, done)
-    rows, _, entries, _ = (done // RUNS).tolist()
-    matrix, m = path.matrix, len(path.y)
-    arguments = matrix.data, matrix.indices, matrix.indptr, np.ones(m), np.empty(plan.d), 0, m
-    seconds = race({"pass": partial(row_sums, *arguments)}, 9)["pass"].cpu / len(matrix.data) * (rows + entries)
+    checked, common = lengths[features].sum(), sum(lengths[np.unique(step)].sum() for step in features.T)
+    touched, r = work.read("dithered_block"), np.ones(plan.n)
+    seconds = race({"pass": lambda: data.X.T @ r}, 9)["pass"].cpu / data.X.nnz * (checked + touched) / RUNS
     return (
-        f"besides the shared pass a fit checks {rows:,} rows and touches {entries:,} entries; a plain pass over as "
-        f"many takes {1000 * seconds:.1f} ms"
+        f"rows checked {checked:,}; were those of several runs at one step checked together, {common:,}\n"
+        f"    entries touched {touched:,}; a plain pass over a fit's share of both takes {1000 * seconds:.1f} ms"
     )
 
 

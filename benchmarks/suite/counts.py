@@ -15,7 +15,7 @@ import numpy as np
 from numba.core import event
 from scipy.sparse import _sparsetools
 
-from dptoolkit.kernels import curvature, dual, frank_wolfe, stochastic, threshold
+from dptoolkit.kernels import curvature, dual, frank_wolfe, stochastic, sums, threshold
 
 # The multiplier of PCG64, a linear congruential generator of 128 bits.
 _MULTIPLIER, _ALL = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
@@ -72,7 +72,7 @@ def _block_product(rows: int, columns: int, vectors: int, indptr: Any, *rest: An
 
 # Where an entry of X is read, and how many a call reads, from its arguments.
 _READERS: tuple[tuple[Any, str, Callable[..., int]], ...] = (
-    (threshold, "row_sums", _sums), (threshold, "block_feature_sums", _all),
+    (sums, "row_sums", _sums), (sums, "block_feature_sums", _all),
     (threshold, "support_margins", _margins), (threshold, "iht_fit", _small_fit),
     (frank_wolfe, "dense_steps", _dense_steps), (curvature, "curvature_product", _all), (dual, "sweep", _swept),
     (stochastic, "sgd_steps", _batches), (stochastic, "reduced_steps", _batches),

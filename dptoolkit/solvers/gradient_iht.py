@@ -348,7 +348,8 @@ class IhtRun:
 
     def _path(self, trace: bool) -> Generator[Point, Array, Trace]:
         """The iteration as a generator: yields a Point, is sent the noisy mean gradient there, and may overwrite it."""
-        from dptoolkit.kernels.threshold import add_scaled, largest
+        from dptoolkit.kernels.sums import add_scaled
+        from dptoolkit.kernels.threshold import largest
 
         how, always = self.steps, np.arange(self.free, self.width)
         values: Array

@@ -102,7 +102,7 @@ class MeanGradient:
             w = self._dense(support, values)
             if self._arrays is None:
                 return np.asarray(self.rows.matrix @ w)
-            from dptoolkit.kernels.threshold import row_sums
+            from dptoolkit.kernels.sums import row_sums
 
             assert self._columns is not None
             row_sums(*self._columns, w, self._margins, 0, self.rows.shape[1])
@@ -158,7 +158,7 @@ class MeanGradient:
         return gradient
 
     def _sum_rows(self, r: Array, first: int, last: int, out: Array) -> None:
-        from dptoolkit.kernels.threshold import row_sums
+        from dptoolkit.kernels.sums import row_sums
 
         assert self._arrays is not None
         row_sums(*self._arrays, r, out, first, last)
@@ -184,12 +184,12 @@ def _fill(noise: Array, scale: float, rng: np.random.Generator) -> bool:
 
 
 def _add(total: Array, values: Array, factor: float) -> None:
-    from dptoolkit.kernels.threshold import add_scaled
+    from dptoolkit.kernels.sums import add_scaled
 
     add_scaled(total, values, factor)
 
 
-# LANES sums are taken at a time (kernels/threshold.py). Fewer than FEW of them are computed by a kernel without idle
+# LANES sums are taken at a time (kernels/sums.py). Fewer than FEW of them are computed by a kernel without idle
 # lanes, which is quicker.
 LANES, FEW = 16, 5
 
@@ -241,7 +241,7 @@ class MeanGradients:
             out[:] = self.terms[k].residuals(margins)
         if self._arrays is None:
             return np.matmul(residuals, self.rows.matrix, out=gradients)
-        from dptoolkit.kernels.threshold import block_feature_sums, interleave
+        from dptoolkit.kernels.sums import block_feature_sums, interleave
 
         interleave(residuals, self._r)
         block_feature_sums(*self._arrays, self.terms[0].half, self._r, gradients)
@@ -263,7 +263,7 @@ class MeanGradients:
         for k, point in enumerate(points):
             by_run[k, point.support] = point.values
         if self._arrays is not None:
-            from dptoolkit.kernels.threshold import block_feature_sums, interleave
+            from dptoolkit.kernels.sums import block_feature_sums, interleave
 
             block, margins = np.zeros((d, self._r.shape[1])), np.empty((len(points), n))
             interleave(by_run, block)

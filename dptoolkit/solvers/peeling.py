@@ -273,7 +273,7 @@ class Part(NamedTuple):
         """(runs, features): the sums of r_i x_i in every run; each is computed alone. The caller may change them."""
         weights = r * self.times
         if self.rows is not None:
-            from dptoolkit.kernels.threshold import row_sums
+            from dptoolkit.kernels.sums import row_sums
 
             out = np.empty((len(r), self.transposed.shape[0]))
             for one, sums in zip(weights, out, strict=True):

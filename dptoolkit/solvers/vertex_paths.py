@@ -213,7 +213,7 @@ def dithered_starts(paths: Sequence[DitheredPath], rngs: Sequence[np.random.Gene
     -------
     Start k depends on the labels, the public settings and the stream of fit k alone.
     """
-    from dptoolkit.kernels import threshold as kernel
+    from dptoolkit.kernels import sums as kernel
 
     matrix, m, d = paths[0].matrix, len(paths[0].y), paths[0].d
     changes, totals = np.empty((len(paths), m)), np.empty((len(paths), d))

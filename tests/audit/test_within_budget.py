@@ -295,8 +295,8 @@ ALPHA = 1e-6 / (TIMES * sum(row.examples for row in ROWS.values()) + len(FAULTS)
 def evidence(case: Case, trials: int) -> Any:
     """What the sequential test says of the claim within so many trials."""
     return audit.evidence(
-        case.made, case.pair, case.claim, trials=LONGER * trials, alpha=ALPHA, adversary=case.adversary, attack=case.attack,
-        delta=case.made.settings.delta,
+        case.made, case.pair, case.claim, trials=LONGER * trials, alpha=ALPHA, adversary=case.adversary,
+        attack=case.attack, delta=case.made.settings.delta,
     )  # fmt: skip
 
 

@@ -25,9 +25,9 @@ for loss in ("logistic", "huber", "squared", "hinge"):
         for rows in (X, X.toarray()):
             solvers.dp_frank_wolfe(rows, y, loss=loss, law=law, **l1, **budget)
 from numba.core.dispatcher import Dispatcher
-from dptoolkit.kernels import frank_wolfe, threshold
+from dptoolkit.kernels import frank_wolfe, sums, threshold
 stats = {}
-for module in (frank_wolfe, threshold):
+for module in (frank_wolfe, sums, threshold):
     for name, kernel in vars(module).items():
         if isinstance(kernel, Dispatcher):
             hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses

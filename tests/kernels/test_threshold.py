@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dptoolkit.data import check_rows, kernel_arrays
-from dptoolkit.kernels import reference, threshold
-from dptoolkit.kernels.threshold import largest, mean_residuals, row_sums, support_margins
+from dptoolkit.kernels import reference, sums, threshold
+from dptoolkit.kernels.sums import row_sums
+from dptoolkit.kernels.threshold import largest, mean_residuals, support_margins
 from dptoolkit.losses import LOSSES, SCALAR
 
 # Few distinct values, so that ties are the rule.
@@ -105,7 +106,7 @@ def test_a_record_without_a_margin_counts_as_nothing():
 
 
 @given(
-    st.integers(0, 1000), st.integers(1, 40), st.integers(1, 150), st.integers(1, threshold.LANES),
+    st.integers(0, 1000), st.integers(1, 40), st.integers(1, 150), st.integers(1, sums.LANES),
     st.sampled_from([np.int32, np.int64]), st.booleans(),
 )  # fmt: skip
 def test_sums_side_by_side_are_those_one_by_one_to_the_last_bit(seed, n, d, count, index, idle):
@@ -115,15 +116,15 @@ def test_sums_side_by_side_are_those_one_by_one_to_the_last_bit(seed, n, d, coun
     X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
     X = check_rows(X)
     rows = rng.standard_normal((count, n))
-    block = np.full((n, threshold.LANES if idle else count), np.nan)
-    threshold.interleave(rows, block)
+    block = np.full((n, sums.LANES if idle else count), np.nan)
+    sums.interleave(rows, block)
     np.testing.assert_array_equal(block[:, :count], rows.T)
     upper, lower, together = np.zeros((count, d)), np.zeros((count, d)), np.zeros((count, d))
     half = int(rng.integers(0, n + 1))
     for k, r in enumerate(rows):
         row_sums(*kernel_arrays(X.matrix), r, upper[k], 0, half)
         row_sums(*kernel_arrays(X.matrix), r, lower[k], half, n)
-    threshold.block_feature_sums(*kernel_arrays(X.transpose()), half, block, together)
+    sums.block_feature_sums(*kernel_arrays(X.transpose()), half, block, together)
     np.testing.assert_array_equal(together, upper + lower)
 
 

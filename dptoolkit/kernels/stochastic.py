@@ -31,7 +31,9 @@ coordinate is chosen, uniformly, only for those that are kept (solvers.snapshots
 Constructs that compile slowly are avoided: room is allocated by NumPy, before the compiled code (``sgd_steps`` calls
 ``compiled_sgd_steps``); min, max, int and powers are written out. Each would be compiled before the first fit. Every
 element of an array that the source names costs some milliseconds, so that it is named once; a helper is called from
-few places; no tuple of four values or of arrays is made, nor part of an array taken.
+few places; no tuple of four values or of arrays is made, nor part of an array taken. A variable that is assigned at two
+places, as every ``x if c else y`` makes one, costs a pass over the whole kernel. What only some fits need is an
+argument that is None in the others, for which its branches are left out before anything is compiled.
 
 Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits
 elsewhere.
@@ -74,9 +76,11 @@ helper = register_jitable(no_rewrites=True, **OPTIONS)
 def part(function: Any) -> Any:
     """A helper that a kernel calls at one place, where it is written out before types are inferred.
 
-    A function of its own would be optimised alone, once more in the kernel, and take each array as seven arguments. The
-    attributes are those by which Numba knows a compiled function with ``inline="always"``, which could no longer be
-    called from Python; where they mean nothing the function is a helper like any other.
+    A function of its own would be optimised alone, once more in the kernel, and take each array as seven arguments. But
+    a part is copied twice, in a time that grows with the square of its size and for each part that it is in, so that
+    few are parts of parts, and ``bring_forward``, which two kernels call, is none. The attributes are those by which
+    Numba knows a compiled function with ``inline="always"``, which could no longer be called from Python; where they
+    mean nothing the function is a helper like any other.
     """
     helper(function)
     function.targetoptions, function.py_func = {"inline": "always"}, function
@@ -162,17 +166,11 @@ def clipped_residual(loss: int, margin: float, y: float, margin_bound: float, ca
 # --- uniform integers, normal tails ------------------------------------------------------------------
 
 
-@helper
-def word(rng: Any) -> Any:
-    """A uniform number of 53 bits."""
-    return np.int64(rng.random() * _UNIT)
-
-
-@helper
+@part
 def uniform_below(rng: Any, n: int) -> int:
     """A uniform integer in 0..n-1, without bias; Generator.integers does the same but compiles a second longer."""
     while True:
-        draw = word(rng)
+        draw: Any = np.int64(rng.random() * _UNIT)
         rest: int = draw % n
         # Draws from the last n below 2^53, if these are not n, would favour small numbers.
         if draw - rest <= 9007199254740992 - n:
@@ -299,7 +297,7 @@ def bring_forward(rng: Any, order: NDArray[Any], size: int) -> None:
         while b < 0:
             half, other = other, -1
             if half < 0:
-                draw = word(rng)
+                draw = np.int64(rng.random() * _UNIT)
                 half, other = draw >> 27, draw & 67108863
             b = spread_evenly(half, n - a)
         b += a
@@ -601,9 +599,10 @@ def offer_iid(
         noisy = spread * tail_quantile(-0.5 * math.expm1(log_below))
         if size == limit and step_size * noisy <= abs(top.values[0]):
             break
-        key = uniform_below(rng, free)
-        while touch(t, count, key) < count:
+        while True:
             key = uniform_below(rng, free)
+            if touch(t, count, key) == count:
+                break
         count += 1
         size = offer(top, size, key, next_weight(0.0, 0.0, noisy if rng.random() < 0.5 else -noisy, step_size, 1.0))
     return size

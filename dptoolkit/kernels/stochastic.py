@@ -297,7 +297,7 @@ def bring_forward(rng: Any, order: NDArray[Any], size: int) -> None:
         while b < 0:
             half, other = other, -1
             if half < 0:
-                draw = np.int64(rng.random() * _UNIT)
+                draw: Any = np.int64(rng.random() * _UNIT)
                 half, other = draw >> 27, draw & 67108863
             b = spread_evenly(half, n - a)
         b += a

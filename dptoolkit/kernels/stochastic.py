@@ -31,7 +31,9 @@ coordinate is chosen, uniformly, only for those that are kept (solvers.snapshots
 Constructs that compile slowly are avoided: room is allocated by NumPy, before the compiled code (``sgd_steps`` calls
 ``compiled_sgd_steps``); min, max, int and powers are written out. Each would be compiled before the first fit. Every
 element of an array that the source names costs some milliseconds, so that it is named once; a helper is called from
-few places; no tuple of four values or of arrays is made, nor part of an array taken.
+few places; no tuple of four values or of arrays is made, nor part of an array taken. A variable that is assigned at two
+places, as every ``x if c else y`` makes one, costs a pass over the whole kernel. What only some fits need is an
+argument that is None in the others, for which its branches are left out before anything is compiled.
 
 Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits
 elsewhere.
@@ -74,9 +76,11 @@ helper = register_jitable(no_rewrites=True, **OPTIONS)
 def part(function: Any) -> Any:
     """A helper that a kernel calls at one place, where it is written out before types are inferred.
 
-    A function of its own would be optimised alone, once more in the kernel, and take each array as seven arguments. The
-    attributes are those by which Numba knows a compiled function with ``inline="always"``, which could no longer be
-    called from Python; where they mean nothing the function is a helper like any other.
+    A function of its own would be optimised alone, once more in the kernel, and take each array as seven arguments. But
+    a part is copied twice, in a time that grows with the square of its size and for each part that it is in, so that
+    few are parts of parts, and ``bring_forward``, which two kernels call, is none. The attributes are those by which
+    Numba knows a compiled function with ``inline="always"``, which could no longer be called from Python; where they
+    mean nothing the function is a helper like any other.
     """
     helper(function)
     function.targetoptions, function.py_func = {"inline": "always"}, function
@@ -87,8 +91,9 @@ class Records(NamedTuple):
     """Bounded rows in CSR form, with what their gradients need; ``order`` has the row of every record, in any order.
 
     Rows that occur several times are stored once, and their gradient is computed once a batch. For this ``tally`` has a
-    zero for each row, where the records of a batch are counted, and below it room for the rows of a batch; where every
-    row occurs once it is empty.
+    zero for each row, where the records of a batch are counted, and below it room for the rows of a batch; it is None
+    where every row occurs once. Kernels take it once more as an argument of its own, since branches that no fit needs
+    are left out before members of a tuple have types.
     """
 
     loss: int
@@ -99,7 +104,7 @@ class Records(NamedTuple):
     margin_bound: float
     caps: NDArray[Any]
     order: NDArray[Any]
-    tally: NDArray[Any] = np.zeros((2, 0), np.int64)
+    tally: Any = None
 
 
 class Entries(NamedTuple):
@@ -136,7 +141,7 @@ def clipped(value: float, low: float, high: float) -> float:
     return high if value > high else value
 
 
-@helper
+@part
 def residual(loss: int, margin: float, y: float) -> float:
     """d loss / d margin of one row, as in losses.py; NaN for a loss that has no branch here."""
     if loss == LOGISTIC:
@@ -197,7 +202,7 @@ def lengthened(rng: Any, u: float) -> float:
     return long if long > 1e-300 else 1e-300
 
 
-@part
+@helper
 def log_uniform(rng: Any) -> float:
     """log U for a uniform U, with all its digits both for U near 0 and for U near 1."""
     u = rng.random()
@@ -280,30 +285,28 @@ def touch(t: Entries, count: int, key: int) -> int:
     return e
 
 
-@part
+@helper
 def bring_forward(rng: Any, order: NDArray[Any], size: int) -> None:
     """Put ``size`` records, uniform without replacement, at the front of the order.
 
     The random numbers are most of its time, so that each gives two places, 26 bits each.
     """
-    n = order.shape[0]
-    other: Any = np.int64(-1)
+    n, other = order.shape[0], -1
     for a in range(size):
-        b: Any = np.int64(uniform_below(rng, n - a) if n > 67108864 else -1)
+        b = uniform_below(rng, n - a) if n > 67108864 else -1
         while b < 0:
-            half = other
-            other = np.int64(-1)
+            half, other = other, -1
             if half < 0:
-                draw = np.int64(rng.random() * _UNIT)
-                half = draw >> 27
-                other = draw & 67108863
-            b = np.int64(spread_evenly(half, n - a))
-        i = order[a + b]
-        order[a + b] = order[a]
+                draw: Any = np.int64(rng.random() * _UNIT)
+                half, other = draw >> 27, draw & 67108863
+            b = spread_evenly(half, n - a)
+        b += a
+        i = order[b]
+        order[b] = order[a]
         order[a] = i
 
 
-@njit(cache=True, nogil=True, **OPTIONS)
+@part
 def draw_records(rng: Any, order: NDArray[Any], size: int) -> int:
     """Draw ``size`` records, uniform without replacement: those of the order from the returned place on.
 
@@ -315,17 +318,17 @@ def draw_records(rng: Any, order: NDArray[Any], size: int) -> int:
 
 
 @part
-def gather(batch: NDArray[Any], tally: NDArray[Any]) -> int:
-    """Count the records of each row of the batch and list these rows; returns how many.
+def gather(order: NDArray[Any], begin: int, size: int, tally: Any) -> int:
+    """Count the records of each row among ``size`` of the order from ``begin`` on; list these rows; returns how many.
 
-    Where every row occurs once nothing is to do. The batch stays in its order, so that later ones are those of the same
-    records without counting.
+    Where every row occurs once nothing is to do. The order stays, so that later batches are those of the same records
+    without counting.
     """
-    if tally.shape[1] == 0:
-        return batch.shape[0]
+    if tally is None:
+        return size
     rows: Any = np.int64(0)
-    for a in range(batch.shape[0]):
-        i = batch[a]
+    for a in range(begin, begin + size):
+        i = order[a]
         if tally[0, i] == 0:
             tally[1, rows] = i
             rows += 1
@@ -334,10 +337,10 @@ def gather(batch: NDArray[Any], tally: NDArray[Any]) -> int:
 
 
 @part
-def gathered(batch: NDArray[Any], tally: NDArray[Any], a: int) -> tuple[int, float]:
+def gathered(order: NDArray[Any], begin: int, tally: Any, a: int) -> tuple[int, float]:
     """(row, number of its records) of the a-th row of a batch that was gathered; they are forgotten."""
-    if tally.shape[1] == 0:
-        return batch[a], 1.0
+    if tally is None:
+        return order[begin + a], 1.0
     i = tally[1, a]
     times = 1.0 * tally[0, i]
     tally[0, i] = 0
@@ -345,16 +348,16 @@ def gathered(batch: NDArray[Any], tally: NDArray[Any], a: int) -> tuple[int, flo
 
 
 @part
-def next_batch(rng: Any, rows: Records, size: int, others: int, t: Entries) -> int:
+def next_batch(rng: Any, rows: Records, tally: Any, size: int, others: int, t: Entries) -> int:
     """Bring ``size`` records forward and gather their rows; returns how many.
 
     The entries become empty, with slots in use for the features of these rows and ``others``.
     """
-    order, indptr, tally, slots = rows.order, rows.indptr, rows.tally, 2 * others
+    order, indptr, slots = rows.order, rows.indptr, 2 * others
     bring_forward(rng, order, size)
-    different = gather(order[:size], tally)
+    different = gather(order, 0, size, tally)
     for a in range(different):
-        i = order[a] if tally.shape[1] == 0 else tally[1, a]
+        i = order[a] if tally is None else tally[1, a]
         slots += 2 * (indptr[i + 1] - indptr[i])
     mask, most = t.marks[1], t.table.shape[0] - 1
     while mask < slots and mask < most:
@@ -426,11 +429,13 @@ def residual_change(
         loss, old_margin, y, margin_bound, cap
     )
     # The difference of two margins that both overflowed.
-    return 0.0 if loss == SQUARED and math.isnan(change) else change
+    if loss == SQUARED and math.isnan(change):
+        change = 0.0
+    return change
 
 
 @part
-def add_gradient(t: Entries, count: int, rows: Records, size: int, reduced: bool) -> int:
+def add_gradient(t: Entries, count: int, rows: Records, tally: Any, size: int, reduced: bool) -> int:
     """Add the batch's gradient sum, less that at the snapshot if ``reduced``; returns the number of entries.
 
     ``size`` is the number of rows that were gathered.
@@ -438,7 +443,7 @@ def add_gradient(t: Entries, count: int, rows: Records, size: int, reduced: bool
     before, old = t.before, t.old
     places, data = t.places, rows.data
     for a in range(size):
-        i, times = gathered(rows.order, rows.tally, a)
+        i, times = gathered(rows.order, 0, tally, a)
         low, high = rows.indptr[i], rows.indptr[i + 1]
         label, cap = rows.y[i], rows.caps[i]
         margin = old_margin = 0.0
@@ -459,11 +464,18 @@ def add_gradient(t: Entries, count: int, rows: Records, size: int, reduced: bool
 
 
 @njit(cache=True, nogil=True, **OPTIONS)
-def add_rows(rows: Records, batch: NDArray[Any], w: NDArray[Any], out: NDArray[Any]) -> None:
-    """Add the gradients of the batch's records at w to ``out``: one pass, no copy of the rows."""
-    data, indices = rows.data, rows.indices
-    for a in range(gather(batch, rows.tally)):
-        i, times = gathered(batch, rows.tally, a)
+def add_records(rng: Any, rows: Records, tally: Any, size: int, w: NDArray[Any], out: NDArray[Any]) -> None:
+    """Add the gradients at w of ``size`` records, uniform without replacement, to ``out``.
+
+    One pass, no copy of the rows; the order of the records changes. All rows are read in their own order, which is
+    faster.
+    """
+    data, indices, order = rows.data, rows.indices, rows.order
+    begin = draw_records(rng, order, size)
+    for a in range(gather(order, begin, size, tally)):
+        i, times = gathered(order, begin, tally, a)
+        if tally is None and size == order.shape[0]:
+            i = a
         low, high = rows.indptr[i], rows.indptr[i + 1]
         margin = 0.0
         for b in range(low, high):
@@ -511,7 +523,7 @@ def next_weight(weight: float, mean: float, noisy: float, step_size: float, shri
 
 @part
 def offer_touched(
-    rng: Any, spread: float, batch: float, step_size: float, shrink: float, means: NDArray[Any], t: Entries, count: int,
+    rng: Any, spread: float, batch: float, step_size: float, shrink: float, means: Any, t: Entries, count: int,
     free: int, top: Top,
 ) -> tuple[int, int]:
     """Turn the touched gradient sums into noisy means and these into next values, and offer those that compete.
@@ -522,10 +534,12 @@ def offer_touched(
     inside: Any = np.int64(0)
     size: Any = np.int64(0)
     for e in range(count):
-        key, noisy = t.keys[e], values[e] / batch
+        key, noisy, mean = t.keys[e], values[e] / batch, 0.0
         if spread > 0.0:
             noisy += spread * rng.standard_normal()
-        value = next_weight(t.before[e], means[key] if means.shape[0] > 0 else 0.0, noisy, step_size, shrink)
+        if means is not None:
+            mean = means[key]
+        value = next_weight(t.before[e], mean, noisy, step_size, shrink)
         values[e] = value
         if key < free:
             inside += 1
@@ -560,7 +574,7 @@ def write_dense(support: NDArray[Any], weights: NDArray[Any], filled: int, out: 
 # --- plain steps ---------------------------------------------------------------------------------------
 
 
-@helper
+@part
 def share_at(shares: NDArray[Any], shares_per_unit: float, norm: float) -> float:
     """The share of the noise at |w| = ``norm``, as in NoiseLaw.share; for NaN the last share, which is the largest."""
     place, last = norm * shares_per_unit, len(shares) - 1
@@ -585,9 +599,10 @@ def offer_iid(
         noisy = spread * tail_quantile(-0.5 * math.expm1(log_below))
         if size == limit and step_size * noisy <= abs(top.values[0]):
             break
-        key = uniform_below(rng, free)
-        while touch(t, count, key) < count:
+        while True:
             key = uniform_below(rng, free)
+            if touch(t, count, key) == count:
+                break
         count += 1
         size = offer(top, size, key, next_weight(0.0, 0.0, noisy if rng.random() < 0.5 else -noisy, step_size, 1.0))
     return size
@@ -609,14 +624,14 @@ def sgd_steps(
     room = make_room(rows, sizes, 2 * sparsity + 2 * protected, free + protected, sparsity)
     nothing = np.empty(0, np.int64), np.empty(0)
     return compiled_sgd_steps(
-        rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, *room, *nothing,
-        support, weights, filled, iterates,
+        rng, sizes, rows, rows.tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, *room,
+        *nothing, support, weights, filled, iterates,
     )
 
 
 @njit(cache=True, nogil=True, **OPTIONS)
 def compiled_sgd_steps(
-    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
+    rng: Any, sizes: NDArray[Any], rows: Records, tally: Any, batch: float, step_size: float, l2: float, scale: float,
     shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, t: Entries, top: Top,
     no_support: NDArray[Any], no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int,
     iterates: Any,
@@ -624,11 +639,11 @@ def compiled_sgd_steps(
     """``sgd_steps`` in room that the caller has made."""
     shrink, sparsity = 1.0 - step_size * l2, top.keys.shape[0]
     for step in range(sizes.shape[0]):
-        batch_rows = next_batch(rng, rows, sizes[step], filled + protected + sparsity, t)
+        batch_rows = next_batch(rng, rows, tally, sizes[step], filled + protected + sparsity, t)
         count, norm, _ = touch_weights(t, support, weights, filled, no_support, no_weights, free, protected)
-        count = add_gradient(t, count, rows, batch_rows, False)
+        count = add_gradient(t, count, rows, tally, batch_rows, False)
         spread = scale * share_at(shares, shares_per_unit, norm)
-        inside, size = offer_touched(rng, spread, batch, step_size, shrink, no_weights, t, count, free, top)
+        inside, size = offer_touched(rng, spread, batch, step_size, shrink, None, t, count, free, top)
         if spread > 0.0:
             size = offer_iid(rng, spread, step_size, free, inside, t, count, top, size)
         filled = write_back(t, top, size, free, protected, support, weights)
@@ -655,36 +670,37 @@ def sgd_trials(
     room = make_room(longer, largest, others, width, sparsity)
     places = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
     compiled_sgd_trials(
-        rng, counter, flags, first, bits, one, two, rate, sizes, batch, step_size, l2, scale, shares, shares_per_unit,
-        free, protected, *room, np.empty(0, np.int64), np.empty(0), *places, finals, iterates,
+        rng, counter, flags, first, bits, one, one.tally, two, two.tally, rate, sizes, batch, step_size, l2, scale,
+        shares, shares_per_unit, free, protected, *room, np.empty(0, np.int64), np.empty(0), *places, finals, iterates,
     )
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def compiled_sgd_trials(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
-    rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
-    shares_per_unit: float, free: int, protected: int, t: Entries, top: Top, no_support: NDArray[Any],
-    no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], finals: NDArray[Any], iterates: Any,
+    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, one_tally: Any,
+    two: Records, two_tally: Any, rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float,
+    scale: float, shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, t: Entries, top: Top,
+    no_support: NDArray[Any], no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any],
+    finals: NDArray[Any], iterates: Any,
 ) -> None:
     """``sgd_trials`` in room that the caller has made."""
     n, orders = one.order.shape[0], (two.order.copy(), one.order.copy())
     for i in range(bits.shape[0]):
         counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
         flags[0], flags[10] = 4, 0
-        rows = one if bits[i] == 1 else two
+        rows, tally = (one, one_tally) if bits[i] == 1 else (two, two_tally)
         rows.order[:] = orders[bits[i]]
         if rate > 0.0:
             for step in range(sizes.shape[0]):
                 sizes[step] = rng.binomial(n, rate)
         if iterates is not None:
             filled = compiled_sgd_steps(
-                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
+                rng, sizes, rows, tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
                 no_support, no_weights, support, weights, 0, iterates[i],
             )
         else:
             filled = compiled_sgd_steps(
-                rng, sizes, rows, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
+                rng, sizes, rows, tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
                 no_support, no_weights, support, weights, 0, None,
             )
         write_dense(support, weights, filled, finals[i])
@@ -699,7 +715,7 @@ def chance_above(level: float, mean: float, spread: float) -> float:
     return tail((level - mean) / spread) + tail((level + mean) / spread)
 
 
-@part
+@helper
 def noise_above(rng: Any, level: float, mean: float, spread: float) -> float:
     """spread Z given that mean + spread Z lies outside [-level, level]."""
     up, down = tail((level - mean) / spread), tail((level + mean) / spread)
@@ -729,32 +745,39 @@ def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
     return -sign * spread * tail_quantile(end + (0.5 - end) * lengthened(rng, rng.random()))
 
 
-class Means(NamedTuple):
-    """The means of an epoch, in buckets: bucket b is ranked[starts[b]:starts[b+1]], of |means| up to heights[b].
+class Hidden(NamedTuple):
+    """What is known of hidden means: all but the first known[b] members of bucket b are scale |Z|, with either sign.
 
-    The first known[b] members of a bucket have a mean, ``values`` of their number. The others are hidden: scale |Z|
-    with P(|Z| > .) uniform between chances[b] and chances[b+1]. They get the numbers from unused[0] on. heights[b+1] is
-    about the smallest |mean| of bucket b; an empty bucket stands between the last that is known and the first layer.
+    P(|Z| > .) is uniform between chances[b] and chances[b+1]. They get the numbers from unused[0] on.
     """
 
-    values: NDArray[Any]
-    ranked: NDArray[Any]
-    starts: NDArray[Any]
-    heights: NDArray[Any]
     known: NDArray[Any]
     unused: NDArray[Any]
     chances: NDArray[Any]
     scale: float
 
 
+class Means(NamedTuple):
+    """The means of an epoch, in buckets: bucket b is ranked[starts[b]:starts[b+1]], of |means| up to heights[b].
+
+    The members of a bucket have a mean, ``values`` of their number, unless they are ``hidden``, which is None where all
+    are known; kernels take it once more, as they do the tally of ``Records``. heights[b+1] is about the smallest |mean|
+    of bucket b; an empty bucket stands between the last that is known and the first layer.
+    """
+
+    values: NDArray[Any]
+    ranked: NDArray[Any]
+    starts: NDArray[Any]
+    heights: NDArray[Any]
+    hidden: Any = None
+
+
 @part
 def choose_level(number: float, spread: float, starts: NDArray[Any], heights: NDArray[Any]) -> float:
     """A level that about ``number`` coordinates exceed. Any level is correct; this one is cheap."""
-    if starts[-1] <= number:
-        return 0.0
     low, high = 0.0, heights[0] + 10.0 * spread
     for _ in range(64):
-        if high - low <= 0.02 * spread:
+        if starts[-1] <= number or high - low <= 0.02 * spread:
             break
         middle = 0.5 * (low + high)
         # The expected number above the middle; for a bucket, from the mean of its largest and smallest probability.
@@ -770,14 +793,14 @@ def choose_level(number: float, spread: float, starts: NDArray[Any], heights: ND
     return low
 
 
-@part
-def draw_mean(rng: Any, m: Means, b: int) -> int:
+@helper
+def draw_mean(rng: Any, m: Means, hidden: Hidden, b: int) -> int:
     """Draw the mean of a hidden member of bucket b, which becomes known; returns its number."""
-    j: int = m.unused[0]
-    known, low, height = m.known[b], m.chances[b], m.heights[b]
-    m.unused[0], m.known[b] = j + 1, known + 1
-    chance = low + (m.chances[b + 1] - low) * lengthened(rng, rng.random())
-    size = m.scale * abs(tail_quantile(0.5 * chance))
+    j: int = hidden.unused[0]
+    known, low, height = hidden.known[b], hidden.chances[b], m.heights[b]
+    hidden.unused[0], hidden.known[b] = j + 1, known + 1
+    chance = low + (hidden.chances[b + 1] - low) * lengthened(rng, rng.random())
+    size = hidden.scale * abs(tail_quantile(0.5 * chance))
     # Rounding must not lift it above the height, which bounds the chance of a visit.
     size = size if size < height else height
     m.values[j] = size if rng.random() < 0.5 else -size
@@ -787,7 +810,7 @@ def draw_mean(rng: Any, m: Means, b: int) -> int:
 
 @part
 def offer_means(
-    rng: Any, level: float, spread: float, step_size: float, m: Means, t: Entries, top: Top, size: int
+    rng: Any, level: float, spread: float, step_size: float, m: Means, hidden: Any, t: Entries, top: Top, size: int
 ) -> int:
     """Offer all untouched coordinates, of noisy gradients N(a_j, spread^2), that exceed the level and can enter.
 
@@ -798,27 +821,34 @@ def offer_means(
     if spread > 0.0 and size == limit:
         # A little lower, so that rounding excludes no coordinate that could enter.
         reached = abs(top.values[0]) / step_size * (1.0 - 1e-14)
-        level = reached if reached > level else level
+        if reached > level:
+            level = reached
     ceiling = log_miss = 1.0
     for b in range(starts.shape[0] - 1):
         height, place, end = m.heights[b], starts[b], starts[b + 1]
-        hidden = place + m.known[b]
         if spread > 0.0:
             ceiling = chance_above(level, height, spread)
             if ceiling <= 0.0:
                 continue
-            ceiling = 1.0 if ceiling > 1.0 else ceiling
-            log_miss = math.log1p(-ceiling) if ceiling < 1.0 else -math.inf
+            log_miss = -math.inf
+            if ceiling < 1.0:
+                log_miss = math.log1p(-ceiling)
+            elif ceiling > 1.0:
+                ceiling = 1.0
         while True:
+            skip = 0.0
             if spread > 0.0:
                 # Skip to the next member whose coin of probability ``ceiling`` shows heads.
                 skip = log_uniform(rng) / log_miss
-            else:
-                skip = 0.0 if size < limit or step_size * height > abs(top.values[0]) else math.inf
+            elif size == limit and not step_size * height > abs(top.values[0]):
+                break
             if not skip < end - place:
                 break
             place += np.int64(skip)
-            j = m.ranked[place] if place < hidden else draw_mean(rng, m, b)
+            if hidden is None or place < starts[b] + hidden.known[b]:
+                j = m.ranked[place]
+            else:
+                j = draw_mean(rng, m, hidden, b)
             place += 1
             mean, noisy = m.values[j], 0.0
             if spread > 0.0 and not coin(rng, chance_above(level, mean, spread) / ceiling):
@@ -830,16 +860,16 @@ def offer_means(
     return size
 
 
-@helper
+@part
 def falls_short(top: Top, size: int, reach: float) -> bool:
     """Whether values that are at most ``reach`` can still enter."""
     return size < len(top.keys) or abs(top.values[0]) < reach * (1.0 - 1e-13)
 
 
-@helper
+@part
 def complete_below(
-    rng: Any, level: float, spread: float, step_size: float, free: int, m: Means, t: Entries, count: int, top: Top,
-    size: int,
+    rng: Any, level: float, spread: float, step_size: float, free: int, m: Means, hidden: Any, t: Entries, count: int,
+    top: Top, size: int,
 ) -> int:
     """Offer all other untouched coordinates, drawn from their law below the level, in O(d); returns the new size.
 
@@ -848,9 +878,10 @@ def complete_below(
     """
     for a in range(size):
         count += touch(t, count, top.keys[a]) == count
-    for b in range(m.starts.shape[0] - 1):
-        while m.known[b] < m.starts[b + 1] - m.starts[b]:
-            draw_mean(rng, m, b)
+    if hidden is not None:
+        for b in range(m.starts.shape[0] - 1):
+            while hidden.known[b] < m.starts[b + 1] - m.starts[b]:
+                draw_mean(rng, m, hidden, b)
     for j in range(free):
         if touch(t, -1, j) < 0:
             noisy = noise_within(rng, level, m.values[j], spread)
@@ -858,7 +889,7 @@ def complete_below(
     return size
 
 
-@helper
+@part
 def reduced_share(slope: float, grain: float, apart: float, size: float, places: int) -> float:
     """min(1, slope |w - snapshot| + rounding), but 0 where the two are equal, and 1 where a number is NaN.
 
@@ -866,10 +897,12 @@ def reduced_share(slope: float, grain: float, apart: float, size: float, places:
     entry, which can move the difference of two gradients however near w and the snapshot are. ``grain`` is the same for
     the rounding of the residuals, as a share of their bound. Equal weights have margins that are equal bit for bit.
     """
-    if apart == 0.0 and slope < math.inf:
-        return 0.0
-    share = slope * (apart + _BLUR * (places + 2.0) * size) + grain
-    return share if share < 1.0 else 1.0
+    share = 0.0
+    if apart != 0.0 or not slope < math.inf:
+        share = slope * (apart + _BLUR * (places + 2.0) * size) + grain
+        if not share < 1.0:
+            share = 1.0
+    return share
 
 
 class Progress(NamedTuple):
@@ -898,11 +931,11 @@ def reduced_steps(
     progress = make_progress(filled)
     # The rare steps that few values reach are completed by a kernel of their own, which is compiled when it is needed.
     while compiled_reduced_steps(
-        rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, means, *room, *snapshot,
-        support, weights, progress, iterates,
+        rng, sizes, rows, rows.tally, batch, step_size, l2, scale, slope, grain, free, protected, means, means.hidden,
+        *room, *snapshot, support, weights, progress, iterates,
     ):
         compiled_completion(
-            rng, step_size, free, protected, means, *room, support, weights, progress, iterates
+            rng, step_size, free, protected, means, means.hidden, *room, support, weights, progress, iterates
         )
     return int(progress.places[1])
 
@@ -914,9 +947,10 @@ def make_progress(filled: int) -> Progress:
 
 @njit(cache=True, nogil=True, **OPTIONS)
 def compiled_reduced_steps(
-    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
-    grain: float, free: int, protected: int, means: Means, t: Entries, top: Top, snap_support: NDArray[Any],
-    snap_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], progress: Progress, iterates: Any,
+    rng: Any, sizes: NDArray[Any], rows: Records, tally: Any, batch: float, step_size: float, l2: float, scale: float,
+    slope: float, grain: float, free: int, protected: int, means: Means, hidden: Any, t: Entries, top: Top,
+    snap_support: NDArray[Any], snap_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any],
+    progress: Progress, iterates: Any,
 ) -> bool:
     """``reduced_steps`` in room that the caller has made, with a copy of the snapshot.
 
@@ -927,16 +961,16 @@ def compiled_reduced_steps(
     places, levels = progress.places, progress.sizes
     filled, level, level_spread = places[1], levels[0], levels[1]
     for step in range(places[0], sizes.shape[0]):
-        batch_rows = next_batch(rng, rows, sizes[step], filled + snap_support.shape[0] + protected + sparsity, t)
+        batch_rows = next_batch(rng, rows, tally, sizes[step], filled + snap_support.shape[0] + protected + sparsity, t)
         count, apart, reach = touch_weights(
             t, support, weights, filled, snap_support, snap_weights, free, protected
         )
         spread = scale * reduced_share(slope, grain, apart, reach, count)
-        count = add_gradient(t, count, rows, batch_rows, True)
+        count = add_gradient(t, count, rows, tally, batch_rows, True)
         _, size = offer_touched(rng, spread, batch, step_size, shrink, means.values, t, count, free, top)
         if spread > 0.0 and abs(spread - level_spread) > 0.005 * spread:
             level, level_spread = choose_level(number, spread, means.starts, means.heights), spread
-        size = offer_means(rng, level, spread, step_size, means, t, top, size)
+        size = offer_means(rng, level, spread, step_size, means, hidden, t, top, size)
         if spread > 0.0 and falls_short(top, size, step_size * level):
             places[0], places[2], places[3] = step, count, size
             levels[0], levels[1], levels[2] = level, level_spread, spread
@@ -950,13 +984,13 @@ def compiled_reduced_steps(
 
 @njit(cache=True, nogil=True, **OPTIONS)
 def compiled_completion(
-    rng: Any, step_size: float, free: int, protected: int, means: Means, t: Entries, top: Top, support: NDArray[Any],
-    weights: NDArray[Any], progress: Progress, iterates: Any,
+    rng: Any, step_size: float, free: int, protected: int, means: Means, hidden: Any, t: Entries, top: Top,
+    support: NDArray[Any], weights: NDArray[Any], progress: Progress, iterates: Any,
 ) -> None:
     """Complete the step at which ``compiled_reduced_steps`` stopped: all other values are below its level."""
     step, count, size = progress.places[0], progress.places[2], progress.places[3]
     level, spread = progress.sizes[0], progress.sizes[2]
-    size = complete_below(rng, level, spread, step_size, free, means, t, count, top, size)
+    size = complete_below(rng, level, spread, step_size, free, means, hidden, t, count, top, size)
     filled = write_back(t, top, size, free, protected, support, weights)
     if iterates is not None:
         write_dense(support, weights, filled, iterates[step])
@@ -995,30 +1029,30 @@ def reduced_trials(
     longer = max(one, two, key=lambda rows: int(np.diff(rows.indptr).max(initial=1)))
     room = make_room(longer, largest, 3 * sparsity + 3 * protected, free + protected, sparsity)
     compiled_reduced_trials(
-        rng, counter, flags, first, bits, one, two, how, batch, step_size, l2, scale, slope, grain, free, protected,
-        *room, finals, counts, snapshots, iterates,
+        rng, counter, flags, first, bits, one, one.tally, two, two.tally, how, batch, step_size, l2, scale, slope,
+        grain, free, protected, *room, finals, counts, snapshots, iterates,
     )
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def compiled_reduced_trials(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
-    how: Epochs, batch: float, step_size: float, l2: float, scale: float, slope: float, grain: float, free: int,
-    protected: int, room: Entries, top: Top, finals: NDArray[Any], counts: NDArray[Any], snapshots: NDArray[Any],
-    iterates: NDArray[Any],
+    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, one_tally: Any,
+    two: Records, two_tally: Any, how: Epochs, batch: float, step_size: float, l2: float, scale: float, slope: float,
+    grain: float, free: int, protected: int, room: Entries, top: Top, finals: NDArray[Any], counts: NDArray[Any],
+    snapshots: NDArray[Any], iterates: NDArray[Any],
 ) -> None:
     """``reduced_trials`` in room that the caller has made."""
     sparsity = top.keys.shape[0]
     support, weights = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
     n, width, w = one.order.shape[0], finals.shape[1], np.empty(finals.shape[1])
-    orders, all_rows = (two.order.copy(), one.order.copy()), np.arange(n)
+    orders = two.order.copy(), one.order.copy()
     # One bucket, all of it known.
-    ranked, starts, heights, known = np.arange(free), np.array([0, free]), np.empty(2), np.array([free])
+    ranked, starts, heights = np.arange(free), np.array([0, free]), np.empty(2)
     progress = Progress(np.empty(4, np.int64), np.empty(3))
     for i in range(bits.shape[0]):
         counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
         flags[0], flags[10] = 4, 0
-        rows = one if bits[i] == 1 else two
+        rows, tally = (one, one_tally) if bits[i] == 1 else (two, two_tally)
         rows.order[:] = orders[bits[i]]
         for e in range(counts.shape[1]):
             counts[i, e] = rng.geometric(how.stop) - 1 if how.stop > 0.0 else how.steps
@@ -1029,9 +1063,7 @@ def compiled_reduced_trials(
                 size = rng.binomial(n, how.snapshot_rate)
             write_dense(support, weights, filled, w)
             gradient = np.zeros(width)
-            begin = draw_records(rng, rows.order, size)
-            whole = size == n and rows.tally.shape[1] == 0
-            add_rows(rows, all_rows if whole else rows.order[begin : begin + size], w, gradient)
+            add_records(rng, rows, tally, size, w, gradient)
             spread = how.scale * share_at(how.shares, how.shares_per_unit, distance(weights, weights, filled, True))
             for j in range(width):
                 gradient[j] /= how.snapshot
@@ -1045,15 +1077,15 @@ def compiled_reduced_trials(
             for t in range(count):
                 sizes[t] = rng.binomial(n, how.batch_rate) if how.batch_rate > 0.0 else batch
             inner = np.empty((count, width))
-            means = Means(gradient, ranked, starts, heights, known, known, heights, 0.0)
+            means = Means(gradient, ranked, starts, heights, None)
             progress.places[0], progress.places[1], progress.sizes[0], progress.sizes[1] = 0, filled, 0.0, 0.0
             snap_support, snap_weights = support[:filled].copy(), weights[:filled].copy()
             while compiled_reduced_steps(
-                rng, sizes, rows, batch, step_size, l2, scale, slope, grain, free, protected, means, room, top,
-                snap_support, snap_weights, support, weights, progress, inner,
+                rng, sizes, rows, tally, batch, step_size, l2, scale, slope, grain, free, protected, means, None, room,
+                top, snap_support, snap_weights, support, weights, progress, inner,
             ):
                 compiled_completion(
-                    rng, step_size, free, protected, means, room, top, support, weights, progress, inner
+                    rng, step_size, free, protected, means, None, room, top, support, weights, progress, inner
                 )
             filled = progress.places[1]
             for t in range(iterates.shape[2]):

@@ -141,8 +141,12 @@ class BatchData:
         """The rows as the kernels take them, with the order of the records from which batches are drawn."""
         from dptoolkit.kernels.stochastic import Records
 
-        tally = np.zeros((2, 0 if self.counts is None else len(self.counts)), np.int64)
+        tally = None if self.counts is None else np.zeros((2, len(self.counts)), np.int64)
         return Records(self.loss.id, *self._arrays, self.y, self.margin_bound, self._all_caps, self.which, tally)
+
+    def alike(self, other: BatchData) -> bool:
+        """Whether one compiled call can take both: either both count the records of their rows, or neither does."""
+        return (self.counts is None) == (other.counts is None)
 
     def objective(self, weights: Array) -> float:
         """The mean loss of the bounded records, without any penalty; NOT private."""

@@ -206,13 +206,15 @@ class SgdRun:
 
     def trials(
         self, other: SgdRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
-    ) -> Trials:
+    ) -> Trials | None:
         """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
 
-        ``place`` is the memory of ``rng`` (audit.streams.place).
+        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not alike.
         """
         from dptoolkit.kernels.stochastic import sgd_trials
 
+        if not self.data.alike(other.data):
+            return None
         steps, b = self.how.steps, self.how.batch_size
         rate = b / self.n if self.how.sampling == POISSON else 0.0
         weights = np.empty((len(bits), self.width))

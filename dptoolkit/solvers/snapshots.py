@@ -165,19 +165,12 @@ def uniform_rows(rng: np.random.Generator, n: int, size: int, expected: int) -> 
 
 
 def _few_sum(records: Any, size: int, w: Array, rng: np.random.Generator) -> Array:
-    """The sum of the gradients at w of ``size`` records, uniform without replacement; the order of ``records`` changes.
-
-    All rows are read in their own order, which is faster.
-    """
+    """The sum of the gradients at w of ``size`` records, uniform without replacement; their order changes."""
     from dptoolkit.kernels import stochastic as kernel
 
-    order, total = records.order, np.zeros(len(w))
-    if size == len(order) and records.tally.size == 0:
-        kernel.add_rows(records, np.arange(size), w, total)
-        return total
+    total = np.zeros(len(w))
     with exclusive(rng):
-        begin = kernel.draw_records(rng, order, size)
-    kernel.add_rows(records, order[begin : begin + size], w, total)
+        kernel.add_records(rng, records, records.tally, size, w, total)
     return total
 
 
@@ -227,7 +220,7 @@ def ranked_means(gradient: Array, known: int, free: int, scale: float, rng: np.r
 
     ranked, starts, heights = buckets(gradient[:known])
     if known == free:
-        return kernel.Means(gradient, ranked, starts, heights, np.diff(starts), np.array([free]), heights, 0.0)
+        return kernel.Means(gradient, ranked, starts, heights)
     chances = layers(free - known)
     counts = rng.multinomial(free - known, np.diff(chances))
     # Doubles from a Generator are multiples of 2^-53: further bits, as gaps between small ones would tell the number of
@@ -243,11 +236,13 @@ def ranked_means(gradient: Array, known: int, free: int, scale: float, rng: np.r
     values[known:drawn] = np.array(first) * np.where(rng.random(len(first)) < 0.5, 1.0, -1.0)
     places[:known], places[known:drawn] = ranked, np.arange(known, drawn)
     heights[0] = max(heights[0], highest)
-    return kernel.Means(
-        values, places, np.concatenate([starts, [known], known + np.cumsum(counts)]),
-        np.concatenate([heights, [highest], tops, [0.0]]),
+    hidden = kernel.Hidden(
         np.concatenate([np.diff(starts), [0, len(first)], np.zeros(len(counts) - 1, np.int64)]), np.array([drawn]),
         np.concatenate([np.zeros(len(starts)), chances]), scale,
+    )  # fmt: skip
+    return kernel.Means(
+        values, places, np.concatenate([starts, [known], known + np.cumsum(counts)]),
+        np.concatenate([heights, [highest], tops, [0.0]]), hidden,
     )  # fmt: skip
 
 

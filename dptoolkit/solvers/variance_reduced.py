@@ -380,12 +380,13 @@ class ScsgRun:
     ) -> Trials | None:
         """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
 
-        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small.
+        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small or not alike.
         """
         from dptoolkit.kernels import stochastic as kernel
 
         shape, poisson = self.shape, self.how.sampling == POISSON
-        if not few_entries(self.data) or not few_entries(other.data) or self.free > ONE_BUCKET:
+        small = few_entries(self.data) and few_entries(other.data) and self.free <= ONE_BUCKET
+        if not small or not self.data.alike(other.data):
             return None
         how = kernel.Epochs(
             shape.steps, 0.0 if shape.option == "II" else shape.batch / (shape.snapshot + shape.batch), shape.snapshot,

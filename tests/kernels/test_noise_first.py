@@ -110,7 +110,7 @@ def moved(rows, w, s):
     t = kernel.make_entries(64)
     kept = np.arange(len(w))
     count, apart, _ = kernel.touch_weights(t, kept, w, len(w), kept, s, len(w), 0)
-    count = kernel.add_gradient(t, count, rows, 1, True)
+    count = kernel.add_gradient(t, count, rows, None, 1, True)
     values[t.keys[:count]] = t.values[:count]
     return values, apart, count
 

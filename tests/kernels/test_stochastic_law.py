@@ -262,9 +262,9 @@ def draw_outside(rng, level, spread, step, means, limit, keys, values, t, top_of
         for number in range(len(keys)):
             kernel.touch(t, number, keys[number])
             size = kernel.offer(top_of, size, keys[number], values[number])
-        size = kernel.offer_means(rng, level, spread, step, means, t, top_of, size)
+        size = kernel.offer_means(rng, level, spread, step, means, None, t, top_of, size)
         if kernel.falls_short(top_of, size, step * level):
-            size = kernel.complete_below(rng, level, spread, step, free, means, t, len(keys), top_of, size)
+            size = kernel.complete_below(rng, level, spread, step, free, means, None, t, len(keys), top_of, size)
         full = full and size == limit
         for a in range(size):
             out[i, top_of.keys[a]] = top_of.values[a]

@@ -92,12 +92,13 @@ def test_hidden_coordinates_without_a_place_in_the_top_are_completed():
     rng = np.random.default_rng(4)
     with mock.patch.object(snapshots, "_FIRST_LAYER", 2):
         means = ranked_means(np.array([0.1, -0.3, 0.2]), 3, 60, 0.7, rng)
-    assert means.unused[0] < 60
-    for b in range(len(means.known)):
-        while means.known[b] < means.starts[b + 1] - means.starts[b]:
-            kernel.draw_mean(rng, means, b)
-    assert means.unused[0] == 60 and sorted(means.ranked) == list(range(60))
-    for b in range(4, len(means.known)):
+    hidden = means.hidden
+    assert hidden.unused[0] < 60
+    for b in range(len(hidden.known)):
+        while hidden.known[b] < means.starts[b + 1] - means.starts[b]:
+            kernel.draw_mean(rng, means, hidden, b)
+    assert hidden.unused[0] == 60 and sorted(means.ranked) == list(range(60))
+    for b in range(4, len(hidden.known)):
         sizes = np.abs(means.values[means.ranked[means.starts[b] : means.starts[b + 1]]])
         assert (sizes <= means.heights[b]).all() and (sizes >= means.heights[b + 1] * (1 - 1e-9)).all()
 
@@ -107,9 +108,9 @@ def test_law_of_the_means():
     rng, found = np.random.default_rng(5), []
     for _ in range(80):
         means = ranked_means(np.zeros(33), 33, 1033, 0.7, rng)
-        for b in range(len(means.known)):
-            while means.known[b] < means.starts[b + 1] - means.starts[b]:
-                kernel.draw_mean(rng, means, b)
+        for b in range(len(means.hidden.known)):
+            while means.hidden.known[b] < means.starts[b + 1] - means.starts[b]:
+                kernel.draw_mean(rng, means, means.hidden, b)
         found.append(means.values[33:] / 0.7)
     drawn = np.concatenate(found)
     assert stats.kstest(drawn, stats.norm.cdf).pvalue > ALPHA
@@ -126,7 +127,7 @@ def test_the_largest_means_have_all_their_bits():
     rng, hidden, apart = np.random.default_rng(5), 5000, []
     while len(apart) < 60:
         means = ranked_means(np.zeros(33), 33, 33 + hidden, 0.7, rng)
-        sizes = np.abs(means.values[33 : means.unused[0]]) / 0.7
+        sizes = np.abs(means.values[33 : means.hidden.unused[0]]) / 0.7
         words = 2.0**53 * 2 * stats.norm.sf(sizes) / layers(hidden)[1]
         apart.extend(abs(word - round(word)) for word in words.tolist() if word < 0.002 * 2**53)
     assert np.mean(apart) > 0.15

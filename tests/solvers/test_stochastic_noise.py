@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from dptoolkit import solvers
+from dptoolkit.audit import streams
 from dptoolkit.kernels import stochastic as kernel
 from dptoolkit.solvers import variance_reduced
 from dptoolkit.solvers.batches import BatchData
@@ -58,7 +59,7 @@ class Watch:
         assert len(normals) == (count if spread > 0 else 0), "one normal for every touched coordinate"
         if spread > 0:
             # Noise and gradient first, then what is public.
-            mean = means[t.keys[:count]] if len(means) else 0.0
+            mean = 0.0 if means is None else means[t.keys[:count]]
             wanted = shrink * t.before[:count] - step_size * (mean + (sums / batch + spread * normals))
             assert np.array_equal(t.values[:count], wanted)
         self.spreads.append(spread)
@@ -229,7 +230,7 @@ def test_batches_are_uniform_and_independent():
     rng, rows = np.random.default_rng(6), records_of(5)
     t, drawn = kernel.make_entries(64), []
     for _ in range(20_000):
-        kernel.next_batch(rng, rows, 2, 4, t)
+        kernel.next_batch(rng, rows, None, 2, 4, t)
         drawn.append(sum(1 << int(i) for i in rows.order[:2]))
     names = {mask: i for i, mask in enumerate(sorted(set(drawn)))}
     assert len(names) == 10
@@ -248,7 +249,7 @@ def test_poisson_sampling_is_a_coin_for_every_row():
     def look(rng, sizes, rows, *rest):
         t = kernel.make_entries(64)
         for size in sizes:
-            kernel.next_batch(rng, rows, size, 4, t)
+            kernel.next_batch(rng, rows, None, size, 4, t)
             chosen = np.zeros(n, bool)
             chosen[rows.order[:size]] = True
             seen.append(chosen)
@@ -298,12 +299,23 @@ def test_records_of_a_snapshot_are_uniform(size):
 
 def test_records_of_one_row_are_counted():
     """A batch of 4 of 3 rows: each with the number of its records, once; then nothing is left of it."""
-    batch, tally = np.array([2, 0, 2, 2]), np.zeros((2, 3), np.int64)
-    assert kernel.gather(batch, tally) == 2
-    assert [kernel.gathered(batch, tally, a) for a in range(2)] == [(2, 3.0), (0, 1.0)]
-    assert not tally[0].any() and batch.tolist() == [2, 0, 2, 2]
-    nothing = np.zeros((2, 0), np.int64)
-    assert kernel.gather(batch, nothing) == 4 and kernel.gathered(batch, nothing, 1) == (0, 1.0)
+    order, tally = np.array([1, 2, 0, 2, 2, 1]), np.zeros((2, 3), np.int64)
+    assert kernel.gather(order, 1, 4, tally) == 2
+    assert [kernel.gathered(order, 1, tally, a) for a in range(2)] == [(2, 3.0), (0, 1.0)]
+    assert not tally[0].any() and order.tolist() == [1, 2, 0, 2, 2, 1]
+    assert kernel.gather(order, 1, 4, None) == 4 and kernel.gathered(order, 1, None, 1) == (0, 1.0)
+
+
+@pytest.mark.parametrize("name, more", [("dp_sgd_ht", {"steps": 3}), ("dp_svrg_ht", {"epochs": 1, "option": "II"})])
+def test_counted_and_single_records_are_not_compiled_together(name, more):
+    """A kernel is compiled for the one or the other, so that trials on such a pair are made one by one."""
+    X, y = np.eye(4), np.array([0, 1, 0, 1])
+    arguments = PLAIN | {"sparsity": 1, "batch_size": 2, "epsilon": 1.0} | more
+    plan = solvers.plan(name, n=4, d=4, **arguments)
+    single, counted = solvers.prepare(plan, X, y), solvers.prepare(plan, X, y, np.ones(4, np.int64))
+    rng = np.random.Generator(np.random.Philox(0))
+    assert single.data.alike(single.data) and counted.data.alike(counted.data)
+    assert single.trials(counted, rng, streams.place(rng), 0, np.array([0, 1]), False) is None
 
 
 def test_uniform_integers():

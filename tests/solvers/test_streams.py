@@ -118,7 +118,7 @@ def test_a_kernel_waits_for_the_generator(name):
 
 KERNELS = {
     "iht_fit", "iht_trials", "sgd_steps", "sgd_trials", "reduced_steps", "reduced_trials", "dithered", "gram_block",
-    "laplace_vertex", "exponential_vertex", "draw_records",
+    "laplace_vertex", "exponential_vertex", "add_records",
 }  # fmt: skip
 
 

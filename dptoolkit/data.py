@@ -202,7 +202,7 @@ def prepare(
         rows = clip_rows(rows, magnitude("row_norm", row_norm))
     if feature_bound is not None:
         rows = clip_entries(rows, magnitude("feature_bound", feature_bound))
-    # After clipping, so that no entry is too large for single precision that a bound makes small.
+    # Converted after clipping: an entry too large for single precision may be within its range once clipped.
     return _single(rows) if kind == np.float32 and not rows.is_single else rows
 
 

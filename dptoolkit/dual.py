@@ -1,4 +1,4 @@
-"""Sweeps over sparse rows towards the minimum of a regularised loss, in the dual: fast, and certain of nothing.
+"""Sweeps over sparse rows towards the minimum of a regularised loss, in the dual: fast, without a bound on the error.
 
 At the minimum of sum_i f(<x_i, w>, y_i) + (l2/2)|w|^2 + <linear, w> every row has a share a_i of the weights:
 
@@ -6,10 +6,10 @@ At the minimum of sum_i f(<x_i, w>, y_i) + (l2/2)|w|^2 + <linear, w> every row h
 
 A sweep keeps the first true and makes the second true for one row after the other, with the other shares as they are:
 dual coordinate ascent (Shalev-Shwartz and Zhang 2013). It needs one pass over the rows, and how ill-conditioned the
-problem is hardly matters. The reason: take an error E along a direction in which all rows together bend the objective
-s times as much as the regulariser does. In random order, a row's share is set when a fraction t of the others has been,
-so that dE/dt = -E(0) - s E, and the sweep multiplies the error by g(s) = e^-s - (1 - e^-s)/s. That is between -0.2985
-and 0 for every s: all errors are overshot, by at most that. ``mix`` takes part of each sweep back, and a little of the
+problem is hardly matters. The reason: take a direction in which the curvature of the loss is s times that of the
+regulariser, and an error E along it. In random order, a row's share is set when a fraction t of the others has been, so
+that dE/dt = -E(0) - s E, and the sweep multiplies the error by g(s) = e^-s - (1 - e^-s)/s. That is between -0.2985 and
+0 for every s: a sweep overshoots, never by more than that. ``mix`` takes part of each sweep back, and a little of the
 step before, as Chebyshev's method does for factors in that range: 0.065 a sweep, if there were many rows in an ideal
 order; 0.1 to 0.4 is what is seen. A single row must bend the objective less than the regulariser does.
 
@@ -27,9 +27,9 @@ from dptoolkit.data import kernel_arrays
 from dptoolkit.losses import Loss
 
 Array = NDArray[np.float64]
-# Rows that are neighbours in memory are visited together, as a sweep in an order of single rows waits for memory: so
-# many at most, and only as many as together bend the objective no more than the regulariser does. The order of those
-# among themselves hardly matters; that of more would have to be random too.
+# Rows that are neighbours in memory are visited together, as a sweep in an order of single rows waits for memory: at
+# most so many, and never so many that their joint curvature exceeds that of the regulariser. The order of those among
+# themselves hardly matters; that of more would have to be random too.
 _BLOCK = 32
 # The factors g(s) of a sweep are between this and 0.
 _OVERSHOT = -0.2985
@@ -57,7 +57,7 @@ class Sweeps:
         self._block = _BLOCK if _BLOCK * bend <= l2 else max(int(l2 / bend), 1)
         self._order = np.random.default_rng(0)
         self.w, self._shares = -linear / l2, np.zeros(len(y))
-        # Before the last sweep, and before the one before it.
+        # The states before the last sweep, and before the one preceding it.
         self._from, self._before = (self.w, self._shares), (self.w, self._shares)
 
     def sweep(self) -> float:

@@ -22,7 +22,7 @@ from scipy import sparse
 from dptoolkit import data, prepared, solvers
 from dptoolkit.accounting import Ledger
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers import gradients, peeling
+from dptoolkit.solvers import gradients, peeling, vertex_paths
 from tests.solvers.capture import step_by_step
 from tests.solvers.test_public_facts import PRIVATE
 from tests.strategies import matrices
@@ -394,3 +394,16 @@ def test_a_folder_that_another_process_made_in_the_meantime_is_refused(tmp_path,
     with pytest.raises(InvalidValue, match="does not exist yet"):
         prepared.save(data.prepare(sparse.eye_array(3, format="csr")), tmp_path / "rows")
     assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+
+
+@pytest.mark.parametrize("bound", [1e-140, 1e-50, 1e-46, 1e-45, 1e-38, 1.0, 3e38, 1e39, 1e140])
+def test_single_precision_does_not_spoil_features_over_their_bound(bound):
+    """At bounds that single precision takes for 0 or infinity as well; a NaN would be drawn whatever the noise."""
+    X = sparse.csr_matrix(np.array([[0.5, 3e38], [2.0, -1.0], [0.0, 0.25]]))
+    whole = {}
+    for kind in (np.float64, np.float32):
+        matrix = vertex_paths.both_sides(data.clip_entries(data.prepare(X, dtype=kind), bound), bound).matrix
+        assert np.isfinite(matrix.data).all() and np.abs(matrix.data).max(initial=0.0) <= 1.0
+        whole[kind] = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=(len(matrix.indptr) - 1, 2))
+    if bound >= 1e-38:
+        np.testing.assert_allclose(whole[np.float32].toarray(), whole[np.float64].toarray(), rtol=1e-6, atol=1e-6)

@@ -152,8 +152,8 @@ def _perturbation_words(event: ObjectivePerturbation) -> Words:
 def _less_perturbed(event: ObjectivePerturbation, factor: float) -> Event:
     """The event with its noise divided by ``factor``.
 
-    No noise makes up for the Jacobian. It is reduced for factors below 1, because the family of an audit's claim must
-    begin, for small factors, with a release of nothing.
+    Noise does not change the term of the Jacobian. For factors below 1 it is reduced all the same, so that an audit's
+    family of claims tends to a release of nothing as the factor goes to 0.
     """
     release = replace(event, jacobian=event.jacobian * min(factor, 1.0))
     return _less_noise(release, factor)

@@ -195,8 +195,9 @@ def _recursion_step(value: Array, x: Array, at_high: Array, cells: int) -> Array
     n = len(value)
     # Indices -cells .. n+cells: reflected below zero, constant beyond the end.
     reach = np.minimum(np.arange(1, cells + 1), n - 1)
-    decay = np.exp(-(x[1] - x[0]) * np.arange(1, cells + 1))
-    below = (1 - decay + decay * value[reach])[::-1]
+    # Not as 1 - exp(...), which would lose all digits of a tiny range.
+    fallen = np.expm1(-(x[1] - x[0]) * np.arange(1, cells + 1))
+    below = (-fallen + (1 + fallen) * value[reach])[::-1]
     wide = np.concatenate([below, value, np.full(cells, value[-1])])
     # mass V(x - t) + (1 - mass) V(x - t + range) is V(x - t + range) + mass times the fall in between.
     fall = wide[:-cells] - wide[cells:]

@@ -38,6 +38,10 @@ class PlanTarget:
         if adversary in ("gradients", "releases", "step") and plan.solver in _WITHOUT_GRADIENTS:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
+        is_sure = plan.solver != "dp_pipeline" or plan.settings.is_sure_of_steps(plan)
+        if adversary in ("iterates", "gradients", "releases") and not is_sure:
+            repair = "Runs differ in the number of steps, which follows a noisy eigenvalue."
+            raise invalid("adversary", adversary, "'final', 'support' or 'step' for this plan", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary
         # The solver on both datasets, prepared: a call takes one from this list, so that no two threads share one.
         self._idle: list[tuple[Run, Run]] = []

@@ -21,7 +21,8 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--neighbours", choices=("checked", "as given"),
                         help="of a FUNCTION: \"as given\" takes the pair without looking whether one record differs")
     parser.add_argument("--source", default="", help="who makes the claim, for the report")
-    parser.add_argument("--group", type=int, default=1, metavar="K", help="K records change together, default 1")
+    together = "K records change together, default 1; --epsilon and --delta stay those of one record"
+    parser.add_argument("--group", type=int, default=1, metavar="K", help=together)
     parser.add_argument("--epsilon", type=float, required=True, help="the budget of the fit")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
     parser.add_argument("--published", action="store_true", help="the paper's noise, tested for the paper's claim")
@@ -45,7 +46,7 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
     seconds = 10.0 if args.seconds is None and args.trials is None else args.seconds
     try:
         report = audit.audit(
-            target.mechanism, target.pair, target.claim, trials=args.trials, seconds=seconds, delta=args.delta,
+            target.mechanism, target.pair, target.claim, trials=args.trials, seconds=seconds, delta=target.delta,
             confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED,
             adversary=args.adversary or "final",
             rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet, source=target.source,
@@ -68,13 +69,17 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
 
 
 class _Target(NamedTuple):
-    """The mechanism, pair and claim of an audit, who makes the claim, and the epsilon that the noise really gives."""
+    """The mechanism, pair and claim of an audit, who makes the claim, and the epsilon that the noise really gives.
+
+    ``delta`` is the one at which epsilons are compared.
+    """
 
     mechanism: Any
     pair: Any
     claim: Any
     source: str
     computed: float | None
+    delta: float
 
 
 def _preset(args: argparse.Namespace) -> _Target:
@@ -90,16 +95,17 @@ def _preset(args: argparse.Namespace) -> _Target:
     pair, epsilon = presets.pair(plan), plan.guarantee.epsilon(args.delta)
     source = args.source or ("the paper" if args.published else "the plan's own account")
     if args.group == 1:
-        return _Target(plan, pair, presets.claim(plan), source, epsilon)
+        return _Target(plan, pair, presets.claim(plan), source, epsilon, args.delta)
     if args.published:
         raise invalid("group", args.group, "1 with --published", "A paper's claim is about one record.")
     group, source = plan.guarantee.group(args.group), f"{source} for groups of {args.group}"
-    return _Target(plan, pairs.grouped(pair, args.group), as_claim(group), source, group.epsilon(args.delta))
+    whole = pairs.grouped(pair, args.group)
+    return _Target(plan, whole, as_claim(group), source, group.epsilon(args.delta), args.delta)
 
 
 def _named_function(args: argparse.Namespace) -> _Target:
     """Somebody's function, imported by name, on the two datasets of a file."""
-    from dptoolkit.accounting import gaussian
+    from dptoolkit.accounting import ApproxDp, Gaussian, account, gaussian
     from dptoolkit.audit import GaussianClaim
     from dptoolkit.audit.claims import as_claim
     from dptoolkit.audit.files import load_function, load_pair
@@ -112,13 +118,22 @@ def _named_function(args: argparse.Namespace) -> _Target:
     if not args.pair:
         raise invalid("pair", None, "given for MODULE:FUNCTION", "An .npz file of two neighbouring datasets.")
     pair = load_pair(args.pair, args.group)
-    claim = as_claim((args.epsilon, args.delta))
+    claim, source = as_claim((args.epsilon, args.delta)), args.source or "the command line"
+    mu, delta = 0.0, args.delta
     if args.family == "gaussian":
         if args.delta == 0:
             repair = "Gaussian noise has no epsilon at delta 0."
             raise invalid("delta", args.delta, "> 0 with --family gaussian", repair)
-        claim = GaussianClaim(gaussian.mu(args.epsilon, args.delta))
-    return _Target(load_function(args.solver), pair, claim, args.source or "the command line", None)
+        mu = gaussian.mu(args.epsilon, args.delta)
+        claim = GaussianClaim(mu)
+    if args.group > 1:
+        # What is claimed for one record says this much about a group, as it does for our own solvers.
+        group = account(Gaussian(1 / mu) if mu else ApproxDp(args.epsilon, args.delta)).group(args.group)
+        whole = args.group * args.epsilon
+        delta = delta if mu else group.delta(whole)
+        claim = as_claim(group if mu else (whole, delta))
+        source += f" for groups of {args.group}"
+    return _Target(load_function(args.solver), pair, claim, source, None, delta)
 
 
 def _check_files(args: argparse.Namespace) -> None:

@@ -313,15 +313,25 @@ def refuse_arguments(estimator: Any, refused: dict[str, Any]) -> None:
         raise TypeError(f"{type(estimator).__name__}.fit() got an unexpected argument {next(iter(refused))!r}.")
 
 
+# Words of the messages that show entries, and what is said in their place: name, value, bound, repair. scikit-learn's
+# own tests look for some of its words.
+_SHOWN = {
+    "could not convert": ("X or y", "an array with text", "numbers", "Encode text by a public table first."),
+    "Expected 2D array": ("X", "an array of another shape", "(n, d)", "Reshape your data: one row a record."),
+    "Complex data not supported": ("X or y", "complex", "real", "Complex data not supported: give their parts."),
+}
+
+
 @contextmanager
 def discreet() -> Iterator[None]:
-    """scikit-learn's checks without the one message of NumPy that shows an entry of the data."""
+    """scikit-learn's checks without those of its messages, and NumPy's, that show entries of the data."""
     try:
         yield
     except ValueError as problem:
-        if "could not convert" not in str(problem):
-            raise
-        raise invalid("X or y", "an array with text", "numbers", "Encode text by a public table first.") from None
+        for start, message in _SHOWN.items():
+            if start in str(problem):
+                raise invalid(*message) from None
+        raise
 
 
 def as_rng(random_state: Any) -> Any:

@@ -30,7 +30,7 @@ def uniform(word: int) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def normals(words: NDArray[Any], out: NDArray[Any], first: int) -> tuple[int, int]:
-    """Fill ``out`` from place ``first`` on, as far as the words go: (places filled in all, words used up).
+    """Fill ``out`` from place ``first`` on, as far as the words go: (places filled in all, words consumed).
 
     Where the words do not suffice for the next number, it is not drawn, and its words count as not used. It needs at
     least one more word, so a caller who adds one word for every empty place never has words left over.
@@ -74,9 +74,9 @@ def largest_after_gumbel(
 ) -> bool:
     """Put the places of the largest scores - scale * log(exponentials), as many as there is room, into ``places``.
 
-    Returns whether all scores are finite. ``sums`` gets what they come to; both are a heap with the smallest in front,
-    of equal ones the last, so that the first stay. Most logarithms are not computed: that of the next lower power of
-    two, which is a lower bound, is enough to discard a score.
+    Returns whether all scores are finite. ``sums`` gets the noisy scores. Both arrays are a heap with the smallest in
+    front; among equal scores the later place is removed first. Most logarithms are not computed: that of the next lower
+    power of two, which is a lower bound, is enough to discard a score.
     """
     count, size = places.shape[0], 0
     for j in range(scores.shape[0]):

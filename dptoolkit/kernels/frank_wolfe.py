@@ -6,7 +6,7 @@ mechanism exactly: feature j has weight 2 cosh(sharpness g_j), weights are summe
 walks over the groups, then over one group. The 53 bits of one uniform number cannot represent very small probabilities:
 features that have them are drawn by an occasional pass over all features (``draw``), so that every vertex has its exact
 probability. Most gradients change a little at most steps. So a feature keeps a weight that is somewhat too large, until
-its gradient outgrows it, and what is drawn by such weights is accepted with the exact weight over the kept one
+its gradient outgrows it. A feature drawn by kept weights is accepted with probability exact weight / kept weight
 (``accepted_feature``): the law is that of the exact weights.
 
 Rows that do not contain the chosen feature keep their residual until the caller starts the next block. For the squared
@@ -43,11 +43,12 @@ _LOST = 1e-3
 _RARE = 2.0**-12
 # A group's sum is enlarged by this part, more than its rounding error; a draw that falls into the addition is repeated.
 _SLACK = 1e-9
-# Weights are kept for exponents that are larger by this, or by as much as one row can change one if that is more, up to
-# a limit: at least one draw in exp(that) is accepted while weights are new. A feature is covered up to this part of it,
-# so that no rounding error makes an exact weight the larger one.
+# A kept weight is that of the exponent plus a cover. The cover is _COVER, or the most that one row can change an
+# exponent if that is larger, but at most _LARGEST_COVER; a fresh weight is accepted with probability at least
+# exp(-cover). A feature is covered up to this part of it, so that no rounding error makes an exact weight the larger
+# one.
 _COVER, _LARGEST_COVER, _COVERED = 0.25, 1.0, 0.999
-# Units are one unit if no exponent differs by more than this between them, which is less than the rest of the cover.
+# Two units count as equal if they change no exponent by more than this, which is less than the rest of the cover.
 _SAME = 1e-4
 # A selection that rejects so many features has weights that are far too large; all are computed again.
 _PATIENCE = 32
@@ -270,7 +271,7 @@ def accepted_feature(
     rng: Any, totals: NDArray[Any], unit: float, cover: float, offset: float, found: int, room: Sampler,
     work: NDArray[Any],
 ) -> tuple[int, float]:
-    """A feature in proportion to its weight at exponent unit total, by weights that are at least that; and the offset.
+    """Draw a feature by its weight at exponent unit |total|, by rejection from larger kept weights; and the offset.
 
     The first ``found`` listed features get new weights before; all of them if it is -1. Whatever the weights of a try
     are, the probability that it accepts feature j is j's exact weight over a number that is the same for all j. So the
@@ -385,7 +386,7 @@ def dither(m: int, d: int) -> Dither:
 def start(dither: Dither, theta: NDArray[np.float32], levels: Any, totals: Any) -> None:
     """All rows at margin 0, on these levels, of which ``totals`` is the sum; see ``start_levels``."""
     dither.theta[:], dither.totals[:] = theta, totals
-    # Thresholds that no margin is between, as ``set_level`` gives a row with margin 0.
+    # Thresholds that any step crosses, as ``set_level`` gives a row with margin 0.
     dither.state[:] = 0.0, np.inf, np.inf, 0.0
     dither.state[:, 3] = levels
 
@@ -428,7 +429,7 @@ def margin_at(loss: int, r: float, y: float) -> float:
 def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> None:
     """Put row i on a level, with the thresholds of its margin; outermost levels have one threshold only.
 
-    A row with margin 0 gets none that it is between: most rows are not moved soon, and that one crosses with any step.
+    A row at margin 0 gets thresholds that any step crosses, so that real ones are computed only for rows that move.
     """
     state, theta, height = dither.state, dither.theta[i], 2.0 * grid.limit / grid.levels
     state[i, 3] = level
@@ -502,7 +503,7 @@ def move_rows(
         u = state[i, 0] + push * t_data[a]
         state[i, 0] = u
         margin = shrunk * u
-        # One branch, hardly ever taken: a processor foresees it, which is quicker than a list without branches.
+        # One branch, hardly ever taken: the processor predicts it well, so that it is faster than code without one.
         if (margin < state[i, 1]) | (margin >= state[i, 2]):
             crossed[number] = i
             number += 1
@@ -538,14 +539,14 @@ def dithered_block(
     weighted. Returns the new scale of v.
     """
     d, totals, unit, offset = v.shape[0], dither.totals, sharpness * (2.0 * grid.limit / grid.levels), room.frame[1]
-    # Not by ``clipped``, which would be compiled a second time, for constants.
+    # ``clipped`` is not used: with constant arguments Numba would compile it again.
     cover = _COVER if unit < _COVER else _LARGEST_COVER if unit > _LARGEST_COVER else unit
     number = all_rows(scale, moved, dither.state, dither.crossed)
     work[0] += y.shape[0]
     for step in range(first, first + count):
         found = push_rows(grid, matrix, y, dither, number, scale, room, work)
-        # Noise follows the limit of residuals, so that from block to block the unit mostly changes by a rounding error,
-        # for which the cover has room. No exponent is further above the offset than the largest one.
+        # Noise is proportional to the limit of residuals, so that the unit mostly changes only by rounding between
+        # blocks, for which the cover has room. No exponent is further above the offset than the largest one.
         if step == first and not abs(unit - room.frame[0]) * (offset + _LARGEST_EXPONENT) < _SAME * unit:
             found, room.frame[0] = -1, unit
         j, offset = accepted_feature(rng, totals, unit, cover, offset, found, room, work)

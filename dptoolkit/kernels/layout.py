@@ -13,7 +13,7 @@ def is_transpose(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], t_data: NDArray[Any], t_indices: NDArray[Any],
     t_indptr: NDArray[Any],
 ) -> bool:
-    """Whether two canonical CSR matrices of as many entries are each other's transpose, entry for entry.
+    """Whether two canonical CSR matrices with equally many entries are each other's transpose, entry for entry.
 
     The entries of the first matrix, in order, are compared with the entries of the second at the next place of the row
     that they belong to. If all agree, every entry of the second was compared, as both have as many.

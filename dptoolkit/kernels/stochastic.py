@@ -24,16 +24,18 @@ Hidden coordinates: where the data have no feature, a_j is noise alone, and most
 are independent and have one law, so all rankings of them by |a_j| are equally likely. How many lie in which layer of
 |a_j| is drawn (one multinomial), and each layer is a bucket whose members have neither name nor mean. A skip that
 visits a member for the first time draws its mean from the layer's law, gives it the next free number and keeps both for
-the epoch. That is exact, since a visit depends on the bucket's ceiling and not on the mean: what was not visited has
-told nothing about its mean. Members without a name are alike, so it does not matter which of them is visited, and a
-coordinate is chosen, uniformly, only for those that are kept (solvers.snapshots).
+the epoch. That is exact, since a visit depends on the bucket's ceiling and not on the mean: the mean of a member that
+was not visited has influenced nothing. Members without a name are alike, so it does not matter which of them is
+visited, and a coordinate is chosen, uniformly, only for those that are kept (solvers.snapshots).
 
 Constructs that compile slowly are avoided: room is allocated by NumPy, before the compiled code (``sgd_steps`` calls
-``compiled_sgd_steps``); min, max, int and powers are written out. Each would be compiled before the first fit. Every
-element of an array that the source names costs some milliseconds, so that it is named once; a helper is called from
-few places; no tuple of four values or of arrays is made, nor part of an array taken. A variable that is assigned at two
-places, as every ``x if c else y`` makes one, costs a pass over the whole kernel. What only some fits need is an
-argument that is None in the others, for which its branches are left out before anything is compiled.
+``compiled_sgd_steps``); min, max, int and powers are written out. The rules that keep the first fit short:
+
+- an element of an array is read once, as each place that names it costs some milliseconds;
+- a helper is called from few places;
+- there are no tuples of four values or of arrays, and no slices;
+- few variables are assigned at two places, as every ``x if c else y`` does, since each costs a pass over the kernel;
+- what only some fits need is an argument that is None in the others: its branches are left out before compilation.
 
 Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits
 elsewhere.
@@ -56,8 +58,9 @@ _SQRT_2 = math.sqrt(2.0)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 # Doubles from a Generator are multiples of 2^-53.
 _UNIT = 2.0**53
-# A uniform number below this is drawn again on its own scale, where it has all its bits. Far lower, the quantiles of
-# those above it would have gaps, of which a weight's last bits tell how many coordinates the data touch.
+# A uniform number below this is drawn again on its own scale, where it has all its bits. With a much smaller cut-off,
+# quantiles of numbers just above it would be coarse, and the last bits of a weight would reveal how many coordinates
+# have data.
 _SHORT = 2.0**-5
 # A bound, with a factor 2 to spare, on the rounding error of a sum of products, per product and per unit of the two
 # vectors' norms; also on that of a residual.
@@ -66,9 +69,9 @@ _BLUR = 4e-16
 
 # A helper is compiled into its callers, and is plain Python when called from Python. A compiled entry point for every
 # helper, which unpacks arrays from their Python objects, would double what is compiled before the first fit.
-# Neither helpers nor steps allocate or return an array, so that they need not count references to arrays, which would
-# be a fifth of what is compiled; whoever calls them holds the arrays meanwhile. They have no expressions of whole
-# arrays, which are what a rewrite would look for.
+# Neither helpers nor steps allocate or return an array, so that counting of references is switched off, which saves a
+# fifth of the compiled code; whoever calls them holds the arrays meanwhile. They contain no expressions of whole
+# arrays, so that Numba's pass that looks for those is off too.
 OPTIONS: Any = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
 helper = register_jitable(no_rewrites=True, **OPTIONS)
 
@@ -76,11 +79,10 @@ helper = register_jitable(no_rewrites=True, **OPTIONS)
 def part(function: Any) -> Any:
     """A helper that a kernel calls at one place, where it is written out before types are inferred.
 
-    A function of its own would be optimised alone, once more in the kernel, and take each array as seven arguments. But
-    a part is copied twice, in a time that grows with the square of its size and for each part that it is in, so that
-    few are parts of parts, and ``bring_forward``, which two kernels call, is none. The attributes are those by which
-    Numba knows a compiled function with ``inline="always"``, which could no longer be called from Python; where they
-    mean nothing the function is a helper like any other.
+    An ordinary helper is optimised twice, alone and in the kernel, and takes each array as seven arguments. Writing it
+    out avoids that, but costs a time that grows with the square of its size, so that few parts are in other parts, and
+    ``bring_forward``, which two kernels call, is none. The attributes make Numba treat the function as one with
+    ``inline="always"``, while Python can still call it; where they mean nothing it is a helper like any other.
     """
     helper(function)
     function.targetoptions, function.py_func = {"inline": "always"}, function
@@ -90,9 +92,9 @@ def part(function: Any) -> Any:
 class Records(NamedTuple):
     """Bounded rows in CSR form, with what their gradients need; ``order`` has the row of every record, in any order.
 
-    Rows that occur several times are stored once, and their gradient is computed once a batch. For this ``tally`` has a
-    zero for each row, where the records of a batch are counted, and below it room for the rows of a batch; it is None
-    where every row occurs once. Kernels take it once more as an argument of its own, since branches that no fit needs
+    Rows that occur several times are stored once, and their gradient is computed once a batch. For this tally[0] counts
+    each row's records in a batch (all zero between batches), and tally[1] lists the rows of the batch; it is None where
+    every row occurs once. Kernels take it once more as an argument of its own, since branches that no fit needs
     are left out before members of a tuple have types.
     """
 
@@ -172,7 +174,7 @@ def uniform_below(rng: Any, n: int) -> int:
     while True:
         draw: Any = np.int64(rng.random() * _UNIT)
         rest: int = draw % n
-        # Draws from the last n below 2^53, if these are not n, would favour small numbers.
+        # Draws from the incomplete last block below 2^53 are rejected: they would favour small numbers.
         if draw - rest <= 9007199254740992 - n:
             return rest
 
@@ -321,8 +323,8 @@ def draw_records(rng: Any, order: NDArray[Any], size: int) -> int:
 def gather(order: NDArray[Any], begin: int, size: int, tally: Any) -> int:
     """Count the records of each row among ``size`` of the order from ``begin`` on; list these rows; returns how many.
 
-    Where every row occurs once nothing is to do. The order stays, so that later batches are those of the same records
-    without counting.
+    There is nothing to do if every row occurs once. The order stays, so that later batches are those of the same
+    records without counting.
     """
     if tally is None:
         return size
@@ -746,9 +748,10 @@ def noise_within(rng: Any, level: float, mean: float, spread: float) -> float:
 
 
 class Hidden(NamedTuple):
-    """What is known of hidden means: all but the first known[b] members of bucket b are scale |Z|, with either sign.
+    """What is known of hidden means: those of the first known[b] members of bucket b have been drawn.
 
-    P(|Z| > .) is uniform between chances[b] and chances[b+1]. They get the numbers from unused[0] on.
+    Each other one is scale |Z| with either sign, where P(|Z| > .) is uniform between chances[b] and chances[b+1]; when
+    it is drawn it takes the next number, unused[0].
     """
 
     known: NDArray[Any]
@@ -760,9 +763,9 @@ class Hidden(NamedTuple):
 class Means(NamedTuple):
     """The means of an epoch, in buckets: bucket b is ranked[starts[b]:starts[b+1]], of |means| up to heights[b].
 
-    The members of a bucket have a mean, ``values`` of their number, unless they are ``hidden``, which is None where all
-    are known; kernels take it once more, as they do the tally of ``Records``. heights[b+1] is about the smallest |mean|
-    of bucket b; an empty bucket stands between the last that is known and the first layer.
+    The mean of member j is values[j], unless it is still hidden; ``hidden`` is None where all are known, and kernels
+    take it once more, as they do the tally of ``Records``. heights[b+1] is about the smallest |mean| of bucket b; an
+    empty bucket stands between the last that is known and the first layer.
     """
 
     values: NDArray[Any]

@@ -127,8 +127,8 @@ class NoisyMaximum:
 class SymmetricMaximum(NoisyMaximum):
     """Gumbel noisy maximum among K candidates and their negatives, whose scores are minus theirs.
 
-    ``score_range`` bounds the sum of the two largest |changes| among the K scores, whose changes must add up to 0. The
-    score differences move by up to twice the largest change, which is more.
+    ``score_range`` bounds the sum of the two largest |changes| among the K scores, whose changes must add up to 0. An
+    ordinary noisy maximum would be charged for twice the largest change, which is more.
 
     Privacy
     -------

@@ -70,7 +70,7 @@ def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
         try:
             return [future.result() for future in futures]
         finally:
-            # Of calls one of which fails or is interrupted no further one is begun.
+            # After a failure or an interrupt no further call is started.
             for future in futures:
                 future.cancel()
 

@@ -47,11 +47,12 @@ class DpMultinomialFrankWolfe(SelectionSettings):
     times the largest residual, 1 - 1/classes at zero weights and less than 1 everywhere. So a score moves by at most 2
     l1_radius L/n (replace-one; half for zero-out) and the range is twice that. Event: the selection, steps times
     ("vertex") or steps * d times ("columns": one record moves all columns). A column's residuals add up to 0, and its
-    vertices come in pairs of opposite scores. So from three classes on, with Gumbel noise, not twice the largest move
-    counts there but the two largest together, by zCDP (``SymmetricMaximum``, which has the proof), and L is
-    feature_bound times half of the two largest residuals together: 1/2 at zero weights. A plan is charged in this way
-    where that needs less noise. With tight calibration L is taken at the public weights (``MatrixNoise``), so the noise
-    shrinks with it and the event stays. Public: n, d, classes, all arguments, all vertices.
+    vertices come in pairs of opposite scores. So for three or more classes and Gumbel noise, a column can be charged
+    for the sum of the two largest moves instead of twice the largest, by zCDP (``SymmetricMaximum``, which has the
+    proof), and L is feature_bound times half of the two largest residuals together: 1/2 at zero weights. A plan is
+    charged in this way where that needs less noise. With tight calibration L is taken at the public weights
+    (``MatrixNoise``), so the noise shrinks with it and the event stays. Public: n, d, classes, all arguments, all
+    vertices.
     """
 
     solver: ClassVar[str] = "dp_multinomial_frank_wolfe"
@@ -93,7 +94,8 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         if self.selection == "columns" and self.law == "gumbel" and self.classes > 2:
             laws.append(SYMMETRIC_MAXIMUM)
         made = [with_smallest_noise(self._silent(n, d, law), self.epsilon, self.delta) for law in laws]
-        # Both hold: the smaller noise at weights that are large and spread over all classes, as most iterates' are.
+        # Both bounds hold. The one with less noise at large weights, spread over all classes as most iterates' are,
+        # wins.
         return (min(made, key=lambda release: release.scale * float(self._law(release, d).shares(self._spread(d))[0])),)
 
     def _silent(self, n: int, d: int, law: str) -> Release:
@@ -112,8 +114,9 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         if self.calibration == PUBLISHED:
             return self.bounds.entry(self.l1_radius)
         margins = np.zeros(self.classes)
-        # With all weights in one class its margin is largest; by columns each of them has a ball of its own. So is the
-        # limit of two residuals, which grows with every sum of two margins: none of them is larger.
+        # With all weights in one class its margin is largest; by columns each of them has a ball of its own. The limit
+        # of two residuals is largest there too: it grows with each sum of two margins, and no other weights have larger
+        # ones.
         margins[0] = self.feature_bound * self.l1_radius * (self._columns(d) if self.selection == "columns" else 1)
         return self.feature_bound * float(_limit(law)(margins))
 

@@ -113,7 +113,7 @@ class PeelingIht(Settings):
         return self.relation.contributions * (self.step_size * entry / self.block(n)) + _LAST_BITS * self.radius
 
     def noise_shares(self, n: int, w: Array) -> Array:
-        """The share of the plan's noise at each of many public weights, one a row: that of what an entry moves.
+        """The share of the plan's noise at each row of public weights: how far an entry can move there, over the most.
 
         Weights of zero may be left out.
         """

@@ -171,6 +171,10 @@ class DpPipeline(Settings):
         curvature = rules.residual_curvature(self.terms, self.grad_norm) * eigenvalue
         return rules.schedule(time, curvature)
 
+    def is_sure_of_steps(self, plan: Plan) -> bool:
+        """Whether all runs take as many steps: even the largest eigenvalue asks for the fewest."""
+        return self.schedule(plan, 1.0)[0] == rules.FEWEST
+
     def outlook(self, plan: Plan) -> Outlook | None:
         """See ``Settings``; for rows whose eigenvalue is the largest, so that the steps are the most."""
         assert self.grad_norm is not None
@@ -264,11 +268,12 @@ class PipelineRun:
         return Trace(end.weights, history, *(self._kept(start, end) if trace else ()))
 
     def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
-        """See ``ManyRuns``; None on sparse or large rows, where one fit is made at a time.
+        """See ``ManyRuns``; None on sparse or large rows, and where traces differ in length: one fit at a time.
 
         Fits that keep the same features are prepared together, and go on together if they take the same steps.
         """
-        if self.rows.is_sparse or self._entries > SMALL:
+        differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
+        if self.rows.is_sparse or self._entries > SMALL or differ:
             return None
         means = self._noisy_means(rng, (len(rng),))
 
@@ -299,7 +304,7 @@ class PipelineRun:
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
 
     def _end(self, start: _Start, rng: Any, trace: bool) -> _End:
-        """The descent, whose schedule is that of all, and the scale."""
+        """The descent, in which all fits share one schedule, and the scale."""
         run = self._descent(start.rows, *start.schedules[0])
         descent: Any = run.fits(rng, trace) if isinstance(rng, Generators) else run(rng, trace)
         slopes, scale = self._scaled(start.rows, descent.weights, rng)

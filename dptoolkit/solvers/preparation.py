@@ -49,7 +49,7 @@ def weighted_mean(values: Array, share: Array) -> Array:
     return np.asarray((values[..., None, :] @ share)[..., 0])
 
 
-# Python's own, of arrays: NumPy's rounds in another way.
+# Python's function, for arrays: NumPy's own rounds differently.
 _hypot = np.vectorize(math.hypot, otypes=[float])
 
 

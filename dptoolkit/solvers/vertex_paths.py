@@ -117,7 +117,8 @@ def both_sides(rows: Rows, bound: float) -> Sides:
     filled = np.diff(rows.matrix.indptr) > 0
     # Rows without entries are left out of ``indptr``; the other arrays do not mention them.
     indptr = rows.matrix.indptr[np.append(filled, True)]
-    entries = (rows.matrix.data if bound == 1 else rows.matrix.data / bound).astype(np.float32)
+    # In double precision: in single precision a bound below 1e-45 would be 0, and one above 3.4e38 infinite.
+    entries = (rows.matrix.data if bound == 1 else rows.matrix.data / np.float64(bound)).astype(np.float32)
     size = len(indptr) - 1, rows.shape[1]
     matrix = type(rows.matrix)((entries, rows.matrix.indices, indptr), shape=size, copy=False)
     arrays: Any = (*kernel_arrays(matrix), *kernel_arrays(matrix.tocsc()))

@@ -353,3 +353,16 @@ def test_the_divergence_of_a_selection_is_never_below_that_of_one(epsilon):
             assert found >= float(mp.log(moment) / (a - 1)) * (1 - 1e-15)
     event = Repeated(ExponentialMechanism(3.2589e-11), 10**9)
     assert account(event).epsilon(1e-12) >= account(Repeated(Gaussian(2 / 3.2589e-11), 10**9)).epsilon(1e-12) * 0.99
+
+
+@pytest.mark.parametrize("count", [1, 10])
+@pytest.mark.parametrize("tiny", [1e-14, 1e-15, 1e-16, 3e-17, 1e-20, 1e-100])
+def test_selections_of_tiny_range_cost_their_share(tiny, count):
+    """To first order epsilon and delta are proportional to the range, so that a larger one says what is right."""
+    share, usual = 1e-3, 1e-7
+    wanted = account(Repeated(ExponentialMechanism(usual), count)).epsilon(share * usual) / usual
+    for method in (None, "bounded-range"):
+        found = account(Repeated(ExponentialMechanism(tiny), count), method=method).epsilon(share * tiny) / tiny
+        # The mechanism of the usual range is itself overstated by its grid.
+        assert 0.97 * wanted <= found
+    assert found <= 1.05 * wanted

@@ -118,6 +118,18 @@ def test_a_function_by_its_name(files, capsys, name, code):
         assert part in text
 
 
+@pytest.mark.parametrize("claim", [["--epsilon", "1", "--family", "gaussian"], ["--epsilon", "0.05", "--delta", "0.1"]])
+def test_a_function_and_a_group(files, capsys, claim):
+    """What is claimed is about one record, so that two records of a correct function are no violation."""
+    np.savez("two.npz", first=np.ones((2, 1)), second=np.zeros((2, 1)))
+    arguments = ["audit", "somebodys_module:right", "--pair", "two.npz", *claim]
+    how = ["--trials", "20000", "--confidence", "0.99999"]
+    assert main([*arguments, "--group", "2", *how]) == 0
+    assert "for groups of 2" in capsys.readouterr().out
+    # The twin: the claim for one record is refuted by the same outputs.
+    assert main([*arguments, "--neighbours", "as given", *how]) == 1
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["no_such_module:f", "--pair", "pair.npz"], "can be imported"),
     (["somebodys_module:right"], "pair=None"),

@@ -169,6 +169,21 @@ def test_adversaries():
     assert np.array_equal(everything[:, :6], PlanTarget(plan, pair, "step").run(bits, 0, source))
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.outlook.HopelessPlanWarning")
+def test_runs_of_different_lengths_have_no_rows():
+    """The steps of this dp_pipeline follow a noisy eigenvalue; with few records all runs take the fewest."""
+    plan = solvers.plan("dp_pipeline", n=500, d=6, epsilon=10.0, delta=1e-5)
+    pair = pairs.dp_pipeline(plan)
+    for adversary in ("iterates", "gradients", "releases"):
+        with pytest.raises(ValueError, match="differ in the number of steps"):
+            PlanTarget(plan, pair, adversary)
+    for adversary in ("final", "support", "step"):
+        assert len(PlanTarget(plan, pair, adversary).run(np.ones(20, np.int8), 0, Streams(0, "trials"))) == 20
+    few = solvers.plan("dp_pipeline", n=40, d=2, epsilon=4.0, delta=1e-5)
+    target = PlanTarget(few, pairs.dp_pipeline(few), "releases")
+    assert len(target.run(np.ones(20, np.int8), 0, Streams(0, "trials"))) == 20
+
+
 def test_epochs_are_read_as_they_are_written():
     """Numbers of steps, snapshots and iterates of every epoch, cut off and filled up to one length."""
     plan, pair = make("dp_scsg_ht squared")

@@ -244,3 +244,17 @@ def test_scikit_learn_is_named_where_it_is_missing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'dptoolkit[sklearn]'" in done.stdout
+
+
+@pytest.mark.parametrize("spoilt", ["one row", "complex", "text"])
+def test_no_refusal_shows_an_entry(spoilt):
+    """Messages of scikit-learn and NumPy show the array that they refuse, or an entry of it."""
+    X, y = np.full((6, 2), 0.123456789), np.arange(6) % 2
+    bad = {"one row": X[0], "complex": X + 1j, "text": X.astype(str).astype(object)}
+    if spoilt == "text":
+        bad["text"][0, 0] = "secret0.123"
+    model = estimators.PrivateIHTClassifier(epsilon=1.0, classes=[0, 1], random_state=0).fit(X, y)
+    for call in (model.predict, lambda rows: estimators.PrivateIHTClassifier(classes=[0, 1]).fit(rows, y)):
+        with pytest.raises(ValueError, match="must be") as caught:
+            call(bad[spoilt])
+        assert "0.123" not in str(caught.value) and caught.value.__cause__ is None

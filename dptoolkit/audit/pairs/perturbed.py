@@ -78,7 +78,7 @@ class GammaRatio:
         return np.asarray((two - one) / scale)
 
     def _pull(self, data: Counted) -> Array:
-        """Of all records: a record pulls the weights along its row, with the sign of its label; nobody has label 0."""
+        """The sum of all records' pulls; each is along its row, with the sign of its label (no label is 0)."""
         settings = self.plan.settings
         slopes = data.counts * np.sign(data.y) * settings.terms.residual_bound
         rows = np.column_stack([data.X, np.ones(len(data.X))]) if settings.fit_intercept else data.X
@@ -99,7 +99,7 @@ def gamma_epsilon(shift: float, width: int, delta: float) -> float:
     nodes, weights = np.polynomial.legendre.leggauss(400)
 
     def integral(low: float, epsilon: float | None) -> float:
-        """Of the law for one centre, from angle ``low`` up, less e^epsilon times that for the other."""
+        """P(angle >= low) for one centre minus e^epsilon times that for the other."""
         half = (math.pi / 2 - low) / 2
         angles = low + half * (nodes + 1)
         t = np.sin(angles)

@@ -99,7 +99,7 @@ class ClassDescentRatio:
 
 
 def _alike(number: int, classes: int) -> list[int]:
-    """So many records, as many of each class as of the others."""
+    """``number`` records, divided evenly among the classes."""
     return [(number + k) // classes for k in range(classes)]
 
 
@@ -113,7 +113,7 @@ def _several_classes(plan: Plan) -> Pair:
     # The first dataset pulls class 0 along the row, and all others away from it.
     towards = np.outer(np.eye(classes)[0] - 1 / classes, np.append(row, 0.0)).ravel()
     scores: dict[str, Score] = {"final": Projection(towards)}
-    sure = settings.schedule(plan, 1.0)[0] == rules.FEWEST and settings.sparsity is None
+    sure = settings.is_sure_of_steps(plan) and settings.sparsity is None
     ratio = ClassDescentRatio(plan)
     if sure:
         scores |= dict.fromkeys(("releases", "gradients"), ratio)
@@ -155,7 +155,7 @@ def dp_pipeline(plan: Plan) -> Pair:
     first = Counted(rows, labels, np.array([negative + 1, positive]))
     second = Counted(rows, labels, np.array([negative, positive + 1]))
     scores: dict[str, Score] = {"final": Projection(-_of_the_model(plan, row))}
-    sure = plan.settings.schedule(plan, 1.0)[0] == rules.FEWEST
+    sure = plan.settings.is_sure_of_steps(plan)
     if sure:
         scores |= dict.fromkeys(("releases", "gradients"), DescentRatio(plan))
     text = f"label of one record of {n} with the same row, both labels alike"

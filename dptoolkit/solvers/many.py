@@ -101,8 +101,11 @@ def fit_many(
     all_rows = prepare(X)
     data = [_checked_data(plan, all_rows, y, label_values) for plan in several]
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
-    sources = [[noise_source(seed, ledger) for seed in choices] for _ in several]
+    # All fits have a seed or none has, so that the first one shows whether the ledger takes them. The others are made
+    # after the ledger was asked, which may refuse a million fits at once.
+    noise_source(choices[0], ledger)
     reservation = _reserve(ledger, several, len(choices))
+    sources = [[noise_source(seed, ledger) for seed in choices] for _ in several]
     solvers = [plan.settings.prepare(plan, rows, labels) for plan, (rows, labels) in zip(several, data, strict=True)]
     jobs = [
         _Job(plan, source, run)

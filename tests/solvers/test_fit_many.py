@@ -292,7 +292,9 @@ def test_every_run_draws_its_own_planned_noise(monkeypatch):
     monkeypatch.setattr(many, "noise_source", watched)
     with step_by_step():
         rows = solvers.fit_many(plans, sparse.csr_matrix((4, d)), np.arange(4) % 2, runs=3)
-    for spy, result in zip(spies, [result for row in rows for result in row], strict=True):
+    # The first source is made to ask the ledger, and draws nothing.
+    assert not spies[0].draws
+    for spy, result in zip(spies[1:], [result for row in rows for result in row], strict=True):
         assert [name for name, _ in spy.draws] == ["standard_normal"] * steps
         scales = result.history["noise_scale"]
         assert scales[0] == pytest.approx(result.plan.noise / 2), "half the sensitivity at w = 0"
@@ -377,3 +379,17 @@ def test_iterates_and_diagnostics_are_those_of_the_fit_alone():
         single = solvers.dp_ight(X, y, epsilon=1.0, sparsity=2, steps=4, rng=2, trace=2, diagnostics=True, **LOGISTIC)
     assert [step for step, *_ in results[1].history["iterates"]] == [2, 4]
     assert results[1].history["not_private"] == single.history["not_private"]
+
+
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.outlook.HopelessPlanWarning")
+def test_a_ledger_refuses_before_noise_is_made_ready(monkeypatch):
+    X, y = problem(40, 3)
+    sources, real = [], many.noise_source
+    monkeypatch.setattr(many, "noise_source", lambda *rest: (sources.append(rest), real(*rest))[1])
+    ledger = Ledger(2.0, 1e-6)
+    with pytest.raises(DpToolkitError, match="budget"):
+        solvers.fit_many(plan("dp_ight", X, epsilon=1.0, sparsity=2, steps=2), X, y, runs=1000, ledger=ledger)
+    assert len(sources) == 1 and not ledger.entries
+    with pytest.raises(DpToolkitError, match="a seed"):
+        solvers.fit_many(plan("dp_ight", X, epsilon=1.0, sparsity=2, steps=2), X, y, seeds=[1], ledger=ledger)
+    assert not ledger.entries

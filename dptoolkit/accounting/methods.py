@@ -110,7 +110,9 @@ def _advanced(event: Event, delta: float) -> float:
 def _optimal(event: Event, delta: float) -> float:
     part, count = _single(event, "optimal")
     epsilon0, delta0 = _step_bounds(part, delta / (2 * max(count, 1)))
-    return composition.optimal(epsilon0, count, delta, delta0)
+    epsilon = composition.optimal(epsilon0, count, delta, delta0)
+    # Half of delta is left for the composition. A few steps that have no bounds of their own do better with all of it.
+    return epsilon if has_bounds(part) else min(epsilon, _basic(event, delta))
 
 
 def _selections(event: Event) -> tuple[float, int]:

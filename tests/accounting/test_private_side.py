@@ -366,3 +366,11 @@ def test_selections_of_tiny_range_cost_their_share(tiny, count):
         # The mechanism of the usual range is itself overstated by its grid.
         assert 0.97 * wanted <= found
     assert found <= 1.05 * wanted
+
+
+@pytest.mark.parametrize("event", [Gaussian(3.0), Gaussian(1.0), ZCdp(0.05), Laplace(2.0)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 5, 10, 100])
+def test_optimal_composition_is_never_worse_than_basic(event, count):
+    guarantee = Repeated(event, count)
+    optimal, basic = (account(guarantee, method=method).epsilon(1e-5) for method in ("optimal", "basic"))
+    assert optimal <= basic * (1 + 1e-9)

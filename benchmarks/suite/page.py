@@ -149,10 +149,15 @@ def slower(rows: Sequence[Row], ours: str) -> list[Row]:
     return [row for row in rows if ratio(row, ours) < 1]
 
 
+def _added(seconds: float) -> str:
+    """What a whole call adds; less than nothing is the spread of two measurements."""
+    return _ms(seconds) if seconds >= 0 else "within the spread"
+
+
 def _slower(rows: list[Row]) -> str:
     lines = [
         [row["shape"], row["solver"], f"{row['epsilon']:g}", *(f"{ratio(row, ours):.3g}" for ours in
-         ("iterations", "whole")), _ms(min(row["whole"]) - min(row["iterations"]))]
+         ("iterations", "whole")), _added(min(row["whole"]) - min(row["iterations"]))]
         for row in rows if row in slower(rows, "iterations") or row in slower(rows, "whole")
     ]  # fmt: skip
     text = (

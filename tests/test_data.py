@@ -15,6 +15,7 @@ from scipy import sparse
 
 from dptoolkit import data, losses
 from dptoolkit.errors import InvalidValue
+from dptoolkit.solvers.preparation import Units
 from tests.strategies import FORMS, in_form, matrices, messy_csr
 
 BOUNDS = st.sampled_from((1e-100, 1e-3, 0.5, 1.0, 1.0000000000000002, math.pi, 1e5, 1e150))
@@ -51,6 +52,31 @@ def test_clipped_rows_obey_the_bound_exactly(X, bound, form):
             assert squared_norm(new) >= limit * (1 - Fraction(1, 10**12)), "clipped by more than need be"
             direction = old / np.max(np.abs(old)) / _relative_norm(old)
             np.testing.assert_allclose(new / bound, direction, rtol=1e-12, atol=1e-200)
+
+
+@pytest.mark.parametrize("norm", [1.0, 0.98, 1e-200, 3e150])
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_scaled_rows_are_never_longer_than_their_norm(norm, form):
+    """Exactly, in fractions. Without the part in 1e13 that is taken off, rounding leaves about half of them longer."""
+    X = np.random.default_rng(0).standard_normal((60, 23)) * np.logspace(-140, 140, 60)[:, None]
+    after = dense(data.unit_rows(data.check_rows(in_form(X, form)), norm))
+    limit = Fraction(norm) ** 2
+    for row in after:
+        assert limit * (1 - Fraction(1, 10**12)) <= squared_norm(row) <= limit
+    # The twin: the same rows without that part.
+    longer = [squared_norm(row / (1 - 1e-13)) > limit for row in after]
+    assert 10 < sum(longer) < 50
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_rows_in_units_of_their_bound_are_at_most_one_long(form):
+    """Exactly, in fractions: rows at the bound, which clipping leaves as they are, and longer ones."""
+    bound = 0.7
+    X = np.random.default_rng(1).standard_normal((60, 23))
+    X *= bound / np.sqrt((X * X).sum(axis=1, keepdims=True)) * np.where(np.arange(60) < 40, 1.0, 3.0)[:, None]
+    after = dense(Units(bound).rows(data.check_rows(in_form(X, form))))
+    assert all(squared_norm(row) <= 1 for row in after)
+    assert any(squared_norm(row / (1 - 1e-13)) > 1 for row in after), "the twin"
 
 
 def _relative_norm(row):

@@ -136,6 +136,29 @@ def test_a_certificate_without_its_rounding_error_would_be_false():
     assert refuted > 0
 
 
+@pytest.mark.parametrize("off", [1e-3, 1e-9, 0.0])
+def test_a_projection_that_errs_is_part_of_the_certificate(off, monkeypatch):
+    """One feature, rows at their bound, squared loss: a gradient step leads to the minimum without the ball.
+
+    From the point that is off by what the projection admits, the gradient and the computed normal then cancel exactly,
+    so that only the projection's own error tells how far the point is from the minimiser, which is the radius.
+    """
+    ball = geometry.l2_ball(1.0)
+    p = minimise.Problem(np.ones((8, 1)), np.full(8, 4.0), losses.get("squared"), 0.5, np.zeros(1), 1.0, 5.0, ball)
+    level = minimise._Level(p, np.float64, "double")
+    monkeypatch.setattr(level, "project", lambda ball, v: (np.array([ball.radius + off]), off))
+    theta = np.array([0.25])
+    found = minimise._certificate(p, level, theta, level.gradient(theta))
+    distance = p.l2 * abs(float(found.point[0]) - ball.radius)
+    assert found.norm <= 1e-12, "the subgradient alone shows nothing of it"
+    assert distance <= found.bound
+    assert found.bound <= 100 * (p.l2 + p.curvature) * off + 1e-12, "and the certificate is not idle"
+    # The twin: a projection that does not admit its error.
+    monkeypatch.setattr(level, "project", lambda ball, v: (np.array([ball.radius + off]), 0.0))
+    silent = minimise._certificate(p, level, theta, level.gradient(theta)).bound
+    assert (silent < distance) is (off > 0)
+
+
 def test_long_double_is_as_precise_as_it_says():
     if np.finfo(np.longdouble).eps >= 2.0**-60:
         pytest.skip("no long double on this machine")

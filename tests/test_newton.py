@@ -89,3 +89,29 @@ def test_a_certificate_is_never_more_generous_than_the_search(monkeypatch):
     assert 20 < said.sum() < 180
     for i in np.flatnonzero(said):
         assert certified(problem, linears[i], theta[i], np.zeros(3), tau)
+
+
+def test_a_certificate_has_its_own_rounding_errors_in_it():
+    """At the end of the steps a computed gradient is rounding error. A tau between it and the exact one proves nothing.
+
+    The exact gradients are by decimals. The twin, a certificate without rounding, accepts every one of these points.
+    """
+    problem, rng = make("logistic", n=40), np.random.default_rng(5)
+    linears = rng.normal(size=(60, 3))
+    theta, _ = newton.minimise_rows(problem, linears, 1e-12)
+    gradient = newton._gradients(problem, theta, linears)
+    seen = 0
+    for i, row in enumerate(linears):
+        found = Solution(theta[i], np.zeros(3), np.zeros((2, 3)), 0.0, "double", 0)
+        exact = verified_bound(replace(problem, linear=row), found)
+        computed = float(newton._norms(gradient[[i]])[0])
+        if not 1.01 * computed < exact:
+            continue
+        seen, tau = seen + 1, (1.01 * computed + exact) / 2
+        assert minimise.stretch(3, 2.0**-53) * computed <= tau
+        assert not newton._certified(problem, theta[[i]], gradient[[i]], linears[[i]], tau)[0]
+    assert seen > 5
+    # A gradient that is computed as exactly 0 proves no more than its rounding error.
+    zero = np.zeros((1, 3))
+    assert not newton._certified(problem, theta[:1], zero, linears[:1], 1e-16)[0]
+    assert newton._certified(problem, theta[:1], zero, linears[:1], 1e-12)[0]

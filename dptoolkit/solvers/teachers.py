@@ -8,7 +8,7 @@ lambda = n l2, neighbours D and D' and their exact minimisers w and w', strong c
 as J and J' differ in one record (on a ball the same holds by the variational inequalities of both minimisers). L
 bounds one record's gradient at a minimiser, whose size is bounded: see ``Ridge.largest``. A computed teacher is within
 tau/lambda of the exact one on every data set, by the certificate of ``minimise``, which includes rounding; the search
-never gives up. So it moves by at most (2L + 2 tau)/lambda.
+never gives up. So it moves by at most (2L + 2 tau)/lambda, and by the rounding of its entries to doubles.
 """
 
 from __future__ import annotations
@@ -103,17 +103,26 @@ class Ridge:
         )  # fmt: skip
 
     @property
+    def furthest(self) -> float:
+        """An upper bound of |w| at the computed minimiser."""
+        return self.largest + self.tau / self.sums.l2
+
+    @property
     def movement(self) -> float:
-        """How far the computed teacher moves in L2 between neighbours."""
-        return self.sums.movement(self.adjacency, self.tau)
+        """How far the computed teacher moves in L2 between neighbours.
+
+        A certified point has two doubles an entry, and a teacher keeps the first. So each of the two teachers is off by
+        one more rounding of its entries.
+        """
+        rounding = 2 * _UNIT * self.furthest
+        return (self.sums.movement(self.adjacency, self.tau) + rounding) * (1 + 8 * _UNIT)
 
     def answers_movement(self, norm: float, squares: float) -> float:
         """How far its answers to public features move in L2, given |X|_op and |X|_F^2.
 
         The last term is for rounding: an answer errs by gamma(width + 4) times the sizes of its row and of the teacher.
         """
-        size = self.largest + self.tau / self.sums.l2
-        rounding = 2 * 2 * (self.width + 4) * _UNIT * math.sqrt(squares) * size
+        rounding = 2 * 2 * (self.width + 4) * _UNIT * math.sqrt(squares) * self.furthest
         return (norm * self.movement + rounding) * (1 + 1e-12)
 
     def problem(self, rows: Rows, y: Array) -> minimise.Problem:
@@ -125,11 +134,11 @@ class Ridge:
         )  # fmt: skip
 
     def fit(self, rows: Rows, y: Array) -> Array:
-        """The certified teacher.
+        """The certified teacher, rounded to one double an entry.
 
         Privacy
         -------
-        NOT private. Between neighbours it moves by at most ``movement``.
+        NOT private. Between neighbours it moves by at most ``movement``, which includes that rounding.
         """
         return minimise.minimise(self.problem(rows, y), self.tau).theta
 

@@ -6,6 +6,7 @@ import json
 import math
 import tracemalloc
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -264,6 +265,25 @@ def test_a_tolerance_that_is_not_charged_is_exceeded(monkeypatch):
     moved = np.linalg.norm(teacher.fit(check_rows(X), y) - teacher.fit(check_rows(X), -y))
     exact = 2 * teacher.sums.gradient / teacher.sums.l2
     assert exact < moved <= teacher.movement
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("loss", ["huber", "logistic", "squared"])
+def test_the_second_double_of_a_certified_teacher_is_dropped_and_charged(loss, relation, monkeypatch):
+    """A certified point has two doubles an entry, of which a teacher keeps the first; computed in fractions."""
+    teacher = ridge(loss, relation=relation)
+    size = (teacher.largest + teacher.tau / teacher.sums.l2) * (1 - 1e-12)
+    theta = size * np.array([0.6, 0.8, 0.0])
+    # The most that a second double can be is half a unit of the first one's last digit.
+    remainder = 0.999 * np.spacing(theta) / 2 * np.array([1.0, 1.0, 0.0])
+    point = minimise.Solution(theta, remainder, np.zeros((2, 3)), 0.0, "extended", 0)
+    monkeypatch.setattr(minimise, "minimise", lambda problem, tau: point)
+    taught = teacher.fit(check_rows(np.zeros((6, 3))), np.zeros(6))
+    off = [Fraction(a) - Fraction(b) - Fraction(c) for a, b, c in zip(taught, theta, remainder, strict=True)]
+    assert sum(part * part for part in off) > 0, "twin: with both doubles there would be nothing to charge"
+    exact = Fraction(teacher.sums.sensitivity(relation)) + 2 * Fraction(teacher.tau)
+    charged = Fraction(teacher.movement) - exact / Fraction(teacher.sums.l2)
+    assert charged >= 0 and charged**2 >= 4 * sum(part * part for part in off)
 
 
 def test_the_default_l2_falls_with_the_budget_and_the_data():

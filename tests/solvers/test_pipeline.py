@@ -111,6 +111,38 @@ def test_slope_range_is_the_range(log_scale):
         assert 0.9999 * scaling.slope_range(adjacency, scale) <= reached <= scaling.slope_range(adjacency, scale)
 
 
+class Constant:
+    """A source of noise whose every number is ``sign``."""
+
+    def __init__(self, sign):
+        self.sign = sign
+
+    def standard_normal(self, shape=()):
+        return np.full(shape, float(self.sign))
+
+
+@pytest.mark.parametrize("many", [(), (3,)], ids=["one fit", "many fits"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("classes", [None, 3])
+@pytest.mark.parametrize("adjacency", [REPLACE, ZERO])
+def test_the_noise_of_every_slope_is_for_the_range_at_its_own_scale(adjacency, classes, sign, many):
+    """At zero weights a slope is its noise alone. The ranges differ by up to a quarter."""
+    more = {} if classes is None else {"loss": "softmax", "classes": classes}
+    plan = make_plan(50, 2, adjacency=adjacency, **more)
+    labels = np.zeros(50) if classes is None else np.eye(3)[np.zeros(50, dtype=int)]
+    run = plan.settings.prepare(plan, check_rows(np.ones((50, 2))), labels)
+    weights = np.zeros((*many, 2) if classes is None else (*many, classes, 2))
+    slopes, _ = run._scaled(Rows(np.ones((50, 2)), False), weights, Constant(sign))
+    release, log, move, ranges = plan.releases[SCALE], 0.0, 1.5, []
+    for i in range(rules.HALVINGS):
+        ranges.append(scaling.any_slope_range(adjacency, math.exp(log), classes) / plan.n)
+        np.testing.assert_allclose(slopes[..., i], sign * ranges[-1] * release.scale / release.sensitivity, rtol=1e-12)
+        move /= 2
+        log -= sign * move
+    smallest = scaling.scale_table(adjacency, classes)[1].min() / plan.n
+    assert max(ranges) > 1.02 * smallest, "noise for the smallest range would be seen"
+
+
 def test_column_means_and_eigenvalue_reach_what_is_planned():
     plan = make_plan(4, 2)
     share = np.full(4, 0.25)

@@ -402,6 +402,30 @@ def test_the_two_largest_are_attained_at_given_weights(adjacency, classes, weigh
     assert two_largest(symmetric(change)) == pytest.approx(allowed(plan, scale), rel=1e-8)
 
 
+@pytest.mark.parametrize("selection", ["vertex", "columns"])
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_the_noise_follows_all_weights_of_a_class_together(classes, selection):
+    """The weights of one class lie on two features, both of which the record has: its margin is that of their sum.
+
+    A share of the noise from the largest weight alone would be for half of that margin.
+    """
+    n, bound, radius = 5, 1.5, 0.5
+    arguments = BUDGET | {"steps": 20, "classes": classes, "feature_bound": bound, "selection": selection}
+    plan = solvers.plan("dp_multinomial_frank_wolfe", n=n, d=2, l1_radius=radius, **arguments)
+    pairs = plan.releases[0].law == SYMMETRIC_MAXIMUM
+    # The worst class of the record: its own margin is the lowest, or for the two largest moves, another's the highest.
+    own, sign = (1, 1.0) if pairs else (0, -1.0)
+    W = np.zeros((classes, 2))
+    W[own] = 0.25, 0.25
+    residual = losses.softmax(W @ [sign * bound, sign * bound]) - np.eye(classes)[0]
+    change = radius * 2 * bound * residual / n
+    scale = float(plan.settings.noise_law(plan).at(W[None])[0])
+    moved = two_largest(symmetric(change)) if pairs else spread(symmetric(change))
+    assert moved == pytest.approx(allowed(plan, scale), rel=1e-8)
+    alone = float(plan.settings.noise_law(plan).at(np.abs(W).max(axis=1)[None, :, None] * [[[1.0, 0.0]]])[0])
+    assert moved > 1.01 * allowed(plan, alone), "the twin"
+
+
 def symmetric(values):
     return np.concatenate([values, -values])
 

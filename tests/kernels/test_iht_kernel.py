@@ -39,11 +39,9 @@ def problem(seed, n, d):
     return X, (rng.random(n) < 0.5).astype(float)
 
 
-def make_plan(mode, n, d, s, steps, epsilon=5.0, intercept=False):
-    return solvers.plan(
-        "dp_ight", n=n, d=d, sparsity=s, steps=steps, step_size=0.7, epsilon=epsilon, delta=1e-9,
-        fit_intercept=intercept, **MODES[mode],
-    )  # fmt: skip
+def make_plan(mode, n, d, s, steps, epsilon=5.0, intercept=False, **more):
+    given = {"step_size": 0.7, "epsilon": epsilon, "delta": 1e-9, "fit_intercept": intercept} | MODES[mode] | more
+    return solvers.plan("dp_ight", n=n, d=d, sparsity=s, steps=steps, **given)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -67,6 +65,43 @@ def test_both_paths_give_the_same_fit(mode):
         assert np.array_equal(a.weights, a.iterates[-1])
 
     check()
+
+
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("mode", MODES)
+def test_one_record_moves_no_iterates_gradient_by_more_than_its_noise_is_for(mode, adjacency, intercept):
+    """Every step of the compiled fit, of which audits see the first and the last: 40 steps, of which weights grow.
+
+    The release less its noise is the gradient at the iterate before it; the neighbour's is computed by the same kernel
+    at the same weights. In the first feature one record outweighs the others, which are opposite on it.
+    """
+    n, d, steps, shares, later = 6, 4, 40, [], 0.0
+    for seed in range(3):
+        X, y = problem(seed, n, d)
+        X[:, 0], X[0], y[0] = 0.05, [3.0, 0.0, 0.1, 0.0], 1.0
+        other, labels = X.copy(), y.copy()
+        other[0], labels[0] = (-1) ** seed * X[0], 1.0 - y[0] if seed != 1 else y[0]
+        plan = make_plan(mode, n, d, 2, steps, intercept=intercept, step_size=3.0, epsilon=50.0, adjacency=adjacency)
+        run, twin = solvers.prepare(plan, X, y), solvers.prepare(plan, other, labels)
+        if adjacency == "zero-out":
+            # The record is left out, its intercept too.
+            weights = run.small.weights.copy()
+            weights[0] = 0.0
+            twin.small = run.small._replace(weights=weights)
+        trace = run(np.random.default_rng(seed), True)
+        normals = np.random.default_rng(seed).standard_normal(trace.releases.shape)
+        before = np.vstack([np.zeros(run.width), trace.iterates[:-1]])
+        for w, release, noise, scale in zip(before, trace.releases, normals, trace.history["noise_scale"], strict=True):
+            assert scale == plan.settings.noise_law(plan).at(w)
+            support, theirs = np.flatnonzero(w), np.empty(run.width)
+            threshold.mean_gradient(twin.small, w, support, len(support), theirs)
+            moved = np.linalg.norm(release - scale * noise - theirs)
+            shares.append(moved / (scale / plan.noise * plan.sensitivity))
+        later = max(later, *shares[-steps + 2 :])
+    assert max(shares) <= 1 + 1e-9
+    assert later > 0.3, "noise for less than that would be seen, at a later iterate too"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -400,3 +400,16 @@ def test_a_run_is_the_same_from_the_same_seed_and_not_from_another_plan():
     one, two = (solvers.dp_admm(X, y, epsilon=1.0, **how).coef for _ in range(2))
     np.testing.assert_array_equal(one, two)
     assert not np.allclose(one, solvers.dp_admm(X, y, epsilon=1.0000001, **how).coef)
+
+
+def test_the_second_double_of_a_minimiser_goes_into_the_noise(monkeypatch):
+    """A certified point has two doubles an entry: without the second it is another point than the certified one."""
+    X, y = problem()
+    run = solvers.prepare(make_plan(n=60, d=5), X, y)
+    released = {}
+    for size in (0.0, 1.0):
+        pair = np.full((1, 5), 2.0), np.full((1, 5), size)
+        monkeypatch.setattr(newton, "minimise_rows", lambda problem, linears, tau, pair=pair: pair)
+        released[size] = run(np.random.default_rng(0), True).releases
+    assert len(released[1.0]) >= 1
+    np.testing.assert_allclose(released[1.0][0] - released[0.0][0], 1.0, rtol=1e-9)

@@ -438,3 +438,16 @@ def test_the_multiplier_is_that_of_both_events():
     both = perturbed_objective.events(linear.law, linear.squeeze, linear.scale / linear.sensitivity)
     assert account(both).epsilon(1e-5) == pytest.approx(plan.guarantee.epsilon(1e-5), rel=1e-9)
     assert output.event.noise_multiplier == pytest.approx(10 * 100 * plan.noise, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+def test_the_second_double_of_a_minimiser_goes_into_the_noise(monkeypatch):
+    """A certified point has two doubles an entry: without the second it is another point than the certified one."""
+    X, y = problem()
+    run = solvers.prepare(make_plan(n=60, d=5), X, y)
+    released = {}
+    for size in (0.0, 1.0):
+        pair = np.full((1, 5), 2.0), np.full((1, 5), size)
+        monkeypatch.setattr(newton, "minimise_rows", lambda problem, linears, tau, pair=pair: pair)
+        released[size] = run(np.random.default_rng(0), True).releases[0]
+    np.testing.assert_allclose(released[1.0] - released[0.0], 1.0, rtol=1e-9)

@@ -17,8 +17,12 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dptoolkit import losses, solvers
+from dptoolkit.audit import layout
+from dptoolkit.audit.pairs.pair import Counted, Pair
+from dptoolkit.audit.streams import Streams
+from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers import variance_reduced
+from dptoolkit.solvers import snapshots, variance_reduced
 from dptoolkit.solvers.noise import constant
 from dptoolkit.solvers.snapshots import ranked_means, snapshot_gradient
 from tests.strategies import neighbours
@@ -204,6 +208,103 @@ def test_at_the_snapshot_no_record_moves_an_inner_step(mode, intercept):
 
     check()
     assert any(far), "elsewhere a step does show records"
+
+
+# --- the first inner step of an epoch, in every path of a fit ------------------------------------------------
+
+
+def uneven(seed, n, d, density=0.6):
+    """Rows whose entries differ by many orders of magnitude, so that sums of them are rounded."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * 10.0 ** rng.uniform(-6, 1, (n, d)) * (rng.random((n, d)) < density)
+    return X, (rng.random(n) < 0.5).astype(float)
+
+
+def reduced_plan(n, d, mode, *, batch=6, epsilon=math.inf, **more):
+    budget = {"epsilon": epsilon} | ({} if math.isinf(epsilon) else {"delta": 1e-5})
+    arguments = {"sparsity": 3, "step_size": 60.0, "epochs": 3, "option": "II", "l2": 1e-3, "batch_size": batch}
+    return solvers.plan("dp_svrg_ht", n=n, d=d, **arguments | budget | MODES[mode] | more)
+
+
+def after_the_first_step(plan, s, m):
+    """What a step from the snapshot s gives that sees no record: its gradient is the released m, to the last bit."""
+    how = plan.settings
+    values = (1.0 - how.step_size * how.l2) * s - how.step_size * m
+    out, free = np.zeros(len(s)), plan.d
+    kept = np.append(np.argsort(-np.abs(values[:free]), kind="stable")[: how.sparsity], np.arange(free, len(s)))
+    out[kept] = values[kept]
+    return out
+
+
+def check_first_steps(plan, snapshots, iterates):
+    """``iterates`` (epochs, steps, width): the first of every epoch is public, and the second is not."""
+    s, later = np.zeros(snapshots.shape[1]), []
+    for m, inner in zip(snapshots, iterates, strict=True):
+        np.testing.assert_array_equal(inner[0], after_the_first_step(plan, s, m))
+        later.append(np.array_equal(inner[1], after_the_first_step(plan, inner[0], m)))
+        s = inner[-1]
+    assert not all(later), "twin: a later step does show records"
+
+
+# With a finite budget the noise of the first step is 0 only where it follows the iterate.
+BUDGETS = [(mode, math.inf) for mode in MODES] + [("logistic", 2.0), ("huber", 2.0)]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids="/".join)
+@pytest.mark.parametrize(("mode", "epsilon"), BUDGETS, ids=str)
+def test_the_first_inner_step_is_a_function_of_the_release_before_it(mode, epsilon, sampling):
+    """Bit for bit, in whole fits: few and many coordinates, dense and sparse rows, counted records, an intercept."""
+    scheme, adjacency = sampling
+    for seed, (d, form, intercept, counted) in enumerate([
+        (5, np.asarray, False, False), (40, sparse.csr_matrix, True, False), (40, np.asarray, False, True),
+        (5, sparse.csr_matrix, True, True),
+    ]):  # fmt: skip
+        X, y = uneven(seed, 20, d)
+        counts = np.random.default_rng(seed).multinomial(20, np.full(20, 1 / 20)) if counted else None
+        plan = reduced_plan(
+            20, d, mode, epsilon=epsilon, sampling=scheme, adjacency=adjacency, fit_intercept=intercept
+        )
+        trace = solvers.prepare(plan, form(X), y, counts)(np.random.default_rng(seed), True)
+        width = trace.weights.shape[0]
+        check_first_steps(plan, trace.history["snapshots"], trace.iterates.reshape(3, 3, width))
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize(("mode", "epsilon"), BUDGETS, ids=str)
+def test_so_it_is_in_trials_of_one_compiled_call(mode, epsilon, counted):
+    X, y = uneven(7, 20, 5)
+    plan = reduced_plan(20, 5, mode, epsilon=epsilon)
+    one, two = ((X, y), (-X, y)) if not counted else (Counted(a, y, np.ones(20, np.int64)) for a in (X, -X))
+    target = PlanTarget(plan, Pair(one, two), "iterates")
+    assert hasattr(target._prepared(one), "trials")
+    found = layout.read_epochs(plan, target.run(np.array([1, 0, 1], np.int8), 0, Streams(1, "first steps")))
+    for snapshots, iterates in zip(found.snapshots, found.iterates, strict=True):
+        check_first_steps(plan, snapshots, iterates)
+
+
+@pytest.mark.parametrize("batch", [11, 6])
+@pytest.mark.parametrize("mode", ["logistic", "squared, clipped gradients"])
+def test_so_it_is_where_coordinates_without_data_are_hidden(mode, batch, monkeypatch):
+    """A fit without a trace on a wide matrix. Batches of more than half make one inner step an epoch, others more."""
+    monkeypatch.setattr(snapshots, "_FEW_HIDDEN", 16)
+    X, y = uneven(3, 20, 600, density=0.02)
+    plan, seen, real = reduced_plan(20, 600, mode, batch=batch, epsilon=math.inf), [], kernel.reduced_steps
+
+    def watched(*arguments):
+        *_, means, support, weights, filled = arguments
+        s = dict(zip(support[:filled].tolist(), weights[:filled].tolist(), strict=True))
+        after = real(*arguments)
+        how = plan.settings
+        values = {j: (1.0 - how.step_size * how.l2) * s.get(j, 0.0) - how.step_size * means.values[j]
+                  for j in support[:after].tolist()}  # fmt: skip
+        seen.append([values[j] == w for j, w in zip(support[:after].tolist(), weights[:after].tolist(), strict=True)])
+        assert means.hidden is not None
+        return after
+
+    monkeypatch.setattr(kernel, "reduced_steps", watched)
+    solvers.prepare(plan, sparse.csr_matrix(X), y).fit(np.random.default_rng(0))
+    assert len(seen) == 3 and all(len(epoch) == 3 for epoch in seen)
+    assert all(map(all, seen)) is (batch == 11)
 
 
 @pytest.mark.parametrize("solver", ["dp_scsg_ht", "dp_svrg_ht"])

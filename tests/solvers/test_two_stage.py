@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dptoolkit import audit, losses, solvers
+from dptoolkit import audit, losses, newton, solvers
 from dptoolkit.accounting import ExponentialMechanism, account
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.data import check_rows
 from dptoolkit.errors import InvalidValue
+from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers import stages
 from tests.solvers.capture import Spy
 
@@ -136,6 +137,38 @@ def test_the_draws_are_the_planned_noise_on_the_votes_then_on_the_chosen_feature
     np.testing.assert_array_equal(np.flatnonzero(fit.coef), np.flatnonzero(truth))
     assert np.linalg.norm(fit.coef - truth) < 0.5
     assert set(fit.history) == {"noise_scale", "output_scale", "support", "vote_scale"}
+
+
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+@pytest.mark.parametrize("law", ["gaussian", "gamma"])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_the_noise_of_the_second_stage_is_the_plans(law, adjacency, monkeypatch):
+    """With a minimiser that is always 0: the linear term that it was given, and the output noise that is left.
+
+    One fit, and many at once, each on the support that its own votes chose.
+    """
+    X, y, _ = sparse_problem(60)
+    plan = make_plan(n=60, d=30, law=law, adjacency=adjacency, fit_intercept=True)
+    linear, output, _ = plan.releases
+    given = []
+    monkeypatch.setattr(newton, "minimise_rows", lambda problem, terms, tau: (given.append(terms), terms * 0.0)[1:] * 2)
+    spies = [Spy(seed) for seed in range(4)]
+    run = solvers.prepare(plan, X, y)
+    releases = run.fits(Generators(*spies)).releases[:, 0]
+    terms = np.concatenate(given)
+    supports = [np.flatnonzero(row) for row in releases]
+    assert len({support.tobytes() for support in supports}) > 1 and all(len(support) == 4 for support in supports)
+    for spy, support, row in zip(spies, supports, releases, strict=True):
+        drawn = spy.of("standard_normal")
+        np.testing.assert_allclose(row[support], output.scale * drawn[-1], rtol=1e-12)
+        direction = drawn[0] / np.linalg.norm(drawn[0])
+        own = terms[np.argmax(terms @ direction / np.linalg.norm(terms, axis=1))] / plan.n
+        if law == "gaussian":
+            np.testing.assert_allclose(own, linear.scale * drawn[0], rtol=1e-9)
+        else:
+            np.testing.assert_allclose(own / np.linalg.norm(own), direction, rtol=1e-9)
+    second = run._second(supports[0][:3])
+    assert (second.linear, second.output) == (linear, output)
 
 
 def test_the_second_stage_is_objective_perturbation_on_the_support():

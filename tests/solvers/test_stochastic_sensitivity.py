@@ -278,8 +278,8 @@ def test_so_it_is_in_trials_of_one_compiled_call(mode, epsilon, counted):
     target = PlanTarget(plan, Pair(one, two), "iterates")
     assert hasattr(target._prepared(one), "trials")
     found = layout.read_epochs(plan, target.run(np.array([1, 0, 1], np.int8), 0, Streams(1, "first steps")))
-    for snapshots, iterates in zip(found.snapshots, found.iterates, strict=True):
-        check_first_steps(plan, snapshots, iterates)
+    for gradients, iterates in zip(found.snapshots, found.iterates, strict=True):
+        check_first_steps(plan, gradients, iterates)
 
 
 @pytest.mark.parametrize("batch", [11, 6])

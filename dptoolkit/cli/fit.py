@@ -18,7 +18,6 @@ from dptoolkit.errors import InvalidValue
 
 # Arguments of a solver that get no option from its signature: the command has its own options for them, or sets them.
 _OWN = ("epsilon", "delta", "adjacency", "calibration", "loss", "classes")
-_WIDTH_NOTE = "the number of columns was read from the data and is declared public; give n_features to avoid that"
 
 
 def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> None:
@@ -103,7 +102,9 @@ def chosen_options(args: argparse.Namespace, solver: str) -> dict[str, Any]:
 
 def noted_width(model: Any, args: argparse.Namespace, table: Table) -> Any:
     """The model, whose guarantee says so if its number of columns was read from the data."""
-    return model.with_notes(_WIDTH_NOTE) if args.n_features is None and table.names is None else model
+    from dptoolkit.models.notes import WIDTH_NOTE
+
+    return model.with_notes(WIDTH_NOTE) if args.n_features is None and table.names is None else model
 
 
 def opened_ledger(path: str | None) -> Any:

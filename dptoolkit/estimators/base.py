@@ -23,11 +23,9 @@ from dptoolkit._validate import invalid
 from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
 from dptoolkit.estimators.marks import reason_of
 from dptoolkit.models import Model, files
+from dptoolkit.models.notes import SEARCH_NOTE, VOID
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
 
-SEARCH_NOTE = (
-    "fitted by a search or a cross-validation: the other fits, their scores and the choice among them are not counted"
-)
 _WEIGHTS = (
     "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
     "that count once; weights that depend on the data would also be released."
@@ -295,13 +293,23 @@ def load(path: str | Path) -> Any:
     if not set(params) <= set(inspect.signature(kind).parameters) or kind._task != model.task:
         raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of something else.")
     estimator = kind(**params)
+    _check_budget(estimator, model, path)
     estimator._take(model)
     return estimator
 
 
+def _check_budget(estimator: PrivateEstimator, model: Model, path: str | Path) -> None:
+    """Refuse parameters that state another budget than the plan, against which the file's event was checked."""
+    budget = estimator.epsilon, estimator.delta
+    if not files.is_stated_budget(model.plan, *budget) or str(estimator.adjacency) != str(model.plan.adjacency):
+        stated = f"epsilon={budget[0]!r}, delta={budget[1]!r}, adjacency={estimator.adjacency!r}"
+        repair = f"Its parameters state {stated}, which is not the budget of its plan."
+        raise invalid("path", str(path), f"the file of a {type(estimator).__name__}", repair)
+
+
 def void(guarantee: Guarantee, reason: str) -> Guarantee:
     """A guarantee that says that there is none, and why: epsilon is infinite."""
-    notes = (*guarantee.notes, f"VOID: {reason}")
+    notes = (*guarantee.notes, f"{VOID}{reason}")
     return replace(account(Gaussian(0.0), adjacency=guarantee.adjacency), notes=notes)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from dptoolkit.accounting import BestOf, Guarantee, account
 from dptoolkit.models.joint import PlanAround
 from dptoolkit.solvers import Plan
+from dptoolkit.tuning.choice import choice_notes
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ChosenPlan(PlanAround):
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole choice, computed from ``event``."""
         guarantee = account(self.event, adjacency=self.part.adjacency)
-        return replace(guarantee, notes=self.part.guarantee.notes, asked_delta=self.delta)
+        return replace(guarantee, notes=choice_notes(self.n), asked_delta=self.delta)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the plan of the run that won, and the event of the choice."""

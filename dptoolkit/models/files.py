@@ -1,8 +1,10 @@
 """A model as JSON text: coefficients, plan and guarantee, checked against each other when they are read back.
 
 Nothing in a file is executed. The digest finds damage and careless edits; it is no signature, so whoever wants to can
-write a file that passes. But a file cannot claim a wrong epsilon: epsilon is computed again from the event, and the
-event from the plan.
+write a file that passes. But a file cannot claim a wrong epsilon: what is shown of its guarantee is computed again, the
+epsilons from the event, the event from the plan, and the notes from the plan's settings. Budgets, epsilons, rho, the
+delta that was asked for and a paper's claim are also compared with that, and a file that states less than it gives away
+is refused. Free text is passed on as what the file says (``notes``).
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from dptoolkit import solvers
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import BestOf, Gaussian, account
 from dptoolkit.accounting.events import from_dict
-from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
+from dptoolkit.models.notes import VOID, from_file
 from dptoolkit.models.routes import ROUTES, TASKS, solver_for
-from dptoolkit.solvers import Plan
+from dptoolkit.solvers import HopelessPlanWarning, Plan
 from dptoolkit.solvers.pipeline import Preparation
+from dptoolkit.solvers.settings import PUBLISHED
+from dptoolkit.tuning.choice import is_covered
 
 FORMAT, VERSION = "dptoolkit model", 1
 # A file that is larger was not written by us.
@@ -210,42 +214,124 @@ def _plan(record: Mapping[str, Any]) -> Plan | JointPlan | ChosenPlan:
     if "part" in record:
         part = _plan(record["part"])
         assert isinstance(part, Plan)
-        if "choice" in record:
-            return _chosen_plan(record, part)
-        return JointPlan(part, int(record["count"]), float(record["epsilon"]), float(record["delta"]))
+        return _chosen_plan(record, part) if "choice" in record else _joint_plan(record, part)
     with warnings.catch_warnings():
-        # Warnings about the plan were given at the fit.
-        warnings.simplefilter("ignore")
-        plan = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])
-    plan = plan.with_noise(*(float(release["scale"]) for release in record["releases"]))
+        # How good the plan can be was said at the fit; a delta that allows anything is said again.
+        warnings.simplefilter("ignore", HopelessPlanWarning)
+        made = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])
+    plan = made.with_noise(*(float(release["scale"]) for release in record["releases"]))
+    if made.calibration == PUBLISHED:
+        plan = replace(plan, published=made.published)
     if from_dict(record["event"]) != plan.event:
         raise InvalidValue("Its event is not that of its plan.")
+    _check_releases(record["releases"], plan)
+    _check_noise(made, plan)
+    return plan
+
+
+def _check_releases(stated: list[Mapping[str, Any]], plan: Plan) -> None:
+    """The law, the number and the sensitivity of every release must be those of the plan; its noise is the file's."""
+    for one, release in zip(stated, plan.releases, strict=True):
+        same = (one["law"], one["count"]) == (release.law, release.count)
+        if not same or not _is_close(float(one["sensitivity"]), release.sensitivity):
+            raise InvalidValue(f"Its releases are not those of its plan: {release.query}.")
+
+
+def _check_noise(made: Plan, plan: Plan) -> None:
+    """The noise must keep the budget that the settings state; published noise, which may not, must be the paper's.
+
+    A later version may ask for less noise than the one that wrote the file: more is always accepted.
+    """
+    if made.calibration == PUBLISHED:
+        pairs = zip(made.releases, plan.releases, strict=True)
+        if not all(_is_close(two.scale, one.scale) for one, two in pairs):
+            raise InvalidValue("Its noise is not the published one of its settings.")
+    else:
+        _check_kept(plan, plan.settings.epsilon, plan.settings.delta)
+
+
+def _check_kept(plan: Plan | JointPlan, epsilon: float, delta: float) -> None:
+    """Refuse a budget that the event does not keep."""
+    if math.isinf(epsilon):
+        return
+    given = account(plan.event).epsilon(delta)
+    if not given <= epsilon * (1 + _SAME):
+        raise InvalidValue(f"Its plan states an epsilon of {epsilon:g} and gives away {given:.4g} at delta {delta:g}.")
+
+
+def _joint_plan(record: Mapping[str, Any], part: Plan) -> JointPlan:
+    """The plan of a fit for each class, which together keep the budget that the file states."""
+    plan = JointPlan(part, int(record["count"]), float(record["epsilon"]), float(record["delta"]))
+    if plan.delta != part.settings.delta:
+        raise InvalidValue("Its delta is not that of the fit for each class.")
+    _check_kept(plan, plan.epsilon, plan.delta)
     return plan
 
 
 def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
-    """The plan of a choice; one run of it must give away at least what the run that won did."""
-    event, delta = from_dict(record["choice"]), float(record["delta"])
+    """The plan of a choice; one run of it must give away at least what the run that won did, at every delta."""
+    event, n, delta = from_dict(record["choice"]), int(record["n"]), float(record["delta"])
     if not isinstance(event, BestOf):
         raise InvalidValue("Its choice is not the best of several runs.")
-    if account(event.event).epsilon(delta) < part.guarantee.epsilon(delta) * (1 - _SAME):
+    if not is_covered(part.event, event.event):
         raise InvalidValue("Its choice gives away less than the run that won.")
-    return ChosenPlan(part, event, int(record["n"]), delta)
+    if n < part.n:
+        raise InvalidValue(f"Its choice has {n} rows, of which a run trains on {part.n}.")
+    if delta != part.settings.delta:
+        raise InvalidValue("Its delta is not that of a run.")
+    return ChosenPlan(part, event, n, delta)
+
+
+def is_stated_budget(plan: Plan | JointPlan | ChosenPlan, epsilon: Any, delta: Any) -> bool:
+    """Whether a plan was asked for this budget; of a choice, whose epsilon is not kept, whether it keeps it."""
+    if isinstance(plan, ChosenPlan):
+        return bool(delta == plan.delta and plan.guarantee.epsilon(delta) <= epsilon * (1 + _SAME))
+    own = plan if isinstance(plan, JointPlan) else plan.settings
+    return bool((epsilon, delta) == (own.epsilon, own.delta))
 
 
 def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan | ChosenPlan) -> Any:
-    """The guarantee, computed again from the event: it must be the plan's, or void, and its epsilons those stated."""
-    event = from_dict(record["event"])
-    adjacency = None if record["adjacency"] is None else Adjacency.parse(record["adjacency"])
-    own = {"notes": tuple(map(str, record["notes"])), "asked_delta": record["asked_delta"]}
-    guarantee = replace(account(event, adjacency=adjacency), **own)
-    epsilons = {float(delta): float(epsilon) for delta, epsilon in record["epsilon"].items()}
-    is_same = all(_is_close(epsilons[delta], guarantee.epsilon(delta)) for delta in epsilons)
+    """The guarantee of the plan, or one that is void, computed again; what the file states must not be less."""
+    event, notes = from_dict(record["event"]), [str(note) for note in record["notes"]]
+    is_void = event == Gaussian(0.0) != plan.event
     # Two events may agree at the deltas that the file states, and nowhere else.
-    is_known = event in (plan.event, Gaussian(0.0))
-    if not epsilons or not is_same or not is_known or adjacency is not plan.adjacency:
+    if (event != plan.event and not is_void) or record["adjacency"] != plan.adjacency.value:
         raise InvalidValue("Its guarantee is not that of its plan.")
-    return guarantee
+    if any(note.startswith(VOID) for note in notes) and event != Gaussian(0.0):
+        raise InvalidValue("Its notes call it VOID, which its event is not.")
+    guarantee = plan.guarantee
+    if is_void:
+        guarantee = replace(account(event, adjacency=plan.adjacency), notes=guarantee.notes)
+    _check_stated(record, guarantee)
+    return replace(guarantee, notes=from_file(notes, guarantee.notes))
+
+
+def _check_stated(record: Mapping[str, Any], guarantee: Any) -> None:
+    """Refuse numbers about privacy that are smaller than the computed ones, and another delta or claim than the plan's.
+
+    Larger numbers are what an earlier version could prove; the computed ones take their place.
+    """
+    stated = {float(delta): float(epsilon) for delta, epsilon in record["epsilon"].items()}
+    if not stated or not all(_is_enough(stated[delta], guarantee.epsilon(delta)) for delta in stated):
+        raise InvalidValue("Its guarantee is not that of its plan.")
+    if not _is_enough(float(record["rho"]), guarantee.rho):
+        raise InvalidValue("Its rho is not that of its plan.")
+    if record["asked_delta"] != guarantee.asked_delta:
+        raise InvalidValue("Its asked_delta is not that of its plan.")
+    if not _is_same_claim(record["claimed"], guarantee.to_dict()["claimed"]):
+        raise InvalidValue("Its claim is not that of its plan's publication.")
+
+
+def _is_same_claim(stated: Any, own: Any) -> bool:
+    """Whether two records of a paper's claim have the same budget; its words may differ between versions."""
+    if stated is None or own is None:
+        return stated is own
+    return all(_is_close(float(stated[name]), float(own[name])) for name in ("epsilon", "delta"))
+
+
+def _is_enough(stated: float, computed: float) -> bool:
+    """Whether a stated number is the computed one or larger; NaN is not."""
+    return stated >= computed or _is_close(stated, computed)
 
 
 def _is_close(one: float, other: float) -> bool:

@@ -48,6 +48,14 @@ def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
 
 
+def choice_notes(n: int) -> tuple[str, ...]:
+    """What the guarantee of a choice on n rows assumes."""
+    return (
+        f"n = {n}, which rows are held out, the candidates and all bounds are public",
+        "only the best run is released: no other run's model or score, nor how many there were",
+    )
+
+
 @dataclass(frozen=True)
 class TuningPlan:
     """Everything about a private choice that is fixed before the data are seen.
@@ -85,12 +93,8 @@ class TuningPlan:
     @property
     def guarantee(self) -> Guarantee:
         """Computed from ``event``."""
-        notes = (
-            f"n = {self.n}, which rows are held out, the candidates and all bounds are public",
-            "only the best run is released: no other run's model or score, nor how many there were",
-        )
         guarantee = account(self.event, adjacency=self.plans[0].adjacency)
-        return replace(guarantee, notes=notes, asked_delta=self.delta)
+        return replace(guarantee, notes=choice_notes(self.n), asked_delta=self.delta)
 
     @property
     def run_epsilon(self) -> float:
@@ -270,6 +274,18 @@ def one_run(fits: Sequence[Event], score: Event | None) -> Event:
             "all of them. Vary settings that leave the noise alone (step_size, sparsity), or take another solver."
         )
     return fits[0] if score is None else Composed(fits[0], score)
+
+
+def is_covered(fit: Event, run: Event) -> bool:
+    """Whether ``run`` is at least as bad as ``fit`` at every delta, in one of the ways of ``one_run``."""
+    if run == fit or (isinstance(run, Composed) and run.events[:1] == (fit,)):
+        return True
+    if structure.all_gaussian(run) and structure.all_gaussian(fit):
+        return structure.total_mu(run) >= structure.total_mu(fit) * (1 - 1e-12)
+    try:
+        return isinstance(run, ZCdp) and run.rho >= structure.total_rho(fit) * (1 - 1e-12)
+    except UnsupportedEvent:
+        return False
 
 
 def _common_bound(events: Sequence[Event]) -> Event | None:

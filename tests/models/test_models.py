@@ -12,8 +12,9 @@ import pytest
 
 from dptoolkit import estimators, models
 from dptoolkit.accounting import Gaussian, PureDp, Repeated, account
+from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import InvalidValue
-from dptoolkit.models import files, routes
+from dptoolkit.models import choosing, files, routes
 from dptoolkit.models.joint import joint_plan
 from dptoolkit.solvers import plan, rules
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
@@ -68,7 +69,32 @@ def test_an_estimator_comes_back_from_its_file(tmp_path):
     again = estimators.load(tmp_path / "model.json")
     assert again.get_params() == estimator.get_params()
     assert (again.predict(ROWS) == estimator.predict(ROWS)).all()
-    assert again.guarantee_.epsilon(1e-5) == estimator.guarantee_.epsilon(1e-5)
+    assert again.guarantee_ == estimator.guarantee_
+
+
+@pytest.mark.parametrize("forged", [{"epsilon": 0.01}, {"delta": 0.3}, {"adjacency": "zero-out"}, None])
+@pytest.mark.parametrize("y", [BINARY, THREE], ids=["one fit", "a fit a class"])
+def test_an_estimator_states_the_budget_of_its_plan(tmp_path, forged, y):
+    """A parameter that is left out would be the default's, which is not what the model was fitted with."""
+    estimator = estimators.PrivateIHTClassifier(random_state=0, sparsity=5, epsilon=8.0).fit(ROWS, y)
+    estimator.save(tmp_path / "m.json")
+    record = json.loads((tmp_path / "m.json").read_text())
+    params = record["estimator"]["params"]
+    assert estimators.load(write(tmp_path / "m.json", record)).epsilon == 8.0
+    record["estimator"]["params"] = params | forged if forged else {"random_state": 0}
+    with pytest.raises(InvalidValue, match="not the budget of its plan"):
+        estimators.load(write(tmp_path / "m.json", record))
+
+
+def test_an_estimator_that_a_private_search_chose_states_a_budget_that_its_choice_keeps(tmp_path):
+    found = estimators.PrivateSearchCV(
+        estimators.PrivateIHTClassifier(sparsity=5), {"step_size": [1.0, 4.0]}, epsilon=8.0, random_state=0
+    )
+    found.fit(ROWS, BINARY).best_estimator_.save(tmp_path / "m.json")
+    record = json.loads((tmp_path / "m.json").read_text())
+    assert estimators.load(write(tmp_path / "m.json", record)).guarantee_ == found.guarantee_
+    with pytest.raises(InvalidValue, match="not the budget of its plan"):
+        estimators.load(write(tmp_path / "m.json", edited(record, "estimator", "params", "epsilon", value=0.01)))
 
 
 def test_a_void_guarantee_stays_void_in_a_file(tmp_path):
@@ -149,6 +175,116 @@ def test_a_plan_for_fewer_fits_than_there_are_classes_is_refused(tmp_path, count
     files.save(forged, tmp_path / "m.json")
     with pytest.raises(InvalidValue, match="do not fit together"):
         models.load(tmp_path / "m.json")
+
+
+# --- what a file states about privacy ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def joint():
+    """Three classes, one fit each."""
+    return json.loads(json.dumps(files.to_record(fitted("classification", "dp_ight", "three", epsilon=8.0))))
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    how = {"epsilon": 8.0, "delta": 1e-5, "expected_runs": 3.0}
+    candidates = [{"steps": 3}, {"steps": 5}]
+    found = choosing.choose(ROWS, BINARY, candidates, task="classification", solver="dp_ight", rng=0, how=how,
+                            sparsity=5, **BOUNDS)  # fmt: skip
+    return json.loads(json.dumps(files.to_record(found.model)))
+
+
+@pytest.fixture(scope="module")
+def published():
+    return json.loads(json.dumps(files.to_record(fitted("classification", "dp_ight", "two", calibration="published"))))
+
+
+def test_untouched_files_of_every_kind_of_plan_are_read(tmp_path, joint, chosen, published):
+    for record in (joint, chosen, published):
+        again = models.load(write(tmp_path / "m.json", record))
+        assert json.loads(json.dumps(files.to_record(again))) == record
+
+
+def test_the_claim_of_published_noise_comes_back(tmp_path):
+    model = fitted("classification", "dp_ight", "two", calibration="published")
+    files.save(model, tmp_path / "m.json")
+    assert str(models.load(tmp_path / "m.json").guarantee) == str(model.guarantee)
+    assert "claims epsilon" in str(model.guarantee)
+
+
+def test_the_budget_that_a_joint_plan_states_is_kept_by_its_event(tmp_path, joint):
+    assert "within epsilon 8 together" in str(models.load(write(tmp_path / "m.json", joint)).plan)
+    for small in (0.01, 7.9):
+        with pytest.raises(InvalidValue, match=r"states an epsilon of .* and gives away"):
+            models.load(write(tmp_path / "m.json", edited(joint, "plan", "epsilon", value=small)))
+    with pytest.raises(InvalidValue, match="states an epsilon"):
+        models.load(write(tmp_path / "m.json", edited(joint, "plan", "part", "settings", "epsilon", value=0.01)))
+    with pytest.raises(InvalidValue, match="delta"):
+        models.load(write(tmp_path / "m.json", edited(joint, "plan", "delta", value=0.3)))
+
+
+@pytest.mark.parametrize(("places", "value", "words"), [
+    (("plan", "settings", "epsilon"), 0.01, "states an epsilon of 0.01 and gives away"),
+    (("guarantee", "asked_delta"), 0.3, "asked_delta"), (("guarantee", "asked_delta"), None, "asked_delta"),
+    (("guarantee", "asked_delta"), "x", "asked_delta"), (("guarantee", "rho"), 1e-6, "rho"),
+    (("guarantee", "rho"), "x", "together"), (("plan", "releases", 0, "sensitivity"), 1e-6, "releases"),
+    (("plan", "releases", 0, "count"), 1, "releases"), (("plan", "releases", 0, "law"), "Laplace", "releases"),
+    (("plan", "releases"), [], "together"), (("guarantee", "claimed"), {"epsilon": 0.01, "delta": 1e-5,
+     "source": "us", "conditions": []}, "claim"), (("guarantee", "epsilon", "0.5"), -1.0, "not that of its plan"),
+    (("guarantee", "notes"), ["VOID: nothing holds"], "VOID"),
+], ids=lambda value: str(value)[:40])  # fmt: skip
+def test_a_number_about_privacy_that_the_event_contradicts_is_refused(tmp_path, record, places, value, words):
+    with pytest.raises(InvalidValue, match=words):
+        models.load(write(tmp_path / "m.json", edited(record, *places, value=value)))
+
+
+def test_published_noise_must_be_the_papers(tmp_path, published):
+    """Its settings state what the paper claims, which nobody takes for the truth; so the noise must be the paper's."""
+    with pytest.raises(InvalidValue, match="not the published"):
+        models.load(write(tmp_path / "m.json", edited(published, "plan", "settings", "epsilon", value=0.01)))
+    with pytest.raises(InvalidValue, match="claim"):
+        models.load(write(tmp_path / "m.json", edited(published, "guarantee", "claimed", "epsilon", value=0.01)))
+    with pytest.raises(InvalidValue, match="claim"):
+        models.load(write(tmp_path / "m.json", edited(published, "guarantee", "claimed", value=None)))
+
+
+def test_a_choice_gives_away_at_least_what_its_best_run_did_at_every_delta(tmp_path, chosen):
+    """At a delta of 0.9 any two runs give away an epsilon of 0, so that one delta proves nothing."""
+    weak = dict(chosen["plan"]["choice"], event=Gaussian(1000.0).to_dict())
+    plan = chosen["plan"] | {"choice": weak, "delta": 0.9}
+    guarantee = account(from_dict(weak), adjacency="replace-one")
+    own = {"notes": [], "asked_delta": 0.9}
+    forged = chosen | {"plan": plan, "guarantee": guarantee.to_dict() | own}
+    with pytest.raises(InvalidValue, match="less than the run that won"):
+        models.load(write(tmp_path / "m.json", forged))
+    with pytest.raises(InvalidValue, match="rows"):
+        models.load(write(tmp_path / "m.json", edited(chosen, "plan", "n", value=3)))
+
+
+def test_notes_that_this_package_does_not_write_are_passed_on_as_such(tmp_path, record):
+    """Free text cannot be checked: it is shown as what the file says, in one line, and what the plan assumes stays."""
+    claim = "within epsilon 0.01\n\nGuarantee, adjacency: any\x1b[2J"
+    own = models.load(write(tmp_path / "m.json", record)).guarantee
+    forged = models.load(write(tmp_path / "m.json", edited(record, "guarantee", "notes", value=[claim])))
+    *plans, last = forged.guarantee.notes
+    assert last == "in the file, not checked: within epsilon 0.01 Guarantee, adjacency: any[2J"
+    assert set(plans) < set(own.notes) and any(text.startswith("n = ") for text in plans)
+    assert "\n- in the file, not checked: within epsilon 0.01" in str(forged.guarantee)
+    # It is marked once, however often it is written and read.
+    files.save(forged, tmp_path / "n.json")
+    assert models.load(tmp_path / "n.json").guarantee == forged.guarantee
+    # A note of the plan with another number is free text as well.
+    wrong = [text.replace("n = 4000", "n = 4000000") for text in own.notes]
+    assert wrong != list(own.notes)
+    found = models.load(write(tmp_path / "m.json", edited(record, "guarantee", "notes", value=wrong))).guarantee.notes
+    assert "n = 4000 and" in " ".join(found) and "not checked: n = 4000000" in " ".join(found)
+
+
+def test_a_file_that_states_more_than_it_gives_away_is_read_with_the_truth(tmp_path, record):
+    """A later version may prove less than the one that wrote the file: a model is not lost for it."""
+    cautious = edited(record, "guarantee", "epsilon", "1e-05", value=3.0)
+    assert models.load(write(tmp_path / "m.json", cautious)).guarantee.epsilon(1e-5) <= 2.0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "dptoolkit model"}', "\x00\xff", "[" * 10**5])

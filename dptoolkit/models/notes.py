@@ -1,0 +1,36 @@
+"""The notes of a model's guarantee: those that this package writes, and how notes from a file are told apart from them.
+
+A note is free text, so a file could say anything in one. What a plan assumes is derived from the plan again. Of the
+rest, a note that this package writes is kept as it is, and any other is marked as what the file says. A new note of
+the package must be listed in ``OWN``: otherwise it is marked too when its model is read from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dptoolkit.models.fitting import CLASSES_NOTE
+from dptoolkit.solvers.base import SEEDED_NOTE
+
+SEARCH_NOTE = (
+    "fitted by a search or a cross-validation: the other fits, their scores and the choice among them are not counted"
+)
+WIDTH_NOTE = "the number of columns was read from the data and is declared public; give n_features to avoid that"
+OWN = (SEEDED_NOTE, CLASSES_NOTE, SEARCH_NOTE, WIDTH_NOTE)
+# How a note begins that says why a guarantee covers nothing.
+VOID = "VOID: "
+UNCHECKED = "in the file, not checked: "
+
+
+def from_file(notes: Iterable[str], assumed: Iterable[str]) -> tuple[str, ...]:
+    """What the plan assumes, then the other notes of a file; those that this package does not write are marked."""
+    own = tuple(assumed)
+    return (*own, *(_marked(text) for text in notes if text not in own))
+
+
+def _marked(text: str) -> str:
+    if text in OWN:
+        return text
+    # One line of what can be printed, as line breaks and control characters could imitate the lines around a note.
+    line = "".join(character for character in " ".join(text.split()) if character.isprintable())
+    return line if line.startswith((VOID, UNCHECKED)) else UNCHECKED + line

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ _FEWEST, _SURE = 50, 0.99
 _FEW = 64
 # Beyond this many features only their means and variances are learned, and no squares.
 _FULL_COVARIANCE, _SQUARES = 200, 40
+# In units of a feature's usual size, what is larger counts as this: its square is still finite.
 _HUGE = 1e100
 
 
@@ -40,8 +42,8 @@ class Attack:
     failed: float = math.inf
 
     def scores(self, outputs: Array) -> Array:
-        """Scores of many outputs, one a row; a row with a NaN is a failure."""
-        is_failure = np.isnan(outputs).any(axis=1)
+        """Scores of many outputs, one a row; a row of nothing but NaN is a failure."""
+        is_failure = np.isnan(outputs).all(axis=1)
         values = np.full(len(outputs), self.failed)
         if not is_failure.all():
             scores = np.asarray(self.statistic(outputs[~is_failure]), dtype=float)
@@ -53,8 +55,8 @@ class Attack:
 
 
 def fixed_attack(statistic: Score, name: str, outputs: Array, bits: Bits) -> Attack:
-    """The attack with a known statistic; only the score of a failure is learned."""
-    return Attack(name, statistic, _failure(outputs, bits))
+    """The attack with a known statistic; only the score of a failure, or where the statistic is NaN, is learned."""
+    return Attack(name, statistic, _failure(np.isnan(outputs).any(axis=1), bits))
 
 
 def learn(outputs: Array, bits: Bits) -> Attack:
@@ -62,24 +64,62 @@ def learn(outputs: Array, bits: Bits) -> Attack:
 
     The winner is then fitted on all past trials.
     """
-    good = ~np.isnan(outputs).any(axis=1)
-    past, worlds = _finite(outputs[good]), bits[good]
-    failure_score = _failure(outputs, bits)
-    if len(past) < 8 or worlds.min() == worlds.max():
+    is_failure = np.isnan(outputs).all(axis=1)
+    good, worlds = outputs[~is_failure], bits[~is_failure]
+    failure_score = _failure(is_failure, bits)
+    if len(good) < 8 or worlds.min() == worlds.max():
         return Attack("failures", lambda x: np.zeros(len(x)), failure_score)
+    features = Features.of(good)
+    past = features(good)
     makers = _makers(past)
     name = max(makers, key=lambda key: _judge(makers[key], past, worlds))
     statistic = makers[name](past, worlds)
-    return Attack(name, lambda x: statistic(_finite(x)), failure_score)
+    return Attack(name, lambda x: statistic(features(x)), failure_score)
 
 
-def _finite(outputs: Array) -> Array:
-    """Infinite outputs as huge ones, whose squares are still finite."""
-    return np.clip(outputs, -_HUGE, _HUGE)
+@dataclass(frozen=True)
+class Features:
+    """Outputs as numbers of usual size, and which of them are missing.
+
+    ``units`` are the usual sizes of the numbers, as powers of two, so that squares neither vanish nor overflow; what is
+    infinite is huge in these units. ``gaps`` are the places at which NaN was seen: each has a feature of its own, 1
+    where it is missing, and the usual number takes its place in ``middles``.
+    """
+
+    units: Array
+    middles: Array
+    gaps: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, outputs: Array) -> Features:
+        """From past outputs, of which no row is all NaN."""
+        sizes = np.where(np.isfinite(outputs) & (outputs != 0), np.abs(outputs), np.nan)
+        units = np.array([_power_of_two(column[~np.isnan(column)]) for column in sizes.T])
+        missing = np.isnan(outputs)
+        gaps = np.flatnonzero(missing.any(axis=0))
+        scaled, middles = _scaled(outputs, units), np.zeros(outputs.shape[1])
+        for j in gaps:
+            known = scaled[~missing[:, j], j]
+            middles[j] = np.median(known) if len(known) else 0.0
+        return cls(units, middles, gaps)
+
+    def __call__(self, outputs: Array) -> Array:
+        missing = np.isnan(outputs)
+        values = np.where(missing, self.middles, _scaled(outputs, self.units))
+        return values if len(self.gaps) == 0 else np.hstack([values, missing[:, self.gaps]])
 
 
-def _failure(outputs: Array, bits: Bits) -> float:
-    is_failure = np.isnan(outputs).any(axis=1)
+def _power_of_two(sizes: Array) -> float:
+    """The power of two below the median; 1 without any."""
+    return math.ldexp(1.0, math.frexp(float(np.quantile(sizes, 0.5, method="nearest")))[1] - 1) if len(sizes) else 1.0
+
+
+def _scaled(outputs: Array, units: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.clip(outputs / units, -_HUGE, _HUGE)
+
+
+def _failure(is_failure: Any, bits: Bits) -> float:
     return math.inf if 2 * int(bits[is_failure].sum()) >= int(is_failure.sum()) else -math.inf
 
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dptoolkit._validate import invalid
+from dptoolkit.audit.content import check_unchanged, fingerprint
 from dptoolkit.audit.pairs.pair import Counted, Pair
 from dptoolkit.audit.streams import Streams, seek
 
@@ -46,7 +47,7 @@ class Target(Protocol):
     """
 
     def run(self, bits: Bits, first: int, streams: Streams) -> Array:
-        """Outputs of trials first, first + 1, ...; a row of NaN for a run that failed."""
+        """Outputs of trials first, first + 1, ...; a row of nothing but NaN for a run that failed."""
 
 
 @dataclass
@@ -57,22 +58,19 @@ class CallableTarget:
     pair: Pair
     encode: Callable[[Any], Any] | None = None
     last_error: str = field(default="", compare=False)
-    # Of the first output; no field, since it is not known before a run.
+    # Of the first output; no fields, since they are not known before a run.
     labels = None
+    unseen = ""
 
     def run(self, bits: Bits, first: int, streams: Streams) -> Array:
         """See ``Target``. A mechanism that changes its dataset is refused: later trials would run on other data."""
         datasets = [_plain(data) for data in (self.pair.second, self.pair.first)]
-        generator, before = streams.generator(), identity(datasets)
+        generator, before = streams.generator(), fingerprint(datasets)
         outputs = []
         for i, bit in enumerate(bits):
             seek(generator, first + i)
             outputs.append(self._one(datasets[bit], generator))
-        if identity(datasets) != before:
-            raise invalid(
-                "mechanism", "changes the dataset that it is given", "one that leaves it as it is",
-                "Every later trial would run on other data. Let it work on a copy.",
-            )  # fmt: skip
+        check_unchanged(datasets, before)
         return _stack(outputs)
 
     def draws(self, streams: Streams) -> bool:
@@ -93,6 +91,7 @@ class CallableTarget:
             self.last_error = f"{type(problem).__name__}: {problem}"
             return None
         output = output if self.encode is None else self.encode(output)
+        self.unseen = self.unseen or _unseen(output)
         self._check_labels(_labels(output))
         return flatten(output)
 
@@ -115,6 +114,18 @@ def _labels(output: Any) -> Any:
         inside = [_labels(part) for part in output]
         return inside if any(part is not None for part in inside) else None
     return None
+
+
+def _unseen(output: Any) -> str:
+    """What of fitted models in an output is not looked at, in words; "" if there are none."""
+    if hasattr(output, "coef_"):
+        found = {name for name in getattr(output, "__dict__", {}) if name.endswith("_")} - {"coef_", "intercept_"}
+        others = ", ".join(sorted(found)) or "its other attributes"
+        return f"coef_ and intercept_ of a model are looked at, not {others}"
+    if hasattr(output, "coef") and hasattr(output, "intercept"):
+        return "coef and intercept of a fit are looked at, not its history"
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (list, tuple)) else ()
+    return next((words for words in map(_unseen, parts) if words), "")
 
 
 def _plain(data: Any) -> Any:
@@ -221,13 +232,16 @@ def _fit(piece: Array, width: int) -> Array:
 def identity(thing: Any, depth: int = 8) -> Any:
     """A description that tells one audit's mechanism, pair or claim from another's, and is equal in every process.
 
-    So it holds no addresses and no order of sets. Things that are equal have equal identities; different things may
-    have equal ones too, since a type that is not listed here counts by its name alone.
+    So it holds no addresses and no order of sets. Things that are equal have equal identities. Datasets count by their
+    content; of mechanisms different ones may have equal identities, since a type that is not listed here counts by its
+    name alone.
     """
     name = type(thing).__qualname__
     if isinstance(thing, (str, int, float, bytes, type(None), Enum)):
         return repr(thing)
     if isinstance(thing, np.ndarray):
+        if thing.dtype.hasobject:
+            return fingerprint(thing)
         return thing.shape, str(thing.dtype), hashlib.sha256(np.ascontiguousarray(thing).tobytes()).hexdigest()
     # The depth is limited because a function may refer to itself.
     parts = None if depth == 0 else _parts(thing)
@@ -258,6 +272,10 @@ def _parts(thing: Any) -> list[Any] | None:
         inside = [c.cell_contents for c in thing.__closure__ or () if not _is_store(c.cell_contents)]
         constants = [c for c in thing.__code__.co_consts if isinstance(c, (str, int, float))]
         return [thing.__module__, thing.__qualname__, thing.__code__.co_code, constants, inside, thing.__defaults__]
+    if isinstance(thing, Pair):
+        # The datasets by their content, whatever they are.
+        rest = [f.name for f in dataclasses.fields(thing) if f.name not in ("first", "second")]
+        return [fingerprint((thing.first, thing.second)), *(getattr(thing, name) for name in rest)]
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         return [getattr(thing, f.name) for f in dataclasses.fields(thing) if f.compare]
     return None

@@ -18,9 +18,12 @@ from scipy import sparse
 
 from dptoolkit._validate import invalid, one_of
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit.content import fingerprint
 from dptoolkit.audit.pairs.pair import Pair, check_neighbours
 
 CHECKED, AS_GIVEN = "checked", "as given"
+# The types of what pandas calls missing, besides NaN and None.
+_MISSING = ("NAType", "NaTType")
 _OVERRIDE = (
     "The claim is about datasets that differ in one record. If these do, but not in a form of one row for each record, "
     "give neighbours='as given'."
@@ -90,7 +93,25 @@ def _table(part: Any) -> Any:
         if not (hasattr(part, "to_numpy") and hasattr(part, "shape")):
             return None
         part = np.asarray(part.to_numpy())
-    return None if part.ndim == 0 or part.dtype.names else part.reshape(len(part), math.prod(part.shape[1:]))
+    if part.ndim == 0 or part.dtype.names:
+        return None
+    table = part.reshape(len(part), math.prod(part.shape[1:]))
+    return _comparable(table) if table.dtype == object else table
+
+
+def _comparable(table: NDArray[Any]) -> NDArray[Any]:
+    """Objects as what can be compared and counted: missing values of any library as NaN, others by their content."""
+
+    def plain(entry: Any) -> Any:
+        if isinstance(entry, (str, bytes, bool, int, float, np.generic)):
+            return entry
+        return math.nan if entry is None or type(entry).__name__ in _MISSING else fingerprint(entry)
+
+    # One by one: NumPy would take apart what is a list.
+    out: NDArray[Any] = np.empty(table.shape, dtype=object)
+    for place, entry in np.ndenumerate(table):
+        out[place] = plain(entry)
+    return out
 
 
 def _changed(first: list[Any], second: list[Any]) -> int:

@@ -21,6 +21,7 @@ from scipy.special import betaln, chdtr, chdtrc, xlog1py, xlogy
 
 from dptoolkit._validate import invalid, whole
 from dptoolkit.audit.claims import as_claim
+from dptoolkit.audit.content import check_unchanged, fingerprint
 from dptoolkit.audit.engine import flatten
 from dptoolkit.audit.streams import Streams
 from dptoolkit.solvers import prepare
@@ -239,7 +240,14 @@ def _epsilon(first: Array, second: Array, delta: float) -> float:
 
 def _runner(mechanism: Any, data: Any, what: str) -> Callable[[np.random.Generator], Array]:
     if not isinstance(mechanism, Plan):
-        return lambda rng: flatten(mechanism(data, rng))
+        before = fingerprint(data)
+
+        def checked(rng: np.random.Generator) -> Array:
+            output = flatten(mechanism(data, rng))
+            check_unchanged(data, before)
+            return output
+
+        return checked
     run = prepare(mechanism, *data)
     if what == "final":
         return lambda rng: np.asarray(run(rng).weights, dtype=float)

@@ -123,6 +123,8 @@ def _prepared(
     session.game.width = probe.width
     if not probe.repeats:
         session.without_streams()
+    if probe.constant:
+        session.with_constant_outputs()
     return session
 
 
@@ -192,10 +194,13 @@ def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
 class _ProbeResult(NamedTuple):
     width: int
     repeats: bool
+    constant: bool
 
 
 def _probe(target: Target, seed: int) -> _ProbeResult:
-    """How many numbers an output has, and whether a trial repeats its output, from a few runs in each world.
+    """How many numbers an output has, whether a trial repeats its output, and whether all on a dataset have the same.
+
+    It is seen from a few runs on each dataset.
 
     Refuse a mechanism that always fails or that ignores its Generator. A mechanism that fails in one world only is not
     refused, as this is a leak that the trials will show.
@@ -204,7 +209,7 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
     for bit in (0, 1):
         bits = np.full(16, bit, dtype=np.int8)
         outputs = target.run(bits, 0, Streams(seed, "probe"))
-        worlds.append(outputs[~np.isnan(outputs).any(axis=1)])
+        worlds.append(outputs[~np.isnan(outputs).all(axis=1)])
         if outputs.shape[1] == 0:
             raise invalid("output of the mechanism", "empty", "at least one number")
         replay = target.run(bits[:4], 0, Streams(seed, "probe"))
@@ -215,10 +220,13 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
         raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair", repair)
     # A constant mechanism that does draw is rarely random, or loses its noise: the trials will show which. One that has
     # another constant for each dataset gives them away, which the trials will show too.
-    constant = all(len(w) > 8 and (w == w[0]).all() for w in worlds) and np.array_equal(worlds[0][0], worlds[1][0])
+    alike = [len(w) > 8 and all(np.array_equal(row, w[0], equal_nan=True) for row in w) for w in worlds]
+    constant = all(alike) and np.array_equal(worlds[0][0], worlds[1][0], equal_nan=True)
     if constant and isinstance(target, CallableTarget) and not target.draws(Streams(seed, "probe")):
         raise invalid(
             "mechanism", "all runs on both datasets gave the same output", "random, or different on the two datasets",
-            "It must draw from the Generator that it is given, and the pair must be one that it tells apart.",
+            "It must draw from the Generator that it is given, not return an answer that it has stored, and the pair "
+            "must be one that it tells apart.",
         )
-    return _ProbeResult(int(next(w.shape[1] for w in worlds if len(w))), repeats)
+    is_callable = isinstance(target, CallableTarget)
+    return _ProbeResult(int(next(w.shape[1] for w in worlds if len(w))), repeats, is_callable and any(alike))

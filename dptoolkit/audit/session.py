@@ -90,7 +90,8 @@ class Session:
         self._began = time.perf_counter()
         self._bits: Bits = np.zeros(0, np.int8)
         self._correct = np.zeros(0, bool)
-        self._failures = 0
+        # Runs that failed, and outputs of which some numbers are missing.
+        self._failures = self._gaps = 0
         self._memory: Array = np.zeros((0, 0))
         self._recent: list[Array] = []
         self.attack: Attack | None = None
@@ -98,7 +99,7 @@ class Session:
         self._confident: Rule | None = None
         self._odds, self._tail_epsilon = Guesses(0, 0, 0), 0.0
         self._learned_at, self._frozen, self._decided = 0, False, False
-        self._lessons, self._own_noise = MEMORY, False
+        self._lessons, self._own_noise, self._constant = MEMORY, False, False
         self._checkpoint = None if resume is None else Checkpoint(Path(resume), self._fingerprint())
 
     def _fingerprint(self) -> str:
@@ -110,6 +111,10 @@ class Session:
         """Prepare for a mechanism that does not draw from its Generator: one process, as copies would share noise."""
         self._own_noise = True
         self.game.alone()
+
+    def with_constant_outputs(self) -> None:
+        """Note that all first runs on one of the datasets gave the same output."""
+        self._constant = True
 
     # --- playing -----------------------------------------------------------------------------------------
 
@@ -159,7 +164,9 @@ class Session:
 
     def _play(self, count: int) -> None:
         bits, outputs = self._outputs(self.trial_count, count)
-        self._failures += int(np.isnan(outputs).any(axis=1).sum())
+        missing = np.isnan(outputs)
+        self._failures += int(missing.all(axis=1).sum())
+        self._gaps += int((missing.any(axis=1) & ~missing.all(axis=1)).sum())
         if self.attack is not None and self.rule is not None:
             scores = self.attack.scores(outputs)
             correct = self.rule.guess(scores) == bits
@@ -329,6 +336,17 @@ class Session:
             notes.append(
                 f"{self._failures:,} runs raised an error or gave NaN or None. An adversary sees that a run failed, so "
                 f"a failure is an output like others.{self._last_failure()}"
+            )
+        if self._gaps:
+            notes.append(f"{self._gaps:,} outputs have missing numbers (NaN). Which are missing is looked at as well.")
+        unseen = getattr(self.target, "unseen", "")
+        if unseen:
+            notes.append(f"Only {unseen}: a leak there is not found. Give encode=, output -> numbers, to look at more.")
+        if self._constant:
+            notes.append(
+                "All first runs on one of the datasets gave the same output: the mechanism is hardly random there, or "
+                "it returns an answer that it has stored. Trials with a stored answer are one release seen many times "
+                "and say nothing about it: let every call compute its answer anew."
             )
         if self._own_noise:
             notes.append(

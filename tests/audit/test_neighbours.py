@@ -73,6 +73,24 @@ def test_missing_values_are_equal_and_columns_are_counted():
         neighbours.check(Pair(TABLE, TABLE[:, :1]), "checked")
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames_with_missing_words_and_lists_are_compared(library):
+    """What a library calls missing is equal to itself, and lists count by what they hold."""
+    frames = pytest.importorskip(library, reason=f"{library} is not installed")
+
+    def make(first, lists):
+        word = ["a", None, "b"] if library == "polars" else frames.array(["a", None, "b"], dtype="string")
+        return frames.DataFrame({"x": [first, 2.0, 3.0], "word": word, "list": lists})
+
+    table = make(1.0, [[1], [], [2, 3]])
+    neighbours.check(Pair(table, make(9.0, [[1], [], [2, 3]])), "checked")
+    neighbours.check(Pair(table, make(1.0, [[1], [], [2, 4]])), "checked")
+    with pytest.raises(InvalidValue, match="2 records differ"):
+        neighbours.check(Pair(table, make(9.0, [[1], [], [2, 4]])), "checked")
+    with pytest.raises(InvalidValue, match="the same records"):
+        neighbours.check(Pair(table, make(1.0, [[1], [], [2, 3]])), "checked")
+
+
 def test_datasets_without_records():
     """Two of them are equal; one more record makes neighbours of them, two more do not."""
     for shape in ((0,), (0, 2), (0, 2, 3)):

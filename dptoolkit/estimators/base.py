@@ -24,7 +24,7 @@ from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
 from dptoolkit.estimators.marks import reason_of
 from dptoolkit.models import Model, files
 from dptoolkit.models.notes import SEARCH_NOTE, VOID
-from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
+from dptoolkit.models.routes import CLASSIFICATION, REGRESSION, solver_name
 
 _WEIGHTS = (
     "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
@@ -299,7 +299,10 @@ def load(path: str | Path) -> Any:
 
 
 def _check_budget(estimator: PrivateEstimator, model: Model, path: str | Path) -> None:
-    """Refuse parameters that state another budget than the plan, against which the file's event was checked."""
+    """Refuse parameters that state another solver or budget than the plan, against which the event was checked."""
+    if solver_name(model.task, estimator._solver()) != model.solver:
+        repair = f"It was fitted by {model.solver}, which that class does not run."
+        raise invalid("path", str(path), f"the file of a {type(estimator).__name__}", repair)
     budget = estimator.epsilon, estimator.delta
     if not files.is_stated_budget(model.plan, *budget) or str(estimator.adjacency) != str(model.plan.adjacency):
         stated = f"epsilon={budget[0]!r}, delta={budget[1]!r}, adjacency={estimator.adjacency!r}"

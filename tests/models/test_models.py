@@ -86,6 +86,15 @@ def test_an_estimator_states_the_budget_of_its_plan(tmp_path, forged, y):
         estimators.load(write(tmp_path / "m.json", record))
 
 
+def test_an_estimator_is_of_the_class_that_was_fitted(tmp_path):
+    """Whose documentation says what was released."""
+    estimators.PrivateIHTClassifier(random_state=0, sparsity=5).fit(ROWS, BINARY).save(tmp_path / "m.json")
+    record = json.loads((tmp_path / "m.json").read_text())
+    own = {"class": "PrivateSparseClassifier", "params": {"random_state": 0}}
+    with pytest.raises(InvalidValue, match="fitted by dp_ight"):
+        estimators.load(write(tmp_path / "m.json", record | {"estimator": own}))
+
+
 def test_an_estimator_that_a_private_search_chose_states_a_budget_that_its_choice_keeps(tmp_path):
     found = estimators.PrivateSearchCV(
         estimators.PrivateIHTClassifier(sparsity=5), {"step_size": [1.0, 4.0]}, epsilon=8.0, random_state=0

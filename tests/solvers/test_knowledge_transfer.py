@@ -434,6 +434,16 @@ def test_a_private_teacher_needs_no_second_noise():
     np.testing.assert_allclose(one, two, atol=1e-9)
 
 
+def test_the_student_of_a_private_teacher_shows_what_the_teacher_does():
+    """The worst pair of dp_ight, seen through the student alone. False alarms 1e-6; half of the noise is refuted."""
+    how = {"loss": "huber", "row_norm": 1.0, "sparsity": 2, "steps": 5, "step_size": 0.5, "epsilon": 2.0, "delta": 1e-5}
+    plan = solvers.plan("knowledge_transfer", teacher="dp-ight", n=100, d=4, student_steps=10, m=20, **how)
+    pair = audit.pairs.dp_ight(solvers.plan("dp_ight", n=100, d=4, **how))
+    claim = as_claim(plan.guarantee)
+    assert not audit.evidence(plan, pair, claim, trials=500, alpha=1e-6).refuted
+    assert audit.evidence(plan.with_noise(factor=0.5), pair, claim, trials=1500, alpha=1e-6).refuted
+
+
 @pytest.mark.parametrize("loss", ["logistic", "huber", "squared"])
 def test_every_loss_finds_the_features(loss):
     X, y, truth = sparse_problem()

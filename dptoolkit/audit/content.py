@@ -25,6 +25,7 @@ import numpy as np
 from scipy import sparse
 
 from dptoolkit._validate import invalid
+from dptoolkit.data import Rows
 
 # What has one text for each value.
 _PLAIN = (str, bytes, int, float, complex, type(None), types.EllipsisType, Enum, decimal.Decimal, Fraction,
@@ -50,7 +51,7 @@ def check_unchanged(data: Any, before: str) -> None:
     if fingerprint(data) != before:
         raise invalid(
             "mechanism", "changes the dataset that it is given", "one that leaves it as it is",
-            "Every later run would be on other data. Let it work on a copy.",
+            "Every later run would be on other data. Let it work on a copy; a cache that it fills counts as a change.",
         )  # fmt: skip
 
 
@@ -85,6 +86,9 @@ class _Walk:
         """What an object consists of, in an order that its content decides."""
         if sparse.issparse(thing):
             return _sparse_parts(thing)
+        if isinstance(thing, Rows):
+            # What was derived from the matrix is no part of it.
+            return [thing.matrix]
         if isinstance(thing, np.ndarray):
             return [*_array_parts(thing), *_attributes(thing)]
         root = type(thing).__module__.partition(".")[0]
@@ -135,9 +139,7 @@ def _pandas_parts(thing: Any) -> list[Any] | None:
         # An index or one of pandas' own arrays; those of objects hold what pandas takes for missing too.
         names = list(getattr(thing, "names", ()))
         categories = getattr(thing.dtype, "categories", None)
-        own = None if categories is None else list(categories)
-        values = thing.to_numpy()
-        return [str(thing.dtype), own, names, values if values is not thing else np.array(values)]
+        return [str(thing.dtype), None if categories is None else list(categories), names, thing.to_numpy()]
     return [] if kind in ("NAType", "NaTType") else None
 
 

@@ -39,9 +39,9 @@ def audit(
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output. It must draw all its randomness from the Generator;
-        one that gives other outputs when a trial is played again is audited in this process alone, and the report says
-        that it cannot be repeated.
+    mechanism : a Plan, or any callable (dataset, rng) -> output. It must leave its dataset as it is, store no answers
+        between calls, and draw all its randomness from the Generator; one that gives other outputs when a trial is
+        played again is audited in this process alone, and the report says that it cannot be repeated.
     pair : a Pair, or a tuple of two neighbouring datasets; for a Plan, see ``audit.pairs``.
     claim : a typed claim, a Guarantee, an event, or (epsilon, delta); the plan's own guarantee if left out.
     trials : how many trials to play; give this or ``seconds``.

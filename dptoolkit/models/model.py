@@ -102,7 +102,7 @@ class Model:
         return self.classes
 
     def with_notes(self, *notes: str) -> Model:
-        """The same model, with these notes added to its guarantee."""
+        """The same model, with these notes added to its guarantee; files keep those of ``notes.OWN`` unmarked."""
         return replace(self, guarantee=replace(self.guarantee, notes=(*self.guarantee.notes, *notes)))
 
     def __repr__(self) -> str:

@@ -15,7 +15,10 @@ from dptoolkit import audit
 from dptoolkit.audit import GaussianClaim
 from dptoolkit.audit.attacks import learn
 from dptoolkit.audit.content import fingerprint
+from dptoolkit.audit.engine import CallableTarget
 from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.audit.streams import Streams
+from dptoolkit.data import prepare
 from dptoolkit.errors import InvalidValue
 
 ROWS = [np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0])]
@@ -100,30 +103,37 @@ DATASETS = {
 }
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_a_leak_at_the_first_call_that_erases_its_data_is_noticed(name):
-    """At its first call on a dataset the mechanism tells which it is, then never again: trials alone would not see it.
-
-    The twin, which leaves its data alone, is audited as usual.
-    """
-    make, erase = DATASETS[name]
-    first, second = (make(rows.copy()) for rows in ROWS)
-    pair = Pair(first, second, records=False)
+def at_first(pair, erase):
+    """A mechanism that tells a dataset at its first call, erases it, and is noise from then on."""
     told = []
-
-    def honest(data, rng):
-        return rng.standard_normal()
 
     def leaky(data, rng):
         if any(data is one for one in told):
             return rng.standard_normal()
         told.append(data)
         erase(data)
-        return (1e6 if data is first else -1e6) + rng.standard_normal()
+        return (1e6 if data is pair.first else -1e6) + rng.standard_normal()
 
-    assert audit.evidence(honest, pair, GaussianClaim(1.0), trials=200, alpha=1e-6).refuted is False
+    return leaky
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_leak_at_the_first_call_that_erases_its_data_is_noticed(name):
+    """Trials alone would not see it. The twin, which leaves its data alone, runs as usual."""
+    make, erase = DATASETS[name]
+    pair = Pair(*(make(rows.copy()) for rows in ROWS), records=False)
+    bits, streams = np.tile(np.array([0, 1], np.int8), 8), Streams(0, "fooled")
+    assert CallableTarget(lambda data, rng: rng.random(), pair).run(bits, 0, streams).shape == (16, 1)
     with pytest.raises(InvalidValue, match="changes the dataset"):
-        audit.evidence(leaky, pair, GaussianClaim(1.0), trials=200, alpha=1e-6)
+        CallableTarget(at_first(pair, erase), pair).run(bits, 0, streams)
+
+
+def test_an_audit_of_such_a_leak_is_refused():
+    make, erase = DATASETS["own class, in a dict"]
+    pair = Pair(*(make(rows.copy()) for rows in ROWS))
+    assert not audit.evidence(lambda x, rng: rng.random(), pair, GaussianClaim(1.0), trials=200, alpha=1e-6).refuted
+    with pytest.raises(InvalidValue, match="changes the dataset"):
+        audit.evidence(at_first(pair, erase), pair, GaussianClaim(1.0), trials=200, alpha=1e-6)
 
 
 def test_probes_notice_it_too():
@@ -144,6 +154,16 @@ def test_fingerprints_are_of_the_content(name):
     before = fingerprint(one)
     assert fingerprint(one) == before == fingerprint(same) != fingerprint(other)
     erase(one)
+    assert fingerprint(one) != before
+
+
+def test_prepared_rows_keep_what_is_derived_from_them():
+    """That is filled by the first fit, and no change of the data."""
+    one, two = (prepare(rows[:, None]) for rows in ROWS)
+    before = fingerprint(one)
+    one.transpose(), one.caps(1.0), one.once("anything", list)
+    assert fingerprint(one) == before != fingerprint(two)
+    one.matrix[0] = 9.0
     assert fingerprint(one) != before
 
 

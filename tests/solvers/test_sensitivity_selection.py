@@ -298,13 +298,18 @@ def softmax_moves(pair, adjacency, chosen, steps, **more):
     def run(X, y):
         return solvers.dp_multinomial_frank_wolfe(X, y, rng=0, **arguments)
 
-    watch = lambda: selection_scores(chosen)  # noqa: E731
-    ours, theirs = both(watch, lambda: run(pair.X, pair.y), lambda: run(pair.X2, pair.y2))
-    plan = solvers.plan("dp_multinomial_frank_wolfe", n=len(pair.y), d=pair.X.shape[1], **arguments)
+    watch, n = lambda: selection_scores(chosen), len(pair.y)
+    other, factor = (pair.X2, pair.y2), 1.0
+    if adjacency == "zero-out" and more.get("fit_intercept"):
+        # A zero row still has an intercept: leave the record out and keep n.
+        other, factor = (np.delete(pair.X, pair.index, axis=0), np.delete(pair.y, pair.index)), (n - 1) / n
+    ours, theirs = both(watch, lambda: run(pair.X, pair.y), lambda: run(*other))
+    plan = solvers.plan("dp_multinomial_frank_wolfe", n=n, d=pair.X.shape[1], **arguments)
     assert len(ours) == plan.releases[0].count, "every selection is charged"
-    assert [scale for _, scale in ours] == [scale for _, scale in theirs], "noise follows public weights alone"
+    if factor == 1.0:
+        assert [scale for _, scale in ours] == [scale for _, scale in theirs], "noise follows public weights alone"
     moved = two_largest if plan.releases[0].law == SYMMETRIC_MAXIMUM else spread
-    return plan, [(moved(a - b), scale) for (a, scale), (b, _) in zip(ours, theirs, strict=True)]
+    return plan, [(moved(a - factor * b), scale) for (a, scale), (b, _) in zip(ours, theirs, strict=True)]
 
 
 def two_largest(change):
@@ -328,6 +333,26 @@ def test_multinomial_scores(adjacency, selection):
             assert scale <= plan.noise
 
     check()
+
+
+@pytest.mark.parametrize("radius", [20.0, 0.1])
+@pytest.mark.parametrize("selection", ["vertex", "columns"])
+@pytest.mark.parametrize("adjacency", RELATIONS)
+def test_multinomial_scores_with_an_intercept(adjacency, selection, radius):
+    """The intercept's column competes, and is charged, as every other; by columns it is one more selection a step."""
+    rng, n, d, shares = np.random.default_rng(0), 4, 2, []
+    for index in range(6):
+        X, y = 2 * rng.standard_normal((n, d)), rng.integers(0, 3, n) * 1.0
+        X2, y2 = X.copy(), y.copy()
+        X2[0], y2[0] = (-X[0], (y[0] + 1) % 3) if adjacency == "replace-one" else (0.0, y[0])
+        chosen = [int(choice) for choice in rng.integers(0, 3, 3 * (d + 1))]
+        pair = Pair(X, y, X2, y2, 0, "dense")
+        plan, seen = softmax_moves(
+            pair, adjacency, chosen, steps=3, selection=selection, l1_radius=radius, fit_intercept=True
+        )
+        assert plan.releases[0].count == (3 if selection == "vertex" else 3 * (d + 1)), index
+        shares += [change / allowed(plan, scale) for change, scale in seen]
+    assert 0.2 < max(shares) <= 1, "and noise for a fifth of it would be seen"
 
 
 @pytest.mark.parametrize("form", FORMS)

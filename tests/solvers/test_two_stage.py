@@ -171,6 +171,25 @@ def test_the_noise_of_the_second_stage_is_the_plans(law, adjacency, monkeypatch)
     assert (second.linear, second.output) == (linear, output)
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+@pytest.mark.parametrize("elsewhere", [0.0, 1.0])
+@pytest.mark.parametrize("layout", [np.asarray, sparse.csr_matrix], ids=["dense", "csr"])
+def test_under_zero_out_a_record_that_is_zero_on_the_support_has_no_intercept_either(layout, elsewhere):
+    """Whatever its label, bit for bit, in the second stage; the twin, under replace-one, shows the label."""
+    X, y, _ = sparse_problem(60)
+    X[0] = 0.0
+    X[0, 7] = elsewhere
+    for adjacency, same in (("zero-out", True), ("replace-one", False)):
+        plan = make_plan(n=60, d=30, adjacency=adjacency, fit_intercept=True)
+        found = []
+        for label in (-3.0, 3.0):
+            labels = y.copy()
+            labels[0] = label
+            second = solvers.prepare(plan, layout(X), labels)._second(np.array([4, 9, 21]))
+            found.append(second(np.random.default_rng(0), True).releases)
+        assert np.array_equal(*found) is same
+
+
 def test_the_second_stage_is_objective_perturbation_on_the_support():
     X, y, _ = sparse_problem(300)
     fit = solvers.two_stage(X, y, rng=1, fit_intercept=True, **ARGUMENTS | {"epsilon": math.inf, "delta": 0.0})

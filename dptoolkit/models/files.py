@@ -233,7 +233,7 @@ def _check_releases(stated: list[Mapping[str, Any]], plan: Plan) -> None:
     """The law, the number and the sensitivity of every release must be those of the plan; its noise is the file's."""
     for one, release in zip(stated, plan.releases, strict=True):
         same = (one["law"], one["count"]) == (release.law, release.count)
-        if not same or not _is_close(float(one["sensitivity"]), release.sensitivity):
+        if not same or not _is_near(float(one["sensitivity"]), release.sensitivity):
             raise InvalidValue(f"Its releases are not those of its plan: {release.query}.")
 
 
@@ -244,7 +244,7 @@ def _check_noise(made: Plan, plan: Plan) -> None:
     """
     if made.calibration == PUBLISHED:
         pairs = zip(made.releases, plan.releases, strict=True)
-        if not all(_is_close(two.scale, one.scale) for one, two in pairs):
+        if not all(_is_near(two.scale, one.scale) for one, two in pairs):
             raise InvalidValue("Its noise is not the published one of its settings.")
     else:
         _check_kept(plan, plan.settings.epsilon, plan.settings.delta)
@@ -297,7 +297,7 @@ def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan | ChosenPlan) -
     # Two events may agree at the deltas that the file states, and nowhere else.
     if (event != plan.event and not is_void) or record["adjacency"] != plan.adjacency.value:
         raise InvalidValue("Its guarantee is not that of its plan.")
-    if any(note.startswith(VOID) for note in notes) and event != Gaussian(0.0):
+    if any(note.strip().startswith(VOID) for note in notes) and event != Gaussian(0.0):
         raise InvalidValue("Its notes call it VOID, which its event is not.")
     guarantee = plan.guarantee
     if is_void:
@@ -326,13 +326,14 @@ def _is_same_claim(stated: Any, own: Any) -> bool:
     """Whether two records of a paper's claim have the same budget; its words may differ between versions."""
     if stated is None or own is None:
         return stated is own
-    return all(_is_close(float(stated[name]), float(own[name])) for name in ("epsilon", "delta"))
+    return all(_is_near(float(stated[name]), float(own[name])) for name in ("epsilon", "delta"))
 
 
 def _is_enough(stated: float, computed: float) -> bool:
-    """Whether a stated number is the computed one or larger; NaN is not."""
-    return stated >= computed or _is_close(stated, computed)
+    """Whether a stated epsilon or rho is the computed one or larger; NaN is not."""
+    return stated >= computed or math.isclose(stated, computed, rel_tol=_SAME, abs_tol=1e-9)
 
 
-def _is_close(one: float, other: float) -> bool:
-    return one == other if math.isinf(other) else math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-9)
+def _is_near(one: float, other: float) -> bool:
+    """Whether two numbers of any size are equal up to what versions may differ in."""
+    return math.isclose(one, other, rel_tol=_SAME)

@@ -256,6 +256,16 @@ def test_published_noise_must_be_the_papers(tmp_path, published):
         models.load(write(tmp_path / "m.json", edited(published, "guarantee", "claimed", "epsilon", value=0.01)))
     with pytest.raises(InvalidValue, match="claim"):
         models.load(write(tmp_path / "m.json", edited(published, "guarantee", "claimed", value=None)))
+    with pytest.raises(InvalidValue, match="claim"):
+        models.load(write(tmp_path / "m.json", edited(published, "guarantee", "claimed", "delta", value=1e-15)))
+
+
+def test_tiny_numbers_of_releases_are_compared_too(tmp_path):
+    """Features in units of 1e-12: a sensitivity of 1e-15 is not nearly one of 1e-12."""
+    small = json.loads(json.dumps(files.to_record(fitted("classification", "dp_ight", "two", row_norm=1e-12))))
+    assert models.load(write(tmp_path / "m.json", small)).plan.sensitivity < 1e-12
+    with pytest.raises(InvalidValue, match="releases"):
+        models.load(write(tmp_path / "m.json", edited(small, "plan", "releases", 0, "sensitivity", value=1e-30)))
 
 
 def test_a_choice_gives_away_at_least_what_its_best_run_did_at_every_delta(tmp_path, chosen):

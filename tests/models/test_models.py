@@ -261,8 +261,8 @@ def test_published_noise_must_be_the_papers(tmp_path, published):
 
 
 def test_tiny_numbers_of_releases_are_compared_too(tmp_path):
-    """Features in units of 1e-12: a sensitivity of 1e-15 is not nearly one of 1e-12."""
-    small = json.loads(json.dumps(files.to_record(fitted("classification", "dp_ight", "two", row_norm=1e-12))))
+    """Gradients of at most 1e-12: a sensitivity of 1e-30 is not nearly theirs."""
+    small = json.loads(json.dumps(files.to_record(fitted("classification", "dp_ight", "two", grad_norm=1e-12))))
     assert models.load(write(tmp_path / "m.json", small)).plan.sensitivity < 1e-12
     with pytest.raises(InvalidValue, match="releases"):
         models.load(write(tmp_path / "m.json", edited(small, "plan", "releases", 0, "sensitivity", value=1e-30)))

@@ -223,7 +223,7 @@ def plan(
         choice = choice_at(run_epsilon)
     if all(_is_hopeless(candidate) for candidate in choice.plans):
         warnings.warn(
-            f"{solver}: at epsilon {run_epsilon:.3g} for a run every candidate drowns in its noise. {choice.advice()}",
+            f"{solver}: at epsilon {run_epsilon:.3g} for a run, every candidate has too much noise. {choice.advice()}",
             solvers.HopelessPlanWarning,
             stacklevel=2,
         )

@@ -74,6 +74,7 @@ class PrivateEstimator(BaseEstimator):
     delta: float = 1e-5
     adjacency: str = "replace-one"
     random_state: Any = None
+    verbose: Any = False
     model_: Model = field(init=False, repr=False)
     coef_: Any = field(init=False, repr=False)
 
@@ -93,7 +94,8 @@ class PrivateEstimator(BaseEstimator):
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, rng=as_rng(self.random_state), ledger=ledger,
-            feature_names=getattr(self, "feature_names_in_", None), **self._options(X.shape[0]),
+            feature_names=getattr(self, "feature_names_in_", None), verbose=self.verbose,
+            **self._options(X.shape[0]),
         )  # fmt: skip
         self._take(caveats.stated(model))
 

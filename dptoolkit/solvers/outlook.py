@@ -97,33 +97,37 @@ def _introduction(plan: Plan) -> str:
 
 
 @dataclass(frozen=True)
-class Classes(Outlook):
-    """The noise of a margin beside the signal of rows that are separated as well as on most real data.
+class Descent(Outlook):
+    """The noise of a margin beside its signal, at the end of a noisy descent.
 
     ``noise`` is the standard deviation of a margin's noise for a row at the bound, ``signal`` the mean margin of such a
-    row (SEPARATION). ``feature`` is the mean of +-x_j, over the row norm, at which a feature's weight is two standard
-    deviations of its noise. With K classes the rows of each are 2/K of what they are with two, and so is the signal.
+    row on most real data (SEPARATION) if nothing holds it back. ``remedy`` says what helps against noise that is larger
+    than any useful margin, however many rows there are.
     """
 
     noise: float
     signal: float
-    feature: float
-    classes: int = 2
+    remedy: str
 
     @property
-    def ratio(self) -> float:
-        """The signal in units of the noise."""
-        return self.signal / self.noise if self.noise > 0 else math.inf
+    @abstractmethod
+    def largest(self) -> float:
+        """The largest signal that is of use: beyond it a descent only gathers noise."""
+
+    def ratio(self, signal: float) -> float:
+        """A signal in units of the noise."""
+        return signal / self.noise if self.noise > 0 else math.inf
 
     @property
     def error(self) -> float:
-        """The share of wrong answers with that signal and that noise, for two classes; guessing has 0.5."""
-        return float(ndtr(-self.ratio))
+        """The share of wrong signs with that signal and that noise; guessing has 0.5."""
+        return float(ndtr(-self.ratio(min(self.signal, self.largest))))
 
     @property
     def shortage(self) -> float:
         """See ``Outlook``."""
-        return float(ndtri(1 - USEFUL)) / self.ratio if self.ratio > 0 else math.inf
+        ratio = self.ratio(self.signal)
+        return float(ndtri(1 - USEFUL)) / ratio if ratio > 0 else math.inf
 
     @property
     def is_hopeless(self) -> bool:
@@ -132,8 +136,24 @@ class Classes(Outlook):
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the noise alone exceeds the margins that are of use: then fewer or shorter steps help."""
-        return self.noise > USEFUL_MARGIN
+        """Whether there are rows enough, and noise that is too large all the same."""
+        return self.is_hopeless and float(ndtr(-self.ratio(self.signal))) <= COIN
+
+
+@dataclass(frozen=True)
+class Classes(Descent):
+    """A classifier. ``feature`` is the mean of +-x_j, over the row norm, whose weight is two s.d. of its noise.
+
+    With K classes each has 2/K of the rows that it has with two, and so much less signal.
+    """
+
+    feature: float
+    classes: int = 2
+
+    @property
+    def largest(self) -> float:
+        """See ``Descent``."""
+        return USEFUL_MARGIN
 
     def lines(self) -> list[str]:
         """See ``Outlook``."""
@@ -151,10 +171,7 @@ class Classes(Outlook):
     def complaint(self, plan: Plan) -> str:
         """See ``Outlook``."""
         if self.is_too_long:
-            return (
-                f"the noise of a score, {self.noise:.3g} (s.d.), is above any useful score. Fewer or shorter steps "
-                "help: leave steps and step_size out for the rule's."
-            )
+            return f"the noise of a score, {self.noise:.3g} (s.d.), is above any useful score. {self.remedy}"
         guess = f" (error {self.error:.2f})" if self.classes == 2 else f" among {self.classes} classes"
         return (
             f"{_introduction(plan)}: on most real data it is hardly better than guessing{guess}. What helps: "
@@ -163,48 +180,21 @@ class Classes(Outlook):
 
 
 @dataclass(frozen=True)
-class Targets(Outlook):
-    """The noise of a regression's predictions beside the spread of its labels.
+class Targets(Descent):
+    """A regression, whose labels are within ``bound`` and have a usual spread (SPREAD)."""
 
-    ``noise`` is the standard deviation of the noise of a prediction for a row at the bound. ``bound`` is that of the
-    labels, ``signal`` how far predictions get from 0 if labels have a usual spread (SPREAD) and follow the features as
-    in most real data (SEPARATION).
-    """
-
-    noise: float
-    signal: float
     bound: float
 
     @property
-    def spread(self) -> float:
-        """The usual standard deviation of labels with this bound."""
+    def largest(self) -> float:
+        """See ``Descent``; the usual standard deviation of labels with this bound."""
         return SPREAD * self.bound
-
-    @property
-    def ratio(self) -> float:
-        """The signal in units of the noise."""
-        return self.signal / self.noise if self.noise > 0 else math.inf
-
-    @property
-    def shortage(self) -> float:
-        """See ``Outlook``; where the signal is the noise itself, predictions are of use."""
-        return 1 / self.ratio if self.ratio > 0 else math.inf
-
-    @property
-    def is_too_long(self) -> bool:
-        """Whether the noise alone exceeds the spread of the labels: then fewer or shorter steps help."""
-        return self.noise > self.spread
-
-    @property
-    def is_hopeless(self) -> bool:
-        """See ``Outlook``; at the same ratio of signal and noise as for two classes."""
-        return self.ratio < float(ndtri(1 - COIN)) or self.is_too_long
 
     def lines(self) -> list[str]:
         """See ``Outlook``."""
         if self.noise == 0:
             return ["predictions carry no noise"]
-        cost = (self.noise / self.spread) ** 2
+        cost = (self.noise / self.largest) ** 2
         return [
             f"noise adds up to {self.noise:.3g} (s.d.) to a prediction; labels are assumed within {self.bound:.3g}",
             f"it takes up to {cost:.2g} off r2 where the labels' s.d. is a third of that bound",
@@ -212,13 +202,17 @@ class Targets(Outlook):
             "subtract a public middle from the labels, then give the smallest bound that is known without the data",
         ]
 
+    @property
+    def is_hopeless(self) -> bool:
+        """See ``Outlook``; also where the noise is above the spread of the labels."""
+        return super().is_hopeless or self.noise > self.largest
+
     def complaint(self, plan: Plan) -> str:
         """See ``Outlook``."""
         if self.is_too_long:
             return (
                 f"the noise of a prediction, {self.noise:.3g} (s.d.), is above the usual spread of labels within "
-                f"{self.bound:.3g}. Fewer or shorter steps help: leave steps, step_size and margin_noise out for the "
-                "rule's."
+                f"{self.bound:.3g}. {self.remedy}"
             )
         return (
             f"{_introduction(plan)}: on most real data it is hardly better than predicting the mean (r2 near or below "
@@ -277,13 +271,13 @@ class Selections(Outlook):
         return (
             f"{_introduction(plan)}: a selection mostly misses features whose mean, {self._sign}, is below "
             f"{self.feature:.3g} of feature_bound, and the best feature of real data usually has {self.usual:.2g}. "
-            f"What helps: {self.more_data(plan)}, five times as many rows for text, fewer steps, or a smaller public "
-            "feature_bound."
+            f"What helps: {self.more_data(plan)}, fewer steps, or a smaller public feature_bound. Text needs five "
+            "times as many rows."
         )
 
 
 def descent(
-    *, time: float, weight_noise: float, gradient: float, row_norm: float, classes: int | None = 2,
+    *, time: float, weight_noise: float, gradient: float, row_norm: float, remedy: str, classes: int | None = 2,
     label_bound: float | None = None,
 ) -> Outlook:  # fmt: skip
     """The outlook of a noisy descent: ``weight_noise`` is the standard deviation of a weight's noise at its end.
@@ -295,15 +289,14 @@ def descent(
         largest = gradient / row_norm
         bound = largest if label_bound is None else label_bound
         residual = min(largest, SPREAD * bound)
-        return Targets(noise, min(time * row_norm * row_norm * residual * SEPARATION, SPREAD * bound), bound)
-    signal = min(time * gradient * row_norm * SEPARATION, USEFUL_MARGIN) * 2 / classes
+        return Targets(noise, time * row_norm * row_norm * residual * SEPARATION, remedy, bound)
     distance = time * gradient
     feature = 2 * weight_noise / distance if distance > 0 else math.inf
-    return Classes(noise, signal, feature, classes)
+    return Classes(noise, distance * row_norm * SEPARATION * 2 / classes, remedy, feature, classes)
 
 
 def warn(plan: Plan) -> None:
     """Warn of a hopeless plan, and say what would help."""
-    outlook = plan.settings.outlook(plan)
+    outlook = plan.outlook
     if outlook is not None and outlook.is_hopeless:
         warnings.warn(f"{plan.solver}: {outlook.complaint(plan)}", HopelessPlanWarning, stacklevel=4)

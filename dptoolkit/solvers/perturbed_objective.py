@@ -258,6 +258,7 @@ class PerturbedObjective(Settings):
         return outlook.descent(
             time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient, row_norm=norm,
             classes=2 if self.terms.task == losses.BINARY else None,
+            remedy="A larger l2 helps: leave it out for the rule's.",
         )  # fmt: skip
 
     # --- the run --------------------------------------------------------------------------------------

@@ -184,6 +184,7 @@ class DpPipeline(Settings):
             time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale * unit,
             gradient=self.grad_norm * unit, row_norm=1.0, label_bound=self.label_bound,
             classes=None if self.terms.task == losses.REGRESSION else self.classes or 2,
+            remedy="A smaller margin_noise helps: leave it out for the rule's.",
         )  # fmt: skip
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:

@@ -85,6 +85,7 @@ class ThresholdingSettings(Settings):
         return outlook.descent(
             time=steps * self.step_size, weight_noise=self.step_size * math.sqrt(steps) * plan.noise,
             gradient=self.bounds.gradient, row_norm=norm, classes=classes, label_bound=self.bounds.label_bound,
+            remedy="Fewer or shorter steps help: leave steps and step_size out for the rule's.",
         )  # fmt: skip
 
     @property

@@ -250,8 +250,7 @@ def _check_alike(plans: Sequence[Plan]) -> None:
 
 
 def _is_hopeless(plan: Plan) -> bool:
-    outlook = plan.settings.outlook(plan)
-    return outlook is not None and outlook.is_hopeless
+    return plan.outlook is not None and plan.outlook.is_hopeless
 
 
 def one_run(fits: Sequence[Event], score: Event | None) -> Event:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,43 @@ def listed_pages() -> list[str]:
 
 def test_every_page_is_in_the_contents_once():
     assert sorted(listed_pages()) == sorted(page.stem for page in DOCS.glob("*.md"))
+
+
+def test_make_test_builds_the_site_and_sees_every_warning():
+    """The build itself takes 12 seconds, once, in ``make test``; here it would be made by every worker."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(rf"^{target}:.*\bdocs\b.*##", makefile, re.MULTILINE) for target in ("test", "check-full"))
+    (command,) = re.findall(r"-m sphinx (.*)", makefile)
+    assert {"-E", "-W"} <= set(command.split())
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """(place, text) of every docstring of the package."""
+    for path in sorted((ROOT / "dptoolkit").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                yield f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'module')}", ast.get_docstring(node) or ""
+
+
+def misplaced(text: str) -> list[str]:
+    """Lines that Sphinx would take for something else: a heading's line with words in it, a formula without space."""
+    lines = ["", *text.splitlines()]
+    # Below the name of a parameter, or a type, its description is indented; below a sentence nothing is.
+    sentences = [(a, b) for a, b in zip(lines, lines[1:], strict=False) if len(a.split()) > 5]
+    formulas = [b for a, b in sentences if b.startswith("    ") and not re.match(r" |- |\w+(, \w+)*( :|$)", a)]
+    return formulas + [line for line in lines if re.match(r"\s*-{4,} +\w", line)]
+
+
+def test_docstrings_keep_headings_and_formulas_apart_from_their_text():
+    assert {place: found for place, text in docstrings() if (found := misplaced(text))} == {}
+
+
+@pytest.mark.parametrize(("text", "count"), [
+    ("Words.\n\nPrivacy\n------- Words.", 1), ("It is, for all n, at least\n    2 n\nthere.", 1),
+    ("Words.\n\nPrivacy\n-------\nWords.", 0), ("It is, for all n, at least\n\n    2 n\n\nthere.", 0),
+])  # fmt: skip
+def test_a_misplaced_line_is_noticed(text, count):
+    assert len(misplaced(text)) == count
 
 
 @pytest.fixture(scope="module")

@@ -181,8 +181,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             If the ledger cannot pay for the fit; nothing is spent then.
 
         Privacy
-        ------- Everything is released by the solver's plan, which is made without data; the Privacy section of the
-        class names the solver. ``sample_weight`` is refused, as no plan accounts for it.
+        -------
+        Everything is released by the solver's plan, which is made without data; the Privacy section of the class names
+        the solver. ``sample_weight`` is refused, as no plan accounts for it.
         """
         refuse_arguments(self, refused)
         self._fit(X, y, ledger, self.classes)
@@ -201,8 +202,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The margin of every row, positive for the second class; with more classes, one column a class.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         margins = self._margins(X)
         return margins[:, 0] if margins.shape[1] == 1 else margins
@@ -211,8 +213,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The probability of every class, one column a class in the order of ``classes_``.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         check_is_fitted(self)
         with discreet():
@@ -223,8 +226,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The logarithms of the probabilities of ``predict_proba``.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
@@ -233,8 +237,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The most likely class of every row.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         check_is_fitted(self)
         margins = self.decision_function(X)
@@ -272,8 +277,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         """A number for every row.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         return self._margins(X)[:, 0]
 

@@ -35,6 +35,28 @@ def test_make_test_builds_the_site_and_sees_every_warning():
     assert {"-E", "-W"} <= set(command.split())
 
 
+def test_wide_tables_have_a_style_of_their_own():
+    settings = (DOCS / "conf.py").read_text(encoding="utf-8")
+    assert 'html_css_files = ["tables.css"]' in settings and 'html_static_path = ["_static"]' in settings
+    assert "position: sticky" in (DOCS / "_static" / "tables.css").read_text(encoding="utf-8")
+
+
+def index_groups() -> dict[str, list[str]]:
+    """The pages that index.md names, by heading."""
+    parts = re.split(r"^## ", (DOCS / "index.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    named = {part.partition("\n")[0]: re.findall(r"^\| \[[^]]+\]\((\S+)\.md\)", part, re.MULTILINE) for part in parts}
+    return {heading: pages for heading, pages in named.items() if pages}
+
+
+def test_the_index_and_the_contents_have_the_same_pages_in_the_same_groups():
+    text = (DOCS / "contents.rst").read_text(encoding="utf-8")
+    groups = re.findall(r":caption: (.*)\n\n((?:   \S+\n)+)", text)
+    index = index_groups()
+    assert list(index) == ["Start here", "How to", "Understand", "Reference"]
+    index["Start here"].insert(0, "index")
+    assert index == {heading: pages.split() for heading, pages in groups}
+
+
 def docstrings() -> Iterator[tuple[str, str]]:
     """(place, text) of every docstring of the package."""
     for path in sorted((ROOT / "dptoolkit").rglob("*.py")):
@@ -92,13 +114,29 @@ def browser():
     chrome.quit()
 
 
+# The first words of every table that is cut off on this screen: it is too wide, and nothing around it scrolls, or its
+# first column scrolls away with the others.
+CUT_OFF = """
+const found = [];
+for (const table of document.querySelectorAll("article table")) {
+  if (table.getBoundingClientRect().width <= document.documentElement.clientWidth) continue;
+  let box = table.parentElement;
+  while (box && !["auto", "scroll"].includes(getComputedStyle(box).overflowX)) box = box.parentElement;
+  const first = table.querySelector("td, th");
+  if (!box || getComputedStyle(first).position != "sticky") found.push("cut off: " + table.innerText.slice(0, 40));
+}
+return found;
+"""
+
+
 def complaints(browser, path):
     """What a reader of the page would stumble over."""
     browser.get(path.as_uri())
+    cut = browser.execute_script(CUT_OFF)
     widest = browser.execute_script("return document.documentElement.scrollWidth")
     missing = browser.execute_script("return [...document.images].filter(i => !i.naturalWidth).map(i => i.src)")
     logged = [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-    return ([f"{widest} pixels wide"] if widest > WIDTH else []) + missing + logged
+    return ([f"{widest} pixels wide"] if widest > WIDTH else []) + cut + missing + logged
 
 
 @pytest.mark.slow
@@ -130,6 +168,7 @@ def test_the_report_of_the_demo_fits_a_telephone_and_shows_its_pictures(browser,
 def test_a_page_that_is_too_wide_or_lacks_a_picture_is_noticed(browser, tmp_path):
     page = tmp_path / "bad.html"
     head = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    page.write_text(head + '<div style="width: 900px">wide</div><img src="none.png"><script>nothing()</script>')
+    table = '<article><table style="width: 900px"><tr><td>a table</td></tr></table></article>'
+    page.write_text(f'{head}{table}<img src="none.png"><script>nothing()</script>')
     words = " ".join(complaints(browser, page))
-    assert "pixels wide" in words and "none.png" in words and "nothing" in words
+    assert "pixels wide" in words and "none.png" in words and "nothing" in words and "cut off: a table" in words

@@ -47,7 +47,11 @@ SCHEDULES = {
     "dp_pipeline": ({}, "step 1 of ", ""),
     "dp_frank_wolfe": (ENTRIES, "step 1 of 40", ""),
     "sparsifier": (ENTRIES | {"count": "fixed", "number": 5}, "step 1 of 40", ""),
-    "dp_sgd_ht": (LOGISTIC | {"sparsity": 5, "steps": 120, "batch_size": 50}, "step 1 of 120", ""),
+    # Batches of random size, so that a part of the schedule has sizes of its own.
+    "dp_sgd_ht": (
+        LOGISTIC | {"sparsity": 5, "steps": 120, "batch_size": 50, "sampling": "poisson", "adjacency": "zero-out"},
+        "step 1 of 120", "",
+    ),
     "dp_scsg_ht": (
         LOGISTIC | {"sparsity": 5, "epochs": 4, "snapshot_size": 200, "batch_size": 50, "step_size": 1.0},
         "epoch 1 of 4", "epoch 4 of 4",
@@ -195,6 +199,15 @@ def test_verbose_is_checked_before_anything_is_spent(rows):
 def test_verbose_works_without_stderr(rows, monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     assert models.fit(*rows, task="classification", rng=0, verbose=True).task == "classification"
+
+
+@pytest.mark.parametrize("command", ["audit", "demo", "tune"])
+def test_commands_that_fit_many_times_show_no_steps(command, monkeypatch):
+    from dptoolkit.cli import progress as shell
+
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with shell.shown(command, silent=False):
+        assert progress.steps(4) == range(4)
 
 
 def test_the_shell_shows_the_step_of_its_stage(monkeypatch):

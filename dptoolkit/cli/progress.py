@@ -26,5 +26,7 @@ def shown(command: str, silent: bool) -> Iterator[None]:
         yield
         return
     stage("")
-    with progress.reported(f"dptoolkit: {command}", lambda: _stage, DELAY):
+    # Other commands fit many times, and the steps of one fit say nothing about how far they are.
+    steps = contextlib.nullcontext() if command == "fit" else progress.watched(None)
+    with progress.reported(f"dptoolkit: {command}", lambda: _stage, DELAY), steps:
         yield

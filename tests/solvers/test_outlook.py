@@ -192,7 +192,7 @@ def test_a_regression_on_few_rows_learns_nothing_and_on_those_that_it_recommends
     rows, _ = advised(message)
     assert not warned(name, rows, **arguments, row_norm=1.0)[1]
     assert r_squared(name, 20, arguments, spread=1 / 3) < 0.05
-    assert r_squared(name, rows, arguments, spread=1 / 3) > 0.1
+    assert r_squared(name, rows, arguments, spread=1 / 3) > 0.3
 
 
 def test_labels_that_use_a_small_part_of_their_bound_are_named_before_the_fit():

@@ -63,7 +63,9 @@ def accuracy(name, n, arguments, budget=BUDGET, d=1000, classes=2, fits=6):
     return float(np.mean(right))
 
 
-# Data and fits have fixed seeds, so what was seen is seen again. The borders part useless plans from useful ones.
+# Seeds are fixed, but a last bit of a noise scale, which may differ between processors, makes other noise. Standard
+# deviations of means of six fits: up to 0.02 for shares, 0.05 for r2. Borders are five and more of them away from what
+# was seen: an error rate of 1e-6 for each.
 
 
 @pytest.mark.parametrize(("name", "arguments"), CLASSIFIERS)
@@ -72,14 +74,14 @@ def test_a_plan_for_few_rows_is_a_coin_and_the_rows_that_it_recommends_are_not(n
     plan, (message,) = warned(name, 20, **arguments)
     rows, epsilon = advised(message)
     assert rows in (400, 500) and epsilon is None and plan.outlook.error > COIN
-    assert accuracy(name, 20, arguments) < 0.6
+    assert accuracy(name, 20, arguments) < 0.62
     assert accuracy(name, rows, arguments) > 0.63
     assert not warned(name, rows, **arguments)[1]
 
 
 def test_more_rows_than_the_noise_alone_would_need_are_warned_of_too():
     """No real data set is known that is learnt from 29 rows at this budget. Seen: 0.54."""
-    assert warned("dp_pipeline", 29)[1] and accuracy("dp_pipeline", 29, {}) < 0.6
+    assert warned("dp_pipeline", 29)[1] and accuracy("dp_pipeline", 29, {}) < 0.64
     assert warned("dp_pipeline", 100)[1] and not warned("dp_pipeline", 150)[1]
 
 
@@ -88,7 +90,7 @@ def test_an_epsilon_is_recommended_where_a_reasonable_one_helps():
     budget = {"epsilon": 0.1, "delta": 1e-5}
     _, epsilon = advised(warned("dp_dual_averaging", 300, **LOGISTIC | budget)[1][0])
     assert 1 < epsilon <= 10
-    assert accuracy("dp_dual_averaging", 300, LOGISTIC, budget) < 0.6
+    assert accuracy("dp_dual_averaging", 300, LOGISTIC, budget) < 0.62
     assert accuracy("dp_dual_averaging", 300, LOGISTIC, budget | {"epsilon": epsilon}) > 0.65
 
 
@@ -191,7 +193,7 @@ def test_a_regression_on_few_rows_learns_nothing_and_on_those_that_it_recommends
     assert "coin" not in message and "guess" not in message + str(plan) and "predicting the mean" in message
     rows, _ = advised(message)
     assert not warned(name, rows, **arguments, row_norm=1.0)[1]
-    assert r_squared(name, 20, arguments, spread=1 / 3) < 0.05
+    assert r_squared(name, 20, arguments, spread=1 / 3) < 0.2
     assert r_squared(name, rows, arguments, spread=1 / 3) > 0.3
 
 
@@ -239,7 +241,10 @@ def selected(n, rng, d=200):
 
 
 def test_few_rows_are_hopeless_for_selections_and_the_rows_they_ask_for_are_not():
-    """How many of 20 fits have chosen a true feature first. Seen: none with 50 rows, 15 with the 1,000 recommended."""
+    """How many of 40 fits choose a true feature first. Of 20, none did with 50 rows, 15 with the 1,000 recommended.
+
+    The borders are missed with probability 1e-7.
+    """
     own = {"loss": "logistic", "feature_bound": 1.0, "steps": 5, "l1_radius": 5.0}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -249,10 +254,10 @@ def test_few_rows_are_hopeless_for_selections_and_the_rows_they_ask_for_are_not(
     assert plan.outlook.feature > 2 * FEATURE and "a selection finds a lone feature" in str(plan)
     found = []
     for n in (50, rows):
-        data = (selected(n, np.random.default_rng(seed)) for seed in range(20))
+        data = (selected(n, np.random.default_rng(seed)) for seed in range(40))
         fits = [solvers.dp_frank_wolfe(*rows, **BUDGET, **own, rng=seed) for seed, rows in enumerate(data)]
         found.append(sum(int(fit.history["vertices"][0]) % 200 < 3 for fit in fits))
-    assert found[0] <= 4 < 8 <= found[1]
+    assert found[0] <= 8 < 14 <= found[1]
     assert not warned("dp_frank_wolfe", 3, **ENTRIES, epsilon=math.inf)[1]
     assert "Text needs five times as many rows" in message
 

@@ -196,9 +196,10 @@ def test_verbose_is_checked_before_anything_is_spent(rows):
         models.fit(*rows, task="classification", verbose="yes")
 
 
-def test_verbose_works_without_stderr(rows, monkeypatch):
+def test_verbose_prints_nothing_elsewhere_without_stderr(rows, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
     assert models.fit(*rows, task="classification", rng=0, verbose=True).task == "classification"
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("command", ["audit", "demo", "tune"])

@@ -94,7 +94,7 @@ def fit(
 def _is_verbose(verbose: Any) -> bool:
     if not isinstance(verbose, (bool, int, np.bool_, np.integer)):
         raise invalid("verbose", verbose, "True, False or a whole number", "Anything but 0 and False shows progress.")
-    return bool(verbose)
+    return bool(verbose) and sys.stderr is not None
 
 
 @contextlib.contextmanager

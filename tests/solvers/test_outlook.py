@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from dptoolkit import solvers
+from dptoolkit import cli, solvers
 from dptoolkit.solvers import HopelessPlanWarning
 from dptoolkit.solvers.outlook import COIN, FEATURE, rounded_up
 
@@ -212,6 +212,17 @@ def test_labels_that_use_a_small_part_of_their_bound_are_named_before_the_fit():
     arguments = REGRESSIONS[0][1]
     assert r_squared("dp_pipeline", 250, arguments, spread=0.02) < -1
     assert r_squared("dp_pipeline", 250, arguments, spread=1 / 3) > 0.2
+
+
+def test_the_shell_says_what_to_expect_of_a_regression(tmp_path, capsys):
+    """Labels near 1.05 in a bound of 1.1: the fit is worthless, and without this line nobody would know why."""
+    X, y = numbers(250, 0.019, np.random.default_rng(0), d=3)
+    path, out = tmp_path / "body.svm", tmp_path / "model.json"
+    rows = zip(1.05 + y, X, strict=True)
+    path.write_text("\n".join(f"{label} " + " ".join(f"{j + 1}:{x}" for j, x in enumerate(row)) for label, row in rows))
+    options = "--task regression --epsilon 2 --n-features 3 --row-norm 1 --label-bound 1.1 --quiet"
+    assert cli.main(["fit", str(path), *options.split(), "--out", str(out)]) == 0
+    assert "labels whose s.d. is below 0.22 may be predicted worse than by their mean" in capsys.readouterr().out
 
 
 def test_the_noise_of_a_regressions_prediction_is_what_a_run_shows():

@@ -20,7 +20,7 @@ help: ## this list
 demo: $(VENV)/.installed-demo ## a model, the attack on it, the accounting: report/index.html
 	$(RUN) -m dptoolkit demo --out report
 
-test: lint ## lint, then every test but the slow ones
+test: lint docs ## lint, the site, then every test but the slow ones
 	$(RUN) -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test ## ruff and mypy
@@ -30,15 +30,16 @@ lint: $(VENV)/.installed-test ## ruff and mypy
 check: $(VENV)/.installed-test ## what papers claim against what is true
 	$(RUN) -m paper_checks
 
-check-full: lint ## everything: slow tests, more examples, all paper checks
+check-full: lint docs ## everything: slow tests, more examples, all paper checks
 	DPTOOLKIT_SLOW=1 HYPOTHESIS_PROFILE=nightly $(RUN) -m pytest -n $(JOBS) $(PYTEST_ARGS)
 	$(RUN) -m paper_checks --tier full
 
 bench: $(VENV)/.installed-test ## times and ratios against peers
 	$(RUN) -m benchmarks
 
+# From scratch (-E): a page that was read before is not read again, and what is wrong with it would not be said twice.
 docs: $(VENV)/.installed-docs ## the site, searchable, into docs/_build
-	$(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build
+	$(RUN) -m sphinx -E -W --keep-going -q -b html docs docs/_build
 	@echo docs/_build/index.html
 
 clean: ## everything that was built here, the virtual environment too

@@ -10,6 +10,8 @@ release = version = dptoolkit.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = f"dptoolkit {release}"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 # Pages also link to files that are no pages, such as a paper's README: on the site these lead to the text alone.

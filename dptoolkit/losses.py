@@ -313,8 +313,10 @@ def logistic_diameter(radius: float) -> float:
     those L is no less: the set lies in the convex hull of {L(t) x}. There, unit x suffice: for u not along w,
     moving x across w raises <x, u> and leaves t. For unit x, x' put s = (x + x')/2, e = (x - x')/2, which are
     orthogonal, |s|^2 + |e|^2 = 1. Along w they have parts s1, e1 with (s1/|s|)^2 + (e1/|e|)^2 <= 1, so
+
         |L x - L' x'|^2 / 4 = |(A + B s1) e + B e1 s|^2 = (A + B s1)^2 |e|^2 + B^2 e1^2 |s|^2
                            <= |e|^2 (A^2 + 2 A B s1 + B^2 |s|^2) <= (1 - |s|^2) (A + B |s|)^2,
+
     and the diameter is at most 2 max over c in [0, 1] of (A + B c) sqrt(1 - c^2).
     """
     # Written so that NaN is treated as a large radius, for which the largest noise, the safe choice, is used.

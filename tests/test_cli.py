@@ -714,8 +714,8 @@ def test_every_solver_can_be_planned_from_its_own_options(run):
         options += " --fit-intercept no" if hasattr(solvers.settings_class(name), "fit_intercept") else ""
         *found, said = run(f"plan {name} {options}")
         assert found == [0, f"{solvers.plan(name, **settings)}\n"]
-        # Presets are so small that some have nothing to hope for.
-        assert not said or "hardly better than" in _is_one_line((2, "", said), 2)
+        # Presets are so small that the noise of some is too large.
+        assert not said or "the noise is too large" in _is_one_line((2, "", said), 2)
 
 
 @pytest.mark.parametrize(("line", "words"), [

@@ -161,7 +161,7 @@ def test_the_same_numbers_give_the_same_picture(report, tmp_path):
 def test_each_line_has_its_name_apart_from_the_others_and_on_the_paper(report, name):
     (figure,) = [p.figure for p in report.pictures if p.name == name]
     for axes in figure.axes:
-        names = [text for text in axes.texts if text.get_position()[0] > 1]  # right of the plot
+        names = [text for text in axes.texts if text.get_position()[0] > 1 and text.get_text()]  # right of the plot
         dotted = [line for line in axes.lines if line.get_linestyle() == ":"]  # chance, named on its left
         assert len(names) == len(axes.lines) - len(dotted)
         heights = sorted(name.get_position()[1] for name in names)

@@ -80,7 +80,7 @@ warnings.simplefilter("error", solvers.HopelessPlanWarning)
 try:
     PrivateSparseClassifier(epsilon=0.01, delta=1e-6).fit(np.eye(50), np.arange(50) % 2)
 except solvers.HopelessPlanWarning as problem:
-    print("rows instead of 50" in str(problem))
+    print("too large for 50 rows" in str(problem))
 """
 
 

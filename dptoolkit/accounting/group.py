@@ -3,6 +3,7 @@
 Datasets that differ in k records are joined by a chain of k neighbours. Two bounds follow, and the smaller one holds.
 
 Any mechanism: if delta(e) is its profile, k steps of e each give k e and
+
     delta_k = (1 + e^e + ... + e^((k-1) e)) delta(e).
 
 Noise for a bounded change: given all earlier outputs, a query moves along the chain by at most k times its sensitivity

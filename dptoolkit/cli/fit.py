@@ -131,7 +131,8 @@ def model_record(model: Any, out: str) -> dict[str, Any]:
 
 def model_text(model: Any, out: str) -> str:
     """What is printed about a model."""
-    return f"{str(model)[1:-1]}\n\n{model.guarantee}\n\nThe model is in {out}"
+    outlook = "" if model.plan.outlook is None else f"{model.plan.outlook}\n\n"
+    return f"{str(model)[1:-1]}\n\n{model.guarantee}\n\n{outlook}The model is in {out}"
 
 
 COMMAND = Command(

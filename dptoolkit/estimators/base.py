@@ -72,6 +72,7 @@ class PrivateEstimator(BaseEstimator):
     delta: float = 1e-5
     adjacency: str = "replace-one"
     random_state: Any = None
+    verbose: Any = False
     model_: Model = field(init=False, repr=False)
     coef_: Any = field(init=False, repr=False)
 
@@ -91,7 +92,8 @@ class PrivateEstimator(BaseEstimator):
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
             adjacency=self.adjacency, rng=as_rng(self.random_state), ledger=ledger,
-            feature_names=getattr(self, "feature_names_in_", None), **self._options(X.shape[0]),
+            feature_names=getattr(self, "feature_names_in_", None), verbose=self.verbose,
+            **self._options(X.shape[0]),
         )  # fmt: skip
         self._take(caveats.stated(model))
 
@@ -177,8 +179,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             If the ledger cannot pay for the fit; nothing is spent then.
 
         Privacy
-        ------- Everything is released by the solver's plan, which is made without data; the Privacy section of the
-        class names the solver. ``sample_weight`` is refused, as no plan accounts for it.
+        -------
+        Everything is released by the solver's plan, which is made without data; the Privacy section of the class names
+        the solver. ``sample_weight`` is refused, as no plan accounts for it.
         """
         refuse_arguments(self, refused)
         self._fit(X, y, ledger, self.classes)
@@ -197,8 +200,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The margin of every row, positive for the second class; with more classes, one column a class.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         margins = self._margins(X)
         return margins[:, 0] if margins.shape[1] == 1 else margins
@@ -207,8 +211,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The probability of every class, one column a class in the order of ``classes_``.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         check_is_fitted(self)
         with discreet():
@@ -219,8 +224,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The logarithms of the probabilities of ``predict_proba``.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
@@ -229,8 +235,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         """The most likely class of every row.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         check_is_fitted(self)
         margins = self.decision_function(X)
@@ -268,8 +275,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         """A number for every row.
 
         Privacy
-        ------- The model is public: what is computed from it gives nothing away about the rows of the fit. The answer
-        is about the rows of X, for whom nothing is hidden.
+        -------
+        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
+        the rows of X, for whom nothing is hidden.
         """
         return self._margins(X)[:, 0]
 

@@ -35,6 +35,8 @@ class PrivateSparseRegressor(PrivateRegressor):
         Which datasets are neighbours: "replace-one" or "zero-out".
     random_state : int, RandomState, Generator or None, default None
         A seed makes a fit reproducible, so that it is not a release; ``guarantee_`` says so. None is fresh entropy.
+    verbose : bool or int, default False
+        Show on stderr which step of the fit is running, and afterwards the plan's outlook; no record is shown.
 
     Attributes
     ----------

@@ -147,7 +147,9 @@ class SymmetricMaximum(NoisyMaximum):
     n >= 1, as the other changes add up to M. If sinh(a) < n sinh(b), then cosh(a) <= n cosh(b) and a_0 <= q/(1 + q), so
     that the mean square is at most q M^2 <= (M + u)^2/4. Otherwise a >= b; let d = a - b and X = cosh(d). By how much
     the variance is less than (M + u)^2/4 is then, times (cosh(a) + m cosh(b))^2 / M^2, at least
+
         2 n X - 1 - n^2 + (1 + q)^2 (m cosh(b) - cosh(a))^2 / 4.
+
     That is >= 0 if 2 n X >= 1 + n^2. If not, e^d < n <= m, and m cosh(b) - cosh(a) = (m - X) cosh(b) - sinh(d) sinh(b)
     is at least sqrt(m^2 + 1 - 2 m X). What remains, (1 + q)^2 (m^2 + 1 - 2 m X)/4 >= 1 + n^2 - 2 n X, is linear in X
     and holds at both ends: at X = 1 as (1 + q)(m - 1)/2 >= n - 1 for q <= 1, and at 2 n X = 1 + n^2 as there

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import solvers
+from dptoolkit import progress, solvers
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import check_rows
@@ -28,7 +31,7 @@ CLASSES_NOTE = "the set of classes was read from the labels and is declared publ
 def fit(
     X: Any, y: Any, *, task: str, solver: str | None = None, classes: Any = None, epsilon: float = 2.0,
     delta: float = 1e-5, adjacency: str = "replace-one", n_features: int | None = None, rng: Any = None,
-    ledger: Ledger | None = None, feature_names: Any = None, **options: Any,
+    ledger: Ledger | None = None, feature_names: Any = None, verbose: Any = False, **options: Any,
 ) -> Model:
     """A private model of the rows X and their labels y.
 
@@ -46,6 +49,7 @@ def fit(
     rng : fresh entropy, a seed or a Generator; see the solvers.
     ledger : refuses the fit, or is charged for it, before the data are used.
     feature_names : the names of the columns, which are kept with the model.
+    verbose : whether to show on stderr which step is running, and afterwards the outlook of the plan.
     options : the solver's own arguments, such as row_norm, sparsity or label_bound; None stands for its default.
 
     Privacy
@@ -53,7 +57,7 @@ def fit(
     Everything is released by the solver's plan; fits of several classes are planned, and charged, together. Public: n,
     d, the classes, all options.
     """
-    name = routes.solver_name(task, solver)
+    name, is_shown = routes.solver_name(task, solver), _is_verbose(verbose)
     rows = check_rows(X, n_features)
     labels = classes_of = None
     if task == CLASSIFICATION:
@@ -69,12 +73,15 @@ def fit(
         return solvers.plan(runs, n=n, d=d, epsilon=part, **arguments)
 
     targets = y if labels is None else labels
-    if times == 1:
-        result = getattr(solvers, runs)(rows.matrix, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
-        plan, guarantee, results = result.plan, result.guarantee, [result]
-    else:
-        plan = joint_plan(plan_for, times, epsilon, delta)
-        guarantee, results = _one_against_the_rest(plan, runs, rows.matrix, targets, rng, ledger, arguments)
+    with _told(runs, n, d, is_shown):
+        if times == 1:
+            result = getattr(solvers, runs)(rows.matrix, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
+            plan, guarantee, results = result.plan, result.guarantee, [result]
+        else:
+            plan = joint_plan(plan_for, times, epsilon, delta)
+            guarantee, results = _one_against_the_rest(plan, runs, rows.matrix, targets, rng, ledger, arguments)
+    if is_shown and plan.outlook is not None:
+        print(plan.outlook, file=sys.stderr)
     coef = np.concatenate([np.atleast_2d(result.coef) for result in results])
     intercept = np.concatenate([np.atleast_1d(result.intercept) for result in results])
     how = tuple(prepared(result) for result in results)
@@ -82,6 +89,25 @@ def fit(
     steps = max(steps_of(result) for result in results)
     model = Model(task, name, coef, intercept, plan, guarantee, steps, how, classes_of, names)
     return model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
+
+
+def _is_verbose(verbose: Any) -> bool:
+    if not isinstance(verbose, (bool, int, np.bool_, np.integer)):
+        raise invalid("verbose", verbose, "True, False or a whole number", "Anything but 0 and False shows progress.")
+    return bool(verbose) and sys.stderr is not None
+
+
+@contextlib.contextmanager
+def _told(runs: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
+    """Show the progress of a fit on stderr, its beginning and its end at once."""
+    if not is_shown:
+        yield
+        return
+    print(f"{runs}: {n:,} rows of {d:,} features", file=sys.stderr)
+    start = time.monotonic()
+    with progress.reported(runs):
+        yield
+    print(f"{runs}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
 
 
 def class_set(y: Any, classes: Any) -> NDArray[Any]:
@@ -134,7 +160,7 @@ def _one_against_the_rest(
     reservation = reserve(ledger, plan)  # type: ignore[arg-type]
     generator = None if rng is None else source.generator
     epsilon, results = plan.part.settings.epsilon, []
-    for number in range(plan.count):
+    for number in progress.steps(plan.count, "class"):
         with warnings.catch_warnings():
             if number:
                 # All fits have the same plan, so the warnings of the first one are enough.

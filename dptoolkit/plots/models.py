@@ -51,34 +51,23 @@ def errors(
     true_epsilons: Mapping[str, Sequence[float]] | None = None, title: str = "Error against epsilon",
     measure: str = "error",
 ) -> Figure:  # fmt: skip
-    """Errors against the budget asked for, with bands over repetitions.
+    """Errors against the budget, with bands over repetitions; the first series is the thickest line.
 
     Parameters
     ----------
     epsilons : the budgets.
     series : for each solver its errors, one for each budget, or a table with one row a repetition.
     chance : the error of a guess that ignores the data.
-    true_epsilons : for solvers with published noise, the epsilon that each budget really cost: written at the points.
+    true_epsilons : for solvers with published noise, the epsilon that each budget really costs. Their points stand
+        there, and arrows lead there from the budgets that are claimed.
     title : the title of the picture.
     measure : the name of the vertical axis.
     """
     figure, (axes,) = grid(1, 1, title)
-    describe(axes, measure.capitalize(), "bands: twice the standard error of the mean", "epsilon asked for", measure)
+    describe(axes, measure.capitalize(), "bands: twice the standard error of the mean", "true epsilon", measure)
     looks = {name: i % len(COLOURS) for i, name in enumerate(series)}
-    budgets(axes, epsilons, series, looks, chance)
-    for name, costs in (true_epsilons or {}).items():
-        true_costs(axes, epsilons, series[name], costs, COLOURS[looks[name]])
+    budgets(axes, epsilons, series, looks, chance, true_epsilons)
     return figure
-
-
-def true_costs(axes: Any, epsilons: Sequence[float], errors: Any, costs: Sequence[float], colour: str) -> None:
-    """Write at each point of a series what its budget really cost."""
-    middle = np.atleast_2d(np.asarray(errors, dtype=float)).mean(axis=0)
-    for at, height, epsilon in zip(epsilons, middle, costs, strict=True):
-        axes.annotate(
-            f"truly {epsilon:.3g}", (at, height), xytext=(0, -11), textcoords="offset points", ha="center", fontsize=8,
-            color=colour, bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.5, "linewidth": 0},
-        )  # fmt: skip
 
 
 def support(truth: Any, results: Mapping[str, FitResult]) -> Figure:

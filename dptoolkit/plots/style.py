@@ -66,22 +66,30 @@ def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]],
 
 def budgets(
     axes: Axes, epsilons: Sequence[float], series: Mapping[str, Any], looks: Mapping[str, int],
-    chance: float | None = None,
+    chance: float | None = None, true_epsilons: Mapping[str, Sequence[float]] | None = None,
 ) -> None:  # fmt: skip
     """Errors against budgets, the budgets marked one by one on a logarithmic axis; lines named at their right end.
 
     A series is one error for each budget, or several, one row a repetition: then the line is their mean, and the band
-    is the mean plus or minus twice its standard error. ``chance`` is the error of a guess that ignores the data.
+    is the mean plus or minus twice its standard error. The first series is the thickest line. ``chance`` is the error
+    of a guess that ignores the data. A series in ``true_epsilons`` stands at these instead of the budgets that it
+    claims, and arrows lead there from the claims.
     """
     axes.set_xscale("log")
-    middles = {}
-    for name, errors in series.items():
-        table = np.atleast_2d(np.asarray(errors, dtype=float))
+    middles, truth = {}, true_epsilons or {}
+    for order, (name, errors) in enumerate(series.items()):
+        table, x = np.atleast_2d(np.asarray(errors, dtype=float)), truth.get(name, epsilons)
         middle, colour = table.mean(axis=0), COLOURS[looks[name]]
-        axes.plot(epsilons, middle, color=colour, linestyle=DASHES[looks[name]], marker="o", markersize=4)
+        width, size, layer = (3.5, 6.0, 3.0) if order == 0 else (1.5, 4.0, 2.0)
+        axes.plot(
+            x, middle, color=colour, linestyle=DASHES[looks[name]], marker="o", linewidth=width, markersize=size,
+            zorder=layer,
+        )  # fmt: skip
         if len(table) > 1:
             spread = 2 * table.std(axis=0, ddof=1) / len(table) ** 0.5
-            axes.fill_between(epsilons, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(x, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
+        if name in truth:
+            _from_claims(axes, epsilons, x, middle, colour)
         middles[name] = middle.tolist()
     if chance is not None:
         axes.axhline(chance, color="#404040", linewidth=1, linestyle=":")
@@ -90,7 +98,19 @@ def budgets(
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.margins(x=0.02, y=0.06)
-    _name_ends(axes, epsilons, middles, looks)
+    _name_ends(axes, epsilons, middles, looks, truth)
+
+
+def _from_claims(axes: Axes, claims: Sequence[float], truth: Sequence[float], heights: Any, colour: str) -> None:
+    """An arrow from the epsilon that is claimed for each point to the true one, which is written at its end."""
+    axes.scatter(claims, heights, s=25, facecolors="white", edgecolors=colour, zorder=2)
+    for claim, true, height in zip(claims, truth, heights, strict=True):
+        arrow = {"arrowstyle": "->", "color": colour, "linewidth": 1.2, "shrinkA": 4, "shrinkB": 4}
+        axes.annotate("", (true, height), xytext=(claim, height), arrowprops=arrow)
+        axes.annotate(
+            f"truly {true:.3g}", (true, height), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8,
+            color=_ink(colour),
+        )  # fmt: skip
 
 
 def save(figure: Figure, path: str | Path | IO[bytes]) -> None:
@@ -110,10 +130,12 @@ def require() -> Any:
 
 
 def _name_ends(
-    axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]], looks: Mapping[str, int]
-) -> None:
+    axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]], looks: Mapping[str, int],
+    own: Mapping[str, Sequence[float]] | None = None,
+) -> None:  # fmt: skip
+    """Write each line's name beside its end; ``own`` are the x of lines that have others."""
     to_axes = axes.transData + axes.transAxes.inverted()
-    ends = {name: to_axes.transform((x[len(y) - 1], y[-1])) for name, y in series.items()}
+    ends = {name: to_axes.transform(((own or {}).get(name, x)[len(y) - 1], y[-1])) for name, y in series.items()}
     rising = sorted(ends, key=lambda name: ends[name][1])
     for name, height in zip(rising, apart([ends[name][1] for name in rising], _NAME_GAP), strict=True):
         axes.annotate(

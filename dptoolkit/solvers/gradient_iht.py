@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import losses, progress
 from dptoolkit._validate import flag, positive, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
@@ -308,7 +308,7 @@ class IhtRun:
         path = self._path(trace)
         point = next(path)
         try:
-            while True:
+            for _ in progress.steps(self.steps.steps):
                 point = path.send(gradient.noisy(*point, rng))
         except StopIteration as end:
             trace_of_run: Trace = end.value

@@ -35,7 +35,7 @@ from dptoolkit.solvers.base import (
 )
 from dptoolkit.solvers.bounds import EntryBounds, score_range
 from dptoolkit.solvers.gradients import in_threads, worth_a_thread
-from dptoolkit.solvers.outlook import Outlook, Selections
+from dptoolkit.solvers.outlook import SPREAD, Outlook, Selections
 from dptoolkit.solvers.plain import plain_result, without_privacy
 from dptoolkit.solvers.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan, Release
 from dptoolkit.solvers.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
@@ -170,7 +170,8 @@ class BallSettings(SelectionSettings):
     def outlook(self, plan: Plan) -> Outlook | None:
         """See ``Settings``; of the first selection, at weights of zero."""
         largest = self.l1_radius * self.bounds.entry(0.0)
-        return Selections(self.noise_law(plan).at_norm(0.0) / largest, 2 * self.width(plan.d))
+        spread = SPREAD if self.terms.task == losses.REGRESSION else 1.0
+        return Selections(self.noise_law(plan).at_norm(0.0) / largest, 2 * self.width(plan.d), spread)
 
 
 @dataclass(frozen=True)

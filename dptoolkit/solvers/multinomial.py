@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import losses, progress
 from dptoolkit._validate import invalid, one_of, whole
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms import NoisyMaximum
@@ -233,7 +233,7 @@ class MultinomialRun:
         vertices = np.empty((runs, steps, groups))
         iterates = np.empty((runs, steps if trace else 0, settings.classes * self.width))
         scales = []
-        for t in range(1, steps + 1):
+        for t in (number + 1 for number in progress.steps(steps)):
             shares = self.law.shares(weights)
             scales.append(self.law.scale * shares)
             vertices[:, t - 1] = self._step(weights, margins, t, shares, rng)

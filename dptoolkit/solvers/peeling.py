@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import losses, progress
 from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, ExponentialMechanism, Gaussian, Repeated
 from dptoolkit.accounting.events import Event
@@ -219,7 +219,7 @@ class PeelingRun:
         # The iterate has few nonzeros, and only their features are read.
         support, values, row = np.zeros((runs, 0), np.intp), np.zeros((runs, 0)), np.arange(runs)[:, None]
         every = []
-        for t in range(steps):
+        for t in progress.steps(steps):
             part = self.parts[t % len(self.parts)]
             v = part.gradients(part.margins(support, values) - part.target)
             v *= -settings.step_size

@@ -255,10 +255,10 @@ class PerturbedObjective(Settings):
         norm = self.bounds.joint_norm
         if self.law != "gaussian" or norm is None or self.l2 is None:
             return None
-        binary = self.terms.task == losses.BINARY
         return outlook.descent(
             time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient, row_norm=norm,
-            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
+            classes=2 if self.terms.task == losses.BINARY else None,
+            remedy="A larger l2 helps: leave it out for the rule's.",
         )  # fmt: skip
 
     # --- the run --------------------------------------------------------------------------------------

@@ -182,8 +182,9 @@ class DpPipeline(Settings):
         unit = 1.0 if self.label_bound is None else self.label_bound
         return outlook.descent(
             time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale * unit,
-            gradient=self.grad_norm * unit, row_norm=1.0,
-            unit=outlook.USEFUL_MARGIN if self.label_bound is None else unit, binary=self.label_bound is None,
+            gradient=self.grad_norm * unit, row_norm=1.0, label_bound=self.label_bound,
+            classes=None if self.terms.task == losses.REGRESSION else self.classes or 2,
+            remedy="A smaller margin_noise helps: leave it out for the rule's.",
         )  # fmt: skip
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:

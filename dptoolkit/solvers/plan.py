@@ -25,6 +25,7 @@ from dptoolkit.mechanisms.stability import StabilityTest
 
 if TYPE_CHECKING:
     from dptoolkit.accounting.published import Published
+    from dptoolkit.solvers.outlook import Outlook
     from dptoolkit.solvers.settings import Settings
 
 GAUSSIAN, LAPLACE, GEOMETRIC = "Gaussian", "Laplace", "two-sided geometric"
@@ -220,6 +221,11 @@ class Plan:
 
         plots.save(plots.spending(self), path)
 
+    @property
+    def outlook(self) -> Outlook | None:
+        """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
+        return self.settings.outlook(self)
+
     def __repr__(self) -> str:
         releases = ", ".join(f"{r.count:,} x {r.query} ({r.law} {number(r.scale)})" for r in self.releases)
         return f"<Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, {self.calibration}; {releases}>"
@@ -230,8 +236,8 @@ class Plan:
         ]
         head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
-        outlook = self.settings.outlook(self)
-        parts = [f"{head}\n{self.settings}", releases, str(self.guarantee), *([str(outlook)] if outlook else [])]
+        outlook = [] if self.outlook is None else [str(self.outlook)]
+        parts = [f"{head}\n{self.settings}", releases, str(self.guarantee), *outlook]
         return "\n\n".join(parts)
 
 

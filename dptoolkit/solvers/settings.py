@@ -106,7 +106,7 @@ class Settings(ABC):
         return check_labels(y, n, self.terms, label_values)
 
     def outlook(self, plan: Plan) -> Outlook | None:
-        """How well the plan can learn at best, from public numbers alone; None where that has not been worked out."""
+        """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
         return None
 
     @abstractmethod
@@ -149,7 +149,7 @@ class Settings(ABC):
                 raise invalid("epsilon", settings.epsilon, "finite with calibration='published'")
             paper = settings.published(n, d)
         plan = Plan(settings, n, d, settings.releases(n, d, paper), paper)
-        outlook.warn(plan.solver, n, settings.outlook(plan))
+        outlook.warn(plan)
         return plan
 
     def _check_common(self, n: int) -> None:

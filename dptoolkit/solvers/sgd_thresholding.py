@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import losses, progress
 from dptoolkit._validate import flag, one_of, positive, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
@@ -233,8 +233,10 @@ class SgdRun:
 
         records, sizes, steps = self.data.records(), self.sizes(rng), self.how.steps
         iterate, iterates = Iterate(self.places), []
-        for start in range(0, steps, every or steps):
-            part = sizes[start : start + (every or steps)]
+        size = every or progress.at_once(steps)
+        starts = range(0, steps, size)
+        for start in progress.counted(starts, (start + 1 for start in starts), steps):
+            part = sizes[start : start + size]
             arguments = part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
             with exclusive(rng):
                 iterate.filled = kernel.sgd_steps(rng, *arguments)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import losses, progress
 from dptoolkit.data import Rows, product
 from dptoolkit.mechanisms.rng import Generators
 from dptoolkit.solvers.base import Array, Trace, Trials
@@ -98,7 +98,7 @@ class SoftmaxRun:
         """The weights and, if asked for, the releases and iterates; ``shape`` has one axis more for many fits."""
         how, releases, iterates = self.steps, [], []
         total: Array = np.zeros(shape)
-        for _ in range(how.steps):
+        for _ in progress.steps(how.steps):
             gradient = self.mean_gradient(self.thresholded(total))
             if self.noise > 0:
                 gradient += self.noise * rng.standard_normal(shape)

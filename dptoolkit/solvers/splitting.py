@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dptoolkit import losses, minimise, newton
+from dptoolkit import losses, minimise, newton, progress
 from dptoolkit._validate import flag, invalid, magnitude, nonnegative, one_of, whole
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.geometry import Ball, l2_ball
@@ -89,7 +89,7 @@ class Splitting:
         """(what each update gave, z after it), from z = u = 0 of this shape; ``update`` gets the centre z - u."""
         z: Array = np.zeros(shape)
         u, updates, path = z, list[Array](), list[Array]()
-        for _ in range(self.steps):
+        for _ in progress.steps(self.steps, "update"):
             w = update(z - u)
             z, u = self.following(w, u)
             updates.append(w)

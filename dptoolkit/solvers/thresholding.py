@@ -81,11 +81,11 @@ class ThresholdingSettings(Settings):
         norm, steps = self.bounds.joint_norm, getattr(self, "steps", None)
         if norm is None or steps is None or self.step_size is None:
             return None
-        binary = self.terms.task != losses.REGRESSION
+        classes = None if self.terms.task == losses.REGRESSION else getattr(self, "classes", None) or 2
         return outlook.descent(
             time=steps * self.step_size, weight_noise=self.step_size * math.sqrt(steps) * plan.noise,
-            gradient=self.bounds.gradient, row_norm=norm,
-            unit=outlook.USEFUL_MARGIN if binary else self.bounds.gradient / norm, binary=binary,
+            gradient=self.bounds.gradient, row_norm=norm, classes=classes, label_bound=self.bounds.label_bound,
+            remedy="Fewer or shorter steps help: leave steps and step_size out for the rule's.",
         )  # fmt: skip
 
     @property

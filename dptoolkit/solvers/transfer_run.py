@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import losses, progress
 from dptoolkit._validate import SMALLEST
 from dptoolkit.data import Rows, clip_entries, clip_rows
 from dptoolkit.mechanisms.rng import Generators
@@ -161,7 +161,7 @@ class TransferRun:
         assert settings.step_size is not None and settings.l2 is not None
         matrix = clip_rows(self.rows, settings.row_norm).matrix
         w: Array = np.zeros(self.plan.d)
-        for _ in range(settings.steps):
+        for _ in progress.steps(settings.steps):
             slopes = settings.terms.residual(np.asarray(matrix @ w), self.y)
             v = w - settings.step_size * (np.asarray(matrix.T @ slopes) / self.plan.n + settings.l2 * w)
             top = np.argsort(-np.abs(v), kind="stable")[: settings.sparsity]

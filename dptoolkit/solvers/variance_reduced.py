@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import losses
+from dptoolkit import losses, progress
 from dptoolkit._validate import flag, invalid, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Repeated
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event
@@ -367,10 +367,10 @@ class ScsgRun:
         numbering = Numbering(self.free, features)
         records, iterate = data.records(), Iterate(self.places)
         iterates, total = [], 0
-        for epoch, count in enumerate(counts.tolist(), start=1):
+        for epoch, count in zip(progress.steps(len(counts), "epoch"), counts.tolist(), strict=True):
             self._epoch(rng, data, records, numbering, iterate, count, watch)
             total += count
-            if every and (epoch % every == 0 or epoch == len(counts)):
+            if every and ((epoch + 1) % every == 0 or epoch + 1 == len(counts)):
                 iterates.append((total, *numbering.named(iterate).snapshot()))
         history: dict[str, Any] = {"inner_steps": counts, "thresholdings": total}
         return numbering.named(iterate).dense(self.width), history | {"iterates": iterates} if every else history

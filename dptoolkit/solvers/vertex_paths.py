@@ -7,12 +7,13 @@ features keeps rows of X^T X and is exact. Dense rows: the textbook iteration, i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit import progress
 from dptoolkit.data import Rows, kernel_arrays
 from dptoolkit.mechanisms.noise import laplace
 from dptoolkit.mechanisms.rng import Generators, exclusive
@@ -73,6 +74,11 @@ def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:
         parts.append((first, end - first))
         first = end
     return parts
+
+
+def _watched_parts(parts: Sequence[tuple[int, int]], count: int) -> Iterable[tuple[int, int]]:
+    """The blocks of ``count`` steps, each of which progress shows by its first step."""
+    return progress.counted(parts, (first for first, _ in parts), count)
 
 
 def reachable(norm: float, radius: float, first: int, count: int) -> float:
@@ -189,7 +195,7 @@ class DitheredPath:
         v[:], room.frame[:], scale, radius = 0.0, 0.0, 1.0, settings.l1_radius
         scales: list[float] = []
         vertices, before = np.empty(settings.steps, dtype=np.int64), None
-        for first, steps in self.parts:
+        for first, steps in _watched_parts(self.parts, settings.steps):
             norm = reachable(radius * scale * float(np.abs(v).sum()), radius, first, steps)
             noise_scale, grid = self.law.at_norm(norm), self.grid(norm)
             moved = before is None or grid.limit != before.limit
@@ -244,7 +250,7 @@ def _gram_path(plan: Plan, rows: Rows, y: Array) -> Path:
         v, q, scale, gradient, room = np.zeros(d), np.zeros(d), 1.0, np.empty(d), kernel.sampler(d)
         gram, known = np.zeros((d, d)), np.zeros(d, dtype=np.bool_)
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
-        for first, steps in parts:
+        for first, steps in _watched_parts(parts, settings.steps):
             norm = radius * scale * float(np.abs(v).sum())
             noise_scale = law.at_norm(reachable(norm, radius, first, steps))
             with exclusive(rng):
@@ -270,7 +276,7 @@ def _textbook_path(plan: Plan, rows: Rows, y: Array) -> Path:
     def run(rng: np.random.Generator, trace: bool, work: Work) -> Trace:
         w, margins, room = np.zeros(d), np.zeros(len(y)), kernel.sampler(d)
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
-        for t in range(1, settings.steps + 1):
+        for t in (number + 1 for number in progress.steps(settings.steps)):
             gradient = np.asarray(columns @ loss.residual(margins, y))
             scales.append(law.at(w))
             sharpness = radius / (plan.n * scales[-1])
@@ -340,7 +346,7 @@ class DensePath:
         w, u, gradient, steps = np.zeros((runs, d)), np.zeros((runs, len(self.y))), np.empty(d), settings.steps
         scales, vertices = np.empty((runs, steps)), np.empty((runs, steps), dtype=np.int64)
         iterates = np.empty((runs, steps if trace else 0, d))
-        for first, count in self.parts:
+        for first, count in progress.counted(self.parts, (first + 1 for first, _ in self.parts), steps):
             part = slice(first, first + count)
             noise = self.draw(rng, 1.0, (runs, count, 2 * d))
             kernel.dense_steps(

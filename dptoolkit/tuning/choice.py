@@ -227,7 +227,7 @@ def plan(
         choice = choice_at(run_epsilon)
     if all(_is_hopeless(candidate) for candidate in choice.plans):
         warnings.warn(
-            f"{solver}: at epsilon {run_epsilon:.3g} for a run every candidate drowns in its noise. {choice.advice()}",
+            f"{solver}: at epsilon {run_epsilon:.3g} for a run, every candidate has too much noise. {choice.advice()}",
             solvers.HopelessPlanWarning,
             stacklevel=2,
         )
@@ -254,8 +254,7 @@ def _check_alike(plans: Sequence[Plan]) -> None:
 
 
 def _is_hopeless(plan: Plan) -> bool:
-    outlook = plan.settings.outlook(plan)
-    return outlook is not None and outlook.is_hopeless
+    return plan.outlook is not None and plan.outlook.is_hopeless
 
 
 def one_run(fits: Sequence[Event], score: Event | None) -> Event:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dptoolkit import progress
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee, Ledger
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
@@ -96,7 +97,9 @@ def tune(
         train, held_out = plan.held_out()
         scored_rows, scored_labels = rows.take(held_out), labels[held_out]
         rows, labels = rows.take(train), labels[train]
-    best = _best_run(plan, rows, labels, scored_rows, scored_labels, source.stream(plan.fingerprint))
+    # Progress of the runs, one after the other, would show how many there are.
+    with progress.watched(None):
+        best = _best_run(plan, rows, labels, scored_rows, scored_labels, source.stream(plan.fingerprint))
     record(reservation)
     notes = (SEEDED_NOTE,) if source.reproducible else ()
     guarantee = replace(plan.guarantee, notes=(*plan.guarantee.notes, *notes))

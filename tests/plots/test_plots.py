@@ -56,8 +56,13 @@ def test_bars_of_noise_say_what_the_noise_gives():
 def test_errors_have_bands_a_chance_line_and_true_epsilons():
     series = {"a": [[0.3, 0.2], [0.5, 0.2]], "b": [0.4, 0.1]}
     (axes,) = plots.errors([1.0, 2.0], series, chance=0.5, true_epsilons={"b": [2.4, 5.3]}).axes
-    assert axes.lines[0].get_ydata().tolist() == [0.4, 0.2]
-    assert len(axes.collections) == 1  # only the repeated series has a band
+    assert axes.lines[0].get_ydata().tolist() == [0.4, 0.2] and axes.lines[0].get_xdata().tolist() == [1.0, 2.0]
+    assert axes.lines[0].get_linewidth() > 2 * axes.lines[1].get_linewidth()
+    # Published noise stands at its true epsilon; its claims are where the arrows begin.
+    assert axes.lines[1].get_xdata().tolist() == [2.4, 5.3] and axes.lines[1].get_ydata().tolist() == [0.4, 0.1]
+    arrows = [(text.xyann[0], text.xy[0]) for text in axes.texts if not text.get_text()]
+    assert arrows == [(1.0, 2.4), (2.0, 5.3)]
+    assert len(axes.collections) == 2  # only the repeated series has a band; the claims are points
     assert {"chance", "truly 2.4", "truly 5.3"} <= {text.get_text() for text in axes.texts}
 
 

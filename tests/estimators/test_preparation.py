@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 
 from dptoolkit import estimators
 from dptoolkit.errors import InvalidValue
-from tests.estimators.cases import BINARY, ROWS
+from tests.estimators.cases import BINARY, ROWS, iht_classifier
 
 TABLES = arrays(np.float64, (3, 4), elements=st.floats(-1e150, 1e150))
 FORMS = pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csr_array], ids=lambda f: f.__name__)
@@ -61,16 +61,19 @@ def test_columns_are_moved_to_the_unit_interval():
 
 @pytest.mark.parametrize(("bounds", "word"), [
     ({"lower": 1.0, "upper": 0.0}, "lower below upper"), ({"upper": math.inf}, "finite"), ({"lower": "a"}, "number"),
-    ({"lower": [0.0, 0.0, 0.0]}, "2 numbers"),
+    ({"lower": [0.0, 0.0, 0.0]}, "2 numbers"), ({"lower": [-1.0]}, "2 numbers"), ({"upper": [[1.0, 1.0]]}, "2 numbers"),
+    ({"lower": None}, "lower=None: must be given"), ({"upper": None}, "upper=None: must be given"),
+    ({"lower": {"a": 0.0, "b": 0.0}}, "X has no names"),
 ])  # fmt: skip
 def test_bad_bounds_are_refused(bounds, word):
     with pytest.raises(InvalidValue, match=word):
-        estimators.ScaleToBounds(**bounds).fit(np.ones((3, 2)))
+        estimators.ScaleToBounds(**({"lower": -1.0, "upper": 1.0} | bounds)).fit(np.ones((3, 2)))
 
 
 @pytest.mark.filterwarnings("ignore::dptoolkit.estimators.UnsafeWarning")
 @pytest.mark.parametrize(
-    ("name", "how"), [("ClipRows", {}), ("ScaleToBounds", {}), ("MaxAbsScaling", {"unsafe": True})]
+    ("name", "how"),
+    [("ClipRows", {"row_norm": 1.0}), ("ScaleToBounds", {"lower": 0, "upper": 1}), ("MaxAbsScaling", {"unsafe": True})],
 )
 def test_no_error_shows_an_entry(name, how):
     rows = np.array([["Jane Doe", 1.0], ["2", 3.0]], dtype=object)
@@ -95,11 +98,11 @@ def test_the_unsafe_way_must_be_asked_for():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_unsafe_way_voids_the_guarantee(form):
     unsafe = estimators.MaxAbsScaling(unsafe=True)
-    pipeline = make_pipeline(unsafe, estimators.ClipRows(), estimators.PrivateIHTClassifier()).fit(form(ROWS), BINARY)
+    pipeline = make_pipeline(unsafe, estimators.ClipRows(1.0), iht_classifier()).fit(form(ROWS), BINARY)
     guarantee = pipeline[-1].guarantee_
     assert math.isinf(guarantee.epsilon(1e-5))
     assert any(note.startswith("VOID") for note in guarantee.notes)
-    safe = make_pipeline(estimators.ClipRows(), estimators.PrivateIHTClassifier()).fit(form(ROWS), BINARY)
+    safe = make_pipeline(estimators.ClipRows(1.0), iht_classifier()).fit(form(ROWS), BINARY)
     assert safe[-1].guarantee_.epsilon(1e-5) <= 2.0
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dptoolkit import marks
 from dptoolkit._validate import invalid, magnitude, real, whole
 from dptoolkit.losses import Loss
-from dptoolkit.tables import refuse_dates
+from dptoolkit.tables import check_kinds
 
 Array = NDArray[np.float64]
 
@@ -275,7 +275,7 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
         width = whole("n_features", n_features, low=1)
         wider: Rows = X.once(("width", width), lambda: _widened(X, width))
         return wider
-    refuse_dates(X)
+    check_kinds(X)
     is_marked = marks.is_marked(X)
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(marks.plain(X)), True, is_marked)

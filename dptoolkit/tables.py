@@ -39,19 +39,36 @@ def _listed(names: list[str], most: int = 5) -> str:
     return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
 
 
-def refuse_dates(X: Any) -> None:
-    """Refuse a table or an array of dates or times, which NumPy would turn into numbers of nanoseconds."""
+def check_kinds(X: Any) -> None:
+    """Refuse columns of dates and of text by name; NumPy would turn dates into numbers of nanoseconds.
+
+    Privacy
+    -------
+    Only the types of columns are looked at, which are public as their names are.
+    """
     kinds: Any = getattr(X, "dtypes", getattr(X, "dtype", None))
     listed = list(kinds) if hasattr(kinds, "__iter__") else [kinds]
-    dates = [place for place, kind in enumerate(listed) if _is_temporal(kind)]
-    if not dates:
-        return
     names = column_names(X)
-    which = "columns of dates or times" if names is None else f"dates or times in {_listed([names[j] for j in dates])}"
-    repair = "Turn them into numbers with a public origin and unit, for example days since 2020-01-01."
-    raise invalid("X", which, "numbers", repair)
+    for is_refused, words, repair in ((_is_temporal, "dates or times", DATES), (_is_text, "text", TEXT)):
+        places = [place for place, kind in enumerate(listed) if is_refused(kind)]
+        if places:
+            where = f"a table of {words}" if names is None else f"{words} in {_listed([names[j] for j in places])}"
+            raise invalid("X", where, "numbers", repair)
+
+
+DATES = "Turn dates into numbers with a public origin and unit, for example days since 2020-01-01."
+TEXT = "Encode categories by a fixed public list, for example OneHotEncoder(categories=[...])."
 
 
 def _is_temporal(kind: Any) -> bool:
     is_temporal = getattr(kind, "is_temporal", None)
-    return getattr(kind, "kind", None) in ("m", "M") or (callable(is_temporal) and bool(is_temporal()))
+    return (
+        getattr(kind, "kind", None) in ("m", "M")
+        or str(kind).startswith("period[")
+        or (callable(is_temporal) and bool(is_temporal()))
+    )
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type of pandas or polars holds nothing but text; a column of objects may hold numbers."""
+    return str(kind).partition("[")[0] in ("str", "string", "String")

@@ -18,7 +18,7 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.data import MISSING_ENTRIES
 from dptoolkit.models.fitting import label_array
 from dptoolkit.solvers.base import noise_source
-from dptoolkit.tables import check_names, column_names, refuse_dates
+from dptoolkit.tables import DATES, TEXT, check_kinds, check_names, column_names
 
 _WEIGHTS = (
     "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
@@ -28,15 +28,12 @@ _LABELS_MISSING = "Every record needs a label; leave out records without one bef
 # Words of the messages that show entries, or recommend what no guarantee covers, and what is said in their place: name,
 # value, bound, repair. scikit-learn's own tests look for some of its words.
 _SHOWN = {
-    "could not convert": (
-        "X or y", "an array with text", "numbers",
-        "Encode categories by a fixed public list, for example OneHotEncoder(categories=[...]).",
-    ),
+    "could not convert": ("X or y", "an array with text", "numbers", TEXT),
     "Expected 2D array": ("X", "an array of another shape", "(n, d)", "Reshape your data: one row a record."),
     "Complex data not supported": ("X or y", "complex", "real", "Complex data not supported: give their parts."),
     "Input X contains": ("X", "an array with NaN or infinity", "finite", MISSING_ENTRIES),
     "Input y contains": ("y", "an array with NaN or infinity", "finite", _LABELS_MISSING),
-}  # fmt: skip
+}
 
 
 @contextmanager
@@ -49,6 +46,10 @@ def discreet() -> Iterator[None]:
             if start in str(problem):
                 raise invalid(*message) from None
         raise
+    except TypeError as problem:
+        if "not 'datetime." in str(problem):
+            raise invalid("X", "an array with dates or times", "numbers", DATES) from None
+        raise
 
 
 def checked_rows(estimator: Any, X: Any, reset: bool) -> Any:
@@ -57,7 +58,7 @@ def checked_rows(estimator: Any, X: Any, reset: bool) -> Any:
     Names are taken here as well, because scikit-learn does not know the tables of every library and version: columns
     in another order would be taken for those of the fit.
     """
-    refuse_dates(X)
+    check_kinds(X)
     names = column_names(X)
     with discreet(), _names_are_known(names):
         rows = validate_data(estimator, marks.plain(X), accept_sparse="csr", dtype=np.float64, reset=reset)
@@ -75,7 +76,7 @@ def checked_data(
     No error shows an entry or a label. Labels are only read by what was declared about them: regression targets are
     numbers, and classes that were not declared must be discrete.
     """
-    refuse_dates(X)
+    check_kinds(X)
     names = column_names(X)
     if not is_numeric:
         _refuse_mixed_labels(y)

@@ -62,7 +62,7 @@ def _warn(estimator: Any, caller: str, is_search: bool) -> None:
         )
     warnings.warn(
         f"{type(estimator).__name__} is fitted inside {where}. On private data that is not free: each of its fits "
-        f"spends epsilon {estimator.epsilon:g}{more}. {repair}",
+        f"spends epsilon {estimator.epsilon}{more}. {repair}",
         TuningWarning,
         stacklevel=6,
     )

@@ -143,6 +143,7 @@ def choose(
     question = search(
         candidates, task=task, solver=solver, d=d, classes=count, adjacency=adjacency, how=how, options=options
     )
+    names = names_of(X, feature_names, d)
     notes = caveats(task, question.solver, rows, classes_of, classes)
     if announce is not None:
         announce(question, question.plan(n, d))
@@ -156,6 +157,6 @@ def choose(
     plan = ChosenPlan(result.plan, event, n, best.plan.delta)
     model = Model(
         task, question.solver, np.atleast_2d(result.coef), np.atleast_1d(result.intercept), plan, best.guarantee,
-        steps_of(result), (prepared(result),), classes_of, names_of(X, feature_names),
+        steps_of(result), (prepared(result),), classes_of, names,
     )  # fmt: skip
     return Choice(model.with_notes(*notes), number, best.score, best.plan)

@@ -89,6 +89,7 @@ def fit(
         return solvers.plan(runs, n=n, d=d, epsilon=part, **arguments)
 
     targets = y if labels is None else labels
+    names = names_of(X, feature_names, d)
     notes = caveats(task, name, rows, classes_of, classes)
     if times == 1:
         result = getattr(solvers, runs)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
@@ -99,15 +100,20 @@ def fit(
     coef = np.concatenate([np.atleast_2d(result.coef) for result in results])
     intercept = np.concatenate([np.atleast_1d(result.intercept) for result in results])
     how = tuple(prepared(result) for result in results)
-    names = names_of(X, feature_names)
     steps = max(steps_of(result) for result in results)
     model = Model(task, name, coef, intercept, plan, guarantee, steps, how, classes_of, names)
     return model.with_notes(*notes)
 
 
-def names_of(X: Any, feature_names: Any) -> tuple[str, ...] | None:
-    """The names of the columns as they are kept with a model: those given, or those of the table X."""
-    return column_names(X) if feature_names is None else tuple(str(entry) for entry in feature_names)
+def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
+    """The names of the d columns as they are kept with a model: those given, or those of the table X if it has d."""
+    if feature_names is None:
+        names = column_names(X)
+        return names if names is not None and len(names) == d else None
+    given = tuple(str(entry) for entry in feature_names)
+    if len(given) != d:
+        raise invalid("feature_names", f"{len(given)} names", f"{d} names, one for every column")
+    return given
 
 
 def caveats(
@@ -208,6 +214,7 @@ def label_array(name: str, values: Any) -> NDArray[Any]:
     -------
     Each label is read on its own; none is shown.
     """
+    values = list(values) if isinstance(values, (set, frozenset, range)) else values
     # NumPy would turn the numbers of a mixed list into text.
     labels = np.array(values, dtype=object) if isinstance(values, (list, tuple)) else np.asarray(values)
     if labels.ndim != 1 or labels.dtype.kind not in "biufUSO":

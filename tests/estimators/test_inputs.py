@@ -147,10 +147,33 @@ def test_columns_of_dates_are_refused_by_name(library, also, kind):
             call()
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_text_are_refused_by_name(library):
+    X = tables(library, {"age": [1.0, 2.0, 3.0], "ward": ["secret", "secret", "other"]})
+    # Before version 3 pandas has text in columns of objects unless told otherwise.
+    X = X.astype({"ward": "string"}) if library == "pandas" else X
+    for call in (
+        lambda: estimators.PrivateSparseClassifier(classes=[0, 1]).fit(X, [0, 1, 1]),
+        lambda: models.fit(X, [0, 1, 1], task="classification", classes=[0, 1]),
+    ):
+        with pytest.raises(InvalidValue, match="text in 'ward'") as found:
+            call()
+        assert "secret" not in str(found.value)
+
+
+def test_other_kinds_of_dates_are_refused():
+    days = [[datetime.date(2020, 1, day)] for day in (1, 2, 3)]
+    with pytest.raises(InvalidValue, match="dates or times"):
+        estimators.PrivateSparseClassifier(classes=[0, 1]).fit(np.array(days, dtype=object), [0, 1, 1])
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidValue, match="dates or times in 'week'"):
+        estimators.ClipRows(1.0).fit(pandas.DataFrame({"week": pandas.period_range("2020-01-01", periods=3)}))
+
+
 def test_arrays_of_dates_are_refused():
     X = np.array([["2020-01-01"], ["2020-01-02"], ["2020-01-03"]], dtype="M8[ns]")
     for array in (X, X - X[0]):
-        with pytest.raises(InvalidValue, match="columns of dates or times"):
+        with pytest.raises(InvalidValue, match="a table of dates or times"):
             estimators.PrivateSparseClassifier(classes=[0, 1]).fit(array, [0, 1, 1])
     with pytest.raises(ValueError, match="real numbers"):
         clone(REGRESSORS[0]).fit(ROWS[:3], X[:, 0])

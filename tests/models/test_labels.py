@@ -134,4 +134,8 @@ def test_the_names_of_a_table_are_kept_and_compared():
         model.predict(Table(ROWS, names[::-1]))
     with pytest.raises(InvalidValue, match="does not have: 'feature 0'"):
         model.predict(Table(ROWS, ["another", *names[1:]]))
+    wider = models.fit(Table(ROWS, names), BINARY, task="classification", classes={0, 1}, n_features=13)
+    assert wider.feature_names is None and wider.n_features == 13
+    with pytest.raises(InvalidValue, match="12 names, one for every column"):
+        models.fit(ROWS, BINARY, task="classification", classes=[0, 1], feature_names=names[1:])
     assert models.fit(Table(ROWS, range(12)), BINARY, task="classification", classes=[0, 1]).feature_names is None

@@ -103,9 +103,11 @@ def _refuse_mixed_labels(y: Any) -> None:
 @contextmanager
 def _names_are_known(names: Any) -> Iterator[None]:
     """scikit-learn's checks without its warning that a table has no names, where it does not find them."""
+    if names is None:
+        yield
+        return
     with warnings.catch_warnings():
-        if names is not None:
-            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
         yield
 
 

@@ -56,6 +56,9 @@ def test_the_candidates_of_a_search_need_bounds():
     search = estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), {"steps": [1, 2]})
     with pytest.raises(InvalidValue, match="row_norm=None: must be given"):
         search.fit(ROWS, BINARY)
+    search = estimators.PrivateSearchCV(estimators.PrivateIHTRegressor(row_norm=1.0), {"steps": [1, 2]})
+    with pytest.raises(InvalidValue, match="label_bound=None: must be given"):
+        search.fit(ROWS, NUMBERS)
     search = estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), {"row_norm": [1.0, None]})
     with pytest.raises(InvalidValue, match="row_norm=None: must be given"):
         search.fit(ROWS, BINARY)

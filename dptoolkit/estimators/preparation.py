@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -32,11 +33,21 @@ class _Preparation(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> Any:
         """The prepared rows."""
+        if marks.is_marked(X):
+            self._refuse_frames()
         fresh = not hasattr(self, "n_features_in_")
         return marks.like(X, self._change(check_rows(checked_rows(self, X, reset=fresh))).matrix)
 
     def _change(self, rows: Rows) -> Rows:
         raise NotImplementedError
+
+    def _refuse_frames(self) -> None:
+        """Refuse to turn marked rows into the frame that set_output asks for, which has no place for the mark."""
+        own = getattr(self, "_sklearn_output_config", {})
+        kind = own.get("transform", get_config()["transform_output"])
+        if kind != "default":
+            repair = "A frame would lose the mark that voids the guarantee of what is fitted to these rows."
+            raise invalid("set_output", kind, '"default" for marked rows', repair)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -70,11 +81,12 @@ class ScaleToBounds(_Preparation):
 
     Parameters
     ----------
-    lower : float, sequence of one number a column, or mapping from the name of every column to its number
-        The public lower bounds of the columns, in their units. They must be given. A mapping, or a pandas Series with
-        names, needs an X with named columns. A sparse X needs lower = -upper, so that zeros stay zeros.
-    upper : as ``lower``
-        The public upper bounds of the columns. They must be given.
+    lower : float, sequence of float, or mapping from str to float
+        The public lower bounds of the columns, in their units: one number for all columns, one per column, or a mapping
+        from the name of every column to its number. They must be given. A mapping, or a pandas Series with names, needs
+        an X with named columns. A sparse X needs lower = -upper, so that zeros stay zeros.
+    upper : float, sequence of float, or mapping from str to float
+        The public upper bounds of the columns, given in the same way.
 
     Privacy
     -------

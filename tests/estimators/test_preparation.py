@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import sklearn
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 from sklearn.pipeline import make_pipeline
 
-from dptoolkit import estimators
+from dptoolkit import estimators, marks
 from dptoolkit.errors import InvalidValue
 from tests.estimators.cases import BINARY, ROWS, iht_classifier
 
@@ -113,3 +114,17 @@ def test_frames_come_out_where_they_are_asked_for():
     assert list(found.columns) == ["a", "b"]
     # A frame would lose the mark that voids the guarantee.
     assert not hasattr(estimators.MaxAbsScaling(unsafe=True), "set_output")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@FORMS
+def test_marked_rows_do_not_come_out_as_frames(library, form):
+    pytest.importorskip(library)
+    marked = estimators.MaxAbsScaling(unsafe=True).fit_transform(form(ROWS))
+    own = estimators.ClipRows(1.0).set_output(transform=library)
+    with pytest.raises(InvalidValue, match="would lose the mark"):
+        own.fit_transform(marked)
+    with sklearn.config_context(transform_output=library), pytest.raises(InvalidValue, match="would lose the mark"):
+        estimators.ScaleToBounds(-1.0, 1.0).fit_transform(marked)
+    assert marks.is_marked(estimators.ClipRows(1.0).set_output(transform="default").fit_transform(marked))

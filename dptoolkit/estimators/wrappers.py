@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import Any
+
+from dptoolkit._validate import warn
 
 SEARCH_NOTE = (
     "fitted by a search or a cross-validation: the other fits, their scores and the choice among them are not counted"
@@ -60,9 +61,8 @@ def _warn(estimator: Any, caller: str, is_search: bool) -> None:
             "Classifiers of dptoolkit take several classes in one budget. Otherwise charge every fit to one ledger, or "
             "divide epsilon among the fits."
         )
-    warnings.warn(
+    warn(
         f"{type(estimator).__name__} is fitted inside {where}. On private data that is not free: each of its fits "
         f"spends epsilon {estimator.epsilon}{more}. {repair}",
         TuningWarning,
-        stacklevel=6,
     )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import marks, solvers
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, warn
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import Rows, check_rows
 from dptoolkit.models import routes
@@ -139,12 +139,11 @@ def caveats(
 
 def warn_of_classes(classes_of: NDArray[Any]) -> None:
     """Warn that these classes were read from the labels and will be published with the model."""
-    warnings.warn(
+    warn(
         f"classes=None: the {len(classes_of)} classes {classes_of.tolist()!r} were read from y and will be published "
         "with the model. One record with a label of its own would change them, and no noise hides that. If these "
         "labels are public knowledge, declare them as classes.",
         ClassesWarning,
-        stacklevel=4,
     )
 
 
@@ -159,13 +158,12 @@ def warn_of_scales(rows: Rows) -> None:
     largest = largest[largest > 0]
     if len(largest) < 2 or largest.max() <= _OTHER_SCALE * largest.min():
         return
-    warnings.warn(
+    warn(
         f"X: its columns are on scales that differ by more than a factor of {_OTHER_SCALE:g}. One bound, and noise of "
         "one size, apply to all columns of a row, so columns in small units are lost beside those in large units. "
         "Bring every column to one scale by bounds that are public knowledge, for example with "
         "dptoolkit.estimators.ScaleToBounds(lower, upper).",
         ScalesWarning,
-        stacklevel=4,
     )
 
 

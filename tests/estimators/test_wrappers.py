@@ -12,7 +12,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import RANSACRegressor
 from sklearn.pipeline import make_pipeline
 
-from dptoolkit import estimators
+from dptoolkit import estimators, models
 from dptoolkit.estimators import wrappers
 from dptoolkit.estimators.base import PREPARED_NOTE
 from tests.estimators.cases import BINARY, CLASSIFIERS, NUMBERS, REGRESSORS, ROWS, SEARCHES, THREE, iht_classifier, name
@@ -61,6 +61,20 @@ def test_a_wrapper_that_multiplies_fits_is_warned_of(wrapper, y):
 def test_functions_that_fit_again_are_warned_of(call):
     with pytest.warns(estimators.TuningWarning, match="a search or a cross-validation"):
         call()
+
+
+def test_warnings_name_the_line_of_the_user():
+    calls = (
+        lambda: ONE.fit(X, Y), lambda: models.fit(X, Y, task="classification", solver="dp_ight", row_norm=1.0),
+        lambda: multiclass.OneVsRestClassifier(ONE).fit(X, THREE[:200]),
+        lambda: model_selection.cross_val_score(make_pipeline(estimators.ClipRows(1.0), ONE), X, Y, cv=2),
+    )  # fmt: skip
+    for call in calls:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            call()
+        ours = [w for w in found if w.category in (models.ClassesWarning, estimators.TuningWarning)]
+        assert ours and {w.filename for w in ours} == {__file__}
 
 
 @pytest.mark.filterwarnings("ignore")

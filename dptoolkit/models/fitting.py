@@ -156,7 +156,7 @@ def warn_of_scales(rows: Rows) -> None:
     """
     largest = np.maximum(rows.matrix.max(axis=0), -rows.matrix.min(axis=0))
     largest = largest[largest > 0]
-    if len(largest) < 2 or largest.max() <= _OTHER_SCALE * largest.min():
+    if len(largest) < 2 or largest.max() / _OTHER_SCALE <= largest.min():
         return
     warn(
         f"X: its columns are on scales that differ by more than a factor of {_OTHER_SCALE:g}. One bound, and noise of "

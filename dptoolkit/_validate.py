@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
+import warnings
 from typing import Any
 
 from dptoolkit.errors import InvalidValue, MissingDependency
@@ -21,6 +23,18 @@ def missing(package: str, extra: str, purpose: str) -> MissingDependency:
     return MissingDependency(
         f"{package} is not installed: it is needed {purpose}. Install it with: pip install {target}"
     )
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn of the line of the caller's own program that led here, not of a line of ours or of scikit-learn's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _package(frame) in ("dptoolkit", "sklearn", "joblib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _package(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def real(

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit import marks
 from dptoolkit._validate import invalid, magnitude, real, whole
 from dptoolkit.losses import Loss
+from dptoolkit.tables import check_kinds
 
 Array = NDArray[np.float64]
 
@@ -26,11 +28,13 @@ class Rows:
     """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix of float64 or float32 entries.
 
     An array may be a stack, with one more axis in front: a matrix for each of many fits. What is derived from it
-    (clipped entries, the transpose, a solver's own layout) is kept for the next user.
+    (clipped entries, the transpose, a solver's own layout) is kept for the next user. ``is_marked`` says that no
+    guarantee covers what is fitted to these rows (``marks``); rows that are made of them have the same mark.
     """
 
     matrix: Any
     is_sparse: bool
+    is_marked: bool = False
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -94,21 +98,25 @@ class Rows:
             out[rows] = _by_row(np.maximum, np.abs(self.matrix.data[entries]), counts)
         return out
 
+    def with_matrix(self, matrix: Any) -> Rows:
+        """Rows that were made of these: dense or sparse as they are, and with the same mark."""
+        return Rows(matrix, self.is_sparse, self.is_marked)
+
     def with_values(self, values: Array) -> Rows:
         """The same rows with other entries; a CSR matrix shares its indices, which nobody changes."""
         if not self.is_sparse:
-            return Rows(values, False)
+            return self.with_matrix(values)
         matrix = self.matrix
-        return Rows(type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape, copy=False), True)
+        return self.with_matrix(type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape, copy=False))
 
     def take(self, which: Any) -> Rows:
         """The rows at these places: numbers, a mask or a slice."""
-        return Rows(self.matrix[which], self.is_sparse)
+        return self.with_matrix(self.matrix[which])
 
     def columns(self, which: NDArray[Any]) -> Rows:
         """The rows on these features alone."""
         part = self.matrix[:, which]
-        return Rows(part if self.is_sparse else np.ascontiguousarray(part), self.is_sparse)
+        return self.with_matrix(part if self.is_sparse else np.ascontiguousarray(part))
 
     def _blocks(self) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
         """(rows, their stored entries, entries a row) of a CSR matrix, so that temporary arrays stay small."""
@@ -197,7 +205,7 @@ def prepare(
     if kind == np.float64 and rows.is_single:
         raise invalid("dtype", "float64", "float32 for rows in single precision", "Prepare X itself anew.")
     if kind == np.float64 and rows.is_sparse and hasattr(X, "tocsr"):
-        rows = Rows(rows.matrix.copy(), True)
+        rows = rows.with_matrix(rows.matrix.copy())
     if row_norm is not None:
         rows = clip_rows(rows, magnitude("row_norm", row_norm))
     if feature_bound is not None:
@@ -221,7 +229,7 @@ def _single(rows: Rows) -> Rows:
     single = type(matrix)((values, matrix.indices.copy(), matrix.indptr.copy()), shape=matrix.shape)
     # Entries below the smallest float32 have become zero.
     single.eliminate_zeros()
-    return Rows(single, True)
+    return rows.with_matrix(single)
 
 
 def stored(values: Any, dtype: Any) -> NDArray[Any]:
@@ -233,6 +241,14 @@ def stored(values: Any, dtype: Any) -> NDArray[Any]:
         nearest = doubles.astype(np.float32)
     larger = np.abs(nearest.astype(np.float64)) > np.abs(doubles)
     return np.where(larger, np.nextafter(nearest, np.float32(0.0)), nearest)
+
+
+# What to do about entries that are missing. A mean or a median of the column would be a release that nobody counts, and
+# how many records are left after some were dropped depends on the data, while n is taken to be public.
+MISSING_ENTRIES = (
+    "Replace missing entries by a public constant, for example 0 or the middle of the column's public bounds. A mean "
+    "or a median that is learnt from the records is a release that no guarantee counts."
+)
 
 
 def check_rows(X: Any, n_features: int | None = None) -> Rows:
@@ -259,13 +275,15 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
         width = whole("n_features", n_features, low=1)
         wider: Rows = X.once(("width", width), lambda: _widened(X, width))
         return wider
+    check_kinds(X)
+    is_marked = marks.is_marked(X)
     if hasattr(X, "tocsr"):
-        rows = Rows(_canonical_csr(X), True)
+        rows = Rows(_canonical_csr(marks.plain(X)), True, is_marked)
     else:
         array = _real_array("X", X, "a real (n, d) array or scipy.sparse matrix")
         if array.ndim != 2:
             raise invalid("X.shape", array.shape, "(n, d)", "Pass one row per record.")
-        rows = Rows(array, False)
+        rows = Rows(array, False, is_marked)
     n, d = rows.shape
     if n < 1 or d < 1:
         raise invalid("X.shape", rows.shape, "at least (1, 1)")
@@ -273,7 +291,7 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
         rows = _widened(rows, whole("n_features", n_features, low=1))
     values = rows.matrix.data if rows.is_sparse else rows.matrix
     if not np.isfinite(values).all():
-        raise invalid("X", "an array with NaN or infinity", "finite", "Impute or drop those entries first.")
+        raise invalid("X", "an array with NaN or infinity", "finite", MISSING_ENTRIES)
     return rows
 
 
@@ -285,9 +303,9 @@ def _widened(rows: Rows, width: int) -> Rows:
     if d == width:
         return rows
     if not rows.is_sparse:
-        return Rows(np.hstack([rows.matrix, np.zeros((n, width - d))]), False)
+        return rows.with_matrix(np.hstack([rows.matrix, np.zeros((n, width - d))]))
     matrix = rows.matrix
-    return Rows(type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=(n, width)), True)
+    return rows.with_matrix(type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=(n, width)))
 
 
 def _real_array(name: str, value: Any, bound: str) -> Array:
@@ -426,7 +444,7 @@ def unit_rows(rows: Rows, norm: float = 1.0) -> Rows:
 
 def _scale_rows(rows: Rows, divisor: Array, factor: Array) -> Rows:
     if not rows.is_sparse:
-        return Rows(rows.matrix / divisor[..., None] * factor[..., None], False)
+        return rows.with_matrix(rows.matrix / divisor[..., None] * factor[..., None])
     values = np.empty_like(rows.matrix.data)
     for some, entries, counts in rows._blocks():
         new_entries = rows.matrix.data[entries] / np.repeat(divisor[some], counts) * np.repeat(factor[some], counts)
@@ -458,12 +476,12 @@ def with_intercept(rows: Rows, level: float) -> Rows:
     """
     if not rows.is_sparse:
         column = np.full((*rows.matrix.shape[:-1], 1), level)
-        return Rows(np.concatenate([rows.matrix, column], axis=-1), False)
+        return rows.with_matrix(np.concatenate([rows.matrix, column], axis=-1))
     from scipy import sparse
 
     dtype = rows.matrix.dtype
     column = np.full((rows.shape[0], 1), stored(level, dtype))
-    return Rows(_canonical_csr(sparse.hstack([rows.matrix, column], dtype=dtype), dtype), True)
+    return rows.with_matrix(_canonical_csr(sparse.hstack([rows.matrix, column], dtype=dtype), dtype))
 
 
 def joint_norm(row_norm: float, intercept: bool) -> float:

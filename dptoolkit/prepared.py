@@ -61,6 +61,9 @@ def save(rows: Rows, folder: str | os.PathLike[str]) -> Path:
     """
     if not isinstance(rows, Rows):
         raise invalid("rows", type(rows).__name__, "prepared rows", "data.prepare(X) makes them.")
+    if rows.is_marked:
+        repair = "Save the rows from before MaxAbsScaling."
+        raise invalid("rows", "marked rows", "covered by a guarantee", f"The folder would not keep the mark. {repair}")
     target = Path(folder)
     taken = invalid("folder", str(target), "a folder that does not exist yet", "Remove it, or take another name.")
     if target.exists():

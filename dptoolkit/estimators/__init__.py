@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dptoolkit._validate import missing
 
 if TYPE_CHECKING:
-    from dptoolkit.estimators.base import TuningWarning, load
+    from dptoolkit.estimators.base import load
     from dptoolkit.estimators.classifiers import (
         PrivateIHTClassifier,
         PrivateLassoClassifier,
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
         PrivateStochasticIHTRegressor,
     )
     from dptoolkit.estimators.search import PrivateSearchCV
+    from dptoolkit.estimators.wrappers import TuningWarning
 
 _HOMES = {
     "ClipRows": "preparation", "MaxAbsScaling": "preparation", "ScaleToBounds": "preparation",
-    "UnsafeWarning": "preparation", "TuningWarning": "base", "load": "base",
+    "UnsafeWarning": "preparation", "TuningWarning": "wrappers", "load": "base",
     "PrivateIHTClassifier": "classifiers", "PrivateLassoClassifier": "classifiers",
     "PrivateObjectivePerturbationClassifier": "classifiers", "PrivateSparseClassifier": "classifiers",
     "PrivateStochasticIHTClassifier": "classifiers", "PrivateIHTRegressor": "regressors",

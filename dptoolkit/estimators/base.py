@@ -3,59 +3,31 @@
 from __future__ import annotations
 
 import inspect
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dptoolkit import models
 from dptoolkit._validate import invalid
-from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
-from dptoolkit.estimators.marks import reason_of
+from dptoolkit.accounting import Ledger
+from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
+from dptoolkit.estimators.wrappers import wrapper_note
 from dptoolkit.models import Model, files
-from dptoolkit.models.notes import SEARCH_NOTE, VOID
+from dptoolkit.models.notes import PREPARED_NOTE
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION, solver_name
+from dptoolkit.solvers.settings import public_bound
 
-_WEIGHTS = (
-    "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
-    "that count once; weights that depend on the data would also be released."
-)
-
-
-class TuningWarning(UserWarning):
-    """A search or a cross-validation fits private models again and again: every fit spends its whole budget."""
-
-
-class Caveats(NamedTuple):
-    """Notes that a guarantee must carry: why it covers nothing, if so, and that a search fits again and again."""
-
-    void_reason: str | None
-    is_searched: bool
-
-    @classmethod
-    def of(cls, estimator: Any, X: Any, ledger: Ledger | None) -> Caveats:
-        """The caveats of a fit to X, before X is checked, which may lose its mark; a search is warned of."""
-        caveats = cls(reason_of(X), is_in_a_search())
-        if caveats.void_reason is not None and ledger is not None:
-            raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {caveats.void_reason}.")
-        if caveats.is_searched:
-            warn_of_tuning(estimator)
-        return caveats
-
-    def stated(self, model: Model) -> Model:
-        """The model with a guarantee that says so."""
-        own = model.with_notes(SEARCH_NOTE) if self.is_searched else model
-        return own if self.void_reason is None else replace(own, guarantee=void(own.guarantee, self.void_reason))
+# Public bounds that an estimator must be given: any default would clip somebody's data without a word.
+_BOUNDS = {
+    "row_norm": "the largest L2 norm of a row", "feature_bound": "the largest |entry| of X",
+    "label_bound": "the largest |label|",
+}  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -87,20 +59,23 @@ class PrivateEstimator(BaseEstimator):
 
     def _fit(self, X: Any, y: Any, ledger: Ledger | None, classes: Any = None) -> None:
         """One private fit of checked data: sets every attribute that all estimators have."""
-        caveats = Caveats.of(self, X, ledger)
-        X, y = self._checked(X, y)
+        X, y = checked_data(self, X, y, is_numeric=self._task == REGRESSION, classes=classes)
+        self._check_bounds()
+        rng = as_rng(self.random_state, ledger)
+        notes = fit_notes(self)
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
-            adjacency=self.adjacency, rng=as_rng(self.random_state), ledger=ledger,
-            feature_names=getattr(self, "feature_names_in_", None), verbose=self.verbose,
+            adjacency=self.adjacency, rng=rng, ledger=ledger, feature_names=getattr(self, "feature_names_in_", None),
+            verbose=self.verbose,
             **self._options(X.shape[0]),
         )  # fmt: skip
-        self._take(caveats.stated(model))
+        self._take(model.with_notes(*notes))
 
-    def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
-        """X and y, checked together; numbers in X, and no word about what a record holds in any error."""
-        with discreet():
-            return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=self._task == REGRESSION)
+    def _check_bounds(self) -> None:
+        """Refuse a fit without the public bounds of the estimator; none of them has a default."""
+        for entry in fields(self):
+            if entry.name in _BOUNDS and entry.default is None:
+                public_bound(entry.name, getattr(self, entry.name), _BOUNDS[entry.name])
 
     def _take(self, model: Model) -> None:
         """The attributes of a fitted estimator."""
@@ -113,9 +88,7 @@ class PrivateEstimator(BaseEstimator):
     def _margins(self, X: Any) -> NDArray[np.float64]:
         """The margins of new rows, with the coefficients as they are now."""
         check_is_fitted(self)
-        with discreet():
-            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return self._current().margins(X)
+        return self._current().margins(checked_rows(self, X, reset=False))
 
     def _current(self) -> Model:
         coef = self.coef_.toarray() if sparse.issparse(self.coef_) else np.asarray(self.coef_)
@@ -181,16 +154,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         Privacy
         -------
         Everything is released by the solver's plan, which is made without data; the Privacy section of the class names
-        the solver. ``sample_weight`` is refused, as no plan accounts for it.
+        the solver. ``sample_weight`` is refused, as no plan accounts for it. Without ``classes`` the set of labels in y
+        is declared public, with a warning that names them; more than 20, or fractions, are refused.
         """
         refuse_arguments(self, refused)
         self._fit(X, y, ledger, self.classes)
         return self
-
-    def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
-        X, y = super()._checked(X, y)
-        check_classification_targets(y)
-        return X, y
 
     def _take(self, model: Model) -> None:
         super()._take(model)
@@ -216,9 +185,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         the rows of X, for whom nothing is hidden.
         """
         check_is_fitted(self)
-        with discreet():
-            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return self._current().probabilities(X)
+        return self._current().probabilities(checked_rows(self, X, reset=False))
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """The logarithms of the probabilities of ``predict_proba``.
@@ -288,6 +255,12 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         return tags
 
 
+def fit_notes(estimator: Any) -> tuple[str, ...]:
+    """The notes that the guarantee of every estimator carries, after a warning if another estimator fits it."""
+    note = wrapper_note(estimator)
+    return (PREPARED_NOTE,) if note is None else (PREPARED_NOTE, note)
+
+
 def load(path: str | Path) -> Any:
     """The fitted estimator in a file that ``save`` wrote; a file that was changed is refused."""
     import dptoolkit.estimators as known
@@ -316,70 +289,6 @@ def _check_budget(estimator: PrivateEstimator, model: Model, path: str | Path) -
         stated = f"epsilon={budget[0]!r}, delta={budget[1]!r}, adjacency={estimator.adjacency!r}"
         repair = f"Its parameters state {stated}, which is not the budget of its plan."
         raise invalid("path", str(path), f"the file of a {type(estimator).__name__}", repair)
-
-
-def void(guarantee: Guarantee, reason: str) -> Guarantee:
-    """A guarantee that says that there is none, and why: epsilon is infinite."""
-    notes = (*guarantee.notes, f"{VOID}{reason}")
-    return replace(account(Gaussian(0.0), adjacency=guarantee.adjacency), notes=notes)
-
-
-def refuse_arguments(estimator: Any, refused: dict[str, Any]) -> None:
-    """Raise the error that explains why ``fit`` does not take these arguments, if there are any."""
-    if refused.pop("sample_weight", None) is not None:
-        raise ValueError(_WEIGHTS)
-    if refused:
-        raise TypeError(f"{type(estimator).__name__}.fit() got an unexpected argument {next(iter(refused))!r}.")
-
-
-# Words of the messages that show entries, and what is said in their place: name, value, bound, repair. scikit-learn's
-# own tests look for some of its words.
-_SHOWN = {
-    "could not convert": ("X or y", "an array with text", "numbers", "Encode text by a public table first."),
-    "Expected 2D array": ("X", "an array of another shape", "(n, d)", "Reshape your data: one row a record."),
-    "Complex data not supported": ("X or y", "complex", "real", "Complex data not supported: give their parts."),
-}
-
-
-@contextmanager
-def discreet() -> Iterator[None]:
-    """scikit-learn's checks without those of its messages, and NumPy's, that show entries of the data."""
-    try:
-        yield
-    except ValueError as problem:
-        for start, message in _SHOWN.items():
-            if start in str(problem):
-                raise invalid(*message) from None
-        raise
-
-
-def as_rng(random_state: Any) -> Any:
-    """scikit-learn's random_state as a solver's rng; None is fresh entropy, and never NumPy's global state."""
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**62))
-    return random_state
-
-
-def is_in_a_search() -> bool:
-    """Whether this fit was called by scikit-learn's model selection, at any depth."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("sklearn.model_selection"):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-def warn_of_tuning(estimator: Any) -> None:
-    """Warn of what a search or a cross-validation by scikit-learn costs."""
-    warnings.warn(
-        f"{type(estimator).__name__} is fitted inside a search or a cross-validation. On private data that is not "
-        f"free: each of its fits spends epsilon {estimator.epsilon:g}, and scores on held-out records are released "
-        "without any noise. Choose on public data, let the default rules choose, or use "
-        "dptoolkit.estimators.PrivateSearchCV, which makes the choice inside one budget.",
-        TuningWarning,
-        stacklevel=5,
-    )
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -26,11 +26,13 @@ class PrivateSparseClassifier(PrivateClassifier):
     delta : float, default 1e-5
         Budget of the whole fit.
     row_norm : float, default 1.0
-        Public L2 bound of a row. Every row is scaled to norm 1 here, so that it changes nothing.
+        Public L2 bound of a row. Every row is scaled to norm 1 here, so that it changes nothing. Bring columns in
+        different units to one scale first (``ScaleToBounds``); a ``models.ScalesWarning`` says where that was not done.
     sparsity : int or None, default None
         Number of features that are kept in the end; None keeps all that stand out.
     classes : sequence or None, default None
-        The public set of labels. None declares the set of labels in y to be public; ``guarantee_`` says so.
+        The public set of labels. None declares the set of labels in y to be public: a ``models.ClassesWarning`` names
+        them, and ``guarantee_`` says so. Labels with fractions, or more than 20 of them, must be declared here.
     adjacency : str, default "replace-one"
         Which datasets are neighbours: "replace-one" or "zero-out".
     random_state : int, RandomState, Generator or None, default None
@@ -66,8 +68,8 @@ class PrivateIHTClassifier(PrivateClassifier):
     ----------
     epsilon, delta, classes, adjacency, random_state
         As for ``PrivateSparseClassifier``.
-    row_norm : float, default 1.0
-        Public L2 bound of a row; longer rows are scaled down.
+    row_norm : float
+        Public L2 bound of a row, in the unit of X; longer rows are scaled down. It must be given.
     sparsity : int or None, default None
         Number of features that are kept; None keeps all.
     steps : int or None, default None
@@ -82,7 +84,7 @@ class PrivateIHTClassifier(PrivateClassifier):
     See ``solvers.dp_ight``. Public: n, d, the classes, all parameters.
     """
 
-    row_norm: float = 1.0
+    row_norm: float | None = None
     sparsity: int | None = None
     steps: int | None = None
     step_size: float | None = None
@@ -102,8 +104,8 @@ class PrivateLassoClassifier(PrivateClassifier):
     ----------
     epsilon, delta, classes, adjacency, random_state
         As for ``PrivateSparseClassifier``.
-    feature_bound : float, default 1.0
-        Public bound of |X_ij|; larger entries are clipped.
+    feature_bound : float
+        Public bound of |X_ij|, in the unit of X; larger entries are clipped. It must be given.
     l1_radius : float or None, default None
         Radius of the L1 ball: the largest sum of |coefficients|; None leaves it to the rule (docs/rules.md).
     steps : int or None, default None
@@ -116,7 +118,7 @@ class PrivateLassoClassifier(PrivateClassifier):
     See ``solvers.dp_frank_wolfe``. Public: n, d, the classes, all parameters.
     """
 
-    feature_bound: float = 1.0
+    feature_bound: float | None = None
     l1_radius: float | None = None
     steps: int | None = None
     fit_intercept: bool = True
@@ -149,7 +151,7 @@ class PrivateStochasticIHTClassifier(PrivateClassifier):
     See ``solvers.dp_sgd_ht``, ``dp_svrg_ht`` and ``dp_scsg_ht``. Public: n, d, the classes, all parameters.
     """
 
-    row_norm: float = 1.0
+    row_norm: float | None = None
     sparsity: int | None = None
     method: str = "sgd"
     batch_size: int | None = None
@@ -173,8 +175,8 @@ class PrivateObjectivePerturbationClassifier(PrivateClassifier):
     ----------
     epsilon, delta, classes, adjacency, random_state
         As for ``PrivateSparseClassifier``.
-    row_norm : float, default 1.0
-        Public L2 bound of a row; longer rows are scaled down.
+    row_norm : float
+        Public L2 bound of a row, in the unit of X; longer rows are scaled down. It must be given.
     l2 : float or None, default None
         Weight of |w|^2/2 beside the mean loss; None leaves it to the rule (docs/rules.md).
     constraint : str or None, default None
@@ -189,7 +191,7 @@ class PrivateObjectivePerturbationClassifier(PrivateClassifier):
     See ``solvers.objective_perturbation``. Public: n, d, the classes, all parameters.
     """
 
-    row_norm: float = 1.0
+    row_norm: float | None = None
     l2: float | None = None
     constraint: str | None = None
     radius: float | None = None

@@ -8,21 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from dptoolkit._validate import flag, invalid, magnitude
+from dptoolkit import marks
+from dptoolkit._validate import flag, invalid
 from dptoolkit.data import Rows, check_rows, clip_rows
-from dptoolkit.estimators.base import discreet
-from dptoolkit.estimators.marks import marked, reason_of
-
-_UNSAFE = "rows were scaled by their own largest entries, which every record can change and no noise hides"
-
-
-def _checked(transformer: Any, X: Any, reset: bool = True) -> Any:
-    """X as scikit-learn checks it; no error shows an entry."""
-    with discreet():
-        return validate_data(transformer, X, accept_sparse="csr", dtype=np.float64, reset=reset)
+from dptoolkit.estimators.inputs import checked_rows
+from dptoolkit.solvers.settings import public_bound
 
 
 class UnsafeWarning(UserWarning):
@@ -34,17 +28,26 @@ class _Preparation(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> _Preparation:
         """Check the parameters and the shape of X; nothing is learnt from its entries."""
-        self._change(check_rows(_checked(self, X)))
+        self._change(check_rows(checked_rows(self, X, reset=True)))
         return self
 
     def transform(self, X: Any) -> Any:
         """The prepared rows."""
-        reason = reason_of(X)
+        if marks.is_marked(X):
+            self._refuse_frames()
         fresh = not hasattr(self, "n_features_in_")
-        return marked(self._change(check_rows(_checked(self, X, reset=fresh))).matrix, reason)
+        return marks.like(X, self._change(check_rows(checked_rows(self, X, reset=fresh))).matrix)
 
     def _change(self, rows: Rows) -> Rows:
         raise NotImplementedError
+
+    def _refuse_frames(self) -> None:
+        """Refuse to turn marked rows into the frame that set_output asks for, which has no place for the mark."""
+        own = getattr(self, "_sklearn_output_config", {})
+        kind = own.get("transform", get_config()["transform_output"])
+        if kind != "default":
+            repair = "A frame would lose the mark that voids the guarantee of what is fitted to these rows."
+            raise invalid("set_output", kind, '"default" for marked rows', repair)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -58,19 +61,19 @@ class ClipRows(_Preparation):
 
     Parameters
     ----------
-    row_norm : float, default 1.0
-        The public bound.
+    row_norm : float
+        The public bound, in the unit of X. It must be given.
 
     Privacy
     -------
     Each row is changed on its own by a public number: neighbours stay neighbours, and nothing is released.
     """
 
-    def __init__(self, row_norm: float = 1.0) -> None:
+    def __init__(self, row_norm: float | None = None) -> None:
         self.row_norm = row_norm
 
     def _change(self, rows: Rows) -> Rows:
-        return clip_rows(rows, magnitude("row_norm", self.row_norm))
+        return clip_rows(rows, public_bound("row_norm", self.row_norm, "the largest L2 norm of a row"))
 
 
 class ScaleToBounds(_Preparation):
@@ -78,17 +81,19 @@ class ScaleToBounds(_Preparation):
 
     Parameters
     ----------
-    lower : float or sequence of one number a column, default -1.0
-        The public lower bounds of the columns. A sparse X needs lower = -upper, so that zeros stay zeros.
-    upper : float or sequence of one number a column, default 1.0
-        The public upper bounds of the columns.
+    lower : float, sequence of float, or mapping from str to float
+        The public lower bounds of the columns, in their units: one number for all columns, one per column, or a mapping
+        from the name of every column to its number. They must be given. A mapping, or a pandas Series with names, needs
+        an X with named columns. A sparse X needs lower = -upper, so that zeros stay zeros.
+    upper : float, sequence of float, or mapping from str to float
+        The public upper bounds of the columns, given in the same way.
 
     Privacy
     -------
     Each entry is changed on its own by public numbers: neighbours stay neighbours, and nothing is released.
     """
 
-    def __init__(self, lower: Any = -1.0, upper: Any = 1.0) -> None:
+    def __init__(self, lower: Any = None, upper: Any = None) -> None:
         self.lower = lower
         self.upper = upper
 
@@ -97,7 +102,7 @@ class ScaleToBounds(_Preparation):
         if not rows.is_sparse:
             # Halves first: the difference of two large bounds may overflow.
             half = upper / 2 - lower / 2
-            return Rows((np.clip(rows.matrix, lower, upper) - (lower / 2 + upper / 2)) / half, False)
+            return rows.with_values((np.clip(rows.matrix, lower, upper) - (lower / 2 + upper / 2)) / half)
         if (lower != -upper).any():
             repair = "Zeros would not stay zeros: make X dense, or choose bounds around 0."
             raise invalid("lower", self.lower, "-upper for a sparse X", repair)
@@ -105,14 +110,45 @@ class ScaleToBounds(_Preparation):
         return rows.with_values(np.clip(rows.matrix.data, lower[which], upper[which]) / upper[which])
 
     def _bounds(self, d: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        try:
-            lower, upper = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in (self.lower, self.upper))
-        except (TypeError, ValueError):
-            bound = f"one number, or {d} numbers, one a column"
-            raise invalid("lower, upper", (self.lower, self.upper), bound) from None
+        names = getattr(self, "feature_names_in_", None)
+        lower, upper = (_by_column(name, getattr(self, name), d, names) for name in ("lower", "upper"))
         if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower < upper).all()):
             raise invalid("lower, upper", (self.lower, self.upper), "finite, lower below upper in every column")
         return lower, upper
+
+
+def _by_column(name: str, bound: Any, d: int, columns: Any) -> NDArray[np.float64]:
+    """A bound as one number a column: given once for all, in the order of the columns, or by their names."""
+    expected = f"one number, {d} numbers, one a column, or a mapping from every column's name to its number"
+    if bound is None:
+        repair = "It is public, in the unit of each column: for example lower=[0, 0], upper=[120, 300] for two columns."
+        raise invalid(name, None, "given", repair)
+    if hasattr(bound, "items") and all(isinstance(key, str) for key in dict(bound.items())):
+        bound = _by_name(name, dict(bound.items()), columns)
+    try:
+        values = np.asarray(bound, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise invalid(name, bound, expected) from None
+    if values.ndim == 0:
+        return np.full(d, float(values))
+    # NumPy would repeat a single number, or a single row of numbers, without a word.
+    if values.shape != (d,):
+        raise invalid(name, f"an array of shape {values.shape}", expected)
+    return values
+
+
+def _by_name(name: str, bounds: dict[str, Any], columns: Any) -> list[Any]:
+    """The bounds in the order of the columns, whose names must be exactly those of the mapping."""
+    if columns is None:
+        repair = "X has no names of columns: give a table, or the bounds in the order of its columns."
+        raise invalid(name, "a mapping", "numbers for an X without names", repair)
+    for one, other, words in (
+        (columns, bounds, "Columns without a bound"), (bounds, columns, "Names that are no column of X")
+    ):  # fmt: skip
+        lost = [entry for entry in one if entry not in other]
+        if lost:
+            raise invalid(name, f"a mapping of {len(bounds)} names", "one number a column", f"{words}: {lost[:5]}.")
+    return [bounds[column] for column in columns]
 
 
 class MaxAbsScaling(  # type: ignore[call-arg]
@@ -141,9 +177,9 @@ class MaxAbsScaling(  # type: ignore[call-arg]
         if not flag("unsafe", self.unsafe):
             repair = "It learns a bound from the data. Use ScaleToBounds, or unsafe=True and no guarantee."
             raise invalid("unsafe", self.unsafe, "True", repair)
-        words = f"MaxAbsScaling: {_UNSAFE}. What is fitted to them has no guarantee."
+        words = f"MaxAbsScaling: {marks.REASON}. What is fitted to them has no guarantee."
         warnings.warn(words, UnsafeWarning, stacklevel=2)
-        rows = check_rows(_checked(self, X))
+        rows = check_rows(checked_rows(self, X, reset=True))
         entries = abs(rows.matrix).max(axis=0)
         largest = np.asarray(entries.toarray() if sparse.issparse(entries) else entries).ravel()
         self.max_abs_ = np.where(largest > 0, largest, 1.0)
@@ -152,10 +188,10 @@ class MaxAbsScaling(  # type: ignore[call-arg]
     def transform(self, X: Any) -> Any:
         """The scaled rows, with a mark that voids the guarantee of what is fitted to them."""
         check_is_fitted(self)
-        rows = check_rows(_checked(self, X, reset=False))
+        rows = check_rows(checked_rows(self, X, reset=False))
         if not rows.is_sparse:
-            return marked(rows.matrix / self.max_abs_, _UNSAFE)
-        return marked(rows.with_values(rows.matrix.data / self.max_abs_[rows.matrix.indices]).matrix, _UNSAFE)
+            return marks.marked(rows.matrix / self.max_abs_)
+        return marks.marked(rows.with_values(rows.matrix.data / self.max_abs_[rows.matrix.indices]).matrix)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -25,10 +25,10 @@ class PrivateSparseRegressor(PrivateRegressor):
         Budget of the whole fit, at ``delta``.
     delta : float, default 1e-5
         Budget of the whole fit.
-    row_norm : float, default 1.0
-        Public L2 bound of a row; longer rows are scaled down.
-    label_bound : float, default 1.0
-        Public bound of |y|; larger labels are clipped.
+    row_norm : float
+        Public L2 bound of a row, in the unit of X; longer rows are scaled down. It must be given.
+    label_bound : float
+        Public bound of |y|, in the unit of y; larger labels are clipped. It must be given.
     sparsity : int or None, default None
         Number of features that are kept in the end; None keeps all that stand out.
     adjacency : str, default "replace-one"
@@ -50,8 +50,8 @@ class PrivateSparseRegressor(PrivateRegressor):
     See ``solvers.dp_pipeline``. Public: n, d, all parameters.
     """
 
-    row_norm: float = 1.0
-    label_bound: float = 1.0
+    row_norm: float | None = None
+    label_bound: float | None = None
     sparsity: int | None = None
 
     def _solver(self) -> str | None:
@@ -80,8 +80,8 @@ class PrivateIHTRegressor(PrivateRegressor):
     See ``solvers.dp_ight``. Public: n, d, all parameters.
     """
 
-    row_norm: float = 1.0
-    label_bound: float = 1.0
+    row_norm: float | None = None
+    label_bound: float | None = None
     sparsity: int | None = None
     steps: int | None = None
     step_size: float | None = None
@@ -99,8 +99,8 @@ class PrivateLassoRegressor(PrivateRegressor):
     ----------
     epsilon, delta, label_bound, adjacency, random_state
         As for ``PrivateSparseRegressor``.
-    feature_bound : float, default 1.0
-        Public bound of |X_ij|; larger entries are clipped.
+    feature_bound : float
+        Public bound of |X_ij|, in the unit of X; larger entries are clipped. It must be given.
     l1_radius : float or None, default None
         Radius of the L1 ball: the largest sum of |coefficients|. The noise grows with its square. None leaves it to the
         rule (docs/rules.md).
@@ -114,8 +114,8 @@ class PrivateLassoRegressor(PrivateRegressor):
     See ``solvers.dp_frank_wolfe``. Public: n, d, all parameters.
     """
 
-    feature_bound: float = 1.0
-    label_bound: float = 1.0
+    feature_bound: float | None = None
+    label_bound: float | None = None
     l1_radius: float | None = None
     steps: int | None = None
     fit_intercept: bool = True
@@ -140,8 +140,8 @@ class PrivateStochasticIHTRegressor(PrivateRegressor):
     See ``solvers.dp_sgd_ht``, ``dp_svrg_ht`` and ``dp_scsg_ht``. Public: n, d, all parameters.
     """
 
-    row_norm: float = 1.0
-    label_bound: float = 1.0
+    row_norm: float | None = None
+    label_bound: float | None = None
     sparsity: int | None = None
     method: str = "sgd"
     batch_size: int | None = None

@@ -11,12 +11,13 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted
 
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
-from dptoolkit.estimators.base import Caveats, PrivateEstimator, as_rng, discreet, refuse_arguments
+from dptoolkit.estimators.base import PrivateEstimator, fit_notes
+from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
 from dptoolkit.models import choosing, routes
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
 from dptoolkit.tuning.choice import LOGARITHMIC
@@ -91,16 +92,19 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         refuse_arguments(self, refused)
         candidates = self._candidates()
         solver = self._solver(candidates)
-        caveats = Caveats.of(self, X, ledger)
-        X, y = self._checked(X, y)
         first = candidates[0]
+        X, y = self._checked(X, y, getattr(first, "classes", None))
+        for candidate in candidates:
+            candidate._check_bounds()
+        rng = as_rng(self.random_state, ledger)
+        notes = fit_notes(self)
         own, common = self._options(candidates, len(y))
         choice = choosing.choose(
             X, y, own, task=first._task, solver=solver, classes=getattr(first, "classes", None),
-            adjacency=first.adjacency, rng=as_rng(self.random_state), ledger=ledger,
+            adjacency=first.adjacency, rng=rng, ledger=ledger,
             feature_names=getattr(self, "feature_names_in_", None), how=self._how(first), **common,
         )  # fmt: skip
-        model = caveats.stated(choice.model)
+        model = choice.model.with_notes(*notes)
         best = candidates[choice.number].set_params(epsilon=self.epsilon, delta=self.delta)
         best._take(model)
         self.candidates_ = list(ParameterGrid(self.param_grid))
@@ -146,24 +150,18 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         names = ("epsilon", "delta", "expected_runs", "law", "validation")
         return {name: getattr(self, name) for name in names} | {"score_bound": bound}
 
-    def _checked(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+    def _checked(self, X: Any, y: Any, classes: Any) -> tuple[Any, NDArray[Any]]:
         numeric = self.estimator._task == REGRESSION
-        with discreet():
-            X, y = validate_data(
-                self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=numeric, ensure_min_samples=2
-            )
-        if not numeric:
-            check_classification_targets(y)
-            if not get_tags(self).classifier_tags.multi_class and type_of_target(y) == "multiclass":
-                repair = "Only binary classification is supported. The type of the target is multiclass."
-                raise invalid("y", "several classes", "of two classes for this estimator", repair)
+        X, y = checked_data(self, X, y, is_numeric=numeric, classes=classes, ensure_min_samples=2)
+        if not numeric and not get_tags(self).classifier_tags.multi_class and type_of_target(y) == "multiclass":
+            repair = "Only binary classification is supported. The type of the target is multiclass."
+            raise invalid("y", "several classes", "of two classes for this estimator", repair)
         return X, y
 
     def _best(self, X: Any) -> Any:
         """The fitted estimator, for rows with the columns of the fit."""
         check_is_fitted(self)
-        with discreet():
-            validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        checked_rows(self, X, reset=False)
         return self.best_estimator_
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dptoolkit.models.files import load, save
-    from dptoolkit.models.fitting import fit
+    from dptoolkit.models.fitting import ClassesWarning, ScalesWarning, fit
     from dptoolkit.models.model import Model
 
-_HOMES = {"Model": "model", "fit": "fitting", "load": "files", "save": "files"}
-__all__ = ["Model", "fit", "load", "save"]
+_HOMES = {
+    "ClassesWarning": "fitting", "Model": "model", "ScalesWarning": "fitting", "fit": "fitting", "load": "files",
+    "save": "files",
+}  # fmt: skip
+__all__ = ["ClassesWarning", "Model", "ScalesWarning", "fit", "load", "save"]
 
 
 def __getattr__(name: str) -> Any:

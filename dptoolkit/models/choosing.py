@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit import solvers, tuning
+from dptoolkit import marks, solvers, tuning
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import BestOf, Ledger
 from dptoolkit.data import check_rows
 from dptoolkit.errors import DpToolkitError
 from dptoolkit.models import routes
 from dptoolkit.models.chosen import ChosenPlan
-from dptoolkit.models.fitting import CLASSES_NOTE, class_set, codes, prepared, steps_of
+from dptoolkit.models.fitting import caveats, class_set, codes, names_of, prepared, steps_of
 from dptoolkit.models.model import Model
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers.settings import keywords
@@ -132,30 +132,31 @@ def choose(
     Privacy
     -------
     Everything is released by ``tuning.tune``: the event is ``BestOf`` one run, planned without data, and the ledger is
-    charged for it once, before the data are used. Public: n, d, the classes, which rows are held out, all arguments.
+    charged for it once, before the data are used. Public: n, d, the names of columns, the classes, which rows are held
+    out, all arguments. Warnings and marked rows are as for ``models.fit``.
     """
     rows = check_rows(X, n_features)
     classes_of = class_set(y, classes) if task == CLASSIFICATION else None
-    targets = y if classes_of is None else codes(y, classes_of)
+    targets = y if classes_of is None else marks.like(y, codes(y, classes_of))
     count = None if classes_of is None else len(classes_of)
     n, d = rows.shape
     question = search(
         candidates, task=task, solver=solver, d=d, classes=count, adjacency=adjacency, how=how, options=options
     )
+    names = names_of(X, feature_names, d)
+    notes = caveats(task, question.solver, rows, classes_of, classes)
     if announce is not None:
         announce(question, question.plan(n, d))
     best = tuning.tune(
-        question.runs, question.candidates, rows.matrix, targets, rng=rng, ledger=ledger,
+        question.runs, question.candidates, rows, targets, rng=rng, ledger=ledger,
         **question.how, **question.shared,
     )  # fmt: skip
     number = next(k for k, candidate in enumerate(best.plan.candidates) if candidate is best.choice)
     result, event = best.model, best.plan.event
     assert result.plan is not None and isinstance(event, BestOf)
     plan = ChosenPlan(result.plan, event, n, best.plan.delta)
-    names = None if feature_names is None else tuple(str(entry) for entry in feature_names)
     model = Model(
         task, question.solver, np.atleast_2d(result.coef), np.atleast_1d(result.intercept), plan, best.guarantee,
         steps_of(result), (prepared(result),), classes_of, names,
     )  # fmt: skip
-    with_note = model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
-    return Choice(with_note, number, best.score, best.plan)
+    return Choice(model.with_notes(*notes), number, best.score, best.plan)

@@ -13,19 +13,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import progress, solvers
-from dptoolkit._validate import invalid
+from dptoolkit import marks, progress, solvers
+from dptoolkit._validate import invalid, warn
 from dptoolkit.accounting import Ledger
-from dptoolkit.data import check_rows
+from dptoolkit.data import Rows, check_rows
 from dptoolkit.models import routes
 from dptoolkit.models.joint import JointPlan, joint_plan
 from dptoolkit.models.model import Model
+from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult
 from dptoolkit.solvers.base import fit_guarantee, noise_source, reserve
 from dptoolkit.solvers.pipeline import Preparation
+from dptoolkit.tables import column_names
 
-CLASSES_NOTE = "the set of classes was read from the labels and is declared public; give classes to avoid that"
+# Labels that may be declared public by leaving out ``classes``: with more of them, or with fractions, y is more likely
+# a measurement or the identity of a record, which would all be published.
+MOST_CLASSES = 20
+# Columns whose largest entries differ by more than this factor are on different scales.
+_OTHER_SCALE = 10.0
+
+
+class ClassesWarning(UserWarning):
+    """The set of classes was read from the labels, and will be published with the model."""
+
+
+class ScalesWarning(UserWarning):
+    """The columns of a dense table are on very different scales, which costs accuracy."""
 
 
 def fit(
@@ -41,28 +55,30 @@ def fit(
     y : (n,) array: numbers for regression; numbers or strings, at least two different ones, for classification.
     task : "classification" or "regression".
     solver : the name of a solver, with dashes or underscores; by default the best one that needs no tuning.
-    classes : the public set of labels; a label outside it is refused. None declares the set of labels in y public.
+    classes : the public set of labels; a label outside it is refused. None declares the set of labels in y public, with
+        a warning that names them; it is refused for fractions and for more than 20 labels.
     epsilon : the budget of the whole fit, for all classes together, at ``delta``.
     delta : the budget of the whole fit.
     adjacency : which datasets are neighbours: "replace-one" or "zero-out".
     n_features : the public number of features; see the solvers.
     rng : fresh entropy, a seed or a Generator; see the solvers.
     ledger : refuses the fit, or is charged for it, before the data are used.
-    feature_names : the names of the columns, which are kept with the model.
+    feature_names : the names of the columns, which are kept with the model; those of X if it is a table.
     verbose : whether to show on stderr which step is running, and afterwards the outlook of the plan.
     options : the solver's own arguments, such as row_norm, sparsity or label_bound; None stands for its default.
 
     Privacy
     -------
     Everything is released by the solver's plan; fits of several classes are planned, and charged, together. Public: n,
-    d, the classes, all options.
+    d, the names of columns, the classes, all options. Marked rows (``marks``) have a void guarantee. Warnings about
+    classes and scales look at the data: they are for the person who holds the data, and no guarantee depends on them.
     """
     name, is_shown = routes.solver_name(task, solver), _is_verbose(verbose)
     rows = check_rows(X, n_features)
     labels = classes_of = None
     if task == CLASSIFICATION:
         classes_of = class_set(y, classes)
-        labels = codes(y, classes_of)
+        labels = marks.like(y, codes(y, classes_of))
     n, d = rows.shape
     count = None if classes_of is None else len(classes_of)
     runs, times = routes.solver_for(name, count)
@@ -73,22 +89,23 @@ def fit(
         return solvers.plan(runs, n=n, d=d, epsilon=part, **arguments)
 
     targets = y if labels is None else labels
+    names = names_of(X, feature_names, d)
+    notes = caveats(task, name, rows, classes_of, classes)
     with _told(runs, n, d, is_shown):
         if times == 1:
-            result = getattr(solvers, runs)(rows.matrix, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
+            result = getattr(solvers, runs)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
             plan = joint_plan(plan_for, times, epsilon, delta)
-            guarantee, results = _one_against_the_rest(plan, runs, rows.matrix, targets, rng, ledger, arguments)
+            guarantee, results = _one_against_the_rest(plan, runs, rows, targets, rng, ledger, arguments)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)
     coef = np.concatenate([np.atleast_2d(result.coef) for result in results])
     intercept = np.concatenate([np.atleast_1d(result.intercept) for result in results])
     how = tuple(prepared(result) for result in results)
-    names = None if feature_names is None else tuple(str(entry) for entry in feature_names)
     steps = max(steps_of(result) for result in results)
     model = Model(task, name, coef, intercept, plan, guarantee, steps, how, classes_of, names)
-    return model.with_notes(CLASSES_NOTE) if classes_of is not None and classes is None else model
+    return model.with_notes(*notes)
 
 
 def _is_verbose(verbose: Any) -> bool:
@@ -110,25 +127,137 @@ def _told(runs: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
     print(f"{runs}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
 
 
-def class_set(y: Any, classes: Any) -> NDArray[Any]:
-    """The sorted classes, at least two: those given, or those in y.
+def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
+    """The names of the d columns as they are kept with a model: those given, or those of the table X if it has d."""
+    if feature_names is None:
+        names = column_names(X)
+        return names if names is not None and len(names) == d else None
+    given = tuple(str(entry) for entry in feature_names)
+    if len(given) != d:
+        raise invalid("feature_names", f"{len(given)} names", f"{d} names, one for every column")
+    return given
+
+
+def caveats(
+    task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None, classes: Any
+) -> tuple[str, ...]:
+    """The notes that a guarantee carries about what was left undeclared, after warnings about the same.
 
     Privacy
     -------
-    Without ``classes`` the set of labels in y is declared public: one record can change it, and no noise hides that.
+    The notes depend on the arguments alone and on whether X is sparse. The warnings look at the data: they show the
+    classes, which are about to be published, and no other value.
     """
-    labels = np.asarray(y if classes is None else classes)
-    if labels.ndim != 1 or labels.dtype.kind not in "biufUSO":
-        raise invalid("classes" if classes is not None else "y", f"an array of {labels.dtype}", "one label a row")
-    try:
-        distinct = np.unique(labels)
-    except TypeError:
-        name = "classes" if classes is not None else "y"
-        raise invalid(name, "labels of several types", "all numbers or all strings", "Write them in one way.") from None
+    notes = []
+    if classes_of is not None and classes is None:
+        warn_of_classes(classes_of)
+        notes.append(CLASSES_NOTE)
+    if not rows.is_sparse:
+        warn_of_scales(rows)
+        if solver == "dp_pipeline" and task == CLASSIFICATION:
+            notes.append(UNITS_NOTE)
+    return tuple(notes)
+
+
+def warn_of_classes(classes_of: NDArray[Any]) -> None:
+    """Warn that these classes were read from the labels and will be published with the model."""
+    warn(
+        f"classes=None: the {len(classes_of)} classes {classes_of.tolist()!r} were read from y and will be published "
+        "with the model. One record with a label of its own would change them, and no noise hides that. If these "
+        "labels are public knowledge, declare them as classes.",
+        ClassesWarning,
+    )
+
+
+def warn_of_scales(rows: Rows) -> None:
+    """Warn if the largest entries of the columns of a dense table differ very much.
+
+    Privacy
+    -------
+    Whether it warns depends on the data, so the warning is for the person who holds them. It shows no value.
+    """
+    largest = np.maximum(rows.matrix.max(axis=0), -rows.matrix.min(axis=0))
+    largest = largest[largest > 0]
+    if len(largest) < 2 or largest.max() / _OTHER_SCALE <= largest.min():
+        return
+    warn(
+        f"X: its columns are on scales that differ by more than a factor of {_OTHER_SCALE:g}. One bound, and noise of "
+        "one size, apply to all columns of a row, so columns in small units are lost beside those in large units. "
+        "Bring every column to one scale by bounds that are public knowledge, for example with "
+        "dptoolkit.estimators.ScaleToBounds(lower, upper).",
+        ScalesWarning,
+    )
+
+
+def class_set(y: Any, classes: Any) -> NDArray[Any]:
+    """The sorted classes, at least two: those given, or those in y, which must be integers or text, and few.
+
+    Parameters
+    ----------
+    y : (n,) array
+        The labels; not looked at where ``classes`` are given.
+    classes : sequence or None
+        The public labels: numbers or strings, any number of them.
+
+    Privacy
+    -------
+    Without ``classes`` the set of labels in y is declared public: one record can change it, and no noise hides that. So
+    labels that look like measurements or identities are refused, and not shown.
+    """
+    name = "y" if classes is None else "classes"
+    distinct = np.unique(label_array(name, y if classes is None else classes))
+    if classes is None:
+        _check_publishable(distinct)
     if len(distinct) < 2:
         repair = "A classifier needs two; give classes if one of them has no record here."
         raise invalid("classes", f"{len(distinct)} class", "at least two classes", repair)
     return distinct
+
+
+def _check_publishable(distinct: NDArray[Any]) -> None:
+    """Refuse labels that were not declared and are no classes by the look of them."""
+    if distinct.dtype.kind == "f" and not np.equal(distinct, np.floor(distinct)).all():
+        repair = "If these are classes, declare them: classes=[0.5, 1.5], say. If y is a measurement, use regression."
+        raise invalid("y", "labels with fractions", "integers or text where classes=None", repair)
+    if len(distinct) > MOST_CLASSES:
+        repair = (
+            "All of them would be published with the model. If they are public knowledge, declare them in classes; "
+            "otherwise check that y is the column of labels."
+        )
+        raise invalid("y", "an array with more labels", f"of at most {MOST_CLASSES} labels where classes=None", repair)
+
+
+def label_array(name: str, values: Any) -> NDArray[Any]:
+    """Class labels as an array: all text, or all numbers, none of them missing.
+
+    Privacy
+    -------
+    Each label is read on its own; none is shown.
+    """
+    values = list(values) if isinstance(values, (set, frozenset, range)) else values
+    # NumPy would turn the numbers of a mixed list into text.
+    labels = np.array(values, dtype=object) if isinstance(values, (list, tuple)) else np.asarray(values)
+    if labels.ndim != 1 or labels.dtype.kind not in "biufUSO":
+        raise invalid(name, f"an array of {labels.dtype}", "one label a row", "Labels are numbers or text.")
+    if labels.dtype.kind == "O":
+        labels = _of_one_type(name, labels)
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise invalid(name, "labels with NaN or infinity", "all text, or all finite numbers")
+    return np.asarray(values) if isinstance(values, (list, tuple)) else labels
+
+
+def _of_one_type(name: str, labels: NDArray[Any]) -> NDArray[Any]:
+    """An array of objects that are all text, as it is, or all numbers, as an array of numbers."""
+    kinds = {next((kind for kind in (str, bytes) if isinstance(entry, kind)), None) for entry in labels}
+    if len(kinds) > 1:
+        repair = "Write all of them in one way, and give records without a label one of their own."
+        raise invalid(name, "labels of several types", "all text, or all numbers", repair)
+    if None not in kinds:
+        return labels
+    numbers = np.array(labels.tolist())
+    if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
+        raise invalid(name, "labels that are neither text nor numbers", "all text, or all finite numbers")
+    return numbers
 
 
 def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
@@ -138,7 +267,7 @@ def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
     -------
     The classes are public. Each label is read on its own; one outside the classes is refused, and not shown.
     """
-    labels = np.asarray(y)
+    labels = label_array("y", y)
     same_kind = (labels.dtype.kind in "USO") == (classes.dtype.kind in "USO")
     if labels.ndim != 1 or not same_kind or not np.isin(labels, classes).all():
         raise invalid("y", "an array with other labels", f"of the {len(classes)} classes", "Name all in classes.")
@@ -146,7 +275,7 @@ def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _one_against_the_rest(
-    plan: JointPlan, runs: str, matrix: Any, labels: NDArray[np.float64], rng: Any, ledger: Ledger | None,
+    plan: JointPlan, runs: str, rows: Rows, labels: NDArray[np.float64], rng: Any, ledger: Ledger | None,
     arguments: Mapping[str, Any],
 ) -> tuple[Any, list[FitResult]]:  # fmt: skip
     """One fit a class, each with noise of its own; the ledger is charged once for all, before the first.
@@ -157,7 +286,8 @@ def _one_against_the_rest(
     Generator, which advances.
     """
     source = noise_source(rng, ledger)
-    reservation = reserve(ledger, plan)  # type: ignore[arg-type]
+    is_void = marks.is_marked(rows, labels)
+    reservation = reserve(ledger, plan, is_void)  # type: ignore[arg-type]
     generator = None if rng is None else source.generator
     epsilon, results = plan.part.settings.epsilon, []
     for number in progress.steps(plan.count, "class"):
@@ -166,10 +296,10 @@ def _one_against_the_rest(
                 # All fits have the same plan, so the warnings of the first one are enough.
                 warnings.simplefilter("ignore")
             target = (labels == number).astype(np.float64)
-            results.append(getattr(solvers, runs)(matrix, target, epsilon=epsilon, rng=generator, **arguments))
+            results.append(getattr(solvers, runs)(rows, target, epsilon=epsilon, rng=generator, **arguments))
     if reservation is not None:
         reservation.confirm()
-    return fit_guarantee(plan, source), results  # type: ignore[arg-type]
+    return fit_guarantee(plan, source, is_void), results  # type: ignore[arg-type]
 
 
 def prepared(result: FitResult) -> Preparation | None:

@@ -18,6 +18,7 @@ from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult, Plan
 from dptoolkit.solvers.pipeline import Preparation
+from dptoolkit.tables import check_names, column_names
 
 Array = NDArray[np.float64]
 
@@ -50,10 +51,13 @@ class Model:
     def margins(self, X: Any, n_features: int | None = None) -> Array:
         """(rows, rows of ``coef``): what is predicted before it is turned into a class.
 
+        A table with named columns must have those of the fit, in their order.
+
         Privacy
         -------
         A model is public: what is computed from it and from other rows gives nothing away about the rows of the fit.
         """
+        check_names(column_names(X), self.feature_names)
         rows = check_rows(X, n_features)
         if rows.shape[1] != self.n_features:
             repair = "It must have the columns of the data of the fit."

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dptoolkit.models.fitting import CLASSES_NOTE
+from dptoolkit.marks import VOID
 from dptoolkit.solvers.base import SEEDED_NOTE
 
+CLASSES_NOTE = "the set of classes was read from the labels and is declared public; give classes to avoid that"
+UNITS_NOTE = (
+    "no public scales of the columns were declared: every row was scaled to norm 1 in the units that X came in. That "
+    "costs accuracy where units differ, not privacy"
+)
+PREPARED_NOTE = (
+    "what was fitted to the data before the model (a scaler, an imputer, a vocabulary, a choice of features) is not "
+    "covered"
+)
+WRAPPED_NOTE = (
+    "fitted by another estimator, which may make several fits and compute more from the data: this guarantee is that "
+    "of one fit alone"
+)
 SEARCH_NOTE = (
     "fitted by a search or a cross-validation: the other fits, their scores and the choice among them are not counted"
 )
 WIDTH_NOTE = "the number of columns was read from the data and is declared public; give n_features to avoid that"
-OWN = (SEEDED_NOTE, CLASSES_NOTE, SEARCH_NOTE, WIDTH_NOTE)
-# How a note begins that says why a guarantee covers nothing.
-VOID = "VOID: "
+OWN = (SEEDED_NOTE, CLASSES_NOTE, UNITS_NOTE, PREPARED_NOTE, SEARCH_NOTE, WRAPPED_NOTE, WIDTH_NOTE)
 UNCHECKED = "in the file, not checked: "
 
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit import marks
 from dptoolkit._validate import flag, invalid, whole
-from dptoolkit.accounting import Guarantee, Ledger, Repeated, calibrate, gaussian
+from dptoolkit.accounting import Gaussian, Guarantee, Ledger, Repeated, account, calibrate, gaussian
 from dptoolkit.accounting.calibrate import SMALLEST
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
@@ -28,7 +29,7 @@ from dptoolkit.solvers.settings import Settings, build, describe, keywords
 Array = NDArray[np.float64]
 SEEDED_NOTE = (
     "reproducible from its seed, so not a release: whoever knows or guesses the seed takes the noise off again. "
-    "Leave rng out for what others will see"
+    "Fit without a seed what others will see"
 )
 
 
@@ -155,21 +156,22 @@ def fit(
     Privacy
     -------
     The event is that of the plan, which is made without data. A ledger refuses it, or is charged for it, before the
-    data are used.
+    data are used. Marked rows (``marks``) have a void guarantee, and no ledger takes them.
     """
     rows = settings.rows(X, n_features)
     labels = settings.labels(y, rows.shape[0], label_values)
     plan = settings.plan(*rows.shape)
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
+    is_void = marks.is_marked(X, y)
     source = noise_source(rng, ledger)
-    reservation = reserve(ledger, plan)
+    reservation = reserve(ledger, plan, is_void)
     run = plan.settings.prepare(plan, rows, labels)
     weights, history = run.fit(fit_stream(plan, source), every)
     if diagnose:
         history["not_private"] = run.diagnose(weights, history)
     record(reservation)
     coef, intercept = plan.settings.model(weights)
-    return FitResult(coef, intercept, fit_guarantee(plan, source), plan, history)
+    return FitResult(coef, intercept, fit_guarantee(plan, source, is_void), plan, history)
 
 
 def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
@@ -304,8 +306,10 @@ def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
     return math.sqrt(steps) / gaussian.mu(epsilon, delta) * (1 + 1e-12)
 
 
-def noise_source(rng: Any, ledger: Ledger | None) -> Source:
+def noise_source(rng: Any, ledger: Ledger | None, name: str = "rng") -> Source:
     """The source of a fit's noise, from which nothing is drawn yet; a ledger that does not allow seeds refuses one.
+
+    ``name`` is what errors call ``rng``.
 
     Privacy
     -------
@@ -315,8 +319,8 @@ def noise_source(rng: Any, ledger: Ledger | None) -> Source:
     source = Source.of(rng)
     if source.reproducible and isinstance(ledger, Ledger) and not ledger.allow_seeds:
         raise invalid(
-            "rng", "a seed, or a Generator made from one", "unpredictable where a ledger is charged",
-            "Leave rng out, or use Ledger(..., allow_seeds=True) for tests on data that are not private.",
+            name, "a seed, or a Generator made from one", "unpredictable where a ledger is charged",
+            f"Leave {name} out, or use Ledger(..., allow_seeds=True) for tests on data that are not private.",
         )
     return source
 
@@ -329,26 +333,45 @@ def fit_stream(plan: Plan, source: Source) -> np.random.Generator:
     return source.stream(plan.fingerprint) if all(r.scale > 0 for r in plan.releases) else source.generator
 
 
-def fit_guarantee(plan: Plan, source: Source) -> Guarantee:
-    """The plan's guarantee, with a note if the noise came from a seed."""
-    guarantee = plan.guarantee
-    return replace(guarantee, notes=(*guarantee.notes, SEEDED_NOTE)) if source.reproducible else guarantee
+def fit_guarantee(plan: Plan, source: Source, is_void: bool) -> Guarantee:
+    """The plan's guarantee, with a note if the noise came from a seed; void if the rows or labels are marked."""
+    return stated(plan.guarantee, source, is_void)
 
 
-def reserve(ledger: Ledger | None, plan: Plan) -> Reservation | None:
+def stated(guarantee: Guarantee, source: Source, is_void: bool) -> Guarantee:
+    """The guarantee of a plan as that of a fit.
+
+    Privacy
+    -------
+    A void guarantee has an infinite epsilon: what is known of the rows besides the plan's event has no bound.
+    """
+    if source.reproducible:
+        guarantee = replace(guarantee, notes=(*guarantee.notes, SEEDED_NOTE))
+    if not is_void:
+        return guarantee
+    notes = (*guarantee.notes, f"{marks.VOID}{marks.REASON}")
+    return replace(account(Gaussian(0.0), adjacency=guarantee.adjacency), notes=notes)
+
+
+def reserve(ledger: Ledger | None, plan: Plan, is_void: bool) -> Reservation | None:
     """Charge the ledger for a fit of the plan; see ``charge``."""
-    return charge(ledger, plan.event, plan.solver, plan.adjacency)
+    return charge(ledger, plan.event, plan.solver, plan.adjacency, is_void)
 
 
-def charge(ledger: Ledger | None, event: Event, label: str, adjacency: Adjacency) -> Reservation | None:
+def charge(
+    ledger: Ledger | None, event: Event, label: str, adjacency: Adjacency, is_void: bool
+) -> Reservation | None:
     """The reservation of the event in the ledger, made before the data are used; None without a ledger.
 
-    The ledger raises if it cannot pay. The charge stays even if the fit fails before ``record``.
+    The ledger raises if it cannot pay, and no budget covers marked rows. The charge stays even if the fit fails before
+    ``record``.
     """
     if ledger is None:
         return None
     if not isinstance(ledger, Ledger):
         raise invalid("ledger", ledger, "a dptoolkit.accounting.Ledger or None")
+    if is_void:
+        raise invalid("ledger", "a Ledger", "left out", f"No budget covers this fit: {marks.REASON}.")
     return ledger.reservation(event, label=label, adjacency=adjacency)
 
 

@@ -105,7 +105,7 @@ def check_sparse_rows(X: Any, n_features: int | None = None) -> Rows:
     rows = check_rows(X, n_features)
     if rows.is_sparse:
         return rows
-    as_csr: Rows = rows.once("csr", lambda: Rows(sparse.csr_matrix(rows.matrix), True))
+    as_csr: Rows = rows.once("csr", lambda: Rows(sparse.csr_matrix(rows.matrix), True, rows.is_marked))
     return as_csr
 
 

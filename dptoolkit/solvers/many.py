@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from dptoolkit import marks
 from dptoolkit._validate import flag, invalid, whole
 from dptoolkit.accounting import Composed, Ledger, Repeated
 from dptoolkit.accounting.ledger import Reservation
@@ -43,11 +44,12 @@ class BlockRun(Protocol):
 
 
 class _Job(NamedTuple):
-    """One fit: its plan, where its noise comes from, and the solver on the data."""
+    """One fit: its plan, where its noise comes from, the solver on the data, and whether those are marked."""
 
     plan: Plan
     source: Source
     run: Run
+    is_void: bool
 
 
 def fit_many(
@@ -104,11 +106,12 @@ def fit_many(
     # All fits have a seed or none has, so that the first one shows whether the ledger takes them. The others are made
     # after the ledger was asked, which may refuse a million fits at once.
     noise_source(choices[0], ledger)
-    reservation = _reserve(ledger, several, len(choices))
+    is_void = marks.is_marked(X, y)
+    reservation = _reserve(ledger, several, len(choices), is_void)
     sources = [[noise_source(seed, ledger) for seed in choices] for _ in several]
     solvers = [plan.settings.prepare(plan, rows, labels) for plan, (rows, labels) in zip(several, data, strict=True)]
     jobs = [
-        _Job(plan, source, run)
+        _Job(plan, source, run, is_void)
         for plan, own, run in zip(several, sources, solvers, strict=True)
         for source in own
     ]  # fmt: skip
@@ -162,14 +165,14 @@ def _checked_data(plan: Plan, all_rows: Rows, y: Any, label_values: Any) -> tupl
     return rows, plan.settings.labels(y, rows.shape[0], label_values)
 
 
-def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int) -> Reservation | None:
+def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int, is_void: bool) -> Reservation | None:
     """Charge the ledger for ``runs`` fits of every plan, in one step, or refuse all of them."""
     relations = sorted({str(plan.adjacency) for plan in plans})
     if ledger is not None and len(relations) > 1:
         raise invalid("plans", f"plans under {relations}", "under one adjacency where a ledger is charged")
     event = Composed(*(Repeated(plan.event, runs) for plan in plans))
     label = ", ".join(dict.fromkeys(plan.solver for plan in plans))
-    return charge(ledger, event, label, plans[0].adjacency)
+    return charge(ledger, event, label, plans[0].adjacency, is_void)
 
 
 def _blocks(jobs: Sequence[_Job]) -> Iterator[list[int]]:
@@ -194,4 +197,4 @@ def _result(job: _Job, weights: Array, history: dict[str, Any], diagnose: bool) 
     if diagnose:
         history["not_private"] = job.run.diagnose(weights, history)
     coef, intercept = job.plan.settings.model(weights)
-    return FitResult(coef, intercept, fit_guarantee(job.plan, job.source), job.plan, history)
+    return FitResult(coef, intercept, fit_guarantee(job.plan, job.source, job.is_void), job.plan, history)

@@ -272,8 +272,16 @@ def public_bound(name: str, value: Any, meaning: str) -> float:
     """A bound that must be given: it is never learnt from the data."""
     if value is None:
         repair = f"It is {meaning}, chosen without looking at the data; what lies beyond it is clipped."
-        raise invalid(name, None, "given", repair)
+        raise invalid(name, None, "given", " ".join([repair, *BOUND_EXAMPLES.get(name, ())]))
     return magnitude(name, value)
+
+
+# The unit of a bound and an example of it, where a user has to choose one.
+BOUND_EXAMPLES = {
+    "row_norm": ("It is in the unit of X: for example 5.48 = sqrt(30) for 30 columns that lie within [-1, 1].",),
+    "feature_bound": ("It is in the unit of X: for example 120 for an age in years, 1 for columns within [-1, 1].",),
+    "label_bound": ("It is in the unit of y: for example 300 for a blood pressure that never exceeds 300 mmHg.",),
+}
 
 
 def check_classes_setting(loss: Loss, classes: Any) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit import progress
+from dptoolkit import marks, progress
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee, Ledger
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.data import Rows
 from dptoolkit.solvers import FitResult, settings_class
-from dptoolkit.solvers.base import SEEDED_NOTE, charge, noise_source, record
+from dptoolkit.solvers.base import charge, noise_source, record, stated
 from dptoolkit.solvers.settings import build
 from dptoolkit.tuning.choice import TuningPlan
 from dptoolkit.tuning.choice import plan as make_plan
@@ -76,7 +76,8 @@ def tune(
     Privacy
     -------
     The event is the plan's, ``BestOf`` one run, made without data; a ledger refuses it, or is charged for it, before
-    the data are used. The number of runs is drawn independently of the data. It is not returned, but how long the call
+    the data are used. Marked rows (``marks``) have a void guarantee, and no ledger takes them; public rows may be
+    marked. The number of runs is drawn independently of the data. It is not returned, but how long the call
     takes shows it: do not publish the time.
     """
     kind = settings_class(solver)
@@ -92,7 +93,9 @@ def tune(
         raise invalid("public", None, 'a pair (X, y) of public data for validation="public"')
     plan = make_plan(solver, candidates, n=rows.shape[0], d=rows.shape[1], **arguments)
     source = noise_source(rng, ledger)
-    reservation = charge(ledger, plan.event, f"choice for {plan.plans[0].solver}", plan.plans[0].adjacency)
+    is_void = marks.is_marked(X, y)
+    first = plan.plans[0]
+    reservation = charge(ledger, plan.event, f"choice for {first.solver}", first.adjacency, is_void)
     if public is None:
         train, held_out = plan.held_out()
         scored_rows, scored_labels = rows.take(held_out), labels[held_out]
@@ -101,8 +104,7 @@ def tune(
     with progress.watched(None):
         best = _best_run(plan, rows, labels, scored_rows, scored_labels, source.stream(plan.fingerprint))
     record(reservation)
-    notes = (SEEDED_NOTE,) if source.reproducible else ()
-    guarantee = replace(plan.guarantee, notes=(*plan.guarantee.notes, *notes))
+    guarantee = stated(plan.guarantee, source, is_void)
     _, _, which, model = best
     return TuningResult(replace(model, guarantee=guarantee), plan.candidates[which], best[0], plan, guarantee)
 

@@ -6,30 +6,41 @@ import numpy as np
 
 from dptoolkit import datasets, estimators
 
+# Bounds of the data below; scikit-learn's own checks run on instances that have them.
+ROW, ENTRY, LABEL = {"row_norm": 1.0}, {"feature_bound": 1.0}, {"label_bound": 1.0}
 CLASSIFIERS = [
     estimators.PrivateSparseClassifier(random_state=0),
-    estimators.PrivateIHTClassifier(random_state=0),
-    estimators.PrivateLassoClassifier(random_state=0),
-    estimators.PrivateStochasticIHTClassifier(random_state=0),
-    estimators.PrivateObjectivePerturbationClassifier(random_state=0),
+    estimators.PrivateIHTClassifier(**ROW, random_state=0),
+    estimators.PrivateLassoClassifier(**ENTRY, random_state=0),
+    estimators.PrivateStochasticIHTClassifier(**ROW, random_state=0),
+    estimators.PrivateObjectivePerturbationClassifier(**ROW, random_state=0),
 ]
 REGRESSORS = [
-    estimators.PrivateSparseRegressor(random_state=0),
-    estimators.PrivateIHTRegressor(random_state=0),
-    estimators.PrivateLassoRegressor(random_state=0),
-    estimators.PrivateStochasticIHTRegressor(random_state=0),
+    estimators.PrivateSparseRegressor(**ROW, **LABEL, random_state=0),
+    estimators.PrivateIHTRegressor(**ROW, **LABEL, random_state=0),
+    estimators.PrivateLassoRegressor(**ENTRY, **LABEL, random_state=0),
+    estimators.PrivateStochasticIHTRegressor(**ROW, **LABEL, random_state=0),
 ]
 MORE_METHODS = [
-    estimators.PrivateStochasticIHTClassifier(method="svrg", random_state=0),
-    estimators.PrivateStochasticIHTClassifier(method="scsg", random_state=0),
-    estimators.PrivateStochasticIHTRegressor(method="svrg", random_state=0),
+    estimators.PrivateStochasticIHTClassifier(**ROW, method="svrg", random_state=0),
+    estimators.PrivateStochasticIHTClassifier(**ROW, method="scsg", random_state=0),
+    estimators.PrivateStochasticIHTRegressor(**ROW, **LABEL, method="svrg", random_state=0),
 ]
 SEARCHES = [
-    estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), {"step_size": [1.0, 4.0]}, random_state=0),
+    estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(**ROW), {"step_size": [1.0, 4.0]}, random_state=0),
     estimators.PrivateSearchCV(estimators.PrivateSparseClassifier(), {"sparsity": [1, None]}, random_state=0),
-    estimators.PrivateSearchCV(estimators.PrivateSparseRegressor(), {"sparsity": [1, None]}, random_state=0),
+    estimators.PrivateSearchCV(
+        estimators.PrivateSparseRegressor(**ROW, **LABEL), {"sparsity": [1, None]}, random_state=0
+    ),
 ]
-TRANSFORMERS = [estimators.ClipRows(), estimators.ScaleToBounds(), estimators.MaxAbsScaling(unsafe=True)]
+TRANSFORMERS = [
+    estimators.ClipRows(1.0), estimators.ScaleToBounds(-1.0, 1.0), estimators.MaxAbsScaling(unsafe=True)
+]  # fmt: skip
+
+
+def iht_classifier(**more: object) -> estimators.PrivateIHTClassifier:
+    """A classifier that is quick to fit, with the bound of the rows below."""
+    return estimators.PrivateIHTClassifier(**ROW, **more)
 
 
 def name(estimator: object) -> str:

@@ -17,9 +17,19 @@ from sklearn.pipeline import make_pipeline
 from dptoolkit import estimators
 from dptoolkit.accounting import Ledger
 from dptoolkit.errors import BudgetExceeded, InvalidValue
-from dptoolkit.models.fitting import CLASSES_NOTE
+from dptoolkit.models.notes import CLASSES_NOTE
 from dptoolkit.solvers.base import SEEDED_NOTE
-from tests.estimators.cases import BINARY, CLASSIFIERS, MORE_METHODS, NUMBERS, REGRESSORS, ROWS, THREE, name
+from tests.estimators.cases import (
+    BINARY,
+    CLASSIFIERS,
+    MORE_METHODS,
+    NUMBERS,
+    REGRESSORS,
+    ROWS,
+    THREE,
+    iht_classifier,
+    name,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 EVERY = [*CLASSIFIERS, *REGRESSORS, *MORE_METHODS]
@@ -59,7 +69,7 @@ def test_several_classes_share_one_budget(estimator):
 
 def test_classes_do_not_share_their_noise():
     """Rows of zeros leave nothing but noise: noise that two classes share would cancel in their difference."""
-    estimator = estimators.PrivateIHTClassifier(random_state=0, fit_intercept=False, steps=1, step_size=1.0)
+    estimator = iht_classifier(random_state=0, fit_intercept=False, steps=1, step_size=1.0)
     coef = estimator.fit(np.zeros((300, 5)), np.arange(300) % 3).coef_
     assert (np.abs(coef[0] - coef[1]) > 0).all() and (np.abs(coef[1] - coef[2]) > 0).all()
 
@@ -85,7 +95,7 @@ def test_the_guarantee_says_what_was_taken_from_the_data_and_whether_it_is_a_rel
 
 @pytest.mark.parametrize("seed", [7, np.random.RandomState(7)], ids=["int", "RandomState"])
 def test_a_seed_repeats_a_fit(seed):
-    one, two = (estimators.PrivateIHTClassifier(random_state=clone_of(seed)).fit(ROWS, BINARY) for _ in range(2))
+    one, two = (iht_classifier(random_state=clone_of(seed)).fit(ROWS, BINARY) for _ in range(2))
     assert (one.coef_ == two.coef_).all()
     assert SEEDED_NOTE in one.guarantee_.notes
 
@@ -95,7 +105,7 @@ def clone_of(seed):
 
 
 def test_without_a_seed_noise_is_fresh():
-    one, two = (estimators.PrivateIHTClassifier().fit(ROWS, BINARY) for _ in range(2))
+    one, two = (iht_classifier().fit(ROWS, BINARY) for _ in range(2))
     assert (one.coef_ != two.coef_).any()
 
 
@@ -144,7 +154,7 @@ def test_text_in_the_rows_is_refused_and_not_shown(sparse_classifier):
         sparse_classifier.fit(X, BINARY)
     assert "somebody" not in str(caught.value)
     with pytest.raises(ValueError, match="numbers") as caught:
-        estimators.PrivateSparseRegressor().fit(ROWS, np.array(["somebody"] * len(BINARY)))
+        estimators.PrivateSparseRegressor(row_norm=1.0, label_bound=1.0).fit(ROWS, np.array(["somebody"] * len(BINARY)))
     assert "somebody" not in str(caught.value)
 
 
@@ -159,7 +169,7 @@ def test_weights_are_refused_with_the_reason(estimator):
 
 @pytest.mark.parametrize(("options", "word"), [
     ({"epsilon": 0.0}, "epsilon"), ({"delta": 0.0}, "delta"), ({"row_norm": -1.0}, "row_norm"),
-    ({"sparsity": 13}, "sparsity"), ({"adjacency": "both"}, "adjacency"), ({"random_state": "x"}, "rng"),
+    ({"sparsity": 13}, "sparsity"), ({"adjacency": "both"}, "adjacency"), ({"random_state": "x"}, "random_state"),
     ({"classes": ["a"]}, "classes"),
 ])  # fmt: skip
 def test_bad_parameters_are_refused_by_name(options, word):
@@ -207,18 +217,18 @@ def test_other_columns_are_refused(sparse_classifier):
 
 
 def test_a_search_warns_loudly_and_marks_the_guarantee():
-    search = GridSearchCV(estimators.PrivateIHTClassifier(random_state=0), {"sparsity": [3, 12]}, cv=2)
+    search = GridSearchCV(iht_classifier(random_state=0), {"sparsity": [3, 12]}, cv=2)
     with pytest.warns(estimators.TuningWarning, match="not free"):
         search.fit(ROWS, BINARY)
     assert any("search" in note for note in search.best_estimator_.guarantee_.notes)
     with pytest.warns(estimators.TuningWarning):
-        cross_val_score(make_pipeline(estimators.ClipRows(), estimators.PrivateIHTClassifier()), ROWS, BINARY, cv=2)
+        cross_val_score(make_pipeline(estimators.ClipRows(1.0), iht_classifier()), ROWS, BINARY, cv=2)
 
 
 def test_a_plain_fit_does_not_warn_of_tuning():
     with warnings.catch_warnings():
         warnings.simplefilter("error", estimators.TuningWarning)
-        fitted = clone(estimators.PrivateIHTClassifier()).fit(ROWS, BINARY)
+        fitted = clone(iht_classifier()).fit(ROWS, BINARY)
     assert not any("search" in note for note in fitted.guarantee_.notes)
 
 
@@ -253,8 +263,8 @@ def test_no_refusal_shows_an_entry(spoilt):
     bad = {"one row": X[0], "complex": X + 1j, "text": X.astype(str).astype(object)}
     if spoilt == "text":
         bad["text"][0, 0] = "secret0.123"
-    model = estimators.PrivateIHTClassifier(epsilon=1.0, classes=[0, 1], random_state=0).fit(X, y)
-    for call in (model.predict, lambda rows: estimators.PrivateIHTClassifier(classes=[0, 1]).fit(rows, y)):
+    model = iht_classifier(epsilon=1.0, classes=[0, 1], random_state=0).fit(X, y)
+    for call in (model.predict, lambda rows: iht_classifier(classes=[0, 1]).fit(rows, y)):
         with pytest.raises(ValueError, match="must be") as caught:
             call(bad[spoilt])
         assert "0.123" not in str(caught.value) and caught.value.__cause__ is None

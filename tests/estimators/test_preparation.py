@@ -6,15 +6,16 @@ import math
 
 import numpy as np
 import pytest
+import sklearn
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 from sklearn.pipeline import make_pipeline
 
-from dptoolkit import estimators
+from dptoolkit import estimators, marks
 from dptoolkit.errors import InvalidValue
-from tests.estimators.cases import BINARY, ROWS
+from tests.estimators.cases import BINARY, ROWS, iht_classifier
 
 TABLES = arrays(np.float64, (3, 4), elements=st.floats(-1e150, 1e150))
 FORMS = pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csr_array], ids=lambda f: f.__name__)
@@ -61,16 +62,19 @@ def test_columns_are_moved_to_the_unit_interval():
 
 @pytest.mark.parametrize(("bounds", "word"), [
     ({"lower": 1.0, "upper": 0.0}, "lower below upper"), ({"upper": math.inf}, "finite"), ({"lower": "a"}, "number"),
-    ({"lower": [0.0, 0.0, 0.0]}, "2 numbers"),
+    ({"lower": [0.0, 0.0, 0.0]}, "2 numbers"), ({"lower": [-1.0]}, "2 numbers"), ({"upper": [[1.0, 1.0]]}, "2 numbers"),
+    ({"lower": None}, "lower=None: must be given"), ({"upper": None}, "upper=None: must be given"),
+    ({"lower": {"a": 0.0, "b": 0.0}}, "X has no names"),
 ])  # fmt: skip
 def test_bad_bounds_are_refused(bounds, word):
     with pytest.raises(InvalidValue, match=word):
-        estimators.ScaleToBounds(**bounds).fit(np.ones((3, 2)))
+        estimators.ScaleToBounds(**({"lower": -1.0, "upper": 1.0} | bounds)).fit(np.ones((3, 2)))
 
 
 @pytest.mark.filterwarnings("ignore::dptoolkit.estimators.UnsafeWarning")
 @pytest.mark.parametrize(
-    ("name", "how"), [("ClipRows", {}), ("ScaleToBounds", {}), ("MaxAbsScaling", {"unsafe": True})]
+    ("name", "how"),
+    [("ClipRows", {"row_norm": 1.0}), ("ScaleToBounds", {"lower": 0, "upper": 1}), ("MaxAbsScaling", {"unsafe": True})],
 )
 def test_no_error_shows_an_entry(name, how):
     rows = np.array([["Jane Doe", 1.0], ["2", 3.0]], dtype=object)
@@ -95,11 +99,11 @@ def test_the_unsafe_way_must_be_asked_for():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_unsafe_way_voids_the_guarantee(form):
     unsafe = estimators.MaxAbsScaling(unsafe=True)
-    pipeline = make_pipeline(unsafe, estimators.ClipRows(), estimators.PrivateIHTClassifier()).fit(form(ROWS), BINARY)
+    pipeline = make_pipeline(unsafe, estimators.ClipRows(1.0), iht_classifier()).fit(form(ROWS), BINARY)
     guarantee = pipeline[-1].guarantee_
     assert math.isinf(guarantee.epsilon(1e-5))
     assert any(note.startswith("VOID") for note in guarantee.notes)
-    safe = make_pipeline(estimators.ClipRows(), estimators.PrivateIHTClassifier()).fit(form(ROWS), BINARY)
+    safe = make_pipeline(estimators.ClipRows(1.0), iht_classifier()).fit(form(ROWS), BINARY)
     assert safe[-1].guarantee_.epsilon(1e-5) <= 2.0
 
 
@@ -110,3 +114,17 @@ def test_frames_come_out_where_they_are_asked_for():
     assert list(found.columns) == ["a", "b"]
     # A frame would lose the mark that voids the guarantee.
     assert not hasattr(estimators.MaxAbsScaling(unsafe=True), "set_output")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@FORMS
+def test_marked_rows_do_not_come_out_as_frames(library, form):
+    pytest.importorskip(library)
+    marked = estimators.MaxAbsScaling(unsafe=True).fit_transform(form(ROWS))
+    own = estimators.ClipRows(1.0).set_output(transform=library)
+    with pytest.raises(InvalidValue, match="would lose the mark"):
+        own.fit_transform(marked)
+    with sklearn.config_context(transform_output=library), pytest.raises(InvalidValue, match="would lose the mark"):
+        estimators.ScaleToBounds(-1.0, 1.0).fit_transform(marked)
+    assert marks.is_marked(estimators.ClipRows(1.0).set_output(transform="default").fit_transform(marked))

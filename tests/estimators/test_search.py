@@ -16,9 +16,9 @@ from dptoolkit import estimators, models, tuning
 from dptoolkit.accounting import BestOf, Gaussian, Ledger, account
 from dptoolkit.errors import BudgetExceeded, InvalidValue
 from dptoolkit.models import choosing, files
-from dptoolkit.models.fitting import CLASSES_NOTE
+from dptoolkit.models.notes import CLASSES_NOTE
 from dptoolkit.tuning import search as runs
-from tests.estimators.cases import BINARY, NUMBERS, ROWS, SEARCHES, THREE
+from tests.estimators.cases import BINARY, NUMBERS, ROWS, SEARCHES, THREE, iht_classifier
 from tests.models.test_models import write
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -27,7 +27,7 @@ IHT, SPARSE, NUMBERED = SEARCHES
 
 
 def iht(**more):
-    return estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(classes=[0, 1]), GRID, **more)
+    return estimators.PrivateSearchCV(iht_classifier(classes=[0, 1]), GRID, **more)
 
 
 def states_the_choice(search):
@@ -106,7 +106,7 @@ def test_the_search_finds_a_setting_that_works():
     probability 0.035; the seeds are fixed."""
     chosen = [
         estimators.PrivateSearchCV(
-            estimators.PrivateIHTClassifier(), {"sparsity": [1, 12]}, epsilon=8.0, expected_runs=20, law="geometric",
+            iht_classifier(), {"sparsity": [1, 12]}, epsilon=8.0, expected_runs=20, law="geometric",
             random_state=seed,
         ).fit(ROWS, BINARY).best_params_["sparsity"]
         for seed in range(8)
@@ -135,15 +135,15 @@ def test_a_search_in_a_search_warns():
 
 
 @pytest.mark.parametrize(("search", "y", "words"), [
-    (estimators.PrivateSearchCV(make_pipeline(estimators.PrivateIHTClassifier()), GRID), BINARY, "a private estimator"),
-    (estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), {}), BINARY, "param_grid"),
-    (estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), {"epsilon": [1.0]}), BINARY, "same for all"),
-    (estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), {"stepps": [1]}), BINARY, "stepps"),
+    (estimators.PrivateSearchCV(make_pipeline(iht_classifier()), GRID), BINARY, "a private estimator"),
+    (estimators.PrivateSearchCV(iht_classifier(), {}), BINARY, "param_grid"),
+    (estimators.PrivateSearchCV(iht_classifier(), {"epsilon": [1.0]}), BINARY, "same for all"),
+    (estimators.PrivateSearchCV(iht_classifier(), {"stepps": [1]}), BINARY, "stepps"),
     (estimators.PrivateSearchCV(estimators.PrivateStochasticIHTClassifier(), {"method": ["sgd", "svrg"]}), BINARY,
      "one solver"),
     (iht(validation="public"), BINARY, "a share of rows"), (iht(expected_runs=1.0), BINARY, "expected_runs"),
-    (estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(), GRID), THREE, "Only binary"),
-    (estimators.PrivateSearchCV(estimators.PrivateIHTClassifier(classes=["low", "middle", "top"]), GRID), THREE[:0],
+    (estimators.PrivateSearchCV(iht_classifier(), GRID), THREE, "Only binary"),
+    (estimators.PrivateSearchCV(iht_classifier(classes=["low", "middle", "top"]), GRID), THREE[:0],
      "sample"),
 ])  # fmt: skip
 def test_bad_searches_are_refused_and_spend_nothing(search, y, words):

@@ -64,7 +64,7 @@ def test_a_file_holds_the_whole_model(tmp_path, task, solver, y):
 
 
 def test_an_estimator_comes_back_from_its_file(tmp_path):
-    estimator = estimators.PrivateLassoClassifier(random_state=0, steps=10).fit(ROWS, THREE)
+    estimator = estimators.PrivateLassoClassifier(feature_bound=1.0, random_state=0, steps=10).fit(ROWS, THREE)
     estimator.save(tmp_path / "model.json")
     again = estimators.load(tmp_path / "model.json")
     assert again.get_params() == estimator.get_params()

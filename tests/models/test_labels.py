@@ -1,0 +1,142 @@
+"""Which labels may be published without being declared, and what a fit says about that."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from dptoolkit import models
+from dptoolkit.errors import InvalidValue
+from dptoolkit.models import choosing
+from dptoolkit.models.fitting import MOST_CLASSES, class_set, codes
+from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
+from tests.estimators.cases import BINARY, ROWS, THREE
+
+HOW = {"epsilon": 1.0, "delta": 1e-5, "validation": 0.2, "score_bound": None}
+
+
+def fitted(y, **more):
+    return models.fit(ROWS, y, task="classification", epsilon=1.0, rng=0, **more)
+
+
+def chosen(y, **more):
+    found = choosing.choose(ROWS, y, [{"sparsity": 2}, {"sparsity": 3}], task="classification", rng=0, how=HOW, **more)
+    return found.model
+
+
+WAYS = pytest.mark.parametrize("fit", [fitted, chosen], ids=["fit", "choose"])
+
+
+@pytest.mark.parametrize("y", [
+    [0, 1, 1], [True, False], ["a", "b"], [-1.0, 1.0], np.array([b"no", b"yes"]), np.array([1, 2], dtype=object),
+    np.array(["x", "y"], dtype=object), np.arange(MOST_CLASSES), list("abcdefghijklmnopqrst"),
+], ids=lambda y: str(np.asarray(y).dtype) + str(len(y)))  # fmt: skip
+def test_few_integers_or_texts_may_be_read_from_the_labels(y):
+    assert list(class_set(y, None)) == sorted(set(np.asarray(y).tolist()))
+
+
+@pytest.mark.parametrize(("y", "words"), [
+    ([0.5, 1.5, 1.5], "labels with fractions"), (np.linspace(15, 40, 216), "labels with fractions"),
+    (np.arange(MOST_CLASSES + 1), "of at most 20 labels"), (np.arange(500.0), "of at most 20 labels"),
+    ([f"patient {k}" for k in range(500)], "of at most 20 labels"),
+    ([0.0, np.nan], "NaN"), ([0.0, np.inf], "infinity"), (["a", 1], "several types"), (["a", None], "several types"),
+    (np.array(["a", 1.0], dtype=object), "several types"), (np.array(["a", np.nan], dtype=object), "several types"),
+    (np.array(["2020-01-01", "2020-01-02"], dtype="M8[D]"), "one label a row"), ([[0, 1], [1, 0]], "one label a row"),
+    ([None, None], "neither text nor numbers"), (["a", b"a"], "several types"), ([1, 1], "at least two"),
+], ids=lambda value: str(value)[:30].strip())  # fmt: skip
+def test_other_labels_are_refused_and_not_shown(y, words):
+    with pytest.raises(InvalidValue, match=words) as found:
+        class_set(y, None)
+    assert "patient" not in str(found.value) and "0.5" not in str(found.value).replace("[0.5, 1.5], say", "")
+
+
+@pytest.mark.parametrize("classes", [[0.5, 1.5], range(30), [f"patient {k}" for k in range(500)]], ids=["a", "b", "c"])
+def test_declared_classes_are_free(classes):
+    declared = list(classes)
+    assert sorted(class_set([], declared)) == sorted(declared)
+    assert codes(declared[:2], class_set([], declared)).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("classes", [[0.0, np.nan], ["a", 1], [["a"], ["b"]]], ids=str)
+def test_declared_classes_must_be_labels(classes):
+    with pytest.raises(InvalidValue, match="classes="):
+        class_set([0, 1], classes)
+
+
+@WAYS
+def test_the_classes_that_will_be_published_are_named(fit):
+    with pytest.warns(models.ClassesWarning, match=r"3 classes \['low', 'middle', 'top'\] were read from y"):
+        model = fit(THREE)
+    assert CLASSES_NOTE in model.guarantee.notes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", models.ClassesWarning)
+        assert CLASSES_NOTE not in fit(THREE, classes=["low", "middle", "top"]).guarantee.notes
+
+
+@WAYS
+def test_a_measurement_is_not_published_as_classes(fit):
+    with pytest.raises(InvalidValue, match="use regression"):
+        fit(ROWS[:, 0])
+    with pytest.raises(InvalidValue, match="check that y is the column of labels"):
+        fit(np.arange(len(ROWS)) % 500)
+
+
+# --- scales of columns ---------------------------------------------------------------------------------------
+
+
+def fitted_to(X, **more):
+    return models.fit(X, BINARY, task="classification", classes=[0, 1], epsilon=1.0, rng=0, **more)
+
+
+def test_columns_in_other_units_are_warned_of_and_no_value_is_shown():
+    units = np.ones(12)
+    units[3] = 271.0
+    with pytest.warns(models.ScalesWarning, match="ScaleToBounds") as found:
+        raw = fitted_to(ROWS * units)
+    text = str(next(w.message for w in found if w.category is models.ScalesWarning))
+    assert "271" not in text and f"{np.abs(ROWS[:, 3]).max() * 271:.4f}"[:6] not in text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", models.ScalesWarning)
+        even = fitted_to(ROWS)
+        # Columns of zeros have no scale; indicators of rare things have that of common ones.
+        fitted_to(np.column_stack([ROWS, np.zeros(len(ROWS)), np.eye(len(ROWS))[:, 0]]))
+        from scipy import sparse
+
+        assert UNITS_NOTE not in fitted_to(sparse.csr_matrix(ROWS * units)).guarantee.notes
+    # The note stands for every dense table, so that it says nothing about the data.
+    assert raw.guarantee.notes == even.guarantee.notes and UNITS_NOTE in raw.guarantee.notes
+
+
+def test_bounds_that_were_declared_need_no_note_on_units():
+    assert UNITS_NOTE not in fitted_to(ROWS, solver="dp_ight", row_norm=1.0).guarantee.notes
+
+
+# --- tables --------------------------------------------------------------------------------------------------
+
+
+class Table:
+    """What a library that nobody has heard of may pass: an array with names."""
+
+    def __init__(self, array, columns):
+        self.array, self.columns = array, columns
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.array, dtype=dtype)
+
+
+def test_the_names_of_a_table_are_kept_and_compared():
+    names = [f"feature {j}" for j in range(12)]
+    model = models.fit(Table(ROWS, names), BINARY, task="classification", classes=[0, 1], epsilon=1.0, rng=0)
+    assert model.feature_names == tuple(names)
+    assert (model.predict(Table(ROWS, names)) == model.predict(ROWS)).all()
+    with pytest.raises(InvalidValue, match="in another order"):
+        model.predict(Table(ROWS, names[::-1]))
+    with pytest.raises(InvalidValue, match="does not have: 'feature 0'"):
+        model.predict(Table(ROWS, ["another", *names[1:]]))
+    wider = models.fit(Table(ROWS, names), BINARY, task="classification", classes={0, 1}, n_features=13)
+    assert wider.feature_names is None and wider.n_features == 13
+    with pytest.raises(InvalidValue, match="12 names, one for every column"):
+        models.fit(ROWS, BINARY, task="classification", classes=[0, 1], feature_names=names[1:])
+    assert models.fit(Table(ROWS, range(12)), BINARY, task="classification", classes=[0, 1]).feature_names is None

@@ -21,7 +21,7 @@ def _evaluate(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import models
 
     model = models.load(args.model)
-    table = read_for_model(args, model)
+    table = read_for_model(args, model, needs_labels=True)
     measure = _classification if model.classes is not None else _regression
     scores = {"records": len(table.y)} | measure(model, table.X, table.y)
     budget = {} if model.guarantee.asked_delta is None else _budget(model)

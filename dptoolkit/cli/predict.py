@@ -25,7 +25,7 @@ def _predict(args: argparse.Namespace) -> tuple[str, int]:
         check_apart("out", args.out, MODEL=args.model, DATA=args.data)
         files.check_writable("out", args.out)
     model = models.load(args.model)
-    table = read_for_model(args, model)
+    table = read_for_model(args, model, needs_labels=False)
     answers = model.probabilities(table.X) if args.probabilities else model.predict(table.X)
     text = json_text(_record(model, answers, args.probabilities)) if args.json else "\n".join(map(_line, answers))
     if args.out is None:

@@ -22,6 +22,8 @@ from dptoolkit.solvers import FitResult
 from dptoolkit.solvers.base import fit_guarantee, noise_source, reserve
 from dptoolkit.solvers.pipeline import Preparation
 
+# More labels than this are not taken for classes unless they are declared.
+MOST_CLASSES = 20
 CLASSES_NOTE = "the set of classes was read from the labels and is declared public; give classes to avoid that"
 
 
@@ -87,6 +89,9 @@ def fit(
 def class_set(y: Any, classes: Any) -> NDArray[Any]:
     """The sorted classes, at least two: those given, or those in y.
 
+    Labels that are read from y must be few: text or integers, at most MOST_CLASSES of them. A column of measurements or
+    of identifiers would otherwise be published as classes, record by record.
+
     Privacy
     -------
     Without ``classes`` the set of labels in y is declared public: one record can change it, and no noise hides that.
@@ -99,10 +104,22 @@ def class_set(y: Any, classes: Any) -> NDArray[Any]:
     except TypeError:
         name = "classes" if classes is not None else "y"
         raise invalid(name, "labels of several types", "all numbers or all strings", "Write them in one way.") from None
+    if classes is None:
+        _refuse_measurements(distinct)
     if len(distinct) < 2:
         repair = "A classifier needs two; give classes if one of them has no record here."
         raise invalid("classes", f"{len(distinct)} class", "at least two classes", repair)
     return distinct
+
+
+def _refuse_measurements(distinct: NDArray[Any]) -> None:
+    """Refuse labels that would be published as classes although they look like measurements or identifiers."""
+    repair = "Labels would be published as classes: give classes to declare them, or choose the right labels."
+    if distinct.dtype.kind == "f" and not np.array_equal(distinct, np.trunc(distinct)):
+        raise invalid("y", "numbers that are not integers", "text or integers for classification", repair)
+    if len(distinct) > MOST_CLASSES:
+        words = f"more than {MOST_CLASSES} different labels"
+        raise invalid("y", words, f"at most {MOST_CLASSES} classes that are not declared", repair)
 
 
 def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,9 @@ class Model:
 
     ``coef`` has one row for numbers and for two classes, and otherwise one a class; ``classes`` is None for numbers.
     ``preparations`` says for each fit how rows of X are prepared, None if they are used as they are: one fit for all
-    rows of ``coef``, or one for each. ``steps`` is the number of iterations, the most of any class.
+    rows of ``coef``, or one for each. ``steps`` is the number of iterations, the most of any class. ``columns`` says
+    how a table is read, if the model was fitted to one: the names of its columns and of the label, categories and
+    constants for missing cells, which are all public.
     """
 
     task: str
@@ -41,6 +45,7 @@ class Model:
     preparations: tuple[Preparation | None, ...]
     classes: NDArray[Any] | None = None
     feature_names: tuple[str, ...] | None = None
+    columns: Mapping[str, Any] | None = None
 
     @property
     def n_features(self) -> int:
@@ -100,6 +105,12 @@ class Model:
         if self.classes is None:
             raise invalid("task", self.task, CLASSIFICATION, "Numbers have no probabilities.")
         return self.classes
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a file, whole or not at all; ``dptoolkit.models.load`` reads it back."""
+        from dptoolkit.models.files import save
+
+        save(self, path)
 
     def with_notes(self, *notes: str) -> Model:
         """The same model, with these notes added to its guarantee."""

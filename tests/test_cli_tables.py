@@ -1,0 +1,220 @@
+"""Named columns through the shell: labels and classes, text and missing cells, predictions for new records."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dptoolkit import cli, models
+from dptoolkit.cli import progress
+from dptoolkit.cli.wording import in_shell
+
+FIT = "--task classification --epsilon 8"
+READ = [
+    "--label", "readmitted", "--drop", "patient id", "--categories", "sex=f,m", "--categories",
+    "smoking=never,former,current", "--missing", "bmi=25", "--missing", "smoking=never",
+]  # fmt: skip
+HEAD = 'patient id;"age, years";sex;readmitted;"blood pressure [mmHg]";smoking;bmi'
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Run a command line given as a string or as words, in a folder of its own; (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(progress, "DELAY", 1e6)
+
+    def _run(line: str | list[str], *more: str) -> tuple[int, str, str]:
+        code = cli.main([*(line.split() if isinstance(line, str) else line), *more])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return _run
+
+
+@pytest.fixture
+def clinic(tmp_path):
+    """A clinical table: the label in the middle, text columns, missing cells, semicolons and quoted names."""
+    rng = np.random.default_rng(0)
+    n = 2000
+    age, sex, bmi = rng.integers(20, 90, n), rng.choice(["f", "m"], n), np.round(rng.normal(26, 4, n), 1)
+    smoking, pressure = rng.choice(["never", "former", "current"], n), rng.integers(90, 190, n)
+    sick = np.where(age / 20 + 2 * (sex == "f") + rng.normal(size=n) > 3.7, "yes", "no")
+    rows = [
+        f'P{4_000_000 + i};{age[i]};{sex[i]};{sick[i]};{pressure[i]};"{"NA" if i % 90 == 7 else smoking[i]}";'
+        f"{'' if i % 50 == 3 else bmi[i]}"
+        for i in range(n)
+    ]
+    (tmp_path / "clinic.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    return tmp_path
+
+
+def refused(result: tuple[int, str, str], *words: str) -> None:
+    code, out, err = result
+    assert (code, out) == (2, "") and err.count("\n") == 1 and err.startswith("dptoolkit: ")
+    for word in words:
+        assert word in err, err
+
+
+# --- labels and classes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", [[], ["--label", "bmi"], ["--label", "7"], ["--label", "age, years"]])
+def test_a_column_of_measurements_is_not_published_as_classes(run, tmp_path, label):
+    rng = np.random.default_rng(0)
+    rows = [f"{i % 2};{20 + i % 60};0;1;1;1;{bmi:.1f}" for i, bmi in enumerate(rng.normal(26, 4, 300))]
+    (tmp_path / "hospital.csv").write_text("\n".join([HEAD, *rows]))
+    refused(run(f"fit hospital.csv {FIT} --out m.json", *label), "--label ", "published", "--classes")
+    assert [path.name for path in tmp_path.iterdir()] == ["hospital.csv"]
+
+
+@pytest.mark.parametrize("label", ["outcome", "2"])
+def test_the_label_goes_by_name_or_number_and_classes_are_named_before_the_fit(
+    run, tmp_path, monkeypatch, capsys, label
+):
+    rows = [f"{i % 7},{'ill' if i % 3 else 'well'},{i % 5}" for i in range(400)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,outcome,b", *rows]))
+    code, _, err = run(f"fit t.csv {FIT} --label {label} --seed 0 --out m.json")
+    assert code == 0 and "published as the classes of the model: ill, well." in err
+    model = models.load("m.json")
+    assert model.classes.tolist() == ["ill", "well"] and model.feature_names == ("a", "b")
+    # Declared classes are not worth a word, and a label outside them is refused without being shown.
+    assert run(f"fit t.csv {FIT} --label {label} --classes ill well --seed 0 --out n.json")[::2] == (0, "")
+    refused(run(f"fit t.csv {FIT} --label {label} --classes ill dead --out o.json"), "classes")
+    monkeypatch.setattr(models, "fit", lambda *a, **k: pytest.fail("the fit has begun"))
+    with pytest.raises(pytest.fail.Exception, match="the fit has begun"):
+        cli.main(f"fit t.csv {FIT} --label {label} --out p.json".split())
+    assert "published as the classes of the model: ill, well." in capsys.readouterr().err
+
+
+def test_the_last_column_is_the_label_where_none_is_named_and_that_is_said(run, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i % 7},{i % 2}" for i in range(400)))
+    code, _, err = run(f"fit t.csv {FIT} --classes 0 1 --out m.json")
+    assert code == 0 and err.count("\n") == 1 and "the label is --label b (the last column)" in err
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ("--label nobody", "--label nobody: must be a column of t.csv: 'a', 'b'"),
+    ("--label b --drop c", "--drop c: must be a column"),
+    ("--label b --categories a", "--categories a: must be COLUMN=A,B"),
+    ("--label b --missing a=1 --missing 3", "one number, or COLUMN=VALUE"), ("--label b --missing x", "--missing x"),
+    ("--label b --n-features 7", "7 features beside the label"), ("--label b --separator ;;", "--separator ;;"),
+    ("--label b --drop a", "a feature beside the label"), ("--label b --categories c=x,y", "'c'"),
+])  # fmt: skip
+def test_options_of_columns_that_do_not_fit_are_refused(run, tmp_path, options, words):
+    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i % 7},{i % 2}" for i in range(400)))
+    refused(run(f"fit t.csv {FIT} {options} --out m.json"), words)
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_options_of_columns_are_refused_for_libsvm_text(run, tmp_path):
+    (tmp_path / "t.svm").write_text("1 1:1\n-1 1:2\n")
+    refused(run(f"fit t.svm {FIT} --label y --out m.json"), "--label y: must be left out for LIBSVM text")
+
+
+def test_text_labels_are_no_numbers_to_predict(run, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    line = "fit t.csv --task regression --epsilon 1 --row-norm 1 --label-bound 1 --label b --out m.json"
+    refused(run(line), "--label b: must be a column of numbers")
+
+
+# --- from a file to a model and predictions -------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_named_by_column_with_the_flag_that_repairs_it(run, clinic):
+    result = run(f"fit clinic.csv {FIT} --label readmitted --out m.json")
+    refused(result, "text in 'patient id', 'sex', 'smoking'", "--drop 'patient id'", "--categories 'patient id'=A,B,C",
+            "missing cells in 'smoking', 'bmi'", "--missing smoking=0", "never with a mean")  # fmt: skip
+    assert "P400" not in result[2] and "former" not in result[2]
+
+
+def test_a_clinical_table_becomes_a_model_that_predicts_records_without_labels(run, clinic):
+    code, out, err = run(f"fit clinic.csv {FIT} --classes yes no --out model.json", *READ)
+    assert (code, err) == (0, "") and out.endswith("The model is in model.json\n")
+    assert models.load("model.json").feature_names == (
+        "age, years", "sex=f", "sex=m", "blood pressure [mmHg]", "smoking=never", "smoking=former", "smoking=current",
+        "bmi",
+    )  # fmt: skip
+    score = json.loads(run("evaluate model.json clinic.csv --json")[1])
+    assert score["records"] == 2000 and score["accuracy"] > score["largest_class"]
+    with_label = run("predict model.json clinic.csv")
+    assert with_label[::2] == (0, "") and set(with_label[1].split()) == {"yes", "no"}
+    # New records: no label, no identifier, other columns between, another order and separator.
+    lines = [line.split(";") for line in (clinic / "clinic.csv").read_text().splitlines()]
+    lines[0] = ["id", '"age, years"', "sex", "readmitted", "blood pressure [mmHg]", "smoking", "bmi"]
+    rows = [",".join((row[6], row[1], "extra", row[4], row[5], row[2])) for row in lines]
+    (clinic / "new.csv").write_text("\n".join(rows) + "\n")
+    assert run("predict model.json new.csv") == with_label
+    (clinic / "short.csv").write_text("\n".join(",".join(row[1:4]) for row in lines))
+    refused(run("predict model.json short.csv"), "It has no column 'blood pressure [mmHg]', nor 2 others")
+
+
+def test_predictions_refuse_cells_that_the_model_does_not_know(run, clinic):
+    assert run(f"fit clinic.csv {FIT} --classes yes no --out model.json", *READ)[0] == 0
+    head = '"age, years",sex,blood pressure [mmHg],smoking,bmi\n'
+    (clinic / "new.csv").write_text(head + "61,x4242,120,never,25\nold,f,120,never,25\n,f,1,never,2\n")
+    result = run("predict model.json new.csv")
+    refused(result, "cells outside its categories in 'sex' (first in line 2): the model knows", "text in 'age, years'",
+            "--missing 'age, years'=0")  # fmt: skip
+    assert "4242" not in result[2]
+
+
+def test_a_model_without_names_takes_a_table_with_or_without_its_label(run, tmp_path):
+    rows = [(i % 7 - 3, i % 5 - 2, i % 7 // 4) for i in range(400)]
+    (tmp_path / "t.svm").write_text("".join(f"{y} 1:{a} 2:{b}\n" for a, b, y in rows))
+    assert run(f"fit t.svm {FIT} --classes 0 1 --n-features 2 --seed 0 --out m.json")[0] == 0
+    (tmp_path / "bare.csv").write_text("u,v\n" + "".join(f"{a},{b}\n" for a, b, _ in rows))
+    (tmp_path / "last.csv").write_text("u,v,y\n" + "".join(f"{a},{b},{y}\n" for a, b, y in rows))
+    (tmp_path / "first.csv").write_text("y,u,v\n" + "".join(f"{y},{a},{b}\n" for a, b, y in rows))
+    (tmp_path / "bare.svm").write_text("".join(f"1:{a} 2:{b}\n" for a, b, _ in rows))
+    tables = ("t.svm", "bare.csv", "last.csv", "first.csv --label y", "bare.svm")
+    found = [run(f"predict m.json {name}") for name in tables]
+    assert found[0][0] == 0 and all(result == found[0] for result in found)
+    assert run("evaluate m.json first.csv --label y --json")[1] == run("evaluate m.json t.svm --json")[1]
+    refused(run("evaluate m.json bare.csv"), "--label: must be given")
+
+
+def test_a_published_file_holds_no_record(run, tmp_path):
+    """Every cell of a feature is a number of its own; none of them is in the file."""
+    rng = np.random.default_rng(0)
+    cells = rng.uniform(100_000, 999_999, (600, 3)).astype(int)
+    rows = [f"P{900_000 + i},{a},{b},{i % 2},{c}" for i, (a, b, c) in enumerate(cells)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,a,b,y,c", *rows]))
+    assert run(f"fit t.csv {FIT} --label y --drop id --classes 0 1 --out m.json")[0] == 0
+    text = (tmp_path / "m.json").read_text()
+    words = [word for row in rows for word in row.split(",") if len(word) > 1]
+    assert not any(f'"{word}"' in text or f" {word}," in text for word in words)
+    assert "t.csv" not in text and str(tmp_path) not in text
+    assert set(json.loads(text)["columns"]) == {"label", "features", "categories", "missing"}
+
+
+def test_a_table_is_chosen_from_privately_too(run, clinic):
+    line = f"tune clinic.csv {FIT} --solver dp-ight --row-norm 1 --grid steps=2,4 --quiet --out m.json"
+    code, _, err = run(line, *READ)
+    assert code == 0 and err.count("\n") == 1 and "published as the classes of the model: no, yes." in err
+    assert run("predict m.json clinic.csv")[0] == 0
+
+
+def test_parquet_is_read_where_polars_is_there(run, tmp_path):
+    polars = pytest.importorskip("polars", reason="parquet files need polars")
+    frame = polars.DataFrame({"a": [i % 7 for i in range(400)], "kind": ["u", "v"] * 200, "y": [0, 1] * 200})
+    frame.write_parquet(tmp_path / "t.parquet")
+    assert run(f"fit t.parquet {FIT} --label y --classes 0 1 --categories kind=u,v --out m.json")[::2] == (0, "")
+    assert set(run("predict m.json t.parquet")[1].split()) <= {"0", "1"}
+
+
+# --- words ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("message", "expected"), [
+    ("row_norm=None: must be given for dp_ight. A bound.", "--row-norm: must be given for dp_ight. A bound."),
+    ("rng=-1: must be >= 0.", "--seed -1: must be >= 0."),
+    ("path='row_norm.svm', line 3: must be x. Give n_features.", "row_norm.svm, line 3: must be x. Give --n-features."),
+    ("task='my task': must be a. It's a paper's row_norm.", "--task 'my task': must be a. It's a paper's --row-norm."),
+    ("epsilon=0.0: must be > 0. Use math.inf for none.", "--epsilon 0.0: must be > 0. Use --epsilon inf for none."),
+    ("other=1: must be 'row_norm'.", "other=1: must be 'row_norm'."),
+])  # fmt: skip
+def test_arguments_become_flags(message, expected):
+    names = {key: f"--{key.replace('_', '-')}" for key in ("row_norm", "seed", "n_features", "task", "epsilon")}
+    assert in_shell(message, names) == expected

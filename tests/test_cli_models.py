@@ -218,9 +218,9 @@ def test_a_set_is_found_in_the_folder(run, tmp_path, monkeypatch):
     monkeypatch.delenv(registry.DATA_VARIABLE, raising=False)
     (tmp_path / "a9a").mkdir()
     (tmp_path / "a9a" / "a9a.gz").write_bytes(b"")
-    code, out, _ = run(f"data get a9a --data-dir {tmp_path}")
+    code, out, _ = run(f"data get a9a --data-home {tmp_path}")
     assert (code, out.strip()) == (0, str(tmp_path / "a9a" / "a9a.gz"))
-    code, _, err = run(f"data get w8a --data-dir {tmp_path}")
+    code, _, err = run(f"data get w8a --data-home {tmp_path}")
     assert code == 2 and "w8a/w8a" in err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -218,3 +219,124 @@ def test_parquet_is_read_where_polars_is_there(run, tmp_path):
 def test_arguments_become_flags(message, expected):
     names = {key: f"--{key.replace('_', '-')}" for key in ("row_norm", "seed", "n_features", "task", "epsilon")}
     assert in_shell(message, names) == expected
+
+
+# --- what is in a model, and what was spent -------------------------------------------------------------------
+
+
+@pytest.fixture
+def model_file(run, tmp_path):
+    """The file of a model of two classes, from named columns."""
+    rows = [f"{i % 7 - 3},{'ill' if i % 7 > 3 else 'well'},{i % 5}" for i in range(900)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,outcome,weight kg", *rows]))
+    assert run(f"fit t.csv {FIT} --label outcome --classes ill well --out m.json")[0] == 0
+    return tmp_path / "m.json"
+
+
+def test_show_prints_weights_by_name_the_guarantee_and_a_sentence(run, model_file):
+    model = models.load(model_file)
+    code, out, err = run("show m.json")
+    assert (code, err) == (0, "") and str(model.guarantee) in out and "Label: outcome" in out
+    for name, weight in zip(model.feature_names, model.coef[0], strict=True):
+        assert [name, f"{weight:.4g}"] in [line.rsplit(maxsplit=1) for line in out.splitlines()]
+    sentence = out.strip().splitlines()[-1]
+    assert "fitted to 900 records with dptoolkit" in sentence and "(8, 1e-05)-differentially private" in sentence
+    assert "replace-one" in sentence and "Assumptions: n = 900" in sentence
+    record = json.loads(run("show m.json --json")[1])
+    assert record["weights"] == {name: {"well": weight} for name, weight in
+                                 sorted(zip(model.feature_names, model.coef[0].tolist(), strict=True),
+                                        key=lambda pair: -abs(pair[1])) if weight}  # fmt: skip
+    assert record["methods"] == sentence and record["label"] == "outcome" and record["classes"] == ["ill", "well"]
+    assert "1 smaller weights" in run("show m.json --top 1")[1]
+    refused(run("show m.json --top 0"), "--top 0: must be >= 1")
+    refused(run("show t.csv"), "t.csv: must be a model")
+
+
+def test_a_seeded_or_noiseless_model_is_not_called_private(run, model_file):
+    for option, words in (("--seed 0", "must not be published"), ("--epsilon inf", "no guarantee")):
+        assert run(f"fit t.csv {FIT} {option} --label outcome --classes ill well --out n.json")[0] == 0
+        sentence = json.loads(run("show n.json --json")[1])["methods"]
+        assert words in sentence and "differentially private for" not in sentence
+
+
+def test_a_ledger_is_made_charged_and_shown(run, model_file, tmp_path):
+    code, out, err = run("ledger new budget --epsilon 9 --delta 1e-5")
+    assert (code, err) == (0, "") and "epsilon 9 at delta 1e-05" in out
+    fit = f"fit t.csv {FIT} --label outcome --classes ill well --ledger budget --out n.json"
+    assert run(fit)[0] == 0
+    code, out, err = run("ledger show budget")
+    assert (code, err) == (0, "") and "spent epsilon 8 of 9" in out and "Left: epsilon 1" in out
+    assert max(map(len, out.splitlines())) <= 120
+    record = json.loads(run("ledger show budget --json")[1])
+    assert record["budget"] == {"epsilon": 9.0, "delta": 1e-5} and record["spent"] <= 8 and len(record["entries"]) == 1
+    assert record["reserved"] == 0 and record["remaining"] == 9 - record["spent"]
+    before = (tmp_path / "budget").read_bytes()
+    refused(run("ledger new budget --epsilon 99 --delta 1e-5"), "FILE budget: must be a file that does not exist")
+    refused(run(fit), "epsilon=", "after this release: must be <= 9")
+    assert (tmp_path / "budget").read_bytes() == before
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("ledger new b", "--epsilon: must be given"), ("ledger new b --epsilon 1", "--delta: must be given"),
+    ("ledger new b --epsilon 0 --delta 1e-5", "--epsilon 0.0: must be > 0"), ("ledger make b", "WHAT make"),
+    ("ledger new b --epsilon 1 --delta 2", "--delta 2.0"), ("ledger new no/b --epsilon 1 --delta 1e-5", "folder"),
+    ("ledger show b", "FILE b: must be a file"), ("ledger show b --epsilon 3", "--epsilon 3.0: must be left out"),
+    ("ledger show t.svm", "FILE t.svm"),
+])  # fmt: skip
+def test_bad_ledgers_are_refused_and_not_made(run, tmp_path, line, words):
+    (tmp_path / "t.svm").write_text("1 1:1\n")
+    refused(run(line), words)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.svm"]
+
+
+# --- the shell agrees with itself -----------------------------------------------------------------------------
+
+
+def test_a_plan_for_a_task_is_that_of_the_fit(run, model_file):
+    code, out, _ = run("plan --task classification --n 900 --d 2 --epsilon 8 --classes ill well --json")
+    assert code == 0
+    record = json.loads(out)
+    assert record.pop("guarantee")["epsilon"]["1e-05"] <= 8
+    assert record == json.loads(model_file.read_text())["plan"]
+    # Several classes, one fit each.
+    several = "plan --task classification --solver dp-ight --row-norm 1 --n 900 --d 2 --epsilon 8 --classes a b c"
+    assert json.loads(run(f"{several} --json")[1])["count"] == 3
+    refused(run("plan dp_ight --solver dp-ight --task classification --n 9 --d 2 --epsilon 1"), "--solver")
+    refused(run("plan --task regression --n 9 --d 2 --epsilon 1 --classes a b"), "--classes 2: must be left out")
+
+
+@pytest.mark.parametrize("how", ["dp_ight", "--solver dp-ight", "--solver=dp_ight"])
+def test_plan_takes_the_solver_either_way_and_has_a_default_delta(run, how):
+    options = "--n 900 --d 20 --loss logistic --sparsity 5 --steps 4 --row-norm 1 --epsilon 2"
+    code, out, _ = run(f"plan {how} {options}")
+    assert code == 0 and out == run(f"plan {options} {how} --delta 1e-5")[1]
+
+
+def test_what_data_lists_is_what_fit_takes(run):
+    sets = json.loads(run("data list --json")[1])["sets"]
+    assert {entry["task"] for entry in sets} == {"classification", "regression"}
+    classes = {entry["name"]: entry["classes"] for entry in sets}
+    assert (classes["news20"], classes["covtype.binary"], classes["digits"], classes["bodyfat"]) == (20, 2, 10, None)
+    out = run("data describe a9a")[1]
+    assert "fit: dptoolkit fit FILE --task classification --classes -1 1 --n-features 123 --epsilon E --out" in out
+    assert json.loads(run("data describe mnist --json")[1])["fit"] is None
+
+
+def test_audit_refuses_a_file_before_it_loads_anything(run, model_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dptoolkit.audit", None)
+    for name in ("m.json", "t.csv", "nothing.json"):
+        refused(run(f"audit {name} --epsilon 1"), f"SOLVER {name}: must be the name of a solver", "dptoolkit show")
+
+
+def test_demo_names_the_extra_that_it_needs(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    refused(run("demo"), "dptoolkit[demo]")
+
+
+def test_every_command_has_help_and_json(run, capsys):
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        assert "--json" in capsys.readouterr().out
+    names = "account plan fit predict evaluate show tune audit check data ledger demo completion"
+    assert sorted(names.split()) == list(cli.COMMANDS)

@@ -12,7 +12,22 @@ import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dptoolkit.cli import account, audit, check, completion, data, demo, evaluate, fit, output, plan, predict, tune
+from dptoolkit.cli import (
+    account,
+    audit,
+    check,
+    completion,
+    data,
+    demo,
+    evaluate,
+    fit,
+    ledger,
+    output,
+    plan,
+    predict,
+    show,
+    tune,
+)
 from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command
 from dptoolkit.cli.interrupts import heard
 from dptoolkit.cli.parsing import parse
@@ -30,8 +45,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType({
     "demo": demo.COMMAND,
     "evaluate": evaluate.COMMAND,
     "fit": fit.COMMAND,
+    "ledger": ledger.COMMAND,
     "plan": plan.COMMAND,
     "predict": predict.COMMAND,
+    "show": show.COMMAND,
     "tune": tune.COMMAND,
 })  # fmt: skip
 

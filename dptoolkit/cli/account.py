@@ -12,9 +12,10 @@ from typing import Any
 import dptoolkit
 from dptoolkit._validate import invalid, positive, whole
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import json_text, read_text
+from dptoolkit.cli.ledger import saved_ledger
+from dptoolkit.cli.output import json_text
 from dptoolkit.cli.wording import in_shell
-from dptoolkit.errors import DpToolkitError, InvalidValue, UnsupportedEvent
+from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 # --- what was released ----------------------------------------------------------------------------
 
@@ -141,22 +142,12 @@ def _given_event(args: argparse.Namespace) -> Any:
 
 def _ledger_event(args: argparse.Namespace) -> Any:
     """Everything in the ledger; its adjacency, if it has one, is that of the answer."""
-    ledger = _saved_ledger(args.ledger)
+    ledger = saved_ledger("ledger", "--ledger", args.ledger)
     if ledger.adjacency is not None:
         if args.adjacency not in (None, ledger.adjacency.value):
             raise invalid("adjacency", args.adjacency, f"'{ledger.adjacency}', as in the ledger, or left out")
         args.adjacency = ledger.adjacency.value
     return ledger.event
-
-
-def _saved_ledger(path: str) -> Any:
-    text = read_text("ledger", path, "a file written by Ledger.to_json()")
-    try:
-        return dptoolkit.accounting.Ledger.from_json(text)
-    except RecursionError:
-        raise invalid("ledger", path, "JSON that is not nested deeply, as Ledger.to_json() writes it") from None
-    except DpToolkitError as problem:
-        raise type(problem)(f"--ledger {path}: {problem}") from None
 
 
 def _event(args: argparse.Namespace, *numbers: float) -> Any:

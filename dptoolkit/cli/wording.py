@@ -11,7 +11,11 @@ _OTHER_NAMES = MappingProxyType({"rng": "seed", "scheme": "sampling", "gamma": "
 _PHRASES = MappingProxyType({
     "math.inf": "inf", "Use inf": "Use --epsilon inf", "give classes": "give --classes", "in classes": "in --classes",
 })  # fmt: skip
-_START = re.compile(r"(?P<name>\w+)=(?P<value>'[^']*'|\"[^\"]*\"|.*?)(?=: (?:must|should) |, line |, column |, label )")
+# "name=value" at the start of a message; a value with blanks is in quotes or brackets.
+_START = re.compile(
+    r"(?P<name>\w+)=(?P<value>'[^']*'|\"[^\"]*\"|[\[({].*?[\])}]|[^\s:]+)"
+    r"(?=: (?:must|should) |, line |, column |, label )"
+)
 # Text in quotes is somebody's own: a name of a file or a column. An apostrophe inside a word opens no quotes.
 _QUOTED = re.compile(r"(?<!\w)('[^']*'|\"[^\"]*\")(?!\w)")
 # A name of several words is an argument's; a single word, such as "loss", may be plain English.

@@ -10,7 +10,7 @@ from dptoolkit.models.joint import PlanAround
 from dptoolkit.solvers import Plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChosenPlan(PlanAround):
     """The plan ``part`` of the run that won, and the ``event`` of the choice that it won.
 
@@ -36,6 +36,9 @@ class ChosenPlan(PlanAround):
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the plan of the run that won, and the event of the choice."""
         return {"n": self.n, "delta": self.delta, "choice": self.event.to_dict(), "part": self.part.to_dict()}
+
+    def __repr__(self) -> str:
+        return f"<ChosenPlan: the best of {self.event.runs} runs; the one that won: {self.part!r}>"
 
     def __str__(self) -> str:
         return f"The best of a random number of runs\n\n{self.guarantee}\n\nThe run that won\n\n{self.part}"

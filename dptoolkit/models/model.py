@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from scipy.special import expit
 from dptoolkit import losses, solvers
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee
+from dptoolkit.accounting.report import as_html
 from dptoolkit.data import check_rows
 from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
@@ -106,15 +106,18 @@ class Model:
             raise invalid("task", self.task, CLASSIFICATION, "Numbers have no probabilities.")
         return self.classes
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a file, whole or not at all; ``dptoolkit.models.load`` reads it back."""
-        from dptoolkit.models.files import save
+    def summary(self, top: int = 20) -> str:
+        """The ``top`` largest weights by name, the guarantee, and a sentence for a methods section."""
+        from dptoolkit.models.summary import summary
 
-        save(self, path)
+        return summary(self, top)
 
     def with_notes(self, *notes: str) -> Model:
         """The same model, with these notes added to its guarantee."""
         return replace(self, guarantee=replace(self.guarantee, notes=(*self.guarantee.notes, *notes)))
+
+    def _repr_html_(self) -> str:
+        return as_html(self.summary())
 
     def __repr__(self) -> str:
         count = int(np.count_nonzero(self.coef.any(axis=0)))

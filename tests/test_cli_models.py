@@ -132,7 +132,7 @@ def test_help_of_a_solver_lists_its_options(capsys):
 FILES_AND_WORDS = {
     "1 1:0.5\n1 1:abc\n-1 2:1\n": "line 2", "1 1:1 2\n": "line 1", "1 1:1 1:2\n-1 1:1\n": "line 1",
     "1 999999999999:1\n": "line 1", "1 0:1\n": "line 1", "1 7:1\n-1 1:1\n": "line 1", "1 1:nan\n": "line 1",
-    "": "two.svm", "# nothing\n\n": "two.svm", "1 1:1\n3 1:2\n": "other labels", "1 1:1\n0 2:1\n": "other labels",
+    "": "two.svm", "# nothing\n\n": "two.svm", "1 1:1\n3 1:2\n": "It holds others", "1 1:1\n0 2:1\n": "It holds others",
     "\x00\x01\x02": "two.svm",
 }  # fmt: skip
 
@@ -160,6 +160,9 @@ def test_a_bad_file_is_one_line_and_nothing_is_written(run, tmp_path, text, word
     (f"fit two.svm {FIT} --solver dp-igth --out m.json", "--solver dp_igth:"),
     (f"fit two.svm {FIT} --sparsty 3 --out m.json", "Did you mean --sparsity"),
     (f"fit two.svm {FIT} --seed -1 --out m.json", "--seed -1"),
+    (f"fit two.svm {FIT} --seed 1 --ledger two.svm --out m.json", "--seed 1: must be left out with --ledger"),
+    (f"fit two.svm {FIT} --solver dp-ight --label-bound 3 --out m.json", "--label-bound 3.0: must be left out for"),
+    ("fit two.svm --task classification --epsilon 1 --classes 1 --out m.json", "--classes 1: must be at least two"),
     ("predict two.svm two.svm", "a model as dptoolkit writes it"), ("evaluate nothing.json two.svm", "nothing.json"),
 ])  # fmt: skip
 def test_bad_options_are_one_line_and_nothing_is_written(run, data, line, word):
@@ -186,7 +189,7 @@ def test_other_columns_and_labels_at_test_time_are_refused(run, data):
         code, out, err = run(f"{command} m.json wide.svm")
         assert (code, out) == (2, "") and "line 2" in err
     code, out, err = run("evaluate m.json label.svm")
-    assert (code, out) == (2, "") and "other labels" in err
+    assert (code, out) == (2, "") and "labels: must hold the classes of the model alone: -1, 1." in err
     code, out, err = run("predict m.json wide.svm --out p.txt")
     assert code == 2 and not (data / "p.txt").exists()
 

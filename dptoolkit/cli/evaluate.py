@@ -7,7 +7,7 @@ from typing import Any
 
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import json_text
-from dptoolkit.cli.tables import read_for_model, table_arguments
+from dptoolkit.cli.tables import check_labels, read_for_model, table_arguments
 
 _NOT_PRIVATE = "Computed from these records without noise: not private for the people in them."
 
@@ -22,6 +22,8 @@ def _evaluate(args: argparse.Namespace) -> tuple[str, int]:
 
     model = models.load(args.model)
     table = read_for_model(args, model, needs_labels=True)
+    if model.classes is not None:
+        check_labels(table, model.classes.tolist(), "of the model")
     measure = _classification if model.classes is not None else _regression
     scores = {"records": len(table.y)} | measure(model, table.X, table.y)
     budget = {} if model.guarantee.asked_delta is None else _budget(model)

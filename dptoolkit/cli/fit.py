@@ -16,7 +16,7 @@ from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import check_apart, json_text, say
 from dptoolkit.cli.plan import chosen_options, chosen_solver, route_arguments, value_of
 from dptoolkit.cli.progress import stage
-from dptoolkit.cli.tables import Table, classes_of, fit_table_arguments, read_table
+from dptoolkit.cli.tables import Table, check_labels, classes_of, fit_table_arguments, listed, read_table
 from dptoolkit.errors import InvalidValue
 
 _WIDTH_NOTE = "the number of columns was read from the data and is declared public; give n_features to avoid that"
@@ -51,7 +51,7 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     name = chosen_solver(args.task, args.solver)
     check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
     files.check_writable("out", args.out)
-    ledger = opened_ledger(args.ledger)
+    ledger = opened_ledger(args)
     table = read_table(args, args.n_features)
     options, found = chosen_options(args, name), found_classes(args, table)
     check_plan(args, table, name, found, options)
@@ -72,7 +72,10 @@ def found_classes(args: argparse.Namespace, table: Table) -> list[Any]:
     """The labels in the file that a fit without --classes publishes; none if they are declared, or not classes."""
     from dptoolkit.models import fitting
 
-    if args.task != "classification" or args.classes is not None:
+    if args.task != "classification":
+        return []
+    if args.classes is not None:
+        check_labels(table, classes_of(args.classes), "of --classes")
         return []
     try:
         return list(fitting.class_set(table.y, None).tolist())
@@ -108,9 +111,8 @@ def announce(args: argparse.Namespace, table: Table, found: list[Any]) -> None:
     if table.columns is not None and args.label is None:
         say(f"note: the label is {_label(args, table)}.")
     if found:
-        listed = ", ".join(f"{label:g}" if isinstance(label, float) else str(label) for label in found)
-        say(f"warning: no --classes: the labels in the file will be published as the classes of the model: {listed}. "
-            "One record can add a label; give --classes to declare them.")  # fmt: skip
+        say("warning: no --classes: the labels in the file will be published as the classes of the model: "
+            f"{listed(found)}. One record can add a label; give --classes to declare them.")  # fmt: skip
 
 
 def noted(model: Any, args: argparse.Namespace, table: Table) -> Any:
@@ -120,12 +122,16 @@ def noted(model: Any, args: argparse.Namespace, table: Table) -> Any:
     return model.with_notes(_WIDTH_NOTE) if args.n_features is None else model
 
 
-def opened_ledger(path: str | None) -> Any:
-    """The ledger in a file; None if none is named. A new one would have no budget, and refuse nothing."""
+def opened_ledger(args: argparse.Namespace) -> Any:
+    """The ledger of --ledger, None if none is named. A new one would have no budget, and refuse nothing."""
     from dptoolkit.accounting import Ledger
 
+    path = args.ledger
     if path is None:
         return None
+    if args.seed is not None:
+        repair = "Whoever guesses the seed can take the noise off again, so such a fit is not a release."
+        raise invalid("seed", args.seed, "left out with --ledger", repair)
     if not Path(path).is_file():
         repair = f"Make it with dptoolkit ledger new {path} --epsilon E --delta D."
         raise invalid("ledger", path, "the file of a ledger with its budget", repair)

@@ -203,8 +203,27 @@ def classes_of(words: list[str] | None) -> list[Any] | None:
     """The labels of --classes: numbers if all of them are, and text otherwise."""
     if words is None:
         return None
+    if len(set(words)) < 2:
+        raise invalid("classes", words[0], "at least two labels", "For example --classes 0 1.")
     values = [_number_or_text(word) for word in words]
     return words if any(isinstance(value, str) for value in values) else values
+
+
+def check_labels(table: Table, classes: Any, source: str) -> None:
+    """Refuse a table with a label that is none of the classes; ``source`` is where those come from."""
+    from dptoolkit.models import fitting
+
+    try:
+        fitting.codes(table.y, fitting.class_set(table.y, classes))
+    except InvalidValue:
+        label = "labels" if table.columns is None else f"--label {shlex.quote(str(table.columns.label))}"
+        words = f"must hold the classes {source} alone: {listed(classes)}. It holds others."
+        raise InvalidValue(f"{label}: {words}") from None
+
+
+def listed(labels: Any) -> str:
+    """Labels as they are typed: 1, not 1.0."""
+    return ", ".join(f"{label:g}" if isinstance(label, float) else str(label) for label in labels)
 
 
 def _advice(**own: str) -> Mapping[str, str]:

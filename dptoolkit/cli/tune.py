@@ -51,7 +51,7 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     if not args.plan:
         output.check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
         files.check_writable("out", args.out)
-    ledger = opened_ledger(args.ledger)
+    ledger = opened_ledger(args)
     table, options = read_table(args, args.n_features), chosen_options(args, name)
     found, classes = found_classes(args, table), classes_of(args.classes)
     how = {key: getattr(args, key) for key in ("epsilon", "delta", "expected_runs", "law", "validation")}

@@ -10,6 +10,7 @@ from types import MappingProxyType
 _OTHER_NAMES = MappingProxyType({"rng": "seed", "scheme": "sampling", "gamma": "random_rounds"})
 _PHRASES = MappingProxyType({
     "math.inf": "inf", "Use inf": "Use --epsilon inf", "give classes": "give --classes", "in classes": "in --classes",
+    "must be None": "must be left out",
 })  # fmt: skip
 # "name=value" at the start of a message; a value with blanks is in quotes or brackets.
 _START = re.compile(

@@ -39,7 +39,7 @@ def summary(model: Model, top: int = 20) -> str:
 def _head(model: Model) -> str:
     lines = [repr(model)[1:-1]]
     if model.classes is not None:
-        lines.append(f"Classes: {', '.join(map(str, model.classes.tolist()))}")
+        lines.append(f"Classes: {', '.join(_labels(model))}")
     if model.columns is not None and model.columns["label"] is not None:
         lines.append(f"Label: {model.columns['label']}")
     return "\n".join(lines)
@@ -54,8 +54,14 @@ def rows_of(model: Model) -> tuple[str, ...]:
     """What each row of ``coef`` is for: a class, or the prediction itself."""
     if model.classes is None:
         return ("weight",)
-    labels = tuple(map(str, model.classes.tolist()))
+    labels = _labels(model)
     return labels[1:] if len(labels) == 2 else labels
+
+
+def _labels(model: Model) -> tuple[str, ...]:
+    """The classes as they are written in files: 1, not 1.0."""
+    labels = [] if model.classes is None else model.classes.tolist()
+    return tuple(f"{label:g}" if isinstance(label, float) else str(label) for label in labels)
 
 
 def largest(model: Model) -> list[int]:

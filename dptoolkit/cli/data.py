@@ -104,7 +104,7 @@ def _get(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 COMMAND = Command(
-    "The sets that are known by name: list them, describe one, or get its files.",
+    "Data sets that are known by name: list them, describe one, or get its files.",
     """\
   dptoolkit data list
   dptoolkit data describe a9a

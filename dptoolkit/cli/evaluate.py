@@ -13,7 +13,7 @@ _NOT_PRIVATE = "Computed from these records without noise: not private for the p
 
 
 def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a file that dptoolkit fit wrote")
+    parser.add_argument("model", metavar="MODEL", help="file that dptoolkit fit wrote")
     table_arguments(parser)
 
 
@@ -69,7 +69,7 @@ def _number(value: Any) -> str:
 COMMAND = Command(
     "How good a fitted model is on records with labels.",
     """\
-  dptoolkit evaluate model.json test.svm
+  dptoolkit evaluate model.json test.csv
   dptoolkit evaluate model.json test.svm --json""",
     _evaluate_arguments, _evaluate, takes_long=True,
 )  # fmt: skip

@@ -25,9 +25,9 @@ _WIDTH_NOTE = "the number of columns was read from the data and is declared publ
 def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> None:
     """The options of every command that fits models."""
     fit_table_arguments(parser)
-    parser.add_argument("--out", required=needs_out, metavar="FILE", help="where the model is written")
+    parser.add_argument("--out", required=needs_out, metavar="FILE", help="file to which the model is written")
     parser.add_argument("--task", required=True, help="classification or regression")
-    parser.add_argument("--epsilon", type=float, required=True, help="the budget of the whole fit")
+    parser.add_argument("--epsilon", type=float, required=True, help="budget of the whole fit")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5; must be well below 1/n")
     parser.add_argument("--adjacency", default="replace-one", help="replace-one (default) or zero-out")
     parser.add_argument("--solver", help="dp-ight, dp-frank-wolfe, ...; --help after it lists its own options")
@@ -156,7 +156,8 @@ def model_text(model: Any, out: str) -> str:
 COMMAND = Command(
     "Fit a private model to a file, and write it to a file.",
     """\
-  dptoolkit fit data.svm --task classification --epsilon 2 --delta 1e-5 --row-norm 1 --out model.json
+  dptoolkit fit patients.csv --task classification --label outcome --classes no yes --epsilon 2 --out model.json \\
+      --drop id --categories sex=female,male --missing bmi=25
   dptoolkit fit data.svm --task classification --epsilon 2 --classes -1 1 --n-features 47236 --out model.json
   dptoolkit fit data.svm --task classification --epsilon 2 --solver dp-ight --sparsity 100 --row-norm 1 --out model.json
   dptoolkit fit data.csv --task regression --epsilon 2 --row-norm 1 --label-bound 1 --ledger budget.ledger --out m.json

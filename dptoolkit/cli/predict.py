@@ -1,4 +1,4 @@
-"""``dptoolkit predict``: what a fitted model says about new records."""
+"""``dptoolkit predict``: predictions of a fitted model for new records."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dptoolkit.cli.tables import read_for_model, table_arguments
 
 
 def _predict_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a file that dptoolkit fit wrote")
+    parser.add_argument("model", metavar="MODEL", help="file that dptoolkit fit wrote")
     table_arguments(parser)
-    parser.add_argument("--probabilities", action="store_true", help="of every class, and not the most likely one")
-    parser.add_argument("--out", metavar="FILE", help="write there, and not to stdout")
+    parser.add_argument("--probabilities", action="store_true", help="print the probability of every class")
+    parser.add_argument("--out", metavar="FILE", help="write the predictions to this file")
 
 
 def _predict(args: argparse.Namespace) -> tuple[str, int]:
@@ -52,9 +52,9 @@ def _word(value: Any) -> str:
 
 
 COMMAND = Command(
-    "What a fitted model says about new records, one line a record.",
+    "Predictions of a fitted model for new records, with or without labels; one line per record.",
     """\
-  dptoolkit predict model.json new.svm
+  dptoolkit predict model.json new.csv
   dptoolkit predict model.json new.svm --probabilities --out probabilities.txt""",
     _predict_arguments, _predict, takes_long=True,
 )  # fmt: skip

@@ -62,17 +62,20 @@ def _format_arguments(group: Any) -> None:
 def read_table(args: argparse.Namespace, n_features: int | None) -> Table:
     """The table that the options name, with labels; ``n_features`` is its public width."""
     from dptoolkit.datasets import tables
+    from dptoolkit.datasets.columns import Columns
 
     stage(f"reading {Path(args.data).name}")
     if not tables.is_table(args.data):
         return _libsvm(args, n_features, has_labels=True)
-    label = args.label
-    if label is None:
-        label = tables.header_of(args.data, separator=_separator(args), max_bytes=_limit(args))[-1]
-    wanted = _columns(label, tuple(args.drop or ()), _categories(args.categories), _missing(args.missing))
-    table = _read(args, wanted, _FIT_ADVICE)
+    drop, categories, missing = tuple(args.drop or ()), _categories(args.categories), _missing(args.missing)
+    more = "" if args.label else " The last column is the label; --label NAME chooses another."
+
+    def wanted(header: tuple[str, ...]) -> Columns:
+        return Columns(args.label or header[-1], None, drop, categories, missing)
+
+    table = _read(args, wanted, _FIT_ADVICE, more)
     if args.task == "regression" and table.y.dtype.kind not in "if":
-        raise invalid("label", label, "a column of numbers for --task regression", "It holds text.")
+        raise invalid("label", table.columns.label, "a column of numbers for --task regression", "It holds text.")
     if n_features is not None and table.X.shape[1] != n_features:
         bound = f"a table of {n_features} features beside the label, as --n-features says"
         raise invalid("data", args.data, bound, f"It has {table.X.shape[1]}.")
@@ -86,10 +89,7 @@ def read_for_model(args: argparse.Namespace, model: Any, *, needs_labels: bool) 
     stage(f"reading {Path(args.data).name}")
     if not tables.is_table(args.data):
         return _libsvm(args, model.n_features, has_labels=True if needs_labels else None)
-    header = tables.header_of(args.data, separator=_separator(args), max_bytes=_limit(args))
-    wanted = _columns_of_model(args, model, header, needs_labels)
-    given = _missing(args.missing)
-    table = _read(args, wanted if given is None else replace(wanted, missing=given), _MODEL_ADVICE)
+    table = _read(args, lambda header: _columns_of_model(args, model, header, needs_labels), _MODEL_ADVICE)
     if table.X.shape[1] != model.n_features:
         bound = f"a table with the {model.n_features} features of the model"
         raise invalid("data", args.data, bound, f"It has {table.X.shape[1]}. {_LABEL_HINT}")
@@ -104,6 +104,8 @@ def _columns_of_model(args: argparse.Namespace, model: Any, header: tuple[str, .
     from dptoolkit.datasets.columns import Columns
 
     known = Columns() if model.columns is None else Columns.from_dict(model.columns)
+    given = _missing(args.missing)
+    known = known if given is None else replace(known, missing=given)
     if model.columns is None and model.feature_names is not None:
         known = replace(known, features=model.feature_names)
     label = known.label if args.label is None else args.label
@@ -113,7 +115,8 @@ def _columns_of_model(args: argparse.Namespace, model: Any, header: tuple[str, .
         column = header[-1] if args.label is None else args.label
         if needs_labels and not has_label:
             raise invalid("label", None, "given for this table", _LABEL_HINT)
-        return Columns(column) if needs_labels else Columns(drop=(column,) if has_label else ())
+        own = {"label": column} if needs_labels else {"drop": (column,) if has_label else ()}
+        return replace(known, **own)
     missing = [name for name in known.features if name not in header]
     if missing:
         repair = f"It has no column {missing[0]!r}" + (f", nor {len(missing) - 1} others." if missing[1:] else ".")
@@ -123,14 +126,14 @@ def _columns_of_model(args: argparse.Namespace, model: Any, header: tuple[str, .
     return replace(known, label=label if needs_labels else None)
 
 
-def _read(args: argparse.Namespace, wanted: Any, advice: Mapping[str, str]) -> Table:
+def _read(args: argparse.Namespace, wanted: Any, advice: Mapping[str, str], more: str = "") -> Table:
     from dptoolkit.datasets import columns, tables
 
     decimal, limit = args.decimal or ".", _limit(args)
     try:
         table, known = tables.read(args.data, wanted, separator=_separator(args), decimal=decimal, max_bytes=limit)
     except columns.UnfitColumns as problem:
-        raise InvalidValue(f"{args.data}: {problem.words(advice, shlex.quote)}") from None
+        raise InvalidValue(f"{args.data}: {problem.words(advice, shlex.quote)}{more}") from None
     return Table(table.X, table.y, table.names, known)
 
 
@@ -153,12 +156,6 @@ def _limit(args: argparse.Namespace) -> int:
 
 def _separator(args: argparse.Namespace) -> str | None:
     return "\t" if args.separator in ("tab", "\\t") else args.separator
-
-
-def _columns(label: str, drop: tuple[str, ...], categories: dict[str, tuple[str, ...]], missing: Any) -> Any:
-    from dptoolkit.datasets.columns import Columns
-
-    return Columns(label, None, drop, categories, missing)
 
 
 def _categories(words: list[str] | None) -> dict[str, tuple[str, ...]]:
@@ -232,8 +229,10 @@ def _advice(**own: str) -> Mapping[str, str]:
         "dates": "turn them into numbers, such as days since a public date",
         "numbers with a unit": "write the numbers alone, with the unit in the column's name",
         "numbers with a comma": "--decimal , reads decimal commas; thousands must be written without a mark",
+        "numbers with a point": "--decimal , takes a comma for the decimal mark, in all columns; thousands must be "
+                                "written without a mark",
         "infinite numbers": "replace them by a public bound",
-    }
+    }  # fmt: skip
     return common | {key.replace("_", " "): text for key, text in own.items()}
 
 
@@ -245,11 +244,14 @@ _FIT_ADVICE = _advice(
     numbers_with_a_unit="write the numbers alone, with the unit in the column's name, or leave the column out, "
                         "--drop {name}",
     cells_outside_its_categories="list all public categories, --categories {name}=...",
+    missing_cells_beside_categories="name the category that stands for them, --missing {name}=A, or list an empty one "
+                                    "at the end, --categories {name}=A,B,",
 )  # fmt: skip
 _MODEL_ADVICE = _advice(
     text="the model was fitted to numbers there",
     missing_cells="fill them with a constant, --missing {name}=0",
     cells_outside_its_categories="the model knows the categories of its fit alone",
+    missing_cells_beside_categories="name the category that stands for them, --missing {name}=A",
 )
 
 

@@ -29,9 +29,9 @@ _DATE = re.compile(r"[0-9]{1,4}([-/.])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
 _COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _UNIT = re.compile(rf"{NUMBER.pattern}\s*[^\W\d_%°]*[%°]?[^\d]*")
 
-TEXT, MISSING, DATE, UNIT, COMMA, INFINITE, OTHER = (
-    "text", "missing cells", "dates", "numbers with a unit", "numbers with a comma", "infinite numbers",
-    "cells outside its categories",
+TEXT, MISSING, DATE, UNIT, COMMA, POINT, INFINITE, OTHER, BLANK = (
+    "text", "missing cells", "dates", "numbers with a unit", "numbers with a comma", "numbers with a point",
+    "infinite numbers", "cells outside its categories", "missing cells beside categories",
 )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ class Column:
         value = as_number(cell, decimal)
         if value is not None:
             return value
-        kind = kind_of(cell)
+        kind = kind_of(cell, decimal)
         if kind == MISSING and self.fill is not None:
             return float(self.fill)
         unfit.note(self.name, kind, line)
@@ -110,7 +110,7 @@ class Column:
             if place is None and kind_of(cell) == MISSING:
                 place = places.get("" if self.fill is None else str(self.fill))
                 if place is None:
-                    unfit.note(self.name, MISSING, line)
+                    unfit.note(self.name, BLANK, line)
             elif place is None:
                 unfit.note(self.name, OTHER, line)
             if place is not None:
@@ -150,10 +150,12 @@ def as_number(cell: str, decimal: str = ".") -> float | None:
     return value if math.isfinite(value) else None
 
 
-def kind_of(cell: str) -> str:
+def kind_of(cell: str, decimal: str = ".") -> str:
     """What a cell that is no number holds, in words that do not show it."""
     if cell.lower() in _MISSING:
         return MISSING
+    if decimal != "." and "." in cell and NUMBER.fullmatch(cell):
+        return POINT
     if _INFINITE.fullmatch(cell) or NUMBER.fullmatch(cell):
         return INFINITE
     for kind, pattern in ((COMMA, _COMMA), (DATE, _DATE), (UNIT, _UNIT)):
@@ -202,7 +204,7 @@ def layout(columns: Columns, header: Sequence[str], path: str) -> Layout:
         places = [_place("features", name, header, path) for name in columns.features]
         if len(set(places)) < len(places) or label in places:
             raise invalid("features", list(columns.features), "different columns, without the label")
-    for place in places:
+    for place in (*places, *([] if label is None else [label])):
         _check_name(header, place, path)
     if not places:
         raise invalid("path", path, "a table with a feature beside the label", "It has no column that is left.")
@@ -272,8 +274,11 @@ ADVICE: Mapping[str, str] = {
     DATE: "turn them into numbers, such as days since a public date, or leave the column out, drop=[{name}]",
     UNIT: "write the numbers alone, with the unit in the column's name, or leave the column out, drop=[{name}]",
     COMMA: "decimal=',' reads decimal commas; thousands must be written without a mark",
+    POINT: "decimal=',' takes a comma for the decimal mark, in all columns; thousands must be written without a mark",
     INFINITE: "replace them by a public bound",
     OTHER: "list all public categories, categories={{{name}: [...]}}",
+    BLANK: "name the category that stands for them, missing={{{name}: 'a'}}, or list an empty one, "
+           "categories={{{name}: ['a', 'b', '']}}",
 }  # fmt: skip
 LABEL_ADVICE = "records without a label cannot be used: leave them out of the file"
 _SHOWN = 5
@@ -308,6 +313,9 @@ class UnfitColumns(InvalidValue):
         parts = []
         for kind, columns in self.found.items():
             features = {name: line for name, line in columns.items() if name != self.label}
+            if kind == MISSING:
+                # A text column needs categories first; what stands for its missing cells is one of them.
+                features = {name: line for name, line in features.items() if name not in self.found.get(TEXT, {})}
             if features:
                 first = next(iter(features))
                 shown = ", ".join(repr(name) for name in list(features)[:_SHOWN])

@@ -9,7 +9,7 @@ import csv
 import importlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ from dptoolkit.datasets.files import MAX_BYTES
 from dptoolkit.errors import InvalidValue
 
 Array = NDArray[np.float64]
+# Which columns are wanted of a file with these names.
+Choice = Callable[[tuple[str, ...]], Columns]
 SEPARATORS = (",", ";", "\t", "|")
 # Rows whose cells are kept as text at a time.
 _CHUNK = 20_000
@@ -110,9 +112,12 @@ def read_parquet(
 
 
 def read(
-    path: str | Path, wanted: Columns, *, separator: str | None = None, decimal: str = ".", max_bytes: int = MAX_BYTES
-) -> tuple[Table, Columns]:
+    path: str | Path, wanted: Columns | Choice, *, separator: str | None = None, decimal: str = ".",
+    max_bytes: int = MAX_BYTES,
+) -> tuple[Table, Columns]:  # fmt: skip
     """(the table, its columns by name), by the suffix of the file: parquet, or else csv.
+
+    ``wanted`` are the columns, or a function that chooses them from the names in the file, which are public.
 
     Privacy
     -------
@@ -122,7 +127,7 @@ def read(
         return _from_parquet(Path(path), wanted)
     text = _decoded(path, max_bytes)
     header, above, mark = _header(text, path, separator)
-    place = layout(wanted, header, str(path))
+    place = layout(_chosen(wanted, header), header, str(path))
     one_of("decimal", decimal, (".", ","))
     if decimal == mark:
         raise invalid("decimal", decimal, "another character than the separator", "Give separator.")
@@ -132,11 +137,8 @@ def read(
     return table, place.columns
 
 
-def header_of(path: str | Path, *, separator: str | None = None, max_bytes: int = MAX_BYTES) -> tuple[str, ...]:
-    """The names of the columns of a csv or parquet file, which are public."""
-    if is_parquet(path):
-        return tuple(map(str, _frame(Path(path)).columns))
-    return tuple(_header(_decoded(path, max_bytes), path, separator)[0])
+def _chosen(wanted: Columns | Choice, header: Sequence[str]) -> Columns:
+    return wanted if isinstance(wanted, Columns) else wanted(tuple(header))
 
 
 def is_parquet(path: str | Path) -> bool:
@@ -276,10 +278,10 @@ def _from_cells(rows: Iterator[tuple[int, list[str]]], place: Layout, decimal: s
 # --- parquet --------------------------------------------------------------------------------------------------
 
 
-def _from_parquet(path: Path, wanted: Columns) -> tuple[Table, Columns]:
+def _from_parquet(path: Path, wanted: Columns | Choice) -> tuple[Table, Columns]:
     frame = _frame(path)
     names = list(map(str, frame.columns))
-    place, unfit, parts = layout(wanted, names, str(path)), Unfit("record"), []
+    place, unfit, parts = layout(_chosen(wanted, names), names, str(path)), Unfit("record"), []
     if not len(frame):
         raise invalid("path", str(path), "a file with at least one row", "There is none in it.")
     count = range(1, len(frame) + 1)

@@ -100,4 +100,6 @@ def methods(model: Model) -> str:
     assert guarantee.adjacency is not None
     claim = f"Its coefficients are ({at_most(epsilon)}, {delta_text(delta)})-differentially private for " \
             f"{_NEIGHBOURS[guarantee.adjacency]}."  # fmt: skip
-    return f"{fit} {claim} Assumptions: {'; '.join(guarantee.assumptions)}."
+    # Notes may end with advice, which is not for readers of a paper.
+    assumed = "; ".join(note.partition("; give ")[0] for note in guarantee.assumptions)
+    return f"{fit} {claim} Assumptions: {assumed}."

@@ -70,6 +70,8 @@ def test_decimal_commas(written):
         read_csv(path, "y")
     with pytest.raises(InvalidValue, match="decimal"):
         read_csv(written("a,y\n1,2\n"), "y", decimal=",")
+    with pytest.raises(InvalidValue, match="numbers with a point in 'a' .first in line 3."):
+        read_csv(written("a;y\n1,5;2\n1.234;1\n"), "y", decimal=",")
 
 
 def test_features_are_taken_by_name_in_their_order(written):
@@ -100,7 +102,7 @@ def test_all_columns_are_named_at_once(written):
         read_csv(written(CLINIC), "outcome")
     message = str(caught.value)
     for words in ("text in 'patient', 'sex', 'smoking' (first in line 2)", "categories={'patient': ['a', 'b', 'c']}",
-                  "missing cells in 'smoking', 'bmi' (first in line 3)", "missing={'smoking': 0}"):  # fmt: skip
+                  "missing cells in 'bmi' (first in line 3)", "missing={'bmi': 0}"):  # fmt: skip
         assert words in message
     assert "4242" not in message and "never" not in message.replace("never with a mean", "")
 
@@ -112,6 +114,14 @@ def test_a_missing_label_and_an_unknown_category_are_named(written):
     with pytest.raises(InvalidValue, match="cells outside its categories in 'a' .first in line 3.") as caught:
         read_csv(written("a,y\nu,0\nsecret,1\n"), "y", categories={"a": ["u", "v"]})
     assert "secret" not in str(caught.value)
+
+
+def test_missing_cells_beside_categories_need_a_category(written):
+    path = written("a,y\nu,0\nNA,1\n")
+    words = "missing cells beside categories in 'a' .first in line 3.*missing={'a': 'a'}"
+    with pytest.raises(InvalidValue, match=words):
+        read_csv(path, "y", categories={"a": ["u", "v"]})
+    assert read_csv(path, "y", categories={"a": ["u", "v"]}, missing={"a": "v"}).X.tolist() == [[1, 0], [0, 1]]
 
 
 def test_an_empty_category_stands_for_missing_cells(written):
@@ -133,7 +143,8 @@ BAD = [
     ("a,b\n", {}, "at least one"),
     ("a,b\n\"1,2\n3,4\n", {}, "line 2: must be a row of a csv file. A quote"), ("a,\"b\n1,2\n", {}, "quote"),
     (b"a,b\n1,2\n3,\xff4242\n", {}, "line 3: must be UTF-8 text"), ("a,a\n1,2\n", {}, "column 'a': must be the only"),
-    (",a\n0,2\n", {}, "column 1: must have a name"), ("a,b;c\n1,2\n", {}, "separator=None"),
+    (",a\n0,2\n", {}, "column 1: must have a name"), ("a;\n0;\n", {"label": 2}, "column 2: must have a name"),
+    ("a,b;c\n1,2\n", {}, "separator=None"),
     ("a,b\n1,2\n", {"label": "c"}, "label='c': must be a column of .*'a', 'b'"),
     ("a,b\n1,2\n", {"label": 3}, "label=3"),
     ("a,b\n1,2\n", {"drop": ["c"]}, "drop='c'"), ("a,b\n1,2\n", {"features": ["a", "a"]}, "features"),
@@ -209,7 +220,7 @@ def test_a_parquet_file_is_read_by_the_same_rules(tmp_path):
     assert names == ("age", "sex=f", "sex=m", "died=0", "died=1")
     assert X.tolist() == [[61, 1, 0, 0, 1], [70, 1, 0, 1, 0], [50, 0, 1, 0, 1]] and y.tolist() == ["x", "y", "y"]
     assert datasets.read_parquet(path, "died", drop=["sex", "grade"], missing=0).y.tolist() == [1, 0, 1]
-    with pytest.raises(InvalidValue, match="missing cells in 'age', 'sex' .first in record 2.*text in 'sex'"):
+    with pytest.raises(InvalidValue, match="missing cells in 'age' .first in record 3.*text in 'sex'"):
         datasets.read_parquet(path, "grade")
 
 

@@ -76,8 +76,9 @@ def _run(line: Sequence[str], names: dict[str, str]) -> int:
     silent = getattr(args, "quiet", True) or draws
     with heard(), warnings.catch_warnings(record=True) as notes, shown(args.command, silent):
         text, code = COMMANDS[args.command].run(args)
-    # Warnings are printed only with an answer; a refusal is one line.
-    for note in dict.fromkeys(str(note.message) for note in notes):
+    # Warnings are printed only with an answer; a refusal is one line. Classes were named before the fit.
+    said = [str(note.message) for note in notes if note.category.__name__ != "ClassesWarning"]
+    for note in dict.fromkeys(said):
         output.say(f"warning: {in_shell(note, names)}")
     output.write(text)
     return code

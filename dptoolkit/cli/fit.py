@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -80,8 +79,12 @@ def found_classes(args: argparse.Namespace, table: Table) -> list[Any]:
     try:
         return list(fitting.class_set(table.y, None).tolist())
     except InvalidValue as problem:
-        where = _label(args, table)
-        raise InvalidValue(re.sub(r"^y='(.*?)'", lambda match: f"{where}: {match[1]}", str(problem))) from None
+        if not str(problem).startswith("y="):
+            raise
+        # The library's words name its own arguments.
+        bound = f"hold text or integers, at most {fitting.MOST_CLASSES} different ones, or be declared with --classes"
+        reason = "All labels are published with the model. Choose another --label, or --task regression."
+        raise InvalidValue(f"{_label(args, table)}: must {bound}. {reason}") from None
 
 
 def _label(args: argparse.Namespace, table: Table) -> str:

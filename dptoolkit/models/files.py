@@ -190,14 +190,24 @@ def from_record(record: Mapping[str, Any]) -> Model:
         raise InvalidValue("Its parts do not fit together.")
     guarantee = _guarantee(record["guarantee"], plan)
     return Model(record["task"], record["solver"], coef, intercept, plan, guarantee, int(record["steps"]), preparations,
-                 classes, names, _columns(record.get("columns")))  # fmt: skip
+                 classes, names, _columns(record.get("columns"), names))  # fmt: skip
 
 
-def _columns(record: Any) -> Mapping[str, Any] | None:
-    """How a table is read, None for a model that was fitted to something else."""
-    if record is not None and (not isinstance(record, dict) or set(record) != _COLUMNS):
-        raise InvalidValue("Its columns are not described as dptoolkit does.")
-    return record
+def _columns(record: Any, names: tuple[str, ...] | None) -> Mapping[str, Any] | None:
+    """How a table is read, None for a model that was fitted to something else; its columns must be the features."""
+    if record is None:
+        return None
+    made = [
+        column if column not in record["categories"] else f"{column}={value}"
+        for column in record["features"]
+        for value in record["categories"].get(column, ("",))
+    ]
+    missing = record["missing"]
+    constants = missing.values() if isinstance(missing, dict) else [missing]
+    are_constants = all(value is None or isinstance(value, (int, float, str)) for value in constants)
+    if set(record) != _COLUMNS or made != list(names or ()) or not are_constants:
+        raise InvalidValue("Its columns are not those of its features.")
+    return dict(record)
 
 
 def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:

@@ -176,6 +176,22 @@ def test_a_model_without_names_takes_a_table_with_or_without_its_label(run, tmp_
     refused(run("evaluate m.json bare.csv"), "--label: must be given")
 
 
+def test_a_model_that_knows_names_alone_finds_its_columns_by_them(run, tmp_path):
+    """Such is the file of an estimator that was fitted to a frame."""
+    X = np.random.default_rng(0).standard_normal((400, 2))
+    y = np.where(X[:, 0] > 0, "up", "down")
+    model = models.fit(X, y, task="classification", classes=["up", "down"], epsilon=50.0, feature_names=("a", "b"))
+    models.save(model, tmp_path / "m.json")
+    rows = [f"{kind},{b!r},note,{a!r}" for (a, b), kind in zip(X.tolist(), y.tolist(), strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,b,text,a", *rows]))
+    assert run("predict m.json t.csv")[1].split() == model.predict(X).tolist()
+    refused(run("evaluate m.json t.csv"), "--label: must be given")
+    accuracy = (model.predict(X) == y).mean()
+    assert json.loads(run("evaluate m.json t.csv --label kind --json")[1])["accuracy"] == accuracy
+    (tmp_path / "u.csv").write_text((tmp_path / "t.csv").read_text().replace(",note", "").replace(",text", ""))
+    assert json.loads(run("evaluate m.json u.csv --json")[1])["accuracy"] == accuracy
+
+
 def test_a_published_file_holds_no_record(run, tmp_path):
     """Every cell of a feature is a number of its own; none of them is in the file."""
     rng = np.random.default_rng(0)

@@ -122,7 +122,10 @@ def _columns_of_model(args: argparse.Namespace, model: Any, header: tuple[str, .
         repair = f"It has no column {missing[0]!r}" + (f", nor {len(missing) - 1} others." if missing[1:] else ".")
         raise invalid("data", args.data, "a table with the columns of the model", repair)
     if needs_labels and label is None:
-        label = header[-1]
+        others = [name for name in header if name not in known.features]
+        if len(others) != 1:
+            raise invalid("label", None, "given for this table", _LABEL_HINT)
+        label = others[0]
     return replace(known, label=label if needs_labels else None)
 
 

@@ -77,9 +77,9 @@ def test_a_model_is_fitted_evaluated_and_used(run, data):
 
 def test_three_classes_and_another_solver(run, data):
     line = "fit three.svm --task classification --epsilon 4 --solver dp-ight --sparsity 2 --row-norm 2"
-    code, out, err = run(line + " --n-features 6 --out m.json --json")
+    code, out, err = run(line + " --n-features 6 --classes 0 1 2 --out m.json --json")
     record = json.loads(out)
-    assert code == 0 and err.count("\n") == 1 and "published as the classes of the model: 0, 1, 2." in err
+    assert (code, err) == (0, "")
     assert record["classes"] == [0, 1, 2] and record["solver"] == "dp_ight" and record["d"] == 6
     assert record["guarantee"]["epsilon"]["1e-05"] <= 4
     assert json.loads(run("evaluate m.json three.svm --json")[1])["accuracy"] > 0.5

@@ -101,7 +101,7 @@ def test_the_last_column_is_the_label_where_none_is_named_and_that_is_said(run, 
     ("--label b --categories a", "--categories a: must be COLUMN=A,B"),
     ("--label b --missing a=1 --missing 3", "one number, or COLUMN=VALUE"), ("--label b --missing x", "--missing x"),
     ("--label b --n-features 7", "7 features beside the label"), ("--label b --separator ;;", "--separator ;;"),
-    ("--label b --drop a", "a feature beside the label"), ("--label b --categories c=x,y", "'c'"),
+    ("--label b --drop a", "a feature beside the label"), ("--label b --categories c=x,y", "--categories c: must"),
 ])  # fmt: skip
 def test_options_of_columns_that_do_not_fit_are_refused(run, tmp_path, options, words):
     (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i % 7},{i % 2}" for i in range(400)))
@@ -112,6 +112,11 @@ def test_options_of_columns_that_do_not_fit_are_refused(run, tmp_path, options, 
 def test_options_of_columns_are_refused_for_libsvm_text(run, tmp_path):
     (tmp_path / "t.svm").write_text("1 1:1\n-1 1:2\n")
     refused(run(f"fit t.svm {FIT} --label y --out m.json"), "--label y: must be left out for LIBSVM text")
+
+
+def test_a_table_by_another_suffix_is_told_how_to_be_named(run, tmp_path):
+    (tmp_path / "t.txt").write_text("a,b\n1,2\n")
+    refused(run(f"fit t.txt {FIT} --n-features 2 --out m.json"), "line 1", "Tables end in .csv, .tsv or .parquet.")
 
 
 def test_text_labels_are_no_numbers_to_predict(run, tmp_path):
@@ -266,6 +271,15 @@ def test_show_prints_weights_by_name_the_guarantee_and_a_sentence(run, model_fil
     assert "1 smaller weights" in run("show m.json --top 1")[1]
     refused(run("show m.json --top 0"), "--top 0: must be >= 1")
     refused(run("show t.csv"), "t.csv: must be a model")
+
+
+def test_names_cannot_imitate_lines_of_the_summary(run, tmp_path):
+    X = np.random.default_rng(0).standard_normal((400, 2))
+    names, labels = ("a\nepsilon 0\x1b[2J", "b"), np.where(X[:, 0] > 0, "up\nx", "down")
+    models.save(models.fit(X, labels, task="classification", classes=["up\nx", "down"], feature_names=names),
+                tmp_path / "m.json")  # fmt: skip
+    out = run("show m.json")[1]
+    assert "\x1b" not in out and "\nepsilon 0" not in out and "\nx" not in out and "a?epsilon 0?[2J" in out
 
 
 def test_a_seeded_or_noiseless_model_is_not_called_private(run, model_file):

@@ -147,7 +147,12 @@ def _libsvm(args: argparse.Namespace, n_features: int | None, has_labels: bool |
         if getattr(args, name, None) is not None:
             repair = "It has no named columns, and its label comes first; name the file .csv if it is one."
             raise invalid(name, getattr(args, name), "left out for LIBSVM text", repair)
-    X, y = readers.read_libsvm(args.data, n_features, _limit(args), has_labels)
+    try:
+        X, y = readers.read_libsvm(args.data, n_features, _limit(args), has_labels)
+    except InvalidValue as problem:
+        if "LIBSVM text" not in str(problem):
+            raise
+        raise InvalidValue(f"{problem} Tables end in .csv, .tsv or .parquet.") from None
     return Table(X, y, None, None)
 
 

@@ -209,9 +209,10 @@ def layout(columns: Columns, header: Sequence[str], path: str) -> Layout:
     if not places:
         raise invalid("path", path, "a table with a feature beside the label", "It has no column that is left.")
     names = [header[place] for place in places]
-    for name in (*columns.categories, *_constants(columns.missing)):
-        if name not in names:
-            raise invalid("column", name, f"one of {_listed(names)}", "It is not a feature of this table.")
+    for what, own in (("categories", columns.categories), ("missing", _constants(columns.missing))):
+        for name in own:
+            if name not in names:
+                raise invalid(what, name, f"about one of {_listed(names)}", "It is not a feature of this table.")
     features = tuple(_column(columns, place, header[place]) for place in places)
     title = None if label is None else header[label]
     known = Columns(title, tuple(names), (), dict(columns.categories), columns.missing)

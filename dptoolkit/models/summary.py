@@ -41,13 +41,18 @@ def _head(model: Model) -> str:
     if model.classes is not None:
         lines.append(f"Classes: {', '.join(_labels(model))}")
     if model.columns is not None and model.columns["label"] is not None:
-        lines.append(f"Label: {model.columns['label']}")
+        lines.append(f"Label: {_printable(model.columns['label'])}")
     return "\n".join(lines)
 
 
 def names_of(model: Model) -> tuple[str, ...]:
     """The names of the features, by number from 1 where the model has none."""
     return model.feature_names or tuple(f"column {j + 1}" for j in range(model.n_features))
+
+
+def _printable(name: object) -> str:
+    """A name from a file in one line, without control characters, which could imitate the lines around it."""
+    return "".join(character if character.isprintable() else "?" for character in str(name))
 
 
 def rows_of(model: Model) -> tuple[str, ...]:
@@ -61,7 +66,7 @@ def rows_of(model: Model) -> tuple[str, ...]:
 def _labels(model: Model) -> tuple[str, ...]:
     """The classes as they are written in files: 1, not 1.0."""
     labels = [] if model.classes is None else model.classes.tolist()
-    return tuple(f"{label:g}" if isinstance(label, float) else str(label) for label in labels)
+    return tuple(f"{label:g}" if isinstance(label, float) else _printable(label) for label in labels)
 
 
 def largest(model: Model) -> list[int]:
@@ -75,7 +80,7 @@ def weight_table(model: Model, top: int = 20) -> str:
     """The largest weights by name, and the intercept; positive weights speak for the class above them."""
     used, names = largest(model), names_of(model)
     shown = used[: whole("top", top, low=1)]
-    rows = [[names[j], *(number(float(w)) for w in model.coef[:, j])] for j in shown]
+    rows = [[_printable(names[j]), *(number(float(w)) for w in model.coef[:, j])] for j in shown]
     rows.append(["(intercept)", *(number(float(b)) for b in model.intercept)])
     text = table(["feature", *rows_of(model)], rows)
     left = len(used) - len(shown)

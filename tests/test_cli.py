@@ -262,7 +262,7 @@ BAD = [
     ("account --gaussian --calibrate 0 --delta 1e-5", "--calibrate 0.0: must be > 0"),
     ("account --gaussian --calibrate 1 --delta 0", "must be reachable"),
     ("account --ledger no-such-file", "--ledger no-such-file: must be a file"),
-    ("account --ledger setup.cfg", "text: must be JSON"),
+    ("account --ledger setup.cfg", "--ledger setup.cfg: must be JSON"),
     ("account --ledger x --steps 3", "--steps: must be left out with --ledger"),
     (f"account --laplace 2 --steps 1{'0' * 400}", "must be at most 1e+100"),
 ]

@@ -161,7 +161,7 @@ def test_predictions_refuse_cells_that_the_model_does_not_know(run, clinic):
     head = '"age, years",sex,blood pressure [mmHg],smoking,bmi\n'
     (clinic / "new.csv").write_text(head + "61,x4242,120,never,25\nold,f,120,never,25\n,f,,never,2\n")
     result = run("predict model.json new.csv")
-    refused(result, "cells outside its categories in 'sex' (first in line 2): the model knows", "text in 'age, years'",
+    refused(result, "cells outside the categories in 'sex' (first in line 2): the model knows", "text in 'age, years'",
             "--missing 'blood pressure [mmHg]'=0")  # fmt: skip
     assert "4242" not in result[2]
 
@@ -240,6 +240,15 @@ def test_parquet_is_read_where_polars_is_there(run, tmp_path):
 def test_arguments_become_flags(message, expected):
     names = {key: f"--{key.replace('_', '-')}" for key in ("row_norm", "seed", "n_features", "task", "epsilon")}
     assert in_shell(message, names) == expected
+
+
+def test_the_order_of_probabilities_is_said(run, model_file):
+    code, out, err = run("predict m.json t.csv --probabilities")
+    assert code == 0 and err == "dptoolkit: note: one column per class, in this order: ill, well.\n"
+    assert run("predict m.json t.csv --probabilities --quiet") == (0, out, "")
+    fit = "fit t.csv --label age --drop outcome --task regression --epsilon 1 --row-norm 5 --label-bound 3 --out n.json"
+    assert run(fit)[0] == 0
+    refused(run("predict n.json t.csv --probabilities"), "--probabilities: must be left out for a regression model")
 
 
 # --- what is in a model, and what was spent -------------------------------------------------------------------

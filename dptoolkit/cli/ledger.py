@@ -57,7 +57,8 @@ def saved_ledger(option: str, flag: str, path: str) -> Any:
     except RecursionError:
         raise invalid(option, path, "JSON that is not nested deeply, as a ledger is") from None
     except DpToolkitError as problem:
-        raise type(problem)(f"{flag} {path}: {problem}") from None
+        words = str(problem).removeprefix("text: ")
+        raise type(problem)(f"{flag} {path}: {words} A ledger is made by dptoolkit ledger new.") from None
 
 
 def _text(args: argparse.Namespace, ledger: Any) -> str:

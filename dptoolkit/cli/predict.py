@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import check_apart, json_text
-from dptoolkit.cli.tables import read_for_model, table_arguments
+from dptoolkit.cli.output import check_apart, json_text, say
+from dptoolkit.cli.tables import listed, read_for_model, table_arguments
 
 
 def _predict_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +26,12 @@ def _predict(args: argparse.Namespace) -> tuple[str, int]:
         check_apart("out", args.out, MODEL=args.model, DATA=args.data)
         files.check_writable("out", args.out)
     model = models.load(args.model)
+    if args.probabilities and model.classes is None:
+        raise invalid("probabilities", None, "left out for a regression model", "It predicts numbers, not classes.")
     table = read_for_model(args, model, needs_labels=False)
     answers = model.probabilities(table.X) if args.probabilities else model.predict(table.X)
+    if args.probabilities and model.classes is not None and not args.json and not args.quiet:
+        say(f"note: one column per class, in this order: {listed(model.classes.tolist())}.")
     text = json_text(_record(model, answers, args.probabilities)) if args.json else "\n".join(map(_line, answers))
     if args.out is None:
         return text, FINE

@@ -251,14 +251,14 @@ _FIT_ADVICE = _advice(
     dates="turn them into numbers, such as days since a public date, or leave the column out, --drop {name}",
     numbers_with_a_unit="write the numbers alone, with the unit in the column's name, or leave the column out, "
                         "--drop {name}",
-    cells_outside_its_categories="list all public categories, --categories {name}=...",
+    cells_outside_the_categories="list all public categories, --categories {name}=...",
     missing_cells_beside_categories="name the category that stands for them, --missing {name}=A, or list an empty one "
                                     "at the end, --categories {name}=A,B,",
 )  # fmt: skip
 _MODEL_ADVICE = _advice(
     text="the model was fitted to numbers there",
     missing_cells="fill them with a constant, --missing {name}=0",
-    cells_outside_its_categories="the model knows the categories of its fit alone",
+    cells_outside_the_categories="the model knows the categories of its fit alone",
     missing_cells_beside_categories="name the category that stands for them, --missing {name}=A",
 )
 

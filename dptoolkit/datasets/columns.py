@@ -31,7 +31,7 @@ _UNIT = re.compile(rf"{NUMBER.pattern}\s*[^\W\d_%°]*[%°]?[^\d]*")
 
 TEXT, MISSING, DATE, UNIT, COMMA, POINT, INFINITE, OTHER, BLANK = (
     "text", "missing cells", "dates", "numbers with a unit", "numbers with a comma", "numbers with a point",
-    "infinite numbers", "cells outside its categories", "missing cells beside categories",
+    "infinite numbers", "cells outside the categories", "missing cells beside categories",
 )  # fmt: skip
 
 

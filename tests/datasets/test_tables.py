@@ -111,7 +111,7 @@ def test_a_missing_label_and_an_unknown_category_are_named(written):
     with pytest.raises(InvalidValue, match="missing cells in the label 'y' .line 3.: records without a label"):
         read_csv(written("a,y\n1,0\n2,\n"), "y")
     assert read_csv(written("a,y\n1,mild\n2,None\n"), "y").y.tolist() == ["mild", "None"]
-    with pytest.raises(InvalidValue, match="cells outside its categories in 'a' .first in line 3.") as caught:
+    with pytest.raises(InvalidValue, match="cells outside the categories in 'a' .first in line 3.") as caught:
         read_csv(written("a,y\nu,0\nsecret,1\n"), "y", categories={"a": ["u", "v"]})
     assert "secret" not in str(caught.value)
 

@@ -6,9 +6,23 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 _INTERRUPTED = 130
+# ``dptoolkit check`` sets the name under which this program speaks.
+_NAME = os.environ.get("PAPER_CHECKS_NAME", "paper_checks")
+
+
+def _say(message: object) -> None:
+    """One line on stderr."""
+    print(f"{_NAME}: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(f"warning: {message}")
+
 
 try:
     from paper_checks.claims import BadClaims, selected
@@ -16,7 +30,7 @@ try:
     from paper_checks.run import TIERS, Row, run
 except KeyboardInterrupt:
     # Loading takes a second, in which Ctrl-C may come.
-    print("paper_checks: stopped.", file=sys.stderr)
+    _say("stopped.")
     sys.exit(_INTERRUPTED)
 
 ROOT = Path(__file__).parent
@@ -44,21 +58,20 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         for row in run(papers, arguments.tier):
             rows.append(row)
     except BadClaims as problem:
-        print(problem, file=sys.stderr)
+        _say(problem)
         return 2
     except KeyboardInterrupt:
         # Whoever started this may pass the signal on: what is finished is printed all the same.
         _ignore_interrupts()
         if rows:
             print(show(rows), flush=True)
-        print(f"paper_checks: stopped. {len(rows)} points are checked.", file=sys.stderr)
+        _say(f"stopped. {len(rows)} points are checked.")
         return _INTERRUPTED
     except Exception as problem:
         # An exit code of 1 says that a claim has changed; a defect says nothing about claims.
         if os.environ.get("DPTOOLKIT_TRACEBACK"):
             raise
-        words = " ".join(f"{type(problem).__name__}: {problem}".split())
-        print(f"paper_checks: unexpected {words}. Set DPTOOLKIT_TRACEBACK=1 to see where.", file=sys.stderr)
+        _say(f"unexpected {type(problem).__name__}: {problem}. Set DPTOOLKIT_TRACEBACK=1 to see where.")
         return 2
     print(show(rows))
     return 0 if all(row.as_expected for row in rows) else 1
@@ -69,4 +82,5 @@ def _ignore_interrupts() -> None:
 
 
 if __name__ == "__main__":
+    warnings.showwarning = _say_warning
     sys.exit(main())

@@ -75,7 +75,7 @@ def paper_folders(root: Path, names: Iterable[str]) -> list[Path]:
     selection = list(names) or list(folders)
     for name in selection:
         if name not in folders:
-            raise BadClaims(f"paper={name!r}: must be one of {', '.join(folders)}.")
+            raise BadClaims(f"PAPER {name}: must be one of {', '.join(folders)}.")
     return [folders[name] for name in selection]
 
 
@@ -98,7 +98,7 @@ def _only(paper: Paper, ids: list[str]) -> Paper:
     ids_of_paper = [claim.id for claim in paper.claims]
     for name in ids:
         if name not in ids_of_paper:
-            raise BadClaims(f"claim={name!r}: must be a paper, or one of {', '.join(ids_of_paper)} of {paper.name}.")
+            raise BadClaims(f"CLAIM {name}: must be a paper, or one of {', '.join(ids_of_paper)} of {paper.name}.")
     return Paper(paper.name, tuple(claim for claim in paper.claims if not ids or claim.id in ids))
 
 

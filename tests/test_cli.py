@@ -230,39 +230,39 @@ BAD = [
     ("", "arguments are required: COMMAND"),
     ("nonsense", "invalid choice: 'nonsense'"),
     ("account", "one of the arguments --gaussian"),
-    ("plan nope --n 3 --d 5", "name='nope': must be one of"),
+    ("plan nope --n 3 --d 5", "SOLVER nope: must be one of"),
     ("account --gaussian two", "invalid float value: 'two'"),
-    ("account --gaussian -3", "noise_multiplier=-3.0: must be >= 0"),
-    ("account --gaussian nan", "noise_multiplier=nan: must be"),
+    ("account --gaussian -3", "--gaussian -3.0: must be >= 0"),
+    ("account --gaussian nan", "--gaussian nan: must be"),
     ("account --gaussian", "--gaussian: must have a number"),
     ("account --gaussian 2 --laplace 3", "not allowed with argument"),
     ("account --gaussian 2 --steps 1.5", "invalid int value: '1.5'"),
-    ("account --gaussian 2 --steps -1", "steps=-1: must be >= 0"),
-    ("account --gaussian 2 --epochs -1", "epochs=-1: must be >= 0"),
+    ("account --gaussian 2 --steps -1", "--steps -1: must be >= 0"),
+    ("account --gaussian 2 --epochs -1", "--epochs -1: must be >= 0"),
     ("account --gaussian 2 --step 1", "unrecognized arguments: --step"),
     ("account --gaussian 2 --rate 0.1", "--rate: must be given together with --sampling"),
     ("account --gaussian 2 --sampling poisson", "--sampling: must be given together with --rate"),
-    ("account --gaussian 2 --sampling some --rate 0.1", "scheme='some': must be one of"),
-    ("account --gaussian 2 --sampling poisson --rate 2", "rate=2.0: must be"),
+    ("account --gaussian 2 --sampling some --rate 0.1", "--sampling some: must be one of"),
+    ("account --gaussian 2 --sampling poisson --rate 2", "--rate 2.0: must be"),
     ("account --gaussian 2 --round-limit 3", "--round-limit: must be given together with --random-rounds"),
-    ("account --gaussian 2 --random-rounds 1", "gamma=1.0: must be"),
+    ("account --gaussian 2 --random-rounds 1", "--random-rounds 1.0: must be"),
     ("account --gaussian 2 --noise laplace", "--noise: must be given together with --noisy-max"),
     ("account --gaussian 2 --signed", "with --objective-perturbation"),
     ("account --gaussian 2 --sensitivity 2", "with --two-sided-geometric or --discrete-gaussian"),
-    ("account --noisy-max 1 --noise gumbel", "noise='gumbel': must be one of"),
-    ("account --gaussian 2 --delta 1", "delta=1.0: must be"),
-    ("account --gaussian 2 --epsilon -1", "epsilon=-1.0: must be"),
-    ("account --gaussian 2 --method magic", "method='magic': must be one of"),
+    ("account --noisy-max 1 --noise gumbel", "--noise gumbel: must be one of"),
+    ("account --gaussian 2 --delta 1", "--delta 1.0: must be"),
+    ("account --gaussian 2 --epsilon -1", "--epsilon -1.0: must be"),
+    ("account --gaussian 2 --method magic", "--method magic: must be one of"),
     ("account --laplace 2 --method gaussian --delta 1e-5", "must be Gaussian for method 'gaussian'"),
-    ("account --gaussian 2 --adjacency add", "adjacency='add': must be one of"),
+    ("account --gaussian 2 --adjacency add", "--adjacency add: must be one of"),
     ("account --gaussian 2 --compare --method rdp", "--method: must be left out with --compare"),
     ("account --gaussian 2 --calibrate 1 --delta 1e-5", "--gaussian: must be given without a number"),
     ("account --approx 1 1e-6 --calibrate 1 --delta 1e-5", "--approx: must be given without a number"),
-    ("account --gaussian --calibrate 1", "delta=None: must be exactly one"),
-    ("account --gaussian --calibrate 0 --delta 1e-5", "calibrate=0.0: must be > 0"),
+    ("account --gaussian --calibrate 1", "--delta: must be exactly one"),
+    ("account --gaussian --calibrate 0 --delta 1e-5", "--calibrate 0.0: must be > 0"),
     ("account --gaussian --calibrate 1 --delta 0", "must be reachable"),
-    ("account --ledger no-such-file", "ledger='no-such-file': must be a file"),
-    ("account --ledger setup.cfg", "text: must be JSON"),
+    ("account --ledger no-such-file", "--ledger no-such-file: must be a file"),
+    ("account --ledger setup.cfg", "--ledger setup.cfg: must be JSON"),
     ("account --ledger x --steps 3", "--steps: must be left out with --ledger"),
     (f"account --laplace 2 --steps 1{'0' * 400}", "must be at most 1e+100"),
 ]
@@ -363,13 +363,13 @@ def test_audit_as_json(capsys):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("audit nobody --epsilon 1", "solver='nobody': must be one of"),
-        ("audit dp_ight --epsilon -1", "epsilon=-1.0: must be > 0"),
+        ("audit nobody --epsilon 1", "SOLVER nobody: must be one of"),
+        ("audit dp_ight --epsilon -1", "--epsilon -1.0: must be > 0"),
         ("audit dp_ight", "--epsilon"),
-        ("audit dp_ight --epsilon 1 --trials 3", "trials=3: must be >= 200"),
+        ("audit dp_ight --epsilon 1 --trials 3", "--trials 3: must be >= 200"),
         ("audit dp_ight --epsilon 1 --trials 1000 --seconds 2", "not allowed with"),
-        ("audit dp_ight --epsilon 1 --trials 1000 --adversary god", "adversary='god': must be one of"),
-        ("audit dp_ight --epsilon 1 --trials 1000 --seed -3", "rng=-3: must be an integer >= 0"),
+        ("audit dp_ight --epsilon 1 --trials 1000 --adversary god", "--adversary god: must be one of"),
+        ("audit dp_ight --epsilon 1 --trials 1000 --seed -3", "--seed -3: must be an integer >= 0"),
     ],
 )
 def test_audit_refuses_in_one_line(line, words, capsys):
@@ -471,7 +471,7 @@ def test_a_typo_is_named_with_what_was_meant(run, line, words):
 
 
 def test_numbers_below_zero_are_no_typos(run):
-    assert "noise_multiplier=-3.0: must be >= 0" in _is_one_line(run("account --gaussian -3"), 2)
+    assert "--gaussian -3.0: must be >= 0" in _is_one_line(run("account --gaussian -3"), 2)
 
 
 def test_a_warning_is_one_line_too(run, monkeypatch):
@@ -655,7 +655,7 @@ def test_an_audit_is_not_begun_for_a_file_that_cannot_be_written(run, monkeypatc
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(audit, "audit", _raising(AssertionError("the audit has begun")))
     told = _is_one_line(run(f"audit dp_ight --epsilon 1 {option} {tmp_path / where}"), 2)
-    assert f"{option[2:]}=" in told and "must be a file" in told
+    assert f"{option} {tmp_path / where}: must be a file" in told
     assert (tmp_path / "file").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
 
@@ -719,11 +719,11 @@ def test_every_solver_can_be_planned_from_its_own_options(run):
 
 
 @pytest.mark.parametrize(("line", "words"), [
-    ("plan", "required: SOLVER"), ("plan nobody", "name='nobody': must be one of"),
-    ("plan nobody --n 3", "name='nobody': must be one of"), ("plan ight", "must be one of"),
+    ("plan", "--solver: must be given"), ("plan nobody", "SOLVER nobody: must be one of"),
+    ("plan nobody --n 3", "SOLVER nobody: must be one of"), ("plan ight", "must be one of"),
     (PLAN.replace("--sparsity", "--sparsty").join(["plan ", ""]), "--sparsty. Did you mean --sparsity?"),
     ("plan dp_ight --n 10", "arguments are required: --d"), (f"plan {PLAN} --fit-intercept 2", "must be yes or no"),
-    (f"plan {PLAN} --n 0", "n=0: must be >= 1"), (f"plan {PLAN} --snapshot-size 3", "unrecognized arguments"),
+    (f"plan {PLAN} --n 0", "--n 0: must be >= 1"), (f"plan {PLAN} --snapshot-size 3", "unrecognized arguments"),
 ])  # fmt: skip
 def test_plan_refuses_in_one_line(run, line, words):
     assert words in _is_one_line(run(line), 2)

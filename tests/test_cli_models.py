@@ -86,13 +86,14 @@ def test_three_classes_and_another_solver(run, data):
 
 
 def test_numbers_from_a_csv_file_with_names(run, data):
-    code, _, err = run("fit numbers.csv --task regression --epsilon 4 --row-norm 3 --label-bound 1 --out m.json")
+    line = "fit numbers.csv --task regression --epsilon 4 --row-norm 3 --label-bound 1 --label y --out m.json"
+    code, _, err = run(line)
     assert (code, err) == (0, "")
     assert models.load("m.json").feature_names == tuple(f"f{j}" for j in range(6))
     assert json.loads(run("evaluate m.json numbers.csv --json")[1])["r2"] > 0.3
     (data / "other.csv").write_text((data / "numbers.csv").read_text().replace("f3", "g3"))
     code, out, err = run("evaluate m.json other.csv")
-    assert (code, out) == (2, "") and "Column 4 has another name" in err
+    assert (code, out) == (2, "") and "It has no column 'f3'" in err
 
 
 def test_a_seed_repeats_the_file_and_no_seed_does_not(run, data):
@@ -109,13 +110,13 @@ def test_a_ledger_pays_or_refuses(run, data):
     code, out, err = run(f"fit two.svm {FIT} --ledger budget --out b.json")
     assert (code, out) == (2, "") and "budget" in err and not (data / "b.json").exists()
     code, _, err = run(f"fit two.svm {FIT} --ledger nothing --out b.json")
-    assert code == 2 and "Ledger.open" in err and not (data / "nothing").exists()
+    assert code == 2 and "dptoolkit ledger new nothing" in err and not (data / "nothing").exists()
 
 
 def test_a_width_that_was_not_given_is_warned_of_and_noted(run, data):
     code, out, err = run("fit two.svm --task classification --epsilon 2 --out m.json")
     assert code == 0
-    assert "n_features was not given" in err
+    assert "--n-features was not given" in err
     assert "the number of columns was read from the data" in out and "the set of classes was read" in out
 
 
@@ -131,7 +132,7 @@ def test_help_of_a_solver_lists_its_options(capsys):
 FILES_AND_WORDS = {
     "1 1:0.5\n1 1:abc\n-1 2:1\n": "line 2", "1 1:1 2\n": "line 1", "1 1:1 1:2\n-1 1:1\n": "line 1",
     "1 999999999999:1\n": "line 1", "1 0:1\n": "line 1", "1 7:1\n-1 1:1\n": "line 1", "1 1:nan\n": "line 1",
-    "": "two.svm", "# nothing\n\n": "two.svm", "1 1:1\n3 1:2\n": "other labels", "1 1:1\n0 2:1\n": "other labels",
+    "": "two.svm", "# nothing\n\n": "two.svm", "1 1:1\n3 1:2\n": "It holds others", "1 1:1\n0 2:1\n": "It holds others",
     "\x00\x01\x02": "two.svm",
 }  # fmt: skip
 
@@ -147,18 +148,21 @@ def test_a_bad_file_is_one_line_and_nothing_is_written(run, tmp_path, text, word
 
 
 @pytest.mark.parametrize(("line", "word"), [
-    (f"fit two.svm {FIT} --out nowhere/m.json", "out="), (f"fit two.svm {FIT} --out .", "out="),
+    (f"fit two.svm {FIT} --out nowhere/m.json", "--out nowhere/m.json:"), (f"fit two.svm {FIT} --out .", "--out .:"),
     (f"fit missing.svm {FIT} --out m.json", "missing.svm"), (f"fit two.svm {FIT}", "--out"),
     (f"fit two.svm {FIT} --max-bytes 1000 --out m.json", "1,000 bytes"),
-    ("fit two.svm --task ranking --epsilon 2 --out m.json", "task="),
-    ("fit two.svm --task classification --epsilon 0 --n-features 6 --out m.json", "epsilon=0.0"),
-    ("fit two.svm --task classification --epsilon nan --n-features 6 --out m.json", "epsilon=nan"),
-    ("fit two.svm --task regression --epsilon 2 --row-norm 1 --n-features 6 --out m.json", "label_bound=None"),
-    (f"fit two.svm {FIT} --solver dp-ight --sparsity 99 --out m.json", "sparsity=99"),
+    ("fit two.svm --task ranking --epsilon 2 --out m.json", "--task ranking:"),
+    ("fit two.svm --task classification --epsilon 0 --n-features 6 --out m.json", "> 0. Use --epsilon inf"),
+    ("fit two.svm --task classification --epsilon nan --n-features 6 --out m.json", "--epsilon nan"),
+    ("fit two.svm --task regression --epsilon 2 --row-norm 1 --n-features 6 --out m.json", "--label-bound: must be"),
+    (f"fit two.svm {FIT} --solver dp-ight --sparsity 99 --out m.json", "--sparsity 99"),
     (f"fit two.svm {FIT} --solver dp-svrg-ht --out m.json", "must be given for dp_svrg_ht"),
-    (f"fit two.svm {FIT} --solver dp-igth --out m.json", "solver="),
+    (f"fit two.svm {FIT} --solver dp-igth --out m.json", "--solver dp_igth:"),
     (f"fit two.svm {FIT} --sparsty 3 --out m.json", "Did you mean --sparsity"),
-    (f"fit two.svm {FIT} --seed -1 --out m.json", "rng=-1"),
+    (f"fit two.svm {FIT} --seed -1 --out m.json", "--seed -1"),
+    (f"fit two.svm {FIT} --seed 1 --ledger two.svm --out m.json", "--seed 1: must be left out with --ledger"),
+    (f"fit two.svm {FIT} --solver dp-ight --label-bound 3 --out m.json", "--label-bound 3.0: must be left out for"),
+    ("fit two.svm --task classification --epsilon 1 --classes 1 --out m.json", "--classes 1: must be at least two"),
     ("predict two.svm two.svm", "a model as dptoolkit writes it"), ("evaluate nothing.json two.svm", "nothing.json"),
 ])  # fmt: skip
 def test_bad_options_are_one_line_and_nothing_is_written(run, data, line, word):
@@ -185,7 +189,7 @@ def test_other_columns_and_labels_at_test_time_are_refused(run, data):
         code, out, err = run(f"{command} m.json wide.svm")
         assert (code, out) == (2, "") and "line 2" in err
     code, out, err = run("evaluate m.json label.svm")
-    assert (code, out) == (2, "") and "other labels" in err
+    assert (code, out) == (2, "") and "labels: must hold the classes of the model alone: -1, 1." in err
     code, out, err = run("predict m.json wide.svm --out p.txt")
     assert code == 2 and not (data / "p.txt").exists()
 
@@ -206,8 +210,9 @@ def test_sets_are_listed_in_rows_that_fit_and_described(run):
     assert [line.split()[0] for line in out.splitlines()[2:]] == registry.names()
     code, out, _ = run("data describe a9a")
     assert code == 0 and "columns: 123" in out and "https://" in out
-    for line, word in (("data describe a8a", "name="), ("data get", "name="), ("data fetch", "what="),
-                       ("data get a9a --split other", "split="), ("data get digits", "split=")):  # fmt: skip
+    for line, word in (("data describe a8a", "NAME a8a:"), ("data get", "NAME: must"), ("data fetch", "WHAT fetch:"),
+                       ("data get a9a --split other", "--split other:"),
+                       ("data get digits", "--split train:")):  # fmt: skip
         code, out, err = run(line)
         assert (code, out) == (2, "") and word in err
 
@@ -216,9 +221,9 @@ def test_a_set_is_found_in_the_folder(run, tmp_path, monkeypatch):
     monkeypatch.delenv(registry.DATA_VARIABLE, raising=False)
     (tmp_path / "a9a").mkdir()
     (tmp_path / "a9a" / "a9a.gz").write_bytes(b"")
-    code, out, _ = run(f"data get a9a --data-dir {tmp_path}")
+    code, out, _ = run(f"data get a9a --data-home {tmp_path}")
     assert (code, out.strip()) == (0, str(tmp_path / "a9a" / "a9a.gz"))
-    code, _, err = run(f"data get w8a --data-dir {tmp_path}")
+    code, _, err = run(f"data get w8a --data-home {tmp_path}")
     assert code == 2 and "w8a/w8a" in err
 
 

@@ -41,7 +41,7 @@ def test_a_model_is_chosen_within_the_budget(run, tmp_path):
 
 
 def test_numbers_and_the_default_solver(run, tmp_path):
-    fixed = "tune numbers.csv --task regression --epsilon 4 --row-norm 2 --label-bound 1 --quiet --json"
+    fixed = "tune numbers.csv --label y --task regression --epsilon 4 --row-norm 2 --label-bound 1 --quiet --json"
     code, out, err = run(f"{fixed} --grid sparsity=1,6 --out m.json")
     found = json.loads(out)
     assert (code, err) == (0, "") and found["solver"] == "dp_pipeline"
@@ -73,12 +73,12 @@ def test_a_ledger_is_charged_once_for_the_whole_choice(run, tmp_path):
 
 
 @pytest.mark.parametrize(("line", "words"), [
-    (f"{IGHT} --out m.json", "at least one setting"), (f"{IGHT} --grid steps=5,10", "out=None"),
+    (f"{IGHT} --out m.json", "at least one setting"), (f"{IGHT} --grid steps=5,10", "--out: must be given"),
     (f"{IGHT} --candidate stepps=5 --out m.json", "Settings are"),
     (f"{IGHT} --candidate steps --out m.json", "setting=value"), (f"{IGHT} --grid steps --out m.json", "type int"),
     (f"{IGHT} --grid steps=5,x --out m.json", "of type int"), (f"{IGHT} --grid epsilon=1,2 --out m.json", "for all"),
-    (f"{IGHT} --grid fit_intercept=perhaps --out m.json", "fit_intercept"),
-    (f"{IGHT} --grid steps=5,10 --expected-runs 1 --out m.json", "expected_runs"),
+    (f"{IGHT} --grid fit_intercept=perhaps --out m.json", "--fit-intercept"),
+    (f"{IGHT} --grid steps=5,10 --expected-runs 1 --out m.json", "--expected-runs"),
     (f"{IGHT} --grid steps=5,10 --law fixed --out m.json", "law"),
     (f"{IGHT} --grid steps=5,10 --validation 2 --out m.json", "validation"),
     (f"{IGHT} --grid steps=5,10 --out no/m.json", "can be written"),

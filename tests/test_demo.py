@@ -195,7 +195,7 @@ def test_without_matplotlib_nothing_is_written(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert cli.main(["demo", "--out", str(tmp_path / "r")]) == 2
-    assert "pip install 'dptoolkit[plots]'" in capsys.readouterr().err
+    assert "pip install 'dptoolkit[demo]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

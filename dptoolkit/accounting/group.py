@@ -38,7 +38,7 @@ _LEAST_DELTA = 1e-300
 _LARGEST_SIZE = 10**100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GroupGuarantee:
     """The guarantee for any ``size`` records that change together.
 
@@ -126,6 +126,9 @@ class GroupGuarantee:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if self.guarantee.epsilon(middle) < math.inf else (middle, high)
         return self.guarantee.epsilon(high)
+
+    def __repr__(self) -> str:
+        return f"<GroupGuarantee for {self.size:,} records that change together, of {self.guarantee!r}>"
 
     def __str__(self) -> str:
         return f"the guarantee for {self.size:,} records that change together"

@@ -12,6 +12,7 @@ from dptoolkit.accounting import pld
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.group import GroupGuarantee
 from dptoolkit.accounting.methods import METHODS, best_delta, best_epsilon, is_exact
+from dptoolkit.accounting.report import Printed, at_most, delta_text
 from dptoolkit.accounting.statement import TABLE_DELTAS, guarantee_table
 from dptoolkit.accounting.structure import assumptions, total_rho
 from dptoolkit.adjacency import Adjacency
@@ -29,8 +30,8 @@ class Claimed(NamedTuple):
     conditions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Guarantee:
+@dataclass(frozen=True, repr=False)
+class Guarantee(Printed):
     """What a release guarantees, computed from the event on demand. ``print`` shows it as a table.
 
     ``asked_delta`` is the delta that the caller asked for, if any: the table lists it besides the usual ones.
@@ -136,8 +137,21 @@ class Guarantee:
 
         plots.save(plots.profile(self), path)
 
+    def __repr__(self) -> str:
+        delta = REFERENCE_DELTA if self.asked_delta is None else self.asked_delta
+        adjacency = "" if self.adjacency is None else f", {self.adjacency}"
+        return f"<Guarantee: epsilon {_epsilon_words(self, delta)} at delta {delta_text(delta)}{adjacency}>"
+
     def __str__(self) -> str:
         return guarantee_table(self)
+
+
+def _epsilon_words(guarantee: Guarantee, delta: float) -> str:
+    """Epsilon in few digits; a text that is shown by debuggers must not raise."""
+    try:
+        return at_most(guarantee.epsilon(delta))
+    except (UnsupportedEvent, ArithmeticError):
+        return "unknown"
 
 
 def _json_number(value: float) -> float | str:

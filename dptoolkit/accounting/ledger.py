@@ -18,7 +18,8 @@ from dptoolkit.accounting.book import Book, Budget, Entry, composed, relation_of
 from dptoolkit.accounting.events import Event, as_event
 from dptoolkit.accounting.guarantee import Guarantee
 from dptoolkit.accounting.journal import Guard, Journal
-from dptoolkit.accounting.report import at_most, delta_text, number, table
+from dptoolkit.accounting.report import Printed, at_most, delta_text, number, table
+from dptoolkit.accounting.structure import brief
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue
 
@@ -63,7 +64,7 @@ class Reservation:
             self.confirm()
 
 
-class Ledger:
+class Ledger(Printed):
     """An append-only record of releases on one data set, with an optional (epsilon, delta) budget.
 
     Equal releases in a row are merged. ``spend`` and ``reservation`` check the budget and record the release in one
@@ -344,7 +345,7 @@ class Ledger:
 
     def __str__(self) -> str:
         entries, guarantee = self.entries, self.guarantee
-        rows = [[e.label or "-", str(e.event), f"{e.count:,}"] for e in entries]
+        rows = [[e.label or "-", brief(e.event), f"{e.count:,}"] for e in entries]
         head = "Ledger without budget"
         if self._budget is not None:
             epsilon, delta = self._budget

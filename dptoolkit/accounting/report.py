@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
+
+
+class Printed:
+    """Something that a notebook shows as its text, with the text's own spacing."""
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+
+def as_html(text: str) -> str:
+    """Text for a notebook. It is escaped: labels and names of columns come from users and files."""
+    return f"<pre>{html.escape(text)}</pre>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

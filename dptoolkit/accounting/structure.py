@@ -219,6 +219,21 @@ def words(event: Event) -> Words:
     return f"{_around(event)} of {' + '.join(names) or 'nothing'}", noise, sensitivity
 
 
+# How many different parts of an event are named in one line.
+_NAMED = 2
+
+
+def brief(event: Event) -> str:
+    """An event in one line: its first parts with their counts and noise."""
+    parts = [(words(part), count) for part, count in flatten(event)]
+    named = [
+        ("" if count == 1 else f"{count:,} x ") + name + ("" if noise == "-" else f" ({noise})")
+        for (name, noise, _), count in parts
+    ]
+    more = f" + {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return (" + ".join(named[:_NAMED]) or "nothing") + more
+
+
 def _around(event: Event) -> str:
     if isinstance(event, Subsampled):
         return f"{event.scheme} rate {number(event.rate)}"

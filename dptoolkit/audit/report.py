@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
-from dptoolkit.accounting.report import number, table
+from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.audit.merging import merged
 from dptoolkit.audit.statistics import Guesses, TradeOff
 
@@ -28,8 +28,8 @@ UNDER_NOISED = "under-noised"
 _KNOWN_TIGHT, _SLACK = 0.9, 0.95
 
 
-@dataclass(frozen=True)
-class AuditReport:
+@dataclass(frozen=True, repr=False)
+class AuditReport(Printed):
     """A lower bound on a mechanism's privacy loss, and whether it refutes a claim.
 
     ``epsilon_lower`` holds at ``delta`` with the stated confidence, within the claim's family (see ``claims``).
@@ -153,6 +153,9 @@ class AuditReport:
             f"The bound exceeds the claim at confidence {self.confidence:.6g}, but the evidence does not reach "
             f"alpha {self.alpha:g}: audit again with another seed and more trials."
         ]
+
+    def __repr__(self) -> str:
+        return f"<AuditReport: {self.summary()}>"
 
     def __str__(self) -> str:
         rows = [

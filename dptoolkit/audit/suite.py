@@ -11,7 +11,7 @@ import numpy as np
 
 from dptoolkit._validate import invalid, real, whole
 from dptoolkit.accounting import gaussian
-from dptoolkit.accounting.report import number, table
+from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.audit.betting import FIRST, SEQUENTIAL
 from dptoolkit.audit.claims import ApproxClaim, Claim, GaussianClaim, as_claim
 from dptoolkit.audit.pairs.pair import Pair
@@ -147,8 +147,8 @@ def assert_private(
     return report
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, repr=False)
+class Sweep(Printed):
     """Audits of one mechanism on several pairs. ``e_value`` is their mean, valid however the audits depend."""
 
     reports: tuple[AuditReport, ...]
@@ -162,6 +162,9 @@ class Sweep:
     def violated(self) -> bool:
         """Whether the mean e-value reaches 1/alpha, which has error at most alpha for any number of pairs."""
         return self.e_value >= 1 / min(r.alpha for r in self.reports)
+
+    def __repr__(self) -> str:
+        return f"<Sweep: {str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
         rows = [[r.pair, number(r.epsilon_lower), number(r.epsilon_claimed), number(r.e_value)] for r in self.reports]

@@ -12,11 +12,27 @@ import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dptoolkit.cli import account, audit, check, completion, data, demo, evaluate, fit, output, plan, predict, tune
+from dptoolkit.cli import (
+    account,
+    audit,
+    check,
+    completion,
+    data,
+    demo,
+    evaluate,
+    fit,
+    ledger,
+    output,
+    plan,
+    predict,
+    show,
+    tune,
+)
 from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command
 from dptoolkit.cli.interrupts import heard
 from dptoolkit.cli.parsing import parse
 from dptoolkit.cli.progress import shown
+from dptoolkit.cli.wording import in_shell
 
 __all__ = ["BAD_INPUT", "CHECK_FAILED", "COMMANDS", "FINE", "INTERRUPTED", "main"]
 
@@ -29,16 +45,19 @@ COMMANDS: Mapping[str, Command] = MappingProxyType({
     "demo": demo.COMMAND,
     "evaluate": evaluate.COMMAND,
     "fit": fit.COMMAND,
+    "ledger": ledger.COMMAND,
     "plan": plan.COMMAND,
     "predict": predict.COMMAND,
+    "show": show.COMMAND,
     "tune": tune.COMMAND,
 })  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Only --help and --version leave by SystemExit, as argparse does."""
+    names: dict[str, str] = {}
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        return _run(sys.argv[1:] if argv is None else list(argv), names)
     except KeyboardInterrupt as stop:
         return output.interrupted(stop)
     except SystemExit:
@@ -46,17 +65,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.write("")
         raise
     except Exception as problem:
-        return output.refuse(problem)
+        return output.refuse(problem, names)
 
 
-def _run(line: Sequence[str]) -> int:
-    args = parse(COMMANDS, line)
+def _run(line: Sequence[str], names: dict[str, str]) -> int:
+    """Run a command; ``names`` is filled with the names of its arguments, for errors."""
+    args, known = parse(COMMANDS, line)
+    names |= known
     draws = COMMANDS[args.command].draws and sys.stderr is not None and sys.stderr.isatty()
     silent = getattr(args, "quiet", True) or draws
     with heard(), warnings.catch_warnings(record=True) as notes, shown(args.command, silent):
         text, code = COMMANDS[args.command].run(args)
-    # Warnings are printed only with an answer; a refusal is one line.
-    for note in dict.fromkeys(str(note.message) for note in notes):
-        output.say(f"warning: {note}")
+    # Warnings are printed only with an answer; a refusal is one line. Classes were named before the fit.
+    said = [str(note.message) for note in notes if note.category.__name__ != "ClassesWarning"]
+    for note in dict.fromkeys(said):
+        output.say(f"warning: {in_shell(note, names)}")
     output.write(text)
     return code

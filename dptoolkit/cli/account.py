@@ -12,8 +12,10 @@ from typing import Any
 import dptoolkit
 from dptoolkit._validate import invalid, positive, whole
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import json_text, read_text
-from dptoolkit.errors import DpToolkitError, InvalidValue, UnsupportedEvent
+from dptoolkit.cli.ledger import saved_ledger
+from dptoolkit.cli.output import json_text
+from dptoolkit.cli.wording import in_shell
+from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 # --- what was released ----------------------------------------------------------------------------
 
@@ -94,7 +96,8 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_argument("--bracket", action="store_true", help="also the epsilon that no analysis can go below")
     ask.add_argument("--method", help="this method, not the tightest; --compare lists them")
     ask.add_argument("--compare", action="store_true", help="all methods side by side")
-    ask.add_argument("--calibrate", type=float, metavar="EPSILON", help="find the mechanism's number that spends this")
+    calibrate = "find the smallest noise that meets this epsilon"
+    ask.add_argument("--calibrate", type=float, metavar="EPSILON", help=calibrate)
 
 
 def _add_mechanism(group: Any, name: str, mechanism: _Mechanism) -> None:
@@ -139,28 +142,18 @@ def _given_event(args: argparse.Namespace) -> Any:
 
 def _ledger_event(args: argparse.Namespace) -> Any:
     """Everything in the ledger; its adjacency, if it has one, is that of the answer."""
-    ledger = _saved_ledger(args.ledger)
+    ledger = saved_ledger("ledger", "--ledger", args.ledger)
     if ledger.adjacency is not None:
         if args.adjacency not in (None, ledger.adjacency.value):
-            raise invalid("--adjacency", args.adjacency, f"'{ledger.adjacency}', as in the ledger, or left out")
+            raise invalid("adjacency", args.adjacency, f"'{ledger.adjacency}', as in the ledger, or left out")
         args.adjacency = ledger.adjacency.value
     return ledger.event
-
-
-def _saved_ledger(path: str) -> Any:
-    text = read_text("ledger", path, "a file written by Ledger.to_json()")
-    try:
-        return dptoolkit.accounting.Ledger.from_json(text)
-    except RecursionError:
-        raise invalid("ledger", path, "JSON that is not nested deeply, as Ledger.to_json() writes it") from None
-    except DpToolkitError as problem:
-        raise type(problem)(f"ledger={path!r}: {problem}") from None
 
 
 def _event(args: argparse.Namespace, *numbers: float) -> Any:
     """epochs x random rounds x steps x sampling x mechanism; a layer that was not asked for is left out."""
     acc = dptoolkit.accounting
-    event = _MECHANISMS[_mechanism_option(args)[0]].make(args, *numbers)
+    event = _elementary(args, *numbers)
     if args.sampling is not None:
         event = acc.Subsampled(event, args.sampling, args.rate, args.adjacency)
     if args.steps is not None:
@@ -168,6 +161,17 @@ def _event(args: argparse.Namespace, *numbers: float) -> Any:
     if args.random_rounds is not None:
         event = acc.RandomRounds(event, _rounds(args.random_rounds, args.round_limit))
     return event if args.epochs is None else acc.Repeated(event, whole("epochs", args.epochs))
+
+
+def _elementary(args: argparse.Namespace, *numbers: float) -> Any:
+    """The event of the mechanism alone; an error about one of its numbers names the mechanism's option."""
+    name = _mechanism_option(args)[0]
+    mechanism = _MECHANISMS[name]
+    try:
+        return mechanism.make(args, *numbers)
+    except InvalidValue as problem:
+        own = dict.fromkeys(mechanism.numbers, f"--{name}")
+        raise InvalidValue(in_shell(str(problem), own)) from None
 
 
 def _rounds(gamma: float, limit: int | None) -> Any:

@@ -38,6 +38,7 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _audit(args: argparse.Namespace) -> tuple[str, int]:
+    _refuse_file(args.solver)
     from dptoolkit import audit
     from dptoolkit.audit import run
 
@@ -66,6 +67,13 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
             write(text)
             raise
     return text, CHECK_FAILED if report.violated else FINE
+
+
+def _refuse_file(name: str) -> None:
+    """Refuse a file at once: an audit runs a program many times, and a model is what one run gave."""
+    if ":" not in name and (Path(name).is_file() or Path(name).suffix == ".json"):
+        repair = "An audit trains again and again; dptoolkit show MODEL prints a model's solver and guarantee."
+        raise invalid("solver", name, "the name of a solver, or MODULE:FUNCTION, and not a file", repair)
 
 
 class _Target(NamedTuple):

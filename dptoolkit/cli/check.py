@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ def _check(args: argparse.Namespace) -> tuple[str, int]:
     options = (["--json"] if args.json else []) + (["--tier", "full"] if args.full else [])
     options += ["--list"] if args.list else []
     command = [sys.executable, "-m", "paper_checks", *options, *args.papers]
-    with subprocess.Popen(command, cwd=root) as child:
+    with subprocess.Popen(command, cwd=root, env=os.environ | {"PAPER_CHECKS_NAME": "dptoolkit"}) as child:
         return "", _exit_code(child)
 
 
@@ -64,7 +65,7 @@ def _stopped(child: subprocess.Popen[bytes]) -> int:
 
 
 COMMAND = Command(
-    "What papers claim, against what is true.",
+    "What papers claim, compared with what is true.",
     """\
   dptoolkit check
   dptoolkit check --list

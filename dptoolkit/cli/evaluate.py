@@ -7,13 +7,13 @@ from typing import Any
 
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import json_text
-from dptoolkit.cli.tables import read_for_model, table_arguments
+from dptoolkit.cli.tables import check_labels, read_for_model, table_arguments
 
 _NOT_PRIVATE = "Computed from these records without noise: not private for the people in them."
 
 
 def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a file that dptoolkit fit wrote")
+    parser.add_argument("model", metavar="MODEL", help="file that dptoolkit fit wrote")
     table_arguments(parser)
 
 
@@ -21,7 +21,9 @@ def _evaluate(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import models
 
     model = models.load(args.model)
-    table = read_for_model(args, model)
+    table = read_for_model(args, model, needs_labels=True)
+    if model.classes is not None:
+        check_labels(table, model.classes.tolist(), "of the model")
     measure = _classification if model.classes is not None else _regression
     scores = {"records": len(table.y)} | measure(model, table.X, table.y)
     budget = {} if model.guarantee.asked_delta is None else _budget(model)
@@ -67,7 +69,7 @@ def _number(value: Any) -> str:
 COMMAND = Command(
     "How good a fitted model is on records with labels.",
     """\
-  dptoolkit evaluate model.json test.svm
+  dptoolkit evaluate model.json test.csv
   dptoolkit evaluate model.json test.svm --json""",
     _evaluate_arguments, _evaluate, takes_long=True,
 )  # fmt: skip

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import shlex
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import check_apart, json_text
-from dptoolkit.cli.plan import solver_options
+from dptoolkit.cli.output import check_apart, json_text, say
+from dptoolkit.cli.plan import chosen_options, chosen_solver, route_arguments, value_of
 from dptoolkit.cli.progress import stage
-from dptoolkit.cli.tables import Table, read_table, table_arguments
+from dptoolkit.cli.tables import Table, check_labels, classes_of, fit_table_arguments, listed, read_table
 from dptoolkit.errors import InvalidValue
-
-# Arguments of a solver that get no option from its signature: the command has its own options for them, or sets them.
-_OWN = ("epsilon", "delta", "adjacency", "calibration", "loss", "classes")
 
 
 def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> None:
     """The options of every command that fits models."""
-    table_arguments(parser)
-    parser.add_argument("--out", required=needs_out, metavar="FILE", help="where the model is written")
+    fit_table_arguments(parser)
+    parser.add_argument("--out", required=needs_out, metavar="FILE", help="file to which the model is written")
     parser.add_argument("--task", required=True, help="classification or regression")
-    parser.add_argument("--epsilon", type=float, required=True, help="the budget of the whole fit")
+    parser.add_argument("--epsilon", type=float, required=True, help="budget of the whole fit")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5; must be well below 1/n")
     parser.add_argument("--adjacency", default="replace-one", help="replace-one (default) or zero-out")
     parser.add_argument("--solver", help="dp-ight, dp-frank-wolfe, ...; --help after it lists its own options")
-    labels = "the public labels; default: those found, which are public then"
-    parser.add_argument("--classes", type=float, nargs="+", metavar="LABEL", help=labels)
-    width = "the public number of columns; default: those found, with a warning"
+    labels = "public class labels; if omitted, labels found in the file are published"
+    parser.add_argument("--classes", nargs="+", metavar="LABEL", help=labels)
+    width = "public number of columns; if omitted, read from the file, with a warning"
     parser.add_argument("--n-features", type=int, metavar="D", help=width)
     parser.add_argument("--ledger", metavar="FILE", help="charge this ledger, or be refused by it, before the fit")
     parser.add_argument("--seed", type=int, help="make the fit reproducible, and so not a release")
@@ -39,38 +38,7 @@ def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> No
 
 def solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
     """The options of the solver on the command line, or of the default one."""
-    task, solver = (_value(line, option) for option in ("--task", "--solver"))
-    own: list[tuple[str, Any, str]] = []
-    # The error for an unknown solver or task is raised when the command runs, so that --help still works.
-    with contextlib.suppress(InvalidValue):
-        own = solver_options(chosen_solver(task or "classification", solver))
-    group = parser.add_argument_group(f"options of {solver or 'the default solver'}")
-    for name, kind, text in own:
-        if name not in _OWN:
-            group.add_argument(
-                "--" + name.replace("_", "-"), dest=name, type=kind, default=argparse.SUPPRESS,
-                metavar=kind.__name__.upper(), help=text,
-            )  # fmt: skip
-    if "row_norm" not in {name for name, _, _ in own}:
-        text = "Public L2 bound of a row."
-        group.add_argument("--row-norm", type=float, default=argparse.SUPPRESS, metavar="FLOAT", help=text)
-
-
-def _value(line: Sequence[str], option: str) -> str | None:
-    """The value of an option on a command line that is not parsed yet."""
-    for position, token in enumerate(line):
-        if token.startswith(option + "="):
-            return token.partition("=")[2]
-        if token == option and position + 1 < len(line):
-            return line[position + 1]
-    return None
-
-
-def chosen_solver(task: str, solver: str | None) -> str:
-    """The name of the solver that the options ask for."""
-    from dptoolkit.models import routes
-
-    return routes.solver_name(task, solver)
+    route_arguments(parser, value_of(line, "--task"), value_of(line, "--solver"))
 
 
 def _fit(args: argparse.Namespace) -> tuple[str, int]:
@@ -80,41 +48,95 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     name = chosen_solver(args.task, args.solver)
     check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
     files.check_writable("out", args.out)
-    ledger = opened_ledger(args.ledger)
+    ledger = opened_ledger(args)
     table = read_table(args, args.n_features)
-    options = chosen_options(args, name)
+    options, found = chosen_options(args, name), found_classes(args, table)
+    check_plan(args, table, name, found, options)
+    announce(args, table, found)
+    classes = classes_of(args.classes)
     stage(f"{name} on {table.X.shape[0]:,} rows of {table.X.shape[1]:,} features")
     model = models.fit(
-        table.X, table.y, task=args.task, solver=name, classes=args.classes, epsilon=args.epsilon, delta=args.delta,
+        table.X, table.y, task=args.task, solver=name, classes=classes, epsilon=args.epsilon, delta=args.delta,
         adjacency=args.adjacency, rng=args.seed, ledger=ledger, feature_names=table.names, **options,
     )  # fmt: skip
-    model = noted_width(model, args, table)
+    model = noted(model, args, table)
     stage("writing")
     models.save(model, args.out)
     return (json_text(model_record(model, args.out)) if args.json else model_text(model, args.out)), FINE
 
 
-def chosen_options(args: argparse.Namespace, solver: str) -> dict[str, Any]:
-    """The solver's own options that were given."""
-    names = {option for option, _, _ in solver_options(solver)} | {"row_norm"}
-    return {key: value for key, value in vars(args).items() if key in names - set(_OWN)}
+def found_classes(args: argparse.Namespace, table: Table) -> list[Any]:
+    """The labels in the file that a fit without --classes publishes; none if they are declared, or not classes."""
+    from dptoolkit.models import fitting
+
+    if args.task != "classification":
+        return []
+    if args.classes is not None:
+        check_labels(table, classes_of(args.classes), "of --classes")
+        return []
+    try:
+        return list(fitting.class_set(table.y, None).tolist())
+    except InvalidValue as problem:
+        if not str(problem).startswith("y="):
+            raise
+        # The library's words name its own arguments.
+        bound = f"hold text or integers, at most {fitting.MOST_CLASSES} different ones, or be declared with --classes"
+        reason = "All labels are published with the model. Choose another --label, or --task regression."
+        raise InvalidValue(f"{_label(args, table)}: must {bound}. {reason}") from None
 
 
-def noted_width(model: Any, args: argparse.Namespace, table: Table) -> Any:
-    """The model, whose guarantee says so if its number of columns was read from the data."""
+def _label(args: argparse.Namespace, table: Table) -> str:
+    """The column of labels, as the command line names it."""
+    if table.columns is None:
+        return "the labels"
+    default = " (the last column)" if args.label is None else ""
+    return f"--label {shlex.quote(str(table.columns.label))}{default}"
+
+
+def check_plan(args: argparse.Namespace, table: Table, solver: str, found: list[Any], options: dict[str, Any]) -> None:
+    """Refuse options with which no fit can be planned, before anything is said or used."""
+    from dptoolkit import models
+
+    (n, d), count = table.X.shape, len(found or args.classes or ())
+    with warnings.catch_warnings():
+        # The fit gives the same warnings.
+        warnings.simplefilter("ignore")
+        models.plan(
+            n, d, task=args.task, solver=solver, classes=count or None, epsilon=args.epsilon, delta=args.delta,
+            adjacency=args.adjacency, **options,
+        )  # fmt: skip
+
+
+def announce(args: argparse.Namespace, table: Table, found: list[Any]) -> None:
+    """Say on stderr, before the fit, what the command line left open and the file decides."""
+    if table.columns is not None and args.label is None:
+        say(f"note: the label is {_label(args, table)}.")
+    if found:
+        say("warning: no --classes: the labels in the file will be published as the classes of the model: "
+            f"{listed(found)}. One record can add a label; give --classes to declare them.")  # fmt: skip
+
+
+def noted(model: Any, args: argparse.Namespace, table: Table) -> Any:
+    """The model with how its table is read; its guarantee says so if the number of columns was read from the data."""
     from dptoolkit.models.notes import WIDTH_NOTE
 
-    return model.with_notes(WIDTH_NOTE) if args.n_features is None and table.names is None else model
+    if table.columns is not None:
+        return replace(model, columns=table.columns.to_dict())
+    return model.with_notes(WIDTH_NOTE) if args.n_features is None else model
 
 
-def opened_ledger(path: str | None) -> Any:
-    """The ledger in a file; None if none is named. A new one would have no budget, and refuse nothing."""
+def opened_ledger(args: argparse.Namespace) -> Any:
+    """The ledger of --ledger, None if none is named. A new one would have no budget, and refuse nothing."""
     from dptoolkit.accounting import Ledger
 
+    path = args.ledger
     if path is None:
         return None
+    if args.seed is not None:
+        repair = "Whoever guesses the seed can take the noise off again, so such a fit is not a release."
+        raise invalid("seed", args.seed, "left out with --ledger", repair)
     if not Path(path).is_file():
-        repair = "Make it with dptoolkit.accounting.Ledger.open(path, epsilon, delta)."
+        repair = f"Make it with dptoolkit ledger new {path} --epsilon E --delta D."
         raise invalid("ledger", path, "the file of a ledger with its budget", repair)
     return Ledger.open(path)
 
@@ -138,7 +160,8 @@ def model_text(model: Any, out: str) -> str:
 COMMAND = Command(
     "Fit a private model to a file, and write it to a file.",
     """\
-  dptoolkit fit data.svm --task classification --epsilon 2 --delta 1e-5 --row-norm 1 --out model.json
+  dptoolkit fit patients.csv --task classification --label outcome --classes no yes --epsilon 2 --out model.json \\
+      --drop id --categories sex=female,male --missing bmi=25
   dptoolkit fit data.svm --task classification --epsilon 2 --classes -1 1 --n-features 47236 --out model.json
   dptoolkit fit data.svm --task classification --epsilon 2 --solver dp-ight --sparsity 100 --row-norm 1 --out model.json
   dptoolkit fit data.csv --task regression --epsilon 2 --row-norm 1 --label-bound 1 --ledger budget.ledger --out m.json

@@ -7,11 +7,14 @@ import math
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import BAD_INPUT, INTERRUPTED
+from dptoolkit.cli.wording import in_shell
 from dptoolkit.errors import DpToolkitError
 
 TRACEBACK_VARIABLE = "DPTOOLKIT_TRACEBACK"
@@ -77,11 +80,14 @@ def say(message: str) -> None:
         print("dptoolkit: " + " ".join(message.split()), file=sys.stderr)
 
 
-def refuse(problem: Exception) -> int:
-    """Print in one line why there is no answer, and return exit code 2, as 1 is for checks that failed."""
+def refuse(problem: Exception, names: Mapping[str, str] = MappingProxyType({})) -> int:
+    """Print in one line why there is no answer, and return exit code 2, as 1 is for checks that failed.
+
+    ``names`` says how the command's arguments are named on the command line.
+    """
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(problem)
-    say(_words(problem))
+    say(in_shell(_words(problem), names) if isinstance(problem, DpToolkitError) else _words(problem))
     return BAD_INPUT
 
 

@@ -24,9 +24,17 @@ class Parser(argparse.ArgumentParser):
         """Every option that this parser knows."""
         return list(self._option_string_actions)
 
+    @property
+    def argument_names(self) -> dict[str, str]:
+        """How each argument is named on the command line: "--row-norm", or "DATA" for one without a flag."""
+        return {
+            action.dest: action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+            for action in self._actions
+        }
 
-def parse(commands: Mapping[str, Command], line: Sequence[str]) -> argparse.Namespace:
-    """The arguments on a command line."""
+
+def parse(commands: Mapping[str, Command], line: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+    """(the arguments on a command line, how each of them is named there)."""
     name = next(iter(line), "")
     parser, subparsers = build(commands)
     if name in subparsers:
@@ -35,7 +43,8 @@ def parse(commands: Mapping[str, Command], line: Sequence[str]) -> argparse.Name
             add_options(subparsers[name], line[1:])
         _refuse_typos(subparsers[name], line[1:])
     _refuse_unknown_command(parser, commands, name)
-    return parser.parse_args(line)
+    args = parser.parse_args(line)
+    return args, subparsers[args.command].argument_names
 
 
 def build(commands: Mapping[str, Command]) -> tuple[Parser, dict[str, Parser]]:

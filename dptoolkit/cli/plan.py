@@ -3,38 +3,120 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import json_text
+from dptoolkit.cli.wording import in_shell
 from dptoolkit.errors import InvalidValue
 
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
+# Arguments of a solver that get no option from its signature: commands have their own options for them, or set them.
+_OWN = ("epsilon", "delta", "adjacency", "calibration", "loss", "classes")
+DELTA = 1e-5
 
 
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("solver", metavar="SOLVER", help="dp_ight, dp_frank_wolfe, ...; --help after it lists its own")
+    solver = "dp_ight, dp_frank_wolfe, ...; --help after it lists its own options"
+    parser.add_argument("name", nargs="?", metavar="SOLVER", help=solver)
+    parser.add_argument("--solver", help="another way to name the solver, as for fit")
+    task = "classification or regression: plan what fit does with the same options"
+    parser.add_argument("--task", help=task)
 
 
-def _solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
-    """The options of the solver on the command line are the arguments of its plan."""
-    name = solver_name(next((token for token in line if not token.startswith("-")), ""))
+def _more_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
+    """The options of the solver on the command line; with --task they are those of ``fit``."""
+    task, name = value_of(line, "--task"), _named_solver(line)
+    if task is not None:
+        _size_arguments(parser)
+        parser.add_argument("--epsilon", type=float, required=True, help="budget of the whole fit")
+        parser.add_argument("--delta", type=float, default=DELTA, help="default 1e-5; must be well below 1/n")
+        parser.add_argument("--adjacency", default="replace-one", help="replace-one (default) or zero-out")
+        parser.add_argument("--classes", nargs="+", metavar="LABEL", help="public class labels; default: two classes")
+        route_arguments(parser, task, name)
+    elif name is not None:
+        _direct_arguments(parser, name, line)
+
+
+def _direct_arguments(parser: argparse.ArgumentParser, name: str, line: Sequence[str]) -> None:
+    """The options of a solver are the arguments of its plan."""
     try:
-        parameters = _parameters(name)
-    except InvalidValue:
+        parameters = _parameters(solver_name(name))
+    except InvalidValue as problem:
         # An unknown solver has no options to complain about, and --help works without one.
-        if not name or {"-h", "--help"} & set(line):
+        if {"-h", "--help"} & set(line):
             return
-        raise
+        raise InvalidValue(in_shell(str(problem), {"name": "SOLVER"})) from None
+    _size_arguments(parser)
+    for (parameter, _), (option, kind, text) in zip(parameters, solver_options(solver_name(name)), strict=True):
+        own: dict[str, Any] = {"default": DELTA, "help": f"{text} Default: 1e-05."} if option == "delta" else {
+            "default": argparse.SUPPRESS, "required": parameter.default is inspect.Parameter.empty, "help": text}
+        parser.add_argument(
+            "--" + option.replace("_", "-"), dest=option, type=kind, metavar=kind.__name__.upper(), **own
+        )  # fmt: skip
+
+
+def _size_arguments(parser: argparse.ArgumentParser) -> None:
     for size, text in (("n", "Number of records."), ("d", "Number of features.")):
         parser.add_argument(f"--{size}", type=int, required=True, metavar="INT", help=text)
-    for (parameter, _), (option, kind, text) in zip(parameters, solver_options(name), strict=True):
-        parser.add_argument(
-            "--" + option.replace("_", "-"), dest=option, type=kind, default=argparse.SUPPRESS,
-            required=parameter.default is inspect.Parameter.empty, metavar=kind.__name__.upper(), help=text,
-        )  # fmt: skip
+
+
+def _named_solver(line: Sequence[str]) -> str | None:
+    """The solver on a command line that is not parsed yet: after --solver, or the first word that is no option's value.
+
+    A solver's name is told by itself where options come before it.
+    """
+    from dptoolkit import solvers
+
+    named = value_of(line, "--solver")
+    known = next((word for word in line if solver_name(word) in solvers.PRIVATE), None)
+    first = line[0] if line and not line[0].startswith("-") else None
+    return named or known or first
+
+
+def value_of(line: Sequence[str], option: str) -> str | None:
+    """The value of an option on a command line that is not parsed yet."""
+    for position, token in enumerate(line):
+        if token.startswith(option + "="):
+            return token.partition("=")[2]
+        if token == option and position + 1 < len(line):
+            return line[position + 1]
+    return None
+
+
+def route_arguments(parser: argparse.ArgumentParser, task: str | None, solver: str | None) -> None:
+    """The options of the solver that fits a task, or of the default one."""
+    own: list[tuple[str, Any, str]] = []
+    # The error for an unknown solver or task is raised when the command runs, so that --help still works.
+    with contextlib.suppress(InvalidValue):
+        own = solver_options(chosen_solver(task or "classification", solver))
+    group = parser.add_argument_group(f"options of {solver or 'the default solver'}")
+    for name, kind, text in own:
+        if name not in _OWN:
+            group.add_argument(
+                "--" + name.replace("_", "-"), dest=name, type=kind, default=argparse.SUPPRESS,
+                metavar=kind.__name__.upper(), help=text,
+            )  # fmt: skip
+    if "row_norm" not in {name for name, _, _ in own}:
+        text = "Public L2 bound of a row."
+        group.add_argument("--row-norm", type=float, default=argparse.SUPPRESS, metavar="FLOAT", help=text)
+
+
+def chosen_solver(task: str, solver: str | None) -> str:
+    """The name of the solver that the options ask for."""
+    from dptoolkit.models import routes
+
+    return routes.solver_name(task, solver)
+
+
+def chosen_options(args: argparse.Namespace, solver: str) -> dict[str, Any]:
+    """The solver's own options that were given."""
+    names = {option for option, _, _ in solver_options(solver)} | {"row_norm"}
+    return {key: value for key, value in vars(args).items() if key in names - set(_OWN)}
 
 
 def solver_name(text: str) -> str:
@@ -77,11 +159,30 @@ def flag(text: str) -> bool:
 
 
 def _plan(args: argparse.Namespace) -> tuple[str, int]:
+    if args.name is not None and args.solver is not None:
+        raise invalid("solver", args.solver, "left out beside SOLVER", "One name is enough.")
+    plan = _direct_plan(args) if args.task is None else _task_plan(args)
+    return (json_text(_record(plan)) if args.json else str(plan)), FINE
+
+
+def _direct_plan(args: argparse.Namespace) -> Any:
     from dptoolkit import solvers
 
-    arguments = {key: value for key, value in vars(args).items() if key not in ("command", "json", "solver")}
-    plan = solvers.plan(solver_name(args.solver), **arguments)
-    return (json_text(_record(plan)) if args.json else str(plan)), FINE
+    solver = args.solver or args.name
+    if solver is None:
+        raise invalid("solver", None, "given", "For example dptoolkit plan dp_ight --help, or --task classification.")
+    own = ("command", "json", "solver", "name", "task")
+    return solvers.plan(solver_name(solver), **{key: value for key, value in vars(args).items() if key not in own})
+
+
+def _task_plan(args: argparse.Namespace) -> Any:
+    from dptoolkit import models
+
+    solver = chosen_solver(args.task, args.solver or args.name)
+    return models.plan(
+        args.n, args.d, task=args.task, solver=solver, classes=None if args.classes is None else len(set(args.classes)),
+        epsilon=args.epsilon, delta=args.delta, adjacency=args.adjacency, **chosen_options(args, solver),
+    )  # fmt: skip
 
 
 def _record(plan: Any) -> dict[str, Any]:
@@ -91,9 +192,11 @@ def _record(plan: Any) -> dict[str, Any]:
 COMMAND = Command(
     "What a private fit would release, with how much noise: no data are needed.",
     """\
+  dptoolkit plan --task classification --n 9000 --d 500 --epsilon 1
+  dptoolkit plan --task regression --n 9000 --d 500 --epsilon 1 --row-norm 1 --label-bound 1
   dptoolkit plan dp_ight --help
   dptoolkit plan dp_ight --n 9000 --d 500 --loss logistic --sparsity 20 --steps 50 --row-norm 1 --epsilon 1 --delta 1e-6
   dptoolkit plan peeling_iht --n 9000 --d 500 --sparsity 5 --steps 9 --step-size 1 --radius 1 --feature-bound 1 \\
       --label-bound 1 --epsilon 1 --delta 1e-6 --json""",
-    _plan_arguments, _plan, _solver_arguments,
+    _plan_arguments, _plan, _more_arguments,
 )  # fmt: skip

@@ -9,19 +9,19 @@ from dptoolkit._validate import invalid
 from dptoolkit.cli import output
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.fit import (
-    chosen_options,
-    chosen_solver,
+    announce,
     fit_arguments,
+    found_classes,
     model_record,
     model_text,
-    noted_width,
+    noted,
     opened_ledger,
     solver_arguments,
 )
 from dptoolkit.cli.output import json_text
-from dptoolkit.cli.plan import solver_options
+from dptoolkit.cli.plan import chosen_options, chosen_solver, solver_options
 from dptoolkit.cli.progress import stage
-from dptoolkit.cli.tables import Table, read_table
+from dptoolkit.cli.tables import Table, classes_of, read_table
 
 
 def _tune_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,24 +51,26 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     if not args.plan:
         output.check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
         files.check_writable("out", args.out)
-    ledger = opened_ledger(args.ledger)
+    ledger = opened_ledger(args)
     table, options = read_table(args, args.n_features), chosen_options(args, name)
+    found, classes = found_classes(args, table), classes_of(args.classes)
     how = {key: getattr(args, key) for key in ("epsilon", "delta", "expected_runs", "law", "validation")}
     bound = options.get("label_bound") if args.score_bound is None and args.task == "regression" else args.score_bound
     how["score_bound"] = bound
     if args.plan:
-        return _planned(args, table, name, candidates, how, options), FINE
+        return _planned(args, table, name, candidates, classes, how, options), FINE
 
-    def announce(search: Any, plan: Any) -> None:
+    def said(search: Any, plan: Any) -> None:
+        announce(args, table, found)
         if not args.quiet:
             output.say(search.advice(plan))
         stage(f"{plan.runs.mean:.3g} runs expected of {search.runs} on {plan.training:,} rows")
 
     choice = choosing.choose(
-        table.X, table.y, candidates, task=args.task, solver=name, classes=args.classes, adjacency=args.adjacency,
-        rng=args.seed, ledger=ledger, feature_names=table.names, how=how, announce=announce, **options,
+        table.X, table.y, candidates, task=args.task, solver=name, classes=classes, adjacency=args.adjacency,
+        rng=args.seed, ledger=ledger, feature_names=table.names, how=how, announce=said, **options,
     )  # fmt: skip
-    model = noted_width(choice.model, args, table)
+    model = noted(choice.model, args, table)
     stage("writing")
     files.save(model, args.out)
     settings = candidates[choice.number]
@@ -81,14 +83,14 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def _planned(
-    args: argparse.Namespace, table: Table, name: str, candidates: list[dict[str, Any]], how: dict[str, Any],
-    options: dict[str, Any],
+    args: argparse.Namespace, table: Table, name: str, candidates: list[dict[str, Any]], labels: list[Any] | None,
+    how: dict[str, Any], options: dict[str, Any],
 ) -> str:  # fmt: skip
     """The cost of a choice, as text; the data are read for their size and, without --classes, for the set of labels."""
     from dptoolkit.models import choosing, fitting
 
     is_classes = args.task == "classification"
-    classes = len(fitting.class_set(table.y, args.classes)) if is_classes else None
+    classes = len(fitting.class_set(table.y, labels)) if is_classes else None
     n, d = table.X.shape
     search = choosing.search(candidates, task=args.task, solver=name, d=d, classes=classes, adjacency=args.adjacency,
                              how=how, options=options)  # fmt: skip

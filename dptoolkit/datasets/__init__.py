@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from dptoolkit.datasets.readers import WidthWarning, read_libsvm
     from dptoolkit.datasets.registry import describe, load, names
     from dptoolkit.datasets.synthetic import make_heavy_tailed, make_ight, make_khanna, make_rcv1_like, make_transfer
+    from dptoolkit.datasets.tables import Table, read_csv, read_parquet
 
 _HOMES = {
     "Dataset": "dataset",
+    "Table": "tables",
     "WidthWarning": "readers",
     "describe": "registry",
     "load": "registry",
@@ -25,11 +27,13 @@ _HOMES = {
     "make_rcv1_like": "synthetic",
     "make_transfer": "synthetic",
     "names": "registry",
+    "read_csv": "tables",
     "read_libsvm": "readers",
+    "read_parquet": "tables",
 }
 __all__ = [
-    "Dataset", "WidthWarning", "describe", "load", "make_heavy_tailed", "make_ight", "make_khanna", "make_rcv1_like",
-    "make_transfer", "names", "read_libsvm",
+    "Dataset", "Table", "WidthWarning", "describe", "load", "make_heavy_tailed", "make_ight", "make_khanna",
+    "make_rcv1_like", "make_transfer", "names", "read_csv", "read_libsvm", "read_parquet",
 ]  # fmt: skip
 
 

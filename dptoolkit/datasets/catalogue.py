@@ -80,7 +80,7 @@ def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
 
 
 def _covtype(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
-    table = readers.read_csv(paths[0], entry.d + 1)
+    table = readers.read_numbers(paths[0], entry.d + 1)
     return np.ascontiguousarray(table[:, :-1]), table[:, -1]
 
 

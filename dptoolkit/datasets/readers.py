@@ -1,4 +1,4 @@
-"""Readers of LIBSVM text, comma-separated text and idx files, plain or compressed.
+"""Readers of LIBSVM text, of numbers with separators and of idx files, plain or compressed.
 
 A file is read as a whole or refused as a whole. An error names the file, the line and what was expected there; the line
 itself is never shown, as it may be somebody's record.
@@ -40,7 +40,9 @@ class WidthWarning(UserWarning):
     """The number of features was inferred from the data, which is not private."""
 
 
-def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int = MAX_BYTES) -> tuple[Any, Array]:
+def read_libsvm(
+    path: str | Path, n_features: int | None = None, max_bytes: int = MAX_BYTES, has_labels: bool | None = True
+) -> tuple[Any, Any]:
     """(X, y) of a LIBSVM text file, ``label column:value column:value ...`` with columns from 1; X is CSR.
 
     Columns may come in any order, each at most once in a row. Text after ``#`` is a remark; blank lines are skipped.
@@ -52,6 +54,8 @@ def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int 
     n_features : the public width of X: a column beyond it is an error. Without it the width is the largest column in
         the file, and a WidthWarning says so.
     max_bytes : the size when unpacked beyond which the file is refused.
+    has_labels : whether every line begins with a label. With False there is none and y is None; None looks at the first
+        line.
 
     Privacy
     -------
@@ -60,8 +64,10 @@ def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int 
     private fits. Errors tell a line number and what was expected there, never what the line holds.
     """
     limit = _WIDEST_FROM_DATA if n_features is None else _width(n_features)
-    text = _without_remarks(_text(path, max_bytes))
-    lines = _lines(text, b":", path)
+    text = _without_remarks(read_text(path, max_bytes))
+    if has_labels is None:
+        has_labels = b":" not in next(iter(text.split(None, 1)), b"")
+    lines = _lines(text if has_labels else _with_labels(text, path), b":", path)
     starts, counts = _rows_of_pairs(lines)
     numbers = _numbers(lines, _PAIRS)
     pairs = np.delete(numbers, starts).reshape(-1, 2)
@@ -74,7 +80,16 @@ def read_libsvm(path: str | Path, n_features: int | None = None, max_bytes: int 
         raise lines.fault(_twice(X, lines, starts), "a row of LIBSVM text with each column at most once")
     if n_features is None:
         warnings.warn(_WIDTH_FROM_DATA, WidthWarning, stacklevel=2)
-    return X, numbers[starts]
+    return X, numbers[starts] if has_labels else None
+
+
+def _with_labels(text: bytes, path: str | Path) -> bytes:
+    """The text with a label of 0 before every record. A blank line may be a record without entries: it is refused."""
+    records = text.rstrip().split(b"\n")
+    for number, record in enumerate(records, 1):
+        if not record.strip():
+            raise fault(path, number, "a record", "Write 0 before every record, as a label, if one has no entries.")
+    return b"\n".join(b"0 " + record for record in records)
 
 
 def _width(n_features: Any) -> int:
@@ -113,15 +128,17 @@ class _Lines:
     def fault(self, place: int, expected: str, repair: str = "") -> InvalidValue:
         """The error for what stands at a place of the text."""
         line = int(np.searchsorted(self.begins, place, side="right")) + self.above
-        return _fault(self.path, line, expected, repair)
+        return fault(self.path, line, expected, repair)
 
 
-def _fault(path: str | Path, line: int, expected: str, repair: str = "") -> InvalidValue:
+def fault(path: str | Path, line: int, expected: str, repair: str = "") -> InvalidValue:
+    """The error for a line of a file; the caller raises it."""
     tail = f" {repair}" if repair else ""
     return InvalidValue(f"path={str(path)!r}, line {line}: must be {expected}.{tail}")
 
 
-def _text(path: str | Path, max_bytes: int) -> bytes:
+def read_text(path: str | Path, max_bytes: int) -> bytes:
+    """The unpacked text of a file, without the mark that some editors write before UTF-8."""
     return read_bytes(path, max_bytes).removeprefix(_MARK)
 
 
@@ -167,7 +184,7 @@ def _numbers(lines: _Lines, expected: str) -> Array:
         raise _unreadable(lines, expected)
     if not np.isfinite(numbers).all():
         place = lines.numbers[np.flatnonzero(~np.isfinite(numbers))[0]]
-        raise lines.fault(place, "finite numbers", "Impute or drop NaN and infinity first.")
+        raise lines.fault(place, "finite numbers", "Replace NaN and infinity by a public constant.")
     return np.asarray(numbers)
 
 
@@ -220,44 +237,36 @@ def _twice(X: Any, lines: _Lines, starts: Places) -> int:
     return int(lines.numbers[starts[rows[inside][0]]])
 
 
-# --- comma-separated text and idx ----------------------------------------------------------------------------
+# --- numbers with separators, and idx ------------------------------------------------------------------------
 
 
-def read_csv(path: str | Path, n_columns: int | None = None, max_bytes: int = MAX_BYTES) -> Array:
-    """All rows of a numeric comma-separated file with one header line of names.
-
-    ``n_columns`` is how many there must be; by default as many as the header has names, which is taken to be public.
+def read_numbers(path: str | Path, n_columns: int, max_bytes: int = MAX_BYTES) -> Array:
+    """All rows of a comma-separated file of numbers with a header of ``n_columns`` names; ``read_csv`` is for others.
 
     Privacy
     -------
     Reading releases nothing. Errors tell a line number and what was expected there, never what the line holds.
     """
-    return _named_csv(path, n_columns, max_bytes)[0]
-
-
-def read_named_csv(path: str | Path, max_bytes: int = MAX_BYTES) -> tuple[Array, tuple[str, ...]]:
-    """(rows, names of the columns) of a numeric comma-separated file, as ``read_csv`` reads it."""
-    return _named_csv(path, None, max_bytes)
-
-
-def _named_csv(path: str | Path, n_columns: int | None, max_bytes: int) -> tuple[Array, tuple[str, ...]]:
-    header, _, body = _text(path, max_bytes).partition(b"\n")
-    names = header.split(b",")
-    width = len(names) if n_columns is None else whole("n_columns", n_columns, low=1)
+    header, _, body = read_text(path, max_bytes).partition(b"\n")
+    names, width = header.split(b","), whole("n_columns", n_columns, low=1)
     if header and (len(names) != width or any(_NUMBER.fullmatch(name.strip()) for name in names)):
-        raise _fault(path, 1, f"a header of {width} names, as in a csv file", "Its first line holds no record.")
-    lines = _lines(body, b",", path, above=1)
-    expected = f"{width} numbers with commas between them, as the header of the csv file says"
+        raise fault(path, 1, f"a header of {width} names, as in a csv file", "Its first line holds no record.")
+    return numbers_of(body, width, b",", path, above=1)
+
+
+def numbers_of(body: bytes, width: int, separator: bytes, path: str | Path, above: int) -> Array:
+    """(rows, width) of text that is all numbers; ``above`` lines of the file come before it."""
+    lines = _lines(body, separator, path, above)
+    expected = f"{width} numbers with {separator.decode()!r} between them, as the header of the csv file says"
     wrong = lines.filled & ((lines.number_counts != width) | (lines.mark_counts != width - 1))
     if wrong.any():
         raise lines.fault(lines.begins[np.flatnonzero(wrong)[0]], expected)
     cells = lines.numbers.reshape(-1, width)
-    commas = lines.marks.reshape(len(cells), width - 1)
-    apart = (commas < cells[:, :-1]) | (commas > cells[:, 1:])
+    marks = lines.marks.reshape(len(cells), width - 1)
+    apart = (marks < cells[:, :-1]) | (marks > cells[:, 1:])
     if apart.any():
-        raise lines.fault(commas[apart][0], expected)
-    words = tuple(name.strip().strip(b'"').decode("utf-8", "replace") for name in names)
-    return _numbers(lines, expected).reshape(-1, width), words
+        raise lines.fault(marks[apart][0], expected)
+    return _numbers(lines, expected).reshape(-1, width)
 
 
 def read_idx(path: str | Path, max_bytes: int = MAX_BYTES) -> NDArray[np.uint8]:

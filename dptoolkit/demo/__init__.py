@@ -56,7 +56,7 @@ def run(out: Path, progress: Callable[[str], None] = lambda line: None) -> Repor
     Each section is written as soon as it is finished, so that a run that is stopped leaves its finished sections.
     ``progress`` is told what is being computed.
     """
-    plots.require()
+    plots.require("demo")
     _require_data()
     _require_folder(out)
     report = Report(out, ())

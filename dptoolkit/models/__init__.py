@@ -1,6 +1,7 @@
 """Fitted models that predict, state their guarantee and are kept in files: what the estimators and the shell share.
 
-``fit`` makes a model, ``load`` reads one from its file. Nothing here needs scikit-learn.
+``fit`` makes a model, ``plan`` says before what it will release, ``load`` reads one from its file. Nothing here needs
+scikit-learn.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ if TYPE_CHECKING:
     from dptoolkit.models.files import load, save
     from dptoolkit.models.fitting import ClassesWarning, ScalesWarning, fit
     from dptoolkit.models.model import Model
+    from dptoolkit.models.planning import plan
 
 _HOMES = {
     "ClassesWarning": "fitting", "Model": "model", "ScalesWarning": "fitting", "fit": "fitting", "load": "files",
-    "save": "files",
+    "plan": "planning", "save": "files",
 }  # fmt: skip
-__all__ = ["ClassesWarning", "Model", "ScalesWarning", "fit", "load", "save"]
+__all__ = ["ClassesWarning", "Model", "ScalesWarning", "fit", "load", "plan", "save"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from dptoolkit.solvers import Plan
 from dptoolkit.tuning.choice import choice_notes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChosenPlan(PlanAround):
     """The plan ``part`` of the run that won, and the ``event`` of the choice that it won.
 
@@ -37,6 +37,9 @@ class ChosenPlan(PlanAround):
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the plan of the run that won, and the event of the choice."""
         return {"n": self.n, "delta": self.delta, "choice": self.event.to_dict(), "part": self.part.to_dict()}
+
+    def __repr__(self) -> str:
+        return f"<ChosenPlan: the best of {self.event.runs} runs; the one that won: {self.part!r}>"
 
     def __str__(self) -> str:
         return f"The best of a random number of runs\n\n{self.guarantee}\n\nThe run that won\n\n{self.part}"

@@ -45,11 +45,14 @@ FORMAT, VERSION = "dptoolkit model", 1
 MAX_BYTES = 2**30
 # Epsilon is computed on grids whose size may differ between versions.
 _SAME = 1e-3
+# What a file says about the table of the fit.
+_COLUMNS = {"label", "features", "categories", "missing"}
 
 
 def save(model: Model, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
     """Write the model, whole or not at all; ``extra`` is kept beside it, as JSON."""
     record = to_record(model) | ({} if extra is None else {"estimator": dict(extra)})
+    record |= {} if model.columns is None else {"columns": dict(model.columns)}
     text = json.dumps(record | {"sha256": _digest(record)}, allow_nan=False)
     with replaced(path) as file:
         file.write_bytes(text.encode())
@@ -191,7 +194,24 @@ def from_record(record: Mapping[str, Any]) -> Model:
         raise InvalidValue("Its parts do not fit together.")
     guarantee = _guarantee(record["guarantee"], plan)
     return Model(record["task"], record["solver"], coef, intercept, plan, guarantee, int(record["steps"]), preparations,
-                 classes, names)  # fmt: skip
+                 classes, names, _columns(record.get("columns"), names))  # fmt: skip
+
+
+def _columns(record: Any, names: tuple[str, ...] | None) -> Mapping[str, Any] | None:
+    """How a table is read, None for a model that was fitted to something else; its columns must be the features."""
+    if record is None:
+        return None
+    made = [
+        column if column not in record["categories"] else f"{column}={value}"
+        for column in record["features"]
+        for value in record["categories"].get(column, ("",))
+    ]
+    missing = record["missing"]
+    constants = missing.values() if isinstance(missing, dict) else [missing]
+    are_constants = all(value is None or isinstance(value, (int, float, str)) for value in constants)
+    if set(record) != _COLUMNS or made != list(names or ()) or not are_constants:
+        raise InvalidValue("Its columns are not those of its features.")
+    return dict(record)
 
 
 def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:

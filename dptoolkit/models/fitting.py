@@ -143,6 +143,9 @@ def caveats(
 ) -> tuple[str, ...]:
     """The notes that a guarantee carries about what was left undeclared, after warnings about the same.
 
+    Labels that are read from y must be few: text or integers, at most MOST_CLASSES of them. A column of measurements or
+    of identifiers would otherwise be published as classes, record by record.
+
     Privacy
     -------
     The notes depend on the arguments alone and on whether X is sparse. The warnings look at the data: they show the

@@ -11,13 +11,14 @@ from typing import Any
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.report import Printed
 from dptoolkit.solvers import Plan
 
 # The factor on a class's epsilon where rounding puts the plans together above the budget.
 _LESS = 0.9999
 
 
-class PlanAround:
+class PlanAround(Printed):
     """A plan that is made of another, ``part``, from which it takes whatever it does not define itself."""
 
     part: Plan
@@ -29,7 +30,7 @@ class PlanAround:
         return getattr(self.part, name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JointPlan(PlanAround):
     """The plan of ``count`` fits, all by the plan ``part``; epsilon and delta are the budget of all together.
 
@@ -59,6 +60,9 @@ class JointPlan(PlanAround):
         """JSON-ready: the budget, the number of fits, and the plan of one."""
         own = {"epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon, "delta": self.delta}
         return {"count": self.count, **own, "part": self.part.to_dict()}
+
+    def __repr__(self) -> str:
+        return f"<JointPlan of {self.count} fits: epsilon {self.epsilon:g} at delta {self.delta:g}; each {self.part!r}>"
 
     def __str__(self) -> str:
         head = f"{self.count} fits, one for each class against the rest, within epsilon {self.epsilon:g} together"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy.special import expit
 from dptoolkit import losses, solvers
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee
+from dptoolkit.accounting.report import as_html
 from dptoolkit.data import check_rows
 from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
@@ -29,7 +31,9 @@ class Model:
 
     ``coef`` has one row for numbers and for two classes, and otherwise one a class; ``classes`` is None for numbers.
     ``preparations`` says for each fit how rows of X are prepared, None if they are used as they are: one fit for all
-    rows of ``coef``, or one for each. ``steps`` is the number of iterations, the most of any class.
+    rows of ``coef``, or one for each. ``steps`` is the number of iterations, the most of any class. ``columns`` says
+    how a table is read, if the model was fitted to one: the names of its columns and of the label, categories and
+    constants for missing cells, which are all public.
     """
 
     task: str
@@ -42,6 +46,7 @@ class Model:
     preparations: tuple[Preparation | None, ...]
     classes: NDArray[Any] | None = None
     feature_names: tuple[str, ...] | None = None
+    columns: Mapping[str, Any] | None = None
 
     @property
     def n_features(self) -> int:
@@ -105,9 +110,18 @@ class Model:
             raise invalid("task", self.task, CLASSIFICATION, "Numbers have no probabilities.")
         return self.classes
 
+    def summary(self, top: int = 20) -> str:
+        """The ``top`` largest weights by name, the guarantee, and a sentence for a methods section."""
+        from dptoolkit.models.summary import summary
+
+        return summary(self, top)
+
     def with_notes(self, *notes: str) -> Model:
         """The same model, with these notes added to its guarantee; files keep those of ``notes.OWN`` unmarked."""
         return replace(self, guarantee=replace(self.guarantee, notes=(*self.guarantee.notes, *notes)))
+
+    def _repr_html_(self) -> str:
+        return as_html(self.summary())
 
     def __repr__(self) -> str:
         count = int(np.count_nonzero(self.coef.any(axis=0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,31 +20,72 @@ if TYPE_CHECKING:
 _MOST_WEIGHTS = 25
 
 
-def weights(result: FitResult, names: Sequence[str] | None = None) -> Figure:
-    """The largest weights of a linear model, with the sign in colour; ``names`` are those of the features."""
-    coef = np.asarray(result.coef)
-    if coef.ndim != 1:
-        raise invalid("result", f"coefficients of shape {coef.shape}", "a model with one weight a feature")
-    if names is not None and len(names) != len(coef):
-        raise invalid("names", f"{len(names)} names", f"{len(coef)}, one for each feature")
-    largest = np.argsort(-np.abs(coef), kind="stable")[:_MOST_WEIGHTS]
-    largest = largest[coef[largest] != 0][::-1]
-    figure, (axes,) = grid(1, 1, "Weights of the model")
-    solver = "not private" if result.plan is None else f"{result.plan.solver}, {_budget(result)}"
-    count = int(np.count_nonzero(coef))
-    describe(axes, f"The {len(largest)} largest of {count:,} weights", solver, "weight", "")
-    labels = [f"feature {j}" if names is None else str(names[j]) for j in largest]
-    axes.barh(labels, coef[largest], color=[COLOURS[0 if coef[j] > 0 else 1] for j in largest], height=0.6)
-    axes.tick_params(axis="y", labelsize=8)
-    axes.grid(axis="y", visible=False)
-    figure.subplots_adjust(left=0.25, right=0.97)
+def weights(result: Any, names: Sequence[str] | None = None) -> Figure:
+    """The largest weights of a linear model, with the sign in colour.
+
+    Parameters
+    ----------
+    result : FitResult, Model or fitted estimator
+        What holds the weights. Several classes get one picture each.
+    names : sequence of str or None, default None
+        The names of the features; None takes those that a model or an estimator knows.
+
+    Returns
+    -------
+    Figure
+        A matplotlib figure; ``plots.save`` writes it to a file.
+    """
+    model = getattr(result, "model_", result)
+    if not hasattr(model, "coef"):
+        raise invalid("result", type(result).__name__, "a FitResult, a Model or a fitted estimator", "Fit it first.")
+    # An estimator's own coefficients may have been changed since the fit.
+    coef = getattr(result, "coef_", model.coef)
+    coef = np.atleast_2d(coef.toarray() if hasattr(coef, "toarray") else np.asarray(coef, dtype=float))
+    known = getattr(model, "feature_names", None) if names is None else names
+    if known is not None and len(known) != coef.shape[1]:
+        raise invalid("names", f"{len(known)} names", f"{coef.shape[1]}, one for each feature")
+    titles = _titles(model, len(coef))
+    columns = min(len(coef), _MOST_COLUMNS)
+    figure, panels = grid(math.ceil(len(coef) / columns), columns, "Weights of the model")
+    for axes, row, title in zip(panels, coef, titles, strict=False):
+        _bars(axes, row, known, title, _budget(model))
+    for axes in panels[len(coef) :]:
+        axes.set_visible(False)
+    figure.subplots_adjust(left=0.25 / columns, right=0.97)
     return figure
 
 
-def _budget(result: FitResult) -> str:
-    assert result.plan is not None and result.guarantee is not None
-    delta = result.plan.settings.delta
-    return f"epsilon {result.guarantee.epsilon(delta):.3g} at delta {delta:g}" if delta else "no noise"
+# Pictures of classes beside each other.
+_MOST_COLUMNS = 3
+
+
+def _titles(model: Any, count: int) -> list[str]:
+    """What each row of weights is for: its class, where the model has several."""
+    classes = getattr(model, "classes", None)
+    return [""] if count == 1 else [f"{label}: " for label in (range(count) if classes is None else classes.tolist())]
+
+
+def _bars(axes: Any, coef: Any, names: Sequence[str] | None, title: str, detail: str) -> None:
+    largest = np.argsort(-np.abs(coef), kind="stable")[:_MOST_WEIGHTS]
+    largest = largest[coef[largest] != 0][::-1]
+    count = int(np.count_nonzero(coef))
+    describe(axes, f"{title or 'The '}{len(largest)} largest of {count:,} weights", detail, "weight", "")
+    labels = [f"feature {j}" if names is None else str(names[j]) for j in largest]
+    axes.barh(range(len(largest)), coef[largest], color=[COLOURS[0 if coef[j] > 0 else 1] for j in largest], height=0.6)
+    # Names may repeat, and dollar signs in them are not mathematics.
+    axes.set_yticks(range(len(largest)), [label.replace("$", r"\$") for label in labels])
+    axes.tick_params(axis="y", labelsize=8)
+    axes.grid(axis="y", visible=False)
+
+
+def _budget(model: Any) -> str:
+    """The solver, and what its guarantee says at the delta that was asked for."""
+    if model.plan is None:
+        return "not private"
+    delta = model.guarantee.asked_delta
+    nothing = "no noise" if math.isinf(model.plan.settings.epsilon) else "no guarantee"
+    words = nothing if delta is None else f"epsilon {model.guarantee.epsilon(delta):.3g} at delta {delta:g}"
+    return f"{model.plan.solver}, {words}"
 
 
 def errors(

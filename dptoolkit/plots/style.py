@@ -120,12 +120,12 @@ def save(figure: Figure, path: str | Path | IO[bytes]) -> None:
         figure.savefig(path, format=suffix[1:] or "png", metadata=_METADATA.get(suffix or ".png"))
 
 
-def require() -> Any:
-    """matplotlib, or MissingDependency before any work is done."""
+def require(extra: str = "plots") -> Any:
+    """matplotlib, or MissingDependency before any work is done; ``extra`` is the one to install."""
     try:
         import matplotlib.figure
     except ImportError:
-        raise missing("matplotlib", "plots", "to draw plots") from None
+        raise missing("matplotlib", extra, "to draw plots") from None
     return matplotlib
 
 

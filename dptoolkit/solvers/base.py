@@ -19,6 +19,7 @@ from dptoolkit.accounting import Gaussian, Guarantee, Ledger, Repeated, account,
 from dptoolkit.accounting.calibrate import SMALLEST
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
+from dptoolkit.accounting.report import as_html
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError
@@ -57,6 +58,9 @@ class FitResult:
         nonzero = int(np.count_nonzero(self.coef))
         head = f"<FitResult: {nonzero:,} of {self.coef.size:,} coefficients are not zero"
         return f"{head}; not private>" if self.plan is None else f"{head};\n {self.plan!r}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self) if self.guarantee is None else f"{self!r}\n\n{self.guarantee}")
 
 
 class Trace(NamedTuple):

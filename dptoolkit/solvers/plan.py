@@ -16,7 +16,7 @@ from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
 from dptoolkit.accounting import Composed, Gaussian, Guarantee, RandomRounds, Repeated, Subsampled, ZCdp, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.guarantee import Claimed
-from dptoolkit.accounting.report import number, table
+from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.accounting.rounds import Runs
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum, SymmetricMaximum
@@ -112,7 +112,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Printed):
     """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited."""
 
     settings: Settings

@@ -24,7 +24,7 @@ from dptoolkit import solvers
 from dptoolkit._validate import invalid, one_of, positive, real
 from dptoolkit.accounting import BestOf, Composed, Gaussian, Guarantee, ZCdp, account, structure
 from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.report import number, table
+from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.accounting.rows import inverse
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
@@ -56,8 +56,8 @@ def choice_notes(n: int) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class TuningPlan:
+@dataclass(frozen=True, repr=False)
+class TuningPlan(Printed):
     """Everything about a private choice that is fixed before the data are seen.
 
     ``plans`` has the plan of one run of each candidate, on the training rows; ``score`` is the release of a run's
@@ -122,6 +122,10 @@ class TuningPlan:
         """The numbers of the rows to train on and of those to score on, by a fixed public rule."""
         order = np.random.default_rng(_SPLIT_SEED).permutation(self.n)
         return np.sort(order[: self.training]), np.sort(order[self.training :])
+
+    def __repr__(self) -> str:
+        budget = f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        return f"<TuningPlan for {self.plans[0].solver}: {len(self.plans)} candidates, n={self.n:,}, {budget}>"
 
     def __str__(self) -> str:
         rows = [

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptoolkit.datasets import read_libsvm
-from dptoolkit.datasets.readers import WidthWarning, read_csv, read_idx
+from dptoolkit.datasets.readers import WidthWarning, read_idx, read_numbers
 from dptoolkit.errors import InvalidValue
 
 TEXT = b"+1 1:0.5 3:-2e-3 # a remark\n-1\n+1 2:1\n\n-1 5:7 4:1\n"
@@ -68,14 +68,14 @@ def test_libsvm_round_trip(tmp_path_factory, rows) -> None:
 def test_csv(tmp_path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("a,b,label\n1,2.5,0\n-3,4,1\n")
-    assert np.array_equal(read_csv(path), [[1, 2.5, 0], [-3, 4, 1]])
+    assert np.array_equal(read_numbers(path, 3), [[1, 2.5, 0], [-3, 4, 1]])
 
 
 def test_csv_with_a_short_row_is_refused(tmp_path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("a,b,label\n1,2.5,0\n-3,4\n")
     with pytest.raises(InvalidValue, match="table.csv"):
-        read_csv(path)
+        read_numbers(path, 3)
 
 
 def test_idx(tmp_path) -> None:
@@ -219,6 +219,21 @@ def test_a_width_told_from_the_data_is_said(tmp_path) -> None:
         read_libsvm(path, 5)
 
 
+@pytest.mark.parametrize("has_labels", [False, None])
+def test_records_without_labels_are_read(tmp_path, has_labels) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"1:0.5 3:-2e-3 # a remark\n2:1\n5:7 4:1\n\n")
+    X, y = read_libsvm(path, 5, has_labels=has_labels)
+    assert y is None
+    assert np.array_equal(X.toarray(), [EXPECTED[0], EXPECTED[2], EXPECTED[3]])
+    # A blank line may be a record without entries, and would move all that follow.
+    path.write_bytes(b"1:0.5\n\n2:1\n")
+    with pytest.raises(InvalidValue, match="line 2: must be a record"):
+        read_libsvm(path, 5, has_labels=has_labels)
+    path.write_bytes(TEXT)
+    assert read_libsvm(path, 5, has_labels=None)[1] is not None
+
+
 @pytest.mark.parametrize("width", [0, -1, 2.0, True, "5", 2**31, float("nan")])
 def test_a_width_that_is_none_is_refused(tmp_path, width) -> None:
     path = tmp_path / "file"
@@ -248,7 +263,8 @@ BAD_CSV = [
 
 @pytest.mark.parametrize(("text", "line", "expected"), BAD_CSV)
 def test_what_is_wrong_in_a_csv_is_named_but_not_shown(tmp_path, text, line, expected) -> None:
-    _is_refused(read_csv, tmp_path, text, line, expected)
+    width = text.partition(b"\n")[0].count(b",") + 1
+    _is_refused(lambda path: read_numbers(path, width), tmp_path, text, line, expected)
 
 
 @pytest.mark.parametrize("text", [
@@ -257,15 +273,15 @@ def test_what_is_wrong_in_a_csv_is_named_but_not_shown(tmp_path, text, line, exp
 def test_dressings_of_the_same_csv(tmp_path, text) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(text)
-    assert np.array_equal(read_csv(path), [[1, 2], [3, 4]])
+    assert np.array_equal(read_numbers(path, 2), [[1, 2], [3, 4]])
 
 
 def test_the_width_of_a_csv_can_be_given(tmp_path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(b"a,b\n1,2\n")
-    assert read_csv(path, 2).shape == (1, 2)
+    assert read_numbers(path, 2).shape == (1, 2)
     with pytest.raises(InvalidValue, match="line 1: must be a header of 3 names"):
-        read_csv(path, 3)
+        read_numbers(path, 3)
 
 
 # --- files that are damaged, missing or too large ------------------------------------------------------------

@@ -306,6 +306,22 @@ def test_a_file_that_states_more_than_it_gives_away_is_read_with_the_truth(tmp_p
     assert models.load(write(tmp_path / "m.json", cautious)).guarantee.epsilon(1e-5) <= 2.0
 
 
+COLUMNS = {"label": "y", "features": ["a", "b"], "categories": {"b": ["u", "v"]}, "missing": {"a": 1.0}}
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("features", ["a"]), ("features", None), ("categories", {"b": ["u", "w"]}), ("categories", []),
+    ("missing", {"a": []}), ("more", 1), ("features", ["b", "a"]),
+])  # fmt: skip
+def test_columns_of_a_file_must_be_those_of_its_features(tmp_path, key, value):
+    model = models.fit(ROWS[:, :3], BINARY, task="classification", rng=0, feature_names=("a", "b=u", "b=v"))
+    models.save(replace(model, columns=COLUMNS), tmp_path / "m.json")
+    assert models.load(tmp_path / "m.json").columns == COLUMNS
+    record = json.loads((tmp_path / "m.json").read_text())
+    with pytest.raises(InvalidValue, match=r"m\.json"):
+        models.load(write(tmp_path / "m.json", record | {"columns": COLUMNS | {key: value}}))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "dptoolkit model"}', "\x00\xff", "[" * 10**5])
 def test_what_is_no_model_is_refused(tmp_path, text):
     path = tmp_path / "m.json"

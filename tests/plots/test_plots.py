@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 
-from dptoolkit import plots, solvers
+from dptoolkit import models, plots, solvers
 from dptoolkit.accounting import ExponentialMechanism, Gaussian, Repeated, account
 from dptoolkit.errors import InvalidValue
 
@@ -95,3 +95,27 @@ def test_weights_are_the_largest_ones_with_their_names(fit):
     assert shown == {names[j] for j in np.flatnonzero(result.coef)}
     with pytest.raises(InvalidValue, match="names"):
         plots.weights(result, names[:3])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("classes", [2, 4])
+def test_weights_of_models_and_estimators_come_with_their_names(fit, classes):
+    _, X = fit
+    y = np.digitize(X[:, 0], np.linspace(-1, 1, classes - 1)) if classes > 2 else (X[:, 0] > 0).astype(int)
+    names = tuple(f"cost $ {j}" for j in range(8))
+    model = models.fit(X, y, task="classification", epsilon=50.0, row_norm=1.0, rng=0, feature_names=names)
+    figure = plots.weights(model)
+    drawn = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(drawn) == len(model.coef)
+    for axes, row in zip(drawn, model.coef, strict=True):
+        shown = [label.get_text().replace("\\$", "$") for label in axes.get_yticklabels()]
+        assert shown == [names[j] for j in np.argsort(np.abs(row), kind="stable") if row[j] != 0]
+        assert sorted(bar.get_width() for bar in axes.patches) == sorted(w for w in row if w != 0)
+    figure.canvas.draw()
+    estimators = pytest.importorskip("dptoolkit.estimators", reason="estimators need scikit-learn")
+    estimator = estimators.PrivateSparseClassifier(epsilon=50.0, random_state=0)
+    with pytest.raises(InvalidValue, match="Fit it first"):
+        plots.weights(estimator)
+    fitted = estimator.fit(X, y).sparsify()
+    widths = [bar.get_width() for axes in plots.weights(fitted).axes for bar in axes.patches]
+    assert sorted(widths) == sorted(fitted.coef_.data.tolist())

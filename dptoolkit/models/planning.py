@@ -1,0 +1,51 @@
+"""The plan of a model, from public numbers alone: what ``models.fit`` with the same arguments will release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dptoolkit import solvers
+from dptoolkit._validate import invalid, whole
+from dptoolkit.models import routes
+from dptoolkit.models.joint import JointPlan, joint_plan
+from dptoolkit.models.routes import CLASSIFICATION
+from dptoolkit.solvers import Plan
+
+
+def plan(
+    n: int, d: int, *, task: str, solver: str | None = None, classes: int | None = None, epsilon: float = 2.0,
+    delta: float = 1e-5, adjacency: str = "replace-one", **options: Any,
+) -> Plan | JointPlan:  # fmt: skip
+    """The plan that ``models.fit`` makes for n records of d features.
+
+    Parameters
+    ----------
+    n : int
+        The number of records.
+    d : int
+        The number of features.
+    classes : int or None, default None
+        The number of classes, 2 if omitted; for regression it must be omitted.
+    task, solver, epsilon, delta, adjacency, options
+        Those of ``models.fit``.
+
+    Returns
+    -------
+    Plan or JointPlan
+        A JointPlan if the solver fits each class against the rest.
+
+    Privacy
+    -------
+    Touches no data. All arguments are public.
+    """
+    name = routes.solver_name(task, solver)
+    if task != CLASSIFICATION and classes is not None:
+        raise invalid("classes", classes, f"left out for {task}")
+    count = None if task != CLASSIFICATION else whole("classes", 2 if classes is None else classes, low=2)
+    runs, times = routes.solver_for(name, count)
+    arguments = routes.arguments(task, name, d, count, options) | {"delta": delta, "adjacency": adjacency}
+
+    def plan_for(part: float) -> Plan:
+        return solvers.plan(runs, n=n, d=d, epsilon=part, **arguments)
+
+    return plan_for(epsilon) if times == 1 else joint_plan(plan_for, times, epsilon, delta)

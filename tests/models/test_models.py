@@ -76,7 +76,7 @@ def test_an_estimator_comes_back_from_its_file(tmp_path):
 @pytest.mark.parametrize("y", [BINARY, THREE], ids=["one fit", "a fit a class"])
 def test_an_estimator_states_the_budget_of_its_plan(tmp_path, forged, y):
     """A parameter that is left out would be the default's, which is not what the model was fitted with."""
-    estimator = estimators.PrivateIHTClassifier(random_state=0, sparsity=5, epsilon=8.0).fit(ROWS, y)
+    estimator = estimators.PrivateIHTClassifier(row_norm=1.0, random_state=0, sparsity=5, epsilon=8.0).fit(ROWS, y)
     estimator.save(tmp_path / "m.json")
     record = json.loads((tmp_path / "m.json").read_text())
     params = record["estimator"]["params"]
@@ -88,7 +88,8 @@ def test_an_estimator_states_the_budget_of_its_plan(tmp_path, forged, y):
 
 def test_an_estimator_is_of_the_class_that_was_fitted(tmp_path):
     """Whose documentation says what was released."""
-    estimators.PrivateIHTClassifier(random_state=0, sparsity=5).fit(ROWS, BINARY).save(tmp_path / "m.json")
+    estimator = estimators.PrivateIHTClassifier(row_norm=1.0, random_state=0, sparsity=5)
+    estimator.fit(ROWS, BINARY).save(tmp_path / "m.json")
     record = json.loads((tmp_path / "m.json").read_text())
     own = {"class": "PrivateSparseClassifier", "params": {"random_state": 0}}
     with pytest.raises(InvalidValue, match="fitted by dp_ight"):
@@ -96,9 +97,8 @@ def test_an_estimator_is_of_the_class_that_was_fitted(tmp_path):
 
 
 def test_an_estimator_that_a_private_search_chose_states_a_budget_that_its_choice_keeps(tmp_path):
-    found = estimators.PrivateSearchCV(
-        estimators.PrivateIHTClassifier(sparsity=5), {"step_size": [1.0, 4.0]}, epsilon=8.0, random_state=0
-    )
+    candidate = estimators.PrivateIHTClassifier(row_norm=1.0, sparsity=5)
+    found = estimators.PrivateSearchCV(candidate, {"step_size": [1.0, 4.0]}, epsilon=8.0, random_state=0)
     found.fit(ROWS, BINARY).best_estimator_.save(tmp_path / "m.json")
     record = json.loads((tmp_path / "m.json").read_text())
     assert estimators.load(write(tmp_path / "m.json", record)).guarantee_ == found.guarantee_

@@ -18,6 +18,7 @@ from dptoolkit.accounting import (
     ApproxDp,
     BestOf,
     Composed,
+    DiscreteGaussian,
     Event,
     ExponentialMechanism,
     Gaussian,
@@ -108,6 +109,13 @@ def _outcomes(event: Event) -> list[tuple[mp.mpf, mp.mpf]]:
         centre = (1 - q) / (1 + q)
         ends = [(1 / (1 + q), q**top / (1 + q)), (q**top / (1 + q), 1 / (1 + q))]
         return [(centre * p, centre * r) for p, r in inner] + ends
+    if isinstance(event, DiscreteGaussian):
+        # Beyond 20 standard deviations there is less than 1e-80.
+        reach, top = math.ceil(20 * event.sigma) + 1, event.sensitivity
+        variance = mp.mpf(event.sigma) ** 2
+        weight = {k: mp.exp(-(mp.mpf(k) ** 2) / (2 * variance)) for k in range(-reach - top, reach + top + 1)}
+        total = mp.fsum(weight.values())
+        return [(weight[k] / total, weight[k - top] / total) for k in range(-reach, reach + top + 1)]
     raise TooLarge(f"{type(event).__name__} is not discrete")
 
 

@@ -282,7 +282,7 @@ def _growth(rows: list[Row]) -> str:
             own = [row for row in rows if (row["solver"], row["axis"]) == (name, axis)]
             sizes = [row["size"] for row in own]
             exponents = (exponent(sizes, [row[what] for row in own]) for what in ("cpu", "entries", "draws"))
-            cells.append(" / ".join(f"{value + 0.0:.2f}" for value in exponents) if own else "-")
+            cells.append(" / ".join(f"{round(value, 2) + 0.0:.2f}" for value in exponents) if own else "-")
         lines.append(cells)
     first = {axis: min(row["size"] for row in rows if row["axis"] == axis) for axis in AXES}
     last = {axis: max(row["size"] for row in rows if row["axis"] == axis) for axis in AXES}

@@ -110,7 +110,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "squared": {**_NUMBERS, "margin_bound": 1.0}, "l2": {"l2": 0.1},
     },
     "dp_svrg_ht": {"option I": {"option": "I"}, "without replacement": {"sampling": "without-replacement"}},
-    "dp_admm": {"l1": {"penalty": "l1"}, "huber": {"loss": "huber"}, "intercept": {"fit_intercept": True}},
+    "dp_admm": {
+        "rules": {"steps": None}, "l1": {"penalty": "l1"}, "huber": {"loss": "huber"},
+        "intercept": {"fit_intercept": True},
+    },
 }  # fmt: skip
 LAYOUTS, SIZES = ("dense", "csr"), ("small", "large")
 

@@ -112,6 +112,18 @@ def plans() -> Pins:
                     arguments = {"adjacency": kind, "calibration": calibration} | arguments
                     make = lambda n=name, a=arguments: solvers.plan(n, n=120, d=12, **a)  # noqa: E731
                     pins[f"plan {name}, {note}, {kind}, {calibration}"] = attempt(make, _plan_text)
+            pins |= _sized(name, note, more)
+    return pins
+
+
+def _sized(name: str, note: str, more: dict[str, Any]) -> Pins:
+    """Plans for more records, so that the rules for steps, sizes and penalties leave their smallest values."""
+    pins: Pins = {}
+    for n, d in ((5000, 300), (300_000, 40)):
+        for epsilon in (0.5, 8.0):
+            arguments = cases.BUDGET | cases.SOLVERS[name] | more | {"epsilon": epsilon}
+            make = lambda a=arguments, n=n, d=d: solvers.plan(name, n=n, d=d, **a).to_dict()  # noqa: E731
+            pins[f"plan {name}, {note}, {n} x {d}, {epsilon:g}"] = attempt(make, text)
     return pins
 
 

@@ -86,11 +86,11 @@ def _check(before: dict[str, Any], names: list[str]) -> int:
         print(f"pins of another platform: {before['platform']}, here {_platform()}", file=sys.stderr)
         return 2
     failed = 0
-    for name, new in _collected(names).items():
-        lines = differences(before["pins"].get(name, {}), new)
+    for name in names:
+        lines = differences(before["pins"].get(name, {}), _collected([name])[name])
         failed += len(lines)
         for line in lines[:_SHOWN]:
-            print(f"{name}: {line}")
+            print(f"{name}: {line}", flush=True)
         if len(lines) > _SHOWN:
             print(f"{name}: and {len(lines) - _SHOWN:,} more")
     print(f"{failed:,} differences" if failed else "all pins hold")

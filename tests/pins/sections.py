@@ -343,7 +343,9 @@ def tunings() -> Pins:
     X, y = cases.data("csr", "small")
     arguments = cases.BUDGET | {"loss": "logistic", "row_norm": 1.0, "steps": 6, "step_size": 1.0}
     found = tuning.tune("dp_ight", [{"sparsity": 2}, {"sparsity": 6}], X, y, rng=3, **arguments)
-    return {f.name: digest(getattr(found, f.name)) for f in dataclasses.fields(found)}
+    plan = found.plan
+    return {"model": _result_text(found.model), "guarantee": digest(str(found.guarantee)),
+            "plan": digest([str(plan), plan.event.to_dict()])}  # fmt: skip
 
 
 def estimators() -> Pins:

@@ -344,8 +344,8 @@ def tunings() -> Pins:
     arguments = cases.BUDGET | {"loss": "logistic", "row_norm": 1.0, "steps": 6, "step_size": 1.0}
     found = tuning.tune("dp_ight", [{"sparsity": 2}, {"sparsity": 6}], X, y, rng=3, **arguments)
     plan = found.plan
-    return {"model": _result_text(found.model), "guarantee": digest(str(found.guarantee)),
-            "plan": digest([str(plan), plan.event.to_dict()])}  # fmt: skip
+    return {"model": _result_text(found.model), "choice": text([found.choice, found.score]),
+            "guarantee": digest(str(found.guarantee)), "plan": digest([str(plan), plan.event.to_dict()])}  # fmt: skip
 
 
 def estimators() -> Pins:

@@ -28,6 +28,7 @@ from dptoolkit.accounting.pld.answers import (
     epsilon,
     epsilon_answer,
     forward_epsilon,
+    has_batches,
     keeps,
     lower_epsilon,
 )
@@ -36,5 +37,5 @@ from dptoolkit.accounting.pld.trees import attained, dominating
 
 __all__ = [
     "Answer", "Bracket", "Effort", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating",
-    "epsilon", "epsilon_answer", "forward_epsilon", "keeps", "lower_epsilon",
+    "epsilon", "epsilon_answer", "forward_epsilon", "has_batches", "keeps", "lower_epsilon",
 ]  # fmt: skip

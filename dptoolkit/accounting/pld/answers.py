@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
+from dptoolkit.accounting.pld import adversary
+from dptoolkit.accounting.pld.blocks import COARSE, Smaller, curve_of, has_blocks, in_blocks
 from dptoolkit.accounting.pld.curve import Answer, Composition, rough_delta, rough_epsilon, surely_keeps
 from dptoolkit.accounting.pld.grid import span_of
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
@@ -91,7 +93,13 @@ def forward_epsilon(event: Event, delta: float, effort: Effort) -> float:
         return _epsilon_of_tree(tree, delta).value
     if effort is Effort.ROUGH:
         return rough_epsilon(tree, delta)
+    tree = in_blocks(tree, _place(delta)[0], COARSE) or tree
     return Composition(tree, delta, tolerance=_COARSE_TOLERANCE, points=_COARSE_POINTS).epsilon(delta).value
+
+
+def has_batches(event: Event) -> bool:
+    """Whether the event has steps on batches that are accounted for in blocks, so that every new event takes long."""
+    return any(has_blocks(n) for n in _trees(event)[0])
 
 
 def _apart_from_failures(event: Event, delta: float) -> tuple[Event, float]:
@@ -158,7 +166,13 @@ def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float
 
 def lower_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta``: some neighbours attain it, so no analysis can prove less."""
-    return max(_lower_epsilon_of_tree(tree, delta) for tree in directions(event, attained))
+    trees = directions(event, attained)
+    nodes = trees[0]
+    if len(nodes) == 1 and nodes[0].batch is not None and 0 < delta < total_variation(nodes):
+        adaptive = adversary.lower_epsilon(nodes[0].batch, nodes[0].count, delta)
+        if adaptive is not None:
+            return adaptive
+    return max(_lower_epsilon_of_tree(tree, delta) for tree in trees)
 
 
 def bracket(event: Event, delta: float) -> Bracket:
@@ -207,7 +221,7 @@ class _Recent(threading.local):
     def __init__(self) -> None:
         self.event: Event | None = None
         self.trees: list[tuple[Node, ...]] = []
-        self.curves: dict[tuple[int, int], Composition] = {}
+        self.curves: dict[tuple[int, int], Composition | Smaller] = {}
 
 
 _RECENT = _Recent()
@@ -222,13 +236,13 @@ def _trees(event: Event) -> list[tuple[Node, ...]]:
     return _RECENT.trees
 
 
-def _curve(tree: tuple[Node, ...], decade: int) -> Composition:
+def _curve(tree: tuple[Node, ...], decade: int) -> Composition | Smaller:
     """The curve of one decade of delta."""
     key = id(tree), decade
     old = _RECENT.curves.get(key)
     if old is not None and old.nodes is tree and old.reusable:
         return old
-    curve = _RECENT.curves[key] = Composition(tree, 10.0**-decade)
+    curve = _RECENT.curves[key] = curve_of(tree, decade)
     if len(_RECENT.curves) > _MOST_CURVES:
         _RECENT.curves.pop(next(iter(_RECENT.curves)))
     return curve

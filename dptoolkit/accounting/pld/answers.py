@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
 from dptoolkit.accounting.pld import adversary
-from dptoolkit.accounting.pld.blocks import COARSE, Smaller, curve_of, has_blocks, in_blocks
+from dptoolkit.accounting.pld.blocks import COARSE, better, has_blocks, in_blocks
 from dptoolkit.accounting.pld.curve import Answer, Composition, rough_delta, rough_epsilon, surely_keeps
 from dptoolkit.accounting.pld.grid import span_of
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
@@ -221,7 +221,8 @@ class _Recent(threading.local):
     def __init__(self) -> None:
         self.event: Event | None = None
         self.trees: list[tuple[Node, ...]] = []
-        self.curves: dict[tuple[int, int], Composition | Smaller] = {}
+        self.curves: dict[tuple[int, int], Composition] = {}
+        self.nodes: dict[tuple[int, int], tuple[Node, ...]] = {}
 
 
 _RECENT = _Recent()
@@ -230,19 +231,29 @@ _RECENT = _Recent()
 def _trees(event: Event) -> list[tuple[Node, ...]]:
     """The trees of both directions."""
     if _RECENT.event != event:
-        _RECENT.event, _RECENT.curves = None, {}
+        _RECENT.event, _RECENT.curves, _RECENT.nodes = None, {}, {}
         _RECENT.trees = directions(event, dominating)
         _RECENT.event = event
     return _RECENT.trees
 
 
-def _curve(tree: tuple[Node, ...], decade: int) -> Composition | Smaller:
-    """The curve of one decade of delta."""
+def _nodes(tree: tuple[Node, ...], decade: int) -> tuple[Node, ...]:
+    """The tree by which a decade is answered: with steps on batches in blocks, where that is better."""
+    if not any(map(has_blocks, tree)):
+        return tree
     key = id(tree), decade
+    if key not in _RECENT.nodes:
+        _RECENT.nodes[key] = better(tree, decade)
+    return _RECENT.nodes[key]
+
+
+def _curve(tree: tuple[Node, ...], decade: int) -> Composition:
+    """The curve of one decade of delta."""
+    key, nodes = (id(tree), decade), _nodes(tree, decade)
     old = _RECENT.curves.get(key)
-    if old is not None and old.nodes is tree and old.reusable:
+    if old is not None and old.nodes is nodes and old.reusable:
         return old
-    curve = _RECENT.curves[key] = curve_of(tree, decade)
+    curve = _RECENT.curves[key] = Composition(nodes, 10.0**-decade)
     if len(_RECENT.curves) > _MOST_CURVES:
         _RECENT.curves.pop(next(iter(_RECENT.curves)))
     return curve

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from dptoolkit.accounting import triangles
 from dptoolkit.accounting._numeric import Array
 from dptoolkit.accounting.pld.composition import View
-from dptoolkit.accounting.pld.curve import Answer, Composition, rough_view
+from dptoolkit.accounting.pld.curve import Composition, rough_view
 from dptoolkit.accounting.pld.game import LARGEST_MU, LEAST_MU, PAD, UNIT, Laws, Steps, Window, values
 from dptoolkit.accounting.pld.trees import Batch, Node, steps_of
 from dptoolkit.accounting.profiles import Pair
@@ -84,32 +84,13 @@ def in_blocks(nodes: tuple[Node, ...], decade: int, detail: Detail = FINE) -> tu
     return tuple(m for n, part in zip(nodes, parts, strict=True) for m in (part or (n,)))
 
 
-class Smaller:
-    """Two curves of one tree, each a bound: the smaller one holds."""
-
-    def __init__(self, nodes: tuple[Node, ...], first: Composition, second: Composition) -> None:
-        self.nodes, self._curves = nodes, (first, second)
-        self.infinite = min(first.infinite, second.infinite)
-
-    @property
-    def reusable(self) -> bool:
-        """See ``Composition``."""
-        return all(c.reusable for c in self._curves)
-
-    def delta(self, epsilon: float) -> Answer:
-        """The bound on delta at epsilon."""
-        return min((c.delta(epsilon) for c in self._curves), key=lambda answer: answer.value)
-
-    def epsilon(self, delta: float) -> Answer:
-        """The smallest epsilon found where the bound on delta is at most ``delta``."""
-        return min((c.epsilon(delta) for c in self._curves), key=lambda answer: answer.value)
-
-
-def curve_of(nodes: tuple[Node, ...], decade: int) -> Composition | Smaller:
-    """The curve of a tree for the deltas of a decade: with steps on batches in blocks where that is smaller."""
-    delta = 10.0**-decade
-    joined, blocks = Composition(nodes, delta), in_blocks(nodes, decade)
-    return joined if blocks is None else Smaller(nodes, joined, Composition(blocks, delta))
+def better(nodes: tuple[Node, ...], decade: int) -> tuple[Node, ...]:
+    """The tree, or the tree in blocks where that gives a smaller epsilon in the middle of a decade."""
+    blocks, delta = in_blocks(nodes, decade), 10.0**-decade
+    if blocks is None:
+        return nodes
+    joined, found = (Composition(tree, delta).epsilon(delta).value for tree in (nodes, blocks))
+    return blocks if found <= joined else nodes
 
 
 def has_blocks(node: Node) -> bool:

@@ -13,8 +13,19 @@ class InvalidValue(DpToolkitError, ValueError):
     """A value outside its bound; the message gives name, value, bound and repair."""
 
 
+# The advice of a method that refuses an event.
+ANY_METHOD = "Leave method out: account() then takes the best method that applies, such as 'rdp' where 'pld' does not."
+
+
 class UnsupportedEvent(DpToolkitError, ValueError):
-    """An event, or a pair of event and method, for which no sound bound is known here."""
+    """An event, or a pair of event and method, for which no sound bound is known here.
+
+    ``reason`` is the message without its advice: where every method refuses, the advice of one would name another.
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(f"{reason} {advice}".rstrip())
+        self.reason = reason
 
 
 class BudgetExceeded(DpToolkitError):

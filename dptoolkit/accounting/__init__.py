@@ -40,6 +40,7 @@ from dptoolkit.accounting.events import (
     RandomizedResponse,
     RandomRounds,
     Repeated,
+    SampledGroup,
     Subsampled,
     TwoSidedGeometric,
     ZCdp,
@@ -61,7 +62,7 @@ __all__ = [
     "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "DiscreteGaussian", "Event", "ExponentialMechanism",
     "Gaussian", "Geometric", "GroupGuarantee", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax",
     "ObjectivePerturbation", "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation",
-    "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp", "account",
-    "calibrate", "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rows", "sampling",
-    "selection", "zcdp",
+    "SampledGroup", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp",
+    "account", "calibrate", "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rows",
+    "sampling", "selection", "zcdp",
 ]  # fmt: skip

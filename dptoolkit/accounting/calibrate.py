@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from dptoolkit._validate import delta_value, nonnegative, positive
+from dptoolkit._validate import delta_value, invalid, nonnegative, positive
 from dptoolkit.accounting import pld
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
@@ -53,6 +53,11 @@ def calibrate(
     -------
     Touches no data. The returned noise itself has been accounted for: its epsilon is at most the one asked for.
     """
+    if not callable(make_event):
+        raise invalid(
+            "make_event", make_event, "a function from noise to an event",
+            "For example calibrate(lambda noise: Gaussian(noise), epsilon=1.0, delta=1e-5).",
+        )
     epsilon, delta = nonnegative("epsilon", epsilon), delta_value(delta)
     positive("relative_tolerance", relative_tolerance)
     if math.isinf(epsilon):

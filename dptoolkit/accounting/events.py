@@ -195,6 +195,27 @@ class ObjectivePerturbation(Event):
 
 
 @dataclass(frozen=True)
+class SampledGroup(Event):
+    """Gaussian noise on a Poisson sample, seen by ``size`` records that change together; see ``sampling.group``.
+
+    Every record enters independently with probability ``rate``, and one record moves the query by at most the
+    sensitivity that noise_multiplier is relative to. Zero-out: either all records of the group may be sampled, or all
+    are replaced by nothing. Group guarantees of sampled Gaussian noise consist of such events.
+    """
+
+    noise_multiplier: float
+    rate: float
+    size: int
+    # Not a field: there is no other adjacency.
+    adjacency = Adjacency.ZERO_OUT
+
+    def __post_init__(self) -> None:
+        _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
+        _set(self, rate=probability("rate", self.rate, "It is batch size / n."))
+        _set(self, size=whole("size", self.size, low=1))
+
+
+@dataclass(frozen=True)
 class Subsampled(Event):
     """``event`` run on a random sample of the records, drawn afresh and kept secret.
 

@@ -62,7 +62,7 @@ def curve(mu: float, epsilon: Array) -> Array:
 
 def _profile(mu: float, eps: Array) -> Array:
     if mu == 0:
-        return np.asarray(-np.expm1(np.minimum(eps, 0.0)))
+        return np.asarray(0.0 - np.expm1(np.minimum(eps, 0.0)))
     if math.isinf(mu):
         return np.ones_like(eps)
     magnitude = np.abs(eps)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dptoolkit._validate import delta_value, missing, one_of
+from dptoolkit._validate import delta_value, invalid, missing, one_of
 from dptoolkit.accounting.events import (
     POISSON,
     WITHOUT_REPLACEMENT,
@@ -274,14 +274,33 @@ _HERE: dict[str, Callable[[_Inner, Any, bool], Event | None]] = {
 
 
 def _runs(mean: float, shape: float) -> Poisson | TruncatedNegativeBinomial:
-    """The distribution of the number of runs with that mean; gamma by bisection, as the mean decreases in gamma."""
+    """The distribution of the number of runs with that mean, or the next one above it that floats have.
+
+    The mean decreases in gamma, which is found by bisection on its logit. More runs give away more, so a mean that no
+    gamma reaches is refused.
+    """
     if math.isinf(shape):
         return Poisson(mean)
-    low, high = 1e-12, 1 - 1e-12
+    few, many = _MOST_LOGIT, _LEAST_LOGIT
     for _ in range(200):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if TruncatedNegativeBinomial(shape, middle).mean > mean else (low, middle)
-    return TruncatedNegativeBinomial(shape, 0.5 * (low + high))
+        middle = 0.5 * (few + many)
+        few, many = (few, middle) if TruncatedNegativeBinomial(shape, _gamma(middle)).mean >= mean else (middle, many)
+    runs = TruncatedNegativeBinomial(shape, _gamma(many))
+    if not 1 <= mean <= runs.mean:
+        largest = TruncatedNegativeBinomial(shape, _gamma(_LEAST_LOGIT)).mean
+        raise invalid(
+            "mean", mean, f"between 1 and {largest:.3g} for shape {shape!r}",
+            "Describe the release with dptoolkit.accounting events instead.",
+        )
+    return runs
+
+
+# Logits of the least and the largest gamma: their exponentials are floats, and differ from 0 and from 1.
+_LEAST_LOGIT, _MOST_LOGIT = -690.0, 27.0
+
+
+def _gamma(logit: float) -> float:
+    return math.exp(logit) / (1 + math.exp(logit))
 
 
 def _package() -> Any:

@@ -27,7 +27,7 @@ from dptoolkit.accounting.structure import (
     total_rho,
     without_failures,
 )
-from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 # The recursion for selections is the tightest method and the slowest: above this cost account() uses it only if
 # method="bounded-range" asks for it.
@@ -58,8 +58,8 @@ def _single(event: Event, method: str) -> tuple[Event, int]:
         return PureDp(0.0), 0
     if len(parts) > 1:
         raise UnsupportedEvent(
-            f"the event has {len(parts)} different parts: must be one event, repeated, for method {method!r}. "
-            "Use method='pld' or 'rdp'."
+            f"the event has {len(parts)} different parts: must be one event, repeated, for method {method!r}.",
+            ANY_METHOD,
         )
     return parts[0]
 
@@ -385,17 +385,19 @@ def _answers(
 ) -> tuple[tuple[float, str], ...]:
     """(value, method) of the groups up to the first whose answers are sharp and below ``useless``, the smallest first.
 
-    A method for which ``evaluate`` returns None, or which does not support the event, is left out.
+    A method for which ``evaluate`` returns None is left out. So is one that refuses the event, and then the next group
+    is tried as well: what is left of the group may be far from the best.
     """
     results: list[tuple[float, str]] = []
-    refused: list[str] = []
+    refused: list[UnsupportedEvent] = []
     for group in groups:
         sharp = True
         for name in group:
             try:
                 answer = evaluate(name)
             except UnsupportedEvent as problem:
-                refused.append(str(problem))
+                refused.append(problem)
+                sharp = False
                 continue
             if answer is not None:
                 results.append((answer.value, name))
@@ -403,5 +405,16 @@ def _answers(
         if results and sharp and min(results)[0] < useless:
             break
     if not results:
-        raise UnsupportedEvent(refused[0])
+        raise _nothing_applies(refused)
     return tuple(sorted(results))
+
+
+def _nothing_applies(refused: list[UnsupportedEvent]) -> UnsupportedEvent:
+    """One error for an event that every method refuses. Advice to take another method would lead in a circle."""
+    reasons = list(dict.fromkeys(problem.reason for problem in refused))
+    if len(reasons) == 1:
+        return refused[0]
+    return UnsupportedEvent(
+        f"no method applies to the event. {' '.join(reasons)}",
+        "Describe the part by a bound that you know of it: PureDp(epsilon), ApproxDp(epsilon, delta) or ZCdp(rho).",
+    )

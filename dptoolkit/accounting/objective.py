@@ -137,7 +137,7 @@ def _capped(values: Array, x: Array) -> Array:
 
 def _gaussian(e: Array, shift: float) -> Array:
     """The Gaussian curve at any real e; a shift so small that e/shift overflows is as good as none."""
-    none = -np.expm1(np.minimum(e, 0.0))
+    none = 0.0 - np.expm1(np.minimum(e, 0.0))
     if shift == 0:
         return np.asarray(none)
     values = np.asarray(gaussian.curve(shift, e))

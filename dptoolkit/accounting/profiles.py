@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from dptoolkit.accounting import gaussian as gaussian_profile
 from dptoolkit.accounting._numeric import Array, log_sum_exp
-from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 Curve = Callable[[Array], Array]
 
@@ -99,6 +99,10 @@ def laplace(epsilon: float) -> Pair:
     return Pair(curve, curve, tails, atom=epsilon, mean=epsilon + math.expm1(-epsilon))
 
 
+# Losses from here on may overflow or underflow as exponentials.
+_LARGEST_EXPONENT = 600.0
+
+
 def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 0.0) -> Pair:
     """A symmetric pair of finitely many losses: P puts ``p`` on ``losses``, Q the same on their negatives."""
     order = np.argsort(losses)
@@ -106,13 +110,20 @@ def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 
     q = p[::-1]
     p_up, q_up = _suffix_sums(p), _suffix_sums(q)
     p_down, q_down = _suffix_sums(p[::-1])[::-1], _suffix_sums(q[::-1])[::-1]
+    # Between the losses i-1 and i the divergence is d_i + (1 - exp(x - loss_i)) s_i, s_i = exp(loss_i) Q(L >= loss_i),
+    # and d_(i-1) = d_i + (1 - exp(loss_(i-1) - loss_i)) s_i: sums of positive terms, in which nothing cancels.
+    if losses[-1] < _LARGEST_EXPONENT:
+        s = np.append(np.exp(losses), 0.0) * q_up
+    else:
+        with np.errstate(divide="ignore"):
+            log_q = np.log(p) - losses
+        s = np.append(np.exp(losses + np.logaddexp.accumulate(log_q[::-1])[::-1]), 0.0)
+    d = np.append(_suffix_sums(-np.expm1(-np.diff(losses)) * s[1:-1]), 0.0)
+    ends = np.append(losses, np.inf)
 
     def curve(x: Array) -> Array:
         i = np.searchsorted(losses, x, side="right")
-        below = np.clip(p_up[i] - np.exp(np.minimum(x, 700.0)) * q_up[i], 0.0, 1.0)
-        # Next to the largest loss the difference is all round-off; the mass there times 1 - e^(x - loss) is exact.
-        last = p[-1] * -np.expm1(np.minimum(x - losses[-1], 0.0))
-        return np.where(i >= len(losses) - 1, last, below) + infinite_mass
+        return np.minimum(d[i] - np.expm1(x - ends[i]) * s[i], 1.0 - infinite_mass) + infinite_mass
 
     def tails(x: Array) -> Tails:
         i = np.searchsorted(losses, x, side="right")
@@ -140,8 +151,8 @@ def two_sided_geometric(epsilon: float, sensitivity: int) -> Pair:
     """Integer noise P(X=k) proportional to q^|k|, q = exp(-epsilon/sensitivity), around 0 and around sensitivity."""
     if sensitivity > _MOST_OUTCOMES:
         raise UnsupportedEvent(
-            f"sensitivity={sensitivity}: must be at most {_MOST_OUTCOMES} for method 'pld', which sums every outcome. "
-            "Use method='rdp' or 'basic'."
+            f"sensitivity={sensitivity}: must be at most {_MOST_OUTCOMES} for method 'pld', which sums every outcome.",
+            ANY_METHOD,
         )
     q = math.exp(-epsilon / sensitivity)
     k = np.arange(sensitivity + 1, dtype=float)
@@ -167,7 +178,7 @@ def discrete_gaussian(sigma: float, sensitivity: int) -> Pair:
     if 2 * reach + sensitivity > _MOST_OUTCOMES:
         raise UnsupportedEvent(
             f"sigma={sigma!r}, sensitivity={sensitivity!r}: must have at most {_MOST_OUTCOMES} outcomes to sum for "
-            "method 'pld'. Use method='rdp'."
+            "method 'pld'.", ANY_METHOD,
         )
     step, rho = sensitivity / sigma / sigma, 0.5 * (sensitivity / sigma) ** 2
     if not math.isfinite(step * sensitivity):

@@ -39,7 +39,7 @@ from dptoolkit.accounting.renyi import (
 from dptoolkit.accounting.rows import row
 from dptoolkit.accounting.structure import all_gaussian, is_sampled, total_rho
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 __all__ = [
     "DEFAULT_ORDERS", "composed", "curve", "delta", "discrete_gaussian", "epsilon", "exponential_mechanism", "gaussian",
@@ -72,8 +72,8 @@ def curve(event: Event, orders: Array) -> Array:
     rule = _STRUCTURE.get(type(event)) or row(event).renyi
     if rule is None:
         raise UnsupportedEvent(
-            f"event={event!r}: must have a Renyi divergence for method 'rdp'. "
-            "An ApproxDp event has none (its delta is a loss without bound): use method='pld'."
+            f"event={event!r}: must have a Renyi divergence for method 'rdp'. An ApproxDp event has none, because its "
+            "delta is a loss without bound.", ANY_METHOD,
         )
     return np.asarray(rule(event, orders))
 
@@ -151,9 +151,7 @@ def _subsampled(event: Subsampled, orders: Array) -> Array:
     if event.scheme == WITHOUT_REPLACEMENT:
         pure = math.fsum(c * _pure_epsilon(e) for e, c in flatten(event.event))
         return sampling.without_replacement_rdp(lambda a: composed(event.event, a), pure, event.rate, orders)
-    raise UnsupportedEvent(
-        f"event={event!r}: must be a Gaussian inside for method 'rdp' with Poisson sampling. Use method='pld'."
-    )
+    return sampling.convex_rdp(composed(event.event, orders), event.rate, orders)
 
 
 def _subsampled_gaussian(event: Subsampled, rho: float, orders: Array) -> Array:

@@ -100,4 +100,7 @@ def order_array(orders: Any) -> Array:
 def _at_most(value: Array, epsilon: float, orders: Array) -> Array:
     """Bounds that hold for every epsilon-DP mechanism: they also absorb round-off where terms cancel."""
     floor = np.maximum(value + 4e-16 / (orders - 1), 0.0)
-    return np.minimum(np.minimum(floor, epsilon), orders * epsilon**2 / 2)
+    with np.errstate(over="ignore"):
+        least = np.minimum(np.minimum(floor, epsilon), orders * zcdp.pure(epsilon))
+    # Not 0 where it underflows, since 0 would mean that the two distributions are equal.
+    return np.maximum(least, np.finfo(float).tiny)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dptoolkit.accounting import objective, profiles, renyi, selection, zcdp
+from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, zcdp
 from dptoolkit.accounting._numeric import Array, inverse_up, part_down, sum_up
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -26,6 +26,7 @@ from dptoolkit.accounting.events import (
     ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
+    SampledGroup,
     TwoSidedGeometric,
     ZCdp,
 )
@@ -264,6 +265,19 @@ ROWS: dict[type[Event], Row] = {
         attained=lambda e: objective.floor_pair(_perturbation(e)),
         renyi=lambda e, orders: objective.renyi(_perturbation(e), orders),
         at_centre=lambda e: replace(e, noise_multiplier=2 * e.noise_multiplier),
+    ),
+    SampledGroup: Row(
+        words=lambda e: _words(
+            e, f"multiplier {number(e.noise_multiplier)}, rate {number(e.rate)}, {e.size:,} records", "1 (L2)"),
+        assumption=(
+            "sampling: a fresh batch, each record independently, kept secret; adjacency zero-out: the records of the "
+            f"group may all be sampled, or all contribute nothing; L2 sensitivity {_REAL_NOISE}"),
+        scaled=_less_noise,
+        dominating=lambda e: finite_pair(
+            inverse(e.noise_multiplier), lambda mu: sampling.group(mu, e.rate, e.size),
+            infinite_mass=sampling.any_sampled(e.rate, e.size)),
+        renyi=lambda e, orders: sampling.group_rdp(e.noise_multiplier, e.rate, e.size, orders),
+        group=lambda e, size: replace(e, size=size * e.size),
     ),
     ZCdp: Row(
         words=lambda e: _words(e, f"rho {number(e.rho)}"),

@@ -28,7 +28,7 @@ from dptoolkit.accounting.report import number
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.accounting.rows import Words, inverse, row
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 Parts = tuple[tuple[Event, int], ...]
 
@@ -40,7 +40,7 @@ def mu(event: Event) -> float:
     """mu of an elementary event that is Gaussian DP exactly."""
     of = row(event).mu
     if of is None:
-        raise UnsupportedEvent(f"event={event!r}: must be Gaussian for method 'gaussian'. Use method='pld'.")
+        raise UnsupportedEvent(f"event={event!r}: must be Gaussian for method 'gaussian'.", ANY_METHOD)
     return of(event)
 
 
@@ -74,8 +74,8 @@ def as_single(event: Subsampled) -> Event:
     if len(parts) == 1 and parts[0][1] == 1 and not isinstance(parts[0][0], (Subsampled, RandomRounds)):
         return parts[0][0]
     raise UnsupportedEvent(
-        f"event={event!r}: must be a subsampled elementary event for this method. "
-        "Account for several releases from one batch as one ApproxDp event."
+        f"event={event!r}: must be a subsampled elementary event for this method.",
+        "Account for several releases from one batch as one ApproxDp event.",
     )
 
 
@@ -93,7 +93,7 @@ def _rho(event: Event) -> float:
         return own(event)
     if pure is not None:
         return zcdp.pure(pure)
-    raise UnsupportedEvent(f"event={event!r}: must have a zCDP bound for method 'zcdp'. Use method='rdp' or 'pld'.")
+    raise UnsupportedEvent(f"event={event!r}: must have a zCDP bound for method 'zcdp'.", ANY_METHOD)
 
 
 def pure_epsilon(event: Event) -> float | None:

@@ -22,19 +22,22 @@ _LOW, _HIGH = -25.0, 45.0
 def gaussian(noise_multiplier: float) -> float:
     """rho of one Gaussian release: 1 / (2 noise_multiplier^2)."""
     z = nonnegative("noise_multiplier", noise_multiplier)
-    return math.inf if z == 0 else 0.5 * (1 / z) * (1 / z)
+    return math.inf if z == 0 else _half_square(1 / z)
 
 
 def discrete_gaussian(sigma: float, sensitivity: int) -> float:
     """rho of integer noise: sensitivity^2 / (2 sigma^2) (Canonne, Kamath and Steinke 2020, Theorem 4)."""
-    # 0 is for equal distributions, not for underflow.
-    rho = gaussian(sigma / sensitivity)
-    return rho if math.isinf(sigma) else max(rho, math.ulp(0.0))
+    return 0.0 if math.isinf(sigma) else max(gaussian(sigma / sensitivity), math.ulp(0.0))
 
 
 def pure(epsilon: float) -> float:
     """rho of an epsilon-DP mechanism: epsilon^2 / 2 (Bun and Steinke 2016, Proposition 1.4)."""
-    return 0.5 * nonnegative("epsilon", epsilon) ** 2
+    return _half_square(nonnegative("epsilon", epsilon))
+
+
+def _half_square(value: float) -> float:
+    """value^2 / 2, infinite where it overflows and positive where it underflows: 0 is for equal distributions."""
+    return 0.0 if value == 0 else max(0.5 * value * value, math.ulp(0.0))
 
 
 def log_delta_at(order_rdp: Array, order_minus_1: Array, epsilon: float) -> Array:

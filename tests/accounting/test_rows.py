@@ -24,6 +24,7 @@ from dptoolkit.accounting import (
     RandomizedResponse,
     RandomRounds,
     Repeated,
+    SampledGroup,
     Subsampled,
     TwoSidedGeometric,
     ZCdp,
@@ -39,7 +40,7 @@ STRUCTURE = {Subsampled, Repeated, Composed, RandomRounds, BestOf}
 EXAMPLES = [
     Gaussian(2.0), Laplace(3.0), TwoSidedGeometric(0.5, 3), DiscreteGaussian(2.0, 3), RandomizedResponse(0.7, 4),
     ExponentialMechanism(0.5), NoisyMax(0.5), PureDp(0.5), ApproxDp(0.5, 1e-6), ZCdp(0.05),
-    ObjectivePerturbation(2.0, 0.2), ObjectivePerturbation(2.0, 0.2, True, "zero-out"),
+    ObjectivePerturbation(2.0, 0.2), ObjectivePerturbation(2.0, 0.2, True, "zero-out"), SampledGroup(2.0, 0.1, 3),
 ]  # fmt: skip
 ORDERS = np.array([1.01, 1.5, 2.0, 7.3, 64.0])
 

@@ -10,9 +10,17 @@ from typing import NamedTuple
 
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
-from dptoolkit.accounting.pld import adversary
+from dptoolkit.accounting.pld import adversary, composition, single
 from dptoolkit.accounting.pld.blocks import COARSE, better, has_blocks, in_blocks
-from dptoolkit.accounting.pld.curve import Answer, Composition, rough_delta, rough_epsilon, surely_keeps
+from dptoolkit.accounting.pld.curve import (
+    AGREEMENT,
+    Answer,
+    Composition,
+    Resolution,
+    rough_delta,
+    rough_epsilon,
+    surely_keeps,
+)
 from dptoolkit.accounting.pld.grid import span_of
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
 from dptoolkit.accounting.structure import delta_left, delta_with_failures, is_gaussian, without_failures
@@ -39,23 +47,44 @@ def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answ
     """``epsilon``, and whether the grid was fine enough; where delta is steep, verified against ``delta_answer``.
 
     Losses of Gaussians have smooth tails, where the curves of different grids agree, so these need no verification.
-    But near a largest loss, delta falls by decades within one grid step, and ``delta_answer`` may end at a curve other
-    than the one that gave epsilon.
+    But near a largest loss, and wherever one grid was not enough, delta falls by decades within one grid step, and
+    ``delta_answer`` may end at a curve other than the one that gave epsilon.
     """
     target, factor = delta, 1.0
     while True:
         answer = _epsilon_answer(event, target)
-        if not verified or math.isinf(answer.value) or answer.value == 0 or _smooth(event):
+        if not verified or math.isinf(answer.value) or answer.value == 0 or (_smooth(event) and not answer.refined):
             return answer
         own = delta_answer(event, answer.value).value
         if own <= delta:
             return answer
+        near = _first_kept(event, answer.value, delta)
+        if near is not None:
+            return answer._replace(value=near)
         target, factor = target * min(delta / own, 1 - 1e-15) ** factor, 2 * factor
+
+
+def _first_kept(event: Event, epsilon: float, delta: float) -> float | None:
+    """The first epsilon that keeps ``delta`` from ``epsilon`` upwards, within the error of a grid; None if none does.
+
+    A smaller delta could be asked for instead. But on a plateau, where delta hardly depends on epsilon, the answer to a
+    slightly smaller delta may lie far away.
+    """
+    low, high, step = epsilon, epsilon, math.ulp(epsilon)
+    while delta_answer(event, high).value > delta:
+        if step > _FARTHEST * epsilon:
+            return None
+        low, high, step = high, epsilon + step, 8 * step
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (low, middle) if delta_answer(event, middle).value <= delta else (middle, high)
+    return high
 
 
 def keeps(event: Event, epsilon: float, delta: float) -> bool:
     """Whether ``epsilon``, the answer of a search at ``delta``, can stand: its own delta is at most that."""
-    return math.isinf(epsilon) or epsilon == 0 or _smooth(event) or delta_answer(event, epsilon).value <= delta
+    if math.isinf(epsilon) or epsilon == 0 or (_smooth(event) and not _epsilon_answer(event, delta).refined):
+        return True
+    return delta_answer(event, epsilon).value <= delta
 
 
 def _smooth(event: Event) -> bool:
@@ -146,7 +175,8 @@ def _delta_answer(event: Event, epsilon: float) -> Answer:
 
 
 def _worse(first: Answer, second: Answer) -> Answer:
-    return Answer(max(first.value, second.value), first.sharp and second.sharp, second.step)
+    sharp, refined = first.sharp and second.sharp, first.refined or second.refined
+    return Answer(max(first.value, second.value), sharp, second.step, refined)
 
 
 def _surely_keeps(tree: tuple[Node, ...], epsilon: float, delta: float, step: float) -> bool:
@@ -205,10 +235,18 @@ def _lower_epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> float:
 # inverse of the other. There is one curve for every decade of delta, on the grid that is best for the decade's middle.
 _LAST_DECADE = 300
 # Curves kept of one event.
-_MOST_CURVES = 6
+_MOST_CURVES = 12
 # Further than this from the middle of its decade, in decades, a delta is also looked up on the next decade's curve, so
-# that the answer does not jump up from one decade to the next.
-_NEAR_END = 0.48
+# that the answer does not jump up from one decade to the next. The same holds where epsilon grows by no more than this
+# factor up to the decade's end.
+_NEAR_END, _LEVEL, _MOST_LEVEL = 0.48, 1 + 1e-3, 3
+# Finer grids: the least largest loss, what it is above epsilon, the grid steps up to it, and by how much finer each
+# grid is than the one before. Mass e^14 times as far from epsilon adds less than a millionth of itself to delta.
+_LEAST_LOSS, _LOSS_ABOVE, _LEAST_CELLS, _FINER = 16.0, 14.0, 256, 4
+# The most grid steps up to the largest loss, and the step below which even a bend between two points does not matter.
+_MOST_CELLS, _TINY_STEP = 2**18, 2e-4
+# How far above the first answer a verified one may be, relatively.
+_FARTHEST = 1e-3
 
 
 class _Recent(threading.local):
@@ -221,7 +259,7 @@ class _Recent(threading.local):
     def __init__(self) -> None:
         self.event: Event | None = None
         self.trees: list[tuple[Node, ...]] = []
-        self.curves: dict[tuple[int, int], Composition] = {}
+        self.curves: dict[tuple[int, int, Resolution | None], Composition] = {}
         self.nodes: dict[tuple[int, int], tuple[Node, ...]] = {}
 
 
@@ -247,16 +285,66 @@ def _nodes(tree: tuple[Node, ...], decade: int) -> tuple[Node, ...]:
     return _RECENT.nodes[key]
 
 
-def _curve(tree: tuple[Node, ...], decade: int) -> Composition:
-    """The curve of one decade of delta."""
-    key, nodes = (id(tree), decade), _nodes(tree, decade)
+def _curve(tree: tuple[Node, ...], decade: int, resolution: Resolution | None = None) -> Composition:
+    """The curve of one decade of delta, on its own grid or on a finer one."""
+    key, nodes = (id(tree), decade, resolution), _nodes(tree, decade)
     old = _RECENT.curves.get(key)
     if old is not None and old.nodes is nodes and old.reusable:
         return old
-    curve = _RECENT.curves[key] = Composition(nodes, 10.0**-decade)
+    curve = _RECENT.curves[key] = Composition(nodes, 10.0**-decade, resolution=resolution)
     if len(_RECENT.curves) > _MOST_CURVES:
         _RECENT.curves.pop(next(iter(_RECENT.curves)))
     return curve
+
+
+def _finer(tree: tuple[Node, ...], decade: int, curve: Composition, epsilon: float) -> Composition | None:
+    """A curve of the same decade on a finer grid around ``epsilon``; None if that grid would be too large.
+
+    Losses far above epsilon count as infinite, which hardly changes delta and lets the grid end there.
+    """
+    largest_loss = _LEAST_LOSS
+    while largest_loss < epsilon + _LOSS_ABOVE:
+        largest_loss *= 2
+    step = largest_loss / _LEAST_CELLS
+    while step > curve.step / _FINER:
+        step /= _FINER
+    if min(largest_loss, curve.cells * curve.step) / step > min(_MOST_CELLS, composition.MAX_POINTS // 4):
+        return None
+    return _curve(tree, decade, Resolution(step, largest_loss))
+
+
+def _epsilon_on(tree: tuple[Node, ...], decade: int, delta: float) -> Answer:
+    """epsilon by a decade's curve, on ever finer grids until two of them agree, if its own is not fine enough there."""
+    curve = _curve(tree, decade)
+    answer = curve.epsilon(delta)
+    if curve.resolves(answer.value):
+        return answer
+    while (finer := _finer(tree, decade, curve, answer.value)) is not None:
+        curve, before = finer, answer.value
+        value, sharp, step, _ = curve.epsilon(delta)
+        answer = Answer(min(value, before), sharp, step, True)
+        if before - answer.value <= AGREEMENT * answer.value and _settles(curve, answer.value):
+            return answer
+    return answer._replace(sharp=False, refined=True)
+
+
+def _delta_on(tree: tuple[Node, ...], decade: int, epsilon: float) -> Answer:
+    """delta by a decade's curve, in the same way."""
+    curve = _curve(tree, decade)
+    answer = curve.delta(epsilon)
+    if curve.resolves(epsilon):
+        return answer
+    while (finer := _finer(tree, decade, curve, epsilon)) is not None:
+        before, curve = curve, finer
+        value, sharp, step, _ = curve.delta(epsilon)
+        answer = Answer(min(value, answer.value), sharp, step, True)
+        if before.delta(epsilon * (1 + AGREEMENT)).value <= answer.value and _settles(curve, epsilon):
+            return answer
+    return answer._replace(sharp=False, refined=True)
+
+
+def _settles(curve: Composition, epsilon: float) -> bool:
+    return curve.step <= _TINY_STEP * epsilon or curve.resolves(epsilon)
 
 
 def _place(delta: float) -> tuple[int, float]:
@@ -271,12 +359,22 @@ def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
         return Answer(0.0, True)
     if delta == 0:
         return Answer(math.inf, True)
-    decade, place = _place(delta)
-    answer = _curve(tree, decade).epsilon(delta)
-    if place > _NEAR_END and decade < _LAST_DECADE:
-        end = min(10.0 ** -(decade + 0.5), delta)
-        other = _curve(tree, decade + 1).epsilon(end)
-        answer = Answer(min(answer.value, other.value), answer.sharp and other.sharp, answer.step)
+    pair = single.single(tree)
+    if pair is not None:
+        return Answer(single.epsilon(pair, delta), True)
+    return _epsilon_from(tree, delta, *_place(delta), _MOST_LEVEL)
+
+
+def _epsilon_from(tree: tuple[Node, ...], delta: float, decade: int, place: float, levels: int) -> Answer:
+    """epsilon from the curve of delta's decade, and no more than the next decade's curve says at the decade's end."""
+    answer = _epsilon_on(tree, decade, delta)
+    if decade == _LAST_DECADE or levels == 0 or not 0 < answer.value < math.inf:
+        return answer
+    end = min(10.0 ** -(decade + 0.5), delta)
+    if place > _NEAR_END or _curve(tree, decade).epsilon(end).value <= _LEVEL * answer.value:
+        other = _epsilon_from(tree, end, decade + 1, -0.5, levels - 1)
+        value, refined = min(answer.value, other.value), answer.refined or other.refined
+        answer = Answer(value, answer.sharp and other.sharp, answer.step, refined)
     return answer
 
 
@@ -288,17 +386,26 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
     if not tree or math.isinf(epsilon):
         return Answer(0.0, True)
     best, sharp, step = min(total_variation(tree), 1.0), True, 0.0
+    pair = single.single(tree)
+    if pair is not None:
+        return Answer(min(best, single.delta(pair, epsilon)), True)
     decade, visits, largest = _first_decade(tree, epsilon), set[int](), _LAST_DECADE + 1
     while decade not in visits and best > enough:
         visits.add(decade)
-        composition = _curve(tree, decade)
-        answer = composition.delta(epsilon)
+        curve = _curve(tree, decade)
+        answer = curve.delta(epsilon)
         best, sharp, step = min(best, answer.value), sharp and answer.sharp, answer.step
-        next_decade = _next_decade(decade, answer.value, composition.infinite)
+        next_decade = _next_decade(decade, answer.value, curve.infinite)
         # Where a curve pointed back to larger deltas, curves of even smaller deltas need not be looked at.
         largest = min(largest, decade) if next_decade < decade else largest
         decade = next_decade if next_decade < largest or next_decade in visits else (decade + largest) // 2
-    return Answer(best, sharp, step)
+    refined, visits = False, set()
+    while decade not in visits and best > enough and not _curve(tree, decade).resolves(epsilon):
+        visits.add(decade)
+        answer = _delta_on(tree, decade, epsilon)
+        best, sharp, step, refined = min(best, answer.value), answer.sharp, answer.step, True
+        decade = _place(best)[0]
+    return Answer(best, sharp, step, refined)
 
 
 def _first_decade(tree: tuple[Node, ...], epsilon: float) -> int:

@@ -16,7 +16,7 @@ from dptoolkit.accounting.pld.tail import Tail
 from dptoolkit.accounting.pld.trees import Node, steps_of
 from dptoolkit.accounting.profiles import Pair
 from dptoolkit.accounting.rounds import Runs
-from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 MAX_POINTS = 2**22
 # -log of the mass that may lie outside the window under the tilted law. The lower bound uses twice this number, because
@@ -323,8 +323,8 @@ class Sum:
 def too_many(steps: float) -> UnsupportedEvent:
     """The error for more releases than a distribution on a grid can follow; the caller raises it."""
     return UnsupportedEvent(
-        f"the event has about {steps:.2g} releases: must be fewer for method 'pld', whose round-off grows with them. "
-        "Use method='rdp'."
+        f"the event has about {steps:.2g} releases: must be fewer for method 'pld', whose round-off grows with them.",
+        ANY_METHOD,
     )
 
 

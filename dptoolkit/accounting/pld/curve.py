@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from dptoolkit.accounting.pld import composition
@@ -16,6 +17,8 @@ from dptoolkit.accounting.pld.trees import Node, leaves, most_steps, steps_of
 # upper bound this error grows with the square of the step, for the lower bound with the step.
 _TOLERANCE = 5e-5
 _LOWER_TOLERANCE = 1e-3
+# Two grids agree if their answers differ by at most this much, relatively.
+AGREEMENT = 1e-4
 # Shares of the tilt at which the law of the sum is computed, one after the other, until its window holds the answer.
 _TILTS = (*(0.5**k for k in range(12)), 0.0)
 # The largest delta that has a curve of its own.
@@ -46,20 +49,32 @@ _HOEFFDING_SHARE = 1e-3
 
 
 class Answer(NamedTuple):
-    """A sound upper bound, whether the grid was fine enough for it to be as good as the pairs allow, and its step."""
+    """A sound upper bound, whether the grid was fine enough for it to be as good as the pairs allow, and its step.
+
+    ``refined`` says that a curve's own grid was not fine enough where it was read, and finer ones were tried.
+    """
 
     value: float
     sharp: bool
     step: float = 0.0
+    refined: bool = False
+
+
+class Resolution(NamedTuple):
+    """A finer grid than a curve's own: its step, and the loss above which everything counts as infinite."""
+
+    step: float
+    largest_loss: float
 
 
 class _Spans:
     """How far the grids of a tree's pairs reach, such that little of ``delta`` is left beyond their ends."""
 
-    def __init__(self, nodes: tuple[Node, ...], delta: float) -> None:
+    def __init__(self, nodes: tuple[Node, ...], delta: float, largest_loss: float = math.inf) -> None:
         tail = delta * 1e-6 / max(steps_of(nodes), 1.0)
         self._nodes = nodes
-        self._spans = {id(n.pair): span_of(n.pair, tail) for n in leaves(nodes) if n.pair is not None}
+        spans = {id(n.pair): span_of(n.pair, tail) for n in leaves(nodes) if n.pair is not None}
+        self._spans = {key: replace(span, above=min(span.above, largest_loss)) for key, span in spans.items()}
         self.reach = max(max(s.above, s.below) for s in self._spans.values())
 
     def sum_at(self, step: float, discretise: Callable[[Span, float], Leaf]) -> Sum:
@@ -124,7 +139,7 @@ class Composition:
 
     def __init__(
         self, nodes: tuple[Node, ...], delta: float, *, lower: bool = False, tolerance: float = _TOLERANCE,
-        points: int = _FIRST_POINTS,
+        points: int = _FIRST_POINTS, resolution: Resolution | None = None,
     ) -> None:
         steps = steps_of(nodes)
         if steps > _MOST_STEPS:
@@ -132,8 +147,13 @@ class Composition:
         self.nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
         self._tolerance, self._points = tolerance, points
         self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
-        self._spans = _Spans(nodes, delta)
-        self._sum, self._view = self._fine_enough()
+        if resolution is None:
+            self._spans = _Spans(nodes, delta)
+            self._sum, self._view = self._fine_enough()
+        else:
+            self._spans = _Spans(nodes, delta, resolution.largest_loss)
+            self._sum = self._spans.sum_at(self._spans.aligned(resolution.step), connect_the_dots)
+            self._view = self._sum.look_at(delta, self._spans.reach)
         if lower:
             step = min(self._sum.step, _LOWER_TOLERANCE * self._view.size / self._hoeffding(1.0, delta))
             self._sum = self._spans.sum_at(self._spans.aligned(max(step, 8 * self._smallest_step)), rounded)
@@ -185,6 +205,29 @@ class Composition:
         if index == 0 and not self._lower:
             return self._sum.focus(self._view, self._delta)
         return self._sum.centred(self._sum.permitted(self._view.tilt * _TILTS[index]))
+
+    @property
+    def step(self) -> float:
+        return self._sum.step
+
+    @property
+    def cells(self) -> float:
+        """Grid steps up to the largest loss of a pair."""
+        return self._spans.reach / self._sum.step
+
+    def resolves(self, epsilon: float) -> bool:
+        """Whether the grid is fine enough at ``epsilon``, judged by how much the curve bends within a few of its steps.
+
+        Between two grid points the curve is a chord. A chord across a bend is too high by up to an eighth of the second
+        difference, and this, divided by how fast the curve falls, is the error of epsilon. The estimate that the grid
+        was chosen by does not see such an error where rare large losses lie beside small ones, because it weighs a
+        loss by its size.
+        """
+        if not 0 < epsilon < math.inf or self.infinite >= self._hopeless or self._surely_one(epsilon):
+            return True
+        before, left, right, after = (self._value(epsilon + place * self.step) for place in (-1.5, -0.5, 0.5, 1.5))
+        error = max(before - 2 * left + right, left - 2 * right + after, 0.0) / 8
+        return error <= AGREEMENT * right or error * self.step <= AGREEMENT * epsilon * (left - right)
 
     def delta(self, epsilon: float) -> Answer:
         """The bound on delta at epsilon."""

@@ -74,14 +74,14 @@ def _in_blocks(curve: Curve, step: float, places: Array) -> Array:
 
 
 # Losses among which the reach of a grid is chosen; a pair that needs more than the last has infinite epsilon here.
-_REACHES = np.asarray(np.geomspace(1e-12, 1e9, 500), dtype=np.float64)
+REACHES = np.asarray(np.geomspace(1e-12, 1e9, 500), dtype=np.float64)
 _ZOOMS, _ZOOM_POINTS = 6, 33
 
 
 def _reach(values: Array, tail: float) -> float:
     """The first of the losses from which on a decreasing function is at most ``tail``."""
     beyond = np.flatnonzero(values <= tail)
-    return float(_REACHES[beyond[0] if len(beyond) else -1])
+    return float(REACHES[beyond[0] if len(beyond) else -1])
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ def span_of(pair: Pair, tail: float) -> Span:
     That is at most ``tail`` of divergence above, and below at most ``tail`` of divergence times exp(-loss), which is
     mass.
     """
-    above = pair.above(_REACHES)
-    below = above if pair.below is pair.above else pair.below(_REACHES)
+    above = pair.above(REACHES)
+    below = above if pair.below is pair.above else pair.below(REACHES)
     at_infinity = float(below[-1])
     end = _largest_loss(pair, _reach(above - pair.infinite_mass, tail), tail)
-    return Span(pair, end, _reach(np.exp(-_REACHES) * (below - at_infinity), tail))
+    return Span(pair, end, _reach(np.exp(-REACHES) * (below - at_infinity), tail))
 
 
 def _largest_loss(pair: Pair, end: float, tail: float) -> float:
@@ -140,7 +140,7 @@ def _largest_loss(pair: Pair, end: float, tail: float) -> float:
     """
     if float(pair.above(np.array([end]))[0]) > pair.infinite_mass:
         return end
-    low = end * _REACHES[0] / _REACHES[1]
+    low = end * REACHES[0] / REACHES[1]
     for _ in range(_ZOOMS):
         points = np.linspace(low, end, _ZOOM_POINTS)
         beyond = np.flatnonzero(pair.above(points) - pair.infinite_mass <= tail)

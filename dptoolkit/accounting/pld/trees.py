@@ -25,7 +25,7 @@ from dptoolkit.accounting.rounds import Runs
 from dptoolkit.accounting.rows import finite_pair, row
 from dptoolkit.accounting.structure import as_single, is_gaussian, merged, mu
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 
 def dominating(event: Event) -> Pair:
@@ -35,7 +35,7 @@ def dominating(event: Event) -> Pair:
     own = row(event).dominating
     if own is None:
         raise UnsupportedEvent(
-            f"event={event!r}: must have a known privacy-loss distribution for method 'pld'. Use method='rdp'."
+            f"event={event!r}: must have a known privacy-loss distribution for method 'pld'.", ANY_METHOD
         )
     return own(event)
 
@@ -114,7 +114,7 @@ class Node:
         if self.pair.identical or self.variation > 0:
             return not self.pair.identical
         raise UnsupportedEvent(
-            "the event's losses are too small for double precision: must be larger for method 'pld'. Use method='rdp'."
+            "the event's losses are too small for double precision: must be larger for method 'pld'.", ANY_METHOD
         )
 
     @property

@@ -61,9 +61,10 @@ FINE, COARSE = Detail(12, 6, 4e6), Detail(4, 5, 4e5)
 
 # Nodes of the curves: every grid point up to this many rates, then a geometric sequence.
 _DENSE, _RATIO = 3.0, 1.03
-# The fewest steps that are worth it, the largest grid of one step, and how many times larger than that of a normal law
-# epsilon may be.
-_FEWEST, _MOST_POINTS, _LARGEST_TAIL = 4, 8000, 2.5
+# The coarsest grid, and the largest one of one step.
+_FEWEST_POINTS, _MOST_POINTS = 2, 8000
+# The fewest steps that are worth it, and how many times larger than that of a normal law epsilon may be.
+_FEWEST, _LARGEST_TAIL = 4, 2.5
 # The longest block, the shortest one that time is a reason for, and the delta for which the time is estimated.
 _LONGEST, _SHORTEST, _TIMED_DELTA = 768, 64, 1e-6
 _MOST_ROUNDS, _FEWEST_CELLS = 4096, 3
@@ -117,10 +118,10 @@ def _blocks_of(node: Node, delta: float, detail: Detail) -> tuple[Node, ...] | N
 @lru_cache(maxsize=32)
 def _fixed_blocks(batch: Batch, detail: Detail, count: int, delta: float) -> tuple[Node, ...] | None:
     """Blocks of ``count`` steps in all, whose lengths differ by one at most."""
-    steps = Steps(batch, detail.points)
-    reach = steps.reach(_CUT * delta / count)
-    if reach > _MOST_POINTS or not _worth(steps, Node(count, steps.joined), delta):
+    grid = _grid(batch, detail, _CUT * delta / count)
+    if grid is None or not _worth(batch, Node(count, grid.steps.joined), delta):
         return None
+    steps, reach = grid
     blocks = math.ceil(count / _longest(steps, count, detail.work))
     short, longer = divmod(count, blocks)
     longest = short + (longer > 0)
@@ -131,13 +132,26 @@ def _fixed_blocks(batch: Batch, detail: Detail, count: int, delta: float) -> tup
     return tuple(n for n in nodes if n.count)
 
 
-def _worth(steps: Steps, node: Node, delta: float) -> bool:
+class _Grid(NamedTuple):
+    """A grid for steps, and the points of one step on each side of 0."""
+
+    steps: Steps
+    reach: int
+
+
+def _grid(batch: Batch, detail: Detail, tail: float) -> _Grid | None:
+    """The finest grid up to the detail's that is not too large with ``tail`` cut off; None if all are."""
+    grids = (Steps(batch, points) for points in range(detail.points, _FEWEST_POINTS - 1, -1))
+    return next((_Grid(s, reach) for s in grids if (reach := s.reach(tail)) <= _MOST_POINTS), None)
+
+
+def _worth(batch: Batch, node: Node, delta: float) -> bool:
     """Whether blocks gain anything: not for a few steps, nor where single large losses are behind delta.
 
     Such losses show when epsilon is far above that of a normal law with the variance of the loss. In 600 random
     settings blocks gained less than 1 % where the factor was above ``_LARGEST_TAIL``.
     """
-    mu, rate = steps.batch
+    mu, rate = batch
     count = steps_of((node,))
     variance = count * math.log1p(rate * rate * math.expm1(min(mu * mu, 50.0)))
     normal = 0.5 * variance + math.sqrt(2 * variance * math.log(1 / delta))
@@ -159,12 +173,14 @@ def _random_blocks(
     """Blocks of N rounds of ``count`` steps each. For rounds whose P(N > k) has no cancellation."""
     if not isinstance(runs, (Geometric, TruncatedGeometric, Poisson)):
         return None
-    steps, cut = Steps(batch, detail.points), _CUT * delta / blocks
-    node = Node(blocks, runs=runs, inner=(Node(count, steps.joined),))
+    cut = _CUT * delta / blocks
     rounds = _last_round(runs, cut, _MOST_ROUNDS // count)
-    if rounds is None or not _worth(steps, node, delta):
+    grid = None if rounds is None else _grid(batch, detail, cut / (rounds * count))
+    if rounds is None or grid is None:
         return None
-    if (reach := steps.reach(cut / (rounds * count))) > _MOST_POINTS:
+    steps, reach = grid
+    node = Node(blocks, runs=runs, inner=(Node(count, steps.joined),))
+    if not _worth(batch, node, delta):
         return None
     window = _window(steps, reach, rough_view((replace(node, count=1),), cut))
     # Rounds cannot be cut into shorter blocks, but fewer cells are quicker too.

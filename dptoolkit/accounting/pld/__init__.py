@@ -30,12 +30,11 @@ from dptoolkit.accounting.pld.answers import (
     epsilon,
     epsilon_answer,
     forward_epsilon,
-    has_batches,
     keeps,
     lower_epsilon,
 )
 from dptoolkit.accounting.pld.curve import Answer
-from dptoolkit.accounting.pld.trees import attained, dominating
+from dptoolkit.accounting.pld.trees import attained, dominating, has_batches
 
 __all__ = [
     "Answer", "Bracket", "Effort", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating",

@@ -23,7 +23,7 @@ import numpy as np
 from dptoolkit.accounting import profiles, sampling
 from dptoolkit.accounting._numeric import Array
 from dptoolkit.accounting.pld.curve import rough_view
-from dptoolkit.accounting.pld.game import LARGEST_MU, LEAST_MU, Laws, Steps, Window, values
+from dptoolkit.accounting.pld.game import LARGEST_LOSS, LARGEST_MU, LEAST_MU, Laws, Steps, Window, values
 from dptoolkit.accounting.pld.tail import discounted
 from dptoolkit.accounting.pld.trees import Batch, Node
 from dptoolkit.accounting.profiles import Tails
@@ -47,6 +47,8 @@ def lower_epsilon(batch: Batch, count: int, delta: float) -> float | None:
         reach = steps.reach(_CUT_STEP * delta / count)
         view = rough_view((Node(count, steps.joined),), _CUT_ARRAY * delta)
         window = Window(steps.h, reach, max(math.ceil(view.epsilon / steps.h), 1), 0.5 * view.tilt)
+        if view.epsilon > LARGEST_LOSS:
+            return None
         if reach <= _MOST_POINTS and count * (2 * reach + window.end) <= _WORK:
             return _epsilon_on(window, batch, count, delta)
     return None

@@ -126,11 +126,6 @@ def forward_epsilon(event: Event, delta: float, effort: Effort) -> float:
     return Composition(tree, delta, tolerance=_COARSE_TOLERANCE, points=_COARSE_POINTS).epsilon(delta).value
 
 
-def has_batches(event: Event) -> bool:
-    """Whether the event has steps on batches that are accounted for in blocks, so that every new event takes long."""
-    return any(has_blocks(n) for n in _trees(event)[0])
-
-
 def _apart_from_failures(event: Event, delta: float) -> tuple[Event, float]:
     """The event given that no part fails, and what the failures leave of ``delta``; negative if they leave nothing.
 

@@ -43,6 +43,8 @@ from dptoolkit.accounting.profiles import Pair
 
 # The sensitivities for which the game is played: those for which the quadrature of ``triangles`` was measured.
 LEAST_MU, LARGEST_MU = 1e-3, 20.0
+# The largest epsilon for which the game is played: exponentials of losses must not overflow.
+LARGEST_LOSS = 150.0
 # The rate above which the step of a grid does not grow any more.
 _LARGEST_RATE = 0.18
 # Pairs that are transformed back at once: larger arrays would leave the cache.

@@ -159,6 +159,14 @@ def _batch(part: Event) -> Batch | None:
     return Batch(mu(releases[0][0]), part.rate)
 
 
+def has_batches(event: Event) -> bool:
+    """Whether the event has such releases, also in random rounds, so that every new event takes long."""
+    return any(
+        has_batches(part.event) if isinstance(part, RandomRounds) else _batch(part) is not None
+        for part, _ in flatten(event)
+    )
+
+
 def steps_of(nodes: tuple[Node, ...]) -> float:
     """The expected number of elementary releases."""
     return math.fsum(n.count * (1.0 if n.runs is None else n.runs.mean * steps_of(n.inner)) for n in nodes)

@@ -24,8 +24,8 @@ under P with probability at most sum_j C(k,j) q^j (1-q)^(k-j) Phi(Phi^-1(a) + j 
 ONE half-line attains all these bounds at once, so this pair has the largest H_a(P||Q) for every a > 0, and, because
 H_a(Q||P) = 1 - a + a H_{1/a}(P||Q), also in the other order. The mixture over the other records is covered by joint
 convexity. Fewer than k records are sampled less often, and Phi grows in j. Dominating pairs compose adaptively, so T
-steps are T such pairs. For a sum the pair is attained by k equal records. (The same pair, without this proof, in
-Ganesh 2024, arXiv:2401.10294.)
+steps are T such pairs. For a sum the pair is attained by k equal records. Ganesh 2024,
+arXiv:2401.10294, has the same pair.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from scipy.special import betainc, log_ndtr, ndtr
 from dptoolkit.accounting._numeric import Array, log1mexp, log_binomial, log_sum_exp
 from dptoolkit.accounting.profiles import Curve, Pair, Tails
 from dptoolkit.accounting.profiles import gaussian as gaussian_pair
-from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 
 def amplified(epsilon: float, rate: float) -> float:
@@ -154,19 +153,20 @@ def _group_weights(rate: float, size: int) -> tuple[Array, Array, Array]:
     j = np.arange(1, min(size, _MOST_PARTS) + 1, dtype=float)
     # P(more than j are sampled), by the incomplete beta function.
     beyond = np.where(j < size, betainc(j + 1, np.maximum(size - j, 1.0), rate), 0.0)
-    last = int(np.argmax(beyond <= _MOVED_MASS)) if beyond[-1] <= _MOVED_MASS else len(j)
-    if last == len(j) and size > _MOST_PARTS:
-        raise UnsupportedEvent(
-            f"size={size}: must be so small that hardly ever more than {_MOST_PARTS} of the records are sampled, for "
-            "method 'pld'.", ANY_METHOD,
-        )
-    j = j[: last + 1]
+    if beyond[-1] > _MOVED_MASS:
+        # Too many parts: all that are sampled count as all.
+        return np.array([float(size)]), np.array([math.log(any_sampled(rate, size))]), np.array([-math.inf])
+    j = j[: int(np.argmax(beyond <= _MOVED_MASS)) + 1]
     choices = np.array([math.log(math.comb(size, int(k))) for k in j])
     terms = np.stack([choices, j * math.log(rate), (size - j) * math.log1p(-rate)])
     log_w, error = terms.sum(axis=0), 1e-15 * (1 + np.abs(terms).sum(axis=0))
     if j[-1] < size:
         j, log_w, error = (np.append(a, end) for a, end in ((j, size), (log_w, math.log(_MOVED_MASS)), (error, 0.0)))
     return j, log_w + error, log_w - error
+
+
+def _of_any_shape(curve: Curve) -> Curve:
+    return lambda x: curve(x.ravel()).reshape(x.shape)
 
 
 def group(mu: float, rate: float, size: int) -> Pair:
@@ -199,6 +199,7 @@ def group(mu: float, rate: float, size: int) -> Pair:
         weights = np.exp(log_w if sign > 0 else log_low)
         return np.asarray((weights * ndtr(sign * (shifts - t[:, None]))).sum(axis=1))
 
+    @_of_any_shape
     def above(x: Array) -> Array:
         # log(e^x - w_0), where e^x - 1 and 1 - w_0 are added: nothing of size 1 cancels when the rate is tiny.
         log_a = np.where(x < 1, np.log(np.expm1(np.minimum(x, 1.0)) + some), x + np.log1p((some - 1) * np.exp(-x)))
@@ -208,6 +209,7 @@ def group(mu: float, rate: float, size: int) -> Pair:
         round_off = 1e-15 * (2 + np.abs(log_a) - np.maximum(log_none, -800.0)) * alone
         return np.maximum(alone - np.exp(log_a + log_none), 0.0) + round_off
 
+    @_of_any_shape
     def below(x: Array) -> Array:
         rest = np.expm1(-x) + some + 1e-15 * np.minimum(np.exp(-x), some)
         values = np.zeros_like(x)
@@ -409,7 +411,12 @@ def convex_rdp(rdp: Array, rate: float, orders: Array) -> Array:
     mechanism. This holds for both schemes, both adjacencies and both orders of the neighbours. It is a loose bound.
     """
     with np.errstate(over="ignore"):
-        return np.asarray(_outer_loss((orders - 1) * rdp, rate) / (orders - 1))
+        return _unless_nothing(_outer_loss((orders - 1) * rdp, rate) / (orders - 1), rdp)
+
+
+def _unless_nothing(rdp: Array, inner_rdp: Array) -> Array:
+    """``rdp``, which is 0 only where the mechanism without sampling releases nothing, and not where it underflows."""
+    return np.where(inner_rdp == 0, 0.0, np.maximum(rdp, np.finfo(float).tiny))
 
 
 def without_replacement_rdp(inner_rdp: Curve, pure_epsilon: float, rate: float, orders: Array) -> Array:
@@ -429,8 +436,9 @@ def without_replacement_rdp(inner_rdp: Curve, pure_epsilon: float, rate: float, 
     share = orders - floors
     with np.errstate(invalid="ignore"):
         between = np.where(share > 0, (1 - share) * low + share * high, low)
-        convex = _outer_loss((orders - 1) * inner_rdp(orders), rate)
-    return np.fmin(between, convex) / (orders - 1)
+        alone = inner_rdp(orders)
+        convex = _outer_loss((orders - 1) * alone, rate)
+    return _unless_nothing(np.fmin(between, convex) / (orders - 1), alone)
 
 
 def _without_replacement_terms(inner_rdp: Curve, pure: float, rate: float, longest: int) -> Array:

@@ -18,6 +18,7 @@ from dptoolkit.accounting import (
     ApproxDp,
     BestOf,
     Composed,
+    DiscreteGaussian,
     Event,
     ExponentialMechanism,
     Gaussian,
@@ -50,7 +51,7 @@ class TooLarge(Exception):
 def exact_delta(event: Event, epsilon: float) -> float:
     """delta at epsilon of a pair that neighbours attain, in the worse of its two directions."""
     with mp.workdps(DIGITS):
-        curve = _gaussian_curve(event)
+        curve = _gaussian_curve(event) or _beside_discrete(event)
         if curve is not None:
             return float(max(curve(epsilon)))
         return max(_hockey_stick(law, epsilon) for law in (law_of(event), _swapped(law_of(event))))
@@ -108,6 +109,13 @@ def _outcomes(event: Event) -> list[tuple[mp.mpf, mp.mpf]]:
         centre = (1 - q) / (1 + q)
         ends = [(1 / (1 + q), q**top / (1 + q)), (q**top / (1 + q), 1 / (1 + q))]
         return [(centre * p, centre * r) for p, r in inner] + ends
+    if isinstance(event, DiscreteGaussian):
+        # Beyond 20 standard deviations there is less than 1e-80.
+        reach, top = math.ceil(20 * event.sigma) + 1, event.sensitivity
+        variance = mp.mpf(event.sigma) ** 2
+        weight = {k: mp.exp(-(mp.mpf(k) ** 2) / (2 * variance)) for k in range(-reach - top, reach + top + 1)}
+        total = mp.fsum(weight.values())
+        return [(weight[k] / total, weight[k - top] / total) for k in range(-reach, reach + top + 1)]
     raise TooLarge(f"{type(event).__name__} is not discrete")
 
 
@@ -227,6 +235,43 @@ def _gaussian_curve(event: Event) -> Curve | None:
         mus = np.sqrt(np.arange(len(masses))) / event.event.noise_multiplier
         return lambda x: (float(masses[1:] @ gaussian_deltas(mus[1:], x)),)
     return None
+
+
+def _beside_discrete(event: Event) -> Curve | None:
+    """Both directions for one part with a curve beside parts with finitely many outcomes: the mean over those."""
+    if not isinstance(event, Composed):
+        return None
+    curves = [(part, curve) for part in event.events if (curve := _gaussian_curve(part)) is not None]
+    if len(curves) != 1:
+        return None
+    law = law_of(Composed(*(part for part in event.events if part is not curves[0][0])))
+
+    def at(loss: mp.mpf, direction: int) -> mp.mpf:
+        """The curve at any loss: H_a(P||Q) = 1 - a + a H_{1/a}(Q||P)."""
+        if loss >= 0:
+            return mp.mpf(curves[0][1](loss)[direction])
+        other = curves[0][1](-loss)[-1 - direction]
+        return 1 - mp.exp(loss) + mp.exp(loss) * other
+
+    def of(epsilon: float) -> tuple[float, ...]:
+        found = []
+        for direction in range(len(curves[0][1](1.0))):
+            outcomes = [(p, q) if direction == 0 else (q, p) for p, q in law.values()]
+            lost = mp.fsum(p for p, q in outcomes if q == 0)
+            kept = mp.fsum(p * at(mp.mpf(epsilon) - mp.log(p / q), direction) for p, q in outcomes if p > 0 and q > 0)
+            found.append(float(lost + kept))
+        return tuple(found)
+
+    return of
+
+
+def exact_epsilon(event: Event, delta: float, high: float) -> float:
+    """The epsilon at which the exact delta is ``delta``, below ``high``, to 1e-12."""
+    low = 0.0
+    while high - low > 1e-12 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if exact_delta(event, middle) <= delta else (middle, high)
+    return high
 
 
 def _total_rounds(runs: object, count: int) -> np.ndarray:

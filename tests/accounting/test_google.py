@@ -29,7 +29,7 @@ from dptoolkit.accounting import (
     account,
     google,
 )
-from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.errors import DpToolkitError, UnsupportedEvent
 
 dp_accounting = pytest.importorskip("dp_accounting", reason="the bridge needs dp-accounting")
 from dp_accounting import NeighboringRelation, dp_event  # noqa: E402
@@ -165,3 +165,13 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
 
 def test_infinite_noise_is_nothing():
     assert isinstance(google.to_google(Gaussian(math.inf)), dp_event.NoOpDpEvent)
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 3.0])
+def test_numbers_of_runs_are_never_clipped(shape):
+    """A mean of 1e15 became 3.6e10. More runs give away more, so the mean is reached or refused."""
+    for mean in (1.0, 1.5, 1e6, 1e15, 1e60):
+        assert mean <= google._runs(mean, shape).mean <= mean * (1 + 1e-9)
+    for mean in (0.5, 1e306, math.inf):
+        with pytest.raises(DpToolkitError, match="mean"):
+            google._runs(mean, shape)

@@ -29,8 +29,8 @@ from dptoolkit.accounting.pld.trees import Batch, Node
 from dptoolkit.accounting.profiles import Tails
 from dptoolkit.accounting.triangles import Triangle
 
-# Grid points per rate, the first of which that is not too slow is taken: by the largest grid of one step, and by the
-# grid points of a recursion times its steps.
+# Grid points per rate, the first of which that is not too slow is taken: by the largest grid of one step, a tenth of
+# the largest array, and by the grid points of a recursion times its steps.
 _POINTS, _MOST_POINTS, _WORK = (12, 6, 3, 2), 20_000, 2e8
 # The share of delta that may be cut off at the ends of one step and of the array.
 _CUT_STEP, _CUT_ARRAY = 1e-4, 1e-2
@@ -49,7 +49,7 @@ def lower_epsilon(batch: Batch, count: int, delta: float) -> float | None:
         window = Window(steps.h, reach, max(math.ceil(view.epsilon / steps.h), 1), 0.5 * view.tilt)
         if view.epsilon > LARGEST_LOSS:
             return None
-        if reach <= _MOST_POINTS and count * (2 * reach + window.end) <= _WORK:
+        if max(reach, window.end / 10) <= _MOST_POINTS and count * (2 * reach + window.end) <= _WORK:
             return _epsilon_on(window, batch, count, delta)
     return None
 

@@ -53,7 +53,7 @@ def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answ
     target, factor = delta, 1.0
     while True:
         answer = _epsilon_answer(event, target)
-        if not verified or math.isinf(answer.value) or answer.value == 0 or (_smooth(event) and not answer.refined):
+        if not verified or math.isinf(answer.value) or not (answer.refined or answer.value > 0 and not _smooth(event)):
             return answer
         own = delta_answer(event, answer.value).value
         if own <= delta:
@@ -82,7 +82,7 @@ def _first_kept(event: Event, epsilon: float, delta: float) -> float | None:
 
 def keeps(event: Event, epsilon: float, delta: float) -> bool:
     """Whether ``epsilon``, the answer of a search at ``delta``, can stand: its own delta is at most that."""
-    if math.isinf(epsilon) or epsilon == 0 or (_smooth(event) and not _epsilon_answer(event, delta).refined):
+    if math.isinf(epsilon) or ((epsilon == 0 or _smooth(event)) and not _epsilon_answer(event, delta).refined):
         return True
     return delta_answer(event, epsilon).value <= delta
 
@@ -138,6 +138,14 @@ def _apart_from_failures(event: Event, delta: float) -> tuple[Event, float]:
 
 
 def _epsilon_answer(event: Event, delta: float) -> Answer:
+    """epsilon without verification; the last answer is kept, because the question whether it can stand comes next."""
+    question = event, delta
+    if _RECENT.answered is None or _RECENT.answered[0] != question:
+        _RECENT.answered = question, _both_directions(event, delta)
+    return _RECENT.answered[1]
+
+
+def _both_directions(event: Event, delta: float) -> Answer:
     event, delta = _apart_from_failures(event, delta)
     if delta < 0:
         return Answer(math.inf, True)
@@ -239,7 +247,7 @@ _NEAR_END, _LEVEL, _MOST_LEVEL = 0.48, 1 + 1e-3, 3
 # grid is than the one before. Mass e^14 times as far from epsilon adds less than a millionth of itself to delta.
 _LEAST_LOSS, _LOSS_ABOVE, _LEAST_CELLS, _FINER = 16.0, 14.0, 256, 4
 # The most grid steps up to the largest loss, and the step below which even a bend between two points does not matter.
-_MOST_CELLS, _TINY_STEP = 2**18, 2e-4
+_MOST_CELLS, _TINY_STEP = 2**20, 2e-4
 # How far above the first answer a verified one may be, relatively.
 _FARTHEST = 1e-3
 
@@ -253,6 +261,7 @@ class _Recent(threading.local):
 
     def __init__(self) -> None:
         self.event: Event | None = None
+        self.answered: tuple[tuple[Event, float], Answer] | None = None
         self.trees: list[tuple[Node, ...]] = []
         self.curves: dict[tuple[int, int, Resolution | None], Composition] = {}
         self.nodes: dict[tuple[int, int], tuple[Node, ...]] = {}
@@ -301,16 +310,16 @@ def _finer(tree: tuple[Node, ...], decade: int, curve: Composition, epsilon: flo
     while largest_loss < epsilon + _LOSS_ABOVE:
         largest_loss *= 2
     step = largest_loss / _LEAST_CELLS
-    while step > curve.step / _FINER:
+    # An aligned step is a little smaller than the one it was made from.
+    while step > 1.2 * curve.step / _FINER:
         step /= _FINER
     if min(largest_loss, curve.cells * curve.step) / step > min(_MOST_CELLS, composition.MAX_POINTS // 4):
         return None
     return _curve(tree, decade, Resolution(step, largest_loss))
 
 
-def _epsilon_on(tree: tuple[Node, ...], decade: int, delta: float) -> Answer:
+def _epsilon_on(tree: tuple[Node, ...], decade: int, curve: Composition, delta: float) -> Answer:
     """epsilon by a decade's curve, on ever finer grids until two of them agree, if its own is not fine enough there."""
-    curve = _curve(tree, decade)
     answer = curve.epsilon(delta)
     if curve.resolves(answer.value):
         return answer
@@ -323,17 +332,15 @@ def _epsilon_on(tree: tuple[Node, ...], decade: int, delta: float) -> Answer:
     return answer._replace(sharp=False, refined=True)
 
 
-def _delta_on(tree: tuple[Node, ...], decade: int, epsilon: float) -> Answer:
-    """delta by a decade's curve, in the same way."""
-    curve = _curve(tree, decade)
+def _delta_on(tree: tuple[Node, ...], decade: int, curve: Composition, epsilon: float) -> Answer:
+    """delta on ever finer grids than a decade's curve has, until two of them agree."""
     answer = curve.delta(epsilon)
-    if curve.resolves(epsilon):
-        return answer
     while (finer := _finer(tree, decade, curve, epsilon)) is not None:
         before, curve = curve, finer
         value, sharp, step, _ = curve.delta(epsilon)
         answer = Answer(min(value, answer.value), sharp, step, True)
-        if before.delta(epsilon * (1 + AGREEMENT)).value <= answer.value and _settles(curve, epsilon):
+        close = before.delta(epsilon * (1 + AGREEMENT)).value <= answer.value * (1 + AGREEMENT)
+        if close and _settles(curve, epsilon):
             return answer
     return answer._replace(sharp=False, refined=True)
 
@@ -362,11 +369,12 @@ def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
 
 def _epsilon_from(tree: tuple[Node, ...], delta: float, decade: int, place: float, levels: int) -> Answer:
     """epsilon from the curve of delta's decade, and no more than the next decade's curve says at the decade's end."""
-    answer = _epsilon_on(tree, decade, delta)
+    curve = _curve(tree, decade)
+    answer = _epsilon_on(tree, decade, curve, delta)
     if decade == _LAST_DECADE or levels == 0 or not 0 < answer.value < math.inf:
         return answer
     end = min(10.0 ** -(decade + 0.5), delta)
-    if place > _NEAR_END or _curve(tree, decade).epsilon(end).value <= _LEVEL * answer.value:
+    if place > _NEAR_END or curve.epsilon(end).value <= _LEVEL * answer.value:
         other = _epsilon_from(tree, end, decade + 1, -0.5, levels - 1)
         value, refined = min(answer.value, other.value), answer.refined or other.refined
         answer = Answer(value, answer.sharp and other.sharp, answer.step, refined)
@@ -384,23 +392,25 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
     pair = single.single(tree)
     if pair is not None:
         return Answer(min(best, single.delta(pair, epsilon)), True)
-    decade, visits, largest = _first_decade(tree, epsilon), set[int](), _LAST_DECADE + 1
+    decade, visits, largest = _first_decade(tree, epsilon), dict[int, Composition](), _LAST_DECADE + 1
     while decade not in visits and best > enough:
-        visits.add(decade)
-        curve = _curve(tree, decade)
+        curve = visits[decade] = _curve(tree, decade)
         answer = curve.delta(epsilon)
         best, sharp, step = min(best, answer.value), sharp and answer.sharp, answer.step
         next_decade = _next_decade(decade, answer.value, curve.infinite)
         # Where a curve pointed back to larger deltas, curves of even smaller deltas need not be looked at.
         largest = min(largest, decade) if next_decade < decade else largest
         decade = next_decade if next_decade < largest or next_decade in visits else (decade + largest) // 2
-    refined, visits = False, set()
-    while decade not in visits and best > enough and not _curve(tree, decade).resolves(epsilon):
-        visits.add(decade)
-        answer = _delta_on(tree, decade, epsilon)
-        best, sharp, step, refined = min(best, answer.value), answer.sharp, answer.step, True
+    finer = set[int]()
+    while decade not in finer and best > enough:
+        finer.add(decade)
+        curve = visits.get(decade) or _curve(tree, decade)
+        if curve.resolves(epsilon):
+            break
+        answer = _delta_on(tree, decade, curve, epsilon)
+        best, sharp, step = min(best, answer.value), answer.sharp, answer.step
         decade = _place(best)[0]
-    return Answer(best, sharp, step, refined)
+    return Answer(best, sharp, step, len(finer) > 1)
 
 
 def _first_decade(tree: tuple[Node, ...], epsilon: float) -> int:

@@ -61,8 +61,8 @@ FINE, COARSE = Detail(12, 6, 4e6), Detail(4, 5, 4e5)
 
 # Nodes of the curves: every grid point up to this many rates, then a geometric sequence.
 _DENSE, _RATIO = 3.0, 1.03
-# The coarsest grid, and the largest one of one step.
-_FEWEST_POINTS, _MOST_POINTS = 2, 8000
+# The coarsest grid, the largest one of one step, and the largest array.
+_FEWEST_POINTS, _MOST_POINTS, _MOST_LOSSES = 2, 8000, 40_000
 # The fewest steps that are worth it, and how many times larger than that of a normal law epsilon may be.
 _FEWEST, _LARGEST_TAIL = 4, 2.5
 # The longest block, the shortest one that time is a reason for, and the delta for which the time is estimated.
@@ -126,6 +126,8 @@ def _fixed_blocks(batch: Batch, detail: Detail, count: int, delta: float) -> tup
     short, longer = divmod(count, blocks)
     longest = short + (longer > 0)
     window = _window(steps, reach, rough_view((Node(longest, steps.joined),), _CUT * delta * longest / count))
+    if window.end > _MOST_LOSSES:
+        return None
     game = values(_cells(steps, window, detail.cells), window, longest, lower=False)
     pairs = {k: _pair(array, steps.h) for k, array in game if k in (short, longest)}
     nodes = (Node(longer, pairs[longest]), Node(blocks - longer, pairs[short]))
@@ -187,7 +189,7 @@ def _random_blocks(
     window = _window(steps, reach, rough_view((replace(node, count=1),), cut))
     # Rounds cannot be cut into shorter blocks, but fewer cells are quicker too.
     cells = int(detail.cells * min(detail.work / (rounds * count * (2 * reach + window.end)), 1.0))
-    if cells < _FEWEST_CELLS:
+    if cells < _FEWEST_CELLS or window.end > _MOST_LOSSES:
         return None
     total = before = np.zeros(1)
     for k, array in values(_cells(steps, window, cells), window, rounds * count, lower=False):

@@ -223,7 +223,7 @@ class Composition:
         was chosen by does not see such an error where rare large losses lie beside small ones, because it weighs a
         loss by its size.
         """
-        if not 0 < epsilon < math.inf or self.infinite >= self._hopeless or self._surely_one(epsilon):
+        if not 0 <= epsilon < math.inf or self.infinite >= self._hopeless or self._surely_one(epsilon):
             return True
         before, left, right, after = (self._value(epsilon + place * self.step) for place in (-1.5, -0.5, 0.5, 1.5))
         error = max(before - 2 * left + right, left - 2 * right + after, 0.0) / 8

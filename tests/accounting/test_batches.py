@@ -52,7 +52,7 @@ def forget() -> None:
     for answers in kept:
         if hasattr(answers, "cache_clear"):
             answers.cache_clear()
-    pld.answers._RECENT.event = None
+    pld.answers._RECENT.event = pld.answers._RECENT.answered = None
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive
+from dptoolkit.accounting import pld
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event
@@ -19,6 +20,7 @@ SMALLEST, _LARGEST = 1e-12, 1e12
 # Rough searches, which only prepare the exact one, stop at brackets of these widths in log noise. The other number is
 # the least first step of a search.
 _ROUGH_WIDTHS, _LEAST_STEP = (0.3, 0.1), 3e-5
+_MOST_SECANTS = 5
 
 
 def calibrate(
@@ -82,6 +84,10 @@ def calibrate(
         slope = 1.0
         for excess, width in zip(map(by, rough), _ROUGH_WIDTHS[2 - len(rough) :], strict=True):
             start, slope = _rough_end(excess, *_enclose(excess, start, slope, epsilon, delta), width)
+        if rough and pld.has_batches(make_event(math.exp(start))):
+            end = _by_secants(by(last), start, slope, relative_tolerance)
+            if end is not None:
+                return end
         return search(by(last), start, slope)
 
     def quick_search(start: float) -> tuple[float, bool]:
@@ -124,6 +130,24 @@ def _rough_end(excess: Callable[[float], float], low: float, high: float, width:
     if not math.isfinite(fall):
         return high, 1.0
     return low + (high - low) * excess(low) / fall, fall / (high - low)
+
+
+def _by_secants(excess: Callable[[float], float], start: float, slope: float, width: float) -> float | None:
+    """The end of a search from a good start, where every look is slow: a point whose excess is 0 or just below it.
+
+    None where a few secants do not end there: where epsilon jumps, or the start was not that good.
+    """
+    point, value = start, excess(start)
+    for _ in range(_MOST_SECANTS):
+        if -slope * width <= value <= 0:
+            return point
+        if not math.isfinite(value):
+            return None
+        other = point + value / slope + 0.4 * width
+        before, value = value, excess(other)
+        slope = min(max((before - value) / (other - point), 0.5 * slope), 2 * slope)
+        point = other
+    return None
 
 
 def _settled(excess: Callable[[float], float], log_noise: float, step: float, *budget: Any) -> float:

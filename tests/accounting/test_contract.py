@@ -184,9 +184,11 @@ def test_known_values():
     multiplier = calibrate(lambda z: Repeated(Subsampled(Gaussian(z), POI, 0.01), 1000), 1.0, 1e-5)
     assert multiplier == pytest.approx(1.4146, rel=1e-3)  # dp_accounting's PLD with a grid of 1e-4
     n, b = 20_242, 256
-    for target, expected in ((2.0, 1.415), (4.0, 0.957), (8.0, 0.716)):  # an independent, coarser computation
+    # An independent, coarser computation of one pair composed in both directions; blocks of steps need less noise.
+    for target, joined, blocks in ((2.0, 1.415, 1.2786), (4.0, 0.957, 0.8915), (8.0, 0.716, 0.6850)):
         noise = calibrate(lambda z: Repeated(Subsampled(Gaussian(z), WOR, b / n), 20 * n // b), target, 1e-5)
-        assert noise == pytest.approx(expected, rel=6e-3)
+        assert noise == pytest.approx(blocks, rel=2e-3)
+        assert 0.9 * joined < noise < 0.96 * joined
 
 
 def test_pure_mechanisms_have_their_epsilon_at_delta_zero():

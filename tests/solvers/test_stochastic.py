@@ -262,9 +262,9 @@ def test_random_loops_cost_about_as_much_as_fixed_ones():
     assert plan("dp_scsg_ht", option="II").noise < 0.95 * fixed
 
 
-@pytest.mark.parametrize(("b", "epsilon", "multiplier"), [(64, 2.0, 0.922), (256, 4.0, 0.957), (1024, 8.0, 0.996)])
+@pytest.mark.parametrize(("b", "epsilon", "multiplier"), [(64, 2.0, 0.8615), (256, 4.0, 0.8916), (1024, 8.0, 0.9265)])
 def test_noise_of_sgd_at_the_size_of_rcv1(b, epsilon, multiplier):
-    """20 passes over n = 20242 at delta 1e-5: tight accounting of batches without replacement."""
+    """20 passes over n = 20242 at delta 1e-5: batches without replacement in blocks of steps, not one joined pair."""
     found = solvers.plan(
         "dp_sgd_ht", n=20_242, d=47_236, loss="logistic", row_norm=1.0, sparsity=100, steps=round(20 * 20_242 / b),
         batch_size=b, epsilon=epsilon, delta=1e-5,

@@ -16,7 +16,9 @@ which is looser and still sound.
 The rooms, in the order of one account: ``trees`` (events to pairs, and the tree of a whole event), ``grid`` (one pair
 on a grid of losses), ``composition`` (the sum of all losses: tilting and the FFT), ``tail`` (delta and epsilon from the
 law of the sum), ``curve`` (the grid that is good at one delta) and ``answers`` (both questions, both directions, finer
-grids where one is not enough). ``single`` answers for one release, without a grid.
+grids where one is not enough). ``single`` answers for one release, without a grid. For Gaussian steps on batches
+without replacement ``game`` follows an adversary through many steps: ``blocks`` from above, which puts pairs of many
+steps into the tree, and ``adversary`` from below.
 """
 
 from dptoolkit.accounting.pld.answers import (
@@ -33,9 +35,9 @@ from dptoolkit.accounting.pld.answers import (
     lower_epsilon,
 )
 from dptoolkit.accounting.pld.curve import Answer
-from dptoolkit.accounting.pld.trees import attained, dominating
+from dptoolkit.accounting.pld.trees import attained, dominating, has_batches
 
 __all__ = [
     "Answer", "Bracket", "Effort", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating",
-    "epsilon", "epsilon_answer", "forward_epsilon", "keeps", "lower_epsilon",
+    "epsilon", "epsilon_answer", "forward_epsilon", "has_batches", "keeps", "lower_epsilon",
 ]  # fmt: skip

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, RandomRounds, Subsampled, flatten
-from dptoolkit.accounting.pld import composition, single
+from dptoolkit.accounting.pld import adversary, composition, single
+from dptoolkit.accounting.pld.blocks import COARSE, better, has_blocks, in_blocks
 from dptoolkit.accounting.pld.curve import (
     AGREEMENT,
     Answer,
@@ -121,6 +122,7 @@ def forward_epsilon(event: Event, delta: float, effort: Effort) -> float:
         return _epsilon_of_tree(tree, delta).value
     if effort is Effort.ROUGH:
         return rough_epsilon(tree, delta)
+    tree = in_blocks(tree, _place(delta)[0], COARSE) or tree
     return Composition(tree, delta, tolerance=_COARSE_TOLERANCE, points=_COARSE_POINTS).epsilon(delta).value
 
 
@@ -197,7 +199,13 @@ def divergences(event: Event) -> tuple[Callable[[float], float], Callable[[float
 
 def lower_epsilon(event: Event, delta: float) -> float:
     """A lower bound on epsilon at ``delta``: some neighbours attain it, so no analysis can prove less."""
-    return max(_lower_epsilon_of_tree(tree, delta) for tree in directions(event, attained))
+    trees = directions(event, attained)
+    nodes = trees[0]
+    if len(nodes) == 1 and nodes[0].batch is not None and 0 < delta < total_variation(nodes):
+        adaptive = adversary.lower_epsilon(nodes[0].batch, nodes[0].count, delta)
+        if adaptive is not None:
+            return adaptive
+    return max(_lower_epsilon_of_tree(tree, delta) for tree in trees)
 
 
 def bracket(event: Event, delta: float) -> Bracket:
@@ -256,6 +264,7 @@ class _Recent(threading.local):
         self.answered: tuple[tuple[Event, float], Answer] | None = None
         self.trees: list[tuple[Node, ...]] = []
         self.curves: dict[tuple[int, int, Resolution | None], Composition] = {}
+        self.nodes: dict[tuple[int, int], tuple[Node, ...]] = {}
 
 
 _RECENT = _Recent()
@@ -264,19 +273,29 @@ _RECENT = _Recent()
 def _trees(event: Event) -> list[tuple[Node, ...]]:
     """The trees of both directions."""
     if _RECENT.event != event:
-        _RECENT.event, _RECENT.curves = None, {}
+        _RECENT.event, _RECENT.curves, _RECENT.nodes = None, {}, {}
         _RECENT.trees = directions(event, dominating)
         _RECENT.event = event
     return _RECENT.trees
 
 
+def _nodes(tree: tuple[Node, ...], decade: int) -> tuple[Node, ...]:
+    """The tree by which a decade is answered: with steps on batches in blocks, where that is better."""
+    if not any(map(has_blocks, tree)):
+        return tree
+    key = id(tree), decade
+    if key not in _RECENT.nodes:
+        _RECENT.nodes[key] = better(tree, decade)
+    return _RECENT.nodes[key]
+
+
 def _curve(tree: tuple[Node, ...], decade: int, resolution: Resolution | None = None) -> Composition:
     """The curve of one decade of delta, on its own grid or on a finer one."""
-    key = id(tree), decade, resolution
+    key, nodes = (id(tree), decade, resolution), _nodes(tree, decade)
     old = _RECENT.curves.get(key)
-    if old is not None and old.nodes is tree and old.reusable:
+    if old is not None and old.nodes is nodes and old.reusable:
         return old
-    curve = _RECENT.curves[key] = Composition(tree, 10.0**-decade, resolution=resolution)
+    curve = _RECENT.curves[key] = Composition(nodes, 10.0**-decade, resolution=resolution)
     if len(_RECENT.curves) > _MOST_CURVES:
         _RECENT.curves.pop(next(iter(_RECENT.curves)))
     return curve

@@ -92,9 +92,14 @@ class _Spans:
 
 def rough_epsilon(nodes: tuple[Node, ...], delta: float) -> float:
     """Roughly epsilon at ``delta``, by Chernoff's inequality on a coarse grid: a search's start, never a bound."""
+    return max(rough_view(nodes, delta).epsilon, 0.0)
+
+
+def rough_view(nodes: tuple[Node, ...], delta: float) -> View:
+    """Where ``delta`` is roughly reached, and the best tilt there, in the same way."""
     spans = _Spans(nodes, delta)
     total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
-    return max(total.look_at(delta, spans.reach).epsilon, 0.0)
+    return total.look_at(delta, spans.reach)
 
 
 def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:

@@ -61,9 +61,9 @@ class Tail:
         weights = np.exp(-slow * places) * np.expm1(-self._step * (places + 1.0)) / math.expm1(-self._step)
         blocks = self._mass.reshape(-1, size)
         # Sums rather than products, which BLAS gives to threads that wait longer than they work.
-        q = np.append(_discounted(np.einsum("ij,j->i", blocks, np.exp(-steep * places)), steep * size), 0.0)
+        q = np.append(discounted(np.einsum("ij,j->i", blocks, np.exp(-steep * places)), steep * size), 0.0)
         own = np.einsum("ij,j->i", blocks, weights) + math.exp(-steep) * weights[-1] * q[1:]
-        return q, np.append(_discounted(own, slow * size), 0.0)
+        return q, np.append(discounted(own, slow * size), 0.0)
 
     def _block(self, number: int) -> _Block:
         """The points of one block: its own sums, and what the blocks behind it add."""
@@ -71,8 +71,8 @@ class Tail:
         if self._last is None or self._last.start != start:
             losses = self._loss(start + np.arange(self._size))
             mass = self._mass[start : start + self._size]
-            q = _discounted(np.append(mass, self._q[number + 1]), (self._tilt + 1) * self._step)
-            s = _discounted(np.append(q[:-1], self._s[number + 1]), self._tilt * self._step)
+            q = discounted(np.append(mass, self._q[number + 1]), (self._tilt + 1) * self._step)
+            s = discounted(np.append(q[:-1], self._s[number + 1]), self._tilt * self._step)
             self._last = _Block(start, losses, q[:-1], self._delta_sum(s[1:], losses))
         return self._last
 
@@ -145,7 +145,7 @@ def _after_the_last(flags: NDArray[np.bool_]) -> int:
     return int(places[-1]) + 1 if len(places) else 0
 
 
-def _discounted(mass: Array, decay: float) -> Array:
+def discounted(mass: Array, decay: float) -> Array:
     """sum_{j >= i} mass_j exp(-decay (j - i)), by doubling."""
     total = mass.copy()
     reach = 1

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dptoolkit.accounting import profiles, sampling
 from dptoolkit.accounting._numeric import Array, zoom_minimum
-from dptoolkit.accounting.events import POISSON, Event, RandomRounds, Subsampled, flatten
+from dptoolkit.accounting.events import (
+    POISSON,
+    WITHOUT_REPLACEMENT,
+    Event,
+    Gaussian,
+    RandomRounds,
+    Subsampled,
+    flatten,
+)
 from dptoolkit.accounting.profiles import Pair
 from dptoolkit.accounting.rounds import Runs
 from dptoolkit.accounting.rows import finite_pair, row
@@ -60,18 +69,32 @@ def _sampled(event: Subsampled, pair_of: Callable[[Event], Pair], *, sound: bool
 # --- the composition as a tree --------------------------------------------------------------------
 
 
+class Batch(NamedTuple):
+    """One Gaussian release of sensitivity ``mu``, per unit of noise, from a fresh batch of ``rate`` times n records.
+
+    The batch is drawn without replacement, and neighbours differ in one record.
+    """
+
+    mu: float
+    rate: float
+
+
 @dataclass(frozen=True)
 class Node:
-    """``count`` times a pair, or ``count`` times a random number of rounds of ``inner``."""
+    """``count`` times a pair, or ``count`` times a random number of rounds of ``inner``.
+
+    ``batch`` says that the pair stands for such a release, of which several have a better pair (``blocks``).
+    """
 
     count: int
     pair: Pair | None = None
     runs: Runs | None = None
     inner: tuple[Node, ...] = ()
+    batch: Batch | None = None
 
     def swapped(self) -> Node:
         pair = None if self.pair is None else self.pair.swapped()
-        return Node(self.count, pair, self.runs, tuple(n.swapped() for n in self.inner))
+        return Node(self.count, pair, self.runs, tuple(n.swapped() for n in self.inner), self.batch)
 
     @property
     def variation(self) -> float:
@@ -116,10 +139,32 @@ def _tree(event: Event, pair_of: Callable[[Event], Pair]) -> tuple[Node, ...]:
         elif isinstance(part, RandomRounds):
             nodes.append(Node(count, runs=part.rounds, inner=_tree(part.event, pair_of)))
         else:
-            nodes.append(Node(count, pair_of(part)))
+            nodes.append(Node(count, pair_of(part), batch=_batch(part)))
     if gaussians:
         nodes.append(Node(1, pair_of(merged(tuple(gaussians)))))
     return tuple(n for n in nodes if n.releases)
+
+
+def _batch(part: Event) -> Batch | None:
+    """The batch of a part that is one Gaussian release per batch, without replacement.
+
+    Several releases from one batch may depend on each other, so they are no such part, even if they compose to one
+    Gaussian: what is inside is looked at before ``as_single`` merges it.
+    """
+    if not isinstance(part, Subsampled) or part.scheme != WITHOUT_REPLACEMENT or not 0 < part.rate < 1:
+        return None
+    releases = flatten(part.event)
+    if len(releases) != 1 or releases[0][1] != 1 or type(releases[0][0]) is not Gaussian:
+        return None
+    return Batch(mu(releases[0][0]), part.rate)
+
+
+def has_batches(event: Event) -> bool:
+    """Whether the event has such releases, also in random rounds, so that every new event takes long."""
+    return any(
+        has_batches(part.event) if isinstance(part, RandomRounds) else _batch(part) is not None
+        for part, _ in flatten(event)
+    )
 
 
 def steps_of(nodes: tuple[Node, ...]) -> float:

@@ -85,6 +85,9 @@ def readings(values: Iterable[tuple[str, Number, Number, bool]], computed: str, 
     return Finding(verdict, computed, rows, detail)
 
 
+# How symbols that TOML keys cannot hold are shown.
+_SYMBOLS = {"n_eps": "(n epsilon)", "Kt": "K~", "s": "s*", "log_d": "(log d)"}
+
 # An order of growth: the exponent of each symbol, as in {"n": -1, "s": 1.5}. Logarithms are symbols of their own.
 Order = Mapping[str, float]
 
@@ -115,7 +118,8 @@ def same_order(
 
 def order_text(order: Order) -> str:
     """The order of growth as a formula."""
-    return " ".join(f"{symbol}^{power:g}" if power != 1 else symbol for symbol, power in sorted(order.items())) or "1"
+    names = {symbol: _SYMBOLS.get(symbol, symbol) for symbol in sorted(order)}
+    return " ".join(f"{name}^{order[key]:g}" if order[key] != 1 else name for key, name in names.items()) or "1"
 
 
 def value_of(order: Order, **sizes: float) -> float:

@@ -68,6 +68,8 @@ def upper_bound(values: Iterable[tuple[str, float, float]], detail: str = "", sl
     rows = tuple(Comparison(label, bound, true, true <= bound + slack * abs(bound)) for label, bound, true in values)
     ratios = [float(row.computed) / float(row.published) for row in rows]
     words = f"true value / bound: {short(min(ratios))} to {short(max(ratios))} at {len(rows)} points"
+    if len(rows) == 1:
+        words = f"{short(rows[0].computed)} against the printed {short(rows[0].published)}"
     return Finding("bound met" if all(row.agrees for row in rows) else "bound broken", words, rows, detail)
 
 

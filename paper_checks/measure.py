@@ -89,9 +89,13 @@ def post_processing(rng: np.random.Generator, gain: float, maps: int = 50) -> tu
     first, second = first / first.sum(), second / second.sum()
     before = _divergences(first, second)
     targets = [rng.permutation(200), *(rng.integers(20, size=200) for _ in range(maps))]
-    after = [_divergences(*(np.bincount(target, law) for law in (first, second))) for target in targets]
+    after = [_divergences(_mapped(first, target), _mapped(second, target)) for target in targets]
     deltas, renyi = (gain * max(values) for values in zip(*after, strict=True))
     return deltas / before[0], renyi / before[1]
+
+
+def _mapped(law: Array, target: NDArray[np.int64]) -> Array:
+    return np.asarray(np.bincount(target, law), float)
 
 
 def _divergences(first: Array, second: Array, order: float = 2.0) -> tuple[float, float]:

@@ -134,7 +134,7 @@ def lambda_grid(largest: float, epsilons: list[float], grid_power: float) -> Fin
     inside = sum(row[3] for row in rows)
     return readings(
         rows, f"the rule with constant 1 is inside the grid in {inside} of {len(rows)} cases", "inconsistent",
-        "The grid is for lambda and falls like 1/(n epsilon); the theorem fixes lambda^2, so lambda falls like the root.",
+        "The grid is for lambda and falls like 1/(n epsilon); the theorem fixes lambda^2, which falls like that.",
     )  # fmt: skip
 
 

@@ -6,9 +6,23 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 _INTERRUPTED = 130
+# ``dptoolkit check`` sets the name under which this program speaks.
+_NAME = os.environ.get("PAPER_CHECKS_NAME", "paper_checks")
+
+
+def _say(message: object) -> None:
+    """One line on stderr."""
+    print(f"{_NAME}: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(f"warning: {message}")
+
 
 try:
     from paper_checks.claims import BadClaims, Paper, selected
@@ -20,10 +34,10 @@ try:
     from paper_checks.store import Store
 except KeyboardInterrupt:
     # Loading takes a second, in which Ctrl-C may come.
-    print("paper_checks: stopped.", file=sys.stderr)
+    _say("stopped.")
     sys.exit(_INTERRUPTED)
 except ImportError as problem:
-    print(f"paper_checks: {problem}", file=sys.stderr)
+    _say(problem)
     sys.exit(2)
 
 ROOT = Path(__file__).parent
@@ -58,26 +72,26 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             return 0
         _collect(found, root, papers, settings, arguments)
     except BadClaims as problem:
-        print(problem, file=sys.stderr)
+        _say(problem)
         return 2
     except KeyboardInterrupt:
         # Whoever started this may pass the signal on: what is finished is printed all the same.
         _ignore_interrupts()
         if found:
             print(_text(list(found.values()), arguments.json), flush=True)
-        print(f"paper_checks: stopped. {len(found)} results are kept; go on with --resume.", file=sys.stderr)
+        _say(f"stopped. {len(found)} results are kept; go on with --resume.")
         return _INTERRUPTED
     except Exception as problem:
         # An exit code of 1 says that a claim has changed; a defect says nothing about claims.
         if os.environ.get("DPTOOLKIT_TRACEBACK"):
             raise
-        words = " ".join(f"{type(problem).__name__}: {problem}".split())
-        print(f"paper_checks: unexpected {words}. Set DPTOOLKIT_TRACEBACK=1 to see where.", file=sys.stderr)
+        _say(f"unexpected {type(problem).__name__}: {problem}. Set DPTOOLKIT_TRACEBACK=1 to see where.")
         return 2
     rows = [found[unit] for unit in units(papers, settings.tier)]
-    print(_text(rows, arguments.json))
+    print(_text(rows, arguments.json), flush=True)
     records = [record for record, _ in rows]
     write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
+    _say(f"wrote {Path(arguments.out) / 'report.html'}")
     return 0 if all(record["as_expected"] for record in records) else 1
 
 
@@ -114,4 +128,5 @@ def _ignore_interrupts() -> None:
 
 
 if __name__ == "__main__":
+    warnings.showwarning = _say_warning
     sys.exit(main())

@@ -88,7 +88,7 @@ def paper_folders(root: Path, names: Iterable[str]) -> list[Path]:
     selection = list(names) or list(folders)
     for name in selection:
         if name not in folders:
-            raise BadClaims(f"paper={name!r}: must be one of {', '.join(folders)}.")
+            raise BadClaims(f"PAPER {name}: must be one of {', '.join(folders)}.")
     return [folders[name] for name in selection]
 
 
@@ -112,7 +112,7 @@ def selected(root: Path, names: Iterable[str]) -> list[Paper]:
             chosen.setdefault(by_item[name].name, []).append(name)
         elif paper is None:
             folders = ", ".join(paper.name for paper in papers)
-            raise BadClaims(f"paper={name!r}: must be one of {folders}, or an item of theirs (see --list).")
+            raise BadClaims(f"PAPER {name}: must be one of {folders}, or an item of theirs (see --list).")
         else:
             chosen[paper.name].append(name)
     return [_only(paper, chosen.get(paper.name, [])) for paper in papers if not chosen or paper.name in chosen]
@@ -124,7 +124,7 @@ def _only(paper: Paper, ids: list[str]) -> Paper:
     for name in ids:
         if name not in known:
             words = ", ".join(claim.id for claim in paper.claims)
-            raise BadClaims(f"claim={name!r}: must be a paper, an item of --list, or one of {words} of {paper.name}.")
+            raise BadClaims(f"CLAIM {name}: must be a paper, an item of --list, or one of {words} of {paper.name}.")
     if not ids:
         return paper
     claims = tuple(claim for claim in paper.claims if claim.id in ids or claim.item in ids)

@@ -200,7 +200,7 @@ def test_one_claim_is_checked_with_its_statement_and_the_reason(capsys):
     words = " ".join(out.split())
     assert claim.states in words and claim.note in words and "1 claims at" in out and "0 items" in out
     assert main(["wang_gu_2020_kt", "lemma-2.7"]) == 2
-    assert "claim='lemma-2.7': must be a paper, an item of --list, or one of" in capsys.readouterr().err
+    assert "CLAIM lemma-2.7: must be a paper, an item of --list, or one of" in capsys.readouterr().err
 
 
 def test_claims_are_listed_without_being_checked(monkeypatch, capsys):
@@ -218,7 +218,7 @@ def test_claims_are_listed_without_being_checked(monkeypatch, capsys):
 
 def test_unknown_names_exit_2(capsys):
     assert main(["no_such_paper"]) == 2
-    assert "paper='no_such_paper': must be one of khanna_2023_lasso" in capsys.readouterr().err
+    assert "PAPER no_such_paper: must be one of khanna_2023_lasso" in capsys.readouterr().err
     with pytest.raises(SystemExit) as leave:
         main(["--tier", "slow"])
     assert leave.value.code == 2

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from paper_checks.findings import short
 from paper_checks.report import audited, noise, truth, values
 from paper_checks.verdict import VERDICTS
 
@@ -26,17 +27,18 @@ a{color:inherit}code{font-size:.9em;background:var(--soft);padding:.1em .3em;bor
 .badge{display:inline-block;padding:0 .6em;border-radius:1em;color:var(--paper);font-size:.82rem;font-weight:600;
 white-space:nowrap}
 .good{background:var(--good)}.plain{background:var(--plain)}.bad{background:var(--bad)}
-.counts{display:grid;grid-template-columns:repeat(auto-fill,minmax(165px,1fr));gap:.4rem;padding:0;list-style:none}
+.counts{display:grid;grid-template-columns:repeat(auto-fill,minmax(172px,1fr));gap:.4rem;padding:0;list-style:none}
+.counts .badge{font-size:.74rem}
 .counts li{border:1px solid var(--line);border-radius:6px;padding:.3rem .6rem;display:flex;
 justify-content:space-between;align-items:center}
 .card{border:1px solid var(--line);border-radius:8px;padding:.7rem 1rem;margin:.8rem 0}
 .card h3{margin:0 0 .3rem;font-size:1rem;display:flex;gap:.6rem;flex-wrap:wrap;align-items:center}
 .where{color:var(--plain);font-weight:400}
-dl{display:grid;grid-template-columns:8.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0}dt{color:var(--plain)}
+dl{display:grid;grid-template-columns:9.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0}dt{color:var(--plain)}
 dd{margin:0;overflow-wrap:anywhere}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem}
 th,td{border-bottom:1px solid var(--line);padding:.2rem .6rem;text-align:left;vertical-align:top}
-summary{cursor:pointer;color:var(--plain)}svg{max-width:100%;height:auto;display:block;margin:.5rem 0}
+summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0}
 .no{color:var(--bad);font-weight:600}
 @media (max-width:560px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dt{margin-top:.3rem;font-size:.85rem}
 .card{padding:.6rem .7rem}}
@@ -155,33 +157,47 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     numbers = [number for _, *both, _ in pairs for number in both]
     place = _axis(numbers)
-    height = 18 * len(pairs) + 22
+    height = 18 * len(pairs) + 34
     marks = []
     for index, (label, published, computed, agrees) in enumerate(pairs):
         y = 18 * index + 12
         x, z = place(published), place(computed)
         colour = "var(--good)" if agrees else "var(--bad)"
         marks.append(
-            f'<text x="0" y="{y + 4}" font-size="10" fill="currentColor">{escape(label[:44])}</text>'
+            f'<text x="0" y="{y + 4}" font-size="10" fill="currentColor">{escape(_brief(label))}</text>'
             f'<line x1="{x:.1f}" y1="{y}" x2="{z:.1f}" y2="{y}" stroke="{colour}" stroke-width="1.5"/>'
             f'<circle cx="{z:.1f}" cy="{y}" r="3.5" fill="{colour}"/>'
             f'<path d="M{x - 5:.1f} {y}l5 -5l5 5l-5 5z" fill="none" stroke="currentColor" stroke-width="1.3"/>'
         )
-    words = "diamond: published; dot: true or measured"
-    legend = f'<text x="240" y="{height - 4}" font-size="10" fill="currentColor">{words}</text>'
-    return (
-        f'<svg viewBox="0 0 640 {height}" width="640" role="img" aria-label="published and computed values">'
-        f"{''.join(marks)}{legend}</svg>"
+    words = "diamond: published; dot: true or measured" + ("; logarithmic axis" if _logarithmic(numbers) else "")
+    ends = ((min(numbers), "start", 240), (max(numbers), "end", 630))
+    legend = f'<text x="435" y="{height - 4}" font-size="10" fill="currentColor" text-anchor="middle">{words}</text>'
+    legend += "".join(
+        f'<text x="{x}" y="{height - 18}" font-size="10" fill="currentColor" text-anchor="{anchor}">{short(end)}</text>'
+        for end, anchor, x in ends
     )
+    return (
+        f'<div class=wide><svg viewBox="0 0 640 {height}" width="640" height="{height}" role="img" '
+        f'aria-label="published and computed values">{"".join(marks)}{legend}</svg></div>'
+    )
+
+
+def _brief(label: str) -> str:
+    """A label that fits beside the picture."""
+    text = label.split(" (")[0]
+    return text if len(text) <= 44 else text[:43].rstrip() + "\u2026"
 
 
 def _axis(numbers: Sequence[float]) -> Any:
     """The place of a number on the picture, on a logarithmic axis where the numbers span a factor above 30."""
-    positive = min(numbers) > 0 and max(numbers) > 30 * min(numbers)
-    scale = math.log if positive else float
+    scale = math.log if _logarithmic(numbers) else float
     low, high = scale(min(numbers)), scale(max(numbers))
     width = (high - low) or 1.0
     return lambda number: 240 + 390 * (scale(number) - low) / width
+
+
+def _logarithmic(numbers: Sequence[float]) -> bool:
+    return min(numbers) > 0 and max(numbers) > 30 * min(numbers)
 
 
 def _badge(word: str) -> str:

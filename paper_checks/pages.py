@@ -61,6 +61,7 @@ def write_pages(
 def _command(settings: Settings, names: Sequence[str]) -> str:
     words = ["python -m paper_checks", *names]
     words += ["--tier full"] if settings.tier == "full" else []
+    words += ["--data FOLDER"] if settings.data_home else []
     words += [f"--seed {settings.seed}"] if settings.seed else []
     return " ".join(words)
 

@@ -14,10 +14,9 @@ from typing import Any
 from dptoolkit import solvers
 from dptoolkit.accounting import Repeated, account
 from dptoolkit.accounting.events import Event, ExponentialMechanism, RandomizedResponse, flatten
-from dptoolkit.accounting.published import Published
-from dptoolkit.accounting.published.ties import PartialResponse
 from dptoolkit.audit import ApproxClaim, AuditReport, audit, pairs
 from dptoolkit.audit.claims import as_claim
+from paper_checks.constants import PartialResponse, Published
 
 # An audit of a true claim contradicts it with probability one in a million; the seed is fixed besides.
 CONFIDENCE = 1 - 1e-6

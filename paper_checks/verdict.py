@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from dptoolkit.accounting.published import WASTE, Published
+from paper_checks.constants import WASTE, Published
 
 
 @dataclass(frozen=True)

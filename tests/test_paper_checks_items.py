@@ -426,3 +426,8 @@ def test_a_run_that_is_killed_and_resumed_writes_the_same_report(tmp_path, stop)
         child.kill()
     subprocess.run(command("cut", "--resume"), cwd=ROOT.parent, check=True, capture_output=True)
     assert _report(tmp_path / "cut") == _report(tmp_path / "whole")
+
+
+def test_small_plans_of_audits_do_not_warn_readers(capsys, recwarn):
+    assert main(["khanna_2023_lasso", "algorithm-1-gumbel"]) == 0
+    assert not [warning for warning in recwarn if "Plan" in warning.category.__name__]

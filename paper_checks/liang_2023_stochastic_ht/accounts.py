@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit.accounting import Composed, Gaussian, gaussian, published, rdp, rounds
+from dptoolkit.accounting import Composed, Gaussian, gaussian, rdp, rounds
+from paper_checks.constants import published
 from paper_checks.findings import Finding, conditions, recomputed, upper_bound
 from paper_checks.measure import post_processing
 from paper_checks.seeds import Rng

@@ -1,4 +1,4 @@
-"""Command line: python -m paper_checks [paper [claim ...] ...] [--list] [--json] [--tier fast|full]."""
+"""Command line: python -m paper_checks [paper|claim|item ...] [--tier fast|full] [--list] [--resume] [--workers N]."""
 
 from __future__ import annotations
 
@@ -25,47 +25,61 @@ def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 try:
-    from paper_checks.claims import BadClaims, selected
+    from paper_checks.claims import BadClaims, Paper, selected
+    from paper_checks.pages import write_pages
+    from paper_checks.progress import Progress
+    from paper_checks.records import Record
     from paper_checks.report import as_json, list_json, listing, table
-    from paper_checks.run import TIERS, Row, run
+    from paper_checks.run import TIERS, Settings, Unit, run, units
+    from paper_checks.store import Store
 except KeyboardInterrupt:
     # Loading takes a second, in which Ctrl-C may come.
     _say("stopped.")
     sys.exit(_INTERRUPTED)
+except ImportError as problem:
+    _say(problem)
+    sys.exit(2)
 
 ROOT = Path(__file__).parent
+OUT = "report/papers"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("paper_checks", description="Papers' claims against what is true.")
+    parser.add_argument(
+        "paper", nargs="*", help="papers (a folder's name, or IGHT, KT, LASSO, SHT, LEC), claims, items; default all"
+    )
+    parser.add_argument("--list", action="store_true", help="what is claimed and what is judged, without checking it")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--tier", choices=TIERS, default="fast", help="fast (default), or full: slow points too")
+    parser.add_argument("--data", metavar="FOLDER", help="folder of data sets outside the package")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all measured items (default 0)")
+    parser.add_argument("--out", metavar="FOLDER", default=OUT, help=f"folder of the reports (default {OUT})")
+    parser.add_argument("--resume", action="store_true", help="take what an earlier run left in --out")
+    return parser
 
 
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     """0 if every verdict is the expected one, 1 if one has changed, 2 for bad input, 130 if stopped by Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        "paper_checks", description="Papers' privacy claims against exact accounting."
-    )
-    parser.add_argument("paper", nargs="*", help="folder names, each perhaps with some of its claims; default all")
-    parser.add_argument("--list", action="store_true", help="what is claimed, without checking it")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument(
-        "--tier", choices=TIERS, default="fast", help="fast (default), or full: slow points too"
-    )
-    arguments = parser.parse_args(argv)
-    show = as_json if arguments.json else table
-    rows: list[Row] = []
+    arguments = _parser().parse_args(argv)
+    found: dict[Unit, tuple[Record, float]] = {}
     try:
+        settings = _settings(arguments)
         papers = selected(root, arguments.paper)
         if arguments.list:
-            print(list_json(papers) if arguments.json else listing(papers))
+            print(list_json(papers) if arguments.json else listing(papers, settings.data_home))
             return 0
-        for row in run(papers, arguments.tier):
-            rows.append(row)
+        _collect(found, root, papers, settings, arguments)
     except BadClaims as problem:
         _say(problem)
         return 2
     except KeyboardInterrupt:
         # Whoever started this may pass the signal on: what is finished is printed all the same.
         _ignore_interrupts()
-        if rows:
-            print(show(rows), flush=True)
-        _say(f"stopped. {len(rows)} points are checked.")
+        if found:
+            print(_text(list(found.values()), arguments.json), flush=True)
+        _say(f"stopped. {len(found)} results are kept; go on with --resume.")
         return _INTERRUPTED
     except Exception as problem:
         # An exit code of 1 says that a claim has changed; a defect says nothing about claims.
@@ -73,8 +87,40 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             raise
         _say(f"unexpected {type(problem).__name__}: {problem}. Set DPTOOLKIT_TRACEBACK=1 to see where.")
         return 2
-    print(show(rows))
-    return 0 if all(row.as_expected for row in rows) else 1
+    rows = [found[unit] for unit in units(papers, settings.tier)]
+    print(_text(rows, arguments.json), flush=True)
+    records = [record for record, _ in rows]
+    write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
+    _say(f"wrote {Path(arguments.out) / 'report.html'}")
+    return 0 if all(record["as_expected"] for record in records) else 1
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.workers < 1:
+        raise BadClaims(f"--workers {arguments.workers}: must be at least 1.")
+    if arguments.data is not None and not Path(arguments.data).is_dir():
+        raise BadClaims(f"--data {arguments.data}: must be a folder that exists.")
+    return Settings(arguments.tier, arguments.seed, arguments.data, arguments.workers)
+
+
+def _collect(
+    found: dict[Unit, tuple[Record, float]], root: Path, papers: list[Paper], settings: Settings,
+    arguments: argparse.Namespace,
+) -> None:  # fmt: skip
+    """Fill ``found`` unit by unit, so that what is finished is there when the run is stopped."""
+    store = Store(Path(arguments.out) / "results", root, settings.seed, settings.data_home)
+    progress = Progress(len(units(papers, settings.tier)))
+    try:
+        for unit, record, seconds in run(root, papers, settings, store, arguments.resume):
+            found[unit] = record, seconds
+            progress.step(unit.name)
+    finally:
+        progress.close()
+
+
+def _text(rows: list[tuple[Record, float]], as_records: bool) -> str:
+    records = [record for record, _ in rows]
+    return as_json(records) if as_records else table(records, sum(seconds for _, seconds in rows))
 
 
 def _ignore_interrupts() -> None:

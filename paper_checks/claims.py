@@ -1,30 +1,35 @@
-"""Reading claims.toml and the check.py beside it."""
+"""Reading a paper's folder: claims.toml, tables.toml and the functions beside them."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from paper_checks import items, tables
 from paper_checks.audits import Audited
+from paper_checks.items import TIERS, BadClaims, Item
 from paper_checks.verdict import KINDS, Verdict
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    try:
+        import tomli as tomllib
+    except ImportError:
+        raise ImportError("paper_checks needs tomli before Python 3.11: pip install 'dptoolkit[check]'.") from None
 
-TIERS = ("fast", "full")
-_CLAIM_KEYS = {"id", "where", "states", "check", "with", "tolerance", "why", "note", "point", "audit", "trials"}
+__all__ = ["TIERS", "BadClaims", "Claim", "Paper", "Point", "load", "paper_folders", "selected"]
+
+_CLAIM_KEYS = {
+    "id", "where", "states", "check", "with", "tolerance", "why", "note", "point", "audit", "trials", "item", "finding",
+    "rank",
+}  # fmt: skip
 _POINT_KEYS = {"at", "verdict", "factor", "truth", "tier", "audited", "refuted", "trials"}
-
-
-class BadClaims(ValueError):
-    """A claims file, or a name on the command line, that can not be used."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,22 @@ class Claim:
     audit: Callable[..., Audited] | None = None
     trials: int = 0
     note: str = ""
+    item: str = ""
+    why: str = ""
+    finding: str = ""
+    rank: int = 0
 
 
 @dataclass(frozen=True)
 class Paper:
-    """All claims of one paper."""
+    """All privacy claims and other items of one paper, its printed tables, its title, and the prefix of its items."""
 
     name: str
     claims: tuple[Claim, ...]
+    items: tuple[Item, ...] = ()
+    tables: Mapping[str, tables.Table] = field(default_factory=dict)
+    title: str = ""
+    key: str = ""
 
 
 def paper_folders(root: Path, names: Iterable[str]) -> list[Path]:
@@ -80,60 +93,88 @@ def paper_folders(root: Path, names: Iterable[str]) -> list[Path]:
 
 
 def selected(root: Path, names: Iterable[str]) -> list[Paper]:
-    """The named papers; a name after a paper's may be one of its claims, and then only those are taken."""
-    papers = [path.name for path in paper_folders(root, [])]
-    claims_of: dict[str, list[str]] = {}
+    """The named papers, with the named claims and items only where some are named.
+
+    A paper is named by its folder or by the prefix of its items, as in "IGHT". An item's name says which paper it is
+    of; a claim's name must follow its paper's.
+    """
+    papers = [load(folder) for folder in paper_folders(root, [])]
+    by_name = {name: paper for paper in papers for name in (paper.name, paper.key) if name}
+    by_item = {item.id: paper for paper in papers for item in paper.items}
+    by_item |= {claim.item: paper for paper in papers for claim in paper.claims if claim.item}
+    chosen: dict[str, list[str]] = {}
     paper = None
     for name in names:
-        if name in papers or paper is None:
-            paper = name
-            claims_of.setdefault(name, [])
+        if name in by_name:
+            paper = by_name[name]
+            chosen.setdefault(paper.name, [])
+        elif name in by_item:
+            chosen.setdefault(by_item[name].name, []).append(name)
+        elif paper is None:
+            folders = ", ".join(paper.name for paper in papers)
+            raise BadClaims(f"PAPER {name}: must be one of {folders}, or an item of theirs (see --list).")
         else:
-            claims_of[paper].append(name)
-    folders = paper_folders(root, claims_of)
-    return [_only(load(folder), claims_of.get(folder.name, [])) for folder in folders]
+            chosen[paper.name].append(name)
+    return [_only(paper, chosen.get(paper.name, [])) for paper in papers if not chosen or paper.name in chosen]
 
 
 def _only(paper: Paper, ids: list[str]) -> Paper:
-    ids_of_paper = [claim.id for claim in paper.claims]
+    known = [claim.id for claim in paper.claims] + [item.id for item in paper.items]
+    known += [claim.item for claim in paper.claims]
     for name in ids:
-        if name not in ids_of_paper:
-            raise BadClaims(f"CLAIM {name}: must be a paper, or one of {', '.join(ids_of_paper)} of {paper.name}.")
-    return Paper(paper.name, tuple(claim for claim in paper.claims if not ids or claim.id in ids))
+        if name not in known:
+            words = ", ".join(claim.id for claim in paper.claims)
+            raise BadClaims(f"CLAIM {name}: must be a paper, an item of --list, or one of {words} of {paper.name}.")
+    if not ids:
+        return paper
+    claims = tuple(claim for claim in paper.claims if claim.id in ids or claim.item in ids)
+    return replace(paper, claims=claims, items=tuple(item for item in paper.items if item.id in ids))
 
 
 def load(folder: Path) -> Paper:
-    """The claims of the paper in ``folder``, each bound to its function in check.py."""
+    """The claims and items of the paper in ``folder``, each bound to its function."""
     path = folder / "claims.toml"
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as problem:
-        raise BadClaims(f"{path}: must be TOML. {problem}") from None
-    module = _module(folder)
-    claims = tuple(_claim(entry, module, path) for entry in content.get("claim", ()))
+    content = _toml(path)
+    functions = _Functions(folder)
+    claims = tuple(_claim(entry, functions, path) for entry in content.get("claim", ()))
     if not claims:
         raise BadClaims(f"{path}: must hold at least one [[claim]].")
-    return Paper(folder.name, claims)
+    own = tuple(_item(entry, functions, path) for entry in content.get("item", ()))
+    _check_unique([claim.id for claim in claims] + [item.id for item in own], path)
+    table_file = folder / "tables.toml"
+    printed = tables.read(_toml(table_file)) if table_file.exists() else {}
+    return Paper(folder.name, claims, own, printed, content.get("title", ""), content.get("key", ""))
 
 
-def _claim(entry: Mapping[str, Any], module: ModuleType, path: Path) -> Claim:
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as problem:
+        raise BadClaims(f"{path}: must be TOML. {problem}") from None
+
+
+def _check_unique(ids: list[str], path: Path) -> None:
+    if twice := sorted({name for name in ids if ids.count(name) > 1}):
+        raise BadClaims(f"{path}: {', '.join(twice)}: must be there once.")
+
+
+def _item(entry: Mapping[str, Any], functions: _Functions, path: Path) -> Item:
+    where = f"{path}: item {entry.get('id', '?')!r}"
+    return items.read(entry, lambda name: functions.find("check", name, where), where)
+
+
+def _claim(entry: Mapping[str, Any], functions: _Functions, path: Path) -> Claim:
     where = f"{path}: claim {entry.get('id', '?')!r}"
     _check_keys(entry, _CLAIM_KEYS, {"id", "where", "states", "check", "tolerance", "why", "point"}, where)
-    check = _function("check", entry, module, where)
-    audit = _function("audit", entry, module, where) if "audit" in entry else None
+    check = functions.find("check", entry["check"], where)
+    audit = functions.find("audit", entry["audit"], where) if "audit" in entry else None
     points = tuple(_point(point, where) for point in entry["point"])
     _check_audits(points, audit, entry.get("trials", 0), where)
     return Claim(
         entry["id"], entry["where"], entry["states"], check, entry.get("with", {}), entry["tolerance"], points, audit,
-        entry.get("trials", 0), entry.get("note", ""),
+        entry.get("trials", 0), entry.get("note", ""), entry.get("item", ""), entry["why"], entry.get("finding", ""),
+        entry.get("rank", 0),
     )  # fmt: skip
-
-
-def _function(key: str, entry: Mapping[str, Any], module: ModuleType, where: str) -> Callable[..., Any]:
-    function = getattr(module, entry[key], None)
-    if not callable(function):
-        raise BadClaims(f"{where}: {key}={entry[key]!r}: must be a function of check.py.")
-    return function
 
 
 def _check_audits(points: Iterable[Point], audit: Any, trials: int, where: str) -> None:
@@ -161,11 +202,31 @@ def _check_keys(entry: Mapping[str, Any], allowed_keys: set[str], required_keys:
         raise BadClaims(f"{where}: missing {', '.join(sorted(absent_keys))}.")
 
 
-def _module(folder: Path) -> ModuleType:
-    # By path, so that a folder works wherever it lies and needs no __init__.py.
-    spec = importlib.util.spec_from_file_location(f"paper_checks_{folder.name}", folder / "check.py")
-    if spec is None or spec.loader is None or not (folder / "check.py").exists():
-        raise BadClaims(f"{folder}: must hold a check.py.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+class _Functions:
+    """The functions of a paper's folder: "name" is one of check.py, "file.name" one of file.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.modules: dict[str, ModuleType] = {}
+        if not (folder / "check.py").exists():
+            raise BadClaims(f"{folder}: must hold a check.py.")
+
+    def find(self, key: str, name: str, where: str) -> Callable[..., Any]:
+        file, _, function = name.rpartition(".")
+        file = file or "check"
+        if not (self.folder / f"{file}.py").exists():
+            raise BadClaims(f"{where}: {key}={name!r}: there is no {file}.py.")
+        found = getattr(self._module(file), function, None)
+        if not callable(found):
+            raise BadClaims(f"{where}: {key}={name!r}: must be a function of {file}.py.")
+        return found
+
+    def _module(self, file: str) -> ModuleType:
+        # By path, so that a folder works wherever it lies and needs no __init__.py.
+        if file not in self.modules:
+            name = f"paper_checks_{self.folder.name}_{file}"
+            spec = importlib.util.spec_from_file_location(name, self.folder / f"{file}.py")
+            assert spec is not None and spec.loader is not None
+            self.modules[file] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(self.modules[file])
+        return self.modules[file]

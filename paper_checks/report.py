@@ -1,106 +1,164 @@
-"""The verdicts as a table for people and as JSON for programs."""
+"""The verdicts as text for people and as JSON for programs, made from records."""
 
 from __future__ import annotations
 
 import json
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dptoolkit.accounting.report import at_least
-from paper_checks.audits import Audited
 from paper_checks.claims import Claim, Paper
-from paper_checks.run import Row
+from paper_checks.findings import short
+from paper_checks.items import Item
+from paper_checks.records import Record
+from paper_checks.run import available
+from paper_checks.verdict import VERDICTS, worst
 
 _HEAD = ("at", "claimed", "truth", "audited", "verdict", "noise", "corrected noise")
 _WIDTH = 120
 
 
-def table(rows: Sequence[Row]) -> str:
-    """For every claim what it states, one row a point and why; a line of totals at the end."""
+def table(rows: Sequence[Record], seconds: float) -> str:
+    """For every claim what it states, one row per point and why; every item; a line of totals at the end."""
     parts = []
-    for paper in dict.fromkeys(row.paper for row in rows):
-        own = [row for row in rows if row.paper == paper]
-        by_id = {row.claim.id: row.claim for row in own}
-        texts = (_claim(claim, [row for row in own if row.claim.id == name]) for name, claim in by_id.items())
+    for paper in dict.fromkeys(row["paper"] for row in rows):
+        own = [row for row in rows if row["paper"] == paper]
+        names = dict.fromkeys(row["claim"] for row in own)
+        texts = (_entry([row for row in own if row["claim"] == name]) for name in names)
         parts.append("\n\n".join([paper, *texts]))
-    changes = sum(not row.as_expected for row in rows)
+    changes = sum(not row["as_expected"] for row in rows)
     end = "all as expected" if not changes else f"{changes} CHANGED"
-    claims = len({(row.paper, row.claim.id) for row in rows})
-    seconds = sum(row.seconds for row in rows)
-    return "\n\n".join([*parts, f"{claims} claims at {len(rows)} points in {seconds:.1f} s: {end}"])
+    points = [row for row in rows if row["kind"] == "claim"]
+    claims = len({(row["paper"], row["claim"]) for row in points})
+    total = f"{claims} claims at {len(points)} points and {len(rows) - len(points)} items in {seconds:.1f} s: {end}"
+    return "\n\n".join([*parts, total])
 
 
-def _claim(claim: Claim, rows: Sequence[Row]) -> str:
-    """One claim: its statement, a row a point, why the verdicts are as they are, and what has changed."""
-    details = dict.fromkeys(row.verdict.detail for row in rows if row.verdict.detail)
-    changes = (f"{_at(row)}: {'; '.join(row.changes)}" for row in rows if not row.as_expected)
-    lines = [_statement(claim), _grid([_HEAD, *map(_cells, rows)])]
-    lines += [_wrapped("why: ", text) for text in (claim.note, *details) if text]
+def _entry(rows: Sequence[Record]) -> str:
+    return _item(rows[0]) if rows[0]["kind"] == "item" else _claim(rows)
+
+
+def _claim(rows: Sequence[Record]) -> str:
+    """One claim: its statement, a row per point, why the verdicts are as they are, and what has changed."""
+    details = dict.fromkeys(row["detail"] for row in rows if row["detail"])
+    changes = (f"{_at(row)}: {'; '.join(row['changes'])}" for row in rows if not row["as_expected"])
+    lines = [_statement(rows[0]), _grid([_HEAD, *map(_cells, rows)])]
+    lines += [_wrapped("why: ", text) for text in (rows[0]["note"], *details) if text]
     lines += [_wrapped("NO: ", text) for text in changes]
     return "\n".join(lines)
 
 
-def listing(papers: Sequence[Paper]) -> str:
-    """A list of all claims, and where they stand."""
-    return "\n\n".join("\n".join([paper.name, *map(_statement, paper.claims)]) for paper in papers)
+def _item(row: Record) -> str:
+    """One item: its statement, what is printed, what was computed, the verdict and why."""
+    lines = [_statement(row)]
+    lines += [_wrapped(f"  {key}: ", row[key]) for key in ("published", "computed", "verdict")]
+    lines += [_wrapped("  why: ", text) for text in (row["note"], row["detail"]) if text]
+    lines += [_wrapped("NO: ", text) for text in row["changes"]]
+    return "\n".join(lines)
+
+
+def listing(papers: Sequence[Paper], data_home: str | None = None) -> str:
+    """All claims and items: where they stand, and the expected verdict or the reason why there is none; then counts."""
+    parts = []
+    for paper in papers:
+        lines = [_wrapped(f"{claim.id}: ", f"{claim.where} states: {claim.states}") for claim in paper.claims]
+        lines += [_wrapped(f"{item.id}: ", _listed(item, data_home)) for item in paper.items]
+        parts.append("\n".join([paper.name, *lines]))
+    return "\n\n".join([*parts, _counts(papers)])
+
+
+def _listed(item: Item, data_home: str | None) -> str:
+    words = f"{item.where} states: {item.states} [{item.tier}; {item.verdict or 'not judged: ' + item.pending}]"
+    missing = [name for name in item.data if not available(name, data_home)]
+    return words + (f" Needs {', '.join(missing)}: name the folder with --data." if missing else "")
+
+
+def _counts(papers: Sequence[Paper]) -> str:
+    """How many items are judged, by paper and by verdict, and why the others are not."""
+    lines = []
+    for paper in papers:
+        judged, pending = counted(paper)
+        lines.append(
+            f"{paper.name}: {sum(judged.values())} of {sum(judged.values()) + sum(pending.values())} items judged"
+        )
+        lines.append(_wrapped("  ", _tally(judged)))
+        lines += [_wrapped("  not judged: ", _tally(pending))] if pending else []
+    totals = [counted(paper) for paper in papers]
+    judged = sum((first for first, _ in totals), Counter[str]())
+    pending = sum((second for _, second in totals), Counter[str]())
+    lines.append(f"all: {sum(judged.values())} of {sum(judged.values()) + sum(pending.values())} items judged")
+    lines.append(_wrapped("  ", _tally(judged)))
+    return "\n".join(lines)
+
+
+def counted(paper: Paper) -> tuple[Counter[str], Counter[str]]:
+    """The items of a paper by expected verdict, and those not judged by reason. Claims of one item count as one."""
+    verdicts: dict[str, list[str]] = {}
+    for claim in paper.claims:
+        verdicts.setdefault(claim.item or claim.id, []).append(worst(point.verdict for point in claim.points))
+    judged = Counter(worst(kinds) for kinds in verdicts.values())
+    judged.update(item.verdict for item in paper.items if item.judged)
+    return judged, Counter(item.pending for item in paper.items if not item.judged)
+
+
+def _tally(counts: Counter[str]) -> str:
+    order = [*(word for word in VERDICTS if word in counts), *(key for key in counts if key not in VERDICTS)]
+    return ", ".join(f"{counts[key]} {key}" for key in order)
 
 
 def list_json(papers: Sequence[Paper]) -> str:
     """The same for programs."""
-    rows = (
-        {"paper": paper.name, "claim": claim.id, "where": claim.where, "states": claim.states, "note": claim.note}
-        for paper in papers
-        for claim in paper.claims
-    )
-    return json.dumps(list(rows), indent=2)
+    rows = [
+        entry for paper in papers
+        for entry in (*map(_listed_claim, paper.claims), *map(_listed_item, paper.items))
+        if entry.update(paper=paper.name) is None
+    ]  # fmt: skip
+    return json.dumps(rows, indent=2)
 
 
-def _statement(claim: Claim) -> str:
-    return _wrapped(f"{claim.id}: ", f"{claim.where} states: {claim.states}")
+def _listed_claim(claim: Claim) -> dict[str, Any]:
+    return {
+        "kind": "claim", "claim": claim.id, "item": claim.item, "where": claim.where, "states": claim.states,
+        "note": claim.note, "verdict": worst(point.verdict for point in claim.points), "pending": "",
+    }  # fmt: skip
+
+
+def _listed_item(item: Item) -> dict[str, Any]:
+    return {
+        "kind": "item", "claim": item.id, "item": item.id, "where": item.where, "states": item.states,
+        "note": item.note, "tier": item.tier, "verdict": item.verdict, "pending": item.pending,
+    }  # fmt: skip
+
+
+def _statement(row: Record) -> str:
+    return _wrapped(f"{row['claim']}: ", f"{row['where']} states: {row['states']}")
 
 
 def _wrapped(head: str, text: str) -> str:
     return textwrap.fill(head + text, _WIDTH, subsequent_indent="    ", break_long_words=False)
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    """The same, with every number; numbers that JSON lacks are strings."""
-    return json.dumps([_record(row) for row in rows], indent=2)
+def as_json(rows: Sequence[Record]) -> str:
+    """Every record; numbers that JSON lacks are strings."""
+    return json.dumps(list(rows), indent=2)
 
 
-def _record(row: Row) -> dict[str, Any]:
-    verdict = row.verdict
-    return {
-        "paper": row.paper, "claim": row.claim.id, "where": row.claim.where, "states": row.claim.states,
-        "at": dict(row.point.at), "claimed": verdict.claimed, "lower": _number(verdict.lower),
-        "upper": _number(verdict.upper), **_audit_record(row.audited), "verdict": verdict.kind,
-        "factor": _number(verdict.factor),
-        "corrected": {name: _number(scale) for name, scale in verdict.corrected.items()},
-        "detail": verdict.detail, "as_expected": row.as_expected, "changes": row.changes,
-    }  # fmt: skip
-
-
-def _audit_record(audit: Audited | None) -> dict[str, Any]:
-    if audit is None:
-        return {"audited": None, "audited_against": None}
-    return {"audited": _number(audit.lower), "audited_against": _number(audit.claimed)}
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    verdict = row.verdict
+def _cells(row: Record) -> tuple[str, ...]:
     return (
-        _at(row), verdict.claimed, _truth(verdict.lower, verdict.upper), _audited(row.audited), verdict.kind,
-        _noise(verdict.kind, verdict.factor), _scales(verdict.corrected),
+        _at(row), row["claimed"], truth(row), audited(row), row["verdict"], noise(row), scales(row["corrected"]),
     )  # fmt: skip
 
 
-def _at(row: Row) -> str:
-    return " ".join(f"{k}={_short(v)}" for k, v in row.point.at.items()) or "-"
+def _at(row: Record) -> str:
+    return " ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in row["at"].items()) or "-"
 
 
-def _truth(lower: float, upper: float) -> str:
+def truth(row: Record) -> str:
+    """The bounds on what the printed noise gives."""
+    lower, upper = float(row["lower"]), float(row["upper"])
     if math.isnan(upper):
         return "-"
     if math.isnan(lower):
@@ -110,34 +168,54 @@ def _truth(lower: float, upper: float) -> str:
     return f"{lower:.4g}..{upper:.4g}"
 
 
-def _audited(audit: Audited | None) -> str:
+def audited(row: Record) -> str:
     """The lower bound that an audit shows, and beside it the claim that it refutes."""
-    if audit is None:
+    if row["audited"] is None:
         return "-"
-    return at_least(audit.lower) + (f" > {audit.claimed:.4g}" if audit.lower > audit.claimed else "")
+    lower, claimed = float(row["audited"]), float(row["audited_against"])
+    return at_least(lower) + (f" > {claimed:.4g}" if lower > claimed else "")
 
 
-def _noise(kind: str, factor: float) -> str:
+def noise(row: Record) -> str:
+    """Printed noise against needed noise."""
+    factor = float(row["factor"])
     if math.isnan(factor):
         return "-"
     if factor == 0:
         return "none is enough"
-    if factor >= 1:
-        return f"{factor:.4g}x needed"
-    return f"short {1 / factor:.4g}x"
+    return f"{factor:.4g}x needed" if factor >= 1 else f"short {1 / factor:.4g}x"
 
 
-def _scales(scales: Mapping[str, float]) -> str:
-    finite = {name: scale for name, scale in scales.items() if math.isfinite(scale)}
+def scales(corrected: Mapping[str, Any]) -> str:
+    """The smallest sufficient noise."""
+    finite = {name: float(scale) for name, scale in corrected.items() if math.isfinite(float(scale))}
     return ", ".join(f"{name} {scale:.3g}" for name, scale in finite.items()) or "-"
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def summary(rows: Sequence[Record]) -> list[dict[str, Any]]:
+    """One entry per claim or item in order, with one verdict and one line for what is published and what is true."""
+    entries = []
+    for paper, name in dict.fromkeys((row["paper"], row["claim"]) for row in rows):
+        own = [row for row in rows if (row["paper"], row["claim"]) == (paper, name)]
+        first = own[0]
+        if first["kind"] == "item":
+            entries.append({**first, "points": []})
+            continue
+        verdict = worst(row["verdict"] for row in own)
+        shown = next(row for row in own if row["verdict"] == verdict)
+        text = f"{truth(shown)}" if truth(shown) != "-" else noise(shown)
+        changes = [change for row in own for change in row["changes"]]
+        entries.append({
+            **first, "verdict": verdict, "published": f"{shown['claimed']} at {_at(shown)}", "computed": text,
+            "rows": [], "points": own, "changes": changes, "as_expected": not changes,
+            "detail": "; ".join(dict.fromkeys(row["detail"] for row in own if row["detail"])),
+        })  # fmt: skip
+    return entries
 
 
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+def values(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Published and computed value of a comparison, as text."""
+    return short(row["published"]), short(row["computed"])
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:

@@ -1,18 +1,58 @@
-"""Computing the verdicts and comparing them with the expected ones."""
+"""Computing the verdicts and comparing them with the expected ones.
+
+The work is cut into units: one point of a privacy claim, or one item. Each unit gives a record, a dictionary that JSON
+can hold, and everything that is printed or written is made from records. So a run that was stopped and resumed prints
+what an uninterrupted one prints.
+"""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
 import time
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from dptoolkit.datasets.registry import locate
+from dptoolkit.solvers import DeltaWarning, HopelessPlanWarning
+from paper_checks import claims, records, seeds
 from paper_checks.audits import Audited
 from paper_checks.claims import TIERS, BadClaims, Claim, Paper, Point
+from paper_checks.findings import Finding
+from paper_checks.items import Item, find
+from paper_checks.store import Store
 from paper_checks.verdict import Verdict
 
-__all__ = ["TIERS", "Row", "run"]
+__all__ = ["TIERS", "Row", "Settings", "Unit", "run", "units"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is asked for: the tier, the seed of all random numbers, the folder of data sets, the processes."""
+
+    tier: str = "fast"
+    seed: int = 0
+    data_home: str | None = None
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One point of a claim, or an item (``point`` is None)."""
+
+    paper: str
+    id: str
+    point: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The unit's name in messages and file names."""
+        return self.id if self.point is None else f"{self.id}.{self.point}"
 
 
 @dataclass(frozen=True)
@@ -23,7 +63,6 @@ class Row:
     claim: Claim
     point: Point
     verdict: Verdict
-    seconds: float
     audited: Audited | None = None
 
     @property
@@ -61,27 +100,114 @@ class Row:
         return not self.changes
 
 
-def run(papers: Iterable[Paper], tier: str) -> Iterator[Row]:
-    """Every point of the tier, in order, each as soon as it is computed."""
+def units(papers: Iterable[Paper], tier: str) -> list[Unit]:
+    """The units of the tier, in the order of the papers' files."""
     tiers = TIERS[: TIERS.index(tier) + 1]
-    return (
-        _row(paper.name, claim, point)
-        for paper in papers
-        for claim in paper.claims
-        for point in claim.points
-        if point.tier in tiers
-    )
+    found = []
+    for paper in papers:
+        for claim in paper.claims:
+            points = enumerate(claim.points)
+            found += [Unit(paper.name, claim.id, number) for number, point in points if point.tier in tiers]
+        found += [Unit(paper.name, item.id) for item in paper.items if item.judged and item.tier in tiers]
+    return found
+
+
+def run(
+    root: Path, papers: Sequence[Paper], settings: Settings, store: Store | None = None, resume: bool = False
+) -> Iterator[tuple[Unit, dict[str, Any], float]]:
+    """Compute all units, each as soon as it is there: the unit, its record and the seconds it took.
+
+    A ``store`` keeps every record at once; with ``resume`` what it holds already, for the same files and settings, is
+    taken from there.
+    """
+    by_name = {paper.name: paper for paper in papers}
+    todo = []
+    for unit in units(papers, settings.tier):
+        kept = store.load(unit.paper, unit.name) if store is not None and resume else None
+        if kept is None:
+            todo.append(unit)
+        else:
+            yield unit, kept["record"], kept["seconds"]
+    for unit, record, seconds in _computed(root, by_name, todo, settings):
+        if store is not None:
+            store.save(unit.paper, unit.name, record, seconds)
+        yield unit, record, seconds
+
+
+def _computed(
+    root: Path, papers: Mapping[str, Paper], todo: list[Unit], settings: Settings
+) -> Iterator[tuple[Unit, dict[str, Any], float]]:
+    if settings.workers == 1 or len(todo) < 2:
+        for unit in todo:
+            yield unit, *compute(papers[unit.paper], unit, settings)
+        return
+    # Processes that are spawned load the compiled kernels afresh, and share no random state with this one.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(settings.workers, mp_context=context) as pool:
+        futures = {pool.submit(_in_worker, root, unit, settings): unit for unit in todo}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], *future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_PAPERS: dict[str, Paper] = {}
+
+
+def _in_worker(root: Path, unit: Unit, settings: Settings) -> tuple[dict[str, Any], float]:
+    if unit.paper not in _PAPERS:
+        _PAPERS[unit.paper] = claims.load(root / unit.paper)
+    return compute(_PAPERS[unit.paper], unit, settings)
+
+
+def compute(paper: Paper, unit: Unit, settings: Settings) -> tuple[dict[str, Any], float]:
+    """The record of one unit, and the seconds it took."""
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        # Audits run small plans with a paper's noise: whether their models would be of use is not the question.
+        warnings.simplefilter("ignore", HopelessPlanWarning)
+        warnings.simplefilter("ignore", DeltaWarning)
+        record = _record(paper, unit, settings)
+    return record, time.perf_counter() - start
+
+
+def _record(paper: Paper, unit: Unit, settings: Settings) -> dict[str, Any]:
+    if unit.point is None:
+        (item,) = (item for item in paper.items if item.id == unit.id)
+        return records.of_item(paper, item, _finding(paper, item, settings))
+    (claim,) = (claim for claim in paper.claims if claim.id == unit.id)
+    return records.of_point(paper, _row(paper.name, claim, claim.points[unit.point]))
+
+
+def _finding(paper: Paper, item: Item, settings: Settings) -> Finding:
+    if missing := [name for name in item.data if not available(name, settings.data_home)]:
+        return Finding("no data", f"not found: {', '.join(missing)}. Name their folder with --data.")
+    rng = seeds.source(settings.seed, paper.name, item.id)
+    try:
+        return find(item, paper.tables, rng, settings.data_home)
+    except (TypeError, ValueError) as problem:
+        raise BadClaims(f"{paper.name}: item {item.id!r}: {problem}") from problem
+
+
+def available(name: str, data_home: str | None) -> bool:
+    """Whether the files of a data set are in the folder that was named; nothing is downloaded."""
+    if data_home is None and not os.environ.get("DPTOOLKIT_DATA"):
+        return False
+    try:
+        return bool(locate(name, data_home=data_home))
+    except (OSError, ValueError):
+        return False
 
 
 def _row(paper: str, claim: Claim, point: Point) -> Row:
-    start = time.perf_counter()
     at = {**claim.common, **point.at}
     try:
         verdict = claim.check(**at)
         audited = _audit(claim, point, at)
     except (TypeError, ValueError) as problem:
         raise BadClaims(f"{paper}: claim {claim.id!r} at {dict(point.at)}: {problem}") from problem
-    return Row(paper, claim, point, verdict, time.perf_counter() - start, audited)
+    return Row(paper, claim, point, verdict, audited)
 
 
 def _audit(claim: Claim, point: Point, at: dict[str, Any]) -> Audited | None:

@@ -3,13 +3,65 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from dptoolkit.accounting.published import WASTE, Published
+from paper_checks.constants import WASTE, Published
 
-# From worst to best; a claim is as bad as its worst point, and vacuous only if every point is.
-KINDS = ("false", "open", "wasteful", "holds", "vacuous")
+
+@dataclass(frozen=True)
+class Word:
+    """What a verdict means, what it speaks of, and how it reads: "good", "plain" or "bad" for the claim."""
+
+    meaning: str
+    about: str
+    tone: str
+
+
+# The one table of verdicts. Those about privacy go from worst to best; a claim is as bad as its worst point.
+VERDICTS: Mapping[str, Word] = MappingProxyType({
+    "false": Word("a pair of neighbours loses more than is claimed: computed exactly, or certified by a lower bound",
+                  "privacy", "bad"),
+    "open": Word("our upper bound is above the claim and our lower bound below it: nobody knows yet", "privacy",
+                 "plain"),
+    "wasteful": Word("the printed noise gives what is claimed, with noise to spare; the factor is shown", "privacy",
+                     "good"),
+    "holds": Word("the printed noise gives what is claimed, and about that much is needed", "privacy", "good"),
+    "vacuous": Word('the statement promises nothing that could be checked, for example "for some constant"', "privacy",
+                    "plain"),
+    "met": Word("recomputed or measured within the stated tolerance", "statement", "good"),
+    "better": Word("measured beyond the tolerance on the favourable side", "statement", "good"),
+    "worse": Word("measured beyond the tolerance on the unfavourable side", "statement", "bad"),
+    "order kept": Word("the stated order of methods or settings is the order found", "statement", "good"),
+    "order reversed": Word("the opposite order is established", "statement", "bad"),
+    "tie": Word("these numbers alone do not establish a difference, which is not the same as no difference",
+                "statement", "plain"),
+    "bound met": Word("an upper bound is nowhere exceeded on the grid that is shown", "statement", "good"),
+    "bound broken": Word("an upper bound with explicit constants is exceeded in an example that is shown", "statement",
+                         "bad"),
+    "inconsistent": Word("the paper contradicts itself or the source it quotes, by arithmetic on what is printed",
+                         "statement", "bad"),
+    "not attainable": Word("no setting inside the stated grid, data and split reaches the number", "statement", "bad"),
+    "not reached here": Word("our runs do not reach the number, and the paper leaves open what would decide it",
+                             "statement", "plain"),
+    "misprint": Word("a slip in the text: what is meant is clear, and nothing else of the paper depends on it",
+                     "statement", "plain"),
+    "constant only": Word("two printed formulas, or a formula and its derivation, differ by a factor that the paper "
+                          "treats as constant", "statement", "plain"),
+    "condition not met": Word("a sufficient condition of a theorem does not hold at the sizes of the experiments; "
+                              "unless the note says so the paper does not claim that it does", "statement", "plain"),
+    "depends on reading": Word("true under one reading of the text and not under another; both are shown", "statement",
+                               "plain"),
+    "no data": Word("the data that would decide are not here; no verdict on the paper", "statement", "plain"),
+})  # fmt: skip
+KINDS = tuple(word for word, entry in VERDICTS.items() if entry.about == "privacy")
+WORDS = tuple(word for word, entry in VERDICTS.items() if entry.about == "statement")
+
+
+def worst(kinds: Iterable[str]) -> str:
+    """The verdict on a whole privacy claim: that of its worst point, and vacuous only if every point is."""
+    return min(kinds, key=KINDS.index)
 
 
 @dataclass(frozen=True)

@@ -304,7 +304,7 @@ def test_check_is_refused_where_the_checks_are_not(run, monkeypatch, tmp_path):
     monkeypatch.setattr(dptoolkit, "__file__", str(tmp_path / "dptoolkit" / "__init__.py"))
     code, out, err = run("check")
     assert (code, out) == (2, "")
-    assert "must be run from a checkout" in err
+    assert "paper_checks is not beside dptoolkit" in err
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

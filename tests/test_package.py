@@ -131,5 +131,20 @@ def test_a_wheel_holds_every_file_of_the_package_and_nothing_else(root, tmp_path
     subprocess.run(command, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    here = {path for path in (root / "dptoolkit").rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    both = [path for name in ("dptoolkit", "paper_checks") for path in (root / name).rglob("*")]
+    here = {path for path in both if path.is_file() and path.suffix != ".pyc"}
     assert held == {path.relative_to(root).as_posix() for path in here}
+
+
+@pytest.mark.slow
+def test_the_paper_checks_run_from_an_installed_wheel(root, tmp_path):
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(root)]
+    subprocess.run(pip, check=True)
+    # The environment's own packages, and this wheel before the checkout.
+    code = f"import sys; sys.path.insert(0, {str(target)!r}); from dptoolkit.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "check", "IGHT-P4"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "IGHT-P4: Section 6" in done.stdout and "all as expected" in done.stdout
+    assert (tmp_path / "report" / "papers" / "report.html").is_file() and not (target / "report").exists()

@@ -7,18 +7,26 @@ import json
 import math
 import re
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
-from dptoolkit.accounting import published
 from paper_checks.__main__ import ROOT, main
 from paper_checks.audits import Audited
 from paper_checks.claims import BadClaims, load, paper_folders
-from paper_checks.run import Row, run
-from paper_checks.verdict import KINDS, Verdict, bound, judge, size
+from paper_checks.constants import published
+from paper_checks.run import Row, Settings, Unit, run, units
+from paper_checks.verdict import KINDS, VERDICTS, Verdict, bound, judge, size, worst
 
 PAPER = "wang_gu_2020_kt"
+
+
+@pytest.fixture(autouse=True)
+def _reports_into_a_folder_of_their_own(tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
+def _record(paper: str, **other) -> dict:
+    return {"paper": paper, "claim": "c", "as_expected": True, "kind": "item", **other}
 
 
 @pytest.fixture
@@ -46,11 +54,13 @@ def test_every_paper_is_as_expected(capsys, paper):
 
 
 def test_all_papers_are_checked_if_none_is_named(monkeypatch, capsys):
-    def rows(papers, tier):
-        return [SimpleNamespace(paper=paper.name, as_expected=True) for paper in papers]
+    def rows(root, papers, settings, *rest):
+        return [(unit, _record(unit.paper), 0.0) for unit in units(papers, settings.tier)]
 
     monkeypatch.setattr("paper_checks.__main__.run", rows)
-    monkeypatch.setattr("paper_checks.__main__.table", lambda rows: " ".join(row.paper for row in rows))
+    monkeypatch.setattr("paper_checks.__main__.write_pages", lambda *arguments: None)
+    names = lambda rows, _: " ".join(dict.fromkeys(row["paper"] for row in rows))  # noqa: E731
+    monkeypatch.setattr("paper_checks.__main__.table", names)
     assert main([]) == 0
     assert capsys.readouterr().out.split() == [folder.name for folder in paper_folders(ROOT, [])]
 
@@ -60,7 +70,7 @@ def test_five_papers_each_with_claims_a_check_and_a_page():
     assert len(folders) == 5
     for folder in folders:
         assert (folder / "README.md").exists()
-        assert len((folder / "check.py").read_text(encoding="utf-8").splitlines()) < 180
+        assert all(len(path.read_text(encoding="utf-8").splitlines()) < 200 for path in folder.glob("*.py"))
         text = (folder / "README.md").read_text(encoding="utf-8")
         for claim in load(folder).claims:
             assert f"`{claim.id}`" in text, f"{folder.name}/README.md does not mention {claim.id}"
@@ -70,8 +80,11 @@ def test_json_parses_and_has_every_point(capsys):
     assert main([PAPER, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     points = sum(len(claim.points) for claim in load(ROOT / PAPER).claims)
-    assert len(rows) == points and {row["paper"] for row in rows} == {PAPER}
-    assert all(row["verdict"] in KINDS and row["as_expected"] is True for row in rows)
+    judged = sum(item.judged for item in load(ROOT / PAPER).items)
+    assert len(rows) == points + judged and {row["paper"] for row in rows} == {PAPER}
+    assert all(row["verdict"] in VERDICTS and row["as_expected"] is True for row in rows)
+    rows = [row for row in rows if row["kind"] == "claim"]
+    assert all(row["verdict"] in KINDS for row in rows)
     assert any(row["upper"] == "inf" for row in rows)
     with_audits = [row for row in rows if row["audited"] is not None]
     audited = {row["at"]["epsilon"]: row for row in with_audits if row["claim"] == "lemma-2.6"}
@@ -119,7 +132,7 @@ def test_an_audit_is_held_to_the_truth_and_to_what_its_pair_reaches():
     verdict = Verdict("open", lower=2.0, upper=3.0)
 
     def changes(found, **of_point):
-        return Row(PAPER, claim, dataclasses.replace(point, **of_point), verdict, 0.0, found).changes
+        return Row(PAPER, claim, dataclasses.replace(point, **of_point), verdict, found).changes
 
     assert changes(Audited(1.9, 1.0, reach=2.0)) == []
     assert "that its pair reaches" in changes(Audited(2.1, 1.0, reach=2.0))[0]
@@ -185,9 +198,9 @@ def test_one_claim_is_checked_with_its_statement_and_the_reason(capsys):
     out = capsys.readouterr().out
     (claim,) = (claim for claim in load(ROOT / PAPER).claims if claim.id == "lemma-2.6")
     words = " ".join(out.split())
-    assert claim.states in words and claim.note in words and "1 claims at" in out
+    assert claim.states in words and claim.note in words and "1 claims at" in out and "0 items" in out
     assert main(["wang_gu_2020_kt", "lemma-2.7"]) == 2
-    assert "CLAIM lemma-2.7: must be a paper, or one of" in capsys.readouterr().err
+    assert "CLAIM lemma-2.7: must be a paper, an item of --list, or one of" in capsys.readouterr().err
 
 
 def test_claims_are_listed_without_being_checked(monkeypatch, capsys):
@@ -198,7 +211,9 @@ def test_claims_are_listed_without_being_checked(monkeypatch, capsys):
     assert all(f"{claim.id}: {claim.where}" in out for claim in claims)
     assert max(map(len, out.splitlines())) <= 120
     assert main(["--list", "--json", PAPER]) == 0
-    assert [row["claim"] for row in json.loads(capsys.readouterr().out)] == [c.id for c in load(ROOT / PAPER).claims]
+    paper = load(ROOT / PAPER)
+    entries = [entry.id for entry in (*paper.claims, *paper.items)]
+    assert [row["claim"] for row in json.loads(capsys.readouterr().out)] == entries
 
 
 def test_unknown_names_exit_2(capsys):
@@ -220,8 +235,13 @@ def test_tiers():
     paper = load(ROOT / "liang_2023_stochastic_ht")
     fast = [point for claim in paper.claims for point in claim.points if point.tier == "fast"]
     proof = [claim for claim in paper.claims if claim.id == "theorem-5.1-proof"]
-    assert len(list(run([type(paper)(paper.name, tuple(proof))], "fast"))) == 2
+    assert len(list(run(ROOT, [type(paper)(paper.name, tuple(proof))], Settings()))) == 2
     assert 0 < len(fast) < sum(len(claim.points) for claim in paper.claims)
+
+
+def test_a_claim_is_as_bad_as_its_worst_point():
+    assert worst(["holds", "vacuous", "false"]) == "false" and worst(["vacuous"]) == "vacuous"
+    assert worst(["wasteful", "vacuous"]) == "wasteful"
 
 
 def test_size_and_bound():
@@ -245,19 +265,19 @@ def test_judge_keeps_apart_false_and_vacuous():
 
 
 def test_ctrl_c_prints_what_is_finished(monkeypatch, capsys):
-    def rows(papers, tier):
-        yield type("Row", (), {"paper": "first"})
+    def rows(*arguments):
+        yield Unit("first", "c"), _record("first"), 0.0
         raise KeyboardInterrupt
 
     monkeypatch.setattr("paper_checks.__main__.run", rows)
-    monkeypatch.setattr("paper_checks.__main__.table", lambda rows: " ".join(row.paper for row in rows))
+    monkeypatch.setattr("paper_checks.__main__.table", lambda rows, _: " ".join(row["paper"] for row in rows))
     monkeypatch.setattr("paper_checks.__main__._ignore_interrupts", lambda: None)
     assert main([]) == 130
-    assert capsys.readouterr() == ("first\n", "paper_checks: stopped. 1 points are checked.\n")
+    assert capsys.readouterr() == ("first\n", "paper_checks: stopped. 1 results are kept; go on with --resume.\n")
 
 
 def test_a_defect_is_not_a_changed_claim(monkeypatch, capsys):
-    def rows(papers, tier):
+    def rows(*arguments):
         raise RuntimeError("two\nlines")
         yield
 

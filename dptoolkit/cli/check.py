@@ -14,26 +14,40 @@ from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Co
 from dptoolkit.cli.output import say
 from dptoolkit.errors import InvalidValue
 
+# What ``python -m paper_checks`` does, for the paper_checks beside this package whatever the user's folder holds: the
+# program stays in that folder, as reports are written there.
+_PROGRAM = """\
+import os, runpy, sys
+sys.path[0] = os.environ["PAPER_CHECKS_ROOT"]
+runpy.run_module("paper_checks", run_name="__main__", alter_sys=True)
+"""
 # Seconds in which the checks may end by themselves after Ctrl-C.
 _GRACE = 1.0
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    names = "papers, each perhaps followed by some of its claims; all if none is named"
+    names = "papers (IGHT, KT, LASSO, SHT, LEC), items of them, or claims after their paper; all if none is named"
     parser.add_argument("papers", nargs="*", metavar="PAPER [CLAIM]", help=names)
-    parser.add_argument("--list", action="store_true", help="what is claimed, without checking it")
+    parser.add_argument("--list", action="store_true", help="what is claimed and what is judged, without checking it")
     parser.add_argument("--full", action="store_true", help="the slow points too")
+    parser.add_argument("--data", metavar="FOLDER", help="folder of data sets outside the package")
+    parser.add_argument("--workers", metavar="N", help="number of processes")
+    parser.add_argument("--out", metavar="FOLDER", help="folder of the reports, by default report/papers")
+    parser.add_argument("--resume", action="store_true", help="take what an earlier run left in --out")
 
 
 def _check(args: argparse.Namespace) -> tuple[str, int]:
-    """Run ``python -m paper_checks`` in the checkout, which prints its own output."""
+    """Run the paper checks, which print their own output and lie beside the package."""
     root = Path(dptoolkit.__file__).resolve().parent.parent
     if not (root / "paper_checks" / "__main__.py").is_file():
-        raise InvalidValue("paper_checks is not here: must be run from a checkout. An installed package leaves it out.")
+        raise InvalidValue("paper_checks is not beside dptoolkit: reinstall dptoolkit, or run it from a checkout.")
     options = (["--json"] if args.json else []) + (["--tier", "full"] if args.full else [])
-    options += ["--list"] if args.list else []
-    command = [sys.executable, "-m", "paper_checks", *options, *args.papers]
-    with subprocess.Popen(command, cwd=root, env=os.environ | {"PAPER_CHECKS_NAME": "dptoolkit"}) as child:
+    options += [f"--{name}" for name in ("list", "resume") if getattr(args, name)]
+    for name in ("data", "workers", "out"):
+        options += [f"--{name}", getattr(args, name)] if getattr(args, name) is not None else []
+    command = [sys.executable, "-c", _PROGRAM, *options, *args.papers]
+    env = os.environ | {"PAPER_CHECKS_NAME": "dptoolkit", "PAPER_CHECKS_ROOT": str(root)}
+    with subprocess.Popen(command, env=env) as child:
         return "", _exit_code(child)
 
 
@@ -70,6 +84,7 @@ COMMAND = Command(
   dptoolkit check
   dptoolkit check --list
   dptoolkit check wang_gu_2019_ight theorem-5.2
+  dptoolkit check IGHT-T2s LASSO
   dptoolkit check --full --json""",
     _check_arguments, _check, takes_long=True,
 )  # fmt: skip

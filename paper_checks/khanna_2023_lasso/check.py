@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from dptoolkit import solvers
-from dptoolkit.accounting import Composed, Repeated, published
+from dptoolkit.accounting import Composed, Repeated
 from dptoolkit.accounting.events import Event, NoisyMax, flatten
-from dptoolkit.accounting.published import tie_pair
 from dptoolkit.audit import ApproxClaim, Claim, Pair, PureClaim, pairs
 from dptoolkit.audit.pairs.sparsify import exact_count
 from dptoolkit.mechanisms import GeometricNoise
 from dptoolkit.solvers import Plan
 from paper_checks.audits import Audited, attack, frank_wolfe, printed_noise
+from paper_checks.constants import published, tie_pair
 from paper_checks.verdict import Verdict, bound, judge
 
 

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from dptoolkit import solvers
-from dptoolkit.accounting import published, rounds
+from dptoolkit.accounting import rounds
 from dptoolkit.audit import pairs
 from paper_checks.audits import Audited, printed_noise
+from paper_checks.constants import published
 from paper_checks.verdict import Verdict, bound, judge, unsatisfiable
 
 

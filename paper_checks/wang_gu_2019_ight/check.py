@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dptoolkit import solvers
-from dptoolkit.accounting import published
 from dptoolkit.audit.pairs import Counted, Pair
 from paper_checks.audits import Audited, hard_thresholding, printed_noise
+from paper_checks.constants import published
 from paper_checks.verdict import Verdict, judge
 
 # Records, and the step, of the audit of logistic regression: so many that noise hardly moves the weights, and a step so

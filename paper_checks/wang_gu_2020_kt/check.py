@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from dptoolkit import solvers
-from dptoolkit.accounting import published
-from dptoolkit.accounting.published import Published
 from dptoolkit.audit import pairs
 from dptoolkit.mechanisms import GaussianNoise
 from paper_checks.audits import Audited, printed_noise
+from paper_checks.constants import Published, published
 from paper_checks.verdict import Verdict, judge
 
 # Two features, one of them chosen, unit labels: what the support flip needs.

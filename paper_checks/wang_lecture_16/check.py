@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dptoolkit import solvers
-from dptoolkit.accounting import published
 from dptoolkit.audit import pairs
 from paper_checks.audits import Audited, frank_wolfe, hard_thresholding, printed_noise
+from paper_checks.constants import published
 from paper_checks.verdict import Verdict, bound, judge
 
 

@@ -1,0 +1,199 @@
+"""What a check of a statement, a table or a figure finds, and the kinds of checks that most items share.
+
+Each kind is one function: recompute printed numbers, hold an upper bound against true values, ask whether a condition
+holds at the paper's sizes, compare printed orders of growth, compare the rows of a table, show all readings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scipy import stats
+
+from paper_checks.tables import Table
+
+# Family-wise error rate of the tests on one printed table, by Holm's method.
+ALPHA = 0.01
+Number = float | int | str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One published value beside the computed one, and whether they agree."""
+
+    label: str
+    published: Number
+    computed: Number
+    agrees: bool
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict on one item.
+
+    Attributes
+    ----------
+    verdict : str
+        A word of ``verdict.VERDICTS``.
+    computed : str
+        The true or measured value in one line.
+    rows : tuple of Comparison
+        The numbers that the verdict rests on.
+    detail : str
+        What a reader should know beside the numbers.
+    """
+
+    verdict: str
+    computed: str
+    rows: tuple[Comparison, ...] = ()
+    detail: str = ""
+
+
+def recomputed(
+    values: Iterable[tuple[str, float, float]], tolerance: float, otherwise: str = "inconsistent", detail: str = ""
+) -> Finding:
+    """Printed numbers (label, printed, computed), each within an absolute ``tolerance``: met, or ``otherwise``."""
+    rows = tuple(
+        Comparison(label, printed, true, abs(printed - true) <= tolerance + 1e-12) for label, printed, true in values
+    )
+    agree = sum(row.agrees for row in rows)
+    words = f"{agree} of {len(rows)} printed numbers agree within {tolerance:g}"
+    return Finding("met" if agree == len(rows) else otherwise, words, rows, detail)
+
+
+def upper_bound(values: Iterable[tuple[str, float, float]], detail: str = "", slack: float = 1e-9) -> Finding:
+    """A printed upper bound (label, bound, true value): bound met if nowhere exceeded, else bound broken."""
+    rows = tuple(Comparison(label, bound, true, true <= bound + slack * abs(bound)) for label, bound, true in values)
+    ratios = [float(row.computed) / float(row.published) for row in rows]
+    words = f"true value / bound: {short(min(ratios))} to {short(max(ratios))} at {len(rows)} points"
+    if len(rows) == 1:
+        words = f"{short(rows[0].computed)} against the printed {short(rows[0].published)}"
+    return Finding("bound met" if all(row.agrees for row in rows) else "bound broken", words, rows, detail)
+
+
+def conditions(values: Iterable[tuple[str, Number, Number, bool]], computed: str, detail: str = "") -> Finding:
+    """A theorem's condition at the paper's sizes (label, needed, there, holds): met, or condition not met."""
+    rows = tuple(Comparison(*value) for value in values)
+    return Finding("met" if all(row.agrees for row in rows) else "condition not met", computed, rows, detail)
+
+
+def readings(values: Iterable[tuple[str, Number, Number, bool]], computed: str, none: str, detail: str = "") -> Finding:
+    """One claim under several readings (label, published, computed, true): met, ``none`` of them, or depends."""
+    rows = tuple(Comparison(*value) for value in values)
+    hold = sum(row.agrees for row in rows)
+    verdict = "met" if hold == len(rows) else none if hold == 0 else "depends on reading"
+    return Finding(verdict, computed, rows, detail)
+
+
+# How symbols that TOML keys cannot hold are shown.
+_SYMBOLS = {"n_eps": "(n epsilon)", "Kt": "K~", "s": "s*", "log_d": "(log d)"}
+
+# An order of growth: the exponent of each symbol, as in {"n": -1, "s": 1.5}. Logarithms are symbols of their own.
+Order = Mapping[str, float]
+
+
+def quotient(first: Order, second: Order) -> dict[str, float]:
+    """The order of growth of a ratio."""
+    symbols = {**first, **second}
+    powers = {symbol: first.get(symbol, 0) - second.get(symbol, 0) for symbol in symbols}
+    return {symbol: power for symbol, power in powers.items() if power}
+
+
+def product(*orders: Order) -> dict[str, float]:
+    """The order of growth of a product."""
+    total: dict[str, float] = {}
+    for order in orders:
+        total = quotient(total, {symbol: -power for symbol, power in order.items()})
+    return total
+
+
+def same_order(
+    label: str, printed: Order, derived: Order, otherwise: str = "inconsistent", detail: str = ""
+) -> Finding:
+    """A printed order of growth beside the derived one: met, or ``otherwise``."""
+    agrees = not quotient(printed, derived)
+    row = Comparison(label, order_text(printed), order_text(derived), agrees)
+    return Finding("met" if agrees else otherwise, f"derived: {order_text(derived)}", (row,), detail)
+
+
+def order_text(order: Order) -> str:
+    """The order of growth as a formula."""
+    names = {symbol: _SYMBOLS.get(symbol, symbol) for symbol in sorted(order)}
+    return " ".join(f"{name}^{order[key]:g}" if order[key] != 1 else name for key, name in names.items()) or "1"
+
+
+def value_of(order: Order, **sizes: float) -> float:
+    """The order of growth at given sizes, with constant 1."""
+    return math.prod(sizes[symbol] ** power for symbol, power in order.items())
+
+
+def lowest(table: Table, method: str, rivals: Iterable[str], detail: str = "") -> Finding:
+    """Whether a method has the lowest printed mean in every column: order kept, or inconsistent with its own table."""
+    others = list(rivals)
+    rows = []
+    for number, name in enumerate(table.columns):
+        cells = table.column(number)
+        best = min(others, key=lambda rival: cells[rival])
+        rows.append(
+            Comparison(f"{name}: {method} against {best}", cells[method], cells[best], cells[method] < cells[best])
+        )
+    kept = sum(row.agrees for row in rows)
+    words = f"lowest printed mean in {kept} of {len(rows)} columns"
+    return Finding("order kept" if kept == len(rows) else "inconsistent", words, tuple(rows), detail)
+
+
+def welch(first: tuple[float, float], second: tuple[float, float], trials: int) -> tuple[float, float]:
+    """Welch's t, positive if the first mean is lower, and its two-sided p-value, from means and deviations."""
+    (mean_1, deviation_1), (mean_2, deviation_2) = first, second
+    found = stats.ttest_ind_from_stats(mean_2, deviation_2, trials, mean_1, deviation_1, trials, equal_var=False)
+    return float(found.statistic), float(found.pvalue)
+
+
+def holm(p_values: list[float], alpha: float = ALPHA) -> list[bool]:
+    """Which hypotheses Holm's method rejects."""
+    rejected = [False] * len(p_values)
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[index] > alpha / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected
+
+
+def established(
+    table: Table, method: str, rival: str, trials: int, deviations_are: str = "deviations"
+) -> list[Comparison]:
+    """For each column, whether printed means and deviations establish that ``method`` is lower than ``rival``.
+
+    Unpaired Welch tests with Holm's correction over the columns. If ``deviations_are`` "standard errors", they are
+    multiplied by the root of ``trials`` first.
+    """
+    scale = math.sqrt(trials) if deviations_are == "standard errors" else 1.0
+    cells = [
+        tuple((table.mean[name][column], scale * table.deviation[name][column]) for name in (method, rival))
+        for column in range(len(table.columns))
+    ]
+    tests = [welch(first, second, trials) for first, second in cells]
+    rejected = holm([p for _, p in tests])
+    return [
+        Comparison(f"{name}, {deviations_are}: {method} {first[0]:g}, {rival} {second[0]:g}", f"t > 0, p <= {ALPHA:g}",
+                   f"t = {t:.2f}, p = {p:.2g}", yes and t > 0)
+        for name, (first, second), (t, p), yes in zip(table.columns, cells, tests, rejected, strict=True)
+    ]  # fmt: skip
+
+
+def order_established(rows: list[Comparison], detail: str = "") -> Finding:
+    """Order kept if most columns establish it, else tie: the printed numbers alone do not decide."""
+    count = sum(row.agrees for row in rows)
+    words = f"printed means and deviations alone establish the order in {count} of {len(rows)} columns (Holm at 1 %)"
+    return Finding("order kept" if 2 * count > len(rows) else "tie", words, tuple(rows), detail)
+
+
+def short(value: Number) -> str:
+    """A number in a few digits."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e6):
+        return f"{int(value):,}"
+    return f"{value:.4g}"

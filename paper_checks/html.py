@@ -1,0 +1,212 @@
+"""The report as one HTML page: front page with counts and findings, then paper by paper. No scripts, no other files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from paper_checks.findings import short
+from paper_checks.report import audited, noise, truth, values
+from paper_checks.verdict import VERDICTS
+
+if TYPE_CHECKING:
+    from paper_checks.claims import Paper
+    from paper_checks.pages import Page
+
+_STYLE = """
+:root{--good:#1a7f37;--plain:#57606a;--bad:#b42318;--line:#d8dee4;--soft:#f6f8fa;--ink:#1f2328;--paper:#fff}
+@media (prefers-color-scheme:dark){:root{--good:#3fb950;--plain:#9198a1;--bad:#ff7b72;--line:#3d444d;--soft:#151b23;
+--ink:#e6edf3;--paper:#0d1117}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1000px;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
+background:var(--paper)}
+h1{font-size:1.7rem;line-height:1.25}h2{margin-top:2.5rem;border-bottom:2px solid var(--line);font-size:1.3rem}
+a{color:inherit}code{font-size:.9em;background:var(--soft);padding:.1em .3em;border-radius:4px;overflow-wrap:anywhere}
+.badge{display:inline-block;padding:0 .6em;border-radius:1em;color:var(--paper);font-size:.82rem;font-weight:600;
+white-space:nowrap}
+.good{background:var(--good)}.plain{background:var(--plain)}.bad{background:var(--bad)}
+.counts{display:grid;grid-template-columns:repeat(auto-fill,minmax(172px,1fr));gap:.4rem;padding:0;list-style:none}
+.counts .badge{font-size:.74rem}
+.counts li{border:1px solid var(--line);border-radius:6px;padding:.3rem .6rem;display:flex;
+justify-content:space-between;align-items:center}
+.card{border:1px solid var(--line);border-radius:8px;padding:.7rem 1rem;margin:.8rem 0}
+.card h3{margin:0 0 .3rem;font-size:1rem;display:flex;gap:.6rem;flex-wrap:wrap;align-items:center}
+.where{color:var(--plain);font-weight:400}
+dl{display:grid;grid-template-columns:9.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0}dt{color:var(--plain)}
+dd{margin:0;overflow-wrap:anywhere}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem}
+th,td{border-bottom:1px solid var(--line);padding:.2rem .6rem;text-align:left;vertical-align:top}
+summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0}
+.no{color:var(--bad);font-weight:600}
+@media (max-width:560px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dt{margin-top:.3rem;font-size:.85rem}
+.card{padding:.6rem .7rem}}
+"""
+
+
+def page(content: Page) -> str:
+    """The whole page."""
+    parts = [_front(content), *(_paper(content, paper) for paper in content.papers)]
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+    title = "What five papers claim, and what is true"
+    return (
+        f'<!doctype html><html lang="en"><head>{head}<title>{title}</title><style>{_STYLE}</style></head>'
+        f"<body><h1>{title}</h1>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _front(content: Page) -> str:
+    changed = [entry for entry in content.entries if not entry["as_expected"]]
+    state = (
+        f'<p class="no">{len(changed)} verdicts have changed: '
+        + ", ".join(_link(entry) for entry in changed) + "</p>"
+        if changed else "<p>Every verdict is the expected one.</p>"
+    )  # fmt: skip
+    counts = "".join(f"<li>{_badge(word)}<b>{count}</b></li>" for word, count in content.counts.items())
+    meanings = "".join(
+        f"<tr><td>{_badge(word)}</td><td>{escape(VERDICTS[word].meaning)}</td></tr>" for word in VERDICTS
+    )
+    return (
+        f"<p>{len(content.entries)} claims and items of {len(content.papers)} sources, each beside what exact "
+        f"accounting, arithmetic or a run of the same algorithm gives. Written by "
+        f"<code>{escape(content.command)}</code> on {content.day}.</p>{state}<ul class=counts>{counts}</ul>"
+        f"<details><summary>What the verdicts mean</summary><div class=wide><table>{meanings}</table></div></details>"
+        f"{_findings(content)}"
+    )
+
+
+def _findings(content: Page) -> str:
+    if not content.findings:
+        return ""
+    rows = "".join(
+        f"<li>{escape(entry['finding'])} {_badge(entry['verdict'])} {_link(entry)}</li>" for entry in content.findings
+    )
+    return f"<h2>Worth knowing first</h2><ol>{rows}</ol>"
+
+
+def _paper(content: Page, paper: Paper) -> str:
+    cards = "".join(map(_card, content.of(paper)))
+    pending = [item for item in paper.items if not item.judged]
+    rows = "".join(
+        f"<tr><td>{escape(item.id)}</td><td>{escape(item.where)}: {escape(item.states)}</td><td>{escape(item.pending)}"
+        "</td></tr>"
+        for item in pending
+    )
+    rest = (
+        f"<details><summary>{len(pending)} items not judged, with the reason</summary><div class=wide><table>{rows}"
+        "</table></div></details>"
+        if pending else ""
+    )  # fmt: skip
+    return f'<h2 id="{escape(paper.name)}">{escape(paper.title or paper.name)}</h2>{cards}{rest}'
+
+
+def _card(entry: Mapping[str, Any]) -> str:
+    name = entry["claim"] + (f" ({entry['item']})" if entry["item"] not in ("", entry["claim"]) else "")
+    facts = [("states", entry["states"]), ("published", entry["published"]), ("true or measured", entry["computed"])]
+    if entry["kind"] == "item":
+        facts.append(("computed by", entry["computes"]))
+    facts += [("note", entry["note"]), ("detail", entry["detail"])]
+    facts.append(("rests on", f"tolerance {entry['tolerance']:g}: {entry['why']}"))
+    lines = "".join(f"<dt>{key}</dt><dd>{escape(text)}</dd>" for key, text in facts if text)
+    changes = "".join(f'<p class="no">{escape(change)}</p>' for change in entry["changes"])
+    return (
+        f'<div class=card id="{_anchor(entry)}"><h3>{escape(name)} <span class=where>{escape(entry["where"])}</span>'
+        f"{_badge(entry['verdict'])}</h3><dl>{lines}</dl>{changes}{_numbers(entry)}</div>"
+    )
+
+
+def _numbers(entry: Mapping[str, Any]) -> str:
+    """The numbers behind a verdict: points of a claim, or comparisons of an item with a picture."""
+    if entry["points"]:
+        head: tuple[str, ...] = _POINT_HEAD
+        rows = [_point(point) for point in entry["points"]]
+    elif entry["rows"]:
+        head = ("", "published", "true or measured", "agree")
+        rows = [(row["label"], *values(row), "yes" if row["agrees"] else "no") for row in entry["rows"]]
+    else:
+        return ""
+    return (
+        f"{picture(entry['rows'])}<details><summary>{len(rows)} numbers behind it</summary>"
+        f"<div class=wide>{_table(head, rows)}</div></details>"
+    )
+
+
+_POINT_HEAD = ("at", "claimed", "truth", "audited", "verdict", "noise")
+
+
+def _point(row: dict[str, Any]) -> tuple[str, ...]:
+    at = ", ".join(f"{key}={value}" for key, value in row["at"].items()) or "-"
+    return at, row["claimed"], truth(row), audited(row), row["verdict"], noise(row)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def picture(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Published values as open diamonds beside computed ones as dots, one line per comparison; empty if not numbers."""
+    pairs = [
+        (row["label"], float(row["published"]), float(row["computed"]), row["agrees"])
+        for row in rows
+        if all(isinstance(row[key], (int, float)) for key in ("published", "computed"))
+    ]
+    if not 2 <= len(pairs) <= 24:
+        return ""
+    numbers = [number for _, *both, _ in pairs for number in both]
+    place = _axis(numbers)
+    height = 18 * len(pairs) + 34
+    marks = []
+    for index, (label, published, computed, agrees) in enumerate(pairs):
+        y = 18 * index + 12
+        x, z = place(published), place(computed)
+        colour = "var(--good)" if agrees else "var(--bad)"
+        marks.append(
+            f'<text x="0" y="{y + 4}" font-size="10" fill="currentColor">{escape(_brief(label))}</text>'
+            f'<line x1="{x:.1f}" y1="{y}" x2="{z:.1f}" y2="{y}" stroke="{colour}" stroke-width="1.5"/>'
+            f'<circle cx="{z:.1f}" cy="{y}" r="3.5" fill="{colour}"/>'
+            f'<path d="M{x - 5:.1f} {y}l5 -5l5 5l-5 5z" fill="none" stroke="currentColor" stroke-width="1.3"/>'
+        )
+    words = "diamond: published; dot: true or measured" + ("; logarithmic axis" if _logarithmic(numbers) else "")
+    ends = ((min(numbers), "start", 240), (max(numbers), "end", 630))
+    legend = f'<text x="435" y="{height - 4}" font-size="10" fill="currentColor" text-anchor="middle">{words}</text>'
+    legend += "".join(
+        f'<text x="{x}" y="{height - 18}" font-size="10" fill="currentColor" text-anchor="{anchor}">{short(end)}</text>'
+        for end, anchor, x in ends
+    )
+    return (
+        f'<div class=wide><svg viewBox="0 0 640 {height}" width="640" height="{height}" role="img" '
+        f'aria-label="published and computed values">{"".join(marks)}{legend}</svg></div>'
+    )
+
+
+def _brief(label: str) -> str:
+    """A label that fits beside the picture."""
+    text = label.split(" (")[0]
+    return text if len(text) <= 44 else text[:43].rstrip() + "\u2026"
+
+
+def _axis(numbers: Sequence[float]) -> Any:
+    """The place of a number on the picture, on a logarithmic axis where the numbers span a factor above 30."""
+    scale = math.log if _logarithmic(numbers) else float
+    low, high = scale(min(numbers)), scale(max(numbers))
+    width = (high - low) or 1.0
+    return lambda number: 240 + 390 * (scale(number) - low) / width
+
+
+def _logarithmic(numbers: Sequence[float]) -> bool:
+    return min(numbers) > 0 and max(numbers) > 30 * min(numbers)
+
+
+def _badge(word: str) -> str:
+    return f'<span class="badge {VERDICTS[word].tone}">{escape(word)}</span>'
+
+
+def _anchor(entry: Mapping[str, Any]) -> str:
+    return escape(f"{entry['paper']}-{entry['claim']}")
+
+
+def _link(entry: Mapping[str, Any]) -> str:
+    return f'<a href="#{_anchor(entry)}">{escape(entry["claim"])}</a>'

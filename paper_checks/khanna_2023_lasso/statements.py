@@ -1,0 +1,134 @@
+"""Statements of Khanna, Lu and Raff 2023 that arithmetic or an explicit example decides."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from paper_checks.findings import Comparison, Finding, readings, upper_bound
+from paper_checks.seeds import Rng
+from paper_checks.tables import Table
+
+
+def lipschitz(constant: float) -> Finding:
+    """The largest entry of a gradient of the cross-entropy, features at 1, as the margin grows."""
+    rows = []
+    for margin in (0.0, 2.0, 10.0, 40.0):
+        rows.append((f"label 0, margin {margin:g}", constant, 1 / (1 + math.exp(-margin))))
+    return upper_bound(rows, "Reached in the limit of a large margin on the wrong side: the constant is tight.")
+
+
+def curvature(constant: float, radii: list[float]) -> Finding:
+    """The curvature constant of one record with one feature of 1, against constant beta radius^2 with beta = 1/4."""
+    rows = []
+    for radius in radii:
+        worst = 0.0
+        for start in np.linspace(-radius, radius, 81):
+            for end in (-radius, radius):
+                for part in np.geomspace(1e-2, 1, 25):
+                    worst = max(worst, _bregman(float(start), float(start + part * (end - start))) * 2 / part**2)
+        rows.append((f"radius {radius:g}", constant * radius**2 / 4, worst))
+    return upper_bound(rows, "The diameter 2 lambda enters, so 4 beta lambda^2 is a bound.", slack=1e-4)
+
+
+def _bregman(first: float, second: float) -> float:
+    """log(1 + e^second) - log(1 + e^first) - (second - first) times the derivative at first, without cancellation."""
+    slope = 1 / (1 + math.exp(-first))
+    step = second - first
+    if abs(step) < 1e-3:
+        bend = slope * (1 - slope)
+        return bend * step**2 / 2 + bend * (1 - 2 * slope) * step**3 / 6
+    return float(np.logaddexp(0, second) - np.logaddexp(0, first) - step * slope)
+
+
+def sparsifier_bound(factor: float, features: list[int]) -> Finding:
+    """The loss that a cut to sqrt(p) weights can add in the worst case, against factor L lambda min((p-a)/(a+1), 1)."""
+    rows = []
+    radius = 10.0
+    for p in features:
+        kept = math.ceil(math.sqrt(p))
+        bound = factor * radius * min((p - kept) / (kept + 1), 1.0)
+        # Equal weights on features of 1 and a large margin from elsewhere: the loss falls by what the cut takes away.
+        rows.append((f"p = {p}, lambda = {radius:g}", bound, radius * (p - kept) / p))
+    return upper_bound(
+        rows, "The minimum is 1 for p of 6 and more: the bound is L lambda = 10, where zero weights have loss 0.69."
+    )
+
+
+def selections(stated: int, made: int) -> Finding:
+    """T - 1 selections with the noise for T: how much noise is to spare."""
+    factor = math.sqrt(stated / made)
+    row = Comparison("noise for T over noise for the selections made", 1.0, factor, stated == made)
+    words = f"{factor:.5f} times the noise that T - 1 selections need; the printed program makes T"
+    return Finding("met" if row.agrees else "constant only", words, (row,))
+
+
+def matrix_norms(constant: float, classes: int, features: int) -> Finding:
+    """The dual norm of (y^ - y) x^T for a record that is misclassified by far, under three readings of the L1 norm."""
+    residual = np.zeros(classes)
+    residual[0], residual[1] = 1.0, -1.0
+    gradient = np.outer(residual, np.ones(features))
+    rows: list[tuple[str, Any, Any, bool]] = []
+    for name, value in (
+        ("sum of all entries: largest entry", np.abs(gradient).max()),
+        ("largest row sum of the p x K gradient, as in the proof", np.abs(gradient.T).sum(axis=1).max()),
+        ("largest row sum of the K x p gradient, W being K x p", np.abs(gradient).sum(axis=1).max()),
+    ):
+        rows.append((name, constant, float(value), value <= constant + 1e-12))
+    return readings(rows, f"1, 2 or {features} by the reading of the norm", "bound broken")
+
+
+def names_of_program(defined: list[str], called: list[str]) -> Finding:
+    """Functions that the printed program calls and does not define; and a count clipped to sqrt(p) as an index."""
+    missing = [name for name in called if name not in defined]
+    clipped = np.clip(7, math.sqrt(54), 2 * math.sqrt(54))
+    try:
+        np.argpartition(np.arange(54.0), -1 * clipped)
+        index = "accepted"
+    except TypeError:
+        index = "TypeError"
+    rows = (
+        Comparison("called and not defined", "none", ", ".join(missing) or "none", not missing),
+        Comparison("a count clipped to [sqrt(54), 2 sqrt(54)] as an index", "accepted", index, index == "accepted"),
+    )
+    words = f"not defined: {', '.join(missing) or 'none'}; a float count gives {index}"
+    return Finding("met" if not missing else "misprint", words, rows)
+
+
+def start(rng: Rng, loss: str) -> Finding:
+    """How far replacing one record moves a vertex score at zero weights and at random ones, against 2 lambda L/n."""
+    draw = rng("weights")
+    p, radius = 20, 10.0
+    rows: list[tuple[str, Any, Any, bool]] = []
+    for name, w in (("zero weights", np.zeros(p)), ("random weights", radius * draw.dirichlet(np.ones(p)))):
+        margin = float(np.sum(w))
+        # Records of ones with either label: the largest change of a score, in closed form.
+        change = 1.0 if loss == "logistic" else abs(margin - 1) + abs(margin)
+        rows.append((f"{name}: score change over lambda/n", 2.0, change, change <= 2.0))
+    return readings(rows, "the noise covers a step from any weights, so the start does not matter", "bound broken")
+
+
+def majority(table: Table, column: str, share: float, tolerance: float) -> Finding:
+    """Printed accuracies against that of always answering the larger class."""
+    number = table.columns.index(column)
+    rows = tuple(
+        Comparison(f"{method}: accuracy", table.mean[f"{method} accuracy"][number], share,
+                   abs(table.mean[f"{method} accuracy"][number] - share) <= tolerance)
+        for method in ("Sparsifier", "Private LASSO")
+    )  # fmt: skip
+    words = f"always answering the larger class has {share:.2f} %"
+    return Finding("tie" if all(row.agrees for row in rows) else "met", words, rows)
+
+
+def below_majority(table: Table, column: str, positive: int, total: int) -> Finding:
+    """Printed accuracies against the larger class's share of the stated training rows."""
+    number = table.columns.index(column)
+    share = 100 * max(positive, total - positive) / total
+    values = [table.mean[f"{method} accuracy"][number] for method in ("Sparsifier", "Private LASSO")]
+    rows: list[tuple[str, Any, Any, bool]] = [
+        ("test rows with other class shares than the training rows", "not stated", "not stated", True),
+        (f"test rows with their shares: {share:.2f} % for the larger class", min(values), share, min(values) >= share),
+    ]
+    return readings(rows, f"{values[0]:g} and {values[1]:g} against {share:.2f} of the larger class", "worse")

@@ -1,0 +1,121 @@
+"""The tables of Liang et al. 2023 against themselves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from paper_checks.findings import Comparison, Finding, established, order_established, readings, welch
+from paper_checks.tables import Table
+
+_PRIVATE = ("DP-GD-HT", "DP-SGD-HT", "DP-SCSG-HT")
+_DETAIL = "Unpaired tests on five folds; a paired test is not reported."
+
+
+def ranking(table: Table, method: str, rivals: list[str]) -> Finding:
+    """Whether printed means and deviations establish that ``method`` is below each rival."""
+    rows = [row for rival in rivals for row in established(table, method, rival, table.facts["folds"])]
+    return order_established(rows, _DETAIL)
+
+
+def both_below(table: Table) -> Finding:
+    """Whether both stochastic methods are below DP-GD-HT, with fewer epochs."""
+    epochs = table.facts["epochs"]
+    found = [row for method in _PRIVATE[1:] for row in established(table, method, "DP-GD-HT", table.facts["folds"])]
+    ends = order_established(found, _DETAIL)
+    fewer = all(epochs[method] < epochs["DP-GD-HT"] for method in _PRIVATE[1:])
+    return Finding(
+        ends.verdict if fewer else "inconsistent", f"fewer epochs: {fewer}; {ends.computed}", ends.rows, _DETAIL
+    )
+
+
+def falling(table: Table, methods: list[str]) -> Finding:
+    """Whether the printed means of each method fall with epsilon; a rise is tested unpaired."""
+    rows = []
+    for method in methods:
+        cells = list(zip(table.mean[method], table.deviation[method], strict=True))
+        for number in range(1, len(cells)):
+            t, p = welch(cells[number], cells[number - 1], table.facts["folds"])
+            name = f"{method}, {table.columns[number - 1]} to {table.columns[number].split()[1]}"
+            rows.append(Comparison(name, cells[number - 1][0], cells[number][0], not (t < 0 and p < 0.01)))
+    return _trend(table, methods, rows)
+
+
+def _trend(table: Table, methods: list[str], rows: list[Comparison]) -> Finding:
+    rises = [row for row in rows if float(row.computed) > float(row.published)]
+    ends = all(table.mean[method][-1] < table.mean[method][0] for method in methods)
+    words = f"{len(rows) - len(rises)} of {len(rows)} steps do not rise; from first to last column all fall: {ends}"
+    if not all(row.agrees for row in rows) or not ends:
+        return Finding("order reversed", words, tuple(rows), _DETAIL)
+    return Finding("tie" if len(methods) == 1 and rises else "order kept", words, tuple(rows), _DETAIL)
+
+
+def gap_shrinks(table: Table, second_table: Table, third_table: Table) -> Finding:
+    """Whether the gap to the non-private baseline shrinks with epsilon in all three tables."""
+    found = [falling(part, list(_PRIVATE)) for part in (table, second_table, third_table)]
+    verdict = "order kept" if all(part.verdict == "order kept" for part in found) else "order reversed"
+    words = "; ".join(
+        f"{part.id}: {result.computed}" for part, result in zip((table, second_table, third_table), found, strict=True)
+    )
+    return Finding(verdict, words, tuple(row for part in found for row in part.rows), _DETAIL)
+
+
+def near_log_2(table: Table, tolerance: float) -> Finding:
+    """How far the losses of Table 5 are from log 2, the loss of zero weights."""
+    rows = []
+    within = 0
+    for method, means in table.mean.items():
+        for name, mean, deviation in zip(table.columns, means, table.deviation[method], strict=True):
+            rows.append(Comparison(f"{method}, {name}", mean, math.log(2), abs(mean - math.log(2)) <= tolerance))
+            within += abs(mean - math.log(2)) <= deviation
+    near = sum(row.agrees for row in rows)
+    words = f"{near} of {len(rows)} losses within {tolerance:g} of log 2, {within} within one printed deviation"
+    return Finding("tie" if near == len(rows) else "met", words, tuple(rows))
+
+
+def caption(table: Table, method: str, exceptions: list[str]) -> Finding:
+    """Whether the method has the lowest printed mean of the private ones in all columns but the named ones."""
+    rows = []
+    for number, name in enumerate(table.columns):
+        cells = {private: table.mean[private][number] for private in _PRIVATE}
+        best = min(cells, key=cells.__getitem__)
+        rows.append(
+            Comparison(
+                f"{name}: {method} against {best}", cells[method], cells[best], best == method or name in exceptions
+            )
+        )
+    wrong = [row.label.split(":")[0] for row in rows if not row.agrees]
+    words = f"not the lowest at {', '.join(wrong)}" if wrong else "lowest where it is said to be"
+    return Finding("inconsistent" if wrong else "met", words, tuple(rows))
+
+
+def network(pools: int, view: int, tolerance: float) -> Finding:
+    """Shapes and weights of the network of Table 6 on 28 x 28 images, with a pooling after both convolutions or one."""
+    side = 28
+    for number in range(2):
+        side = side - 4
+        side = side // 2 if number < pools else side
+    flat = 16 * side * side
+    weights = (25 + 1) * 6 + (6 * 25 + 1) * 16 + (256 + 1) * 120 + (120 + 1) * 84 + (84 + 1) * 10
+    rows: list[tuple[str, Any, Any, bool]] = [
+        ("entries after the convolutions, needed by the first linear layer", 256, flat, flat == 256),
+        ("entries of the printed view", 256, view, view == 256),
+        ("weights, with 16*4*4 inputs to the first linear layer", 44_426, weights, abs(weights - 44_426) <= tolerance),
+    ]
+    return readings(
+        rows, f"{flat} entries for {view} in the view and 256 in the layer; {weights:,} weights", "inconsistent"
+    )
+
+
+def loss_sign(sign: float) -> Finding:
+    """The minimiser of the mean of log(1 + exp(sign y z x)) on rows z = y: which label does the sign of z x predict?"""
+    # The derivative at 0 is sign/2 times the mean of y z, which is 1: the minimiser has the opposite sign.
+    direction = -sign
+    row = Comparison(
+        "margin of a positive row at the minimiser",
+        "positive",
+        "positive" if direction > 0 else "negative",
+        direction > 0,
+    )
+    words = "the minimiser predicts the label" if direction > 0 else "the minimiser predicts the opposite label"
+    return Finding("met" if direction > 0 else "misprint", words, (row,))

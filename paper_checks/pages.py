@@ -1,0 +1,113 @@
+"""The written reports: results as JSON, one page of Markdown, and one page of HTML that needs no other file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from paper_checks import html
+from paper_checks.claims import Paper
+from paper_checks.records import Record
+from paper_checks.report import summary
+from paper_checks.run import Settings
+from paper_checks.store import write
+from paper_checks.verdict import VERDICTS
+
+# Findings on the front page.
+_FRONT = 10
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the written reports show: entries in order, the papers, the command and the day."""
+
+    entries: list[dict[str, Any]]
+    papers: Sequence[Paper]
+    command: str
+    day: str
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Entries by verdict, in the order of the table of verdicts."""
+        counts = Counter(entry["verdict"] for entry in self.entries)
+        return Counter({word: counts[word] for word in VERDICTS if counts[word]})
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        """What is worth knowing first."""
+        ranked = [entry for entry in self.entries if entry["rank"]]
+        return sorted(ranked, key=lambda entry: entry["rank"])[:_FRONT]
+
+    def of(self, paper: Paper) -> list[dict[str, Any]]:
+        """The entries of one paper."""
+        return [entry for entry in self.entries if entry["paper"] == paper.name]
+
+
+def write_pages(
+    folder: Path, records: Sequence[Record], papers: Sequence[Paper], settings: Settings, names: Sequence[str]
+) -> None:
+    """Write report.json, report.md and report.html into ``folder``."""
+    page = Page(summary(records), papers, _command(settings, names), date.today().isoformat())
+    write(folder / "report.json", json.dumps(list(records), indent=2) + "\n")
+    write(folder / "report.md", markdown(page))
+    write(folder / "report.html", html.page(page))
+
+
+def _command(settings: Settings, names: Sequence[str]) -> str:
+    words = ["python -m paper_checks", *names]
+    words += ["--tier full"] if settings.tier == "full" else []
+    words += ["--data FOLDER"] if settings.data_home else []
+    words += [f"--seed {settings.seed}"] if settings.seed else []
+    return " ".join(words)
+
+
+def markdown(page: Page) -> str:
+    """The report as one page of Markdown."""
+    lines = [
+        "# What five papers claim, and what is true", "",
+        f"Written by `{page.command}` on {page.day}. Do not edit: the next run replaces it.", "",
+        _total(page), "", "| verdict | entries | meaning |", "|---|---|---|",
+        *(f"| {word} | {count} | {VERDICTS[word].meaning} |" for word, count in page.counts.items()), "",
+    ]  # fmt: skip
+    if page.findings:
+        lines += ["## Worth knowing first", ""]
+        lines += [
+            f"{i}. {entry['finding']} ({entry['claim']}: {entry['verdict']})"
+            for i, entry in enumerate(page.findings, 1)
+        ]
+        lines += [""]
+    for paper in page.papers:
+        lines += _section(page, paper)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _total(page: Page) -> str:
+    changed = [entry["claim"] for entry in page.entries if not entry["as_expected"]]
+    end = f"CHANGED: {', '.join(changed)}." if changed else "Every verdict is the expected one."
+    return f"{len(page.entries)} claims and items of {len(page.papers)} sources. {end}"
+
+
+def _section(page: Page, paper: Paper) -> list[str]:
+    lines = [f"## {paper.title or paper.name}", "", f"[{paper.name}]({paper.name}/README.md)", ""]
+    lines += ["| item | where | published | true or measured | verdict |", "|---|---|---|---|---|"]
+    for entry in page.of(paper):
+        name = f"{entry['claim']}" + (f" ({entry['item']})" if entry["item"] not in ("", entry["claim"]) else "")
+        cells = (name, entry["where"], entry["published"], entry["computed"], f"**{entry['verdict']}**")
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    pending = [item for item in paper.items if not item.judged]
+    if pending:
+        lines += ["", "Not judged:", ""]
+        reasons = dict.fromkeys(item.pending for item in pending)
+        lines += [
+            f"- {reason}: {', '.join(item.id for item in pending if item.pending == reason)}." for reason in reasons
+        ]
+    return [*lines, ""]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*") if not text.startswith("**") else text

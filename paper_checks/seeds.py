@@ -1,0 +1,28 @@
+"""Random numbers from named axes: the same item, data set, solver and repetition draw the same numbers in any order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+
+# What a check that draws takes as its argument ``rng``: rng(data=..., solver=..., repetition=...).
+Rng = Callable[..., np.random.Generator]
+
+
+def generator(
+    seed: int, paper: str, item: str, data: str = "", solver: str = "", repetition: int = 0
+) -> np.random.Generator:
+    """The generator of one place on the axes. Methods that share ``data`` and ``repetition`` can share their rows."""
+    axes = "\x1f".join([str(seed), paper, item, data, solver, str(repetition)])
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(axes.encode()).digest()[:16], "big"))
+
+
+def source(seed: int, paper: str, item: str) -> Rng:
+    """The generators of one item, by the remaining axes."""
+
+    def rng(data: str = "", solver: str = "", repetition: int = 0) -> np.random.Generator:
+        return generator(seed, paper, item, data, solver, repetition)
+
+    return rng

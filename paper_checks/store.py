@@ -1,0 +1,69 @@
+"""Records on disk, one file per unit, so that a run that is stopped or killed loses nothing that was finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import dptoolkit
+
+_HERE = Path(__file__).parent
+
+
+class Store:
+    """A folder of records.
+
+    A file carries a fingerprint of everything that its numbers depend on: the paper's folder, the code here and in
+    dptoolkit, the seed and the data folder. A record with another fingerprint is computed anew.
+    """
+
+    def __init__(self, folder: Path, root: Path, seed: int, data_home: str | None) -> None:
+        self.folder, self._root = folder, root
+        self._base = _digest([*_sources(_HERE, deep=False), *_sources(Path(dptoolkit.__file__).parent, deep=True)])
+        self._base += f":{seed}:{data_home}"
+        self._fingerprints: dict[str, str] = {}
+
+    def load(self, paper: str, name: str) -> dict[str, Any] | None:
+        """What was saved for a unit: record and seconds, or None."""
+        try:
+            kept = json.loads(self._path(paper, name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return kept if isinstance(kept, dict) and kept.get("fingerprint") == self._fingerprint(paper) else None
+
+    def save(self, paper: str, name: str, record: dict[str, Any], seconds: float) -> None:
+        """Write one unit, whole or not at all."""
+        content = {"fingerprint": self._fingerprint(paper), "seconds": seconds, "record": record}
+        write(self._path(paper, name), json.dumps(content, indent=1))
+
+    def _path(self, paper: str, name: str) -> Path:
+        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in name)
+        return self.folder / paper / f"{safe}.json"
+
+    def _fingerprint(self, paper: str) -> str:
+        if paper not in self._fingerprints:
+            own = _digest(sorted(path for path in (self._root / paper).iterdir() if path.suffix in (".py", ".toml")))
+            self._fingerprints[paper] = hashlib.sha256(f"{self._base}:{own}".encode()).hexdigest()
+        return self._fingerprints[paper]
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file so that readers, also after a crash, see the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)
+
+
+def _sources(folder: Path, deep: bool) -> list[Path]:
+    return sorted(folder.rglob("*.py") if deep else folder.glob("*.py"))
+
+
+def _digest(paths: list[Path]) -> str:
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()

@@ -1,0 +1,433 @@
+"""Items of the paper checks: each verdict can change, a stopped run loses nothing, reports show what was found."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from paper_checks import findings, html, pages, seeds
+from paper_checks.__main__ import ROOT, main
+from paper_checks.claims import BadClaims, load, paper_folders, selected
+from paper_checks.items import find
+from paper_checks.progress import Progress
+from paper_checks.records import of_item
+from paper_checks.report import counted
+from paper_checks.run import Settings, Unit, compute, run, units
+from paper_checks.store import Store
+from paper_checks.tables import Table
+from paper_checks.verdict import VERDICTS, WORDS
+
+PAPERS = [load(folder) for folder in paper_folders(ROOT, [])]
+ITEMS = [(paper, item) for paper in PAPERS for item in paper.items]
+JUDGED = [(paper, item) for paper, item in ITEMS if item.judged and not item.data]
+
+
+@pytest.fixture(autouse=True)
+def _reports_into_a_folder_of_their_own(tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+    monkeypatch.delenv("DPTOOLKIT_DATA", raising=False)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of one paper's folder, and a function that edits a file of it."""
+    folder = tmp_path / "wang_gu_2019_ight"
+    shutil.copytree(ROOT / "wang_gu_2019_ight", folder)
+
+    def edit(old, new, file="claims.toml"):
+        path = folder / file
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return tmp_path, edit
+
+
+# --- every verdict can change ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("paper", "item"), JUDGED, ids=[item.id for _, item in JUDGED])
+def test_another_published_value_or_formula_moves_the_verdict(paper, item):
+    rng = seeds.source(0, paper.name, item.id)
+    found = find(item, paper.tables, rng, None, item.twin)
+    assert found.verdict in WORDS and found.verdict != item.verdict, found.computed
+
+
+PLANTED = [
+    ("wang_gu_2019_ight", '"DP-IGHT" = [0.1168, 0.0956, 0.0841, 0.0797, 0.0762]',
+     '"DP-IGHT" = [0.1168, 0.0956, 0.0841, 0.0797, 0.0862]', "tables.toml", "IGHT-P4", "inconsistent"),
+    ("wang_gu_2019_ight", "with = { constant = 6.0 }\ntwin = { constant = 5.8 }",
+     "with = { constant = 5.7 }\ntwin = { constant = 5.8 }", "claims.toml", "IGHT-R5.3c", "bound broken"),
+    ("wang_gu_2019_ight", "1 / (math.sqrt(1 + share) - 1) ** 2", "2 / (math.sqrt(1 + share) - 1) ** 2", "statements.py",
+     "IGHT-R5.3c", "bound broken"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("paper", "old", "new", "file", "name", "verdict"), PLANTED)
+def test_a_planted_fault_in_the_files_fails_the_run(copied, capsys, paper, old, new, file, name, verdict):
+    root, edit = copied
+    assert main([name, "--json"], root) == 0
+    capsys.readouterr()
+    edit(old, new, file)
+    assert main([name], root) == 1
+    out = capsys.readouterr().out
+    assert f"verdict: {verdict}" in out and f"NO: verdict {verdict}, expected" in out and "1 CHANGED" in out
+
+
+# --- the kinds of checks ---------------------------------------------------------------------------------------------
+
+
+def test_recomputed_numbers_bounds_conditions_and_readings():
+    assert findings.recomputed([("a", 1.0, 1.004)], 0.005).verdict == "met"
+    assert findings.recomputed([("a", 1.0, 1.006)], 0.005, "misprint").verdict == "misprint"
+    assert findings.upper_bound([("a", 2.0, 2.0), ("b", 3.0, 1.0)]).verdict == "bound met"
+    assert findings.upper_bound([("a", 2.0, 2.1), ("b", 3.0, 1.0)]).verdict == "bound broken"
+    assert findings.conditions([("a", 1, 2, True)], "").verdict == "met"
+    assert findings.conditions([("a", 1, 2, True), ("b", 1, 0, False)], "").verdict == "condition not met"
+    both = [("a", 1, 1, True), ("b", 1, 2, False)]
+    assert findings.readings(both, "", "worse").verdict == "depends on reading"
+    assert findings.readings(both[:1], "", "worse").verdict == "met"
+    assert findings.readings(both[1:], "", "worse").verdict == "worse"
+
+
+def test_orders_of_growth():
+    first, second = {"n": -1.0, "s": 1.5}, {"n": -2.0, "s": 2.0}
+    assert findings.quotient(first, second) == {"n": 1.0, "s": -0.5}
+    assert findings.product(first, {"n": 1.0}) == {"s": 1.5}
+    assert findings.same_order("x", {"n": 1.0}, {"n": 1.0}).verdict == "met"
+    assert findings.same_order("x", {"n": 1.0}, {"n": 1.0, "K": 2.0}).verdict == "inconsistent"
+
+
+def _table(ours, theirs, spread=0.01):
+    columns = tuple(f"epsilon {k}" for k in range(len(ours)))
+    deviation = {"ours": (spread,) * len(ours), "theirs": (spread,) * len(ours)}
+    return Table("T", columns, {"ours": tuple(ours), "theirs": tuple(theirs)}, deviation, {})
+
+
+def test_tables_against_themselves():
+    table = _table([1.0, 2.0], [1.1, 2.1])
+    assert findings.lowest(table, "ours", ["theirs"]).verdict == "order kept"
+    assert findings.lowest(table.planted("ours", 1, 2.2), "ours", ["theirs"]).verdict == "inconsistent"
+    rows = findings.established(table, "ours", "theirs", 10)
+    assert findings.order_established(rows).verdict == "order kept"
+    # Read as standard errors the same brackets are sqrt(10) times as wide, and the wrong side never counts.
+    wide = _table([1.0, 2.0], [1.1, 2.1], 0.05)
+    assert findings.order_established(findings.established(wide, "ours", "theirs", 10)).verdict == "order kept"
+    errors = findings.established(wide, "ours", "theirs", 10, "standard errors")
+    assert findings.order_established(errors).verdict == "tie"
+    assert not any(row.agrees for row in findings.established(table, "theirs", "ours", 10))
+
+
+def test_holm_rejects_in_order_and_holds_the_family():
+    assert findings.holm([0.001, 0.02, 0.004], 0.01) == [True, False, True]
+    assert findings.holm([0.004, 0.004, 0.004], 0.01) == [False, False, False]
+    # Without any difference at most one family in a hundred has a rejection: 2000 families, error rate 1e-6.
+    rng = np.random.default_rng(0)
+    families = sum(any(findings.holm(list(rng.random(5)))) for _ in range(2000))
+    assert families <= 20 + 5 * np.sqrt(20)
+
+
+def test_the_count_of_algorithm_2_is_what_a_simulation_gives():
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("counts", ROOT / "khanna_2023_lasso" / "counts.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    law = module.law(12.0, 54, 5.0)
+    assert sum(law.values()) == pytest.approx(1)
+    rng, root = np.random.default_rng(0), np.sqrt(54)
+    rate = 1 - np.exp(-5.0 / root)
+    draws = np.clip(12 + rng.geometric(rate, 200_000) - rng.geometric(rate, 200_000), root, 2 * root)
+    for value, chance in law.items():
+        share = np.mean(np.isclose(draws, value))
+        assert abs(share - chance) < 5 * np.sqrt(chance * (1 - chance) / 200_000) + 1e-9
+
+
+# --- seeds, tiers, selection, listing --------------------------------------------------------------------------------
+
+
+def test_seeds_come_from_named_axes():
+    def first(*axes, **named):
+        return seeds.generator(0, *axes, **named).random()
+
+    base = first("p", "i", "d", "s", 0)
+    assert base == first("p", "i", "d", "s", 0) == seeds.source(0, "p", "i")("d", "s").random()
+    others = [first("q", "i", "d", "s", 0), first("p", "j", "d", "s", 0), first("p", "i", "e", "s", 0),
+              first("p", "i", "d", "t", 0), first("p", "i", "d", "s", 1), first("p", "id", "", "s", 0)]  # fmt: skip
+    assert len({base, *others}) == 7
+
+
+def test_items_are_counted_and_every_other_one_has_its_reason(capsys):
+    assert main(["--list"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "all: 121 of 204 items judged" in out
+    for paper, item in ITEMS:
+        assert f"{item.id}: {item.where}" in out
+        assert item.judged or f"not judged: {item.pending}" in out
+        assert item.id.startswith(f"{paper.key}-")
+    totals = [counted(paper) for paper in PAPERS]
+    assert sum(sum(judged.values()) for judged, _ in totals) == 121
+    reasons = sum((pending for _, pending in totals), Counter())
+    assert all(
+        re.match("full tier, not built yet|no data|no federated|nothing to|a statement", word) for word in reasons
+    )
+
+
+def test_items_and_papers_are_named_in_any_way():
+    assert [paper.name for paper in selected(ROOT, ["KT"])] == ["wang_gu_2020_kt"]
+    (paper,) = selected(ROOT, ["SHT-T5b"])
+    assert [item.id for item in paper.items] == ["SHT-T5b"] and paper.claims == ()
+    (paper,) = selected(ROOT, ["IGHT-5.2"])
+    assert [claim.id for claim in paper.claims] == ["theorem-5.2"] and paper.items == ()
+    both = selected(ROOT, ["LASSO-C1", "IGHT", "theorem-5.2"])
+    assert [len(paper.items) for paper in both] == [1, 0]
+
+
+def test_data_that_are_not_here_are_no_verdict_and_no_change(tmp_path, capsys):
+    assert main(["LASSO-T2b"]) == 0 and "0 items" in capsys.readouterr().out
+    assert main(["LASSO-T2b", "--tier", "full", "--data", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "verdict: no data" in out and "not found: colon-cancer" in out and "all as expected" in out
+    assert main(["--list", "--data", str(tmp_path), "LASSO"]) == 0
+    assert "Needs colon-cancer" in " ".join(capsys.readouterr().out.split())
+    assert main(["--data", str(tmp_path / "nowhere")]) == 2
+    assert "must be a folder that exists" in capsys.readouterr().err
+    assert main(["--workers", "0"]) == 2 and "--workers 0: must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('id = "IGHT-P4"', 'id = "IGHT-P4"\ncolour = 1', "unknown colour"),
+        ('id = "IGHT-P4"', 'id = "IGHT-P4"\npending = "later"', "must not be pending"),
+        ('published = "lowest at all five epsilons"\n', "", "missing published"),
+        ('verdict = "order kept"', 'verdict = "holds"', "verdict='holds': must be one of met"),
+        ('check = "printed.lowest_error"', 'check = "printed.nothing"', "must be a function of printed.py"),
+        ('check = "printed.lowest_error"', 'check = "nowhere.nothing"', "there is no nowhere.py"),
+        ('tier = "full"', 'tier = "slow"', "tier='slow'"),
+        ('id = "IGHT-P4"', 'id = "IGHT-P3"', "IGHT-P3: must be there once"),
+    ],
+)
+def test_bad_items_exit_2_with_one_line(copied, capsys, old, new, words):
+    root, edit = copied
+    edit(old, new)
+    assert main(["--list"], root) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.out == "" and len(captured.err.splitlines()) == 1
+
+
+def test_a_table_that_is_not_there_is_named(copied, capsys):
+    root, edit = copied
+    edit(
+        'with = { table = "T3" }\ntwin = { plant = ["DP-IGHT", 4',
+        'with = { table = "T9" }\ntwin = { plant = ["DP-IGHT", 4',
+    )
+    assert main(["IGHT-P4"], root) == 2
+    assert "table='T9': must be one of T2, T3" in capsys.readouterr().err
+    edit('"DP-IGHT" = [0.1168, 0.0956,', '"DP-IGHT" = [0.0956,', "tables.toml")
+    with pytest.raises(ValueError, match="has 4 cells, must have 5"):
+        load(root / "wang_gu_2019_ight")
+
+
+# --- results per unit: a stopped run loses nothing -------------------------------------------------------------------
+
+NAMES = ["IGHT-P3", "IGHT-P4", "IGHT-T3b", "IGHT-R5.3c", "IGHT-F1x", "KT-4.7p"]
+
+
+def _report(folder):
+    return (folder / "report.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_a_run_that_is_stopped_and_resumed_writes_the_same_report(tmp_path, monkeypatch, capsys, stop):
+    assert main([*NAMES, "--out", str(tmp_path / "whole")]) == 0
+    calls = []
+
+    def stopping(paper, unit, settings):
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        calls.append(unit)
+        return compute(paper, unit, settings)
+
+    monkeypatch.setattr("paper_checks.run.compute", stopping)
+    monkeypatch.setattr("paper_checks.__main__._ignore_interrupts", lambda: None)
+    cut = ["--out", str(tmp_path / "cut")]
+    assert main([*NAMES, *cut]) == 130
+    assert f"{stop} results are kept; go on with --resume" in capsys.readouterr().err
+    assert not (tmp_path / "cut" / "report.json").exists()
+    first = list(calls)
+    monkeypatch.setattr("paper_checks.run.compute", lambda *given: (calls.append(given[1]), compute(*given))[1])
+    assert main([*NAMES, *cut, "--resume"]) == 0
+    assert _report(tmp_path / "cut") == _report(tmp_path / "whole")
+    # Nothing was computed twice.
+    assert len(calls) == len(set(calls)) == len(units(selected(ROOT, NAMES), "fast")) and calls[:stop] == first
+    calls.clear()
+    assert main([*NAMES, *cut]) == 0 and len(calls) == 6
+
+
+def test_records_of_other_code_seeds_or_halves_of_files_are_computed_anew(copied):
+    root, edit = copied
+    paper, unit = load(root / "wang_gu_2019_ight"), Unit("wang_gu_2019_ight", "IGHT-P4")
+    record, seconds = compute(paper, unit, Settings())
+
+    def store(seed=0):
+        return Store(root / "results", root, seed, None)
+
+    store().save(unit.paper, unit.name, record, seconds)
+    assert store().load(unit.paper, unit.name)["record"] == record
+    assert store(seed=1).load(unit.paper, unit.name) is None
+    assert [path.name for path in (root / "results" / unit.paper).iterdir()] == ["IGHT-P4.json"]
+    edit("0.0762]", "0.0763]", "tables.toml")
+    assert store().load(unit.paper, unit.name) is None
+    store().save(unit.paper, unit.name, record, seconds)
+    path = root / "results" / unit.paper / "IGHT-P4.json"
+    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    assert store().load(unit.paper, unit.name) is None
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_records():
+    papers = selected(ROOT, NAMES)
+    one, two = ({unit: record for unit, record, _ in run(ROOT, papers, Settings(workers=n))} for n in (1, 2))
+    assert one == two and len(one) == 6
+
+
+def test_progress_is_a_fraction(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen, file = Terminal(), io.StringIO()
+    for stream in (screen, file):
+        progress = Progress(8, stream)
+        progress.step("IGHT-P3")
+        progress.step("IGHT-P4")
+        progress.close()
+    assert "2 of 8 (25%), last IGHT-P4" in screen.getvalue() and screen.getvalue().endswith("\r")
+    assert file.getvalue() == ""
+    clock = iter(range(0, 1000, 11))
+    monkeypatch.setattr("paper_checks.progress.time.monotonic", lambda: next(clock))
+    Progress(8, file).step("IGHT-P3")
+    assert file.getvalue() == "paper_checks: 1 of 8 (12%), last IGHT-P3\n"
+
+
+# --- the reports -----------------------------------------------------------------------------------------------------
+
+
+def _page():
+    papers = selected(ROOT, ["IGHT-P3", "IGHT-R5.3d", "LEC-F2", "LEC-16.4", "SHT-T5b"])
+    records = [record for _, record, _ in run(ROOT, papers, Settings())]
+    return pages.Page(pages.summary(records), papers, "python -m paper_checks", "2026-01-02")
+
+
+def test_the_pages_show_every_entry_and_need_no_other_file():
+    page = _page()
+    text, words = html.page(page), pages.markdown(page)
+    for entry in page.entries:
+        assert entry["claim"] in words and f'id="{entry["paper"]}-{entry["claim"]}"' in text
+        assert f">{entry['verdict']}</span>" in text and f"**{entry['verdict']}**" in words
+    assert not re.search(r"<script|<link|src=|https?://", text)
+    anchors = set(re.findall(r'id="([^"]+)"', text))
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= anchors
+    assert all(VERDICTS[word].meaning.split('"')[0] in text.replace("&#x27;", "'") for word in VERDICTS)
+    assert text.count("<svg") >= 2 and "logarithmic" not in text.split("<svg")[1].split("</svg>")[0]
+    # Rows of a table have the same number of cells, whatever the text holds.
+    rows = [line for line in words.splitlines() if line.startswith("| ") and "meaning" not in line]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} <= {4, 6}
+
+
+def test_a_changed_verdict_is_on_the_front_page():
+    paper = next(paper for paper in PAPERS if paper.key == "IGHT")
+    item = next(item for item in paper.items if item.id == "IGHT-P4")
+    found = find(item, paper.tables, seeds.source(0, paper.name, item.id), None, item.twin)
+    record = of_item(paper, item, found)
+    assert record["changes"] == ["verdict inconsistent, expected order kept"]
+    page = pages.Page(pages.summary([record]), [paper], "command", "today")
+    assert "1 verdicts have changed" in html.page(page) and "CHANGED: IGHT-P4" in pages.markdown(page)
+
+
+def test_text_of_a_paper_cannot_break_the_page():
+    page = _page()
+    entry = {**page.entries[-1], "states": "<b>a & b</b> | c", "rows": []}
+    page = pages.Page([entry], page.papers, "a <command>", "today")
+    assert "&lt;b&gt;a &amp; b&lt;/b&gt;" in html.page(page) and "a &lt;command&gt;" in html.page(page)
+
+
+def test_numbers_that_json_lacks_are_strings_and_pictures_take_numbers_only():
+    rows = [{"label": "a", "published": "inf", "computed": 1.0, "agrees": True}] * 3
+    assert html.picture(rows) == ""
+    rows = [{"label": "a" * 60, "published": 1e-3, "computed": float(k + 1), "agrees": True} for k in range(3)]
+    assert "logarithmic axis" in html.picture(rows) and "a" * 60 not in html.picture(rows)
+
+
+def test_the_page_in_the_folder_shows_the_expected_verdicts():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"Written by `python -m paper_checks --tier full --data FOLDER` on 20\d\d-\d\d-\d\d", text)
+    for _, item in ITEMS:
+        if item.judged:
+            (line,) = (
+                line for line in text.splitlines() if line.startswith(f"| {item.id.replace('*', chr(92) + '*')} |")
+            )
+            assert line.endswith(f"**{item.verdict}** |"), item.id
+        else:
+            assert re.search(rf"{re.escape(item.id)}[,.]", text), item.id
+
+
+def test_the_front_page_has_ten_findings():
+    ranks = [entry.rank for paper in PAPERS for entry in (*paper.claims, *paper.items) if entry.rank]
+    assert sorted(ranks) == list(range(1, len(ranks) + 1)) and len(ranks) >= 10
+    assert all(entry.finding for paper in PAPERS for entry in (*paper.claims, *paper.items) if entry.rank)
+
+
+def test_a_check_without_data_is_refused_by_name():
+    paper = next(paper for paper in PAPERS if paper.key == "IGHT")
+    item = next(item for item in paper.items if not item.judged)
+    with pytest.raises(BadClaims, match="is not checked here"):
+        find(item, paper.tables, seeds.source(0, paper.name, item.id), None)
+
+
+def test_the_guide_explains_every_verdict():
+    text = (ROOT.parent / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert all(f"| {word} | {entry.meaning} |" in text for word, entry in VERDICTS.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [1, 4, 9])
+def test_a_run_that_is_killed_and_resumed_writes_the_same_report(tmp_path, stop):
+    names = [
+        "KT-P4",
+        "KT-P5",
+        "KT-R4.8",
+        "KT-4.5a",
+        "KT-4.3m",
+        "IGHT-5.4a",
+        "IGHT-R5.7",
+        "IGHT-P5",
+        "LASSO-P7",
+        "LASSO-B43",
+    ]
+
+    def command(folder, *more):
+        return [sys.executable, "-m", "paper_checks", *names, "--out", str(tmp_path / folder), *more]
+
+    subprocess.run(command("whole"), cwd=ROOT.parent, check=True, capture_output=True)
+    with subprocess.Popen(
+        command("cut"), cwd=ROOT.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as child:
+        while child.poll() is None and len(list((tmp_path / "cut").glob("results/*/*.json"))) < stop:
+            pass
+        child.kill()
+    subprocess.run(command("cut", "--resume"), cwd=ROOT.parent, check=True, capture_output=True)
+    assert _report(tmp_path / "cut") == _report(tmp_path / "whole")
+
+
+def test_small_plans_of_audits_do_not_warn_readers(capsys, recwarn):
+    assert main(["khanna_2023_lasso", "algorithm-1-gumbel"]) == 0
+    assert not [warning for warning in recwarn if "Plan" in warning.category.__name__]

@@ -79,7 +79,7 @@ def _stopped(child: subprocess.Popen[bytes]) -> int:
 
 
 COMMAND = Command(
-    "What papers claim, against what is true.",
+    "What papers claim, compared with what is true.",
     """\
   dptoolkit check
   dptoolkit check --list

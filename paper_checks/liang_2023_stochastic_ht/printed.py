@@ -47,7 +47,8 @@ def falling(table: Table, methods: list[str]) -> Finding:
 def _trend(table: Table, methods: list[str], rows: list[Comparison]) -> Finding:
     rises = [row for row in rows if float(row.computed) > float(row.published)]
     ends = all(table.mean[method][-1] < table.mean[method][0] for method in methods)
-    words = f"{len(rows) - len(rises)} of {len(rows)} steps do not rise; first to last column: {'all' if ends else 'not all'} fall"
+    fall = "all" if ends else "not all"
+    words = f"{len(rows) - len(rises)} of {len(rows)} steps do not rise; first to last column: {fall} fall"
     if not all(row.agrees for row in rows) or not ends:
         return Finding("order reversed", words, tuple(rows), _DETAIL)
     return Finding("tie" if len(methods) == 1 and rises else "order kept", words, tuple(rows), _DETAIL)

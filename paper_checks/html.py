@@ -38,7 +38,7 @@ dl{display:grid;grid-template-columns:9.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0
 dd{margin:0;overflow-wrap:anywhere}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem}
 th,td{border-bottom:1px solid var(--line);padding:.2rem .6rem;text-align:left;vertical-align:top}
-summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0}
+summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0;max-width:100%;height:auto}
 .no{color:var(--bad);font-weight:600}
 @media (max-width:560px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dt{margin-top:.3rem;font-size:.85rem}
 .card{padding:.6rem .7rem}}
@@ -157,35 +157,47 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     numbers = [number for _, *both, _ in pairs for number in both]
     place = _axis(numbers)
-    height = 18 * len(pairs) + 34
-    marks = []
-    for index, (label, published, computed, agrees) in enumerate(pairs):
-        y = 18 * index + 12
-        x, z = place(published), place(computed)
-        colour = "var(--good)" if agrees else "var(--bad)"
-        marks.append(
-            f'<text x="0" y="{y + 4}" font-size="10" fill="currentColor">{escape(_brief(label))}</text>'
-            f'<line x1="{x:.1f}" y1="{y}" x2="{z:.1f}" y2="{y}" stroke="{colour}" stroke-width="1.5"/>'
-            f'<circle cx="{z:.1f}" cy="{y}" r="3.5" fill="{colour}"/>'
-            f'<path d="M{x - 5:.1f} {y}l5 -5l5 5l-5 5z" fill="none" stroke="currentColor" stroke-width="1.3"/>'
-        )
+    marks = "".join(
+        _marks(_ROW * index, label, place(published), place(computed), agrees)
+        for index, (label, published, computed, agrees) in enumerate(pairs)
+    )
+    bottom = _ROW * len(pairs) + 12
     words = "diamond: published; dot: true or measured" + ("; logarithmic axis" if _logarithmic(numbers) else "")
-    ends = ((min(numbers), "start", 240), (max(numbers), "end", 630))
-    legend = f'<text x="435" y="{height - 4}" font-size="10" fill="currentColor" text-anchor="middle">{words}</text>'
-    legend += "".join(
-        f'<text x="{x}" y="{height - 18}" font-size="10" fill="currentColor" text-anchor="{anchor}">{short(end)}</text>'
-        for end, anchor, x in ends
+    legend = (
+        _text(_LEFT, bottom, short(min(numbers)))
+        + _text(_RIGHT, bottom, short(max(numbers)), "end")
+        + _text(_LEFT, bottom + 14, words)
     )
     return (
-        f'<div class=wide><svg viewBox="0 0 640 {height}" width="640" height="{height}" role="img" '
-        f'aria-label="published and computed values">{"".join(marks)}{legend}</svg></div>'
+        f'<svg viewBox="0 0 340 {bottom + 20}" width="340" role="img" aria-label="published and computed values">'
+        f"{marks}{legend}</svg>"
     )
+
+
+# A row of a picture holds its label above its marks, so that a picture fits a narrow screen.
+_ROW, _LEFT, _RIGHT = 28, 8, 332
+
+
+def _marks(top: int, label: str, published: float, computed: float, agrees: bool) -> str:
+    y = top + 20
+    colour = "var(--good)" if agrees else "var(--bad)"
+    return (
+        _text(_LEFT, top + 10, _brief(label))
+        + f'<line x1="{_LEFT}" y1="{y}" x2="{_RIGHT}" y2="{y}" stroke="var(--line)"/>'
+        f'<line x1="{published:.1f}" y1="{y}" x2="{computed:.1f}" y2="{y}" stroke="{colour}" stroke-width="2"/>'
+        f'<circle cx="{computed:.1f}" cy="{y}" r="3.5" fill="{colour}"/>'
+        f'<path d="M{published - 5:.1f} {y}l5 -5l5 5l-5 5z" fill="none" stroke="currentColor" stroke-width="1.3"/>'
+    )
+
+
+def _text(x: int, y: int, words: str, anchor: str = "start") -> str:
+    return f'<text x="{x}" y="{y}" font-size="11" fill="currentColor" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _brief(label: str) -> str:
     """A label that fits beside the picture."""
     text = label.split(" (")[0]
-    return text if len(text) <= 44 else text[:43].rstrip() + "\u2026"
+    return text if len(text) <= 56 else text[:55].rstrip() + "\u2026"
 
 
 def _axis(numbers: Sequence[float]) -> Any:
@@ -193,7 +205,7 @@ def _axis(numbers: Sequence[float]) -> Any:
     scale = math.log if _logarithmic(numbers) else float
     low, high = scale(min(numbers)), scale(max(numbers))
     width = (high - low) or 1.0
-    return lambda number: 240 + 390 * (scale(number) - low) / width
+    return lambda number: _LEFT + (_RIGHT - _LEFT) * (scale(number) - low) / width
 
 
 def _logarithmic(numbers: Sequence[float]) -> bool:

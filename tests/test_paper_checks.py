@@ -7,9 +7,11 @@ import json
 import math
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
+from paper_checks import audits
 from paper_checks.__main__ import ROOT, main
 from paper_checks.audits import Audited
 from paper_checks.claims import BadClaims, load, paper_folders
@@ -286,3 +288,10 @@ def test_a_defect_is_not_a_changed_claim(monkeypatch, capsys):
     assert main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and "RuntimeError: two lines" in captured.err and captured.err.count("\n") == 1
+
+
+def test_events_that_the_accounting_lacks_are_audited_by_the_bare_claim(monkeypatch):
+    record = published.multinomial(1000, 2, 3, 50, 10.0, 2.0, epsilon=8.0, delta=1e-5)
+    monkeypatch.setattr(audits, "attack", lambda *given, **more: SimpleNamespace(epsilon_lower=1.0))
+    found = audits.printed_noise(None, record, None, 10)
+    assert (found.lower, found.claimed, found.reach) == (1.0, 8.0, record.lower)

@@ -25,7 +25,10 @@ def both_below(table: Table) -> Finding:
     ends = order_established(found, _DETAIL)
     fewer = all(epochs[method] < epochs["DP-GD-HT"] for method in _PRIVATE[1:])
     return Finding(
-        ends.verdict if fewer else "inconsistent", f"fewer epochs: {fewer}; {ends.computed}", ends.rows, _DETAIL
+        ends.verdict if fewer else "inconsistent",
+        f"{'fewer' if fewer else 'not fewer'} epochs; {ends.computed}",
+        ends.rows,
+        _DETAIL,
     )
 
 
@@ -44,7 +47,8 @@ def falling(table: Table, methods: list[str]) -> Finding:
 def _trend(table: Table, methods: list[str], rows: list[Comparison]) -> Finding:
     rises = [row for row in rows if float(row.computed) > float(row.published)]
     ends = all(table.mean[method][-1] < table.mean[method][0] for method in methods)
-    words = f"{len(rows) - len(rises)} of {len(rows)} steps do not rise; from first to last column all fall: {ends}"
+    fall = "all" if ends else "not all"
+    words = f"{len(rows) - len(rises)} of {len(rows)} steps do not rise; first to last column: {fall} fall"
     if not all(row.agrees for row in rows) or not ends:
         return Finding("order reversed", words, tuple(rows), _DETAIL)
     return Finding("tie" if len(methods) == 1 and rises else "order kept", words, tuple(rows), _DETAIL)

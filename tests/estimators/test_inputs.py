@@ -359,3 +359,11 @@ def test_missing_integers_of_pandas_are_named(door):
     table = pandas.DataFrame({"age": ROWS[:, 0], "visits": holes})
     with pytest.raises(InvalidValue, match=r"^X=\"NaN or infinity in 'visits'\": must be finite\. Replace"):
         fitters()[door](table)
+
+
+@pytest.mark.parametrize("how", [{}, {"delta": 0.5}], ids=["too few rows", "delta"])
+def test_warnings_of_a_fit_point_at_the_line_of_the_caller(how):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        estimators.PrivateSparseClassifier(classes=[0, 1], **how).fit(ROWS[:9], BINARY[:9])
+    assert seen and {w.filename for w in seen} == {__file__}

@@ -13,7 +13,7 @@ from typing import Any
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import check_apart, json_text, say
-from dptoolkit.cli.plan import chosen_options, chosen_solver, route_arguments, value_of
+from dptoolkit.cli.plan import chosen_options, chosen_solver, refuse_classes, route_arguments, value_of
 from dptoolkit.cli.progress import stage
 from dptoolkit.cli.tables import Table, check_labels, classes_of, fit_table_arguments, listed, read_table
 from dptoolkit.errors import InvalidValue
@@ -46,6 +46,7 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit.models import files
 
     name = chosen_solver(args.task, args.solver)
+    refuse_classes(args)
     check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
     files.check_writable("out", args.out)
     ledger = opened_ledger(args)

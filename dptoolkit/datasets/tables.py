@@ -130,7 +130,8 @@ def read(
     place = layout(_chosen(wanted, header), header, str(path))
     one_of("decimal", decimal, (".", ","))
     if decimal == mark:
-        raise invalid("decimal", decimal, "another character than the separator", "Give separator.")
+        repair = f"Give separator if it is not {mark!r}, or write numbers with a point."
+        raise invalid("decimal", decimal, "another character than the separator", repair)
     table = _plain(text, place, len(header), above, mark, decimal, path)
     if table is None:
         table = _from_cells(_rows(text, path, mark, len(header)), place, decimal, path)

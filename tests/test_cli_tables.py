@@ -418,3 +418,20 @@ def test_warnings_speak_of_the_file(run, clinic):
     (clinic / "two.svm").write_text("1 1:1 2:1\n-1 1:-1\n" * 20)
     code, _, err = run(f"fit two.svm {FIT} --classes -1 1 --out m.json")
     assert code == 0 and "--n-features was not given: the width of X is inferred from the data" in err
+
+
+@pytest.mark.parametrize("command", ["fit", "tune"])
+def test_a_refusal_of_the_ledger_is_one_line(run, clinic, command):
+    """Without --classes too: nothing is published, so no class is announced."""
+    assert run("ledger new small.ledger --epsilon 0.5 --delta 1e-5")[0] == 0
+    before = (clinic / "small.ledger").read_bytes()
+    words = [command, "clinic.csv", *FIT.split(), *READ, "--ledger", "small.ledger", "--out", "m.json"]
+    refused(run([*words, *(["--grid", "sparsity=1,2"] if command == "tune" else [])]), "must be <= 0.5", "Spent so far")
+    assert (clinic / "small.ledger").read_bytes() == before and not (clinic / "m.json").exists()
+
+
+def test_text_with_zero_bytes_is_no_table(run, tmp_path):
+    """Such as UTF-16 without a mark, which is valid UTF-8: its names and labels would be published with the zeros."""
+    for content in (b"a,b,y\n1,2,0\n3,4,\x001\n", "a,b,y\n1,2,0\n".encode("utf-16-le")):
+        (tmp_path / "zero.csv").write_bytes(content)
+        refused(run(f"fit zero.csv {FIT} --out m.json"), "must be UTF-8 text", "Save the file as UTF-8")

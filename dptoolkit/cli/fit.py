@@ -52,7 +52,7 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     ledger = opened_ledger(args)
     table = read_table(args, args.n_features)
     options, found = chosen_options(args, name), found_classes(args, table)
-    check_plan(args, table, name, found, options)
+    check_plan(args, table, name, found, options, ledger)
     announce(args, table, found)
     classes = classes_of(args.classes)
     stage(f"{name} on {table.X.shape[0]:,} rows of {table.X.shape[1]:,} features")
@@ -94,18 +94,22 @@ def _label(args: argparse.Namespace, table: Table) -> str:
     return f"--label {shlex.quote(str(table.columns.label))}{default}"
 
 
-def check_plan(args: argparse.Namespace, table: Table, solver: str, found: list[Any], options: dict[str, Any]) -> None:
-    """Refuse options with which no fit can be planned, before anything is said or used."""
+def check_plan(
+    args: argparse.Namespace, table: Table, solver: str, found: list[Any], options: dict[str, Any], ledger: Any
+) -> None:
+    """Refuse options with which no fit can be planned or paid for, before anything is said or used."""
     from dptoolkit import models
 
-    (n, d), count = table.X.shape, len(found or args.classes or ())
+    (n, d), count = table.X.shape, len(found or set(args.classes or ()))
     with warnings.catch_warnings():
         # The fit gives the same warnings.
         warnings.simplefilter("ignore")
-        models.plan(
+        plan = models.plan(
             n, d, task=args.task, solver=solver, classes=count or None, epsilon=args.epsilon, delta=args.delta,
             adjacency=args.adjacency, **options,
         )  # fmt: skip
+    if ledger is not None:
+        ledger.check(plan.event, adjacency=plan.adjacency)
 
 
 def announce(args: argparse.Namespace, table: Table, found: list[Any]) -> None:

@@ -62,6 +62,8 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
         return _planned(args, table, name, candidates, classes, how, options), FINE
 
     def said(search: Any, plan: Any) -> None:
+        if ledger is not None:
+            ledger.check(plan.event, adjacency=args.adjacency)
         announce(args, table, found)
         if not args.quiet:
             output.say(search.advice(plan))

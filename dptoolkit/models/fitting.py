@@ -103,6 +103,8 @@ def fit(
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
             plan = joint_plan(plan_for, times, epsilon, delta)
+            # For its warnings, which come before the ledger is charged: a program may take them for errors.
+            plan_for(plan.part.settings.epsilon)
             guarantee, results = _one_against_the_rest(plan, runs, rows, targets, rng, ledger, arguments)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)
@@ -325,9 +327,9 @@ def _one_against_the_rest(
     epsilon, results = plan.part.settings.epsilon, []
     for number in progress.steps(plan.count, "class"):
         with warnings.catch_warnings():
-            if number:
-                # All fits have the same plan, so the warnings of the first one are enough.
-                warnings.simplefilter("ignore")
+            # All fits have the same plan, of which was warned before, so other warnings of the first one are enough.
+            for category in (solvers.HopelessPlanWarning, solvers.DeltaWarning) if number == 0 else (Warning,):
+                warnings.simplefilter("ignore", category)
             target = (labels == number).astype(np.float64)
             results.append(getattr(solvers, runs)(rows, target, epsilon=epsilon, rng=generator, **arguments))
     if reservation is not None:

@@ -435,3 +435,18 @@ def test_text_with_zero_bytes_is_no_table(run, tmp_path):
     for content in (b"a,b,y\n1,2,0\n3,4,\x001\n", "a,b,y\n1,2,0\n".encode("utf-16-le")):
         (tmp_path / "zero.csv").write_bytes(content)
         refused(run(f"fit zero.csv {FIT} --out m.json"), "must be UTF-8 text", "Save the file as UTF-8")
+
+
+def test_evaluate_says_which_column_it_compares_with(run, tmp_path):
+    """A model that does not know its label takes the only column that is left, and says so; never a feature."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    models.save(models.fit(X, X[:, 0], task="regression", row_norm=3.0, label_bound=3.0, feature_names=["a", "b"]),
+                tmp_path / "m.json")  # fmt: skip
+    (tmp_path / "t.csv").write_text("b,other,a\n1,2,3\n2,1,4\n")
+    code, out, err = run("evaluate m.json t.csv --json")
+    assert code == 0 and json.loads(out)["records"] == 2
+    assert err == "dptoolkit: note: the label is --label other (the only column that is no feature of the model).\n"
+    assert run("evaluate m.json t.csv --label other")[2] == ""
+    for label in ("b", "1"):
+        refused(run(f"evaluate m.json t.csv --label {label}"), f"--label {label}: must be another column than the fea")

@@ -103,8 +103,6 @@ def fit(
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
             plan = joint_plan(plan_for, times, epsilon, delta)
-            # For its warnings, which come before the ledger is charged: a program may take them for errors.
-            plan_for(plan.part.settings.epsilon)
             guarantee, results = _one_against_the_rest(plan, runs, rows, targets, rng, ledger, arguments)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)

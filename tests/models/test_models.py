@@ -435,3 +435,11 @@ def test_a_file_in_no_folder_is_refused_by_its_own_name(tmp_path):
     model = models.fit(np.eye(20), np.arange(20) % 2, task="classification", classes=[0, 1])
     with pytest.raises(InvalidValue, match=r"nowhere/model.json': must be a file that can be written\. No such"):
         models.save(model, tmp_path / "nowhere" / "model.json")
+
+
+def test_a_plan_of_several_fits_is_warned_of():
+    """As its fit is: the plan is where a user looks first."""
+    few = {"task": "classification", "solver": "dp_ight", "classes": 3, "row_norm": 1.0, "epsilon": 0.5}
+    with pytest.warns(solvers.HopelessPlanWarning) as found:
+        models.plan(20, 20, **few)
+    assert [w.filename for w in found] == [__file__]

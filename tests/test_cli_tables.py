@@ -450,3 +450,10 @@ def test_evaluate_says_which_column_it_compares_with(run, tmp_path):
     assert run("evaluate m.json t.csv --label other")[2] == ""
     for label in ("b", "1"):
         refused(run(f"evaluate m.json t.csv --label {label}"), f"--label {label}: must be another column than the fea")
+
+
+def test_labels_of_libsvm_text_are_not_chosen_by_a_flag(run, tmp_path):
+    (tmp_path / "numbers.svm").write_text("1.5 1:0.5\n2.5 1:1\n")
+    result = run(f"fit numbers.svm {FIT} --n-features 1 --out m.json")
+    refused(result, "the labels: must hold text or integers", "Use --task regression.")
+    assert "--label," not in result[2]

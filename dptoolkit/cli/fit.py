@@ -82,7 +82,8 @@ def found_classes(args: argparse.Namespace, table: Table) -> list[Any]:
             raise
         # The library's words name its own arguments.
         bound = f"hold text or integers, at most {fitting.MOST_CLASSES} different ones, or be declared with --classes"
-        reason = "All labels are published with the model. Choose another --label, or --task regression."
+        another = "Use" if table.columns is None else "Choose another --label, or"
+        reason = f"All labels are published with the model. {another} --task regression."
         raise InvalidValue(f"{_label(args, table)}: must {bound}. {reason}") from None
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dptoolkit import marks
 from dptoolkit._validate import invalid, magnitude, real, whole
 from dptoolkit.losses import Loss
-from dptoolkit.tables import check_kinds
+from dptoolkit.tables import check_kinds, columns_with_gaps, missing_entries
 
 Array = NDArray[np.float64]
 
@@ -243,14 +243,6 @@ def stored(values: Any, dtype: Any) -> NDArray[Any]:
     return np.where(larger, np.nextafter(nearest, np.float32(0.0)), nearest)
 
 
-# What to do about entries that are missing. A mean or a median of the column would be a release that nobody counts, and
-# how many records are left after some were dropped depends on the data, while n is taken to be public.
-MISSING_ENTRIES = (
-    "Replace missing entries by a public constant, for example 0 or the middle of the column's public bounds. A mean "
-    "or a median that is learnt from the records is a release that no guarantee counts."
-)
-
-
 def check_rows(X: Any, n_features: int | None = None) -> Rows:
     """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken.
 
@@ -267,7 +259,7 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
     -------
     Nothing is released but the shape, n and d, which are public. Give ``n_features`` where X was read from a sparse
     file: its width is the largest column in the data, so that one record would decide the shape of the model. An error
-    says that some entry is not finite, never which one or what it is.
+    says that some entry is not finite, in a table in which columns, never in which record or what it is.
     """
     if isinstance(X, Rows):
         if n_features is None or n_features == X.shape[1]:
@@ -280,7 +272,7 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(marks.plain(X)), True, is_marked)
     else:
-        array = _real_array("X", X, "a real (n, d) array or scipy.sparse matrix")
+        array = _table_array(X)
         if array.ndim != 2:
             raise invalid("X.shape", array.shape, "(n, d)", "Pass one row per record.")
         rows = Rows(array, False, is_marked)
@@ -291,7 +283,7 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
         rows = _widened(rows, whole("n_features", n_features, low=1))
     values = rows.matrix.data if rows.is_sparse else rows.matrix
     if not np.isfinite(values).all():
-        raise invalid("X", "an array with NaN or infinity", "finite", MISSING_ENTRIES)
+        raise missing_entries(X)
     return rows
 
 
@@ -306,6 +298,16 @@ def _widened(rows: Rows, width: int) -> Rows:
         return rows.with_matrix(np.hstack([rows.matrix, np.zeros((n, width - d))]))
     matrix = rows.matrix
     return rows.with_matrix(type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=(n, width)))
+
+
+def _table_array(X: Any) -> Array:
+    """``_real_array`` of rows; where it fails for missing entries alone, as those of pandas' integers, it says so."""
+    try:
+        return _real_array("X", X, "a real (n, d) array or scipy.sparse matrix")
+    except ValueError:
+        if columns_with_gaps(X):
+            raise missing_entries(X) from None
+        raise
 
 
 def _real_array(name: str, value: Any, bound: str) -> Array:

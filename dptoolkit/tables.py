@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import Any
+
+import numpy as np
 
 from dptoolkit._validate import invalid
 
@@ -40,15 +44,23 @@ def _listed(names: list[str], most: int = 5) -> str:
 
 
 def check_kinds(X: Any) -> None:
-    """Refuse columns of dates and of text by name; NumPy would turn dates into numbers of nanoseconds.
+    """Refuse a table that is not in memory, columns of one name, and columns of dates and of text, by name.
+
+    NumPy would turn dates into numbers of nanoseconds. Two columns of one name cannot be told apart in a model.
 
     Privacy
     -------
-    Only the types of columns are looked at, which are public as their names are.
+    Only the names and the types of columns are looked at, which are public.
     """
+    if callable(getattr(X, "collect", None)) and not hasattr(X, "__array__"):
+        raise invalid("X", type(X).__name__, "a table in memory", "Call X.collect() first.")
     kinds: Any = getattr(X, "dtypes", getattr(X, "dtype", None))
     listed = list(kinds) if hasattr(kinds, "__iter__") else [kinds]
     names = column_names(X)
+    twice = [name for name, count in Counter(names or ()).items() if count > 1]
+    if twice:
+        where = f"columns of one name: {_listed(twice)}"
+        raise invalid("X", where, "of columns with names of their own", "Rename them.")
     for is_refused, words, repair in ((_is_temporal, "dates or times", DATES), (_is_text, "text", TEXT)):
         places = [place for place, kind in enumerate(listed) if is_refused(kind)]
         if places:
@@ -71,4 +83,44 @@ def _is_temporal(kind: Any) -> bool:
 
 def _is_text(kind: Any) -> bool:
     """Whether a type of pandas or polars holds nothing but text; a column of objects may hold numbers."""
-    return str(kind).partition("[")[0] in ("str", "string", "String")
+    categories = getattr(getattr(kind, "categories", None), "dtype", None)
+    if str(kind) == "category" and categories is not None:
+        return _is_text(categories) or getattr(categories, "kind", "") == "O"
+    return str(kind).partition("[")[0] in ("str", "string", "String") or str(kind).startswith(("Categorical", "Enum"))
+
+
+# What to do about entries that are missing. A mean or a median of the column would be a release that nobody counts, and
+# how many records are left after some were dropped depends on the data, while n is taken to be public.
+MISSING_ENTRIES = (
+    "Replace missing entries by a public constant, for example 0 or the middle of the column's public bounds. A mean "
+    "or a median that is learnt from the records is a release that no guarantee counts."
+)
+
+
+def missing_entries(X: Any) -> ValueError:
+    """The error for entries that are missing or infinite; it names the columns of a table. The caller raises it.
+
+    Privacy
+    -------
+    The error is for the person who holds the data. It names columns, and no record.
+    """
+    found = columns_with_gaps(X)
+    where = f"NaN or infinity in {_listed(found)}" if found else "an array with NaN or infinity"
+    return invalid("X", where, "finite", MISSING_ENTRIES)
+
+
+def columns_with_gaps(X: Any) -> list[str]:
+    """The names of the columns of a table in which an entry is missing or infinite; empty for what has no names."""
+    return [name for name in column_names(X) or () if _has_gap(np.asarray(X[name]))]
+
+
+def _has_gap(column: Any) -> bool:
+    if column.dtype.kind == "O":
+        return any(_is_gap(entry) for entry in column.flat)
+    return column.dtype.kind == "f" and not bool(np.isfinite(column).all())
+
+
+def _is_gap(entry: Any) -> bool:
+    """Whether an entry is None, the NA of pandas, NaN or infinite."""
+    is_number = isinstance(entry, (float, np.floating))
+    return entry is None or type(entry).__name__ == "NAType" or (is_number and not math.isfinite(entry))

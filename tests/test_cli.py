@@ -681,7 +681,7 @@ def test_names_of_solvers_may_have_dashes(run):
 def test_the_report_does_not_overwrite_the_trials(run, tmp_path):
     path = tmp_path / "x"
     told = _is_one_line(run(f"audit dp_ight --epsilon 1 --report {path} --resume {tmp_path}/./x"), 2)
-    assert "another file than that of resume" in told
+    assert "another file than that of --resume" in told
 
 
 def test_a_report_that_fails_at_the_end_does_not_lose_what_was_found(run, monkeypatch, tmp_path):

@@ -340,11 +340,11 @@ def test_a_second_process_fits_without_compiling(run, data, root):
 
 @pytest.mark.parametrize(("line", "name"), [
     (f"fit two.svm {FIT} --out two.svm", "DATA"),
-    (f"fit two.svm {FIT} --ledger budget --out ./budget", "ledger"),
+    (f"fit two.svm {FIT} --ledger budget --out ./budget", "--ledger"),
     (f"tune two.svm {FIT} --grid sparsity=1,2 --out two.svm", "DATA"),
     ("predict model.json two.svm --out model.json", "MODEL"),
     ("predict model.json two.svm --out two.svm", "DATA"),
-    ("audit os:getpid --epsilon 1 --pair two.svm --resume two.svm", "pair"),
+    ("audit os:getpid --epsilon 1 --pair two.svm --resume two.svm", "--pair"),
 ])  # fmt: skip
 def test_a_command_does_not_overwrite_what_it_reads(run, data, line, name):
     """Above all not the ledger: what was spent would be forgotten."""

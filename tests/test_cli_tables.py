@@ -341,7 +341,7 @@ def test_a_plan_for_a_task_is_that_of_the_fit(run, model_file):
     several = "plan --task classification --solver dp-ight --row-norm 1 --n 900 --d 2 --epsilon 8 --classes a b c"
     assert json.loads(run(f"{several} --json")[1])["count"] == 3
     refused(run("plan dp_ight --solver dp-ight --task classification --n 9 --d 2 --epsilon 1"), "--solver")
-    refused(run("plan --task regression --n 9 --d 2 --epsilon 1 --classes a b"), "--classes 2: must be left out")
+    refused(run("plan --task regression --n 9 --d 2 --epsilon 1 --classes a b"), "--classes a b: must be left out")
 
 
 @pytest.mark.parametrize("how", ["dp_ight", "--solver dp-ight", "--solver=dp_ight"])
@@ -379,3 +379,81 @@ def test_every_command_has_help_and_json(run, capsys):
         assert "--json" in capsys.readouterr().out
     names = "account plan fit predict evaluate show tune audit check data ledger demo completion"
     assert sorted(names.split()) == list(cli.COMMANDS)
+
+
+# --- what a new user types -----------------------------------------------------------------------------------
+
+
+def test_messages_name_what_can_be_typed(run, clinic):
+    """A repair names a flag of this command, or a setting as --grid takes it."""
+    fit = ["fit", "clinic.csv", "--epsilon", "8", *READ, "--out", "m.json"]
+    (clinic / "comma.csv").write_text('a,b,y\n"1,5",2,0\n"2,5",3,1\n')
+    decimal = run(f"fit comma.csv {FIT} --decimal , --out m.json")
+    refused(decimal, "--decimal ,: must be another character than the separator", "Give --separator if")
+    refused(run(fit, "--task", "classification", "--categories", "sex=f"), "--categories sex=f", "two values or more")
+    numbers = "fit comma.csv --task regression --epsilon 8 --row-norm 1 --label-bound 1 --drop a --out m.json"
+    refused(run(f"{numbers} --classes no yes"), "--classes no yes: must be left out")
+    refused(run("plan --task regression --n 9 --d 2 --epsilon 1 --classes 0 1 2"), "--classes 0 1 2: must be left out")
+    ight = ["--solver", "dp-ight", "--row-norm", "200", "--task", "classification", "--out", "m.json"]
+    tune = ["tune", *fit[1:-2], *ight]
+    refused(run([*tune, "--grid", "stepsize=1,2"]), "--grid stepsize=1,2: must be setting=value", "'step_size'")
+    refused(run([*tune, "--candidate", "stepsize=1"]), "--candidate stepsize=1: must be setting=value", "'step_size'")
+    refused(run("ledger show gone.ledger"), "No such file or directory.")
+    assert "Errno" not in run("ledger show gone.ledger")[2]
+
+
+def test_a_wider_file_is_compared_with_the_model(run, tmp_path):
+    """predict has no --n-features: the message must not recommend it."""
+    (tmp_path / "two.svm").write_text("1 1:1 2:1\n-1 1:-1\n" * 20)
+    (tmp_path / "wide.svm").write_text("1 1:1 7:1\n")
+    assert run(f"fit two.svm {FIT} --classes -1 1 --n-features 2 --out m.json")[0] == 0
+    result = run("predict m.json wide.svm")
+    refused(result, "from 1 to 2", "2 is the public number of columns")
+    assert "n_features" not in result[2]
+
+
+def test_warnings_speak_of_the_file(run, clinic):
+    code, _, err = run(["fit", "clinic.csv", *FIT.split(), *READ, "--classes", "no", "yes", "--out", "m.json"])
+    assert code == 0 and "warning: the columns of the file are on scales" in err and "X:" not in err
+    (clinic / "two.svm").write_text("1 1:1 2:1\n-1 1:-1\n" * 20)
+    code, _, err = run(f"fit two.svm {FIT} --classes -1 1 --out m.json")
+    assert code == 0 and "--n-features was not given: the width of X is inferred from the data" in err
+
+
+@pytest.mark.parametrize("command", ["fit", "tune"])
+def test_a_refusal_of_the_ledger_is_one_line(run, clinic, command):
+    """Without --classes too: nothing is published, so no class is announced."""
+    assert run("ledger new small.ledger --epsilon 0.5 --delta 1e-5")[0] == 0
+    before = (clinic / "small.ledger").read_bytes()
+    words = [command, "clinic.csv", *FIT.split(), *READ, "--ledger", "small.ledger", "--out", "m.json"]
+    refused(run([*words, *(["--grid", "sparsity=1,2"] if command == "tune" else [])]), "must be <= 0.5", "Spent so far")
+    assert (clinic / "small.ledger").read_bytes() == before and not (clinic / "m.json").exists()
+
+
+def test_text_with_zero_bytes_is_no_table(run, tmp_path):
+    """Such as UTF-16 without a mark, which is valid UTF-8: its names and labels would be published with the zeros."""
+    for content in (b"a,b,y\n1,2,0\n3,4,\x001\n", "a,b,y\n1,2,0\n".encode("utf-16-le")):
+        (tmp_path / "zero.csv").write_bytes(content)
+        refused(run(f"fit zero.csv {FIT} --out m.json"), "must be UTF-8 text", "Save the file as UTF-8")
+
+
+def test_evaluate_says_which_column_it_compares_with(run, tmp_path):
+    """A model that does not know its label takes the only column that is left, and says so; never a feature."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    models.save(models.fit(X, X[:, 0], task="regression", row_norm=3.0, label_bound=3.0, feature_names=["a", "b"]),
+                tmp_path / "m.json")  # fmt: skip
+    (tmp_path / "t.csv").write_text("b,other,a\n1,2,3\n2,1,4\n")
+    code, out, err = run("evaluate m.json t.csv --json")
+    assert code == 0 and json.loads(out)["records"] == 2
+    assert err == "dptoolkit: note: the label is --label other (the only column that is no feature of the model).\n"
+    assert run("evaluate m.json t.csv --label other")[2] == ""
+    for label in ("b", "1"):
+        refused(run(f"evaluate m.json t.csv --label {label}"), f"--label {label}: must be another column than the fea")
+
+
+def test_labels_of_libsvm_text_are_not_chosen_by_a_flag(run, tmp_path):
+    (tmp_path / "numbers.svm").write_text("1.5 1:0.5\n2.5 1:1\n")
+    result = run(f"fit numbers.svm {FIT} --n-features 1 --out m.json")
+    refused(result, "the labels: must hold text or integers", "Use --task regression.")
+    assert "--label," not in result[2]

@@ -75,7 +75,7 @@ def test_a_ledger_is_charged_once_for_the_whole_choice(run, tmp_path):
 @pytest.mark.parametrize(("line", "words"), [
     (f"{IGHT} --out m.json", "at least one setting"), (f"{IGHT} --grid steps=5,10", "--out: must be given"),
     (f"{IGHT} --candidate stepps=5 --out m.json", "Settings are"),
-    (f"{IGHT} --candidate steps --out m.json", "setting=value"), (f"{IGHT} --grid steps --out m.json", "type int"),
+    (f"{IGHT} --candidate steps --out m.json", "setting=value"), (f"{IGHT} --grid steps --out m.json", "setting=value"),
     (f"{IGHT} --grid steps=5,x --out m.json", "of type int"), (f"{IGHT} --grid epsilon=1,2 --out m.json", "for all"),
     (f"{IGHT} --grid fit_intercept=perhaps --out m.json", "--fit-intercept"),
     (f"{IGHT} --grid steps=5,10 --expected-runs 1 --out m.json", "--expected-runs"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import Any
 
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import json_text
+from dptoolkit.cli.output import json_text, say
 from dptoolkit.cli.tables import check_labels, read_for_model, table_arguments
 
 _NOT_PRIVATE = "Computed from these records without noise: not private for the people in them."
@@ -24,6 +25,9 @@ def _evaluate(args: argparse.Namespace) -> tuple[str, int]:
     table = read_for_model(args, model, needs_labels=True)
     if model.classes is not None:
         check_labels(table, model.classes.tolist(), "of the model")
+    if args.label is None and table.columns is not None and (model.columns or {}).get("label") is None:
+        chosen = shlex.quote(str(table.columns.label))
+        say(f"note: the label is --label {chosen} (the only column that is no feature of the model).")
     measure = _classification if model.classes is not None else _regression
     scores = {"records": len(table.y)} | measure(model, table.X, table.y)
     budget = {} if model.guarantee.asked_delta is None else _budget(model)

@@ -13,7 +13,7 @@ from typing import Any
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import check_apart, json_text, say
-from dptoolkit.cli.plan import chosen_options, chosen_solver, route_arguments, value_of
+from dptoolkit.cli.plan import chosen_options, chosen_solver, refuse_classes, route_arguments, value_of
 from dptoolkit.cli.progress import stage
 from dptoolkit.cli.tables import Table, check_labels, classes_of, fit_table_arguments, listed, read_table
 from dptoolkit.errors import InvalidValue
@@ -46,12 +46,13 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit.models import files
 
     name = chosen_solver(args.task, args.solver)
+    refuse_classes(args)
     check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
     files.check_writable("out", args.out)
     ledger = opened_ledger(args)
     table = read_table(args, args.n_features)
     options, found = chosen_options(args, name), found_classes(args, table)
-    check_plan(args, table, name, found, options)
+    check_plan(args, table, name, found, options, ledger)
     announce(args, table, found)
     classes = classes_of(args.classes)
     stage(f"{name} on {table.X.shape[0]:,} rows of {table.X.shape[1]:,} features")
@@ -81,7 +82,8 @@ def found_classes(args: argparse.Namespace, table: Table) -> list[Any]:
             raise
         # The library's words name its own arguments.
         bound = f"hold text or integers, at most {fitting.MOST_CLASSES} different ones, or be declared with --classes"
-        reason = "All labels are published with the model. Choose another --label, or --task regression."
+        another = "Use" if table.columns is None else "Choose another --label, or"
+        reason = f"All labels are published with the model. {another} --task regression."
         raise InvalidValue(f"{_label(args, table)}: must {bound}. {reason}") from None
 
 
@@ -93,18 +95,22 @@ def _label(args: argparse.Namespace, table: Table) -> str:
     return f"--label {shlex.quote(str(table.columns.label))}{default}"
 
 
-def check_plan(args: argparse.Namespace, table: Table, solver: str, found: list[Any], options: dict[str, Any]) -> None:
-    """Refuse options with which no fit can be planned, before anything is said or used."""
+def check_plan(
+    args: argparse.Namespace, table: Table, solver: str, found: list[Any], options: dict[str, Any], ledger: Any
+) -> None:
+    """Refuse options with which no fit can be planned or paid for, before anything is said or used."""
     from dptoolkit import models
 
-    (n, d), count = table.X.shape, len(found or args.classes or ())
+    (n, d), count = table.X.shape, len(found or set(args.classes or ()))
     with warnings.catch_warnings():
         # The fit gives the same warnings.
         warnings.simplefilter("ignore")
-        models.plan(
+        plan = models.plan(
             n, d, task=args.task, solver=solver, classes=count or None, epsilon=args.epsilon, delta=args.delta,
             adjacency=args.adjacency, **options,
         )  # fmt: skip
+    if ledger is not None:
+        ledger.check(plan.event, adjacency=plan.adjacency)
 
 
 def announce(args: argparse.Namespace, table: Table, found: list[Any]) -> None:

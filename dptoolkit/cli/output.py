@@ -128,7 +128,8 @@ def read_text(option: str, path: str, expected: str) -> str:
             raise ValueError(f"It has more than {_MAX_TEXT:,} bytes.")
         return content.decode("utf-8")
     except (OSError, ValueError) as problem:
-        raise invalid(option, path, expected, f"{problem}") from None
+        reason = getattr(problem, "strerror", None)
+        raise invalid(option, path, expected, f"{reason}." if reason else f"{problem}") from None
 
 
 def check_writable(option: str, path: str) -> None:
@@ -149,4 +150,5 @@ def check_apart(option: str, path: str | None, **inputs: str | None) -> None:
     """Refuse to write to a file that the same command reads or charges; the inputs go by their names."""
     for name, other in inputs.items():
         if path is not None and other is not None and Path(path).resolve() == Path(other).resolve():
-            raise invalid(option, path, f"another file than that of {name}", "It would be overwritten.")
+            flag = name if name.isupper() else f"--{name}"
+            raise invalid(option, path, f"another file than that of {flag}", "It would be overwritten.")

@@ -113,6 +113,12 @@ def chosen_solver(task: str, solver: str | None) -> str:
     return routes.solver_name(task, solver)
 
 
+def refuse_classes(args: argparse.Namespace) -> None:
+    """Refuse --classes where labels are numbers."""
+    if args.task == "regression" and args.classes is not None:
+        raise InvalidValue(f"--classes {' '.join(args.classes)}: must be left out for regression.")
+
+
 def chosen_options(args: argparse.Namespace, solver: str) -> dict[str, Any]:
     """The solver's own options that were given."""
     names = {option for option, _, _ in solver_options(solver)} | {"row_norm"}
@@ -179,6 +185,7 @@ def _task_plan(args: argparse.Namespace) -> Any:
     from dptoolkit import models
 
     solver = chosen_solver(args.task, args.solver or args.name)
+    refuse_classes(args)
     return models.plan(
         args.n, args.d, task=args.task, solver=solver, classes=None if args.classes is None else len(set(args.classes)),
         epsilon=args.epsilon, delta=args.delta, adjacency=args.adjacency, **chosen_options(args, solver),

@@ -173,7 +173,8 @@ def _categories(words: list[str] | None) -> dict[str, tuple[str, ...]]:
         name, sign, text = word.partition("=")
         values = next(csv.reader([text]), []) if sign else []
         if len(values) < 2 or not name:
-            raise invalid("categories", word, "COLUMN=A,B,...", "For example --categories sex=female,male.")
+            bound = "COLUMN=A,B,..., with two values or more"
+            raise invalid("categories", word, bound, "For example --categories sex=female,male.")
         found[name] = tuple(value.strip() for value in values)
     return found
 

@@ -19,7 +19,7 @@ from dptoolkit.cli.fit import (
     solver_arguments,
 )
 from dptoolkit.cli.output import json_text
-from dptoolkit.cli.plan import chosen_options, chosen_solver, solver_options
+from dptoolkit.cli.plan import chosen_options, chosen_solver, refuse_classes, solver_options
 from dptoolkit.cli.progress import stage
 from dptoolkit.cli.tables import Table, classes_of, read_table
 
@@ -45,6 +45,7 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit.models import choosing, files
 
     name = chosen_solver(args.task, args.solver)
+    refuse_classes(args)
     candidates = _candidates(args, name)
     if args.out is None and not args.plan:
         raise invalid("out", None, "given", "It is where the model is written; or use --plan.")
@@ -61,6 +62,8 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
         return _planned(args, table, name, candidates, classes, how, options), FINE
 
     def said(search: Any, plan: Any) -> None:
+        if ledger is not None:
+            ledger.check(plan.event, adjacency=args.adjacency)
         announce(args, table, found)
         if not args.quiet:
             output.say(search.advice(plan))
@@ -108,28 +111,32 @@ def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
     from dptoolkit.tuning import grid
 
     kinds = {name: kind for name, kind, _ in solver_options(solver)}
-    candidates = [dict(_setting(word, kinds) for word in text.split()) for text in args.candidate]
+    candidates = [
+        dict(_setting(word, kinds, "candidate", word) for word in text.split()) for text in args.candidate
+    ]
     columns: dict[str, list[Any]] = {}
     for text in args.grid:
-        name, _, values = text.partition("=")
-        columns.setdefault(name, []).extend(_setting(f"{name}={value}", kinds) for value in values.split(","))
+        name, sign, values = text.partition("=")
+        pairs = [_setting(f"{name}{sign}{value}", kinds, "grid", text) for value in values.split(",")]
+        columns.setdefault(name, []).extend(pairs)
     if columns:
-        candidates += [dict(pairs.values()) for pairs in grid(**columns)]
+        candidates += [dict(chosen.values()) for chosen in grid(**columns)]
     if not candidates or not all(candidates):
         repair = '--candidate "steps=5 step_size=1", once for each, or --grid steps=5,10.'
         raise invalid("candidate", args.candidate, "at least one setting with its value", repair)
     return candidates
 
 
-def _setting(word: str, kinds: dict[str, Any]) -> tuple[str, Any]:
-    """(name, value) of name=value, of the type that the solver declares."""
+def _setting(word: str, kinds: dict[str, Any], option: str, typed: str) -> tuple[str, Any]:
+    """(name, value) of name=value, of the type that the solver declares; ``typed`` is what the option was given."""
     from dptoolkit.models.choosing import SHARED
 
     name, sign, text = word.partition("=")
     name = name.replace("-", "_")
     if name not in kinds or not sign:
-        names = ", ".join(name for name in kinds if name not in SHARED)
-        raise invalid("candidate", word, "setting=value", f"Settings are {names}.")
+        # In quotes, as settings are typed without the dashes of flags.
+        names = ", ".join(repr(name) for name in kinds if name not in SHARED)
+        raise invalid(option, typed, "setting=value", f"Settings are {names}.")
     try:
         return name, kinds[name](text)
     except (ValueError, argparse.ArgumentTypeError):

@@ -10,7 +10,8 @@ from types import MappingProxyType
 _OTHER_NAMES = MappingProxyType({"rng": "seed", "scheme": "sampling", "gamma": "random_rounds"})
 _PHRASES = MappingProxyType({
     "math.inf": "inf", "Use inf": "Use --epsilon inf", "give classes": "give --classes", "in classes": "in --classes",
-    "must be None": "must be left out",
+    "must be None": "must be left out", "Give separator": "Give --separator",
+    "X: its columns are": "the columns of the file are",
 })  # fmt: skip
 # "name=value" at the start of a message; a value with blanks is in quotes or brackets.
 _START = re.compile(

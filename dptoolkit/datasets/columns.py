@@ -202,8 +202,10 @@ def layout(columns: Columns, header: Sequence[str], path: str) -> Layout:
         places = [place for place in range(len(header)) if place != label and place not in dropped]
     else:
         places = [_place("features", name, header, path) for name in columns.features]
-        if len(set(places)) < len(places) or label in places:
-            raise invalid("features", list(columns.features), "different columns, without the label")
+        if label in places:
+            raise invalid("label", columns.label, "another column than the features")
+        if len(set(places)) < len(places):
+            raise invalid("features", list(columns.features), "different columns")
     for place in (*places, *([] if label is None else [label])):
         _check_name(header, place, path)
     if not places:

@@ -30,8 +30,8 @@ _WIDEST = int(np.iinfo(np.int32).max)
 _PAIRS = "one label, then column:value pairs of plain numbers, as in LIBSVM text"
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WIDTH_FROM_DATA = (
-    "n_features was not given: the width of X is told from the data, where one record can change it. Give the public "
-    "number of columns for private fits."
+    "n_features was not given: the width of X is inferred from the data, where one record can change it. Give the "
+    "public number of columns for private fits."
 )
 _MARK = b"\xef\xbb\xbf"  # what some editors write before UTF-8 text
 
@@ -224,7 +224,8 @@ def _columns(values: Array, lines: _Lines, starts: Places, limit: int, from_data
     if values.min() < 1 or values.max() > limit or not np.array_equal(values, np.trunc(values)):
         wrong = (values < 1) | (values > limit) | (values != np.trunc(values))
         place = np.delete(lines.numbers, starts)[::2][np.flatnonzero(wrong)[0]]
-        repair = "Give n_features to read more columns." if from_data else "n_features is the public number of columns."
+        declared = f"{limit} is the public number of columns that was declared."
+        repair = "Give n_features to read more columns." if from_data else declared
         raise lines.fault(place, f"a row of LIBSVM text with columns that are integers from 1 to {limit}", repair)
     return (values - 1).astype(np.int32)
 

@@ -130,7 +130,8 @@ def read(
     place = layout(_chosen(wanted, header), header, str(path))
     one_of("decimal", decimal, (".", ","))
     if decimal == mark:
-        raise invalid("decimal", decimal, "another character than the separator", "Give separator.")
+        repair = f"Give separator if it is not {mark!r}, or write numbers with a point."
+        raise invalid("decimal", decimal, "another character than the separator", repair)
     table = _plain(text, place, len(header), above, mark, decimal, path)
     if table is None:
         table = _from_cells(_rows(text, path, mark, len(header)), place, decimal, path)
@@ -168,12 +169,16 @@ def _columns(label: Any, features: Any, drop: Any, categories: Any, missing: Any
 
 def _decoded(path: str | Path, max_bytes: int) -> str:
     content = readers.read_text(path, max_bytes)
+    # UTF-16 without a mark at its beginning is valid UTF-8, with zero bytes that no text has.
+    place = content.find(b"\0")
     try:
-        return content.decode("utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        raise readers.fault(path, line, "UTF-8 text", "Save the file as UTF-8, as editors and spreadsheets offer.") \
-            from None  # fmt: skip
+        text, place = "", problem.start
+    if place >= 0:
+        line = content.count(b"\n", 0, place) + 1
+        raise readers.fault(path, line, "UTF-8 text", "Save the file as UTF-8, as editors and spreadsheets offer.")
+    return text
 
 
 def _header(text: str, path: str | Path, separator: str | None) -> tuple[list[str], int, str]:

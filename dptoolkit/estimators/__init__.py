@@ -6,6 +6,7 @@ scikit-learn is an extra: it is imported on first use, and its absence is said i
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import missing
@@ -44,6 +45,10 @@ __all__ = [
     "PrivateSparseRegressor", "PrivateStochasticIHTClassifier", "PrivateStochasticIHTRegressor", "ScaleToBounds",
     "TuningWarning", "UnsafeWarning", "load",
 ]  # fmt: skip
+
+# For what a notebook shows of an estimator, scikit-learn parses the docstring of its class, and warns of sections that
+# it does not know. Every docstring of ours has this one.
+warnings.filterwarnings("ignore", message="Unknown section Privacy", category=UserWarning)
 
 
 def __getattr__(name: str) -> Any:

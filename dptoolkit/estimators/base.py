@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +24,8 @@ from dptoolkit.models.notes import PREPARED_NOTE
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION, solver_name
 from dptoolkit.solvers.settings import public_bound
 
+# JSON has no infinity, which is the epsilon of a fit without privacy.
+_INFINITE = "inf"
 # Public bounds that an estimator must be given: any default would clip somebody's data without a word.
 _BOUNDS = {
     "row_norm": "the largest L2 norm of a row", "feature_bound": "the largest |entry| of X",
@@ -271,6 +274,7 @@ def load(path: str | Path) -> Any:
         repair = "Read it with dptoolkit.models.load."
         raise invalid("path", str(path), "the file of an estimator of dptoolkit", repair)
     kind, params = getattr(known, name), dict((extra or {}).get("params") or {})
+    params = {key: math.inf if value == _INFINITE else value for key, value in params.items()}
     if not set(params) <= set(inspect.signature(kind).parameters) or kind._task != model.task:
         raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of something else.")
     estimator = kind(**params)
@@ -298,5 +302,7 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
-        return value.item()
+        return _plain(name, value.item())
+    if isinstance(value, float) and math.isinf(value):
+        return _INFINITE
     return list(value) if isinstance(value, (tuple, set)) else value

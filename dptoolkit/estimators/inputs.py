@@ -15,10 +15,9 @@ from sklearn.utils.validation import validate_data
 from dptoolkit import marks
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
-from dptoolkit.data import MISSING_ENTRIES
 from dptoolkit.models.fitting import label_array
 from dptoolkit.solvers.base import noise_source
-from dptoolkit.tables import DATES, TEXT, check_kinds, check_names, column_names
+from dptoolkit.tables import DATES, TEXT, check_kinds, check_names, column_names, missing_entries
 
 _WEIGHTS = (
     "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
@@ -31,17 +30,18 @@ _SHOWN = {
     "could not convert": ("X or y", "an array with text", "numbers", TEXT),
     "Expected 2D array": ("X", "an array of another shape", "(n, d)", "Reshape your data: one row a record."),
     "Complex data not supported": ("X or y", "complex", "real", "Complex data not supported: give their parts."),
-    "Input X contains": ("X", "an array with NaN or infinity", "finite", MISSING_ENTRIES),
     "Input y contains": ("y", "an array with NaN or infinity", "finite", _LABELS_MISSING),
 }
 
 
 @contextmanager
-def discreet() -> Iterator[None]:
+def discreet(X: Any) -> Iterator[None]:
     """scikit-learn's checks without those of its messages, and NumPy's, that show entries of the data."""
     try:
         yield
     except ValueError as problem:
+        if "Input X contains" in str(problem):
+            raise missing_entries(X) from None
         for start, message in _SHOWN.items():
             if start in str(problem):
                 raise invalid(*message) from None
@@ -64,7 +64,7 @@ def checked_rows(estimator: Any, X: Any, reset: bool) -> Any:
     """
     check_kinds(X)
     names = column_names(X)
-    with discreet(), _names_are_known(names):
+    with discreet(X), _names_are_known(names):
         rows = validate_data(estimator, marks.plain(X), accept_sparse="csr", dtype=np.float64, reset=reset)
     _note_names(estimator, names, reset)
     return rows
@@ -84,7 +84,7 @@ def checked_data(
     names = column_names(X)
     if not is_numeric:
         _refuse_mixed_labels(y)
-    with discreet(), _names_are_known(names):
+    with discreet(X), _names_are_known(names):
         rows, labels = validate_data(
             estimator, marks.plain(X), y, accept_sparse="csr", dtype=np.float64, y_numeric=is_numeric, **how
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from sklearn.base import is_classifier
+
 from dptoolkit._validate import warn
 from dptoolkit.models.notes import SEARCH_NOTE, WRAPPED_NOTE
 
@@ -51,10 +53,9 @@ def _warn(estimator: Any, caller: str, is_search: bool) -> None:
     else:
         where = f"another estimator, of {caller}"
         more = ", and whatever else that estimator learns from the records is not covered"
-        repair = (
-            "Classifiers of dptoolkit take several classes in one budget. Otherwise charge every fit to one ledger, or "
-            "divide epsilon among the fits."
-        )
+        several = "Classifiers of dptoolkit take several classes in one budget. Otherwise c"
+        begin = several if is_classifier(estimator) else "C"
+        repair = f"{begin}harge every fit to one ledger, or divide epsilon among the fits."
     warn(
         f"{type(estimator).__name__} is fitted inside {where}. On private data that is not free: each of its fits "
         f"spends epsilon {estimator.epsilon}{more}. {repair}",

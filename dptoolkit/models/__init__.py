@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dptoolkit.models.files import load, save
-    from dptoolkit.models.fitting import ClassesWarning, ScalesWarning, fit
+    from dptoolkit.models.fitting import ClassesWarning, ClippingWarning, ScalesWarning, fit
     from dptoolkit.models.model import Model
     from dptoolkit.models.planning import plan
 
 _HOMES = {
-    "ClassesWarning": "fitting", "Model": "model", "ScalesWarning": "fitting", "fit": "fitting", "load": "files",
-    "plan": "planning", "save": "files",
+    "ClassesWarning": "fitting", "ClippingWarning": "fitting", "Model": "model", "ScalesWarning": "fitting",
+    "fit": "fitting", "load": "files", "plan": "planning", "save": "files",
 }  # fmt: skip
-__all__ = ["ClassesWarning", "Model", "ScalesWarning", "fit", "load", "plan", "save"]
+__all__ = ["ClassesWarning", "ClippingWarning", "Model", "ScalesWarning", "fit", "load", "plan", "save"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from dptoolkit.data import check_rows
 from dptoolkit.errors import DpToolkitError
 from dptoolkit.models import routes
 from dptoolkit.models.chosen import ChosenPlan
-from dptoolkit.models.fitting import caveats, class_set, codes, names_of, prepared, steps_of
+from dptoolkit.models.fitting import caveats, class_set, codes, names_of, prepared, steps_of, warn_of_clipping
 from dptoolkit.models.model import Model
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers.settings import keywords
@@ -145,6 +145,7 @@ def choose(
     )
     names = names_of(X, feature_names, d)
     notes = caveats(task, question.solver, rows, classes_of, classes)
+    warn_of_clipping(task, y, options.get("label_bound"))
     if announce is not None:
         announce(question, question.plan(n, d))
     best = tuning.tune(

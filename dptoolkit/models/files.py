@@ -54,6 +54,7 @@ def save(model: Model, path: str | Path, extra: Mapping[str, Any] | None = None)
     record = to_record(model) | ({} if extra is None else {"estimator": dict(extra)})
     record |= {} if model.columns is None else {"columns": dict(model.columns)}
     text = json.dumps(record | {"sha256": _digest(record)}, allow_nan=False)
+    check_writable("path", path)
     with replaced(path) as file:
         file.write_bytes(text.encode())
 

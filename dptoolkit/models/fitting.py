@@ -38,6 +38,10 @@ class ClassesWarning(UserWarning):
     """The set of classes was read from the labels, and will be published with the model."""
 
 
+class ClippingWarning(UserWarning):
+    """Most labels lie beyond the bound that was declared for them, which may be in another unit."""
+
+
 class ScalesWarning(UserWarning):
     """The columns of a dense table are on very different scales, which costs accuracy."""
 
@@ -71,7 +75,8 @@ def fit(
     -------
     Everything is released by the solver's plan; fits of several classes are planned, and charged, together. Public: n,
     d, the names of columns, the classes, all options. Marked rows (``marks``) have a void guarantee. Warnings about
-    classes and scales look at the data: they are for the person who holds the data, and no guarantee depends on them.
+    classes, scales and clipped labels look at the data: they are for the person who holds the data, and no guarantee
+    depends on them.
     """
     name, is_shown = routes.solver_name(task, solver), _is_verbose(verbose)
     rows = check_rows(X, n_features)
@@ -91,6 +96,7 @@ def fit(
     targets = y if labels is None else labels
     names = names_of(X, feature_names, d)
     notes = caveats(task, name, rows, classes_of, classes)
+    warn_of_clipping(task, y, options.get("label_bound"))
     with _told(runs, n, d, is_shown):
         if times == 1:
             result = getattr(solvers, runs)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
@@ -189,6 +195,30 @@ def warn_of_scales(rows: Rows) -> None:
         "Bring every column to one scale by bounds that are public knowledge, for example with "
         "dptoolkit.estimators.ScaleToBounds(lower, upper).",
         ScalesWarning,
+    )
+
+
+def warn_of_clipping(task: str, y: Any, label_bound: Any) -> None:
+    """Warn if most numbers to predict lie beyond their bound: all of them would be the bound, as far as a fit can see.
+
+    Privacy
+    -------
+    Whether it warns depends on the data, so the warning is for the person who holds them. It shows no label.
+    """
+    if task == CLASSIFICATION or not isinstance(label_bound, (int, float, np.number)):
+        return
+    try:
+        labels = np.asarray(marks.plain(y))
+    except ValueError:
+        return  # The fit refuses what is no array.
+    if labels.dtype.kind not in "biuf":
+        return
+    if 2 * np.count_nonzero(np.abs(labels.astype(np.float64)) > float(label_bound)) <= labels.size:
+        return
+    warn(
+        f"label_bound={float(label_bound):g}: should be as large as most labels can be, in their unit. More than half "
+        "of them lie beyond it, and are clipped to it. Choose it without looking at the data.",
+        ClippingWarning,
     )
 
 
@@ -295,9 +325,9 @@ def _one_against_the_rest(
     epsilon, results = plan.part.settings.epsilon, []
     for number in progress.steps(plan.count, "class"):
         with warnings.catch_warnings():
-            if number:
-                # All fits have the same plan, so the warnings of the first one are enough.
-                warnings.simplefilter("ignore")
+            # All fits have the same plan, of which was warned before, so other warnings of the first one are enough.
+            for category in (solvers.HopelessPlanWarning, solvers.DeltaWarning) if number == 0 else (Warning,):
+                warnings.simplefilter("ignore", category)
             target = (labels == number).astype(np.float64)
             results.append(getattr(solvers, runs)(rows, target, epsilon=epsilon, rng=generator, **arguments))
     if reservation is not None:

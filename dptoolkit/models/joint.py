@@ -72,9 +72,10 @@ class JointPlan(PlanAround):
 def joint_plan(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: float) -> JointPlan:
     """The plan of ``count`` equal fits that together keep the budget; plan_for(epsilon) is the plan of one."""
     with warnings.catch_warnings():
-        # Plans that are made on the way must not warn; the fits do.
+        # Plans that are made on the way must not warn; the last one does.
         warnings.simplefilter("ignore")
-        return JointPlan(plan_for(_part(plan_for, count, epsilon, delta)), count, epsilon, delta)
+        part = _part(plan_for, count, epsilon, delta)
+    return JointPlan(plan_for(part), count, epsilon, delta)
 
 
 def _part(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: float) -> float:

@@ -14,8 +14,8 @@ from dptoolkit.solvers.base import SEEDED_NOTE
 
 CLASSES_NOTE = "the set of classes was read from the labels and is declared public; give classes to avoid that"
 UNITS_NOTE = (
-    "no public scales of the columns were declared: every row was scaled to norm 1 in the units that X came in. That "
-    "costs accuracy where units differ, not privacy"
+    "every row was scaled to norm 1, in the units of the columns that the model was given (units that differ cost "
+    "accuracy, not privacy)"
 )
 PREPARED_NOTE = (
     "what was fitted to the data before the model (a scaler, an imputer, a vocabulary, a choice of features) is not "

@@ -11,13 +11,13 @@ An outlook is computed from the plan, which is made without data. It reads no re
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scipy.special import ndtr, ndtri
 
+from dptoolkit._validate import warn as warn_caller
 from dptoolkit.accounting import gaussian
 
 if TYPE_CHECKING:
@@ -214,10 +214,14 @@ class Targets(Descent):
                 f"the noise of a prediction, {self.noise:.3g} (s.d.), is above the usual spread of labels within "
                 f"{self.bound:.3g}. {self.remedy}"
             )
+        # The Huber loss has slopes of at most 1, in the unit of the labels, and takes no bound on them.
+        is_robust = getattr(plan.settings, "loss", None) == "huber"
+        labels = f"labels divided by a public bound to lie within {self.bound:.3g}"
+        smaller = labels if is_robust else "a smaller public label_bound"
         return (
             f"{_introduction(plan)}: on most real data it is hardly better than predicting the mean (r2 near or below "
-            f"0). What helps: {self.more_data(plan)}, or a smaller public label_bound, after a public middle has been "
-            "subtracted from the labels."
+            f"0). What helps: {self.more_data(plan)}, or {smaller}, after a public middle has been subtracted from the "
+            "labels."
         )
 
 
@@ -299,4 +303,4 @@ def warn(plan: Plan) -> None:
     """Warn of a hopeless plan, and say what would help."""
     outlook = plan.outlook
     if outlook is not None and outlook.is_hopeless:
-        warnings.warn(f"{plan.solver}: {outlook.complaint(plan)}", HopelessPlanWarning, stacklevel=4)
+        warn_caller(f"{plan.solver}: {outlook.complaint(plan)}", HopelessPlanWarning)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import solvers
-from dptoolkit._validate import invalid, one_of, positive, real
+from dptoolkit._validate import invalid, one_of, positive, real, warn
 from dptoolkit.accounting import BestOf, Composed, Gaussian, Guarantee, ZCdp, account, structure
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.report import Printed, number, table
@@ -230,10 +230,9 @@ def plan(
         warnings.simplefilter("ignore", solvers.HopelessPlanWarning)
         choice = choice_at(run_epsilon)
     if all(_is_hopeless(candidate) for candidate in choice.plans):
-        warnings.warn(
+        warn(
             f"{solver}: at epsilon {run_epsilon:.3g} for a run, every candidate has too much noise. {choice.advice()}",
             solvers.HopelessPlanWarning,
-            stacklevel=2,
         )
     return choice
 

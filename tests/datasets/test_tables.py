@@ -148,7 +148,7 @@ BAD = [
     ("a,b\n1,2\n", {"label": "c"}, "label='c': must be a column of .*'a', 'b'"),
     ("a,b\n1,2\n", {"label": 3}, "label=3"),
     ("a,b\n1,2\n", {"drop": ["c"]}, "drop='c'"), ("a,b\n1,2\n", {"features": ["a", "a"]}, "features"),
-    ("a,b\n1,2\n", {"label": "a", "features": ["a"]}, "without the label"), ("a\n1\n", {"label": "a"}, "a feature"),
+    ("a,b\n1,2\n", {"label": "a", "features": ["a"]}, "another column"), ("a\n1\n", {"label": "a"}, "a feature"),
     ("a,b\n1,2\n", {"categories": {"c": ["x", "y"]}}, "categories='c'"),
     ("a,b\n1,2\n", {"missing": {"c": 1}}, "missing='c'"),
     ("a,b\n1,2\n", {"categories": {"a": "xy"}}, "a list of values"), ("a,b\n1,2\n", {"drop": "a"}, "a list of columns"),

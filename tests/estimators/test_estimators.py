@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -268,3 +269,11 @@ def test_no_refusal_shows_an_entry(spoilt):
         with pytest.raises(ValueError, match="must be") as caught:
             call(bad[spoilt])
         assert "0.123" not in str(caught.value) and caught.value.__cause__ is None
+
+
+def test_a_fit_without_privacy_is_saved_and_read(tmp_path):
+    model = estimators.PrivateSparseClassifier(epsilon=math.inf, classes=[0, 1]).fit(ROWS, BINARY)
+    model.save(tmp_path / "m.json")
+    again = estimators.load(tmp_path / "m.json")
+    assert math.isinf(again.epsilon) and math.isinf(again.guarantee_.epsilon(1e-5))
+    assert (again.predict(ROWS) == model.predict(ROWS)).all()

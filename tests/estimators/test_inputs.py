@@ -288,3 +288,82 @@ def test_a_ledger_refuses_a_seed_by_its_own_name(estimator, seed):
     with pytest.raises(InvalidValue, match="random_state=.* Leave random_state out") as found:
         clone(estimator).set_params(random_state=seed).fit(ROWS, labels(estimator), ledger=ledger)
     assert "rng" not in str(found.value) and ledger.entries == ()
+
+
+# --- tables as users have them -------------------------------------------------------------------------------
+
+
+def fitters():
+    """The two doors for a table: an estimator, and ``models.fit``."""
+    budget = {"epsilon": 1.0, "classes": [0, 1]}
+    return {
+        "estimator": lambda table: estimators.PrivateSparseClassifier(**budget).fit(table, BINARY),
+        "models.fit": lambda table: models.fit(table, BINARY, task="classification", **budget),
+    }
+
+
+@pytest.mark.parametrize("door", fitters())
+def test_two_columns_of_one_name_are_refused(door):
+    """Weights by name, and columns found by name, would be ambiguous."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pandas.DataFrame(ROWS[:, :3], columns=["age", "bmi", "age"])
+    with pytest.raises(InvalidValue, match=r"^X=\"columns of one name: 'age'\": must be of columns .* own. Rename"):
+        fitters()[door](table)
+
+
+@pytest.mark.parametrize("door", fitters())
+def test_a_lazy_frame_is_refused_with_the_way_out(door):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    table = polars.DataFrame({"age": ROWS[:, 0]}).lazy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InvalidValue, match=r"^X='LazyFrame': must be a table in memory\. Call X\.collect\(\)"):
+            fitters()[door](table)
+
+
+@pytest.mark.parametrize("door", fitters())
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_categories_are_refused_by_name(library, door):
+    frames = pytest.importorskip(library, reason=f"{library} is not installed")
+    sex = ["f" if number % 2 else "m" for number in range(len(ROWS))]
+    how = {"pandas": {"dtype": "category"}, "polars": {"dtype": getattr(frames, "Categorical", None)}}[library]
+    table = frames.DataFrame({"age": ROWS[:, 0], "sex": frames.Series(sex, **how)} if library == "pandas" else
+                             {"age": ROWS[:, 0], "sex": frames.Series("sex", sex, **how)})  # fmt: skip
+    with pytest.raises(InvalidValue, match=r"^X=\"text in 'sex'\": must be numbers"):
+        fitters()[door](table)
+
+
+@pytest.mark.parametrize("door", fitters())
+def test_categories_that_are_numbers_are_numbers(door):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pandas.DataFrame({"age": ROWS[:, 0], "stage": pandas.Categorical(np.arange(len(ROWS)) % 2)})
+    assert fitters()[door](table) is not None
+
+
+@pytest.mark.parametrize("door", fitters())
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_with_missing_cells_are_named(library, door):
+    """As in the shell: all columns at once, and no record."""
+    frames = pytest.importorskip(library, reason=f"{library} is not installed")
+    holes = ROWS[:, 1].copy()
+    holes[3] = np.nan
+    table = frames.DataFrame({"age": ROWS[:, 0], "bmi": holes, "platelets": holes})
+    with pytest.raises(InvalidValue, match=r"^X=\"NaN or infinity in 'bmi', 'platelets'\": must be finite\. Replace"):
+        fitters()[door](table)
+
+
+@pytest.mark.parametrize("door", fitters())
+def test_missing_integers_of_pandas_are_named(door):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    holes = pandas.array([None, *range(len(ROWS) - 1)], dtype="Int64")
+    table = pandas.DataFrame({"age": ROWS[:, 0], "visits": holes})
+    with pytest.raises(InvalidValue, match=r"^X=\"NaN or infinity in 'visits'\": must be finite\. Replace"):
+        fitters()[door](table)
+
+
+@pytest.mark.parametrize("how", [{}, {"delta": 0.5}], ids=["too few rows", "delta"])
+def test_warnings_of_a_fit_point_at_the_line_of_the_caller(how):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        estimators.PrivateSparseClassifier(classes=[0, 1], **how).fit(ROWS[:9], BINARY[:9])
+    assert seen and {w.filename for w in seen} == {__file__}

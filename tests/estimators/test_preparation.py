@@ -128,3 +128,11 @@ def test_marked_rows_do_not_come_out_as_frames(library, form):
     with sklearn.config_context(transform_output=library), pytest.raises(InvalidValue, match="would lose the mark"):
         estimators.ScaleToBounds(-1.0, 1.0).fit_transform(marked)
     assert marks.is_marked(estimators.ClipRows(1.0).set_output(transform="default").fit_transform(marked))
+
+
+def test_scaled_columns_are_not_said_to_lack_scales():
+    """The tutorial's way: the guarantee, and the sentence for a paper, must be true of rows that were scaled."""
+    scaled = make_pipeline(estimators.ScaleToBounds(-5.0, 5.0), estimators.PrivateSparseClassifier(classes=[0, 1]))
+    model = scaled.fit(ROWS, BINARY)[-1].model_
+    assert "declared" not in str(model.guarantee) + model.summary()
+    assert "every row was scaled to norm 1" in model.summary()

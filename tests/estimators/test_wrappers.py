@@ -107,3 +107,10 @@ def test_every_guarantee_says_that_earlier_fits_are_not_covered(estimator):
     y = Z if name(estimator).endswith("Regressor") else Y
     guarantee = clone(estimator).fit(X, y).guarantee_
     assert PREPARED_NOTE in guarantee.assumptions and PREPARED_NOTE in str(guarantee)
+
+
+def test_advice_fits_the_task():
+    regressor = estimators.PrivateSparseRegressor(row_norm=9.0, label_bound=9.0)
+    with pytest.warns(estimators.TuningWarning, match="Charge every fit to one ledger") as found:
+        multioutput.MultiOutputRegressor(regressor).fit(ROWS, np.column_stack([NUMBERS, NUMBERS]))
+    assert not any("Classifiers" in str(w.message) for w in found)

@@ -12,7 +12,7 @@ from dptoolkit.errors import InvalidValue
 from dptoolkit.models import choosing
 from dptoolkit.models.fitting import MOST_CLASSES, class_set, codes
 from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
-from tests.estimators.cases import BINARY, ROWS, THREE
+from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 HOW = {"epsilon": 1.0, "delta": 1e-5, "validation": 0.2, "score_bound": None}
 
@@ -140,3 +140,29 @@ def test_the_names_of_a_table_are_kept_and_compared():
     with pytest.raises(InvalidValue, match="12 names, one for every column"):
         models.fit(ROWS, BINARY, task="classification", classes=[0, 1], feature_names=names[1:])
     assert models.fit(Table(ROWS, range(12)), BINARY, task="classification", classes=[0, 1]).feature_names is None
+
+
+# --- labels beyond their bound -------------------------------------------------------------------------------
+
+
+def numbers_fitted(y, **more):
+    return models.fit(ROWS, y, task="regression", epsilon=1.0, row_norm=9.0, rng=0, **more)
+
+
+def numbers_chosen(y, label_bound):
+    how = {"epsilon": 1.0, "delta": 1e-5, "score_bound": label_bound}
+    return choosing.choose(ROWS, y, [{"sparsity": 1}, {"sparsity": 2}], task="regression", solver="dp_pipeline", rng=0,
+                           how=how, row_norm=9.0, label_bound=label_bound)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+@pytest.mark.parametrize("fit", [numbers_fitted, numbers_chosen], ids=["fit", "choose"])
+def test_a_bound_in_another_unit_is_warned_of(fit):
+    """Labels near 150 with a bound of 1 are all clipped to 1: the model would learn nothing, without a word."""
+    with pytest.warns(models.ClippingWarning, match=r"^label_bound=1: should be .* half") as found:
+        fit(150.0 + NUMBERS, label_bound=1.0)
+    assert all("150" not in str(w.message) for w in found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", models.ClippingWarning)
+        fit(150.0 + NUMBERS, label_bound=300.0)
+        fit(np.where(np.arange(len(NUMBERS)) % 3 == 0, 900.0, 1.0), label_bound=1.0)

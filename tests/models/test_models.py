@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dptoolkit import estimators, models
-from dptoolkit.accounting import Gaussian, PureDp, Repeated, account
+from dptoolkit import estimators, models, solvers
+from dptoolkit.accounting import Gaussian, Ledger, PureDp, Repeated, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import InvalidValue
 from dptoolkit.models import choosing, files, routes
@@ -411,3 +412,34 @@ def test_numbers_and_strings_are_different_labels():
         models.fit(ROWS, BINARY, task="classification", classes=["0.0", "1.0"])
     with pytest.raises(InvalidValue, match="several types"):
         models.fit(ROWS, np.array([1, "a"] * 2000, dtype=object), task="classification")
+
+
+def test_a_warning_that_is_an_error_spends_nothing():
+    """One fit per class: the plan is warned of before the ledger is charged, and once."""
+    few = {"task": "classification", "solver": "dp_ight", "classes": [0, 1, 2], "row_norm": 1.0, "epsilon": 0.5}
+    X, y = np.eye(20), np.arange(20) % 3
+    ledger = Ledger(epsilon=9.0, delta=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(solvers.HopelessPlanWarning):
+            models.fit(X, y, ledger=ledger, **few)
+    assert not ledger.entries and not ledger.reserved
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        models.fit(X, y, delta=0.06, ledger=Ledger(epsilon=9.0, delta=0.06), **few)
+    kinds = [w.category.__name__ for w in seen]
+    assert sorted(kinds) == ["DeltaWarning", "HopelessPlanWarning"]
+
+
+def test_a_file_in_no_folder_is_refused_by_its_own_name(tmp_path):
+    model = models.fit(np.eye(20), np.arange(20) % 2, task="classification", classes=[0, 1])
+    with pytest.raises(InvalidValue, match=r"nowhere/model.json': must be a file that can be written\. No such"):
+        models.save(model, tmp_path / "nowhere" / "model.json")
+
+
+def test_a_plan_of_several_fits_is_warned_of():
+    """As its fit is: the plan is where a user looks first."""
+    few = {"task": "classification", "solver": "dp_ight", "classes": 3, "row_norm": 1.0, "epsilon": 0.5}
+    with pytest.warns(solvers.HopelessPlanWarning) as found:
+        models.plan(20, 20, **few)
+    assert [w.filename for w in found] == [__file__]

@@ -292,3 +292,13 @@ def test_a_feature_of_the_size_that_is_said_is_found_in_half_of_all_selections(c
     streams = np.random.default_rng(0).spawn(400)
     found = sum(int(run(stream).history["vertices"][0]) == 7 for stream in streams)
     assert 150 <= found <= 250
+
+
+def test_advice_names_no_bound_that_the_solver_refuses():
+    """A loss of bounded slopes takes no label_bound: its labels must be brought to the scale of its slopes instead."""
+    how = {"n": 100, "d": 10, "row_norm": 10.0, "epsilon": 0.1, "delta": 1e-5}
+    with pytest.warns(HopelessPlanWarning, match="or labels divided by a public bound") as found:
+        solvers.plan("objective_perturbation", loss="huber", **how)
+    assert "label_bound" not in str(found[0].message)
+    with pytest.warns(HopelessPlanWarning, match="or a smaller public label_bound"):
+        solvers.plan("dp_pipeline", loss="squared", label_bound=1.0, **how)

@@ -24,6 +24,7 @@ from dptoolkit.accounting import (
     Subsampled,
     TruncatedGeometric,
     TruncatedNegativeBinomial,
+    TwoSidedGeometric,
     account,
     composition,
     gaussian,
@@ -279,3 +280,15 @@ def test_large_deltas_of_a_composition_are_exact_too(epsilon):
     exact = p * excess(response) + (1 - p) * excess(-response)
     assert exact <= made.delta(epsilon) <= exact * (1 + 1e-6)
     assert made.epsilon(made.delta(0.2)) == pytest.approx(0.2, abs=1e-3)
+
+
+@pytest.mark.parametrize("sensitivity", [487_963, 2_000_000])
+def test_wide_integer_noise_keeps_its_digits(sensitivity):
+    """Powers q^k lost a digit for every decade of k: delta(0) came out 1e-11 too small."""
+    epsilon = 0.0024291590659120095
+    with mp.workdps(50):
+        q = mp.exp(-mp.mpf(epsilon) / sensitivity)
+        # The best event at epsilon 0: the outcomes below the middle.
+        below = (sensitivity + 1) // 2 - 1
+        truth = 1 - q ** (below + 1) / (1 + q) - q ** (sensitivity - below) / (1 + q)
+    assert float(truth) <= pld.delta(TwoSidedGeometric(epsilon, sensitivity), 0.0) <= float(truth) * (1 + 1e-10)

@@ -338,13 +338,13 @@ def _place(delta: float) -> tuple[int, float]:
 
 
 def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
+    pair = single.single(tree)
+    if pair is not None and delta > 0:
+        return Answer(single.epsilon(pair, delta), True)
     if total_variation(tree) <= delta:
         return Answer(0.0, True)
     if delta == 0:
         return Answer(math.inf, True)
-    pair = single.single(tree)
-    if pair is not None:
-        return Answer(single.epsilon(pair, delta), True)
     return _epsilon_from(tree, delta, *_place(delta), _MOST_LEVEL)
 
 
@@ -369,10 +369,10 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
     """
     if not tree or math.isinf(epsilon):
         return Answer(0.0, True)
-    best, sharp, step = min(total_variation(tree), 1.0), True, 0.0
     pair = single.single(tree)
     if pair is not None:
-        return Answer(min(best, single.delta(pair, epsilon)), True)
+        return Answer(single.delta(pair, epsilon), True)
+    best, sharp, step = min(total_variation(tree), 1.0), True, 0.0
     decade, visits, largest = _first_decade(tree, epsilon), dict[int, Composition](), _LAST_DECADE + 1
     while decade not in visits and best > enough:
         curve = visits[decade] = _curve(tree, decade)

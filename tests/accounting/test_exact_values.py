@@ -292,3 +292,20 @@ def test_wide_integer_noise_keeps_its_digits(sensitivity):
         below = (sensitivity + 1) // 2 - 1
         truth = 1 - q ** (below + 1) / (1 + q) - q ** (sensitivity - below) / (1 + q)
     assert float(truth) <= pld.delta(TwoSidedGeometric(epsilon, sensitivity), 0.0) <= float(truth) * (1 + 1e-10)
+
+
+@pytest.mark.parametrize("rate", [1e-12, 0.03, 0.7])
+@pytest.mark.parametrize("epsilon", [1e-3, 2.0])
+def test_convex_renyi_of_a_sample_is_the_mixture_of_moments(rate, epsilon):
+    """log(1 - q + q e^((a-1) R)) / (a-1) in 40 digits, and above the divergence of a sampled response, both orders."""
+    found = rdp.curve(Subsampled(RandomizedResponse(epsilon), "poisson", rate), ORDERS)
+    inner = rdp.curve(RandomizedResponse(epsilon), ORDERS)
+    for order, value, own in zip(ORDERS.tolist(), found.tolist(), inner.tolist(), strict=True):
+        q, a = mp.mpf(rate), mp.mpf(order)
+        bound = mp.log(1 - q + q * mp.exp((a - 1) * mp.mpf(own))) / (a - 1)
+        assert value == pytest.approx(float(bound), rel=1e-12)
+        truth = 1 / (1 + mp.exp(-mp.mpf(epsilon)))
+        p, none = ((1 - q) * (1 - truth) + q * truth, (1 - q) * truth + q * (1 - truth)), (1 - truth, truth)
+        for first, second in ((p, none), (none, p)):
+            moment = mp.fsum(y * (x / y) ** a for x, y in zip(first, second, strict=True))
+            assert mp.log(moment) / (a - 1) <= value * (1 + mp.mpf(1e-12))

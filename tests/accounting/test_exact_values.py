@@ -14,6 +14,7 @@ from scipy.special import ndtr
 
 from dptoolkit.accounting import (
     Composed,
+    DiscreteGaussian,
     Gaussian,
     Geometric,
     Laplace,
@@ -309,3 +310,11 @@ def test_convex_renyi_of_a_sample_is_the_mixture_of_moments(rate, epsilon):
         for first, second in ((p, none), (none, p)):
             moment = mp.fsum(y * (x / y) ** a for x, y in zip(first, second, strict=True))
             assert mp.log(moment) / (a - 1) <= value * (1 + mp.mpf(1e-12))
+
+
+def test_where_epsilon_is_0_delta_of_0_agrees_even_if_no_grid_holds_the_event():
+    """epsilon came from the total variation, and delta(0) = 0.577 from another method, as the grid was refused."""
+    release = Subsampled(DiscreteGaussian(0.66, 5), "poisson", 4.8e-6)
+    guarantee = account(RandomRounds(RandomRounds(release, Poisson(1.31)), Poisson(1.95)))
+    assert guarantee.epsilon(7e-4) == 0
+    assert guarantee.delta(0.5) <= guarantee.delta(0.0) <= 4.8e-6 * 1.31 * 1.95

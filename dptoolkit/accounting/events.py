@@ -343,7 +343,8 @@ def _collect(event: Event, count: int, counts: dict[Event, int]) -> None:
     elif isinstance(event, Composed):
         for part in event.events:
             _collect(part, count, counts)
-    elif isinstance(event, Subsampled) and event.rate == 0:
+    elif getattr(event, "rate", 1.0) == 0:
+        # Nothing is ever sampled.
         return
     else:
         counts[event] = counts.get(event, 0) + count
@@ -369,7 +370,7 @@ def adjacency_of(event: Event) -> Adjacency | None:
 def _adjacencies(event: Event, relations: set[Adjacency], levels: int) -> None:
     if levels == 0:
         raise _too_deep()
-    if isinstance(event, Subsampled) and event.rate == 0 or isinstance(event, Repeated) and event.count == 0:
+    if getattr(event, "rate", 1.0) == 0 or isinstance(event, Repeated) and event.count == 0:
         # Nothing is released, so the adjacency of what is inside does not matter.
         return
     fixed = getattr(event, "adjacency", None)

@@ -154,12 +154,21 @@ def two_sided_geometric(epsilon: float, sensitivity: int) -> Pair:
             f"sensitivity={sensitivity}: must be at most {_MOST_OUTCOMES} for method 'pld', which sums every outcome.",
             ANY_METHOD,
         )
-    q = math.exp(-epsilon / sensitivity)
     k = np.arange(sensitivity + 1, dtype=float)
-    masses = (1 - q) / (1 + q) * q**k
-    masses[0], masses[-1] = 1 / (1 + q), q**sensitivity / (1 + q)
-    losses = epsilon * (1 - 2 * k / sensitivity)
-    return discrete(losses, masses, atom=epsilon)
+    # Not powers of q, whose relative error would grow with k.
+    powers = np.exp(-epsilon * (k / sensitivity))
+    masses = math.tanh(0.5 * epsilon / sensitivity) * powers
+    masses[[0, -1]] = powers[[0, -1]] / (1 + math.exp(-epsilon / sensitivity))
+    losses = _away_from_0(epsilon * ((sensitivity - 2 * k) / sensitivity))
+    return discrete(np.clip(losses, -epsilon, epsilon), masses, atom=epsilon)
+
+
+def _away_from_0(losses: Array) -> Array:
+    """Losses with their round-off added, so that none is too small.
+
+    Between a loss that was rounded down and the true one, delta would lack the whole mass of that loss.
+    """
+    return losses * (1 + 1e-15)
 
 
 # Outcomes of integer noise that are summed one by one, and standard deviations beyond which no float is left.
@@ -185,7 +194,7 @@ def discrete_gaussian(sigma: float, sensitivity: int) -> Pair:
         return non_private()
     # From the largest outcome, which has the smallest loss, down.
     k = np.arange(sensitivity + reach, -reach - 1, -1, dtype=float)
-    losses = rho - step * k
+    losses = _away_from_0(step * (0.5 * sensitivity - k))
     log_p, log_q = -0.5 * (k / sigma) ** 2, -0.5 * ((k - sensitivity) / sigma) ** 2
     log_total = float(log_sum_exp(log_p))
     p, q = np.exp(log_p - log_total), np.exp(log_q - log_total)

@@ -37,7 +37,7 @@ import numpy as np
 from scipy.special import betainc, log_ndtr, ndtr
 
 from dptoolkit.accounting._numeric import Array, log1mexp, log_binomial, log_sum_exp
-from dptoolkit.accounting.profiles import Curve, Pair, Tails
+from dptoolkit.accounting.profiles import Curve, Pair, Tails, non_private
 from dptoolkit.accounting.profiles import gaussian as gaussian_pair
 
 
@@ -139,7 +139,7 @@ def any_sampled(rate: float, size: int) -> float:
     return 1.0 if rate >= 1 else -math.expm1(size * math.log1p(-rate))
 
 
-# Parts of a group's mixture: the most of them, and the mass that may be moved to the last one.
+# Parts of a group's mixture: the most of them, and the share of their mass that may be moved to the last one.
 _MOST_PARTS, _MOVED_MASS = 400, 1e-60
 # Newton's steps for the point of a loss; they converge within ten.
 _MOST_STEPS = 100
@@ -149,20 +149,24 @@ def _group_weights(rate: float, size: int) -> tuple[Array, Array, Array]:
     """j = 1, 2, ..., log P(j of ``size`` records are sampled) from above, and from below.
 
     Hardly ever sampled numbers j are counted as ``size``, which is the worst one: Phi(Phi^-1(a) + j mu) grows in j.
+    From below these count as nothing.
     """
+    some = any_sampled(rate, size)
     j = np.arange(1, min(size, _MOST_PARTS) + 1, dtype=float)
     # P(more than j are sampled), by the incomplete beta function.
     beyond = np.where(j < size, betainc(j + 1, np.maximum(size - j, 1.0), rate), 0.0)
-    if beyond[-1] > _MOVED_MASS:
+    if beyond[-1] > _MOVED_MASS * some:
         # Too many parts: all that are sampled count as all.
-        return np.array([float(size)]), np.array([math.log(any_sampled(rate, size))]), np.array([-math.inf])
-    j = j[: int(np.argmax(beyond <= _MOVED_MASS)) + 1]
+        return np.array([float(size)]), np.array([math.log(some)]), np.array([-math.inf])
+    last = int(np.argmax(beyond <= _MOVED_MASS * some))
+    j, moved = j[: last + 1], max(float(beyond[last]) * (1 + 1e-6), math.ulp(0.0))
     choices = np.array([math.log(math.comb(size, int(k))) for k in j])
     terms = np.stack([choices, j * math.log(rate), (size - j) * math.log1p(-rate)])
     log_w, error = terms.sum(axis=0), 1e-15 * (1 + np.abs(terms).sum(axis=0))
+    high, low = log_w + error, log_w - error
     if j[-1] < size:
-        j, log_w, error = (np.append(a, end) for a, end in ((j, size), (log_w, math.log(_MOVED_MASS)), (error, 0.0)))
-    return j, log_w + error, log_w - error
+        j, high, low = np.append(j, size), np.append(high, math.log(moved)), np.append(low, -math.inf)
+    return j, high, low
 
 
 def _of_any_shape(curve: Curve) -> Curve:
@@ -177,8 +181,10 @@ def group(mu: float, rate: float, size: int) -> Pair:
     """
     if rate >= 1 or size == 1:
         return poisson_zero_out(gaussian_pair(size * mu), rate)
+    if math.isinf(size * mu * size * mu):
+        return non_private(any_sampled(rate, size))
     j, log_w, log_low = _group_weights(rate, size)
-    shifts, some = j * mu, any_sampled(rate, size)
+    shifts, some, log_w0 = j * mu, any_sampled(rate, size), size * math.log1p(-rate)
 
     def point(log_a: Array) -> Array:
         """t with log A(t) = log_a."""
@@ -194,45 +200,52 @@ def group(mu: float, rate: float, size: int) -> Pair:
                 break
         return np.asarray(t)
 
-    def sampled(t: Array, sign: float) -> Array:
-        """P(some are sampled, and the output is beyond t): above it for sign 1, rounded up, below it for sign -1."""
-        weights = np.exp(log_w if sign > 0 else log_low)
-        return np.asarray((weights * ndtr(sign * (shifts - t[:, None]))).sum(axis=1))
+    def sampled(t: Array) -> Array:
+        """P(some are sampled, and the output is above t), rounded up."""
+        return np.asarray((np.exp(log_w) * ndtr(shifts - t[:, None])).sum(axis=1))
+
+    def sampled_below(t: Array, x: Array) -> Array:
+        """e^x P(some are sampled, and the output is below t), rounded down; e^x alone may overflow."""
+        return np.asarray(np.exp(x[:, None] + log_low + log_ndtr(t[:, None] - shifts)).sum(axis=1))
+
+    def log_rest(x: Array) -> Array:
+        """log(e^x - w_0), where e^x - 1 and 1 - w_0 are added: nothing of size 1 cancels when the rate is tiny."""
+        with np.errstate(divide="ignore"):
+            near = np.log(np.maximum(np.expm1(np.minimum(x, 1.0)) + some, 0.0))
+        return np.where(x < 1, near, x + np.log1p((some - 1) * np.exp(-np.maximum(x, 1.0))))
 
     @_of_any_shape
     def above(x: Array) -> Array:
-        # log(e^x - w_0), where e^x - 1 and 1 - w_0 are added: nothing of size 1 cancels when the rate is tiny.
-        log_a = np.where(x < 1, np.log(np.expm1(np.minimum(x, 1.0)) + some), x + np.log1p((some - 1) * np.exp(-x)))
+        log_a = log_rest(x)
         t = point(log_a)
-        alone, log_none = sampled(t, 1.0), log_ndtr(-t)
+        alone, log_none = sampled(t), log_ndtr(-t)
         # What is added is above the round-off of the difference.
         round_off = 1e-15 * (2 + np.abs(log_a) - np.maximum(log_none, -800.0)) * alone
         return np.maximum(alone - np.exp(log_a + log_none), 0.0) + round_off
 
     @_of_any_shape
     def below(x: Array) -> Array:
-        rest = np.expm1(-x) + some + 1e-15 * np.minimum(np.exp(-x), some)
+        # 1 - w_0 e^x with its round-off: e^x times the e^-x - w_0 that is below.
+        gap = np.minimum(x + log_w0, 0.0)
+        rest = np.minimum(-np.expm1(gap) * (1 + 1e-15) - 1e-15 * log_w0 * np.exp(gap), 1.0)
         values = np.zeros_like(x)
-        inside = rest > 0
+        inside = x + log_w0 * (1 + 1e-15) < 0
         if np.any(inside):
-            t = point(np.log(rest[inside]))
+            x, rest = x[inside], rest[inside]
+            t = point(np.log(rest) - x)
             log_none = log_ndtr(t)
-            none = rest[inside] * np.exp(log_none)
-            round_off = 1e-15 * (4 - np.maximum(log_none, -800.0)) * none
-            values[inside] = np.exp(x[inside]) * (np.maximum(none - sampled(t, -1.0), 0.0) + round_off)
+            none = rest * np.exp(log_none)
+            round_off = 1e-15 * (4 + x - np.maximum(log_none, -800.0)) * none
+            values[inside] = np.maximum(none - sampled_below(t, x), 0.0) + round_off
         return values
 
     def tails(x: Array) -> Tails:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rest = np.expm1(np.minimum(x, 1.0)) + some
-            near, far = np.log(np.maximum(rest, 0.0)), x + np.log1p((some - 1) * np.exp(-np.maximum(x, 0.0)))
-            log_a = np.where(x < 1, near, far)
+        log_a = log_rest(x)
         t = np.full_like(x, -np.inf)
         t[np.isfinite(log_a)] = point(log_a[np.isfinite(log_a)])
         above_t, below_t = ndtr(-t), ndtr(t)
-        return Tails(
-            (1 - some) * above_t + sampled(t, 1.0), above_t, (1 - some) * below_t + sampled(t, -1.0), below_t,
-        )
+        none, zero = 1 - some, np.zeros_like(t)
+        return Tails(none * above_t + sampled(t), above_t, none * below_t + sampled_below(t, zero), below_t)
 
     return Pair(above, below, tails, symmetric=False)
 
@@ -248,11 +261,11 @@ def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) ->
     if noise_multiplier == 0:
         return np.full_like(a, math.inf)
     with np.errstate(over="ignore"):
-        rho = 0.5 * (size / noise_multiplier) ** 2
         if rate == 1:
-            return a * rho
+            return 0.5 * a * (size / noise_multiplier) * (size / noise_multiplier)
         j, log_w, _ = _group_weights(rate, size)
-        excess = log_w + _log_expm1(a[:, None] * (a[:, None] - 1) * 0.5 * (j / noise_multiplier) ** 2)
+        square = np.square(j / noise_multiplier)
+        excess = log_w + _log_expm1(a[:, None] * (a[:, None] - 1) * 0.5 * square)
         return np.maximum(np.logaddexp(0.0, log_sum_exp(excess, axis=1)), np.finfo(float).tiny) / (a - 1)
 
 

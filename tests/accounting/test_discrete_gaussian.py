@@ -152,3 +152,16 @@ def test_it_is_sampled_composed_saved_and_paid_for_as_others_are():
     pytest.importorskip("dp_accounting")
     with pytest.raises(UnsupportedEvent, match="bounds soundly"):
         google.to_google(event)
+
+
+@pytest.mark.parametrize(("sigma", "sensitivity", "outcome"), [(0.33086913019588116, 3, -9), (0.2416, 1, -1)])
+def test_no_loss_is_rounded_down(sigma, sensitivity, outcome):
+    """Between a loss that was rounded down and the true one, delta lacked all of its mass: 1e-199 for 1e-60."""
+    with mp.workdps(60):
+        loss = mp.mpf(sensitivity) * (sensitivity - 2 * outcome) / (2 * mp.mpf(sigma) ** 2)
+        weights = {k: mp.exp(-mp.mpf(k) ** 2 / (2 * mp.mpf(sigma) ** 2)) for k in range(-60, 61)}
+        near = float(loss)
+        for epsilon in (math.nextafter(near, 0.0), near, *(near - k * math.ulp(near) for k in (2, 5, 9))):
+            kept = [p - mp.exp(mp.mpf(epsilon)) * weights.get(k - sensitivity, 0) for k, p in weights.items()]
+            truth = mp.fsum(max(part, 0) for part in kept) / mp.fsum(weights.values())
+            assert pld.delta(DiscreteGaussian(sigma, sensitivity), epsilon) >= truth

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 
 from dptoolkit.accounting import (
     Composed,
+    DiscreteGaussian,
     Gaussian,
     Geometric,
     Laplace,
@@ -24,6 +25,7 @@ from dptoolkit.accounting import (
     Subsampled,
     TruncatedGeometric,
     TruncatedNegativeBinomial,
+    TwoSidedGeometric,
     account,
     composition,
     gaussian,
@@ -279,3 +281,40 @@ def test_large_deltas_of_a_composition_are_exact_too(epsilon):
     exact = p * excess(response) + (1 - p) * excess(-response)
     assert exact <= made.delta(epsilon) <= exact * (1 + 1e-6)
     assert made.epsilon(made.delta(0.2)) == pytest.approx(0.2, abs=1e-3)
+
+
+@pytest.mark.parametrize("sensitivity", [487_963, 2_000_000])
+def test_wide_integer_noise_keeps_its_digits(sensitivity):
+    """Powers q^k lost a digit for every decade of k: delta(0) came out 1e-11 too small."""
+    epsilon = 0.0024291590659120095
+    with mp.workdps(50):
+        q = mp.exp(-mp.mpf(epsilon) / sensitivity)
+        # The best event at epsilon 0: the outcomes below the middle.
+        below = (sensitivity + 1) // 2 - 1
+        truth = 1 - q ** (below + 1) / (1 + q) - q ** (sensitivity - below) / (1 + q)
+    assert float(truth) <= pld.delta(TwoSidedGeometric(epsilon, sensitivity), 0.0) <= float(truth) * (1 + 1e-10)
+
+
+@pytest.mark.parametrize("rate", [1e-12, 0.03, 0.7])
+@pytest.mark.parametrize("epsilon", [1e-3, 2.0])
+def test_convex_renyi_of_a_sample_is_the_mixture_of_moments(rate, epsilon):
+    """log(1 - q + q e^((a-1) R)) / (a-1) in 40 digits, and above the divergence of a sampled response, both orders."""
+    found = rdp.curve(Subsampled(RandomizedResponse(epsilon), "poisson", rate), ORDERS)
+    inner = rdp.curve(RandomizedResponse(epsilon), ORDERS)
+    for order, value, own in zip(ORDERS.tolist(), found.tolist(), inner.tolist(), strict=True):
+        q, a = mp.mpf(rate), mp.mpf(order)
+        bound = mp.log(1 - q + q * mp.exp((a - 1) * mp.mpf(own))) / (a - 1)
+        assert value == pytest.approx(float(bound), rel=1e-12)
+        truth = 1 / (1 + mp.exp(-mp.mpf(epsilon)))
+        p, none = ((1 - q) * (1 - truth) + q * truth, (1 - q) * truth + q * (1 - truth)), (1 - truth, truth)
+        for first, second in ((p, none), (none, p)):
+            moment = mp.fsum(y * (x / y) ** a for x, y in zip(first, second, strict=True))
+            assert mp.log(moment) / (a - 1) <= value * (1 + mp.mpf(1e-12))
+
+
+def test_where_epsilon_is_0_delta_of_0_agrees_even_if_no_grid_holds_the_event():
+    """epsilon came from the total variation, and delta(0) = 0.577 from another method, as the grid was refused."""
+    release = Subsampled(DiscreteGaussian(0.66, 5), "poisson", 4.8e-6)
+    guarantee = account(RandomRounds(RandomRounds(release, Poisson(1.31)), Poisson(1.95)))
+    assert guarantee.epsilon(7e-4) == 0
+    assert guarantee.delta(0.5) <= guarantee.delta(0.0) <= 4.8e-6 * 1.31 * 1.95

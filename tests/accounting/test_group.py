@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from fractions import Fraction
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy.integrate import simpson
@@ -26,6 +28,7 @@ from dptoolkit.accounting import (
     ZCdp,
     account,
     gaussian,
+    pld,
     sampling,
 )
 
@@ -238,3 +241,72 @@ def test_the_chain_finds_the_smallest_step():
         found = group._chain_epsilon(DELTA) / size
         steps = np.linspace(0.0, found * (1 - 1e-4), 50)
         assert group._sum(found) <= DELTA and all(group._sum(float(step)) > DELTA for step in steps)
+
+
+# --- the pair of a group, in digits ------------------------------------------------------------------
+
+
+def exact_pair(mu: float, rate: float, size: int, epsilon: float) -> tuple[float, float]:
+    """Both divergences of the pair in 150 digits; the point of the loss by bisection."""
+    with mp.workdps(150):
+        q, shift, a = mp.mpf(rate), mp.mpf(mu), mp.exp(mp.mpf(epsilon))
+        w = [mp.binomial(size, j) * q**j * (1 - q) ** (size - j) for j in range(size + 1)]
+
+        def point(ratio: mp.mpf) -> mp.mpf:
+            low, high = mp.mpf(-1e4) * (1 + 1 / shift), mp.mpf(1e4) * (1 + 1 / shift)
+            for _ in range(500):
+                t = (low + high) / 2
+                loss = mp.fsum(w[j] * mp.exp(j * shift * t - (j * shift) ** 2 / 2) for j in range(size + 1))
+                low, high = (low, t) if loss > ratio else (t, high)
+            return high
+
+        def above(t: mp.mpf) -> mp.mpf:
+            return mp.fsum(w[j] * mp.ncdf(j * shift - t) for j in range(size + 1))
+
+        def below(t: mp.mpf) -> mp.mpf:
+            return mp.fsum(w[j] * mp.ncdf(t - j * shift) for j in range(size + 1))
+
+        t, back = point(a), point(1 / a)
+        return float(above(t) - a * mp.ncdf(-t)), float(mp.ncdf(back) - a * below(back)) if a * w[0] < 1 else 0.0
+
+
+@pytest.mark.parametrize(
+    ("mu", "rate", "size", "epsilon"),
+    [
+        # The round-off of 1 - (1-q)^k - (1 - e^-epsilon), which cancels.
+        (0.2752304, 0.9020664754621817, 4, 9.247927997164327), (6.0, 1 - 1e-7, 6, 50.0),
+        # Numbers that are hardly ever sampled weigh no more than they do.
+        (0.1, 1e-80, 3, 0.0), (5.0, 1e-70, 4, 1e-70), (1.0, 0.02, 5, 0.3),
+    ],
+)  # fmt: skip
+def test_the_pair_of_a_sampled_group_is_never_below_its_digits(mu, rate, size, epsilon):
+    pair, exact = sampling.group(mu, rate, size), exact_pair(mu, rate, size, epsilon)
+    for curve, truth in zip((pair.above, pair.below), exact, strict=True):
+        assert truth <= float(curve(np.array([epsilon]))[0]) * (1 + 1e-11) <= truth * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("event", "epsilon"),
+    [
+        (SampledGroup(1.0, 0.0, 3), 0.0), (SampledGroup(0.0, 0.0, 3), 0.0), (SampledGroup(1e-200, 0.5, 3), math.inf),
+        (SampledGroup(1.0, 1e-20, 3), 0.0), (SampledGroup(10.0, 0.5, 2000), 22_000.0),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_extreme_groups_are_answered_without_a_warning(event, epsilon):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for releases in (event, Repeated(event, 2)):
+            answer = account(releases).epsilon(DELTA)
+            assert answer == epsilon if epsilon in (0, math.inf) else epsilon / 4 < answer < 3 * epsilon
+            account(releases, "rdp").epsilon(DELTA)
+            pld.delta(releases, 1.0)
+    if event.rate == 0:
+        # Nothing is released, so its adjacency does not matter.
+        assert account(Composed(event, Gaussian(1.0)), adjacency="replace-one").epsilon(DELTA) > 0
+
+
+def test_backward_losses_of_a_group_beyond_700():
+    """e^709 is the largest float: the divergence 1 - e^(x - 5000) times a share was taken for 0 from 745 on."""
+    pair = sampling.group(5.0, 1 - math.exp(-1.0), 1000)
+    assert float(pair.below(np.array([800.0]))[0]) == pytest.approx(1.0, abs=1e-9)

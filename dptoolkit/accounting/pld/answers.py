@@ -24,6 +24,7 @@ from dptoolkit.accounting.pld.curve import (
 from dptoolkit.accounting.pld.grid import span_of
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
 from dptoolkit.accounting.structure import delta_left, delta_with_failures, is_gaussian, without_failures
+from dptoolkit.errors import UnsupportedEvent
 
 
 class Bracket(NamedTuple):
@@ -357,13 +358,13 @@ def _place(delta: float) -> tuple[int, float]:
 
 
 def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
+    pair = single.single(tree)
+    if pair is not None and delta > 0:
+        return Answer(single.epsilon(pair, delta), True)
     if total_variation(tree) <= delta:
         return Answer(0.0, True)
     if delta == 0:
         return Answer(math.inf, True)
-    pair = single.single(tree)
-    if pair is not None:
-        return Answer(single.epsilon(pair, delta), True)
     return _epsilon_from(tree, delta, *_place(delta), _MOST_LEVEL)
 
 
@@ -388,10 +389,22 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
     """
     if not tree or math.isinf(epsilon):
         return Answer(0.0, True)
-    best, sharp, step = min(total_variation(tree), 1.0), True, 0.0
     pair = single.single(tree)
     if pair is not None:
-        return Answer(min(best, single.delta(pair, epsilon)), True)
+        return Answer(single.delta(pair, epsilon), True)
+    best = min(total_variation(tree), 1.0)
+    try:
+        return _delta_from(tree, epsilon, best, enough)
+    except UnsupportedEvent:
+        if best >= 1:
+            raise
+        # No grid can hold the event. What bounds delta at epsilon 0, and so says where epsilon is 0, still holds.
+        return Answer(best, False)
+
+
+def _delta_from(tree: tuple[Node, ...], epsilon: float, best: float, enough: float) -> Answer:
+    """delta from the curves, and no more than ``best``."""
+    sharp, step = True, 0.0
     decade, visits, largest = _first_decade(tree, epsilon), dict[int, Composition](), _LAST_DECADE + 1
     while decade not in visits and best > enough:
         curve = visits[decade] = _curve(tree, decade)

@@ -16,6 +16,7 @@ from dptoolkit import marks
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import MISSING_ENTRIES
+from dptoolkit.estimators.wrappers import is_after_marking
 from dptoolkit.models.fitting import label_array
 from dptoolkit.solvers.base import noise_source
 from dptoolkit.tables import DATES, TEXT, check_kinds, check_names, column_names
@@ -73,7 +74,7 @@ def checked_rows(estimator: Any, X: Any, reset: bool) -> Any:
 def checked_data(
     estimator: Any, X: Any, y: Any, *, is_numeric: bool, classes: Any = None, **how: Any
 ) -> tuple[Any, Any]:
-    """X and y as scikit-learn checks them together, with the mark that they came with.
+    """X and y as scikit-learn checks them together, with the mark that they came with, or lost in a pipeline.
 
     Privacy
     -------
@@ -91,7 +92,8 @@ def checked_data(
         if not is_numeric and classes is None:
             check_classification_targets(labels)
     _note_names(estimator, names, reset=True)
-    return marks.like(X, rows), marks.like(y, labels)
+    rows = marks.marked(rows) if is_after_marking() else marks.like(X, rows)
+    return rows, marks.like(y, labels)
 
 
 def _refuse_mixed_labels(y: Any) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
+
+from sklearn.base import BaseEstimator
 
 from dptoolkit._validate import warn
 from dptoolkit.models.notes import SEARCH_NOTE, WRAPPED_NOTE
@@ -28,16 +32,35 @@ def wrapper_note(estimator: Any) -> str | None:
     return SEARCH_NOTE if is_search else WRAPPED_NOTE
 
 
+def is_after_marking() -> bool:
+    """Whether an estimator of scikit-learn that calls this fit, such as a pipeline, has a step that marks rows.
+
+    Privacy
+    -------
+    Other steps of a pipeline copy dense rows, and a copy has no mark (``marks``). What the pipeline consists of tells.
+    """
+    callers = (frame.f_locals.get("self") for _, frame in _calling_frames())
+    return any(_holds_marking(caller) for caller in callers if isinstance(caller, BaseEstimator))
+
+
+def _holds_marking(caller: BaseEstimator) -> bool:
+    parts = caller.get_params(deep=True).values()
+    return any(getattr(type(part), "marks_rows", False) for part in parts)
+
+
 def _calling_parts() -> list[str]:
     """The parts of scikit-learn, the innermost first, that called this fit and may make several."""
-    frame, parts = sys._getframe(1), []
+    return [part for part, _ in _calling_frames() if part not in _ONE_FIT]
+
+
+def _calling_frames() -> Iterator[tuple[str, FrameType]]:
+    """(part of scikit-learn, frame) of all its functions that are being called, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         library, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
-        part = rest.partition(".")[0]
-        if library == "sklearn" and part not in _ONE_FIT:
-            parts.append(part)
-        frame = frame.f_back  # type: ignore[assignment]
-    return parts
+        if library == "sklearn":
+            yield rest.partition(".")[0], frame
+        frame = frame.f_back
 
 
 def _warn(estimator: Any, caller: str, is_search: bool) -> None:

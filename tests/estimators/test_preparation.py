@@ -128,3 +128,22 @@ def test_marked_rows_do_not_come_out_as_frames(library, form):
     with sklearn.config_context(transform_output=library), pytest.raises(InvalidValue, match="would lose the mark"):
         estimators.ScaleToBounds(-1.0, 1.0).fit_transform(marked)
     assert marks.is_marked(estimators.ClipRows(1.0).set_output(transform="default").fit_transform(marked))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("between", ["Normalizer", "PolynomialFeatures", "to sparse", "search"])
+def test_a_pipeline_that_copies_marked_rows_has_no_guarantee(between):
+    """The copy has no mark: an epsilon of 2 instead of infinity."""
+    from sklearn import preprocessing
+    from sklearn.model_selection import GridSearchCV
+
+    step = preprocessing.FunctionTransformer(sparse.csr_matrix)
+    if hasattr(preprocessing, between):
+        step = getattr(preprocessing, between)()
+    rest = [make_pipeline(estimators.MaxAbsScaling(unsafe=True), step), iht_classifier(classes=[0, 1])]
+    pipe = make_pipeline(*rest)
+    if between == "search":
+        pipe = GridSearchCV(pipe, {"privateihtclassifier__epsilon": [2.0]}, cv=2).fit(ROWS, BINARY).best_estimator_
+    assert math.isinf(pipe.fit(ROWS, BINARY)[-1].guarantee_.epsilon(1e-5))
+    public = make_pipeline(preprocessing.Normalizer(), rest[-1]).fit(ROWS, BINARY)
+    assert public[-1].guarantee_.epsilon(1e-5) <= 2.0

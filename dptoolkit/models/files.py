@@ -33,7 +33,7 @@ from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
-from dptoolkit.models.notes import VOID, from_file
+from dptoolkit.models.notes import VOID, from_file, printable
 from dptoolkit.models.routes import ROUTES, TASKS, solver_for
 from dptoolkit.solvers import HopelessPlanWarning, Plan
 from dptoolkit.solvers.pipeline import Preparation
@@ -69,7 +69,8 @@ def read(path: str | Path) -> tuple[Model, Mapping[str, Any] | None]:
     try:
         return from_record(record), record.get("estimator")
     except (DpToolkitError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as problem:
-        words = str(problem) if isinstance(problem, DpToolkitError) else "Its parts do not fit together."
+        # The words of an error may quote the file.
+        words = printable(problem) if isinstance(problem, DpToolkitError) else "Its parts do not fit together."
         raise invalid("path", str(path), "a model as dptoolkit writes it", words) from None
 
 
@@ -142,8 +143,12 @@ def _guarantee_record(guarantee: Any) -> dict[str, Any]:
     return guarantee.to_dict() | own
 
 
-def _digest(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True, allow_nan=False).encode()).hexdigest()
+def _digest(record: Mapping[str, Any]) -> str | None:
+    """None for a record with NaN or infinity, which are not JSON: a float as 1e999 is read as one."""
+    with contextlib.suppress(ValueError):
+        text = json.dumps(record, sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+    return None
 
 
 # --- from JSON --------------------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ def _record(path: str | Path) -> dict[str, Any]:
         repair = f"This dptoolkit reads version {VERSION}; use the one that wrote it."
         raise invalid("path", str(path), f"a model file of version {VERSION}", repair)
     digest = record.pop("sha256", None)
-    if digest != _digest(record):
+    if digest is None or digest != _digest(record):
         raise invalid("path", str(path), expected, "It was changed since: its digest is another. Fit or copy it again.")
     return record
 
@@ -305,7 +310,8 @@ def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
 def is_stated_budget(plan: Plan | JointPlan | ChosenPlan, epsilon: Any, delta: Any) -> bool:
     """Whether a plan was asked for this budget; of a choice, whose epsilon is not kept, whether it keeps it."""
     if isinstance(plan, ChosenPlan):
-        return bool(delta == plan.delta and plan.guarantee.epsilon(delta) <= epsilon * (1 + _SAME))
+        is_number = isinstance(epsilon, (int, float))
+        return bool(is_number and delta == plan.delta and plan.guarantee.epsilon(delta) <= epsilon * (1 + _SAME))
     own = plan if isinstance(plan, JointPlan) else plan.settings
     return bool((epsilon, delta) == (own.epsilon, own.delta))
 

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 import dptoolkit
 from dptoolkit import solvers
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, unheard
 from dptoolkit.accounting import BestOf, Gaussian, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import DpToolkitError, InvalidValue
@@ -240,9 +239,8 @@ def _plan(record: Mapping[str, Any]) -> Plan | JointPlan | ChosenPlan:
         part = _plan(record["part"])
         assert isinstance(part, Plan)
         return _chosen_plan(record, part) if "choice" in record else _joint_plan(record, part)
-    with warnings.catch_warnings():
-        # How good the plan can be was said at the fit; a delta that allows anything is said again.
-        warnings.simplefilter("ignore", HopelessPlanWarning)
+    # How good the plan can be was said at the fit; a delta that allows anything is said again.
+    with unheard(HopelessPlanWarning):
         made = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])
     plan = made.with_noise(*(float(release["scale"]) for release in record["releases"]))
     if made.calibration == PUBLISHED:

@@ -11,13 +11,13 @@ An outlook is computed from the plan, which is made without data. It reads no re
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scipy.special import ndtr, ndtri
 
+from dptoolkit import _validate
 from dptoolkit.accounting import gaussian
 
 if TYPE_CHECKING:
@@ -299,4 +299,4 @@ def warn(plan: Plan) -> None:
     """Warn of a hopeless plan, and say what would help."""
     outlook = plan.outlook
     if outlook is not None and outlook.is_hopeless:
-        warnings.warn(f"{plan.solver}: {outlook.complaint(plan)}", HopelessPlanWarning, stacklevel=4)
+        _validate.warn(f"{plan.solver}: {outlook.complaint(plan)}", HopelessPlanWarning)

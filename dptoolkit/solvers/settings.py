@@ -13,7 +13,6 @@ import difflib
 import inspect
 import math
 import textwrap
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit._validate import LARGEST, delta_value, flag, invalid, magnitude, one_of, real, whole
+from dptoolkit._validate import LARGEST, delta_value, flag, invalid, magnitude, one_of, real, warn, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_classes, check_labels, check_rows
 from dptoolkit.losses import MULTICLASS, Loss
@@ -251,11 +250,10 @@ def check_budget(epsilon: Any, delta: Any, n: int) -> tuple[float, float]:
     if delta == 0:
         raise invalid("delta", 0.0, "> 0 for Gaussian noise or composed selections", "For example 1e-6.")
     if delta >= 1 / n:
-        warnings.warn(
+        warn(
             f"delta={delta:g}: should be well below 1/n={1 / n:.3g}; a mechanism that publishes a random record whole "
             "has delta = 1/n.",
             DeltaWarning,
-            stacklevel=4,
         )
     return epsilon, delta
 

@@ -6,10 +6,12 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from dptoolkit import models
+from dptoolkit import data, models, solvers
+from dptoolkit.accounting import Ledger
 from dptoolkit.errors import InvalidValue
-from dptoolkit.models import choosing
+from dptoolkit.models import choosing, files
 from dptoolkit.models.fitting import MOST_CLASSES, class_set, codes
 from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
 from tests.estimators.cases import BINARY, ROWS, THREE
@@ -140,3 +142,38 @@ def test_the_names_of_a_table_are_kept_and_compared():
     with pytest.raises(InvalidValue, match="12 names, one for every column"):
         models.fit(ROWS, BINARY, task="classification", classes=[0, 1], feature_names=names[1:])
     assert models.fit(Table(ROWS, range(12)), BINARY, task="classification", classes=[0, 1]).feature_names is None
+
+
+@pytest.mark.parametrize("solver", ["dp_ight", "dp_sgd_ht", "objective_perturbation"])
+def test_a_fit_of_several_classes_that_is_refused_spends_nothing(solver):
+    """A fit for each class refused what it was given after the charge for all of them."""
+    rows, ledger = sparse.csr_matrix(np.eye(60, 4)), Ledger(100.0, 1e-3)
+    three = np.arange(60) % 3
+
+    def fit(X, y):
+        models.fit(X, y, task="classification", solver=solver, classes=[0, 1, 2], row_norm=1.0, ledger=ledger)
+
+    with pytest.raises(InvalidValue, match="y.shape"):
+        fit(rows, three[:5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", solvers.HopelessPlanWarning)
+        with pytest.raises(solvers.HopelessPlanWarning):
+            fit(rows, three)
+    if solver == "objective_perturbation":
+        with pytest.raises(InvalidValue, match="single precision"):
+            fit(data.prepare(rows, dtype=np.float32), three)
+    assert ledger.entries == ()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_fits_leave_the_filters_of_warnings_alone(monkeypatch):
+    """They belong to all threads: of two fits at a time one could leave behind a filter that hides every warning."""
+
+    def refused(*_, **__):
+        raise AssertionError("the filters are touched")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(warnings, "simplefilter", refused)
+        model = fitted(THREE, solver="dp_ight", row_norm=1.0, steps=2)
+        assert files.from_record(files.to_record(model)).plan == model.plan
+        chosen(BINARY)

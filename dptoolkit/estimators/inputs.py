@@ -64,6 +64,7 @@ def checked_rows(estimator: Any, X: Any, reset: bool) -> Any:
     Nothing is released but the number and the names of columns, which are public. No error shows an entry.
     """
     check_kinds(X)
+    _refuse_masked("X", X)
     names = column_names(X)
     with discreet(), _names_are_known(names):
         rows = validate_data(estimator, marks.plain(X), accept_sparse="csr", dtype=np.float64, reset=reset)
@@ -82,6 +83,8 @@ def checked_data(
     numbers, and classes that were not declared must be discrete.
     """
     check_kinds(X)
+    _refuse_masked("X", X)
+    _refuse_masked("y", y)
     names = column_names(X)
     if not is_numeric:
         _refuse_mixed_labels(y)
@@ -94,6 +97,13 @@ def checked_data(
     _note_names(estimator, names, reset=True)
     rows = marks.marked(rows) if is_after_marking() else marks.like(X, rows)
     return rows, marks.like(y, labels)
+
+
+def _refuse_masked(name: str, values: Any) -> None:
+    """Refuse a masked array with masked entries, whose numbers scikit-learn would take for data."""
+    if np.ma.is_masked(values):
+        repair = MISSING_ENTRIES if name == "X" else _LABELS_MISSING
+        raise invalid(name, "an array with masked entries", "without any", repair)
 
 
 def _refuse_mixed_labels(y: Any) -> None:

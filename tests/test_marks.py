@@ -159,6 +159,11 @@ def test_no_fit_to_marked_rows_has_a_guarantee(fit, form):
     assert plain.epsilon(1e-5) <= 1.0 and not is_void(plain) and len(ledger.entries) == 1
 
 
+@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+def test_no_fit_to_marked_labels_has_a_guarantee(fit):
+    assert is_void(fit(X, marks.marked(Y)).guarantee)
+
+
 @pytest.mark.parametrize("solver", ["dp_pipeline", "dp_ight"])
 def test_several_classes_and_marked_labels_are_void_too(solver):
     three = np.arange(N) % 3

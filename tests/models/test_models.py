@@ -236,6 +236,14 @@ def test_the_budget_that_a_joint_plan_states_is_kept_by_its_event(tmp_path, join
         models.load(write(tmp_path / "m.json", edited(joint, "plan", "delta", value=0.3)))
 
 
+def test_a_delta_that_the_fits_were_not_asked_for_is_refused(tmp_path, joint, chosen):
+    """A file that calls 0.3 its delta everywhere else would print a small epsilon for it."""
+    for record, words in ((joint, "not that of the fit for each class"), (chosen, "not that of a run")):
+        forged = edited(edited(record, "plan", "delta", value=0.3), "guarantee", "asked_delta", value=0.3)
+        with pytest.raises(InvalidValue, match=words):
+            models.load(write(tmp_path / "m.json", forged))
+
+
 @pytest.mark.parametrize(("places", "value", "words"), [
     (("plan", "settings", "epsilon"), 0.01, "states an epsilon of 0.01 and gives away"),
     (("guarantee", "asked_delta"), 0.3, "asked_delta"), (("guarantee", "asked_delta"), None, "asked_delta"),

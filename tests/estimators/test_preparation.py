@@ -147,3 +147,12 @@ def test_a_pipeline_that_copies_marked_rows_has_no_guarantee(between):
     assert math.isinf(pipe.fit(ROWS, BINARY)[-1].guarantee_.epsilon(1e-5))
     public = make_pipeline(preprocessing.Normalizer(), rest[-1]).fit(ROWS, BINARY)
     assert public[-1].guarantee_.epsilon(1e-5) <= 2.0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_labels_that_were_scaled_by_themselves_void_the_guarantee():
+    """A column of marked rows, taken as labels."""
+    y = estimators.MaxAbsScaling(unsafe=True).fit_transform(ROWS)[:, 0]
+    regressor = estimators.PrivateSparseRegressor(row_norm=1.0, label_bound=1.0)
+    assert math.isinf(regressor.fit(ROWS, y).guarantee_.epsilon(1e-5))
+    assert regressor.fit(ROWS, np.array(y)).guarantee_.epsilon(1e-5) <= 2.0

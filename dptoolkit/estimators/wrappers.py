@@ -16,6 +16,8 @@ from dptoolkit.models.notes import SEARCH_NOTE, WRAPPED_NOTE
 # estimator counts as one that fits again and again: a new wrapper is warned of before anybody has looked at it.
 _ONE_FIT = ("base", "pipeline", "compose", "utils", "tests")
 _SEARCHES = ("model_selection",)
+# Parts whose steps are fitted one to what another has made.
+_IN_SEQUENCE = ("pipeline", "compose")
 
 
 class TuningWarning(UserWarning):
@@ -33,13 +35,13 @@ def wrapper_note(estimator: Any) -> str | None:
 
 
 def is_after_marking() -> bool:
-    """Whether an estimator of scikit-learn that calls this fit, such as a pipeline, has a step that marks rows.
+    """Whether a pipeline of scikit-learn that calls this fit, or what is composed like one, has a step that marks rows.
 
     Privacy
     -------
     Other steps of a pipeline copy dense rows, and a copy has no mark (``marks``). What the pipeline consists of tells.
     """
-    callers = (frame.f_locals.get("self") for _, frame in _calling_frames())
+    callers = (frame.f_locals.get("self") for part, frame in _calling_frames() if part in _IN_SEQUENCE)
     return any(_holds_marking(caller) for caller in callers if isinstance(caller, BaseEstimator))
 
 

@@ -135,6 +135,7 @@ def test_marked_rows_do_not_come_out_as_frames(library, form):
 def test_a_pipeline_that_copies_marked_rows_has_no_guarantee(between):
     """The copy has no mark: an epsilon of 2 instead of infinity."""
     from sklearn import preprocessing
+    from sklearn.ensemble import VotingClassifier
     from sklearn.model_selection import GridSearchCV
 
     step = preprocessing.FunctionTransformer(sparse.csr_matrix)
@@ -147,6 +148,11 @@ def test_a_pipeline_that_copies_marked_rows_has_no_guarantee(between):
     assert math.isinf(pipe.fit(ROWS, BINARY)[-1].guarantee_.epsilon(1e-5))
     public = make_pipeline(preprocessing.Normalizer(), rest[-1]).fit(ROWS, BINARY)
     assert public[-1].guarantee_.epsilon(1e-5) <= 2.0
+    # Beside it, not after it.
+    both = VotingClassifier([("unsafe", pipe), ("public", rest[-1])]).fit(ROWS, BINARY)
+    found = both.named_estimators_
+    assert math.isinf(found["unsafe"][-1].guarantee_.epsilon(1e-5))
+    assert found["public"].guarantee_.epsilon(1e-5) <= 2.0
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -150,3 +150,8 @@ def check_apart(option: str, path: str | None, **inputs: str | None) -> None:
     for name, other in inputs.items():
         if path is not None and other is not None and Path(path).resolve() == Path(other).resolve():
             raise invalid(option, path, f"another file than that of {name}", "It would be overwritten.")
+
+
+def in_one_line(text: object) -> str:
+    """A label or a name from a file, without line breaks and control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in str(text))

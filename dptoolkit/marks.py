@@ -6,7 +6,7 @@ A guarantee counts what a fit releases. Rows that were scaled by numbers learnt 
 too, which no fit counts. So the guarantee of a fit to marked rows is void. What derives other rows from marked ones
 either keeps the mark or raises an error; the one exception is what NumPy or another library copies from a dense marked
 array (``numpy.array``, a data frame, ``scipy.sparse.csr_matrix``). Estimators notice such a copy if it was made inside
-their own pipeline.
+the pipeline or the estimator of scikit-learn that fits them.
 """
 
 from __future__ import annotations

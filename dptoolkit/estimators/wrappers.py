@@ -9,6 +9,7 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from dptoolkit import marks
 from dptoolkit._validate import warn
 from dptoolkit.models.notes import SEARCH_NOTE, WRAPPED_NOTE
 
@@ -35,18 +36,22 @@ def wrapper_note(estimator: Any) -> str | None:
 
 
 def is_after_marking() -> bool:
-    """Whether a pipeline of scikit-learn that calls this fit, or what is composed like one, has a step that marks rows.
+    """Whether scikit-learn calls this fit for marked rows, or in a pipeline with a step that marks them.
 
     Privacy
     -------
-    Other steps of a pipeline copy dense rows, and a copy has no mark (``marks``). What the pipeline consists of tells.
+    Other steps of a pipeline copy dense rows, as bagging does, and a copy has no mark (``marks``). What the pipeline
+    consists of, and the rows that an estimator around this one was given, tell.
     """
-    callers = (frame.f_locals.get("self") for part, frame in _calling_frames() if part in _IN_SEQUENCE)
-    return any(_holds_marking(caller) for caller in callers if isinstance(caller, BaseEstimator))
+    for part, frame in _calling_frames():
+        known = frame.f_locals
+        if marks.is_marked(known.get("X")) or (part in _IN_SEQUENCE and _holds_marking(known.get("self"))):
+            return True
+    return False
 
 
-def _holds_marking(caller: BaseEstimator) -> bool:
-    parts = caller.get_params(deep=True).values()
+def _holds_marking(caller: Any) -> bool:
+    parts = caller.get_params(deep=True).values() if isinstance(caller, BaseEstimator) else ()
     return any(getattr(type(part), "marks_rows", False) for part in parts)
 
 

@@ -162,3 +162,14 @@ def test_labels_that_were_scaled_by_themselves_void_the_guarantee():
     regressor = estimators.PrivateSparseRegressor(row_norm=1.0, label_bound=1.0)
     assert math.isinf(regressor.fit(ROWS, y).guarantee_.epsilon(1e-5))
     assert regressor.fit(ROWS, np.array(y)).guarantee_.epsilon(1e-5) <= 2.0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_bagging_of_marked_rows_has_no_guarantee():
+    """It draws its records from a plain copy."""
+    from sklearn.ensemble import BaggingClassifier
+
+    X = estimators.MaxAbsScaling(unsafe=True).fit_transform(ROWS)
+    for rows, is_void in ((X, True), (ROWS, False)):
+        fitted = BaggingClassifier(iht_classifier(classes=[0, 1]), n_estimators=2).fit(rows, BINARY).estimators_
+        assert [math.isinf(one.guarantee_.epsilon(1e-5)) for one in fitted] == [is_void] * 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import sys
 import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from dptoolkit.errors import InvalidValue, MissingDependency
@@ -25,8 +28,27 @@ def missing(package: str, extra: str, purpose: str) -> MissingDependency:
     )
 
 
+_unheard: ContextVar[tuple[type[Warning], ...]] = ContextVar("_unheard", default=())
+
+
+@contextlib.contextmanager
+def unheard(*categories: type[Warning]) -> Iterator[None]:
+    """Within the block, ``warn`` is silent about these categories in this thread, by default about all.
+
+    Python's own filters belong to all threads: fits in two of them could leave a filter behind that hides every
+    warning of the program from then on.
+    """
+    token = _unheard.set((*_unheard.get(), *(categories or (Warning,))))
+    try:
+        yield
+    finally:
+        _unheard.reset(token)
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn of the line of the caller's own program that led here, not of a line of ours or of scikit-learn's."""
+    if issubclass(category, _unheard.get()):
+        return
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _package(frame) in ("dptoolkit", "sklearn", "joblib"):
         frame, level = frame.f_back, level + 1

@@ -4,8 +4,9 @@ Privacy
 -------
 A guarantee counts what a fit releases. Rows that were scaled by numbers learnt from all records carry those numbers
 too, which no fit counts. So the guarantee of a fit to marked rows is void. What derives other rows from marked ones
-either keeps the mark or raises an error; the one exception is an ordinary array that NumPy or another library copies
-from a dense marked one (``numpy.array``, a data frame).
+either keeps the mark or raises an error; the one exception is what NumPy or another library copies from a dense marked
+array (``numpy.array``, a data frame, ``scipy.sparse.csr_matrix``). Estimators notice such a copy if it was made inside
+the pipeline or the estimator of scikit-learn that fits them.
 """
 
 from __future__ import annotations
@@ -27,10 +28,22 @@ _LOST = (
 
 
 class MarkedArray(np.ndarray):
-    """A dense array with the mark; its slices, copies and casts have it, and so does what NumPy makes of it."""
+    """A dense array with the mark; its slices, copies and casts have it, and so does what NumPy makes of it.
+
+    What is made has memory of its own, or is a view of a marked array, so that ``numpy.asarray`` of it is known too.
+    """
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return _marked_result(super().__array_function__(func, types, args, kwargs))
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        if array.ndim == 0:
+            return array[()]
+        # What is computed in place stays where it is.
+        return array if array is self else _marked_result(array)
+
+    def __getitem__(self, which: Any) -> Any:
+        return _marked_result(super().__getitem__(which))
 
 
 class MarkedRows:
@@ -129,7 +142,7 @@ def plain(X: Any) -> Any:
 
 def _marked_result(value: Any) -> Any:
     """What was computed from marked rows, with the mark if it is an array or a sparse matrix."""
-    if isinstance(value, MarkedArray):
+    if isinstance(value, MarkedArray) and type(value.base) is not np.ndarray:
         return value
     if isinstance(value, np.ndarray):
         # Its own memory, not a view: only then is a marked array the base of the plain arrays that numpy.asarray makes.

@@ -57,6 +57,22 @@ def data(tmp_path):
 # --- the way through -----------------------------------------------------------------------------------------
 
 
+def test_labels_of_a_file_do_not_command_the_terminal(run, data):
+    """One line per record, whatever the classes are called."""
+    X = np.random.default_rng(0).standard_normal((50, 6))
+    odd = "yes\x1b[2J\nno"
+    y = np.where(X[:, 0] > 0, odd, "no")
+    model = models.fit(X, y, task="classification", classes=["no", odd], epsilon=8.0, rng=0)
+    models.save(model, data / "m.json")
+    code, out, _ = run("predict m.json two.svm")
+    assert code == 0 and len(out.splitlines()) == 3000 and "\x1b" not in out and "yes?[2J?no" in out
+    _, out, err = run("predict m.json two.svm --probabilities")
+    assert "\x1b" not in err and "yes?[2J?no" in err
+    code, out, err = run("evaluate m.json two.svm")
+    assert code == 2 and "\x1b" not in err
+    assert odd in json.loads(run("predict m.json two.svm --json")[1])["classes"]
+
+
 def test_a_model_is_fitted_evaluated_and_used(run, data):
     code, out, err = run(f"fit two.svm {FIT} --out model.json")
     assert (code, err) == (0, "")

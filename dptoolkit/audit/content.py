@@ -43,7 +43,11 @@ def fingerprint(data: Any) -> str:
     -------
     For test data only. A hash of data is not private.
     """
-    return _Walk().digest(data)
+    try:
+        return _Walk().digest(data)
+    except RecursionError:
+        repair = "Give arrays or flat lists."
+        raise invalid("dataset", "too deeply nested", "one whose content can be read", repair) from None
 
 
 def check_unchanged(data: Any, before: str) -> None:
@@ -173,7 +177,8 @@ def _object_parts(thing: Any) -> list[Any]:
         return [f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', repr(thing))}"]
     if isinstance(thing, types.FunctionType):
         inside = [cell.cell_contents for cell in thing.__closure__ or ()]
-        return [thing.__module__, thing.__qualname__, thing.__code__.co_code, inside, thing.__defaults__]
+        own = [thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
+        return [thing.__module__, thing.__qualname__, thing.__code__.co_code, inside, *own]
     if isinstance(thing, types.MethodType):
         return [thing.__func__, thing.__self__]
     if isinstance(thing, functools.partial):

@@ -152,3 +152,8 @@ def check_apart(option: str, path: str | None, **inputs: str | None) -> None:
         if path is not None and other is not None and Path(path).resolve() == Path(other).resolve():
             flag = name if name.isupper() else f"--{name}"
             raise invalid(option, path, f"another file than that of {flag}", "It would be overwritten.")
+
+
+def in_one_line(text: object) -> str:
+    """A label or a name from a file, without line breaks and control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in str(text))

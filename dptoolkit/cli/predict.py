@@ -7,7 +7,7 @@ from typing import Any
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import check_apart, json_text, say
+from dptoolkit.cli.output import check_apart, in_one_line, json_text, say
 from dptoolkit.cli.tables import listed, read_for_model, table_arguments
 
 
@@ -53,7 +53,7 @@ def _line(entry: Any) -> str:
 
 
 def _word(value: Any) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else in_one_line(value)
 
 
 COMMAND = Command(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dptoolkit._validate import invalid
+from dptoolkit.cli.output import in_one_line
 from dptoolkit.cli.progress import stage
 from dptoolkit.errors import InvalidValue
 
@@ -229,7 +230,7 @@ def check_labels(table: Table, classes: Any, source: str) -> None:
 
 def listed(labels: Any) -> str:
     """Labels as they are typed: 1, not 1.0."""
-    return ", ".join(f"{label:g}" if isinstance(label, float) else str(label) for label in labels)
+    return ", ".join(f"{label:g}" if isinstance(label, float) else in_one_line(label) for label in labels)
 
 
 def _advice(**own: str) -> Mapping[str, str]:

@@ -269,11 +269,12 @@ def load(path: str | Path) -> Any:
     import dptoolkit.estimators as known
 
     model, extra = files.read(path)
-    name = (extra or {}).get("class")
-    if name not in known.__all__ or not str(name).startswith("Private"):
+    own = extra if isinstance(extra, dict) else {}
+    name, params = own.get("class"), own.get("params")
+    if name not in known.__all__ or not str(name).startswith("Private") or not isinstance(params, dict):
         repair = "Read it with dptoolkit.models.load."
         raise invalid("path", str(path), "the file of an estimator of dptoolkit", repair)
-    kind, params = getattr(known, name), dict((extra or {}).get("params") or {})
+    kind = getattr(known, name)
     params = {key: math.inf if value == _INFINITE else value for key, value in params.items()}
     if not set(params) <= set(inspect.signature(kind).parameters) or kind._task != model.task:
         raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of something else.")

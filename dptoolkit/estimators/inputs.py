@@ -15,9 +15,18 @@ from sklearn.utils.validation import validate_data
 from dptoolkit import marks
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
+from dptoolkit.estimators.wrappers import is_after_marking
 from dptoolkit.models.fitting import label_array
 from dptoolkit.solvers.base import noise_source
-from dptoolkit.tables import DATES, TEXT, check_kinds, check_names, column_names, missing_entries
+from dptoolkit.tables import (
+    DATES,
+    MISSING_ENTRIES,
+    TEXT,
+    check_kinds,
+    check_names,
+    column_names,
+    missing_entries,
+)
 
 _WEIGHTS = (
     "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
@@ -63,6 +72,7 @@ def checked_rows(estimator: Any, X: Any, reset: bool) -> Any:
     Nothing is released but the number and the names of columns, which are public. No error shows an entry.
     """
     check_kinds(X)
+    _refuse_masked("X", X)
     names = column_names(X)
     with discreet(X), _names_are_known(names):
         rows = validate_data(estimator, marks.plain(X), accept_sparse="csr", dtype=np.float64, reset=reset)
@@ -73,7 +83,7 @@ def checked_rows(estimator: Any, X: Any, reset: bool) -> Any:
 def checked_data(
     estimator: Any, X: Any, y: Any, *, is_numeric: bool, classes: Any = None, **how: Any
 ) -> tuple[Any, Any]:
-    """X and y as scikit-learn checks them together, with the mark that they came with.
+    """X and y as scikit-learn checks them together, with the mark that they came with, or lost in a pipeline.
 
     Privacy
     -------
@@ -81,6 +91,8 @@ def checked_data(
     numbers, and classes that were not declared must be discrete.
     """
     check_kinds(X)
+    _refuse_masked("X", X)
+    _refuse_masked("y", y)
     names = column_names(X)
     if not is_numeric:
         _refuse_mixed_labels(y)
@@ -91,7 +103,15 @@ def checked_data(
         if not is_numeric and classes is None:
             check_classification_targets(labels)
     _note_names(estimator, names, reset=True)
-    return marks.like(X, rows), marks.like(y, labels)
+    rows = marks.marked(rows) if is_after_marking() else marks.like(X, rows)
+    return rows, marks.like(y, labels)
+
+
+def _refuse_masked(name: str, values: Any) -> None:
+    """Refuse a masked array with masked entries, whose numbers scikit-learn would take for data."""
+    if np.ma.is_masked(values):
+        repair = MISSING_ENTRIES if name == "X" else _LABELS_MISSING
+        raise invalid(name, "an array with masked entries", "without any", repair)
 
 
 def _refuse_mixed_labels(y: Any) -> None:

@@ -169,6 +169,9 @@ class MaxAbsScaling(  # type: ignore[call-arg]
     NOT private: every record can change a divisor, and no noise hides it.
     """
 
+    # By which estimators in the same pipeline know that their rows were marked, if another step has copied them.
+    marks_rows = True
+
     def __init__(self, unsafe: bool = False) -> None:
         self.unsafe = unsafe
 

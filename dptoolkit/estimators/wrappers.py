@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 
+from dptoolkit import marks
 from dptoolkit._validate import warn
 from dptoolkit.models.notes import SEARCH_NOTE, WRAPPED_NOTE
 
@@ -14,6 +17,8 @@ from dptoolkit.models.notes import SEARCH_NOTE, WRAPPED_NOTE
 # estimator counts as one that fits again and again: a new wrapper is warned of before anybody has looked at it.
 _ONE_FIT = ("base", "pipeline", "compose", "utils", "tests")
 _SEARCHES = ("model_selection",)
+# Parts whose steps are fitted one to what another has made.
+_IN_SEQUENCE = ("pipeline", "compose")
 
 
 class TuningWarning(UserWarning):
@@ -30,16 +35,39 @@ def wrapper_note(estimator: Any) -> str | None:
     return SEARCH_NOTE if is_search else WRAPPED_NOTE
 
 
+def is_after_marking() -> bool:
+    """Whether scikit-learn calls this fit for marked rows, or in a pipeline with a step that marks them.
+
+    Privacy
+    -------
+    Other steps of a pipeline copy dense rows, as bagging does, and a copy has no mark (``marks``). What the pipeline
+    consists of, and the rows that an estimator around this one was given, tell.
+    """
+    for part, frame in _calling_frames():
+        known = frame.f_locals
+        if marks.is_marked(known.get("X")) or (part in _IN_SEQUENCE and _holds_marking(known.get("self"))):
+            return True
+    return False
+
+
+def _holds_marking(caller: Any) -> bool:
+    parts = caller.get_params(deep=True).values() if isinstance(caller, BaseEstimator) else ()
+    return any(getattr(type(part), "marks_rows", False) for part in parts)
+
+
 def _calling_parts() -> list[str]:
     """The parts of scikit-learn, the innermost first, that called this fit and may make several."""
-    frame, parts = sys._getframe(1), []
+    return [part for part, _ in _calling_frames() if part not in _ONE_FIT]
+
+
+def _calling_frames() -> Iterator[tuple[str, FrameType]]:
+    """(part of scikit-learn, frame) of all its functions that are being called, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         library, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
-        part = rest.partition(".")[0]
-        if library == "sklearn" and part not in _ONE_FIT:
-            parts.append(part)
-        frame = frame.f_back  # type: ignore[assignment]
-    return parts
+        if library == "sklearn":
+            yield rest.partition(".")[0], frame
+        frame = frame.f_back
 
 
 def _warn(estimator: Any, caller: str, is_search: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dptoolkit import marks, solvers, tuning
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, unheard
 from dptoolkit.accounting import BestOf, Ledger
 from dptoolkit.data import check_rows
 from dptoolkit.errors import DpToolkitError
@@ -51,8 +50,7 @@ class Search:
         rest = {key: value for key, value in {**self.shared, **self.candidates[0]}.items() if key != name}
         budget = {key: self.how[key] for key in ("epsilon", "delta")}
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with unheard():
                 solvers.plan(self.runs, n=n, d=d, **rest, **budget)
         except DpToolkitError:
             return False

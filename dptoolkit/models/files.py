@@ -15,7 +15,6 @@ import json
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +25,14 @@ from numpy.typing import NDArray
 
 import dptoolkit
 from dptoolkit import solvers
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, unheard
 from dptoolkit.accounting import BestOf, Gaussian, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
-from dptoolkit.models.notes import VOID, from_file
+from dptoolkit.models.notes import VOID, from_file, printable
 from dptoolkit.models.routes import ROUTES, TASKS, solver_for
 from dptoolkit.solvers import HopelessPlanWarning, Plan
 from dptoolkit.solvers.pipeline import Preparation
@@ -70,7 +69,8 @@ def read(path: str | Path) -> tuple[Model, Mapping[str, Any] | None]:
     try:
         return from_record(record), record.get("estimator")
     except (DpToolkitError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as problem:
-        words = str(problem) if isinstance(problem, DpToolkitError) else "Its parts do not fit together."
+        # The words of an error may quote the file.
+        words = printable(problem) if isinstance(problem, DpToolkitError) else "Its parts do not fit together."
         raise invalid("path", str(path), "a model as dptoolkit writes it", words) from None
 
 
@@ -143,8 +143,12 @@ def _guarantee_record(guarantee: Any) -> dict[str, Any]:
     return guarantee.to_dict() | own
 
 
-def _digest(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True, allow_nan=False).encode()).hexdigest()
+def _digest(record: Mapping[str, Any]) -> str | None:
+    """None for a record with NaN or infinity, which are not JSON: a float as 1e999 is read as one."""
+    with contextlib.suppress(ValueError):
+        text = json.dumps(record, sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+    return None
 
 
 # --- from JSON --------------------------------------------------------------------------------------------------
@@ -168,7 +172,7 @@ def _record(path: str | Path) -> dict[str, Any]:
         repair = f"This dptoolkit reads version {VERSION}; use the one that wrote it."
         raise invalid("path", str(path), f"a model file of version {VERSION}", repair)
     digest = record.pop("sha256", None)
-    if digest != _digest(record):
+    if digest is None or digest != _digest(record):
         raise invalid("path", str(path), expected, "It was changed since: its digest is another. Fit or copy it again.")
     return record
 
@@ -236,9 +240,8 @@ def _plan(record: Mapping[str, Any]) -> Plan | JointPlan | ChosenPlan:
         part = _plan(record["part"])
         assert isinstance(part, Plan)
         return _chosen_plan(record, part) if "choice" in record else _joint_plan(record, part)
-    with warnings.catch_warnings():
-        # How good the plan can be was said at the fit; a delta that allows anything is said again.
-        warnings.simplefilter("ignore", HopelessPlanWarning)
+    # How good the plan can be was said at the fit; a delta that allows anything is said again.
+    with unheard(HopelessPlanWarning):
         made = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])
     plan = made.with_noise(*(float(release["scale"]) for release in record["releases"]))
     if made.calibration == PUBLISHED:
@@ -306,7 +309,8 @@ def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
 def is_stated_budget(plan: Plan | JointPlan | ChosenPlan, epsilon: Any, delta: Any) -> bool:
     """Whether a plan was asked for this budget; of a choice, whose epsilon is not kept, whether it keeps it."""
     if isinstance(plan, ChosenPlan):
-        return bool(delta == plan.delta and plan.guarantee.epsilon(delta) <= epsilon * (1 + _SAME))
+        is_number = isinstance(epsilon, (int, float))
+        return bool(is_number and delta == plan.delta and plan.guarantee.epsilon(delta) <= epsilon * (1 + _SAME))
     own = plan if isinstance(plan, JointPlan) else plan.settings
     return bool((epsilon, delta) == (own.epsilon, own.delta))
 

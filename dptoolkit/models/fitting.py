@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import marks, progress, solvers
-from dptoolkit._validate import invalid, warn
+from dptoolkit._validate import invalid, unheard, warn
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import Rows, check_rows
 from dptoolkit.models import routes
@@ -316,20 +315,20 @@ def _one_against_the_rest(
     Privacy
     -------
     From one seed, equal plans would draw equal noise, which cancels between classes. So all fits draw from ONE
-    Generator, which advances.
+    Generator, which advances. What a fit would refuse is refused before the charge, and so is what it warns of where
+    warnings are errors.
     """
-    source = noise_source(rng, ledger)
+    source, settings = noise_source(rng, ledger), plan.part.settings
+    settings.labels((labels == 0).astype(np.float64), settings.rows(rows).shape[0])
     is_void = marks.is_marked(rows, labels)
     reservation = reserve(ledger, plan, is_void)  # type: ignore[arg-type]
     generator = None if rng is None else source.generator
-    epsilon, results = plan.part.settings.epsilon, []
-    for number in progress.steps(plan.count, "class"):
-        with warnings.catch_warnings():
-            # All fits have the same plan, of which was warned before, so other warnings of the first one are enough.
-            for category in (solvers.HopelessPlanWarning, solvers.DeltaWarning) if number == 0 else (Warning,):
-                warnings.simplefilter("ignore", category)
+    results = []
+    # All fits have the plan of which was warned when it was made.
+    with unheard():
+        for number in progress.steps(plan.count, "class"):
             target = (labels == number).astype(np.float64)
-            results.append(getattr(solvers, runs)(rows, target, epsilon=epsilon, rng=generator, **arguments))
+            results.append(getattr(solvers, runs)(rows, target, epsilon=settings.epsilon, rng=generator, **arguments))
     if reservation is not None:
         reservation.confirm()
     return fit_guarantee(plan, source, is_void), results  # type: ignore[arg-type]

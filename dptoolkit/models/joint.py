@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, unheard
 from dptoolkit.accounting import Guarantee, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.report import Printed
@@ -71,9 +70,8 @@ class JointPlan(PlanAround):
 
 def joint_plan(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: float) -> JointPlan:
     """The plan of ``count`` equal fits that together keep the budget; plan_for(epsilon) is the plan of one."""
-    with warnings.catch_warnings():
-        # Plans that are made on the way must not warn; the last one does.
-        warnings.simplefilter("ignore")
+    # Plans that are made on the way must not warn; the last one does.
+    with unheard():
         part = _part(plan_for, count, epsilon, delta)
     return JointPlan(plan_for(part), count, epsilon, delta)
 

@@ -42,6 +42,10 @@ def from_file(notes: Iterable[str], assumed: Iterable[str]) -> tuple[str, ...]:
 def _marked(text: str) -> str:
     if text in OWN:
         return text
-    # One line of what can be printed, as line breaks and control characters could imitate the lines around a note.
-    line = "".join(character for character in " ".join(text.split()) if character.isprintable())
+    line = printable(text)
     return line if line.startswith((VOID, UNCHECKED)) else UNCHECKED + line
+
+
+def printable(text: object) -> str:
+    """Text of a file in one line without control characters, which could imitate the lines around it."""
+    return "".join(character for character in " ".join(str(text).split()) if character.isprintable())

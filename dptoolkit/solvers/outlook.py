@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from scipy.special import ndtr, ndtri
 
-from dptoolkit._validate import warn as warn_caller
+from dptoolkit import _validate
 from dptoolkit.accounting import gaussian
 
 if TYPE_CHECKING:
@@ -303,4 +303,4 @@ def warn(plan: Plan) -> None:
     """Warn of a hopeless plan, and say what would help."""
     outlook = plan.outlook
     if outlook is not None and outlook.is_hopeless:
-        warn_caller(f"{plan.solver}: {outlook.complaint(plan)}", HopelessPlanWarning)
+        _validate.warn(f"{plan.solver}: {outlook.complaint(plan)}", HopelessPlanWarning)

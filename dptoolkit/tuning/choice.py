@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import solvers
-from dptoolkit._validate import invalid, one_of, positive, real, warn
+from dptoolkit._validate import invalid, one_of, positive, real, unheard, warn
 from dptoolkit.accounting import BestOf, Composed, Gaussian, Guarantee, ZCdp, account, structure
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.report import Printed, number, table
@@ -213,8 +212,7 @@ def plan(
     def at(run_epsilon: float, rows: int) -> tuple[Plan, ...]:
         return tuple(solvers.plan(solver, n=rows, d=d, **(common | c | {"epsilon": run_epsilon})) for c in options)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with unheard():
         full = solvers.plan(solver, n=n, d=d, **(common | options[0] | {"epsilon": epsilon}))
     scoring = _scoring(full, score_bound)
     runs = _runs(law, 2 * len(options) if expected_runs is None else expected_runs)
@@ -226,8 +224,7 @@ def plan(
         return TuningPlan(tuple(options), plans, score, scoring, runs, n, epsilon, delta, full)
 
     run_epsilon = _run_epsilon(lambda e: choice_at(e).event, epsilon, delta)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", solvers.HopelessPlanWarning)
+    with unheard(solvers.HopelessPlanWarning):
         choice = choice_at(run_epsilon)
     if all(_is_hopeless(candidate) for candidate in choice.plans):
         warn(
@@ -343,8 +340,7 @@ def _runs(law: str, expected: float) -> TruncatedNegativeBinomial:
 def _run_epsilon(event_at: Callable[[float], Event], epsilon: float, delta: float) -> float:
     """An epsilon of a run whose choice keeps the budget and leaves at most _UNUSED of it."""
     run_epsilon = epsilon / 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with unheard():
         for _ in range(60):
             total = account(event_at(run_epsilon)).epsilon(delta)
             if (1 - _UNUSED) * epsilon <= total <= epsilon:

@@ -75,7 +75,18 @@ def rename(frame):
     frame.columns = ["y", *frame.columns[1:]]
 
 
+def function(values):
+    """A function that keeps its data as an attribute."""
+
+    def read():
+        return 0.0
+
+    read.values = values
+    return read
+
+
 DATASETS = {
+    "function": (function, lambda data: data.values.fill(0.0)),
     "array": (np.array, lambda data: data.fill(0.0)),
     "array of objects": (lambda v: np.array([[x] for x in v] + [None], dtype=object)[:-1], lambda d: d[0].clear()),
     "structured array": (lambda v: v.view([("x", float)]), lambda data: data.fill(0.0)),
@@ -101,6 +112,14 @@ DATASETS = {
     "bytes": (lambda v: bytearray(v.tobytes()), lambda data: data.clear()),
     "generator inside": (lambda v: [v, np.random.default_rng(0)], lambda data: data[1].random()),
 }
+
+
+def test_a_dataset_that_is_nested_too_deeply_is_refused():
+    nested = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(InvalidValue, match="too deeply nested"):
+        fingerprint(nested)
 
 
 def at_first(pair, erase):

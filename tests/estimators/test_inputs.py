@@ -122,6 +122,20 @@ def test_no_imputer_is_recommended(estimator, form, value):
         models.fit(form(X), BINARY[:50], task="classification", classes=[0, 1])
 
 
+@pytest.mark.parametrize("estimator", [CLASSIFIERS[0], REGRESSORS[0], SEARCHES[0], estimators.ClipRows(1.0)], ids=name)
+def test_masked_entries_are_refused(estimator):
+    """scikit-learn would fit to the numbers under the mask."""
+    masked = np.ma.array(ROWS, mask=ROWS[3, 2] == ROWS)
+    y = labels(estimator)
+    with pytest.raises(InvalidValue, match="X='an array with masked entries'"):
+        clone(estimator).fit(masked, y)
+    if hasattr(estimator, "predict"):
+        with pytest.raises(InvalidValue, match="y='an array with masked entries'"):
+            clone(estimator).fit(ROWS, np.ma.array(y, mask=np.arange(len(y)) == 3))
+        with pytest.raises(InvalidValue, match="masked"):
+            clone(estimator).fit(np.ma.array(ROWS, mask=False), y).predict(masked)
+
+
 def test_missing_labels_are_refused_in_the_same_manner():
     y = NUMBERS.copy()
     y[7] = np.nan

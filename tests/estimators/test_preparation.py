@@ -136,3 +136,48 @@ def test_scaled_columns_are_not_said_to_lack_scales():
     model = scaled.fit(ROWS, BINARY)[-1].model_
     assert "declared" not in str(model.guarantee) + model.summary()
     assert "every row was scaled to norm 1" in model.summary()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("between", ["Normalizer", "PolynomialFeatures", "to sparse", "search"])
+def test_a_pipeline_that_copies_marked_rows_has_no_guarantee(between):
+    """The copy has no mark: an epsilon of 2 instead of infinity."""
+    from sklearn import preprocessing
+    from sklearn.ensemble import VotingClassifier
+    from sklearn.model_selection import GridSearchCV
+
+    step = preprocessing.FunctionTransformer(sparse.csr_matrix)
+    if hasattr(preprocessing, between):
+        step = getattr(preprocessing, between)()
+    rest = [make_pipeline(estimators.MaxAbsScaling(unsafe=True), step), iht_classifier(classes=[0, 1])]
+    pipe = make_pipeline(*rest)
+    if between == "search":
+        pipe = GridSearchCV(pipe, {"privateihtclassifier__epsilon": [2.0]}, cv=2).fit(ROWS, BINARY).best_estimator_
+    assert math.isinf(pipe.fit(ROWS, BINARY)[-1].guarantee_.epsilon(1e-5))
+    public = make_pipeline(preprocessing.Normalizer(), rest[-1]).fit(ROWS, BINARY)
+    assert public[-1].guarantee_.epsilon(1e-5) <= 2.0
+    # Beside it, not after it.
+    both = VotingClassifier([("unsafe", pipe), ("public", rest[-1])]).fit(ROWS, BINARY)
+    found = both.named_estimators_
+    assert math.isinf(found["unsafe"][-1].guarantee_.epsilon(1e-5))
+    assert found["public"].guarantee_.epsilon(1e-5) <= 2.0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_labels_that_were_scaled_by_themselves_void_the_guarantee():
+    """A column of marked rows, taken as labels."""
+    y = estimators.MaxAbsScaling(unsafe=True).fit_transform(ROWS)[:, 0]
+    regressor = estimators.PrivateSparseRegressor(row_norm=1.0, label_bound=1.0)
+    assert math.isinf(regressor.fit(ROWS, y).guarantee_.epsilon(1e-5))
+    assert regressor.fit(ROWS, np.array(y)).guarantee_.epsilon(1e-5) <= 2.0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_bagging_of_marked_rows_has_no_guarantee():
+    """It draws its records from a plain copy."""
+    from sklearn.ensemble import BaggingClassifier
+
+    X = estimators.MaxAbsScaling(unsafe=True).fit_transform(ROWS)
+    for rows, is_void in ((X, True), (ROWS, False)):
+        fitted = BaggingClassifier(iht_classifier(classes=[0, 1]), n_estimators=2).fit(rows, BINARY).estimators_
+        assert [math.isinf(one.guarantee_.epsilon(1e-5)) for one in fitted] == [is_void] * 2

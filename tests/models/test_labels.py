@@ -6,10 +6,12 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from dptoolkit import models
+from dptoolkit import data, models, solvers
+from dptoolkit.accounting import Ledger
 from dptoolkit.errors import InvalidValue
-from dptoolkit.models import choosing
+from dptoolkit.models import choosing, files
 from dptoolkit.models.fitting import MOST_CLASSES, class_set, codes
 from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
@@ -166,3 +168,38 @@ def test_a_bound_in_another_unit_is_warned_of(fit):
         warnings.simplefilter("error", models.ClippingWarning)
         fit(150.0 + NUMBERS, label_bound=300.0)
         fit(np.where(np.arange(len(NUMBERS)) % 3 == 0, 900.0, 1.0), label_bound=1.0)
+
+
+@pytest.mark.parametrize("solver", ["dp_ight", "dp_sgd_ht", "objective_perturbation"])
+def test_a_fit_of_several_classes_that_is_refused_spends_nothing(solver):
+    """A fit for each class refused what it was given after the charge for all of them."""
+    rows, ledger = sparse.csr_matrix(np.eye(60, 4)), Ledger(100.0, 1e-3)
+    three = np.arange(60) % 3
+
+    def fit(X, y):
+        models.fit(X, y, task="classification", solver=solver, classes=[0, 1, 2], row_norm=1.0, ledger=ledger)
+
+    with pytest.raises(InvalidValue, match="y.shape"):
+        fit(rows, three[:5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", solvers.HopelessPlanWarning)
+        with pytest.raises(solvers.HopelessPlanWarning):
+            fit(rows, three)
+    if solver == "objective_perturbation":
+        with pytest.raises(InvalidValue, match="single precision"):
+            fit(data.prepare(rows, dtype=np.float32), three)
+    assert ledger.entries == ()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_fits_leave_the_filters_of_warnings_alone(monkeypatch):
+    """They belong to all threads: of two fits at a time one could leave behind a filter that hides every warning."""
+
+    def refused(*_, **__):
+        raise AssertionError("the filters are touched")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(warnings, "simplefilter", refused)
+        model = fitted(THREE, solver="dp_ight", row_norm=1.0, steps=2)
+        assert files.from_record(files.to_record(model)).plan == model.plan
+        chosen(BINARY)

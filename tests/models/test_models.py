@@ -105,6 +105,8 @@ def test_an_estimator_that_a_private_search_chose_states_a_budget_that_its_choic
     assert estimators.load(write(tmp_path / "m.json", record)).guarantee_ == found.guarantee_
     with pytest.raises(InvalidValue, match="not the budget of its plan"):
         estimators.load(write(tmp_path / "m.json", edited(record, "estimator", "params", "epsilon", value=0.01)))
+    with pytest.raises(InvalidValue, match="not the budget of its plan"):
+        estimators.load(write(tmp_path / "m.json", edited(record, "estimator", "params", "epsilon", value="8")))
 
 
 def test_a_void_guarantee_stays_void_in_a_file(tmp_path):
@@ -153,6 +155,7 @@ def test_the_edits_below_are_what_makes_the_difference(tmp_path, record):
     (("intercept",), [0.0, 1.0]), (("classes",), [0.0, 1.0, 2.0]), (("preparations",), []), (("task",), "other"),
     (("solver",), "ight"), (("version",), 2), (("format",), "another"), (("feature_names",), ["a"]),
     (("guarantee", "notes"), 3), (("plan",), None), (("plan", "solver"), "no_such"),
+    (("intercept", 0), math.nan), (("guarantee", "rho"), math.inf),
 ], ids=lambda value: str(value)[:40])  # fmt: skip
 def test_an_edited_file_is_refused_even_with_its_digest(tmp_path, record, places, value):
     with pytest.raises(InvalidValue, match=r"m\.json"):
@@ -232,6 +235,14 @@ def test_the_budget_that_a_joint_plan_states_is_kept_by_its_event(tmp_path, join
         models.load(write(tmp_path / "m.json", edited(joint, "plan", "part", "settings", "epsilon", value=0.01)))
     with pytest.raises(InvalidValue, match="delta"):
         models.load(write(tmp_path / "m.json", edited(joint, "plan", "delta", value=0.3)))
+
+
+def test_a_delta_that_the_fits_were_not_asked_for_is_refused(tmp_path, joint, chosen):
+    """A file that calls 0.3 its delta everywhere else would print a small epsilon for it."""
+    for record, words in ((joint, "not that of the fit for each class"), (chosen, "not that of a run")):
+        forged = edited(edited(record, "plan", "delta", value=0.3), "guarantee", "asked_delta", value=0.3)
+        with pytest.raises(InvalidValue, match=words):
+            models.load(write(tmp_path / "m.json", forged))
 
 
 @pytest.mark.parametrize(("places", "value", "words"), [
@@ -321,6 +332,25 @@ def test_columns_of_a_file_must_be_those_of_its_features(tmp_path, key, value):
     record = json.loads((tmp_path / "m.json").read_text())
     with pytest.raises(InvalidValue, match=r"m\.json"):
         models.load(write(tmp_path / "m.json", record | {"columns": COLUMNS | {key: value}}))
+
+
+def test_no_error_prints_control_characters_of_a_file(tmp_path, record):
+    """They could clear a terminal and write lines of their own."""
+    event = {"type": "Gaussian", "\x1b[2J\r\n epsilon 0.01": 1.0}
+    with pytest.raises(InvalidValue, match="epsilon 0.01") as found:
+        models.load(write(tmp_path / "m.json", edited(record, "plan", "event", value=event)))
+    assert str(found.value).isprintable()
+
+
+BESIDE = ["text", True, ["a"], {"class": ["a"]}, {"class": "PrivateIHTClassifier", "params": "x"}]
+
+
+@pytest.mark.parametrize("own", BESIDE)
+def test_what_is_beside_a_model_must_be_an_estimator(tmp_path, record, own):
+    path = write(tmp_path / "m.json", record | {"estimator": own})
+    assert models.load(path).n_features == 12
+    with pytest.raises(InvalidValue, match="the file of an estimator"):
+        estimators.load(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": "dptoolkit model"}', "\x00\xff", "[" * 10**5])

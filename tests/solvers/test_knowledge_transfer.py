@@ -250,6 +250,15 @@ def test_the_certificate_holds_and_a_point_beyond_it_is_refused(loss, layout):
     assert minimise.verified_bound(problem, off) > teacher.tau
 
 
+@pytest.mark.parametrize("loss", ["huber", "logistic", "squared"])
+def test_both_teachers_are_charged_for_their_rounding(loss):
+    """Each rounds its entries to doubles, in opposite directions at worst. With many records that is what counts."""
+    teacher = ridge(loss, n=10**6)
+    exact = Fraction(teacher.sums.movement(teacher.adjacency, teacher.tau))
+    both = 2 * Fraction(2) ** -53 * Fraction(teacher.furthest)
+    assert exact + both <= Fraction(teacher.movement) <= exact + both * Fraction(101, 100)
+
+
 def test_a_tolerance_that_is_not_charged_is_exceeded(monkeypatch):
     """Teachers that err by all they may, in opposite directions, move by more than exact ones can."""
     teacher = ridge("huber")

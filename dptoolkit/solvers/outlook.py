@@ -214,10 +214,10 @@ class Targets(Descent):
                 f"the noise of a prediction, {self.noise:.3g} (s.d.), is above the usual spread of labels within "
                 f"{self.bound:.3g}. {self.remedy}"
             )
-        # The Huber loss has slopes of at most 1, in the unit of the labels, and takes no bound on them.
-        is_robust = getattr(plan.settings, "loss", None) == "huber"
+        # A loss whose slopes are at most 1, in the unit of the labels, takes no bound on them.
+        has_bound = getattr(plan.settings, "label_bound", None) is not None
         labels = f"labels divided by a public bound to lie within {self.bound:.3g}"
-        smaller = labels if is_robust else "a smaller public label_bound"
+        smaller = "a smaller public label_bound" if has_bound else labels
         return (
             f"{_introduction(plan)}: on most real data it is hardly better than predicting the mean (r2 near or below "
             f"0). What helps: {self.more_data(plan)}, or {smaller}, after a public middle has been subtracted from the "

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._race import Check, show, verdict
-from benchmarks._trainings import measure, report
+from benchmarks.lib.race import Check, show, verdict
+from benchmarks.lib.trainings import measure, report
 from dptoolkit import audit, solvers
 from dptoolkit.accounting import gaussian
 from dptoolkit.audit import AuditReport, presets

@@ -31,7 +31,7 @@ from dptoolkit.audit.claims import as_claim
 from dptoolkit.audit.engine import identity
 from dptoolkit.audit.pairs import Pair
 from dptoolkit.errors import DpToolkitError
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.frame.plan import Plan
 
 RESULTS = Path(__file__).parent / "results" / "audit_power.json"
 PAGE = Path(__file__).parents[1] / "docs" / "audit-power.md"

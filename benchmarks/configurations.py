@@ -7,7 +7,7 @@ from typing import Any
 
 from dptoolkit import solvers
 from dptoolkit.audit import presets
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.frame.plan import Plan
 
 DELTA = 1e-5
 _ROWS: dict[str, Any] = {"n": 200, "d": 16}

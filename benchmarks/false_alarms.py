@@ -31,7 +31,7 @@ from dptoolkit.accounting.report import table
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import Claim, as_claim
 from dptoolkit.audit.pairs import Pair
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.frame.plan import Plan
 
 RESULTS = Path(__file__).parent / "results" / "false_alarms.json"
 LEVELS, RARE = (0.05, 0.01, 1e-6), 1e-3

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._plain import incremental_frank_wolfe_steps
-from benchmarks._race import Check, race, show, verdict
+from benchmarks.lib.plain import incremental_frank_wolfe_steps
+from benchmarks.lib.race import Check, race, show, verdict
 from dptoolkit import datasets, losses, solvers
 from dptoolkit.datasets import Dataset
-from dptoolkit.solvers.vertex_paths import WORK
+from dptoolkit.solvers.engine.vertex_paths import WORK
 
 STEPS, PLAIN_STEPS, DELTA = 1000, 20, 1e-6
 EPSILONS = (1.0, 10.0, 100.0, 1000.0)
@@ -55,7 +55,7 @@ def whole_call(data: Dataset, radius: float, epsilon: float, target: float, roun
     )
     ours, plain = best["ours"].cpu, best["plain"].cpu * STEPS / PLAIN_STEPS
     work = np.zeros(len(WORK), dtype=np.int64)
-    run: Any = solvers.prepare(plan, X, y)
+    run: Any = solvers.bind(plan, X, y)
     run(np.random.default_rng(0), False, work)
     counts = ", ".join(f"{name} {value / STEPS:,.0f}" for name, value in zip(WORK, work, strict=True))
     times = f"ours {1e3 * ours:.0f} ms, plain {1e3 * plain:.0f} ms"

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._methods import METHODS, QUICK, Method, Setting
-from benchmarks._problems import CHOSEN_ON, CHOSEN_ON_ALSO, CLASSES, JUDGED_ON, NUMBERS, Problem, load
+from benchmarks.lib.methods import METHODS, QUICK, Method, Setting
+from benchmarks.lib.problems import CHOSEN_ON, CHOSEN_ON_ALSO, CLASSES, JUDGED_ON, NUMBERS, Problem, load
 from dptoolkit.accounting.report import table
 
 RESULTS = Path(__file__).parent / "results"
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="the most training rows; by default those of the part")
     options = parser.parse_args()
     if options.part == "report":
-        from benchmarks._report import write
+        from benchmarks.lib.report import write
 
         write()
         return

@@ -10,7 +10,7 @@ remains is counted: how much of it runs have in common, and how long a plain pas
 Rivals take turns; what counts is the processor time of the best of each, which adds up that of all
 threads, so that more cores do not help anybody. By the clock they do, and it is printed beside: fits together of
 Frank-Wolfe use all cores of the process, and one by one they use one.
-tests/solvers/test_fit_many.py counts the passes over X, which do not depend on the machine.
+tests/solvers/frame/test_many.py counts the passes over X, which do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._race import Check, race, show
+from benchmarks.lib.race import Check, race, show
 from benchmarks.suite.counts import counted
 from dptoolkit import datasets, solvers
 from dptoolkit.data import prepare
 from dptoolkit.datasets import Dataset
-from dptoolkit.solvers.gradients import processors
+from dptoolkit.solvers.engine.gradients import processors
 
 RUNS = 16
 BUDGET: dict[str, Any] = {"loss": "logistic", "epsilon": 1.0, "delta": 1e-6}

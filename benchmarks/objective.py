@@ -42,7 +42,7 @@ def measure(data: datasets.Dataset, l2: float) -> list[str]:
     )
 
     def ours() -> None:
-        solvers.prepare(plan, data.X, data.y)(np.random.default_rng(0))
+        solvers.bind(plan, data.X, data.y)(np.random.default_rng(0))
 
     def theirs(solver: str) -> Callable[[], Any]:
         model = LogisticRegression(C=1 / (n * l2), fit_intercept=False, solver=solver, max_iter=1000)
@@ -67,7 +67,7 @@ def measure_admm(data: datasets.Dataset) -> str:
     plan = solvers.plan("dp_admm", n=n, d=d, loss="logistic", row_norm=1.0, epsilon=1.0, delta=1e-6)
 
     def ours() -> None:
-        solvers.prepare(plan, data.X, data.y)(np.random.default_rng(0))
+        solvers.bind(plan, data.X, data.y)(np.random.default_rng(0))
 
     return f"dp_admm, {plan.settings.steps} updates: {seconds(ours):.2f} s, {peak_memory(ours) / 1e6:.0f} MB"
 

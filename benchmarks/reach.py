@@ -19,7 +19,7 @@ from benchmarks.configurations import CONFIGURATIONS, DELTA, configurations
 from dptoolkit.audit import presets
 from dptoolkit.audit.pairs import Pair
 from dptoolkit.errors import DpToolkitError
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers.frame.plan import Plan
 
 TARGET = 0.85
 

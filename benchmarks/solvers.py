@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _plain
-from benchmarks._first_fit import CASES, measure
-from benchmarks._race import Best, Check, race, show, verdict
+from benchmarks.lib import plain as _plain
+from benchmarks.lib.first_fit import CASES, measure
+from benchmarks.lib.race import Best, Check, race, show, verdict
 from dptoolkit import datasets, losses, solvers
 from dptoolkit.datasets import Dataset
 

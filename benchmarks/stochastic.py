@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from benchmarks._race import Check, show, verdict
+from benchmarks.lib.race import Check, show, verdict
 from benchmarks.measure import in_fresh_process
-from dptoolkit import solvers
-from dptoolkit.accounting import published
+from dptoolkit import published, solvers
 from dptoolkit.accounting.report import table
 
 Array = NDArray[np.float64]
@@ -103,7 +102,7 @@ class LazySteps:
     def __init__(self, X: Any, y: Array, solver: str = "dp_sgd_ht", **more: Any) -> None:
         n, d = X.shape
         shape = more or {"steps": LAZY_STEPS}
-        self.run: Any = solvers.prepare(solvers.plan(solver, n=n, d=d, **FIT, **shape), X, y)
+        self.run: Any = solvers.bind(solvers.plan(solver, n=n, d=d, **FIT, **shape), X, y)
         self.rng = np.random.default_rng(1)
 
     def __call__(self) -> None:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._problems import Problem, load
+from benchmarks.lib.problems import Problem, load
 from benchmarks.utility import FIRST_SEED, relative_error, steps_for
 from dptoolkit import solvers
 from dptoolkit.accounting.report import table

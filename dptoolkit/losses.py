@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from dptoolkit._validate import invalid
-
-Array = NDArray[np.float64]
+from dptoolkit.types import Array
 
 # Residuals of the Huber loss are clipped here; labels can be rescaled to suit.
 HUBER_THRESHOLD = 1.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dptoolkit.accounting import published
-from dptoolkit.accounting.published import WASTE, Published, tie_pair
-from dptoolkit.accounting.published.ties import PartialResponse
+from dptoolkit import published
+from dptoolkit.published import WASTE, Published, tie_pair
+from dptoolkit.published.ties import PartialResponse
 
 __all__ = ["WASTE", "PartialResponse", "Published", "published", "tie_pair"]

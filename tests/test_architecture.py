@@ -126,7 +126,7 @@ def test_kernels_import_nothing_of_ours_but_kernels():
 def test_accounting_stands_alone():
     """Pictures are drawn on request alone, by a room that imports nothing but words for errors."""
     below = {"dptoolkit.accounting", "dptoolkit.adjacency", "dptoolkit.errors", "dptoolkit._validate", "dptoolkit"}
-    below.add("dptoolkit.plots")
+    below |= {"dptoolkit.plots", "dptoolkit.types"}
     for module, others in module_graph().items():
         if package(module) == "dptoolkit.accounting":
             assert {package(other) for other in others} <= below, module

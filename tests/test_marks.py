@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dptoolkit import data, marks, models, prepared, solvers, tuning
+from dptoolkit import data, marks, models, solvers, tuning
 from dptoolkit.accounting import Ledger
+from dptoolkit.data import store
 from dptoolkit.errors import InvalidValue
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -174,7 +175,7 @@ def test_several_classes_and_marked_labels_are_void_too(solver):
 
 def test_a_folder_does_not_take_marked_rows(tmp_path):
     with pytest.raises(InvalidValue, match="would not keep the mark"):
-        prepared.save(data.prepare(CSR), tmp_path / "rows")
+        store.save(data.prepare(CSR), tmp_path / "rows")
     assert not (tmp_path / "rows").exists()
 
 

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from dptoolkit import published
 from paper_checks import audits
 from paper_checks.__main__ import ROOT, main
 from paper_checks.audits import Audited
-from paper_checks.claims import BadClaims, load, paper_folders
-from paper_checks.constants import published
+from paper_checks.claims import load, paper_folders
+from paper_checks.items import BadClaims
 from paper_checks.run import Row, Settings, Unit, run, units
 from paper_checks.verdict import KINDS, VERDICTS, Verdict, bound, judge, size, worst
 

@@ -14,8 +14,8 @@ import pytest
 
 from paper_checks import findings, html, pages, seeds
 from paper_checks.__main__ import ROOT, main
-from paper_checks.claims import BadClaims, load, paper_folders, selected
-from paper_checks.items import find
+from paper_checks.claims import load, paper_folders, selected
+from paper_checks.items import BadClaims, find
 from paper_checks.progress import Progress
 from paper_checks.records import of_item
 from paper_checks.report import counted

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dptoolkit import models, progress, solvers, tuning
 from dptoolkit.audit.presets import PRESETS
-from dptoolkit.solvers import gradient_iht
+from dptoolkit.solvers.engine import descent
 
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -62,7 +62,7 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_is_counted_and_the_model_is_the_same_to_the_last_bit(rows, name, monkeypatch):
-    monkeypatch.setattr(gradient_iht, "SMALL", 0)
+    monkeypatch.setattr(descent, "SMALL", 0)
     arguments, first, last = SCHEDULES[name]
     fit = lambda: getattr(solvers, name)(*rows, **BUDGET, **arguments, rng=3)  # noqa: E731
     alone, watch = fit(), Kept()
@@ -109,7 +109,7 @@ def test_peeling_is_counted():
     plan = solvers.plan("peeling_iht", **PRESETS["peeling_iht"], **BUDGET)
     data = rng.uniform(-1, 1, (plan.n, plan.d)), rng.uniform(-1, 1, plan.n)
     with progress.watched(watch):
-        solvers.prepare(plan, *data).fit(np.random.default_rng(0))
+        solvers.bind(plan, *data).fit(np.random.default_rng(0))
     assert watch.lines[-1] == f"step {plan.settings.steps} of {plan.settings.steps}"
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from dptoolkit import audit, models, solvers, tuning
 from dptoolkit.accounting import BestOf, Gaussian, Ledger, Logarithmic, Repeated, ZCdp, account
-from dptoolkit.models.chosen import ChosenPlan
-from dptoolkit.models.joint import joint_plan
+from dptoolkit.models.joint import ChosenPlan, joint_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 IGHT = {"loss": "logistic", "sparsity": 3, "steps": 4, "step_size": 1.0, "row_norm": 1.0}

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from benchmarks import _plain
-from benchmarks._problems import Problem
+from benchmarks.lib import plain as _plain
+from benchmarks.lib.problems import Problem
 from dptoolkit import solvers
 
 Array = NDArray[np.float64]

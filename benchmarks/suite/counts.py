@@ -79,7 +79,7 @@ _READERS: tuple[tuple[Any, str, Callable[..., int]], ...] = (
     (_sparsetools, "csr_matvec", _product), (_sparsetools, "csc_matvec", _product),
     (_sparsetools, "csr_matvecs", _block_product), (_sparsetools, "csc_matvecs", _block_product),
 )  # fmt: skip
-# Kernels that count for themselves: the last argument is an array of counters (solvers/vertex_paths.py WORK).
+# Kernels that count for themselves: the last argument is an array of counters (solvers/engine/vertex_paths.py WORK).
 _COUNTING = ("dithered_block", "dithered_laplace_block", "gram_block")
 _TOUCHED = 2
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _plain
-from benchmarks._problems import Problem
-from benchmarks._race import turns
+from benchmarks.lib import plain
+from benchmarks.lib.problems import Problem
+from benchmarks.lib.race import turns
 from benchmarks.suite import counts, shapes
 from benchmarks.suite.cases import Case, arguments, cases
 from dptoolkit import solvers
@@ -42,7 +42,7 @@ def fit_row(problem: Problem, case: Case, epsilon: float, rounds: int) -> Row:
     """Seconds of every turn on one core, errors on the test rows, counted work of one fit."""
     X, y, (n, d) = problem.X, np.asarray(problem.y, dtype=float), problem.X.shape
     fit, plan = getattr(solvers, case.solver), solvers.plan(case.solver, n=n, d=d, **case.arguments)
-    run, rng, results, plain_steps = solvers.prepare(plan, X, y), np.random.default_rng(0), [], case.plain
+    run, rng, results, plain_steps = solvers.bind(plan, X, y), np.random.default_rng(0), [], case.plain
     assert plain_steps is not None
 
     def whole() -> None:
@@ -77,7 +77,7 @@ def work(case: Case, X: Any, y: Any) -> Row:
     rng = np.random.default_rng(0)
     before = counts.place(rng)
     with counts.counted() as tally:
-        solvers.prepare(plan, X, y).fit(rng)
+        solvers.bind(plan, X, y).fit(rng)
     return {
         "passes": tally.read() / shapes.entries_of(X), "draws": counts.draws(before, counts.place(rng)),
         "compilations": tally.compilations,
@@ -114,8 +114,8 @@ def two_cores(shape: str, home: str | None, quick: bool) -> Iterator[Row]:
     X, y, (n, d) = problem.X, np.asarray(problem.y, dtype=float), problem.X.shape
     options = arguments("dp_ight", (n, d), 1.0)
     plan = solvers.plan("dp_ight", n=n, d=d, **options)
-    run, rng = solvers.prepare(plan, X, y), np.random.default_rng(0)
-    pair = _plain.TwoCores(X, y, options["sparsity"], plan.noise)
+    run, rng = solvers.bind(plan, X, y), np.random.default_rng(0)
+    pair = plain.TwoCores(X, y, options["sparsity"], plan.noise)
     rivals: dict[str, Callable[[], Any]] = {"ours": lambda: run.fit(rng), "two threads": lambda: pair.run(50)}
     times = turns(rivals, 2 if quick else 7)
     yield {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._race import turns
+from benchmarks.lib.race import turns
 from benchmarks.suite.cases import Case, arguments
 from benchmarks.suite.fits import work
 from dptoolkit import datasets, solvers
@@ -45,7 +45,7 @@ def _rows(jobs: dict[str, Case], data: datasets.Dataset, axis: str, size: int, r
     rng = np.random.default_rng(0)
 
     def prepared(case: Case) -> Any:
-        run = solvers.prepare(solvers.plan(case.solver, n=n, d=d, **case.arguments), data.X, data.y)
+        run = solvers.bind(solvers.plan(case.solver, n=n, d=d, **case.arguments), data.X, data.y)
         return lambda: run.fit(rng)
 
     times = turns({name: prepared(case) for name, case in jobs.items()}, rounds)

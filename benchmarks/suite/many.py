@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._race import turns
+from benchmarks.lib.race import turns
 from benchmarks.many import CASES, RUNS
 from benchmarks.suite import counts, shapes
 from dptoolkit import solvers
-from dptoolkit.solvers.draws import fill_normals
+from dptoolkit.solvers.engine.draws import fill_normals
 
 
 def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:

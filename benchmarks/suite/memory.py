@@ -1,6 +1,6 @@
 """Peak memory of every private solver, each in a process of its own, against the size of X.
 
-Some also on rows that were prepared in single precision and opened from a folder (dptoolkit.prepared).
+Some also on rows that were prepared in single precision and opened from a folder (dptoolkit.data.store).
 
 A small fit comes first, so that imports and compiled code do not count; it is large enough for the compiled code of
 large data. What is measured is how much more memory the process holds at its peak than before the fit, X and y being
@@ -24,7 +24,8 @@ from scipy import sparse
 
 from benchmarks.suite import shapes
 from benchmarks.suite.cases import arguments
-from dptoolkit import data, datasets, prepared, solvers
+from dptoolkit import data, datasets, solvers
+from dptoolkit.data import store
 
 # The solvers of a quick run.
 QUICK = ("dp_ight", "dp_frank_wolfe", "dp_sgd_ht")
@@ -39,7 +40,7 @@ def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         sparse.save_npz(Path(folder, "rows.npz"), problem.X, compressed=False)
         np.save(Path(folder, "labels.npy"), problem.y)
-        prepared.save(data.prepare(problem.X, dtype=np.float32, row_norm=1.0, feature_bound=1.0), Path(folder, "rows"))
+        store.save(data.prepare(problem.X, dtype=np.float32, row_norm=1.0, feature_bound=1.0), Path(folder, "rows"))
         for name in (*(QUICK if quick else solvers.PRIVATE), *(name + _OPENED for name in QUICK)):
             command = [sys.executable, "-m", "benchmarks.suite.memory", name, folder]
             process = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -58,7 +59,7 @@ def peak_of(name: str, folder: str) -> dict[str, int]:
     fit = getattr(solvers, solver)
     small = data.prepare(tiny.X, dtype=np.float32 if opened else np.float64)
     fit(small, tiny.y, rng=0, **arguments(solver, tiny.shape, 1.0))
-    X = prepared.load(Path(folder, "rows")) if opened else sparse.load_npz(Path(folder, "rows.npz"))
+    X = store.load(Path(folder, "rows")) if opened else sparse.load_npz(Path(folder, "rows.npz"))
     y = np.load(Path(folder, "labels.npy"))
     options, before = arguments(solver, X.shape, 1.0), _held()
     result = fit(X, y, rng=0, **options)

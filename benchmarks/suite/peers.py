@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._problems import Problem
-from benchmarks._race import turns
+from benchmarks.lib.problems import Problem
+from benchmarks.lib.race import turns
 from benchmarks.suite import shapes
 from benchmarks.suite.cases import arguments
 from dptoolkit import solvers

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from benchmarks import _problems
-from benchmarks._problems import Problem
+from benchmarks.lib import problems
+from benchmarks.lib.problems import Problem
 from dptoolkit import datasets
 
 # Rows for training; a sixth as many are for testing.
@@ -27,7 +27,7 @@ def load(name: str, home: str | None, quick: bool = False) -> Problem:
     rows = ROWS[name] // 8 if quick else ROWS[name]
     if home is None or name in SYNTHETIC:
         return _synthetic(name, rows)
-    problem = _problems.load(_REAL[name], Path(home), rows)
+    problem = problems.load(_REAL[name], Path(home), rows)
     if name != "mnist":
         return problem
     return Problem("mnist", _as_sparse(problem.X), problem.y, _as_sparse(problem.X_test), problem.y_test)

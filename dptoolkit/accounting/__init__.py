@@ -18,12 +18,11 @@ from dptoolkit.accounting import (
     pld,
     rdp,
     rounds,
-    rows,
+    rules,
     sampling,
     selection,
     zcdp,
 )
-from dptoolkit.accounting.account import account
 from dptoolkit.accounting.calibrate import calibrate
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -46,7 +45,7 @@ from dptoolkit.accounting.events import (
     ZCdp,
 )
 from dptoolkit.accounting.group import GroupGuarantee
-from dptoolkit.accounting.guarantee import Guarantee
+from dptoolkit.accounting.guarantee import Guarantee, account
 from dptoolkit.accounting.ledger import Ledger, Reservation
 from dptoolkit.accounting.methods import METHODS
 from dptoolkit.accounting.rounds import (
@@ -63,6 +62,6 @@ __all__ = [
     "Gaussian", "Geometric", "GroupGuarantee", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax",
     "ObjectivePerturbation", "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation",
     "SampledGroup", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp",
-    "account", "calibrate", "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rows",
+    "account", "calibrate", "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rules",
     "sampling", "selection", "zcdp",
 ]  # fmt: skip

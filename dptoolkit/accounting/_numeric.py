@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
-Array = NDArray[np.float64]
+from dptoolkit.types import Array
 
 
 def sum_up(terms: Iterable[tuple[float, float]]) -> float:

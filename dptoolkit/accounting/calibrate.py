@@ -11,9 +11,9 @@ from typing import Any
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive
 from dptoolkit.accounting import pld
 from dptoolkit.accounting._numeric import crossing
-from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.methods import METHODS, best_epsilon, likely_method, searched_epsilon
+from dptoolkit.accounting.guarantee import account
+from dptoolkit.accounting.methods import METHODS, best_epsilon, likely_method, unverified_epsilon
 from dptoolkit.errors import DpToolkitError, InvalidValue
 
 SMALLEST, _LARGEST = 1e-12, 1e12
@@ -114,7 +114,7 @@ def calibrate(
         with contextlib.suppress(DpToolkitError):
             log_noise, is_final = quick_search(log_noise)
     if not is_final:
-        log_noise = search(by(lambda event, d: searched_epsilon(event, d, method)), log_noise)
+        log_noise = search(by(lambda event, d: unverified_epsilon(event, d, method)), log_noise)
     if math.isinf(log_noise):
         return _without_noise(make_event, epsilon, delta, method)
     verified = by(lambda event, d: account(event, method).epsilon(d))

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from dptoolkit._validate import delta_value, nonnegative, whole
-from dptoolkit.accounting._numeric import Array, crossing, sum_up
+from dptoolkit.accounting._numeric import crossing, sum_up
+from dptoolkit.types import Array
 
 # All outcomes further than this many standard deviations from the mean together have probability below 1e-300.
 _STANDARD_DEVIATIONS = 40.0

@@ -26,7 +26,7 @@ from dptoolkit._validate import (
     whole,
 )
 from dptoolkit.accounting import rounds
-from dptoolkit.accounting.rounds import Runs
+from dptoolkit.accounting.rounds import RunCountLaw
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
@@ -280,7 +280,7 @@ class RandomRounds(Event):
     """``event`` carried out N times, N drawn from ``rounds`` independently of the data; N may be published."""
 
     event: Event
-    rounds: Runs
+    rounds: RunCountLaw
 
     def __post_init__(self) -> None:
         as_event("event", self.event)
@@ -295,7 +295,7 @@ class BestOf(Event):
     """
 
     event: Event
-    runs: Runs
+    runs: RunCountLaw
 
     def __post_init__(self) -> None:
         as_event("event", self.event)
@@ -407,7 +407,7 @@ def from_dict(record: Mapping[str, Any]) -> Event:
 
 
 def _encode(value: Any) -> Any:
-    if isinstance(value, (Event, Runs)):
+    if isinstance(value, (Event, RunCountLaw)):
         return value.to_dict()
     if isinstance(value, Adjacency):
         return value.value
@@ -426,7 +426,7 @@ def _decode(value: Any) -> Any:
 
 
 def _check_runs(name: str, value: Any, *, for_selection: bool) -> None:
-    if not isinstance(value, Runs):
+    if not isinstance(value, RunCountLaw):
         raise invalid(name, value, "a distribution of rounds", "For example Geometric(0.9).")
     if for_selection and not isinstance(value, (rounds.TruncatedNegativeBinomial, rounds.Poisson)):
         raise invalid(

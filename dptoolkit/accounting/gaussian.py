@@ -19,7 +19,8 @@ import numpy as np
 from scipy.special import erfcx, ndtr
 
 from dptoolkit._validate import delta_value, nonnegative
-from dptoolkit.accounting._numeric import Array, crossing, expand
+from dptoolkit.accounting._numeric import crossing, expand
+from dptoolkit.types import Array
 
 _HALF_ROOT_PI = math.sqrt(math.pi / 2)
 _ROOT_2 = math.sqrt(2.0)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from dptoolkit._validate import delta_value, nonnegative, whole
 from dptoolkit.accounting._numeric import part_down, sum_up
 from dptoolkit.accounting.events import POISSON, Composed, Event, RandomRounds, Repeated, SampledGroup, Subsampled
-from dptoolkit.accounting.rows import inverse, row
+from dptoolkit.accounting.rules import inverse, rules_of
 from dptoolkit.accounting.structure import all_gaussian, total_mu
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
@@ -181,5 +181,5 @@ def of_group(event: Event, size: int) -> Event | None:
         if not (poisson and all_gaussian(event.event)):
             return None
         return SampledGroup(inverse(total_mu(event.event)), event.rate, size)
-    of = row(event).group
+    of = rules_of(event).group
     return None if of is None else of(event, size)

@@ -1,4 +1,4 @@
-"""A guarantee: a bound on what a release gives away, computed from its event on demand."""
+"""A guarantee: a bound on what a release gives away, computed from its event on demand, and its text."""
 
 from __future__ import annotations
 
@@ -7,16 +7,54 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dptoolkit._validate import delta_value, nonnegative
+from dptoolkit._validate import delta_value, invalid, nonnegative, one_of
 from dptoolkit.accounting import pld
-from dptoolkit.accounting.events import Event
+from dptoolkit.accounting.events import Event, adjacency_of, as_event, flatten
 from dptoolkit.accounting.group import GroupGuarantee
 from dptoolkit.accounting.methods import METHODS, best_delta, best_epsilon, is_exact
-from dptoolkit.accounting.report import Printed, at_most, delta_text
-from dptoolkit.accounting.statement import TABLE_DELTAS, guarantee_table
-from dptoolkit.accounting.structure import assumptions, total_rho
+from dptoolkit.accounting.report import Printed, at_least, at_most, delta_text, number, table
+from dptoolkit.accounting.structure import assumptions, total_rho, words
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
+
+TABLE_DELTAS = (1e-3, 1e-5, 1e-7, 1e-9)
+
+
+def guarantee_table(guarantee: Guarantee) -> str:
+    """Mechanisms with count, noise and sensitivity; epsilon at a few deltas with the method; assumptions."""
+    adjacency = str(guarantee.adjacency) if guarantee.adjacency else "as the noise was planned for"
+    mechanisms = [[*words(part), f"{count:,}"] for part, count in flatten(guarantee.event)]
+    epsilons = [[delta_text(d), at_most(guarantee.epsilon(d)), guarantee.method_at(d)] for d in guarantee.deltas]
+    parts = [
+        f"Guarantee, adjacency: {adjacency}",
+        table(["mechanism", "noise", "sensitivity", "count"], mechanisms or [["nothing released", "-", "-", "0"]]),
+        table(["delta", "epsilon", "method"], epsilons),
+    ]
+    if guarantee.rho < float("inf"):
+        parts[2] += f"\nzCDP: rho = {at_most(guarantee.rho)}"
+    if guarantee.claimed is not None:
+        parts.append(_claim_line(guarantee))
+    if guarantee.assumptions:
+        parts.append("Assumes\n" + "\n".join(f"- {text}" for text in guarantee.assumptions))
+    return "\n\n".join(parts)
+
+
+def _claim_line(guarantee: Guarantee) -> str:
+    """A claim about this release next to what is computed; it is called false only if known neighbours break it."""
+    assert guarantee.claimed is not None
+    epsilon, delta, source, conditions = guarantee.claimed
+    lower, upper = guarantee.bounds(delta)
+    verdict = "is NOT certified"
+    if upper <= epsilon:
+        verdict = "holds"
+    elif lower > epsilon:
+        verdict = f"is FALSE (some neighbours reach {at_least(lower)})"
+    claim = f"{source} claims epsilon {number(epsilon)} at delta {delta_text(delta)}"
+    line = f"{claim}; this noise gives {at_most(upper)}: the claim {verdict}"
+    return "\n".join([line, *(f"- its condition {text}" for text in conditions)])
+
+
+# --- A guarantee: a bound on what a release gives away, computed from its event on demand ---------------------
 
 REFERENCE_DELTA = 1e-5
 
@@ -156,3 +194,34 @@ def _epsilon_words(guarantee: Guarantee, delta: float) -> str:
 
 def _json_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
+
+
+# --- account --------------------------------------------------------------------------------------------------
+
+
+def account(event: Event, method: str | None = None, *, adjacency: Adjacency | str | None = None) -> Guarantee:
+    """The guarantee of what ``event`` says was released.
+
+    Parameters
+    ----------
+    event : what was released.
+    method : None for the tightest sound bound, or one of "gaussian", "pld", "rdp", "zcdp", "bounded-range", "optimal",
+        "advanced", "basic" to force one, for comparison.
+    adjacency : the neighbouring relation that the noise multipliers are stated for. Sampling and objective perturbation
+        fix it; a contradiction raises.
+
+    Privacy
+    -------
+    Touches no data. The bound holds under adaptive composition, for the adjacency of the event.
+    """
+    as_event("event", event)
+    if method is not None:
+        one_of("method", method, tuple(METHODS))
+    fixed = adjacency_of(event)
+    relation = None if adjacency is None else Adjacency.parse(adjacency)
+    if fixed is not None and relation is not None and fixed is not relation:
+        raise invalid(
+            "adjacency", str(relation), f"'{fixed}', which the event fixes",
+            "Give its Subsampled or ObjectivePerturbation the adjacency you mean.",
+        )
+    return Guarantee(event, method, relation or fixed)

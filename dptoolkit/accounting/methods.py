@@ -12,17 +12,17 @@ import numpy as np
 from dptoolkit.accounting import composition, gaussian, pld, rdp, selection, zcdp
 from dptoolkit.accounting._numeric import sum_up
 from dptoolkit.accounting.events import Event, PureDp, flatten
-from dptoolkit.accounting.rows import row
+from dptoolkit.accounting.rules import rules_of
 from dptoolkit.accounting.structure import (
     all_gaussian,
     delta_left,
     delta_with_failures,
-    failure,
     has_best_of,
     has_bounds,
     has_selection,
     pure_epsilon,
     spent_delta,
+    split_failure,
     total_mu,
     total_rho,
     without_failures,
@@ -67,11 +67,11 @@ def _single(event: Event, method: str) -> tuple[Event, int]:
 def _step_bounds(event: Event, delta0: float) -> tuple[float, float]:
     """(epsilon, delta) of one application, for the composition theorems; delta at most ``delta0``."""
     if has_bounds(event):
-        rest, failure_delta = failure(event)
+        rest, failure_delta = split_failure(event)
         pure = pure_epsilon(rest)
         assert pure is not None
         return pure, failure_delta
-    return searched_epsilon(event, delta0), delta0
+    return unverified_epsilon(event, delta0), delta0
 
 
 def _basic(event: Event, delta: float) -> float:
@@ -117,7 +117,7 @@ def _optimal(event: Event, delta: float) -> float:
 
 def _selections(event: Event) -> tuple[float, int]:
     part, count = _single(event, "bounded-range")
-    bounded_range = row(part).bounded_range
+    bounded_range = rules_of(part).bounded_range
     if count and bounded_range is None:
         raise UnsupportedEvent(f"event={part!r}: must be ExponentialMechanism for method 'bounded-range'.")
     return (0.0 if bounded_range is None else bounded_range(part)), count
@@ -243,13 +243,13 @@ def _exact_method(event: Event) -> str | None:
     if all_gaussian(event):
         return "gaussian"
     parts = flatten(event)
-    return "optimal" if len(parts) == 1 and row(parts[0][0]).generic else None
+    return "optimal" if len(parts) == 1 and rules_of(parts[0][0]).generic else None
 
 
 def is_exact(event: Event) -> bool:
     """Whether some neighbours attain what account() says: Gaussians, and any mechanisms of one (epsilon, delta)."""
     # A row with a separate attained pair says that its dominating pair is not attained.
-    return _exact_method(event) is not None and all(row(part).attained is None for part, _ in flatten(event))
+    return _exact_method(event) is not None and all(rules_of(part).attained is None for part, _ in flatten(event))
 
 
 def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[list[str]]:
@@ -265,13 +265,13 @@ def _candidates(event: Event, affordable: Callable[[float, int], bool]) -> list[
         # "pld" composes the mechanisms' own pairs, so a Renyi divergence can only be looser, unless the grid is too
         # coarse: with events of very different size on one grid, or with too many events.
         return [first, ["rdp", "zcdp"]]
-    (part, count), bounded_range = parts[0], row(parts[0][0]).bounded_range
+    (part, count), bounded_range = parts[0], rules_of(parts[0][0]).bounded_range
     if len(parts) == 1 and bounded_range is not None and affordable(bounded_range(part), count):
         first.append("bounded-range")
     return [["rdp", "zcdp", *reversed(first)]]
 
 
-def searched_epsilon(event: Event, delta: float, method: str | None = None) -> float:
+def unverified_epsilon(event: Event, delta: float, method: str | None = None) -> float:
     """A sound epsilon without the verification against delta: for searches, which verify their last answer only."""
     if method is None:
         return best_epsilon(event, delta, False)[0]

@@ -45,8 +45,9 @@ from scipy.special import erf, erfcx, log_ndtr
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive, real
 from dptoolkit.accounting import gaussian, profiles
-from dptoolkit.accounting._numeric import Array, crossing, expand, log1mexp
+from dptoolkit.accounting._numeric import crossing, expand, log1mexp
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.types import Array
 
 Curve = Callable[[Array], Array]
 
@@ -419,7 +420,7 @@ class _Bridge(NamedTuple):
 
 
 @functools.lru_cache(maxsize=128)
-def pair(release: Perturbation) -> profiles.Pair:
+def pair(release: Perturbation) -> profiles.DominatingPair:
     """The pair that dominates the release, for the accountant by privacy-loss distributions.
 
     The curves of the two orders, put side by side as one curve of alpha (H_alpha = 1 - alpha + alpha H'_{1/alpha} with
@@ -437,12 +438,14 @@ def pair(release: Perturbation) -> profiles.Pair:
     if release.jacobian > _WINDOW:
         # Nothing but the fact that H falls is known here: it is at most the total variation. Nobody reads this part of
         # the curve.
-        return profiles.Pair(lambda x: np.full_like(x, variation), below, infinite_mass=variation, symmetric=False)
+        return profiles.DominatingPair(
+            lambda x: np.full_like(x, variation), below, infinite_mass=variation, symmetric=False
+        )
     forwards, backwards = _bridges(above, below, exact)
-    return profiles.Pair(_bridged(above, forwards), _bridged(below, backwards), symmetric=symmetric)
+    return profiles.DominatingPair(_bridged(above, forwards), _bridged(below, backwards), symmetric=symmetric)
 
 
-def floor_pair(release: Perturbation) -> profiles.Pair:
+def floor_pair(release: Perturbation) -> profiles.DominatingPair:
     """A pair that some neighbours attain: linear losses, which have no curvature, make the release a Gaussian one."""
     return profiles.gaussian(release.shift)
 

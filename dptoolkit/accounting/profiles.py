@@ -17,8 +17,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from dptoolkit.accounting import gaussian as gaussian_profile
-from dptoolkit.accounting._numeric import Array, log_sum_exp
+from dptoolkit.accounting._numeric import log_sum_exp
 from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
+from dptoolkit.types import Array
 
 Curve = Callable[[Array], Array]
 
@@ -33,7 +34,7 @@ class Tails(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pair:
+class DominatingPair:
     """An ordered pair (P, Q).
 
     ``above(x)`` is H_{exp(x)}(P
@@ -56,7 +57,7 @@ class Pair:
     mean: float | None = None
     identical: bool = False
 
-    def swapped(self) -> Pair:
+    def swapped(self) -> DominatingPair:
         """The pair (Q, P)."""
         if self.symmetric:
             return self
@@ -71,7 +72,7 @@ def _flip(t: Tails) -> Tails:
     return Tails(t.q_below, t.p_below, t.q_above, t.p_above)
 
 
-def gaussian(mu: float) -> Pair:
+def gaussian(mu: float) -> DominatingPair:
     """N(mu, 1) against N(0, 1)."""
 
     def curve(x: Array) -> Array:
@@ -81,10 +82,10 @@ def gaussian(mu: float) -> Pair:
         p, q = mu / 2 - x / mu, -mu / 2 - x / mu
         return Tails(ndtr(p), ndtr(q), ndtr(-p), ndtr(-q))
 
-    return Pair(curve, curve, tails, mean=mu * mu / 2)
+    return DominatingPair(curve, curve, tails, mean=mu * mu / 2)
 
 
-def laplace(epsilon: float) -> Pair:
+def laplace(epsilon: float) -> DominatingPair:
     """Laplace noise of scale 1/epsilon around 0 and around 1."""
 
     def curve(x: Array) -> Array:
@@ -96,14 +97,14 @@ def laplace(epsilon: float) -> Pair:
         q_high = np.where(inside, 0.5 * np.exp(-(epsilon + np.clip(x, -epsilon, epsilon)) / 2), x < -epsilon)
         return Tails(1 - p_low, q_high, p_low, 1 - q_high)
 
-    return Pair(curve, curve, tails, atom=epsilon, mean=epsilon + math.expm1(-epsilon))
+    return DominatingPair(curve, curve, tails, atom=epsilon, mean=epsilon + math.expm1(-epsilon))
 
 
 # Losses from here on may overflow or underflow as exponentials.
 _LARGEST_EXPONENT = 600.0
 
 
-def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 0.0) -> Pair:
+def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 0.0) -> DominatingPair:
     """A symmetric pair of finitely many losses: P puts ``p`` on ``losses``, Q the same on their negatives."""
     order = np.argsort(losses)
     losses, p = losses[order], p[order]
@@ -129,14 +130,14 @@ def discrete(losses: Array, p: Array, infinite_mass: float = 0.0, atom: float = 
         i = np.searchsorted(losses, x, side="right")
         return Tails(p_up[i] + infinite_mass, q_up[i], p_down[i], q_down[i] + infinite_mass)
 
-    return Pair(curve, curve, tails, infinite_mass=infinite_mass, atom=atom, mean=float(p @ losses))
+    return DominatingPair(curve, curve, tails, infinite_mass=infinite_mass, atom=atom, mean=float(p @ losses))
 
 
 def _suffix_sums(mass: Array) -> Array:
     return np.append(np.cumsum(mass[::-1])[::-1], 0.0)
 
 
-def randomized_response(epsilon: float, categories: int = 2, infinite_mass: float = 0.0) -> Pair:
+def randomized_response(epsilon: float, categories: int = 2, infinite_mass: float = 0.0) -> DominatingPair:
     """The worst pair of an (epsilon, infinite_mass)-DP mechanism, or randomised response among more answers."""
     rest = categories - 2
     odds = math.exp(-epsilon)
@@ -147,7 +148,7 @@ def randomized_response(epsilon: float, categories: int = 2, infinite_mass: floa
     return discrete(losses[:keep], masses[:keep], infinite_mass, atom=epsilon)
 
 
-def two_sided_geometric(epsilon: float, sensitivity: int) -> Pair:
+def two_sided_geometric(epsilon: float, sensitivity: int) -> DominatingPair:
     """Integer noise P(X=k) proportional to q^|k|, q = exp(-epsilon/sensitivity), around 0 and around sensitivity."""
     if sensitivity > _MOST_OUTCOMES:
         raise UnsupportedEvent(
@@ -176,7 +177,7 @@ _MOST_OUTCOMES = 2**21
 _FARTHEST = 39.0
 
 
-def discrete_gaussian(sigma: float, sensitivity: int) -> Pair:
+def discrete_gaussian(sigma: float, sensitivity: int) -> DominatingPair:
     """Integer noise P(X=k) proportional to exp(-k^2/(2 sigma^2)), around 0 and around sensitivity, summed exactly.
 
     The likelihood ratio is monotone, so the best event is a half-line for every shift, and its divergence grows with
@@ -213,10 +214,10 @@ def discrete_gaussian(sigma: float, sensitivity: int) -> Pair:
         i = np.searchsorted(losses, x, side="right")
         return Tails(p_up[i], q_up[i], p_down[i], q_down[i])
 
-    return Pair(curve, curve, tails, atom=step / 2, mean=rho)
+    return DominatingPair(curve, curve, tails, atom=step / 2, mean=rho)
 
 
-def bounded_range(epsilon: float) -> Pair:
+def bounded_range(epsilon: float) -> DominatingPair:
     """The pair that dominates every epsilon-bounded-range mechanism (the exponential mechanism).
 
     A bounded-range loss lies in [t - epsilon, t] for some t, so it is dominated by the two-point loss on the ends
@@ -227,14 +228,14 @@ def bounded_range(epsilon: float) -> Pair:
     def curve(x: Array) -> Array:
         return np.expm1(np.minimum((x - epsilon) / 2, 0.0)) ** 2 / -math.expm1(-epsilon)
 
-    return Pair(curve, curve)
+    return DominatingPair(curve, curve)
 
 
-def identical() -> Pair:
+def identical() -> DominatingPair:
     """Two equal distributions: nothing is released."""
     return replace(discrete(np.zeros(1), np.ones(1)), identical=True)
 
 
-def non_private(share: float = 1.0) -> Pair:
+def non_private(share: float = 1.0) -> DominatingPair:
     """Two distributions that have nothing in common, or only the mass 1 - ``share``."""
     return discrete(np.zeros(1), np.array([1.0 - share]), infinite_mass=share)

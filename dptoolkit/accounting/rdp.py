@@ -16,7 +16,6 @@ import numpy as np
 from dptoolkit._validate import delta_value, nonnegative, one_of, probability
 from dptoolkit.accounting import gaussian as gaussian_profile
 from dptoolkit.accounting import rounds, sampling, zcdp
-from dptoolkit.accounting._numeric import Array
 from dptoolkit.accounting.events import (
     POISSON,
     WITHOUT_REPLACEMENT,
@@ -36,10 +35,11 @@ from dptoolkit.accounting.renyi import (
     randomized_response,
     two_sided_geometric,
 )
-from dptoolkit.accounting.rows import row
+from dptoolkit.accounting.rules import rules_of
 from dptoolkit.accounting.structure import all_gaussian, is_sampled, total_rho
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
+from dptoolkit.types import Array
 
 __all__ = [
     "DEFAULT_ORDERS", "composed", "curve", "delta", "discrete_gaussian", "epsilon", "exponential_mechanism", "gaussian",
@@ -69,7 +69,7 @@ def subsampled_gaussian(
 
 def curve(event: Event, orders: Array) -> Array:
     """The Renyi divergence of ONE application of an elementary event, at orders > 1."""
-    rule = _STRUCTURE.get(type(event)) or row(event).renyi
+    rule = _STRUCTURE.get(type(event)) or rules_of(event).renyi
     if rule is None:
         raise UnsupportedEvent(
             f"event={event!r}: must have a Renyi divergence for method 'rdp'. An ApproxDp event has none, because its "
@@ -139,7 +139,7 @@ def _best(event: Event, convert: Callable[[Array, Array], Array]) -> float:
 
 def _pure_epsilon(event: Event) -> float:
     """epsilon at delta 0 of an elementary event, infinite if there is none."""
-    pure = row(event).pure
+    pure = rules_of(event).pure
     return math.inf if pure is None else pure(event)
 
 

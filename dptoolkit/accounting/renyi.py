@@ -12,7 +12,8 @@ import numpy as np
 
 from dptoolkit._validate import invalid, nonnegative
 from dptoolkit.accounting import selection, zcdp
-from dptoolkit.accounting._numeric import Array, log_sum_exp
+from dptoolkit.accounting._numeric import log_sum_exp
+from dptoolkit.types import Array
 
 
 def gaussian(noise_multiplier: float, orders: Array) -> Array:

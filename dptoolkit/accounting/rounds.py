@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from scipy.special import betainc, pdtrc
 
 from dptoolkit._validate import invalid, positive, real, whole
-from dptoolkit.accounting._numeric import Array, crossing, log1mexp
+from dptoolkit.accounting._numeric import crossing, log1mexp
 from dptoolkit.errors import InvalidValue
+from dptoolkit.types import Array
 
 Complex = NDArray[np.complex128]
 
@@ -28,7 +29,7 @@ Complex = NDArray[np.complex128]
 _SLOPES: NDArray[np.float64] = np.asarray(np.geomspace(1e-14, 10.0, 61), dtype=np.float64)
 
 
-class Runs:
+class RunCountLaw:
     """A distribution of the number of rounds."""
 
     @property
@@ -68,7 +69,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Geometric(Runs):
+class Geometric(RunCountLaw):
     """P(N = k) = (1 - gamma) gamma^k for k = 0, 1, ...; E[N] = gamma / (1 - gamma)."""
 
     gamma: float
@@ -95,7 +96,7 @@ class Geometric(Runs):
 
 
 @dataclass(frozen=True)
-class TruncatedGeometric(Runs):
+class TruncatedGeometric(RunCountLaw):
     """min(N, limit) for N geometric: the loop is cut off after ``limit`` rounds."""
 
     gamma: float
@@ -146,7 +147,7 @@ class TruncatedGeometric(Runs):
 
 
 @dataclass(frozen=True)
-class Poisson(Runs):
+class Poisson(RunCountLaw):
     """N ~ Poisson(expected)."""
 
     expected: float
@@ -170,7 +171,7 @@ class Poisson(Runs):
 
 
 @dataclass(frozen=True)
-class TruncatedNegativeBinomial(Runs):
+class TruncatedNegativeBinomial(RunCountLaw):
     """P(N = k) proportional to (1-gamma)^k prod_{l<k} (l+eta)/(l+1) for k = 1, 2, ..., with eta > -1.
 
     eta = 1 is the geometric distribution on 1, 2, ...; eta = 0 the logarithmic one (Papernot and Steinke 2022,
@@ -239,12 +240,12 @@ def Logarithmic(gamma: float) -> TruncatedNegativeBinomial:
     return TruncatedNegativeBinomial(0.0, gamma)
 
 
-_RUNS: dict[str, type[Runs]] = {
+_RUNS: dict[str, type[RunCountLaw]] = {
     cls.__name__: cls for cls in (Geometric, TruncatedGeometric, Poisson, TruncatedNegativeBinomial)
 }
 
 
-def from_dict(record: Mapping[str, Any]) -> Runs:
+def from_dict(record: Mapping[str, Any]) -> RunCountLaw:
     """The distribution that ``to_dict`` described."""
     name = record.get("type")
     if name not in _RUNS:
@@ -298,7 +299,7 @@ def total_factor(gamma: float, count: int, delta: float) -> float:
     return high / (count * Geometric(gamma).mean)
 
 
-def rdp(step_rdp: Array, orders: Array, runs: Runs) -> Array:
+def rdp(step_rdp: Array, orders: Array, runs: RunCountLaw) -> Array:
     """Renyi divergence of N rounds that each have divergence ``step_rdp`` at ``orders``.
 
     (1/(a-1)) log E[exp(N (a-1) step_rdp(a))]: infinite where the generating function does not exist, which for

@@ -36,9 +36,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import betainc, log_ndtr, ndtr
 
-from dptoolkit.accounting._numeric import Array, log1mexp, log_binomial, log_sum_exp
-from dptoolkit.accounting.profiles import Curve, Pair, Tails, non_private
+from dptoolkit.accounting._numeric import log1mexp, log_binomial, log_sum_exp
+from dptoolkit.accounting.profiles import Curve, DominatingPair, Tails, non_private
 from dptoolkit.accounting.profiles import gaussian as gaussian_pair
+from dptoolkit.types import Array
 
 
 def amplified(epsilon: float, rate: float) -> float:
@@ -58,7 +59,7 @@ def _inner_loss_below(x: Array, rate: float) -> Array:
     return np.asarray(_inner_loss(x, rate) * (1 - 1e-15))
 
 
-def poisson_zero_out(pair: Pair, rate: float) -> Pair:
+def poisson_zero_out(pair: DominatingPair, rate: float) -> DominatingPair:
     """((1-rate) Q + rate P, Q): Poisson sampling, with the record against without it."""
     if rate >= 1:
         return pair
@@ -85,13 +86,13 @@ def poisson_zero_out(pair: Pair, rate: float) -> Pair:
             (1 - rate) * t.q_below + rate * t.p_below, t.q_below,
         )
 
-    return Pair(
+    return DominatingPair(
         above, below, None if inner_tails is None else tails,
         infinite_mass=rate * pair.infinite_mass, symmetric=False,
     )
 
 
-def replace_one(pair: Pair, rate: float) -> Pair:
+def replace_one(pair: DominatingPair, rate: float) -> DominatingPair:
     """The symmetric pair that dominates a batch without replacement (or Poisson) under replace-one."""
     if rate >= 1:
         return pair
@@ -100,10 +101,10 @@ def replace_one(pair: Pair, rate: float) -> Pair:
         y = _inner_loss_below(x, rate)
         return rate * (pair.above(y) if pair.above is pair.below else np.maximum(pair.above(y), pair.below(y)))
 
-    return Pair(curve, curve, infinite_mass=rate * pair.infinite_mass)
+    return DominatingPair(curve, curve, infinite_mass=rate * pair.infinite_mass)
 
 
-def poisson_replace_one_gaussian(mu: float, rate: float) -> Pair:
+def poisson_replace_one_gaussian(mu: float, rate: float) -> DominatingPair:
     """((1-q) N(0) + q N(mu/2), (1-q) N(0) + q N(-mu/2)), unit variance: exact for Poisson, replace-one, Gaussian."""
     r = mu / 2
     log_k = math.log(rate) - r * r / 2
@@ -131,7 +132,7 @@ def poisson_replace_one_gaussian(mu: float, rate: float) -> Pair:
         round_off = 1e-15 * (2 - np.maximum(log_other, -800.0)) * rate * alone
         return np.maximum(rate * (alone - np.exp(x + log_other)) - common, 0.0) + round_off
 
-    return Pair(curve, curve, tails)
+    return DominatingPair(curve, curve, tails)
 
 
 def any_sampled(rate: float, size: int) -> float:
@@ -173,7 +174,7 @@ def _of_any_shape(curve: Curve) -> Curve:
     return lambda x: curve(x.ravel()).reshape(x.shape)
 
 
-def group(mu: float, rate: float, size: int) -> Pair:
+def group(mu: float, rate: float, size: int) -> DominatingPair:
     """(sum_j w_j N(j mu), N(0)), w binomial: Poisson sampling of ``size`` records that are all there or all absent.
 
     With A(t) = sum_{j >= 1} w_j exp(j mu t - (j mu)^2/2) the loss at t is log(w_0 + A(t)), and log A is convex with
@@ -247,7 +248,7 @@ def group(mu: float, rate: float, size: int) -> Pair:
         none, zero = 1 - some, np.zeros_like(t)
         return Tails(none * above_t + sampled(t), above_t, none * below_t + sampled_below(t, zero), below_t)
 
-    return Pair(above, below, tails, symmetric=False)
+    return DominatingPair(above, below, tails, symmetric=False)
 
 
 def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) -> Array:

@@ -15,7 +15,8 @@ import numpy as np
 
 from dptoolkit._validate import nonnegative
 from dptoolkit.accounting import zcdp
-from dptoolkit.accounting._numeric import Array, log1mexp, sum_up
+from dptoolkit.accounting._numeric import log1mexp, sum_up
+from dptoolkit.types import Array
 
 
 def bounded_range_rho(epsilon: float) -> float:

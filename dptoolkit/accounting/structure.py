@@ -26,7 +26,7 @@ from dptoolkit.accounting.events import (
 )
 from dptoolkit.accounting.report import number
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
-from dptoolkit.accounting.rows import Words, inverse, row
+from dptoolkit.accounting.rules import Words, inverse, rules_of
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
@@ -38,7 +38,7 @@ Parts = tuple[tuple[Event, int], ...]
 
 def mu(event: Event) -> float:
     """mu of an elementary event that is Gaussian DP exactly."""
-    of = row(event).mu
+    of = rules_of(event).mu
     if of is None:
         raise UnsupportedEvent(f"event={event!r}: must be Gaussian for method 'gaussian'.", ANY_METHOD)
     return of(event)
@@ -46,7 +46,7 @@ def mu(event: Event) -> float:
 
 def is_gaussian(event: Event) -> bool:
     """Whether an elementary event is Gaussian DP exactly."""
-    return row(event).mu is not None
+    return rules_of(event).mu is not None
 
 
 def all_gaussian(event: Event) -> bool:
@@ -88,7 +88,7 @@ def total_rho(event: Event) -> float:
 
 
 def _rho(event: Event) -> float:
-    own, pure = row(event).rho, pure_epsilon(event)
+    own, pure = rules_of(event).rho, pure_epsilon(event)
     if own is not None:
         return own(event)
     if pure is not None:
@@ -98,7 +98,7 @@ def _rho(event: Event) -> float:
 
 def pure_epsilon(event: Event) -> float | None:
     """epsilon at delta 0 of one part, None if it is not pure by nature."""
-    own = row(event).pure
+    own = rules_of(event).pure
     if own is not None:
         return own(event)
     if isinstance(event, BestOf) and isinstance(event.runs, TruncatedNegativeBinomial):
@@ -120,15 +120,15 @@ def total_pure(event: Event) -> float | None:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def failure(event: Event) -> tuple[Event, float]:
+def split_failure(event: Event) -> tuple[Event, float]:
     """(the event given that it does not fail, the probability that it fails) of an elementary event."""
-    own = row(event).failure
+    own = rules_of(event).failure
     return (event, 0.0) if own is None else own(event)
 
 
 def fails(event: Event) -> bool:
     """Whether an elementary event may fail, which gives everything away."""
-    return row(event).failure is not None
+    return rules_of(event).failure is not None
 
 
 def has_bounds(event: Event) -> bool:
@@ -144,7 +144,7 @@ def without_failures(event: Event) -> tuple[Event, float]:
     """
     parts, log_success = [], 0.0
     for part, count in flatten(event):
-        rest, probability = failure(part)
+        rest, probability = split_failure(part)
         log_success += count * math.log1p(-probability)
         parts.append(Repeated(rest, count))
     return (Composed(*parts), log_success) if log_success < 0 else (event, 0.0)
@@ -165,7 +165,7 @@ def delta_with_failures(log_success: float, rest_delta: float) -> float:
 
 def spent_delta(event: Event) -> float:
     """The sum of the probabilities of failure."""
-    return sum_up((count, failure(part)[1]) for part, count in flatten(event))
+    return sum_up((count, split_failure(part)[1]) for part, count in flatten(event))
 
 
 # --- what is inside -------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def _anywhere(event: Event) -> list[Event]:
 
 def has_selection(event: Event) -> bool:
     """Whether a bounded-range mechanism is inside; its worst pair depends on what it is composed with."""
-    return any(row(part).bounded_range is not None for part in _anywhere(event))
+    return any(rules_of(part).bounded_range is not None for part in _anywhere(event))
 
 
 def has_best_of(event: Event) -> bool:
@@ -202,7 +202,7 @@ def scaled(event: Event, factor: float) -> Event:
     nested: Any = event
     if isinstance(event, Repeated) or inner(event) is not None:
         return replace(nested, event=scaled(nested.event, factor))
-    return row(event).scaled(event, factor)
+    return rules_of(event).scaled(event, factor)
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def words(event: Event) -> Words:
     """(mechanism, noise, sensitivity) of a part as text; these are parameters, not bounds, so rounded to nearest."""
     nested = inner(event)
     if nested is None:
-        return row(event).words(event)
+        return rules_of(event).words(event)
     parts = [(words(part), count) for part, count in flatten(nested)]
     names = [f"{count:,} x {w[0]}" if count > 1 else w[0] for w, count in parts]
     noise, sensitivity = ("; ".join(w[i] for w, _ in parts) or "-" for i in (1, 2))
@@ -248,7 +248,7 @@ def assumptions(event: Event) -> list[str]:
     texts: list[str] = []
     for part, _ in flatten(event):
         texts += _structural_assumptions(part)
-        own, nested = row(part).assumption, inner(part)
+        own, nested = rules_of(part).assumption, inner(part)
         texts += [own] if own else []
         texts += [] if nested is None else assumptions(nested)
     return texts

@@ -6,7 +6,9 @@ Write q = b/n and mu = D/s, and measure distances in units of s.
 
 Triangles. Let record i be replaced by i'. Draw S, b - 1 of the other n - 1 records, and j, one of the n - b that are
 left: "S and i with probability q, else S and j" is a uniform batch, for both datasets. Given S and j the two laws are
+
     P = (1-q) N(z) + q N(x),  Q = (1-q) N(z) + q N(x'),  x = f(S+i), x' = f(S+i'), z = f(S+j),
+
 and no two of the three points are further apart than mu. E_P[W(a Q/P)] is jointly convex in (P, Q) for a convex W, so
 the mixture over (S, j) is at most the largest over such triangles. All triangles are possible.
 
@@ -22,6 +24,7 @@ images (x and x' exchanged).
 
 Order within the family. For a >= 1 and relative to x, H_a(P||Q) = E[(q - (a-1)(1-q) X_z - a q X_x')+], a convex
 function of a sum with coefficients of one sign: all F_ij >= 0, so it grows with each entry of C. Hence
+
     U_c(a) = H_a(P||Q), with C = (mu^2, mu^2, mu^2 - c^2/2), does not grow with c, and, relative to x',
     V_c(a) = H_a(Q||P), with C = (c^2, mu^2, c^2/2), does not fall with c.
 
@@ -52,7 +55,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dptoolkit.accounting import profiles, sampling
-from dptoolkit.accounting._numeric import Array
+from dptoolkit.types import Array
 
 _ROOT_TWO_PI = math.sqrt(2 * math.pi)
 # The step of the trapezoid rule, absolute and relative to 1/mu, and how far the rule reaches beyond all vertices.

@@ -13,7 +13,8 @@ import math
 import numpy as np
 
 from dptoolkit._validate import delta_value, nonnegative
-from dptoolkit.accounting._numeric import Array, crossing, expand, zoom_minimum
+from dptoolkit.accounting._numeric import crossing, expand, zoom_minimum
+from dptoolkit.types import Array
 
 # log(order - 1): far enough on both sides for epsilon from 1e-8 to 1e8.
 _LOW, _HIGH = -25.0, 45.0

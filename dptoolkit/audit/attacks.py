@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
-from dptoolkit.audit.pairs.pair import Score
+from dptoolkit.audit.pair import Score
 from dptoolkit.audit.statistics import Guesses, lower_bound
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
 # Shares of the scores that form a tail. A tail with fewer than _FEWEST guesses is not considered; what it achieves is

@@ -19,11 +19,10 @@ from scipy.special import ndtri
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive
 from dptoolkit.accounting import gaussian, rdp, zcdp
-from dptoolkit.accounting.account import account
 from dptoolkit.accounting.events import Event, flatten
 from dptoolkit.accounting.events import from_dict as event_from_dict
 from dptoolkit.accounting.group import GroupGuarantee
-from dptoolkit.accounting.guarantee import Guarantee
+from dptoolkit.accounting.guarantee import Guarantee, account
 from dptoolkit.accounting.structure import all_gaussian, scaled, total_mu
 
 REFERENCE_DELTA = 1e-5

@@ -29,10 +29,10 @@ from scipy import sparse
 
 from dptoolkit._validate import invalid
 from dptoolkit.audit.content import check_unchanged, fingerprint
-from dptoolkit.audit.pairs.pair import Counted, Pair
+from dptoolkit.audit.pair import Counted, Pair
 from dptoolkit.audit.streams import Streams, seek
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 # Trials handed to a worker at a time: a fixed number, so that results cannot depend on the workers.
 _CHUNK = 1024

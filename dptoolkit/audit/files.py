@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dptoolkit._validate import invalid, whole
-from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.audit.pair import Pair
 
 _CONTENTS = "arrays first and second, or first_X, first_y, second_X and second_y"
 

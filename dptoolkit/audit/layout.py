@@ -6,12 +6,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dptoolkit.solvers.base import Trace, Trials
-from dptoolkit.solvers.plan import Plan
-
-Array = NDArray[np.float64]
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.run import Trace, Trials
+from dptoolkit.types import Array
 
 
 class Epochs(NamedTuple):

@@ -19,7 +19,7 @@ from scipy import sparse
 from dptoolkit._validate import invalid, one_of
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.content import fingerprint
-from dptoolkit.audit.pairs.pair import Pair, check_neighbours
+from dptoolkit.audit.pair import Pair, check_neighbours
 
 CHECKED, AS_GIVEN = "checked", "as given"
 # The types of what pandas calls missing, besides NaN and None.

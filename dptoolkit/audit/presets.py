@@ -12,9 +12,9 @@ from dptoolkit._validate import invalid, one_of
 from dptoolkit.accounting import gaussian
 from dptoolkit.audit import pairs
 from dptoolkit.audit.claims import Claim, GaussianClaim, ReleaseClaim, as_claim
-from dptoolkit.audit.pairs.pair import Pair
-from dptoolkit.solvers.plan import UNBOUNDED, Plan
-from dptoolkit.solvers.settings import PUBLISHED, TIGHT
+from dptoolkit.audit.pair import Pair
+from dptoolkit.solvers.frame.plan import UNBOUNDED, Plan
+from dptoolkit.solvers.frame.settings import PUBLISHED, TIGHT
 
 # The settings of each preset, n and d included; epsilon, delta and calibration are given by the caller.
 _CLIPPED: dict[str, Any] = {"loss": "squared", "grad_norm": 1.0, "step_size": 1.0}

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaln, chdtr, chdtrc, xlog1py, xlogy
 
 from dptoolkit._validate import invalid, whole
@@ -24,10 +23,10 @@ from dptoolkit.audit.claims import as_claim
 from dptoolkit.audit.content import check_unchanged, fingerprint
 from dptoolkit.audit.engine import flatten
 from dptoolkit.audit.streams import Streams
-from dptoolkit.solvers import prepare
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.solvers import bind
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 Mechanism = Callable[[Any, np.random.Generator], Any]
 # The false-alarm probability of the one probe that is random, for the size of the noise.
 _ALPHA = 1e-9
@@ -248,7 +247,7 @@ def _runner(mechanism: Any, data: Any, what: str) -> Callable[[np.random.Generat
             return output
 
         return checked
-    run = prepare(mechanism, *data)
+    run = bind(mechanism, *data)
     if what == "final":
         return lambda rng: np.asarray(run(rng).weights, dtype=float)
     return lambda rng: np.asarray(run(rng, True).releases, dtype=float)

@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, one_of, positive, real, whole
 from dptoolkit.audit import neighbours as neighbouring
-from dptoolkit.audit.betting import FIRST, FIXED, SEQUENTIAL
 from dptoolkit.audit.claims import Claim, as_claim
 from dptoolkit.audit.engine import CallableTarget, Target
-from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.audit.pair import Pair
 from dptoolkit.audit.report import AuditReport
-from dptoolkit.audit.session import Evidence, Session, Settings
+from dptoolkit.audit.session import Evidence, Schedule, Session
+from dptoolkit.audit.statistics.betting import FIRST, FIXED, SEQUENTIAL
 from dptoolkit.audit.streams import Streams
-from dptoolkit.solvers.plan import Plan
-
-Array = NDArray[np.float64]
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.types import Array
 
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 
@@ -107,7 +105,7 @@ def evidence(
 
 
 def _prepared(
-    mechanism: Any, pair: Pair, goal: Claim, settings: Settings, adversary: str, attack: Any, encode: Any,
+    mechanism: Any, pair: Pair, goal: Claim, settings: Schedule, adversary: str, attack: Any, encode: Any,
     delta: float | None, resume: str | Path | None,
 ) -> Session:
     """An audit whose trials have not begun, after every check and a few runs of the mechanism."""
@@ -139,7 +137,7 @@ def _name_of(mechanism: Any) -> str:
 
 def _settings(
     trials: Any, seconds: Any, confidence: Any, alpha: Any, mode: Any, rng: Any, n_jobs: Any
-) -> Settings:
+) -> Schedule:
     if (trials is None) == (seconds is None):
         raise invalid("trials, seconds", (trials, seconds), "exactly one of them", "For example trials=10_000.")
     if trials is not None:
@@ -152,7 +150,7 @@ def _settings(
         n_jobs = whole("n_jobs", n_jobs, low=1)
     confidence = real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
     alpha = 1 - confidence if alpha is None else real("alpha", alpha, low=0.0, high=1.0, open_low=True, open_high=True)
-    return Settings(trials, seconds, confidence, alpha, one_of("mode", mode, (FIXED, SEQUENTIAL)), int(rng), n_jobs)
+    return Schedule(trials, seconds, confidence, alpha, one_of("mode", mode, (FIXED, SEQUENTIAL)), int(rng), n_jobs)
 
 
 def as_pair(pair: Any, neighbours: str = neighbouring.CHECKED) -> Pair:

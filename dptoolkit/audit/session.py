@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, whole
 from dptoolkit.audit.attacks import Attack, Rule, best_tails, fixed_attack, learn, threshold
-from dptoolkit.audit.betting import FIRST, LESSONS, MEMORY, SEQUENTIAL, Wealth
-from dptoolkit.audit.bounds import Confident, above, bound, epsilon_at, p_value
 from dptoolkit.audit.claims import Claim, to_dict
 from dptoolkit.audit.engine import Checkpoint, Game, Target, identity
-from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.audit.pair import Pair
 from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.statistics import Guesses, trade_off
 from dptoolkit.audit.statistics import lower_bound as binomial_lower
+from dptoolkit.audit.statistics.betting import FIRST, LESSONS, MEMORY, SEQUENTIAL, Wealth
+from dptoolkit.audit.statistics.bounds import Confident, above, bound, epsilon_at, p_value
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 Bits = NDArray[np.int8]
 
 # Outputs are saved to the resume file after this many seconds: a stop loses at most that much work.
@@ -41,7 +41,7 @@ _PROFILE_POINTS = 13
 
 
 @dataclass(frozen=True)
-class Settings:
+class Schedule:
     """How long an audit plays, and how sure it must be."""
 
     trials: int | None
@@ -81,7 +81,7 @@ class Session:
     """One audit in progress, with its trials so far."""
 
     def __init__(
-        self, target: Target, claim: Claim, delta: float, statistic: Any, name: str, settings: Settings, resume: Any
+        self, target: Target, claim: Claim, delta: float, statistic: Any, name: str, settings: Schedule, resume: Any
     ) -> None:
         self.target, self.claim, self.delta, self.settings = target, claim, delta, settings
         self._statistic, self._name = statistic, name

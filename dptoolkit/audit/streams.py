@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.mechanisms.rng import Generators, exclusive
+from dptoolkit.mechanisms.randomness import Generators, exclusive
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 _BITS_A_BLOCK = 4096
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from dptoolkit._validate import invalid, real, whole
 from dptoolkit.accounting import gaussian
 from dptoolkit.accounting.report import Printed, number, table
-from dptoolkit.audit.betting import FIRST, SEQUENTIAL
 from dptoolkit.audit.claims import ApproxClaim, Claim, GaussianClaim, as_claim
-from dptoolkit.audit.pairs.pair import Pair
-from dptoolkit.audit.power import trials_needed
+from dptoolkit.audit.pair import Pair
 from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.run import audit, claim_of
+from dptoolkit.audit.statistics.betting import FIRST, SEQUENTIAL
+from dptoolkit.audit.statistics.power import trials_needed
 from dptoolkit.audit.streams import Streams
 from dptoolkit.errors import PrivacyViolation
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import layout, streams
-from dptoolkit.audit.pairs.pair import Counted, Pair
-from dptoolkit.solvers import prepare
-from dptoolkit.solvers.base import Run, Trace, Trials, in_order
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.audit.pair import Counted, Pair
+from dptoolkit.solvers import bind
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, restore_order
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 # These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
 _WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
@@ -67,9 +67,9 @@ class PlanTarget:
 
     def _prepared(self, data: Any) -> Run:
         if isinstance(data, Counted):
-            return prepare(self.plan, data.X, data.y, data.counts)
+            return bind(self.plan, data.X, data.y, data.counts)
         X, y = data
-        return prepare(self.plan, X, y)
+        return bind(self.plan, X, y)
 
     @property
     def _traced(self) -> bool:
@@ -109,7 +109,7 @@ class PlanTarget:
             return None
         if any(result is None for result in results):
             return None
-        return in_order([(trials, result) for (_, trials), result in zip(parts, results, strict=True)])
+        return restore_order([(trials, result) for (_, trials), result in zip(parts, results, strict=True)])
 
     def _rows(self, traces: Trials, count: int) -> Array:
         if self.adversary == "final":

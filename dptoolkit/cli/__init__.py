@@ -28,10 +28,8 @@ from dptoolkit.cli import (
     show,
     tune,
 )
-from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command
-from dptoolkit.cli.interrupts import heard
-from dptoolkit.cli.parsing import parse
-from dptoolkit.cli.progress import shown
+from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command, parse
+from dptoolkit.cli.progress import heard, shown
 from dptoolkit.cli.wording import in_shell
 
 __all__ = ["BAD_INPUT", "CHECK_FAILED", "COMMANDS", "FINE", "INTERRUPTED", "main"]

@@ -297,7 +297,7 @@ def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[
 
 def _is_long(event: Any, delta: float) -> bool:
     acc = dptoolkit.accounting
-    ranges = [(acc.rows.row(part).bounded_range, part, count) for part, count in acc.events.flatten(event)]
+    ranges = [(acc.rules.rules_of(part).bounded_range, part, count) for part, count in acc.events.flatten(event)]
     selections = [(of(part), count) for of, part, count in ranges if of is not None]
     return delta > 0 and any(
         math.isfinite(epsilon) and epsilon > 0 and acc.selection.recursion_cost(epsilon, count, delta) > _COMPARE_COST

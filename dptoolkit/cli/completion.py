@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Callable, Mapping
 
 from dptoolkit._validate import one_of
-from dptoolkit.cli.command import FINE, Command
+from dptoolkit.cli.command import FINE, Command, build
 from dptoolkit.cli.output import json_text
-from dptoolkit.cli.parsing import build
 
 SHELLS = ("bash", "zsh", "fish")
 _BASH = """\

@@ -138,7 +138,7 @@ def _help(parameter: inspect.Parameter, text: str) -> str:
 
 def _parameters(name: str) -> list[tuple[inspect.Parameter, str]]:
     from dptoolkit import solvers
-    from dptoolkit.solvers.settings import keywords
+    from dptoolkit.solvers.frame.settings import keywords
 
     kind = solvers.settings_class(name)
     return [(p, kind.__dataclass_fields__[p.name].metadata["text"]) for p in keywords(kind)]

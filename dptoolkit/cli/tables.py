@@ -158,7 +158,7 @@ def _libsvm(args: argparse.Namespace, n_features: int | None, has_labels: bool |
 
 
 def _limit(args: argparse.Namespace) -> int:
-    from dptoolkit.datasets import files
+    from dptoolkit.datasets import readers as files
 
     return files.MAX_BYTES if args.max_bytes is None else args.max_bytes
 

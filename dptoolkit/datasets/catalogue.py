@@ -11,7 +11,8 @@ import numpy as np
 
 from dptoolkit._validate import invalid
 from dptoolkit.datasets import readers
-from dptoolkit.datasets.dataset import BINARY, MULTICLASS, REGRESSION, Array
+from dptoolkit.datasets.dataset import BINARY, MULTICLASS, REGRESSION
+from dptoolkit.types import Array
 
 TRAIN, TEST = "train", "test"
 

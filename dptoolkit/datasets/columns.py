@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, real
 from dptoolkit.errors import InvalidValue
-
-Array = NDArray[np.float64]
+from dptoolkit.types import Array
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # Cells that stand for nothing, in small letters. "none" may also be the name of a class.

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 REGRESSION, BINARY, MULTICLASS = "regression", "binary", "multiclass"
 
 

@@ -1,18 +1,68 @@
-"""Loading a real data set by name, from files in a folder of the user's or from scikit-learn."""
+"""Real data sets by name: fetched once, checked, and read."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dptoolkit._validate import flag, invalid, missing, one_of
-from dptoolkit.datasets import files
-from dptoolkit.datasets.catalogue import BUNDLED, FILES, TEST, TRAIN, Entry
-from dptoolkit.datasets.dataset import Array, Dataset
-from dptoolkit.errors import InvalidValue
+from dptoolkit.datasets import readers
+from dptoolkit.datasets.catalogue import BUNDLED, FILES, TEST, TRAIN, Entry, Source
+from dptoolkit.datasets.dataset import Dataset
+from dptoolkit.errors import DpToolkitError, InvalidValue
+from dptoolkit.types import Array
+
+CACHE_VARIABLE = "DPTOOLKIT_CACHE"
+
+
+def cache_folder() -> Path:
+    """Where fetched files are kept: DPTOOLKIT_CACHE, or the user's cache."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    return Path(folder).expanduser() if folder else Path(_pooch().os_cache("dptoolkit"))
+
+
+def fetched(file: str, source: Source) -> Path:
+    """The file in the cache, fetched if it is not there.
+
+    What comes over the network is unpacked by our own reader, within its limits, and compared with the known content;
+    a file that differs is removed.
+    """
+    pooch = _pooch()
+    path = cache_folder() / (file + "".join(Path(source.url).suffixes[-1:] if _is_packed(source.url) else []))
+    if not path.is_file():
+        # pooch would log a hash with the advice to note it; the hash that counts is in the catalogue.
+        pooch.get_logger().setLevel(logging.WARNING)
+        try:
+            pooch.retrieve(source.url, known_hash=None, fname=path.name, path=path.parent)
+        except DpToolkitError:
+            raise
+        except Exception as problem:
+            repair = f"It could not be fetched ({type(problem).__name__}). Fetch it by hand, and pass its folder."
+            raise invalid("url", source.url, "reachable", repair) from None
+    if hashlib.sha256(readers.read_bytes(path)).hexdigest() != source.sha256:
+        path.unlink()
+        raise invalid("url", source.url, "the file that this registry knows", "It has changed, so it was removed.")
+    return path
+
+
+def _is_packed(url: str) -> bool:
+    return any(suffix and url.endswith(suffix) for suffix in readers.SUFFIXES)
+
+
+def _pooch() -> Any:
+    try:
+        import pooch
+    except ImportError:
+        raise missing("pooch", "data", "to fetch data sets") from None
+    return pooch
+
+
+# --- Loading a real data set by name, from files in a folder of the user's or from scikit-learn ---------------
 
 DATA_VARIABLE = "DPTOOLKIT_DATA"
 
@@ -73,7 +123,7 @@ def locate(name: str, split: str = TRAIN, data_home: str | Path | None = None) -
     if part is None:
         raise invalid("split", split, f"a part of {name} that is read from files")
     if part.sources and data_home is None and not os.environ.get(DATA_VARIABLE):
-        from dptoolkit.datasets.fetching import fetched
+        from dptoolkit.datasets.registry import fetched
 
         return [fetched(file, source) for file, source in zip(part.files, part.sources, strict=True)]
     home = _home(data_home)
@@ -112,11 +162,11 @@ def _home(data_home: str | Path | None) -> Path:
 
 
 def _find(home: Path, file: str) -> Path:
-    for suffix in files.SUFFIXES:
+    for suffix in readers.SUFFIXES:
         path = home / (file + suffix)
         if path.is_file():
             return path
-    suffixes = ", ".join(suffix for suffix in files.SUFFIXES if suffix)
+    suffixes = ", ".join(suffix for suffix in readers.SUFFIXES if suffix)
     raise invalid("data_home", str(home), f"a folder with {file}, plain or {suffixes}", "Put the file there.")
 
 

@@ -11,8 +11,9 @@ from scipy import sparse
 from scipy.special import expit
 
 from dptoolkit._validate import invalid, one_of, positive, whole
-from dptoolkit.datasets.dataset import BINARY, REGRESSION, Array, Dataset
-from dptoolkit.mechanisms.rng import as_generator
+from dptoolkit.datasets.dataset import BINARY, REGRESSION, Dataset
+from dptoolkit.mechanisms.randomness import as_generator
+from dptoolkit.types import Array
 
 _IGHT_NOISE_VARIANCE = 0.1
 _KHANNA_WEIGHTS = (10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 0.5)

@@ -20,10 +20,10 @@ from dptoolkit._validate import invalid, one_of
 from dptoolkit._validate import missing as not_installed
 from dptoolkit.datasets import readers
 from dptoolkit.datasets.columns import DATE, NUMBER, TEXT, Columns, Layout, Unfit, labels_of, layout
-from dptoolkit.datasets.files import MAX_BYTES
+from dptoolkit.datasets.readers import MAX_BYTES
 from dptoolkit.errors import InvalidValue
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 # Which columns are wanted of a file with these names.
 Choice = Callable[[tuple[str, ...]], Columns]
 SEPARATORS = (",", ";", "\t", "|")

@@ -14,10 +14,7 @@ from typing import Any
 from dptoolkit import __version__, plots
 from dptoolkit._validate import invalid, missing
 from dptoolkit.accounting.report import table
-from dptoolkit.demo.audits import audited
-from dptoolkit.demo.compositions import composition
-from dptoolkit.demo.fits import digits, synthetic
-from dptoolkit.demo.section import Picture, Section, Table
+from dptoolkit.demo.sections import Picture, Section, Table, audited, composition, digits, synthetic
 
 # A model first, then the attack on it, then the accounting behind both.
 SECTIONS: tuple[Callable[[], Section], ...] = (digits, audited, synthetic, composition)

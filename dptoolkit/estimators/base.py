@@ -15,14 +15,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dptoolkit import models
-from dptoolkit._validate import invalid
+from dptoolkit._validate import invalid, one_of
 from dptoolkit.accounting import Ledger
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
 from dptoolkit.estimators.wrappers import wrapper_note
 from dptoolkit.models import Model, files
 from dptoolkit.models.notes import PREPARED_NOTE
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION, solver_name
-from dptoolkit.solvers.settings import public_bound
+from dptoolkit.solvers.frame.settings import public_bound
 
 # JSON has no infinity, which is the epsilon of a fit without privacy.
 _INFINITE = "inf"
@@ -307,3 +307,28 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return _INFINITE
     return list(value) if isinstance(value, (tuple, set)) else value
+
+
+# --- What the stochastic classifier and regressor share: the solver and the arguments of a method -------------
+
+_SOLVERS = {"sgd": "dp_sgd_ht", "svrg": "dp_svrg_ht", "scsg": "dp_scsg_ht"}
+# Parts of the records: a batch of "svrg" and "scsg", a snapshot of "scsg". n is public.
+_BATCH, _SNAPSHOT = 10, 2
+
+
+def stochastic_solver(method: str) -> str:
+    """The solver of a method."""
+    return _SOLVERS[one_of("method", method, tuple(_SOLVERS))]
+
+
+def stochastic_options(estimator: Any, n: int) -> dict[str, Any]:
+    """The solver's arguments for n records; what "sgd" is not given follows from its rule."""
+    names = ["row_norm", "sparsity", "step_size", "fit_intercept", "batch_size"]
+    if estimator.method == "sgd":
+        return {name: getattr(estimator, name) for name in [*names, "steps"]}
+    options = {name: getattr(estimator, name) for name in [*names, "epochs"]}
+    if estimator.batch_size is None:
+        options["batch_size"] = max(1, n // _BATCH)
+    if estimator.method == "scsg":
+        options["snapshot_size"] = max(options["batch_size"], n // _SNAPSHOT)
+    return options

@@ -17,7 +17,7 @@ from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
 from dptoolkit.estimators.wrappers import is_after_marking
 from dptoolkit.models.fitting import label_array
-from dptoolkit.solvers.base import noise_source
+from dptoolkit.solvers.frame.fit import noise_source
 from dptoolkit.tables import (
     DATES,
     MISSING_ENTRIES,

@@ -16,7 +16,7 @@ from dptoolkit import marks
 from dptoolkit._validate import flag, invalid
 from dptoolkit.data import Rows, check_rows, clip_rows
 from dptoolkit.estimators.inputs import checked_rows
-from dptoolkit.solvers.settings import public_bound
+from dptoolkit.solvers.frame.settings import public_bound
 
 
 class UnsafeWarning(UserWarning):

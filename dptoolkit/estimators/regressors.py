@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dptoolkit.estimators.base import PrivateRegressor
-from dptoolkit.estimators.stochastic import stochastic_options, stochastic_solver
+from dptoolkit.estimators.base import PrivateRegressor, stochastic_options, stochastic_solver
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -2,7 +2,7 @@
 
 from dptoolkit.mechanisms.discrete import DiscreteGaussianNoise
 from dptoolkit.mechanisms.noise import GaussianNoise, GeometricNoise, LaplaceNoise
-from dptoolkit.mechanisms.rng import as_generator
+from dptoolkit.mechanisms.randomness import as_generator
 from dptoolkit.mechanisms.selection import NoisyMaximum, SymmetricMaximum
 
 __all__ = [

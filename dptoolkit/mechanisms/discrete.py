@@ -15,7 +15,7 @@ import numpy as np
 from dptoolkit._validate import magnitude, whole
 from dptoolkit.accounting.events import DiscreteGaussian
 from dptoolkit.mechanisms.noise import integer_query
-from dptoolkit.mechanisms.rng import as_generator
+from dptoolkit.mechanisms.randomness import as_generator
 
 # Bytes that are taken from the Generator at once, and bits of a coin that are compared at once.
 _HANDFUL, _DIGIT = 32, 16

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, positive, whole
 from dptoolkit.accounting.events import Gaussian, Laplace, TwoSidedGeometric
-from dptoolkit.mechanisms.rng import Generators, as_generator
+from dptoolkit.mechanisms.randomness import Generators, as_generator
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 # A draw with a smaller success probability may not fit in 64 bits: NumPy then returns the largest integer, and the
 # difference of two such draws is no noise at all.
 _SMALLEST_SUCCESS = 1e-16

@@ -14,8 +14,9 @@ import numpy as np
 from dptoolkit._validate import magnitude, noise_scale, nonnegative
 from dptoolkit.accounting.events import ObjectivePerturbation, PureDp
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.mechanisms.noise import Array, exponential
-from dptoolkit.mechanisms.rng import Generators, as_generator
+from dptoolkit.mechanisms.noise import exponential
+from dptoolkit.mechanisms.randomness import Generators, as_generator
+from dptoolkit.types import Array
 
 
 @dataclass(frozen=True)

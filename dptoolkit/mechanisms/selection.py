@@ -16,9 +16,9 @@ from dptoolkit._validate import invalid, magnitude, noise_scale, one_of, whole
 from dptoolkit.accounting.events import Event, ExponentialMechanism, NoisyMax, Repeated, ZCdp
 from dptoolkit.accounting.selection import bounded_range_rho
 from dptoolkit.mechanisms.noise import exponential, laplace, query
-from dptoolkit.mechanisms.rng import Generators, as_generator
+from dptoolkit.mechanisms.randomness import Generators, as_generator
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 # Up to this many scores sorting all is faster, for many runs at once, than looking for the largest of each run.
 _FEW = 64
 

@@ -14,11 +14,11 @@ from dptoolkit.accounting import BestOf, Ledger
 from dptoolkit.data import check_rows
 from dptoolkit.errors import DpToolkitError
 from dptoolkit.models import routes
-from dptoolkit.models.chosen import ChosenPlan
 from dptoolkit.models.fitting import caveats, class_set, codes, names_of, prepared, steps_of, warn_of_clipping
+from dptoolkit.models.joint import ChosenPlan
 from dptoolkit.models.model import Model
 from dptoolkit.models.routes import CLASSIFICATION
-from dptoolkit.solvers.settings import keywords
+from dptoolkit.solvers.frame.settings import keywords
 from dptoolkit.tuning import TuningPlan
 
 # What all candidates share: the budget and what is public.

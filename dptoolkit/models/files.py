@@ -29,14 +29,14 @@ from dptoolkit._validate import invalid, unheard
 from dptoolkit.accounting import BestOf, Gaussian, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import DpToolkitError, InvalidValue
-from dptoolkit.models.chosen import ChosenPlan
-from dptoolkit.models.joint import JointPlan
+from dptoolkit.marks import VOID
+from dptoolkit.models.joint import ChosenPlan, JointPlan
 from dptoolkit.models.model import Model
-from dptoolkit.models.notes import VOID, from_file, printable
+from dptoolkit.models.notes import from_file, printable
 from dptoolkit.models.routes import ROUTES, TASKS, solver_for
 from dptoolkit.solvers import HopelessPlanWarning, Plan
-from dptoolkit.solvers.pipeline import Preparation
-from dptoolkit.solvers.settings import PUBLISHED
+from dptoolkit.solvers._pipeline_stages import Preparation
+from dptoolkit.solvers.frame.settings import PUBLISHED
 from dptoolkit.tuning.choice import is_covered
 
 FORMAT, VERSION = "dptoolkit model", 1

@@ -22,8 +22,8 @@ from dptoolkit.models.model import Model
 from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult
-from dptoolkit.solvers.base import fit_guarantee, noise_source, reserve
-from dptoolkit.solvers.pipeline import Preparation
+from dptoolkit.solvers._pipeline_stages import Preparation
+from dptoolkit.solvers.frame.fit import fit_guarantee, noise_source, reserve
 from dptoolkit.tables import column_names
 
 # Labels that may be declared public by leaving out ``classes``: with more of them, or with fractions, y is more likely
@@ -319,7 +319,7 @@ def _one_against_the_rest(
     warnings are errors.
     """
     source, settings = noise_source(rng, ledger), plan.part.settings
-    settings.labels((labels == 0).astype(np.float64), settings.rows(rows).shape[0])
+    settings.labels((labels == 0).astype(np.float64), settings.validated_rows(rows).shape[0])
     is_void = marks.is_marked(rows, labels)
     reservation = reserve(ledger, plan, is_void)  # type: ignore[arg-type]
     generator = None if rng is None else source.generator

@@ -1,4 +1,7 @@
-"""One fit for each class against the rest, planned together: their releases compose, and share one budget."""
+"""Plans around a solver's plan: one fit for each class against the rest, and a choice among candidates.
+
+Their releases compose, and share one budget.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dptoolkit._validate import invalid, unheard
-from dptoolkit.accounting import Guarantee, Repeated, account, calibrate
+from dptoolkit.accounting import BestOf, Guarantee, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.report import Printed
 from dptoolkit.solvers import Plan
+from dptoolkit.tuning.choice import choice_notes
 
 # The factor on a class's epsilon where rounding puts the plans together above the budget.
 _LESS = 0.9999
@@ -88,3 +92,40 @@ def _part(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: 
     if part <= 0:
         raise invalid("classes", count, "fewer for this budget", "Each of so many classes would get nothing of it.")
     return part
+
+
+# --- The plan of a model that was privately chosen among candidates: one run's plan, and what the [...] -------
+
+
+@dataclass(frozen=True, repr=False)
+class ChosenPlan(PlanAround):
+    """The plan ``part`` of the run that won, and the ``event`` of the choice that it won.
+
+    ``n`` counts all rows, those that were held out for scores too; ``delta`` is the one that was asked for.
+
+    Privacy
+    -------
+    What the run gave away by itself says nothing: which run wins depends on every record. The guarantee is that of
+    ``event``, the best of a random number of runs.
+    """
+
+    part: Plan
+    event: BestOf
+    n: int
+    delta: float
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the whole choice, computed from ``event``."""
+        guarantee = account(self.event, adjacency=self.part.adjacency)
+        return replace(guarantee, notes=choice_notes(self.n), asked_delta=self.delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the plan of the run that won, and the event of the choice."""
+        return {"n": self.n, "delta": self.delta, "choice": self.event.to_dict(), "part": self.part.to_dict()}
+
+    def __repr__(self) -> str:
+        return f"<ChosenPlan: the best of {self.event.runs} runs; the one that won: {self.part!r}>"
+
+    def __str__(self) -> str:
+        return f"The best of a random number of runs\n\n{self.guarantee}\n\nThe run that won\n\n{self.part}"

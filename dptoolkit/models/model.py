@@ -15,14 +15,12 @@ from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee
 from dptoolkit.accounting.report import as_html
 from dptoolkit.data import check_rows
-from dptoolkit.models.chosen import ChosenPlan
-from dptoolkit.models.joint import JointPlan
+from dptoolkit.models.joint import ChosenPlan, JointPlan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult, Plan
-from dptoolkit.solvers.pipeline import Preparation
+from dptoolkit.solvers._pipeline_stages import Preparation
 from dptoolkit.tables import check_names, column_names
-
-Array = NDArray[np.float64]
+from dptoolkit.types import Array
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dptoolkit.marks import VOID
-from dptoolkit.solvers.base import SEEDED_NOTE
+from dptoolkit.solvers.frame.fit import SEEDED_NOTE
 
 CLASSES_NOTE = "the set of classes was read from the labels and is declared public; give classes to avoid that"
 UNITS_NOTE = (

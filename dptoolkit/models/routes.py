@@ -9,7 +9,7 @@ from typing import Any
 
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, magnitude, one_of
-from dptoolkit.solvers.settings import keywords
+from dptoolkit.solvers.frame.settings import keywords
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 TASKS = (CLASSIFICATION, REGRESSION)

@@ -12,7 +12,7 @@ from dptoolkit._validate import whole
 from dptoolkit.accounting.report import at_most, delta_text, number, table
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.models.routes import CLASSIFICATION
-from dptoolkit.solvers.base import SEEDED_NOTE
+from dptoolkit.solvers.frame.fit import SEEDED_NOTE
 
 if TYPE_CHECKING:
     from dptoolkit.models.model import Model

@@ -14,7 +14,7 @@ from dptoolkit.plots.style import COLOURS, budgets, describe, grid
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dptoolkit.solvers.base import FitResult
+    from dptoolkit.solvers.frame.fit import FitResult
 
 # The number of weights that fit into one picture with their names.
 _MOST_WEIGHTS = 25

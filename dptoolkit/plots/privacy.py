@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dptoolkit.accounting.guarantee import Guarantee
     from dptoolkit.audit.report import AuditReport
-    from dptoolkit.solvers.plan import Plan
+    from dptoolkit.solvers.frame.plan import Plan
 
 _DELTAS = np.geomspace(1e-2, 1e-9, 15)
 # Other ways to account that are drawn for comparison, where they can take the event.

@@ -6,38 +6,39 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import one_of
-from dptoolkit.solvers.base import FitResult, prepare
-from dptoolkit.solvers.outlook import HopelessPlanWarning
-from dptoolkit.solvers.plan import Plan, Release
-from dptoolkit.solvers.settings import DeltaWarning, Settings, build
+from dptoolkit.solvers.frame.fit import FitResult, bind
+from dptoolkit.solvers.frame.outlook import HopelessPlanWarning
+from dptoolkit.solvers.frame.plan import Plan, Release
+from dptoolkit.solvers.frame.settings import DeltaWarning, Settings, build
 
 if TYPE_CHECKING:
-    from dptoolkit.solvers.dual_averaging import dp_dual_averaging
-    from dptoolkit.solvers.gradient_iht import dp_ight, ight
-    from dptoolkit.solvers.l1_frank_wolfe import dp_frank_wolfe, frank_wolfe
-    from dptoolkit.solvers.many import fit_many
-    from dptoolkit.solvers.multinomial import dp_multinomial_frank_wolfe
-    from dptoolkit.solvers.peeling import peeling_iht
-    from dptoolkit.solvers.perturbed_objective import objective_perturbation
-    from dptoolkit.solvers.pipeline import dp_pipeline
-    from dptoolkit.solvers.preparation import margins
-    from dptoolkit.solvers.sgd_thresholding import dp_sgd_ht, sgd_ht
-    from dptoolkit.solvers.sparsify import sparsifier
-    from dptoolkit.solvers.splitting import admm, dp_admm
-    from dptoolkit.solvers.stages import two_stage
-    from dptoolkit.solvers.transfer import knowledge_transfer
-    from dptoolkit.solvers.variance_reduced import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
+    from dptoolkit.solvers._admm import admm, dp_admm
+    from dptoolkit.solvers._dual_averaging import dp_dual_averaging
+    from dptoolkit.solvers._frank_wolfe import dp_frank_wolfe, frank_wolfe
+    from dptoolkit.solvers._ight import dp_ight, ight
+    from dptoolkit.solvers._knowledge_transfer import knowledge_transfer
+    from dptoolkit.solvers._multinomial_frank_wolfe import dp_multinomial_frank_wolfe
+    from dptoolkit.solvers._objective_perturbation import objective_perturbation
+    from dptoolkit.solvers._peeling import peeling_iht
+    from dptoolkit.solvers._pipeline import dp_pipeline
+    from dptoolkit.solvers._scsg import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
+    from dptoolkit.solvers._sgd import dp_sgd_ht, sgd_ht
+    from dptoolkit.solvers._sparsifier import sparsifier
+    from dptoolkit.solvers._two_stage import two_stage
+    from dptoolkit.solvers.frame.fit import margins
+    from dptoolkit.solvers.frame.many import fit_many
 
 # Solvers load on first use: a fit waits for its own module only.
 _MODULES = {
-    "dp_ight": "gradient_iht", "ight": "gradient_iht", "dp_frank_wolfe": "l1_frank_wolfe",
-    "frank_wolfe": "l1_frank_wolfe", "sparsifier": "sparsify", "dp_multinomial_frank_wolfe": "multinomial",
-    "peeling_iht": "peeling", "dp_sgd_ht": "sgd_thresholding", "sgd_ht": "sgd_thresholding",
-    "dp_scsg_ht": "variance_reduced", "dp_svrg_ht": "variance_reduced", "scsg_ht": "variance_reduced",
-    "svrg_ht": "variance_reduced", "dp_dual_averaging": "dual_averaging", "dp_pipeline": "pipeline",
-    "margins": "preparation", "objective_perturbation": "perturbed_objective", "two_stage": "stages",
-    "knowledge_transfer": "transfer", "fit_many": "many",
-    "dp_admm": "splitting", "admm": "splitting",
+    "dp_ight": "_ight", "ight": "_ight", "dp_frank_wolfe": "_frank_wolfe",
+    "frank_wolfe": "_frank_wolfe", "sparsifier": "_sparsifier",
+    "dp_multinomial_frank_wolfe": "_multinomial_frank_wolfe",
+    "peeling_iht": "_peeling", "dp_sgd_ht": "_sgd", "sgd_ht": "_sgd",
+    "dp_scsg_ht": "_scsg", "dp_svrg_ht": "_scsg", "scsg_ht": "_scsg",
+    "svrg_ht": "_scsg", "dp_dual_averaging": "_dual_averaging", "dp_pipeline": "_pipeline",
+    "margins": "frame.fit", "objective_perturbation": "_objective_perturbation", "two_stage": "_two_stage",
+    "knowledge_transfer": "_knowledge_transfer", "fit_many": "frame.many",
+    "dp_admm": "_admm", "admm": "_admm",
 }  # fmt: skip
 _PUBLIC = ("admm", "ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht", "margins", "fit_many")
 PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
@@ -46,14 +47,15 @@ __all__ = [
     "DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "admm", "dp_admm", "dp_dual_averaging",
     "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht",
     "dp_svrg_ht", "fit_many", "frank_wolfe", "ight", "knowledge_transfer", "margins", "objective_perturbation",
-    "peeling_iht", "plan", "prepare", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht", "two_stage",
+    "peeling_iht", "plan", "bind", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht", "two_stage",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'dptoolkit.solvers' has no attribute {name!r}")
-    return getattr(_module(name), name)
+    value = globals()[name] = getattr(_module(name), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,4 @@
-"""The plan of a private choice, made without data: candidates, runs, noise, and what the choice costs.
-
-One run draws a candidate at random, trains it on the training rows, and scores it with noise on the others. A random
-number of runs is made, and only the best is released. Papernot and Steinke 2022 (arXiv:2110.03620) bound what that
-gives away in terms of one run; the accounting knows it as the event ``BestOf``.
-"""
+"""How good a model is on rows that it was not trained on: one number, whose sensitivity is known."""
 
 from __future__ import annotations
 
@@ -25,14 +20,62 @@ from dptoolkit.accounting import BestOf, Composed, Gaussian, Guarantee, ZCdp, ac
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
-from dptoolkit.accounting.rows import inverse
+from dptoolkit.accounting.rules import inverse
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
-from dptoolkit.losses import REGRESSION
-from dptoolkit.solvers import Plan, Release
-from dptoolkit.solvers.base import gaussian_multiplier
-from dptoolkit.solvers.plan import GAUSSIAN
-from dptoolkit.solvers.settings import check_budget
-from dptoolkit.tuning.scores import Score
+from dptoolkit.losses import REGRESSION, Loss
+from dptoolkit.solvers import FitResult, Plan, Release, margins
+from dptoolkit.solvers.frame.plan import GAUSSIAN, gaussian_multiplier
+from dptoolkit.solvers.frame.settings import check_budget, public_bound
+from dptoolkit.types import Array
+
+
+@dataclass(frozen=True)
+class Score:
+    """The mean over rows of one number a row: 1 for a right label, or minus the clipped error of a prediction.
+
+    ``bound`` is for regression: labels and predictions are clipped to it.
+    """
+
+    loss: Loss
+    bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss.task == REGRESSION:
+            public_bound("score_bound", self.bound, "the largest |label|, which also bounds predictions")
+
+    @property
+    def width(self) -> float:
+        """The length of the interval of one row's number, which includes 0, the number of a row that is left out."""
+        return 1.0 if self.bound is None else 2.0 * self.bound
+
+    def sensitivity(self, rows: int) -> float:
+        """How far one record of the scored rows can move the score.
+
+        Privacy
+        -------
+        Each row's number is in [0, 1], or in [-2 bound, 0]; one record changes one of ``rows`` numbers, whether
+        it is replaced or left out. So the mean moves by at most the interval's length over ``rows``.
+        """
+        return self.width / rows
+
+    def of(self, model: FitResult, X: Any, y: Array) -> float:
+        """The exact score; NOT private unless X and y are public."""
+        outputs = margins(model, X)
+        if self.bound is not None:
+            error = np.clip(outputs, -self.bound, self.bound) - np.clip(y, -self.bound, self.bound)
+            # A model that overflowed predicts nothing: its rows count as the worst.
+            return -float(np.mean(np.where(np.isnan(error), self.width, np.abs(error))))
+        if outputs.ndim == 2:
+            return float(np.mean(outputs.argmax(axis=1) == y.argmax(axis=1)))
+        return float(np.mean((outputs > 0) == (y > 0.5)))
+
+
+# --- The plan of a private choice, made without data: candidates, runs, noise, and what the choice costs ------
+#
+# One run draws a candidate at random, trains it on the training rows, and scores it with noise on the others. A random
+# number of runs is made, and only the best is released. Papernot and Steinke 2022 (arXiv:2110.03620) bound what that
+# gives away in terms of one run; the accounting knows it as the event ``BestOf``.
+
 
 GEOMETRIC, LOGARITHMIC = "geometric", "logarithmic"
 # The seed by which rows are held out. It is fixed, as the choice of rows must not depend on the data.
@@ -244,7 +287,7 @@ def _check_alike(plans: Sequence[Plan]) -> None:
     """
     kinds = {
         "adjacency": lambda plan: str(plan.adjacency),
-        "the labels of their loss": lambda plan: plan.settings.terms.task,
+        "the labels of their loss": lambda plan: plan.settings.loss_row.task,
         "classes": lambda plan: getattr(plan.settings, "classes", None),
     }
     for name, kind in kinds.items():
@@ -309,7 +352,7 @@ def _held_out_rows(n: int, validation: float | str) -> int:
 
 
 def _scoring(plan: Plan, score_bound: float | None) -> Score:
-    terms = plan.settings.terms
+    terms = plan.settings.loss_row
     if terms.task != REGRESSION:
         if score_bound is not None:
             raise invalid("score_bound", score_bound, f"None for the {terms.name} loss", "It is for regression.")

@@ -14,8 +14,8 @@ from dptoolkit.accounting import Guarantee, Ledger
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.data import Rows
 from dptoolkit.solvers import FitResult, settings_class
-from dptoolkit.solvers.base import charge, noise_source, record, stated
-from dptoolkit.solvers.settings import build
+from dptoolkit.solvers.frame.fit import charge, noise_source, record, stated
+from dptoolkit.solvers.frame.settings import build
 from dptoolkit.tuning.choice import TuningPlan
 from dptoolkit.tuning.choice import plan as make_plan
 
@@ -82,12 +82,12 @@ def tune(
     """
     kind = settings_class(solver)
     probe = _probe(kind, candidates, arguments)
-    rows = probe.rows(X, n_features)
+    rows = probe.validated_rows(X, n_features)
     labels = probe.labels(y, rows.shape[0], label_values)
     if public is not None:
         if arguments.setdefault("validation", "public") != "public":
             raise invalid("validation", arguments["validation"], '"public" where public rows are given')
-        scored_rows = probe.rows(public[0], rows.shape[1])
+        scored_rows = probe.validated_rows(public[0], rows.shape[1])
         scored_labels = probe.labels(public[1], scored_rows.shape[0], label_values)
     elif arguments.get("validation") == "public":
         raise invalid("public", None, 'a pair (X, y) of public data for validation="public"')
@@ -139,7 +139,7 @@ def _best_run(
         which = int(rng.integers(len(plan.plans)))
         candidate = plan.plans[which]
         if which not in runs:
-            runs[which] = candidate.settings.prepare(candidate, rows, labels)
+            runs[which] = candidate.settings.bind(candidate, rows, labels)
         weights, history = runs[which].fit(rng, 0)
         coef, intercept = candidate.settings.model(weights)
         model = FitResult(coef, intercept, None, candidate, history)

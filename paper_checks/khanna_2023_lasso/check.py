@@ -12,7 +12,7 @@ from dptoolkit import solvers
 from dptoolkit.accounting import Composed, Repeated
 from dptoolkit.accounting.events import Event, NoisyMax, flatten
 from dptoolkit.audit import ApproxClaim, Claim, Pair, PureClaim, pairs
-from dptoolkit.audit.pairs.sparsify import exact_count
+from dptoolkit.audit.theory.replay import exact_count
 from dptoolkit.mechanisms import GeometricNoise
 from dptoolkit.solvers import Plan
 from paper_checks.audits import Audited, attack, frank_wolfe, printed_noise
@@ -132,7 +132,7 @@ def _as_coded(plan: Plan, pair: Pair) -> Any:
     settings: Any = plan.settings
     uncut = dataclasses.replace(plan, settings=dataclasses.replace(settings, count="fixed", number=plan.d))
     counts = [exact_count(plan, data) for data in pair]
-    runs = [solvers.prepare(uncut, data.X, data.y, data.counts) for data in pair]
+    runs = [solvers.bind(uncut, data.X, data.y, data.counts) for data in pair]
     return lambda which, rng: _largest(runs[which](rng).weights, counts[which])
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dptoolkit import published
 from dptoolkit.accounting import (
     ApproxDp,
     BestOf,
@@ -32,12 +33,11 @@ from dptoolkit.accounting import (
     calibrate,
     gaussian,
     google,
-    published,
 )
 from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import at_least, at_most
 from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
-from dptoolkit.solvers.base import smallest_noise
+from dptoolkit.solvers.frame.plan import smallest_noise
 
 POI, WOR = "poisson", "without-replacement"
 

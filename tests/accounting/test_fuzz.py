@@ -43,7 +43,7 @@ from dptoolkit.accounting import (
     selection,
 )
 from dptoolkit.accounting.events import adjacency_of
-from dptoolkit.accounting.rounds import Runs
+from dptoolkit.accounting.rounds import RunCountLaw
 from dptoolkit.errors import DpToolkitError, UnsupportedEvent
 from tests.accounting.reference import TooLarge, exact_delta, gaussian_delta, gaussian_deltas
 
@@ -70,7 +70,7 @@ class Draw:
     def chance(self, share: float) -> bool:
         return bool(self.rng.random() < share)
 
-    def runs(self) -> Runs:
+    def runs(self) -> RunCountLaw:
         gamma = self.log_uniform(1e-3, 0.9)
         return [
             lambda: Geometric(1 - gamma),

@@ -29,9 +29,9 @@ from dptoolkit.accounting import (
     ZCdp,
     account,
 )
-from dptoolkit.accounting import journal as journal_module
 from dptoolkit.accounting.events import from_dict
-from dptoolkit.accounting.ledger import Entry
+from dptoolkit.accounting.ledger import journal as journal_module
+from dptoolkit.accounting.ledger.book import Entry
 from dptoolkit.errors import BudgetExceeded, DpToolkitError, InvalidValue
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -185,12 +185,12 @@ def test_equal_releases_are_merged_whichever_way_they_came(ledger):
 
 
 def test_a_fit_that_breaks_after_it_was_paid_for_is_spent(monkeypatch, ledger):
-    from dptoolkit.solvers import gradient_iht
+    from dptoolkit.solvers.engine import descent
 
     def breaks(*_):
         raise MemoryError
 
-    monkeypatch.setattr(gradient_iht.IhtRun, "fit", breaks)
+    monkeypatch.setattr(descent.IhtRun, "fit", breaks)
     with pytest.raises(MemoryError):
         solvers.dp_ight(
             np.eye(6), np.array([0.0, 1.0] * 3), loss="logistic", sparsity=2, steps=2, row_norm=1.0, epsilon=1.0,

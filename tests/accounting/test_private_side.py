@@ -201,8 +201,8 @@ def test_calibration_verifies_its_last_answer_alone(monkeypatch):
 @pytest.mark.parametrize("share", [0.5, 0.999, 1 - 1e-9])
 def test_calibration_ends_where_the_verified_epsilon_keeps_the_budget(share, monkeypatch):
     """A search that is told too little ends below; its end is moved up until the epsilon that users see is kept."""
-    honest = calibrate_module.searched_epsilon
-    monkeypatch.setattr(calibrate_module, "searched_epsilon", lambda *a: share * honest(*a))
+    honest = calibrate_module.unverified_epsilon
+    monkeypatch.setattr(calibrate_module, "unverified_epsilon", lambda *a: share * honest(*a))
     noise = calibrate(lambda z: Repeated(Laplace(z), 5), 1.0, 1e-6)
     assert account(Repeated(Laplace(noise), 5)).epsilon(1e-6) <= 1.0
     monkeypatch.undo()

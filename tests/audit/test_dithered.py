@@ -17,11 +17,11 @@ from scipy.special import log_expit
 from dptoolkit import audit, solvers
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import pairs
-from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.audit.pair import Pair
 from dptoolkit.errors import PrivacyViolation
 from dptoolkit.kernels import frank_wolfe as kernel
-from dptoolkit.solvers import vertex_paths
-from dptoolkit.solvers.l1_frank_wolfe import VertexNoise
+from dptoolkit.solvers.engine import vertex_paths
+from dptoolkit.solvers.engine.vertices import VertexNoise
 
 ALPHA = 1e-7
 RELATIONS = list(Adjacency)
@@ -105,7 +105,7 @@ class Fit:
     """The vertices of a fit of ``plan`` at a given theta; each of the two data sets is prepared once."""
 
     def __init__(self, plan, theta, pair):
-        self.theta, self.runs = theta, {id(data): solvers.prepare(plan, *data) for data in (pair.first, pair.second)}
+        self.theta, self.runs = theta, {id(data): solvers.bind(plan, *data) for data in (pair.first, pair.second)}
 
     def __call__(self, data, rng):
         return self.runs[id(data)](Given(rng, self.theta)).history["vertices"]

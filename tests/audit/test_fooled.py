@@ -16,7 +16,7 @@ from dptoolkit.audit import GaussianClaim
 from dptoolkit.audit.attacks import learn
 from dptoolkit.audit.content import fingerprint
 from dptoolkit.audit.engine import CallableTarget
-from dptoolkit.audit.pairs.pair import Pair
+from dptoolkit.audit.pair import Pair
 from dptoolkit.audit.streams import Streams
 from dptoolkit.data import prepare
 from dptoolkit.errors import InvalidValue
@@ -180,7 +180,7 @@ def test_prepared_rows_keep_what_is_derived_from_them():
     """That is filled by the first fit, and no change of the data."""
     one, two = (prepare(rows[:, None]) for rows in ROWS)
     before = fingerprint(one)
-    one.transpose(), one.caps(1.0), one.once("anything", list)
+    one.transpose(), one.caps(1.0), one.cached("anything", list)
     assert fingerprint(one) == before != fingerprint(two)
     one.matrix[0] = 9.0
     assert fingerprint(one) != before

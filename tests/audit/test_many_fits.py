@@ -15,8 +15,8 @@ from dptoolkit.audit.streams import Streams, TrialStreams
 from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.errors import PrivacyViolation
 from dptoolkit.mechanisms.noise import exponential
-from dptoolkit.mechanisms.rng import Source
-from dptoolkit.solvers import vertex_paths
+from dptoolkit.mechanisms.randomness import Source
+from dptoolkit.solvers.engine import vertex_paths
 
 BUDGET = {"epsilon": 3.0, "delta": 1e-5}
 BALL = {"n": 30, "d": 5, "classes": 3, "steps": 6, "l1_radius": 0.5, "feature_bound": 1.0}
@@ -115,7 +115,7 @@ def make(case, layout="dense"):
 def one_by_one(plan, pair, adversary, bits, first, source):
     """The rows of calls of what ``prepare`` returns, each with a Generator of its own."""
     data = [(d.X, d.y, d.counts) if hasattr(d, "counts") else d for d in (pair.second, pair.first)]
-    runs = [solvers.prepare(plan, *parts) for parts in data]
+    runs = [solvers.bind(plan, *parts) for parts in data]
     rows = []
     for i, bit in enumerate(bits):
         trace = runs[bit](source.generator(first + i), adversary != "final")
@@ -190,7 +190,7 @@ def test_fits_of_the_pipeline_part_and_come_back():
     """The cases above have fits that keep other features, and fits that take other steps; else they show little."""
     for case in ("pipeline", "pipeline, other steps", "pipeline, classes, other steps"):
         plan, pair = make(case)
-        run = solvers.prepare(plan, pair.first.X, pair.first.y, pair.first.counts)
+        run = solvers.bind(plan, pair.first.X, pair.first.y, pair.first.counts)
         histories = [run(Streams(3, "trials").generator(1000 + i)).history for i in range(40)]
         assert len({tuple(history["preparation"].kept) for history in histories}) > 1
         assert (len({history["steps"] for history in histories}) > 1) == ("other steps" in case)
@@ -238,7 +238,7 @@ def test_a_fit_that_fails_is_an_output(monkeypatch):
     source = Streams(1, "trials")
     bits = source.bits(0, 9)
     good = PlanTarget(plan, pair, "final").run(bits, 0, source)
-    kind = type(solvers.prepare(plan, *pair.first.expand()))
+    kind = type(solvers.bind(plan, *pair.first.expand()))
     real, calls = kind._fits, []
 
     def breaks(self, rng, trace=False):
@@ -275,8 +275,8 @@ def test_streams_of_trials_are_those_of_their_generators():
 def test_counts_are_rows_written_out():
     for case in ("multinomial", "peeling", "peeling, split", "averaging, classes", "pipeline", "pipeline, classes"):
         plan, pair = make(case)
-        run = solvers.prepare(plan, pair.first.X, pair.first.y, pair.first.counts)
-        full = solvers.prepare(plan, *pair.first.expand())
+        run = solvers.bind(plan, pair.first.X, pair.first.y, pair.first.counts)
+        full = solvers.bind(plan, *pair.first.expand())
         a, b = (one(np.random.default_rng(0), True) for one in (run, full))
         np.testing.assert_allclose(a.iterates, b.iterates, rtol=1e-9, atol=1e-12)
         assert run.diagnose(a.weights, a.history) == pytest.approx(full.diagnose(a.weights, a.history))

@@ -9,7 +9,7 @@ from dptoolkit import audit, solvers
 from dptoolkit.audit import pairs, presets
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.audit.files import load_function, load_pair
-from dptoolkit.audit.pairs.pair import check_neighbours
+from dptoolkit.audit.pair import check_neighbours
 from dptoolkit.cli import main
 from dptoolkit.errors import PrivacyViolation
 
@@ -132,7 +132,7 @@ def test_a_function_and_a_group(files, capsys, claim):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["no_such_module:f", "--pair", "pair.npz"], "can be imported"),
-    (["somebodys_module:right"], "pair=None"),
+    (["somebodys_module:right"], "--pair: must be given"),
     (["somebodys_module:right", "--pair", "somebodys_module.py"], "an .npz file"),
     (["somebodys_module:right", "--pair", "cut.npz"], "an .npz file of numbers that can be read"),
     (["somebodys_module:right", "--pair", "empty.npz"], "an .npz file of numbers that can be read"),
@@ -147,12 +147,12 @@ def test_a_function_and_a_group(files, capsys, claim):
     (["somebodys_module:nothing", "--pair", "pair.npz"], "every output is NaN or None"),
     (["somebodys_module:sizes", "--pair", "pair.npz"], "1 to 3 numbers': must be of one size"),
     (["somebodys_module:number", "--pair", "pair.npz"], "has no function 'number'"),
-    (["somebodys_module:right", "--pair", "pair.npz", "--adversary", "final"], "adversary='final': must be left out"),
+    (["somebodys_module:right", "--pair", "pair.npz", "--adversary", "final"], "--adversary final: must be left out"),
     (["somebodys_module:right", "--pair", "pair.npz", "--group", "0"], "size of the group=0: must be >= 1"),
-    (["somebodys_module:right", "--pair", "missing.npz"], "pair='a file of first_X, second_X': must be a file of arra"),
+    (["somebodys_module:right", "--pair", "missing.npz"], "--pair 'a file of first_X, second_X': must be a file of"),
     (["somebodys_module:right", "--pair", "objects.npz"], "Object arrays cannot be loaded"),
-    (["dp_ight", "--family", "gaussian"], "family='gaussian': must be left out for a solver"),
-    (["dp_ight", "--neighbours", "as given"], "neighbours='as given': must be left out for a solver"),
+    (["dp_ight", "--family", "gaussian"], "--family gaussian: must be left out for a solver"),
+    (["dp_ight", "--neighbours", "as given"], "--neighbours 'as given': must be left out for a solver"),
     (["dp_ight", "--group", "300"], "size of the group=300: must be <= 200"),
     (["dp_sgd_ht", "--group", "100"], "one that promises something"),
     (["failing_module:f", "--pair", "pair.npz"], "ValueError: not today"),

@@ -31,10 +31,10 @@ from dptoolkit.audit import (
     assert_private,
 )
 from dptoolkit.audit.attacks import fixed_attack, learn
-from dptoolkit.audit.betting import Wealth
 from dptoolkit.audit.engine import CallableTarget, Game, flatten, identity
 from dptoolkit.audit.pairs import Counted
 from dptoolkit.audit.statistics import Guesses, lower_bound
+from dptoolkit.audit.statistics.betting import Wealth
 from dptoolkit.audit.streams import Streams, seek
 from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.errors import InvalidValue, PrivacyViolation

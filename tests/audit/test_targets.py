@@ -14,8 +14,8 @@ from dptoolkit.audit import layout, pairs, streams
 from dptoolkit.audit.pairs import Pair
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.targets import PlanTarget
-from dptoolkit.mechanisms.rng import Source
-from dptoolkit.solvers import snapshots
+from dptoolkit.mechanisms.randomness import Source
+from dptoolkit.solvers.engine import snapshots
 from tests.solvers.capture import step_by_step
 
 COMMON = {"n": 30, "d": 6, "sparsity": 2, "epsilon": 3.0, "delta": 1e-5, "step_size": 0.4}
@@ -62,7 +62,7 @@ def test_bit_for_bit_what_prepare_gives(case):
     source, first, count = Streams(3, "trials"), 1000, 12
     bits = source.bits(first, count)
     assert 0 < bits.sum() < count
-    runs = [solvers.prepare(plan, data.X, data.y, data.counts) for data in (pair.second, pair.first)]
+    runs = [solvers.bind(plan, data.X, data.y, data.counts) for data in (pair.second, pair.first)]
     for adversary in offered(plan):
         outputs = PlanTarget(plan, pair, adversary).run(bits, first, source)
         for i, bit in enumerate(bits):
@@ -126,13 +126,13 @@ def test_large_data_and_plain_tuples():
     plain = Pair(pair.first.expand(), tuple(sparse.csr_matrix(a) if a.ndim == 2 else a for a in pair.second.expand()))
     np.testing.assert_allclose(PlanTarget(plan, plain, "gradients").run(bits, 0, source), counted, rtol=1e-9)
     with step_by_step():
-        assert solvers.prepare(plan, *plain.first).small is None
+        assert solvers.bind(plan, *plain.first).compiled_records is None
         np.testing.assert_allclose(PlanTarget(plan, plain, "gradients").run(bits, 0, source), counted, rtol=1e-9)
 
 
 def test_a_failure_is_an_output(monkeypatch):
     plan, pair = make("dp_scsg_ht squared")
-    from dptoolkit.solvers.variance_reduced import ScsgRun
+    from dptoolkit.solvers._scsg import ScsgRun
 
     real, calls = ScsgRun.__call__, []
 
@@ -169,7 +169,7 @@ def test_adversaries():
     assert np.array_equal(everything[:, :6], PlanTarget(plan, pair, "step").run(bits, 0, source))
 
 
-@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.outlook.HopelessPlanWarning")
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.frame.outlook.HopelessPlanWarning")
 def test_runs_of_different_lengths_have_no_rows():
     """The steps of this dp_pipeline follow a noisy eigenvalue; with few records all runs take the fewest."""
     plan = solvers.plan("dp_pipeline", n=500, d=6, epsilon=10.0, delta=1e-5)
@@ -187,7 +187,7 @@ def test_runs_of_different_lengths_have_no_rows():
 def test_epochs_are_read_as_they_are_written():
     """Numbers of steps, snapshots and iterates of every epoch, cut off and filled up to one length."""
     plan, pair = make("dp_scsg_ht squared")
-    run, source = solvers.prepare(plan, *pair.first.expand()), Streams(5, "t")
+    run, source = solvers.bind(plan, *pair.first.expand()), Streams(5, "t")
     most, epochs = layout.most_inner_steps(plan), 3
     assert most == 9
     traces = [run(source.generator(i), True) for i in range(40)]
@@ -218,8 +218,8 @@ def test_counted_rows_are_records_written_out(case, few, monkeypatch):
     X, y, counts = mixed(pair.first)
     if not few:
         monkeypatch.setattr(snapshots, "_FEW_ENTRIES", 0)
-    counted, which = solvers.prepare(plan, X, y, counts), np.repeat(np.arange(len(y)), counts)
-    written = solvers.prepare(plan, X[which], y[which])
+    counted, which = solvers.bind(plan, X, y, counts), np.repeat(np.arange(len(y)), counts)
+    written = solvers.bind(plan, X[which], y[which])
     for seed in range(5):
         a, b = (run(np.random.default_rng(seed), True) for run in (counted, written))
         np.testing.assert_allclose(a.iterates, b.iterates, rtol=1e-9, atol=1e-12)
@@ -240,4 +240,4 @@ def test_small_is_decided_by_the_different_rows():
     plan = solvers.plan("dp_ight", **COMMON | SQUARED | {"steps": 2, "n": 10**6, "d": 20, "delta": 1e-9})
     pair = pairs.dp_ight(plan)
     assert pair.first.n == 10**6
-    assert solvers.prepare(plan, pair.first.X, pair.first.y, pair.first.counts).small is not None
+    assert solvers.bind(plan, pair.first.X, pair.first.y, pair.first.counts).compiled_records is not None

@@ -313,7 +313,7 @@ def finds(right: Case, factor: float, trials: int) -> bool:
     return stopped_at(right, factor, trials) is not None
 
 
-@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.outlook.HopelessPlanWarning")
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.frame.outlook.HopelessPlanWarning")
 @pytest.mark.parametrize("name", list(ROWS))
 def test_stays_within_and_a_twin_does_not(name):
     row = ROWS[name]
@@ -325,7 +325,7 @@ def test_stays_within_and_a_twin_does_not(name):
             assert finds(right, LITTLE, row.trials), f"noise too small by {LITTLE} was not found: {arguments}"
 
 
-@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.outlook.HopelessPlanWarning")
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.frame.outlook.HopelessPlanWarning")
 @pytest.mark.parametrize(
     ("fault", "name", "arguments", "trials"), FAULTS, ids=[f"{fault[1]}-{fault[0].__name__}" for fault in FAULTS]
 )

@@ -19,7 +19,7 @@ from dptoolkit import estimators
 from dptoolkit.accounting import Ledger
 from dptoolkit.errors import BudgetExceeded, InvalidValue
 from dptoolkit.models.notes import CLASSES_NOTE
-from dptoolkit.solvers.base import SEEDED_NOTE
+from dptoolkit.solvers.frame.fit import SEEDED_NOTE
 from tests.estimators.cases import (
     BINARY,
     CLASSIFIERS,

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks._first_fit import CASES, compilations
+from benchmarks.lib.first_fit import CASES, compilations
 from dptoolkit import solvers
 
 # Functions compiled by the first fit, Numba's own included, and how many of them are ours. Numba's own vary with its

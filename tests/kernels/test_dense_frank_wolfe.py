@@ -8,7 +8,7 @@ import pytest
 from dptoolkit import losses, solvers
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import vertex_paths
+from dptoolkit.solvers.engine import vertex_paths
 
 LOSSES = {"logistic": {}, "huber": {}, "squared": {"label_bound": 1.0}, "hinge": {}}
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dptoolkit.errors import InvalidValue
 from dptoolkit.kernels import draws as kernel
 from dptoolkit.mechanisms import NoisyMaximum
-from dptoolkit.mechanisms.rng import Generators
-from dptoolkit.solvers import draws
+from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers.engine import draws
 from tests.solvers.capture import Spy
 
 KINDS = [np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937]

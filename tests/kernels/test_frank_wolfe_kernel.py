@@ -15,7 +15,7 @@ from dptoolkit import losses, solvers
 from dptoolkit.data import check_rows
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import vertex_paths
+from dptoolkit.solvers.engine import vertex_paths
 from tests.statistics import assert_binomial, assert_chi2, assert_ks, rejected
 
 DITHERED = ["logistic", "huber", "hinge"]
@@ -559,7 +559,7 @@ def test_dense_and_sparse_fits_have_the_law_of_the_plan(name, noise, form):
         "dp_frank_wolfe", n=n, d=d, loss=name, l1_radius=2.0, steps=1, epsilon=2.0, delta=1e-9, feature_bound=1.0,
         label_bound=1.0, law=noise,
     )
-    run = solvers.prepare(plan, sparse.csr_matrix(X) if form == "csr" else X, y)
+    run = solvers.bind(plan, sparse.csr_matrix(X) if form == "csr" else X, y)
     rng, counts = np.random.default_rng(6), np.zeros(2 * d)
     for _ in range(1500):
         history = run(rng, False).history

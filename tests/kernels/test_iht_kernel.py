@@ -15,9 +15,9 @@ from dptoolkit import losses, solvers
 from dptoolkit.data import Rows, check_rows
 from dptoolkit.kernels import reference, threshold
 from dptoolkit.kernels.threshold import largest
-from dptoolkit.mechanisms.rng import Generators
-from dptoolkit.solvers import gradient_iht
-from dptoolkit.solvers.gradient_iht import Bounded, IhtRun
+from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers.engine import descent
+from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun
 from tests.solvers.capture import Spy, step_by_step
 
 MODES = {
@@ -54,10 +54,10 @@ def test_both_paths_give_the_same_fit(mode):
         X, y = problem(seed, n, d)
         plan = make_plan(mode, n, d, min(s, d), 6, intercept=intercept)
         form = sparse.csr_matrix(X) if as_csr else X
-        small = solvers.prepare(plan, form, y)
+        small = solvers.bind(plan, form, y)
         with step_by_step():
-            large = solvers.prepare(plan, form, y)
-        assert small.small is not None and large.small is None
+            large = solvers.bind(plan, form, y)
+        assert small.compiled_records is not None and large.compiled_records is None
         a, b = small(np.random.default_rng(seed), True), large(np.random.default_rng(seed), True)
         np.testing.assert_allclose(a.history["noise_scale"], b.history["noise_scale"], rtol=1e-12)
         for ours, theirs in ((a.weights, b.weights), (a.releases, b.releases), (a.iterates, b.iterates)):
@@ -84,19 +84,19 @@ def test_one_record_moves_no_iterates_gradient_by_more_than_its_noise_is_for(mod
         other, labels = X.copy(), y.copy()
         other[0], labels[0] = (-1) ** seed * X[0], 1.0 - y[0] if seed != 1 else y[0]
         plan = make_plan(mode, n, d, 2, steps, intercept=intercept, step_size=3.0, epsilon=50.0, adjacency=adjacency)
-        run, twin = solvers.prepare(plan, X, y), solvers.prepare(plan, other, labels)
+        run, twin = solvers.bind(plan, X, y), solvers.bind(plan, other, labels)
         if adjacency == "zero-out":
             # The record is left out, its intercept too.
-            weights = run.small.weights.copy()
+            weights = run.compiled_records.weights.copy()
             weights[0] = 0.0
-            twin.small = run.small._replace(weights=weights)
+            twin.compiled_records = run.compiled_records._replace(weights=weights)
         trace = run(np.random.default_rng(seed), True)
         normals = np.random.default_rng(seed).standard_normal(trace.releases.shape)
         before = np.vstack([np.zeros(run.width), trace.iterates[:-1]])
         for w, release, noise, scale in zip(before, trace.releases, normals, trace.history["noise_scale"], strict=True):
             assert scale == plan.settings.noise_law(plan).at(w)
             support, theirs = np.flatnonzero(w), np.empty(run.width)
-            threshold.mean_gradient(twin.small, w, support, len(support), theirs)
+            threshold.mean_gradient(twin.compiled_records, w, support, len(support), theirs)
             moved = np.linalg.norm(release - scale * noise - theirs)
             shares.append(moved / (scale / plan.noise * plan.sensitivity))
         later = max(later, *shares[-steps + 2 :])
@@ -111,12 +111,12 @@ def test_counted_rows_are_written_out_rows(mode):
     plan = make_plan(mode, 13, 6, 2, 8)
     which = np.repeat(np.arange(5), counts)
     for path in (False, True):
-        whole = solvers.prepare(plan, X[which], y[which])
+        whole = solvers.bind(plan, X[which], y[which])
         if path:
             with step_by_step():
-                few = solvers.prepare(plan, sparse.csr_matrix(X), y, counts)
+                few = solvers.bind(plan, sparse.csr_matrix(X), y, counts)
         else:
-            few = solvers.prepare(plan, X, y, counts)
+            few = solvers.bind(plan, X, y, counts)
         a, b = few(np.random.default_rng(1), True), whole(np.random.default_rng(1), True)
         np.testing.assert_allclose(a.releases, b.releases, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(a.weights, b.weights, rtol=1e-9, atol=1e-12)
@@ -127,13 +127,13 @@ def test_data_must_be_the_plans():
     plan = make_plan("huber", 6, 3, 2, 2)
     for counts in (None, [1, 1, 1, 1, 1], [2, 2, 2, 2, 2]):
         with pytest.raises(ValueError, match="the 6 rows of 3 features of the plan for dp_ight"):
-            solvers.prepare(plan, X, y, counts)
+            solvers.bind(plan, X, y, counts)
     for counts in ([2, 1, 1, 1], [3, -1, 1, 1, 1], [2.5, 0.5, 1, 1, 1]):
         with pytest.raises(ValueError, match="counts"):
-            solvers.prepare(plan, X, y, counts)
+            solvers.bind(plan, X, y, counts)
     with pytest.raises(ValueError, match="6 rows of 3"):
-        solvers.prepare(plan, X[:, :2], y, [2, 1, 1, 1, 1])
-    solvers.prepare(plan, X, y, [2, 1, 1, 1, 1])
+        solvers.bind(plan, X[:, :2], y, [2, 1, 1, 1, 1])
+    solvers.bind(plan, X, y, [2, 1, 1, 1, 1])
 
 
 @pytest.mark.parametrize("trace", [False, True])
@@ -146,7 +146,7 @@ def test_many_fits_on_matrices_of_their_own_are_those_of_single_fits(mode, trace
     parts = [bounds.clip(check_rows(problem(seed, 9, 6)[0]), y) for seed in range(3)]
 
     def run(rows, labels, caps):
-        data = Bounded(rows, labels, plan.settings.terms, bounds.largest_margin, caps, counts)
+        data = ClippedRecords(rows, labels, plan.settings.loss_row, bounds.largest_margin, caps, counts)
         return IhtRun(data, plan.settings.iteration, law)
 
     caps = None if parts[0][2] is None else np.array([part[2] for part in parts])
@@ -168,13 +168,15 @@ def test_every_draw_of_the_kernel(mode, intercept):
     """The kernel as plain Python with a recording generator: steps * width normals, each where it belongs."""
     X, y = problem(5, 9, 6)
     plan, width = make_plan(mode, 9, 6, 2, 5, intercept=intercept), 6 + intercept
-    run = solvers.prepare(plan, X, y)
+    run = solvers.bind(plan, X, y)
     spy = Spy(4)
     w, scales = np.empty(width), np.empty(5)
     releases, iterates = np.empty((5, width)), np.empty((5, width))
     scratch = np.empty(width, np.int64), np.empty(width)
     nothing = np.empty((0, 0))
-    threshold.iht_fit.py_func(spy, nothing, run.small, run.schedule(), w, *scratch, scales, releases, iterates)
+    threshold.iht_fit.py_func(
+        spy, nothing, run.compiled_records, run.schedule(), w, *scratch, scales, releases, iterates
+    )
     assert [name for name, _ in spy.draws] == ["standard_normal"] * (5 * width)
     normals = np.array(spy.of("standard_normal")).reshape(5, width)
     bounds = plan.settings.bounds
@@ -208,12 +210,12 @@ def test_without_noise_it_is_ight():
 def test_the_size_decides_and_a_recording_generator_sees_every_draw():
     X, y = problem(1, 10, 4)
     plan = make_plan("huber", 10, 4, 2, 3)
-    assert solvers.prepare(plan, X, y).small is not None
+    assert solvers.bind(plan, X, y).compiled_records is not None
     spy = Spy(0)
-    solvers.prepare(plan, X, y)(spy)
+    solvers.bind(plan, X, y)(spy)
     assert len(spy.draws) == 3
-    wide = np.ones((10, gradient_iht.SMALL // 10 + 1))
-    assert solvers.prepare(make_plan("huber", 10, wide.shape[1], 2, 3), wide, y).small is None
+    wide = np.ones((10, descent.SMALL // 10 + 1))
+    assert solvers.bind(make_plan("huber", 10, wide.shape[1], 2, 3), wide, y).compiled_records is None
 
 
 def test_diagnostics_agree_on_both_paths():

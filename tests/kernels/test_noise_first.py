@@ -11,8 +11,8 @@ from scipy import sparse, stats
 from dptoolkit import losses, solvers
 from dptoolkit.kernels import frank_wolfe
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers.noise import constant
-from dptoolkit.solvers.snapshots import ranked_means
+from dptoolkit.solvers.engine.bounds import constant
+from dptoolkit.solvers.engine.snapshots import ranked_means
 from tests.statistics import assert_binomial, assert_ks, rejected
 
 # The doubles next to this are 16 apart.

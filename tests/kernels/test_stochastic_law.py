@@ -17,7 +17,7 @@ from scipy import sparse, stats
 
 from dptoolkit import losses
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers.snapshots import buckets, ranked_means
+from dptoolkit.solvers.engine.snapshots import buckets, ranked_means
 from tests.statistics import ALPHA, rejected
 
 LOSSES = {loss.id: loss for loss in losses.LOSSES.values()}

@@ -17,7 +17,8 @@ from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import InvalidValue
 from dptoolkit.models import choosing, files, routes
 from dptoolkit.models.joint import joint_plan
-from dptoolkit.solvers import plan, rules
+from dptoolkit.solvers import plan
+from dptoolkit.solvers.frame import rules
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

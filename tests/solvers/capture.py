@@ -14,8 +14,9 @@ import numpy as np
 
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.mechanisms import NoisyMaximum
-from dptoolkit.solvers import gradient_iht, peeling
-from dptoolkit.solvers.gradients import MeanGradient
+from dptoolkit.solvers import _peeling
+from dptoolkit.solvers.engine import descent
+from dptoolkit.solvers.engine.gradients import MeanGradient
 
 
 class Spy(np.random.Generator):
@@ -84,7 +85,7 @@ def mean_gradients(iterates: Sequence[Any], step_size: float) -> Iterator[list[t
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """No dataset counts as small: gradient hard thresholding takes the path of large data."""
-    with mock.patch.object(gradient_iht, "SMALL", -1):
+    with mock.patch.object(descent, "SMALL", -1):
         yield
 
 
@@ -147,7 +148,7 @@ def peeled_vectors(iterates: Sequence[Any]) -> Iterator[list[Any]]:
         vector = np.array(iterates[len(seen) - 1], dtype=float)[None]
         return vector, np.flatnonzero(vector[0])[None]
 
-    with mock.patch.object(peeling, "peel_rows", scripted):
+    with mock.patch.object(_peeling, "peel_rows", scripted):
         yield seen
 
 

@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from dptoolkit import audit, losses, minimise, newton, solvers
+from dptoolkit import audit, losses, solvers
 from dptoolkit.accounting import Gaussian, Ledger, Repeated, account, gaussian
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers import rules, splitting
+from dptoolkit.optimise import minimise, newton
+from dptoolkit.solvers import _admm
+from dptoolkit.solvers.frame import rules
 from tests.solvers.capture import Spy
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
@@ -48,7 +50,7 @@ def problem(n=60, d=5, seed=0, loss="logistic"):
 @pytest.mark.parametrize("weight", [0.0, 1e-6, 0.3, 7.0])
 def test_a_prox_minimises_what_it_says(penalty, power, weight):
     """Against a fine grid of z around every v, zero included; the penalty l1/2 has two local minima."""
-    prox, inverse = splitting.PENALTIES[penalty]
+    prox, inverse = _admm.PENALTIES[penalty]
     edge = weight if penalty == "l1" else 1.5 * weight ** (2 / 3)
     size = np.concatenate([np.linspace(0, 3, 40) * (edge or 1.0), [edge * (1 - 1e-9), edge * (1 + 1e-9), 1e6]])
     v = np.concatenate([size, -size])
@@ -67,8 +69,8 @@ def test_a_prox_minimises_what_it_says(penalty, power, weight):
 
 def test_large_weights_are_hardly_biased_by_square_roots():
     v = np.array([100.0])
-    assert 100 - splitting.half_threshold(v, 1.0)[0] == pytest.approx(0.05, rel=0.01)
-    assert 100 - splitting.soft_threshold(v, 1.0)[0] == 1.0
+    assert 100 - _admm.half_threshold(v, 1.0)[0] == pytest.approx(0.05, rel=0.01)
+    assert 100 - _admm.soft_threshold(v, 1.0)[0] == 1.0
 
 
 # --- the plan -------------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def test_the_certificate_holds_when_it_is_recomputed_and_refuses_a_point_further
     """The gradient of the sum plus (n rho/2)|w - c|^2 in 40 digits, with nothing of the solver's."""
     X, y = problem(30, loss=loss)
     plan = make_plan(n=30, d=5, loss=loss, rho=0.2, **LOSSES[loss])
-    run = solvers.prepare(plan, X, y)
+    run = solvers.bind(plan, X, y)
     assert 2 * run.tau + 2 * run.sums.gradient <= plan.sensitivity * run.sums.l2
     assert run.tau == pytest.approx(1e-3 * run.sums.gradient, rel=1e-6)
     centre = 0.2 * np.random.default_rng(3).standard_normal(5)
@@ -307,7 +309,7 @@ def test_no_neighbour_moves_a_minimiser_by_more_than_the_sensitivity(loss, adjac
 
 
 def minimiser(plan, X, y, centre, counts=None):
-    run = solvers.prepare(plan, X, y, counts)
+    run = solvers.bind(plan, X, y, counts)
     return minimise.minimise(run.problem(centre), run.tau).theta
 
 
@@ -328,7 +330,7 @@ def test_the_pair_with_an_intercept_is_as_tight(adjacency):
     pair = audit.pairs.dp_admm(plan)
     one, two = (minimiser(plan, c.X, c.y, np.array([1.0, 0.0, -3.0]), c.counts) for c in pair)
     np.testing.assert_allclose((one - two) @ pair.scores["final"].direction, plan.sensitivity, rtol=3e-3)
-    path = solvers.prepare(plan, *pair.first.expand())(np.random.default_rng(0), trace=True).releases
+    path = solvers.bind(plan, *pair.first.expand())(np.random.default_rng(0), trace=True).releases
     assert pair.scores["releases"](path.reshape(1, -1)).shape == (1,)
 
 
@@ -339,9 +341,9 @@ def test_a_sensitivity_of_one_gradient_or_of_rho_without_n_is_exceeded():
     one, two = (minimiser(plan, c.X, c.y, np.zeros(1), c.counts) for c in (first, second))
     moved = float(np.linalg.norm(one - two))
     assert moved > 1.9 * plan.sensitivity / 2
-    run = solvers.prepare(plan, first.X, first.y, first.counts)
+    run = solvers.bind(plan, first.X, first.y, first.counts)
     run.sums = replace(run.sums, mean_l2=run.sums.mean_l2 / plan.n)
-    other = solvers.prepare(plan, second.X, second.y, second.counts)
+    other = solvers.bind(plan, second.X, second.y, second.counts)
     other.sums = run.sums
     tau = 1e-3
     wrong = [minimise.minimise(r.problem(np.zeros(1)), tau).theta for r in (run, other)]
@@ -367,7 +369,7 @@ def test_minimisers_that_are_released_without_noise_at_one_update_are_caught():
     pair = presets.pair(plan)
 
     def faulty(data, rng):
-        run = solvers.prepare(plan, *data)
+        run = solvers.bind(plan, *data)
         exact = minimise.minimise(run.problem(np.zeros(plan.d)), run.tau).theta
         return np.concatenate([exact, run(rng, trace=True).releases[1:].ravel()])
 
@@ -385,9 +387,9 @@ def test_many_features_take_memory_like_the_data():
     y = (rng.random(n) < 0.5) * 1.0
     plan = make_plan(n=n, d=d, epsilon=8.0)
     # Once before: what a first fit compiles and imports also takes memory.
-    solvers.prepare(plan, X, y)(np.random.default_rng(0))
+    solvers.bind(plan, X, y)(np.random.default_rng(0))
     tracemalloc.start()
-    weights = solvers.prepare(plan, X, y)(np.random.default_rng(0)).weights
+    weights = solvers.bind(plan, X, y)(np.random.default_rng(0)).weights
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert weights.shape == (d,) and np.count_nonzero(weights) < 0.05 * d
@@ -405,7 +407,7 @@ def test_a_run_is_the_same_from_the_same_seed_and_not_from_another_plan():
 def test_the_second_double_of_a_minimiser_goes_into_the_noise(monkeypatch):
     """A certified point has two doubles an entry: without the second it is another point than the certified one."""
     X, y = problem()
-    run = solvers.prepare(make_plan(n=60, d=5), X, y)
+    run = solvers.bind(make_plan(n=60, d=5), X, y)
     released = {}
     for size in (0.0, 1.0):
         pair = np.full((1, 5), 2.0), np.full((1, 5), size)

@@ -13,8 +13,8 @@ from scipy import sparse
 from dptoolkit import solvers
 from dptoolkit.accounting import Ledger
 from dptoolkit.errors import BudgetExceeded, InvalidValue
-from dptoolkit.solvers import bounds
-from tests.solvers.test_plans import CALLS, data
+from dptoolkit.solvers.engine import bounds
+from tests.solvers.frame.test_plans import CALLS, data
 
 PRIVATE = list(CALLS)
 PLAIN = {

@@ -16,8 +16,9 @@ from dptoolkit.audit import presets
 from dptoolkit.data import check_rows
 from dptoolkit.errors import InvalidValue
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import gradient_iht, rules
-from dptoolkit.solvers.gradients import MeanGradient
+from dptoolkit.solvers.engine import descent
+from dptoolkit.solvers.engine.gradients import MeanGradient
+from dptoolkit.solvers.frame import rules
 from tests.strategies import neighbours
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6, "steps": 3, "step_size": 0.5}
@@ -50,7 +51,7 @@ def plain_loop(X, y, plan, noise=None):
         w = reference.hard_threshold(total, kept, protected)
         blur = 0.0 if noise is None else law.at(w) * noise[t]
         total = reference.dual_step(
-            matrix, labels, total, s.terms, s.step_size, blur, kept, s.bounds.largest_margin, caps, protected
+            matrix, labels, total, s.loss_row, s.step_size, blur, kept, s.bounds.largest_margin, caps, protected
         )
     return reference.hard_threshold(total, kept, protected)
 
@@ -63,7 +64,7 @@ def test_without_noise_it_is_the_plain_loop(mode, intercept, sparsity, small):
     X, y = problem(1, 30, 6)
     arguments = BUDGET | {"steps": 12, "sparsity": sparsity, "fit_intercept": intercept} | MODES[mode]
     arguments |= {"epsilon": math.inf}
-    with mock.patch.object(gradient_iht, "SMALL", 50_000 if small else 0):
+    with mock.patch.object(descent, "SMALL", 50_000 if small else 0):
         for form in (X, sparse.csr_matrix(X)):
             fit = solvers.dp_dual_averaging(form, y, **arguments)
             expected = plain_loop(X, y, fit.plan)
@@ -79,8 +80,8 @@ def test_the_noise_is_that_of_the_plan(mode, sparsity, small):
     X, y = problem(2, 40, 7)
     plan = solvers.plan("dp_dual_averaging", n=40, d=7, **BUDGET | {"sparsity": sparsity} | MODES[mode])
     normals = np.random.default_rng(5).standard_normal((plan.settings.steps, 7))
-    with mock.patch.object(gradient_iht, "SMALL", 50_000 if small else 0):
-        run = solvers.prepare(plan, X, y)
+    with mock.patch.object(descent, "SMALL", 50_000 if small else 0):
+        run = solvers.bind(plan, X, y)
         found = run(np.random.default_rng(5)).weights
     np.testing.assert_allclose(found, plain_loop(X, y, plan, normals), rtol=1e-10, atol=1e-13)
     assert not np.allclose(found, plain_loop(X, y, plan, 0.9 * normals), rtol=1e-3)
@@ -105,9 +106,9 @@ def test_a_dropped_coordinate_keeps_its_sum():
 
 def mean_gradient(X, y, plan, w):
     s = plan.settings
-    rows, labels, caps = s.bounds.clip(s.rows(X), s.labels(y, X.shape[0]))
+    rows, labels, caps = s.bounds.clip(s.validated_rows(X), s.labels(y, X.shape[0]))
     support = np.arange(len(w))
-    return np.array(MeanGradient(rows, labels, s.terms, s.bounds.largest_margin, caps).noisy(support, w, 0.0, None))
+    return np.array(MeanGradient(rows, labels, s.loss_row, s.bounds.largest_margin, caps).noisy(support, w, 0.0, None))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -161,7 +162,7 @@ def test_rule_is_stable_and_within_noise_for_all_public_numbers(n, epsilon, delt
     s = plan.settings
     unit = rules.margin_noise(s.bounds)
     assert norm * s.step_size * math.sqrt(s.steps) * plan.noise <= unit * (1 + 1e-9)
-    assert s.step_size * rules.residual_curvature(s.terms, s.grad_norm / norm if s.grad_norm else 1.0) * norm**2 < 2
+    assert s.step_size * rules.residual_curvature(s.loss_row, s.grad_norm / norm if s.grad_norm else 1.0) * norm**2 < 2
     assert plan.guarantee.epsilon(delta) <= epsilon
 
 

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from dptoolkit import losses, solvers
 from dptoolkit.errors import InvalidValue
-from tests.solvers.test_plans import EVERY
+from tests.solvers.frame.test_plans import EVERY
 
 LAYOUTS = {"dense": np.array, "csr": sparse.csr_matrix}
 BOUNDS = {  # wide enough that nothing is clipped

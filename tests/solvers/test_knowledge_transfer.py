@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dptoolkit import audit, losses, minimise, solvers
+from dptoolkit import audit, losses, solvers
 from dptoolkit.accounting import ApproxDp, Composed, ExponentialMechanism, Gaussian, Laplace, Ledger, Repeated, account
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import presets
@@ -22,8 +22,17 @@ from dptoolkit.audit.claims import as_claim
 from dptoolkit.data import check_rows, clip_entries, clip_rows
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms.stability import StabilityTest, top_with_gap
-from dptoolkit.solvers import public_features, teachers, transfer_run
-from dptoolkit.solvers.teachers import Ridge
+from dptoolkit.optimise import minimise
+from dptoolkit.solvers import (
+    _knowledge_transfer_features as public_features,
+)
+from dptoolkit.solvers import (
+    _knowledge_transfer_teachers as teachers,
+)
+from dptoolkit.solvers import (
+    _knowledge_transfer_teachers as transfer_run,
+)
+from dptoolkit.solvers._knowledge_transfer_teachers import Ridge
 from tests.solvers.capture import Spy
 
 ARGUMENTS = {"loss": "huber", "feature_bound": 1.0, "row_norm": 1.5, "sparsity": 3, "epsilon": 2.0, "delta": 1e-5}
@@ -333,7 +342,7 @@ def test_features_are_drawn_from_the_public_seed_alone():
 
 def answers_apart(plan, pair):
     """How far the exact answers are apart on a pair, for a ridge on all features."""
-    one, two = (solvers.prepare(plan, c.X, c.y, c.counts).ridge(None) for c in pair)
+    one, two = (solvers.bind(plan, c.X, c.y, c.counts).ridge(None) for c in pair)
     return np.linalg.norm(plan.settings.matrix(plan.d) @ (one - two))
 
 
@@ -387,7 +396,7 @@ def test_the_draws_are_the_planned_noise_on_the_scores_then_on_the_answers():
     assert [name for name, _ in spy.draws] == ["standard_exponential", "standard_normal"]
     answers, support = fit.plan.releases
     gumbel = -support.scale * np.log(spy.of("standard_exponential")[0])
-    run = solvers.prepare(fit.plan, X, y)
+    run = solvers.bind(fit.plan, X, y)
     np.testing.assert_array_equal(fit.history["support"], np.sort(np.argsort(-(run.scores + gumbel))[:3]))
     np.testing.assert_array_equal(fit.history["support"], np.flatnonzero(truth))
     public = fit.plan.settings.matrix(30)
@@ -404,7 +413,7 @@ def test_a_test_draws_laplace_noise_and_refuses_what_one_record_decides():
     fit = solvers.knowledge_transfer(X, y, rng=spy, **how)
     assert [name for name, _ in spy.draws] == ["standard_exponential"] * 2 + ["standard_normal"]
     first, second = spy.of("standard_exponential")
-    run = solvers.prepare(fit.plan, X, y)
+    run = solvers.bind(fit.plan, X, y)
     gap = top_with_gap(run.scores, 3)[1]
     assert fit.history["noisy_gap"] == pytest.approx(gap + fit.plan.releases[1].scale * (first - second)[0], rel=1e-12)
     assert fit.history["stable"] and set(np.flatnonzero(fit.coef)) == set(np.flatnonzero(truth))
@@ -438,8 +447,8 @@ def test_a_private_teacher_needs_no_second_noise():
     plan = make_plan("dp-ight", n=500, d=30)
     alone = solvers.plan("dp_ight", n=500, d=30, **{k: v for k, v in how.items() if k != "feature_bound"})
     assert plan.releases == alone.releases and plan.releases[0].event == Gaussian(plan.noise / plan.sensitivity)
-    one = solvers.prepare(plan, X, y)(np.random.default_rng(0)).weights
-    two = solvers.prepare(alone, X, y)(np.random.default_rng(0)).weights
+    one = solvers.bind(plan, X, y)(np.random.default_rng(0)).weights
+    two = solvers.bind(alone, X, y)(np.random.default_rng(0)).weights
     np.testing.assert_allclose(one, two, atol=1e-9)
 
 
@@ -501,7 +510,7 @@ def test_the_published_noise_is_that_of_the_theorem_and_guarantees_nothing():
 
 def test_one_record_flips_the_support_of_the_published_teacher():
     plan = flip_plan()
-    one, two = (solvers.prepare(plan, c.X, c.y, c.counts).ight() for c in presets.pair(plan))
+    one, two = (solvers.bind(plan, c.X, c.y, c.counts).ight() for c in presets.pair(plan))
     share = 51 / 101
     np.testing.assert_allclose([one, two], [[share / (share + 1), 0], [0, share / (share + 1)]], rtol=1e-9)
     assert np.linalg.norm(one - two) > 10 * plan.sensitivity / np.linalg.norm(plan.settings.matrix(2), 2)

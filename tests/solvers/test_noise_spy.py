@@ -17,8 +17,9 @@ from dptoolkit.accounting import zcdp
 from dptoolkit.data import check_rows, clip_rows
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import l1_frank_wolfe, vertex_paths
-from dptoolkit.solvers.plan import SYMMETRIC_MAXIMUM
+from dptoolkit.solvers.engine import vertex_paths
+from dptoolkit.solvers.engine import vertices as l1_frank_wolfe
+from dptoolkit.solvers.frame.plan import SYMMETRIC_MAXIMUM
 from tests.solvers.capture import Spy, added_noise
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

@@ -13,13 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, stats
 
-from dptoolkit import audit, datasets, losses, minimise, newton, solvers
+from dptoolkit import audit, datasets, losses, solvers
 from dptoolkit.accounting import Ledger, account
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.data import prepare
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers import perturbed_objective
+from dptoolkit.optimise import minimise, newton
+from dptoolkit.solvers import _objective_perturbation as perturbed
+from dptoolkit.solvers.engine import objective
 from tests.solvers.capture import Spy
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
@@ -211,7 +213,7 @@ def test_gamma_noise_has_its_length_and_a_uniform_direction():
 def test_the_certificate_holds_when_it_is_recomputed_and_refuses_a_point_further_off(how):
     X, y = problem(30)
     plan = make_plan(n=30, d=5, l2=0.1, **SETS[how])
-    run = solvers.prepare(plan, X, y)
+    run = solvers.bind(plan, X, y)
     task = run.problem(plan.noise * np.random.default_rng(3).standard_normal(5))
     found = minimise.minimise(task, run.tau)
     assert minimise.verified_bound(task, found) <= run.tau
@@ -263,7 +265,7 @@ def test_no_neighbour_moves_the_gradient_by_more_than_the_sensitivity(loss, adja
     w *= 1.5 * rng.random() / np.linalg.norm(w)
 
     def total(features, labels):
-        run = solvers.prepare(plan, features, labels)
+        run = solvers.bind(plan, features, labels)
         task = run.problem(np.zeros(d + intercept))
         return task.matrix.T @ task.loss.residual(task.matrix @ w, task.y)
 
@@ -306,7 +308,7 @@ def test_two_records_across_a_crowd_move_the_noise_by_more_than_one_gradient(los
 
 def shift_of_the_pair(plan, b):
     pair = audit.pairs.objective_perturbation(plan)
-    runs = [solvers.prepare(plan, data.X, data.y, data.counts) for data in pair]
+    runs = [solvers.bind(plan, data.X, data.y, data.counts) for data in pair]
     direction = pair.scores["final"].direction
     term = np.full(len(direction), b * plan.noise)
     one, two = (minimise.minimise(run.problem(term), run.tau).theta for run in runs)
@@ -345,7 +347,7 @@ def squeezed(kappa):
     """
     plan = make_plan(n=10, d=1, loss="huber", l2=0.1 / kappa, adjacency="zero-out", epsilon=5.0)
     plan = plan.with_noise(plan.sensitivity, plan.releases[1].scale)
-    return plan, [solvers.prepare(plan, np.array([[first], *[[0.0]] * 9]), np.zeros(10)) for first in (1.0, 0.0)]
+    return plan, [solvers.bind(plan, np.array([[first], *[[0.0]] * 9]), np.zeros(10)) for first in (1.0, 0.0)]
 
 
 def delta_below(runs, epsilon, trials=3000):
@@ -389,9 +391,9 @@ def test_many_features_take_memory_like_the_data():
     y = (rng.random(n) < 0.5) * 1.0
     plan = make_plan(n=n, d=d, l2=1e-2)
     # Once before: what a first fit compiles and imports also takes memory.
-    solvers.prepare(plan, X, y)(np.random.default_rng(0))
+    solvers.bind(plan, X, y)(np.random.default_rng(0))
     tracemalloc.start()
-    run = solvers.prepare(plan, X, y)
+    run = solvers.bind(plan, X, y)
     weights = run(np.random.default_rng(0)).weights
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -405,9 +407,9 @@ def test_many_rows_take_less_memory_than_a_copy_of_them(name):
     data = datasets.make_rcv1_like(n=6000, d=3000, nonzeros=60, rng=0)
     plan = solvers.plan(name, n=6000, d=3000, loss="logistic", row_norm=1.0, epsilon=8.0, delta=1e-5)
     rows = prepare(data.X)
-    solvers.prepare(plan, rows, data.y)(np.random.default_rng(0))
+    solvers.bind(plan, rows, data.y)(np.random.default_rng(0))
     tracemalloc.start()
-    solvers.prepare(plan, rows, data.y)(np.random.default_rng(0))
+    solvers.bind(plan, rows, data.y)(np.random.default_rng(0))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     size = data.X.data.nbytes + data.X.indices.nbytes
@@ -418,10 +420,10 @@ def test_many_rows_take_less_memory_than_a_copy_of_them(name):
 def test_rows_of_zeros_are_seen_whether_their_zeros_are_stored_or_not(kind):
     dense = np.array([[0.0, 0.0], [0.0, 1e-300], [-0.0, 0.0], [3.0, 0.0], [0.0, 0.0]])
     wanted = [False, True, False, True, False]
-    assert perturbed_objective._has_entries(kind(dense)).tolist() == wanted
+    assert objective._has_entries(kind(dense)).tolist() == wanted
     stored = sparse.csr_matrix((dense.ravel(), np.tile([0, 1], 5), np.arange(0, 11, 2)), shape=(5, 2))
-    assert stored.nnz == 10 and perturbed_objective._has_entries(stored).tolist() == wanted
-    assert not perturbed_objective._has_entries(kind(np.zeros((3, 2)))).any()
+    assert stored.nnz == 10 and objective._has_entries(stored).tolist() == wanted
+    assert not objective._has_entries(kind(np.zeros((3, 2)))).any()
 
 
 def test_a_run_is_the_same_from_the_same_seed_and_not_from_another_plan():
@@ -435,7 +437,7 @@ def test_a_run_is_the_same_from_the_same_seed_and_not_from_another_plan():
 def test_the_multiplier_is_that_of_both_events():
     plan = make_plan(adjacency="zero-out")
     linear, output = plan.releases
-    both = perturbed_objective.events(linear.law, linear.squeeze, linear.scale / linear.sensitivity)
+    both = perturbed.events(linear.law, linear.squeeze, linear.scale / linear.sensitivity)
     assert account(both).epsilon(1e-5) == pytest.approx(plan.guarantee.epsilon(1e-5), rel=1e-9)
     assert output.event.noise_multiplier == pytest.approx(10 * 100 * plan.noise, rel=1e-9)
 
@@ -444,7 +446,7 @@ def test_the_multiplier_is_that_of_both_events():
 def test_the_second_double_of_a_minimiser_goes_into_the_noise(monkeypatch):
     """A certified point has two doubles an entry: without the second it is another point than the certified one."""
     X, y = problem()
-    run = solvers.prepare(make_plan(n=60, d=5), X, y)
+    run = solvers.bind(make_plan(n=60, d=5), X, y)
     released = {}
     for size in (0.0, 1.0):
         pair = np.full((1, 5), 2.0), np.full((1, 5), size)

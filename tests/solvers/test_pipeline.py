@@ -18,10 +18,11 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import presets
 from dptoolkit.data import Rows, check_rows, unit_rows
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers import preparation, rules
-from dptoolkit.solvers import scale as scaling
-from dptoolkit.solvers.pipeline import DESCENT, EIGENVALUE, MEANS, SCALE
-from dptoolkit.solvers.preparation import Preparation
+from dptoolkit.solvers import _pipeline_stages as scaling
+from dptoolkit.solvers import _pipeline_stages as stages
+from dptoolkit.solvers._pipeline import DESCENT, EIGENVALUE, MEANS, SCALE
+from dptoolkit.solvers._pipeline_stages import Preparation
+from dptoolkit.solvers.frame import rules
 from tests.solvers.capture import Spy
 from tests.strategies import neighbours
 
@@ -65,7 +66,7 @@ def test_unit_rows_have_norm_one_or_zero(pair):
 @given(neighbours("binary"), st.sampled_from([REPLACE, ZERO]))
 def test_column_means_move_by_no_more_than_planned(pair, adjacency):
     def query(rows, y, share):
-        return preparation.column_means(unit_rows(rows), share)
+        return stages.column_means(unit_rows(rows), share)
 
     first, second = both(pair, query, adjacency)
     planned = make_plan(*pair.X.shape, adjacency=adjacency).releases[MEANS].sensitivity
@@ -79,7 +80,7 @@ def test_the_eigenvalue_moves_by_no_more_than_planned(pair, adjacency, seed):
     prepared = Preparation.of(rng.standard_normal(d), 0.1)
 
     def query(rows, y, share):
-        return preparation.plane_eigenvalue(prepared(unit_rows(rows)), prepared.direction, share)
+        return stages.plane_eigenvalue(prepared(unit_rows(rows)), prepared.direction, share)
 
     first, second = both(pair, query, adjacency)
     planned = make_plan(*pair.X.shape, adjacency=adjacency).releases[EIGENVALUE].sensitivity
@@ -130,7 +131,7 @@ def test_the_noise_of_every_slope_is_for_the_range_at_its_own_scale(adjacency, c
     more = {} if classes is None else {"loss": "softmax", "classes": classes}
     plan = make_plan(50, 2, adjacency=adjacency, **more)
     labels = np.zeros(50) if classes is None else np.eye(3)[np.zeros(50, dtype=int)]
-    run = plan.settings.prepare(plan, check_rows(np.ones((50, 2))), labels)
+    run = plan.settings.bind(plan, check_rows(np.ones((50, 2))), labels)
     weights = np.zeros((*many, 2) if classes is None else (*many, classes, 2))
     slopes, _ = run._scaled(Rows(np.ones((50, 2)), False), weights, Constant(sign))
     release, log, move, ranges = plan.releases[SCALE], 0.0, 1.5, []
@@ -148,22 +149,22 @@ def test_column_means_and_eigenvalue_reach_what_is_planned():
     share = np.full(4, 0.25)
     other = np.eye(2)[[0, 0, 0]]
     one, two = (unit_rows(Rows(np.vstack([other, row]), False)) for row in np.eye(2))
-    moved = np.linalg.norm(preparation.column_means(one, share) - preparation.column_means(two, share))
+    moved = np.linalg.norm(stages.column_means(one, share) - stages.column_means(two, share))
     assert moved >= 0.9999 * plan.releases[MEANS].sensitivity
     prepared = Preparation(np.array([1.0, 1e-9]), np.array([1.0, 1.0]), rules.LEVEL)
-    along, across = (preparation.plane_eigenvalue(prepared(rows), prepared.direction, share) for rows in (one, two))
+    along, across = (stages.plane_eigenvalue(prepared(rows), prepared.direction, share) for rows in (one, two))
     assert along - across >= 0.9 * plan.releases[EIGENVALUE].sensitivity
     # Zero-out: the record that is left out has the whole of the mean to itself.
     left = make_plan(4, 2, adjacency="zero-out").releases[MEANS].sensitivity
     gone = np.array([0.25, 0.25, 0.25, 0.0])
-    assert np.linalg.norm(preparation.column_means(two, share) - preparation.column_means(two, gone)) >= 0.9999 * left
+    assert np.linalg.norm(stages.column_means(two, share) - stages.column_means(two, gone)) >= 0.9999 * left
 
 
 def test_one_label_moves_the_gradient_as_planned():
     """The same row with the other label, near weights of zero: both residuals are at their bound."""
     plan = make_plan(3, 2, epsilon=math.inf)
     X = np.eye(2)[[0, 1, 1]]
-    traces = [solvers.prepare(plan, X, np.array([y, 0.0, 1.0]))(np.random.default_rng(0), True) for y in (0.0, 1.0)]
+    traces = [solvers.bind(plan, X, np.array([y, 0.0, 1.0]))(np.random.default_rng(0), True) for y in (0.0, 1.0)]
     first, second = (trace.releases[2] for trace in traces)
     planned = make_plan(3, 2).releases[DESCENT].sensitivity
     assert 0.9999 * planned <= np.linalg.norm(first - second) <= planned * ROUNDING
@@ -253,7 +254,7 @@ def test_a_run_is_the_specification_with_its_recorded_noise(form, epsilon, spars
     X, y = problem(3, 200, 6)
     plan = make_plan(*X.shape, epsilon=epsilon, sparsity=sparsity)
     spy = Spy(1)
-    found = solvers.prepare(plan, form(X), y)(spy).weights
+    found = solvers.bind(plan, form(X), y)(spy).weights
     normals = [drawn.ravel() for drawn in spy.of("standard_normal")] if math.isfinite(epsilon) else None
     expected, _ = specification(X, y, plan, normals)
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
@@ -287,8 +288,8 @@ def test_margins_of_other_solvers_are_plain():
 def test_counts_stand_for_rows():
     X, y = problem(6, 40, 4)
     plan = make_plan(80, 4)
-    counted = solvers.prepare(plan, X, y, np.full(40, 2))(np.random.default_rng(1)).weights
-    written = solvers.prepare(plan, np.vstack([X, X]), np.append(y, y))(np.random.default_rng(1)).weights
+    counted = solvers.bind(plan, X, y, np.full(40, 2))(np.random.default_rng(1)).weights
+    written = solvers.bind(plan, np.vstack([X, X]), np.append(y, y))(np.random.default_rng(1)).weights
     np.testing.assert_allclose(counted, written, rtol=1e-8, atol=1e-10)
 
 

@@ -15,10 +15,10 @@ from dptoolkit import audit, solvers
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import check_rows
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers import rules
-from dptoolkit.solvers import scale as scaling
-from dptoolkit.solvers.pipeline import DESCENT, EIGENVALUE, MEANS, SCALE
-from dptoolkit.solvers.preparation import Preparation, Units, column_means, plane_eigenvalue
+from dptoolkit.solvers import _pipeline_stages as scaling
+from dptoolkit.solvers._pipeline import DESCENT, EIGENVALUE, MEANS, SCALE
+from dptoolkit.solvers._pipeline_stages import Preparation, Units, column_means, plane_eigenvalue
+from dptoolkit.solvers.frame import rules
 from tests.solvers.capture import Spy
 from tests.strategies import neighbours
 
@@ -75,7 +75,7 @@ def test_gradients_of_numbers_move_by_no_more_than_planned(pair, grad_norm, seed
     w = 10 * np.random.default_rng(seed).standard_normal(d + 1)
     found = []
     for X, y in ((pair.X, pair.y), (pair.X2, pair.y2)):
-        run = solvers.prepare(plan, X, y)
+        run = solvers.bind(plan, X, y)
         rows = prepared(run.rows)
         residual = np.clip(rows.matrix @ w - run.y, -rows.caps(grad_norm), rows.caps(grad_norm))
         assert (np.abs(run.y) <= 1).all()
@@ -91,12 +91,12 @@ def test_one_record_moves_the_first_gradient_as_planned(kind):
     planned = make_plan(3, 2, **KINDS[kind], grad_norm=grad_norm).releases[DESCENT].sensitivity
     X = 2.0 * np.eye(2)[[0, 1, 1]]
     ends = ((X, [5.0, 0, 0]), (X, [-5.0, 0, 0])) if kind == "numbers" else ((X, [0, 1, 2]), (-X, [0, 1, 2]))
-    first, second = (solvers.prepare(plan, *data)(np.random.default_rng(0), True).releases[2] for data in ends)
+    first, second = (solvers.bind(plan, *data)(np.random.default_rng(0), True).releases[2] for data in ends)
     if kind == "classes":
         # Only the first row may differ: the others' gradients are taken off.
         first, second = first * 1.0, second * 1.0
         others = ((np.vstack([0 * X[:1], s * X[1:]]), [0, 1, 2]) for s in (1.0, -1.0))
-        rest = [solvers.prepare(plan, *data)(np.random.default_rng(0), True).releases[2] for data in others]
+        rest = [solvers.bind(plan, *data)(np.random.default_rng(0), True).releases[2] for data in others]
         first, second = first - rest[0], second - rest[1]
     moved = np.linalg.norm(first - second)
     assert 0.9 * planned <= moved <= planned * (1.1 if kind == "classes" else ROUNDING)
@@ -209,7 +209,7 @@ def test_margins_are_the_specification_with_the_recorded_noise(form, kind):
         y = X[:, :3].argmax(axis=1).astype(float)
     plan = make_plan(*X.shape, epsilon=3.0, **KINDS[kind])
     spy = Spy(1)
-    trace = solvers.prepare(plan, form(X), y)(spy, True)
+    trace = solvers.bind(plan, form(X), y)(spy, True)
     normals = spy.of("standard_normal")
     expected = specification(X, y, plan, normals)
     prepared = trace.history["preparation"]
@@ -266,7 +266,7 @@ def test_labels_far_beyond_their_bound_give_no_warning():
     plan = solvers.plan("dp_pipeline", n=2, d=1, **NUMBERS | {"label_bound": 1e-100}, epsilon=1.0, delta=1e-3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert solvers.prepare(plan, [[1.0], [1.0]], [1e300, -1e300]).y.tolist() == [1.0, -1.0]
+        assert solvers.bind(plan, [[1.0], [1.0]], [1e300, -1e300]).y.tolist() == [1.0, -1.0]
 
 
 # --- audit ------------------------------------------------------------------------------------------------

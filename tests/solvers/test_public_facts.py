@@ -11,7 +11,7 @@ from scipy import sparse
 from dptoolkit import datasets, losses, solvers
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum
-from tests.solvers.test_plans import CALLS, data
+from tests.solvers.frame.test_plans import CALLS, data
 
 PLAIN = {
     "ight": {"loss": "logistic", "sparsity": 2, "steps": 3, "step_size": 0.1},
@@ -180,7 +180,7 @@ def test_counts_are_not_shown(name):
     plan = solvers.plan(name, n=20, d=6, **EVERY[name])
     for counts in ([73519, -1] * 10, [73519.5] * 20, [73519]):
         with pytest.raises(InvalidValue) as problem:
-            solvers.prepare(plan, X, y, counts)
+            solvers.bind(plan, X, y, counts)
         assert "73519" not in str(problem.value)
 
 
@@ -213,7 +213,7 @@ def test_the_sweep_sees_a_message_that_shows_a_record(monkeypatch):
     def loud(y, n, loss, label_values=None):
         raise InvalidValue(f"y={max(y)!r}: must be 0/1 or -1/+1 for loss {loss.name!r}.")
 
-    monkeypatch.setattr("dptoolkit.solvers.settings.check_labels", loud)
+    monkeypatch.setattr("dptoolkit.solvers.frame.settings.check_labels", loud)
     with pytest.raises(AssertionError, match="73519"):
         test_no_message_shows_a_record("dp_ight", "labels", X, labels)
 

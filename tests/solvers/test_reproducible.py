@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 
 from dptoolkit import solvers
-from tests.solvers.test_plans import CALLS, data
+from tests.solvers.frame.test_plans import CALLS, data
 
 # Numbers with all their digits, so that two processes can be compared exactly.
 PROGRAM = """
@@ -19,7 +19,7 @@ import json, sys
 import numpy as np
 from scipy import sparse
 from dptoolkit import solvers
-from tests.solvers.test_plans import CALLS, data
+from tests.solvers.frame.test_plans import CALLS, data
 X, y = data()
 found = {}
 for name, arguments in CALLS.items():

@@ -236,7 +236,7 @@ def test_more_than_65536_features(mode):
 
 
 def test_two_threads_change_nothing(monkeypatch):
-    from dptoolkit.solvers import gradients
+    from dptoolkit.solvers.engine import gradients
 
     X = sparse.random(60, 300, 0.2, format="csr", random_state=1)
     y = np.arange(60) % 2

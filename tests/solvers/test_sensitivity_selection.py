@@ -15,9 +15,10 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import check_rows
 from dptoolkit.kernels import frank_wolfe as kernel
 from dptoolkit.kernels import reference
-from dptoolkit.solvers import l1_frank_wolfe, vertex_paths
-from dptoolkit.solvers.base import fit_stream, noise_source
-from dptoolkit.solvers.plan import SYMMETRIC_MAXIMUM
+from dptoolkit.solvers.engine import vertex_paths
+from dptoolkit.solvers.engine import vertices as l1_frank_wolfe
+from dptoolkit.solvers.frame.fit import fit_stream, noise_source
+from dptoolkit.solvers.frame.plan import SYMMETRIC_MAXIMUM
 from tests.solvers.capture import both, peeled_vectors, selection_scores
 from tests.strategies import FORMS, Pair, in_form, neighbours
 
@@ -145,12 +146,12 @@ def gradients_in_use(plan, vertices, seed, X, y):
     """The sum gradient with which every step compares vertices, by the specification."""
     settings = plan.settings
     rows, labels = settings.bounds.clip(check_rows(sparse.csr_matrix(X)), y)
-    few = settings.terms.linear and plan.d <= vertex_paths.LARGEST_GRAM
+    few = settings.loss_row.linear and plan.d <= vertex_paths.LARGEST_GRAM
     if settings.refresh == 1 or few:
-        return reference.textbook_path(rows.matrix, labels, settings.terms, settings.l1_radius, vertices)[1]
+        return reference.textbook_path(rows.matrix, labels, settings.loss_row, settings.l1_radius, vertices)[1]
     theta, count = public_theta(plan, seed), vertex_paths.level_count(plan)
     return reference.dithered_path(
-        rows.matrix, labels, settings.terms, settings.l1_radius, settings.feature_bound, vertices,
+        rows.matrix, labels, settings.loss_row, settings.l1_radius, settings.feature_bound, vertices,
         public_blocks(plan, vertices), theta, count,
     )[1]
 

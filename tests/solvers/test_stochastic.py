@@ -20,9 +20,10 @@ from dptoolkit.accounting.events import Gaussian, flatten
 from dptoolkit.errors import BudgetExceeded, InvalidValue
 from dptoolkit.kernels import reference
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers import sgd_thresholding, snapshots, variance_reduced
-from dptoolkit.solvers.noise import constant
-from dptoolkit.solvers.snapshots import ranked_means, uniform_rows
+from dptoolkit.solvers import _scsg, _sgd
+from dptoolkit.solvers.engine import snapshots
+from dptoolkit.solvers.engine.bounds import constant
+from dptoolkit.solvers.engine.snapshots import ranked_means, uniform_rows
 from tests.strategies import FORMS, in_form
 
 N, D = 60, 12
@@ -165,7 +166,7 @@ def test_svrg_is_scsg_with_all_rows():
     """The same releases and, from the same draws, the same weights; a seed means other draws, as for any two plans."""
     ours, theirs = plan("dp_svrg_ht"), plan("dp_scsg_ht", epochs=3, snapshot_size=N, batch_size=20)
     assert ours.releases == theirs.releases and ours.event == theirs.event and ours.fingerprint != theirs.fingerprint
-    one, two = (solvers.prepare(made, *data()).fit(np.random.default_rng(1)) for made in (ours, theirs))
+    one, two = (solvers.bind(made, *data()).fit(np.random.default_rng(1)) for made in (ours, theirs))
     assert np.array_equal(one[0], two[0]) and np.array_equal(one[1]["inner_steps"], two[1]["inner_steps"])
 
 
@@ -243,9 +244,9 @@ def test_sums_are_divided_by_the_expected_size(size):
     X, y = np.ones((N, 1)), np.ones(N)
     sampled = {"sparsity": 1, "sampling": "poisson", "epsilon": math.inf, "step_size": 1.0}
     forced = mock.Mock(side_effect=lambda rng, scheme, n, b, count: np.full(count, size))
-    with mock.patch.object(sgd_thresholding, "batch_sizes", forced):
+    with mock.patch.object(_sgd, "batch_sizes", forced):
         assert fit("dp_sgd_ht", X, y, steps=1, **sampled).coef[0] == pytest.approx(0.5 * size / 8)
-    inner, outer = (mock.patch.object(module, "batch_sizes", forced) for module in (variance_reduced, snapshots))
+    inner, outer = (mock.patch.object(module, "batch_sizes", forced) for module in (_scsg, snapshots))
     with inner, outer:
         # One snapshot and one inner step, in which nothing has changed since.
         found = fit("dp_scsg_ht", X, y, epochs=1, snapshot_size=8, option="II", **sampled)
@@ -256,7 +257,7 @@ def test_random_loops_cost_about_as_much_as_fixed_ones():
     """As many steps as they have on average, with the first of an epoch, which only a fixed number lets go free."""
     random = plan("dp_scsg_ht", option="I").noise
     every_step = property(lambda shape: shape.epochs * shape.steps)
-    with mock.patch.object(variance_reduced.Shape, "inner_count", every_step):
+    with mock.patch.object(_scsg.Shape, "inner_count", every_step):
         fixed = plan("dp_scsg_ht", option="II").noise
     assert random == pytest.approx(fixed, rel=0.1)
     assert plan("dp_scsg_ht", option="II").noise < 0.95 * fixed

@@ -15,9 +15,9 @@ from scipy import stats
 from dptoolkit import solvers
 from dptoolkit.audit import streams
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers import variance_reduced
-from dptoolkit.solvers.batches import BatchData
-from dptoolkit.solvers.variance_reduced import Shape
+from dptoolkit.solvers import _scsg
+from dptoolkit.solvers._scsg import Shape
+from dptoolkit.solvers.engine.batches import BatchData
 from tests.solvers.capture import Spy
 from tests.statistics import assert_binomial, assert_chi2, assert_ks, rejected
 
@@ -98,7 +98,7 @@ def watch_reduced(adaptive):
     X, y = data()
     spy, outside, snapshots = Spy(2), [], []
     seen = Watch(spy)
-    real, real_snapshot = kernel.offer_means, variance_reduced.snapshot_gradient
+    real, real_snapshot = kernel.offer_means, _scsg.snapshot_gradient
 
     def snapshot(data, records, size, sampling, support, values, scale, rng, numbering):
         exact = real_snapshot(data, records, size, sampling, support, values, 0.0, Spy(0), numbering)
@@ -118,7 +118,7 @@ def watch_reduced(adaptive):
     with (
         mock.patch.object(kernel, "offer_touched", seen),
         mock.patch.object(kernel, "offer_means", offer),
-        mock.patch.object(variance_reduced, "snapshot_gradient", snapshot),
+        mock.patch.object(_scsg, "snapshot_gradient", snapshot),
     ):
         result = solvers.dp_scsg_ht(X, y, adaptive=adaptive, trace=True, rng=spy, **REDUCED)
     inner, outer = result.plan.releases
@@ -204,7 +204,7 @@ def test_inner_steps_do_not_depend_on_the_data():
 def test_inner_steps_are_drawn_before_the_data_are_used():
     X, y = data()
     log = []
-    draw, records, snapshot = Shape.draw, BatchData.records, variance_reduced.snapshot_gradient
+    draw, records, snapshot = Shape.draw, BatchData.records, _scsg.snapshot_gradient
 
     def noted(name, real):
         return lambda *arguments: log.append(name) or real(*arguments)
@@ -212,7 +212,7 @@ def test_inner_steps_are_drawn_before_the_data_are_used():
     with (
         mock.patch.object(Shape, "draw", noted("counts", draw)),
         mock.patch.object(BatchData, "records", noted("data", records)),
-        mock.patch.object(variance_reduced, "snapshot_gradient", noted("data", snapshot)),
+        mock.patch.object(_scsg, "snapshot_gradient", noted("data", snapshot)),
     ):
         solvers.dp_scsg_ht(X, y, rng=5, **REDUCED)
     assert log[0] == "counts" and log.count("counts") == 1 and "data" in log
@@ -312,7 +312,7 @@ def test_counted_and_single_records_are_not_compiled_together(name, more):
     X, y = np.eye(4), np.array([0, 1, 0, 1])
     arguments = PLAIN | {"sparsity": 1, "batch_size": 2, "epsilon": 1.0} | more
     plan = solvers.plan(name, n=4, d=4, **arguments)
-    single, counted = solvers.prepare(plan, X, y), solvers.prepare(plan, X, y, np.ones(4, np.int64))
+    single, counted = solvers.bind(plan, X, y), solvers.bind(plan, X, y, np.ones(4, np.int64))
     rng = np.random.Generator(np.random.Philox(0))
     assert single.data.alike(single.data) and counted.data.alike(counted.data)
     assert single.trials(counted, rng, streams.place(rng), 0, np.array([0, 1]), False) is None

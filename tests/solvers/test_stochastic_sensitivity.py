@@ -18,13 +18,14 @@ from scipy import sparse
 
 from dptoolkit import losses, solvers
 from dptoolkit.audit import layout
-from dptoolkit.audit.pairs.pair import Counted, Pair
+from dptoolkit.audit.pair import Counted, Pair
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.kernels import stochastic as kernel
-from dptoolkit.solvers import snapshots, variance_reduced
-from dptoolkit.solvers.noise import constant
-from dptoolkit.solvers.snapshots import ranked_means, snapshot_gradient
+from dptoolkit.solvers import _scsg
+from dptoolkit.solvers.engine import snapshots
+from dptoolkit.solvers.engine.bounds import constant
+from dptoolkit.solvers.engine.snapshots import ranked_means, snapshot_gradient
 from tests.strategies import neighbours
 
 ROUNDING = 1 + 1e-11
@@ -67,7 +68,7 @@ def handed_over():
     with (
         mock.patch.object(kernel, "sgd_steps", plain),
         mock.patch.object(kernel, "reduced_steps", reduced),
-        mock.patch.object(variance_reduced, "snapshot_gradient", snapshot),
+        mock.patch.object(_scsg, "snapshot_gradient", snapshot),
     ):
         yield seen
 
@@ -264,7 +265,7 @@ def test_the_first_inner_step_is_a_function_of_the_release_before_it(mode, epsil
         plan = reduced_plan(
             20, d, mode, epsilon=epsilon, sampling=scheme, adjacency=adjacency, fit_intercept=intercept
         )
-        trace = solvers.prepare(plan, form(X), y, counts)(np.random.default_rng(seed), True)
+        trace = solvers.bind(plan, form(X), y, counts)(np.random.default_rng(seed), True)
         width = trace.weights.shape[0]
         check_first_steps(plan, trace.history["snapshots"], trace.iterates.reshape(3, 3, width))
 
@@ -302,7 +303,7 @@ def test_so_it_is_where_coordinates_without_data_are_hidden(mode, batch, monkeyp
         return after
 
     monkeypatch.setattr(kernel, "reduced_steps", watched)
-    solvers.prepare(plan, sparse.csr_matrix(X), y).fit(np.random.default_rng(0))
+    solvers.bind(plan, sparse.csr_matrix(X), y).fit(np.random.default_rng(0))
     assert len(seen) == 3 and all(len(epoch) == 3 for epoch in seen)
     assert all(map(all, seen)) is (batch == 11)
 
@@ -316,7 +317,7 @@ def test_every_inner_step_but_the_first_of_an_epoch_is_charged(solver):
     fixed = solvers.plan(solver, option="II", sparsity=1, step_size=0.5, **arguments)
     assert [release.count for release in fixed.releases] == [3 * (100 // 30 - 1), 3]
     random = solvers.plan(solver, option="I", sparsity=1, step_size=0.5, **arguments)
-    assert [release.count for release in random.releases] == [3, 3] and random.releases[0].rounds is not None
+    assert [release.count for release in random.releases] == [3, 3] and random.releases[0].round_count_law is not None
     # Batches of more than half: one inner step, and only the snapshots are charged.
     alone = solvers.plan(solver, option="II", sparsity=1, step_size=0.5, **arguments | {"batch_size": 60})
     assert alone.releases[0].count == 0

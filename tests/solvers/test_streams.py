@@ -17,9 +17,9 @@ from dptoolkit import solvers
 from dptoolkit.accounting import Ledger
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum
-from dptoolkit.mechanisms.rng import Source, as_generator, exclusive
-from dptoolkit.solvers import gradient_iht
-from tests.solvers.test_plans import data
+from dptoolkit.mechanisms.randomness import Source, as_generator, exclusive
+from dptoolkit.solvers.engine import descent
+from tests.solvers.frame.test_plans import data
 from tests.solvers.test_public_facts import PRIVATE
 
 # --- threads ------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ def noise_alone(rows=1, **more):
         "delta": 1e-6,
     }  # fmt: skip
     plan = solvers.plan("dp_ight", n=rows, d=WIDTH, **(arguments | more))
-    return solvers.prepare(plan, np.zeros((rows, WIDTH)), np.zeros(rows))
+    return solvers.bind(plan, np.zeros((rows, WIDTH)), np.zeros(rows))
 
 
 def in_two_threads(work, times):
@@ -91,9 +91,9 @@ class Nested(np.random.Generator):
 @pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning")
 def test_calls_of_one_prepared_run_share_no_room_for_noise(monkeypatch):
     """Step by step, on data too large for one compiled call: what one call drew, another must not write over."""
-    monkeypatch.setattr(gradient_iht, "SMALL", 0)
+    monkeypatch.setattr(descent, "SMALL", 0)
     run = noise_alone(steps=2)
-    assert run.small is None
+    assert run.compiled_records is None
     alone = run(np.random.default_rng(0), True).releases
     nested = run(Nested(lambda: run(np.random.default_rng(1))), True).releases
     assert np.array_equal(alone, nested)
@@ -104,7 +104,7 @@ def test_a_kernel_waits_for_the_generator(name):
     """While another thread holds the Generator a kernel draws nothing. A kernel that did not wait would be done."""
     X, y = data()
     plan = solvers.plan(name, n=20, d=6, **PRIVATE[name])
-    run, rng = solvers.prepare(plan, sparse.csr_matrix(X), y), np.random.default_rng(0)
+    run, rng = solvers.bind(plan, sparse.csr_matrix(X), y), np.random.default_rng(0)
     expected = run(np.random.default_rng(0)).weights
     found = []
     thread = threading.Thread(target=lambda: found.append(run(rng).weights))
@@ -149,7 +149,7 @@ def calls_outside(tree):
 def test_every_drawing_kernel_is_called_with_the_generator_held_and_nothing_else_is():
     """The second half is for older NumPy, whose lock would wait for itself in a method of the Generator."""
     found = 0
-    for path in sorted((Path(dptoolkit.__file__).parent / "solvers").glob("*.py")):
+    for path in sorted((Path(dptoolkit.__file__).parent / "solvers").rglob("*.py")):
         text = path.read_text()
         outside, inside = calls_outside(ast.parse(text))
         assert not outside and not inside, (path.name, outside, inside)

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dptoolkit import audit, losses, newton, solvers
+from dptoolkit import audit, losses, solvers
 from dptoolkit.accounting import ExponentialMechanism, account
 from dptoolkit.audit import presets
 from dptoolkit.audit.claims import as_claim
 from dptoolkit.data import check_rows
 from dptoolkit.errors import InvalidValue
-from dptoolkit.mechanisms.rng import Generators
-from dptoolkit.solvers import stages
+from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.optimise import newton
+from dptoolkit.solvers import _two_stage
 from tests.solvers.capture import Spy
 
 ARGUMENTS = {"loss": "huber", "l2": 0.1, "row_norm": 2.0, "sparsity": 3, "blocks": 5, "epsilon": 2.0, "delta": 1e-5}
@@ -42,7 +43,7 @@ def test_both_stages_together_spend_exactly_the_budget(share, law):
     assert 2.0 * (1 - 1e-4) < plan.guarantee.epsilon(1e-5) <= 2.0
     votes = plan.releases[2]
     assert votes.event == ExponentialMechanism(2 / votes.scale) and votes.count == 3
-    alone = account(stages.Repeated(votes.event, 3)).epsilon(share * 1e-5)
+    alone = account(_two_stage.Repeated(votes.event, 3)).epsilon(share * 1e-5)
     assert 2.0 * share * (1 - 1e-4) < alone <= 2.0 * share
 
 
@@ -77,24 +78,24 @@ def test_one_record_moves_each_count_by_at_most_one(loss, s, blocks, seed, size,
     X2, y2 = X.copy(), y.copy()
     row = rng.integers(n)
     X2[row], y2[row] = (0.0 if zero_out else size * rng.standard_normal(d)), 1 - y[row]
-    one, two = (stages.count_votes(check_rows(a), b, losses.get(loss), s, blocks) for a, b in ((X, y), (X2, y2)))
+    one, two = (_two_stage.count_votes(check_rows(a), b, losses.get(loss), s, blocks) for a, b in ((X, y), (X2, y2)))
     change = one - two
-    assert np.abs(change).max() <= 1 and np.ptp(change) <= stages.VOTE_RANGE
+    assert np.abs(change).max() <= 1 and np.ptp(change) <= _two_stage.VOTE_RANGE
     assert one.sum() <= s * blocks and one.max() <= blocks
 
 
 def test_some_pair_reaches_the_range_and_votes_counted_twice_exceed_it():
     """One count falls while another rises; a block that counts twice would move scores by 4."""
     plan = presets.plan("two_stage", 2.0, 1e-5)
-    one, two = (solvers.prepare(plan, c.X, c.y, c.counts).votes for c in audit.pairs.two_stage(plan))
+    one, two = (solvers.bind(plan, c.X, c.y, c.counts).votes for c in audit.pairs.two_stage(plan))
     allowed = plan.releases[2].sensitivity
     assert np.ptp(one - two) == allowed
     assert np.ptp(2 * one - 2 * two) > allowed
 
 
 def test_a_block_that_names_a_feature_twice_has_one_vote_for_it(monkeypatch):
-    monkeypatch.setattr(stages, "lasso_features", lambda *args: np.array([1, 1, 2]))
-    votes = stages.count_votes(check_rows(np.ones((4, 3))), np.ones(4), losses.get("huber"), 3, 2)
+    monkeypatch.setattr(_two_stage, "lasso_features", lambda *args: np.array([1, 1, 2]))
+    votes = _two_stage.count_votes(check_rows(np.ones((4, 3))), np.ones(4), losses.get("huber"), 3, 2)
     np.testing.assert_array_equal(votes, [0, 2, 2])
 
 
@@ -103,14 +104,14 @@ def test_a_block_that_names_a_feature_twice_has_one_vote_for_it(monkeypatch):
 def test_every_block_finds_strong_features(loss, layout):
     X, y, truth = sparse_problem()
     y = (y > 0) * 1.0 if loss == "logistic" else y
-    votes = stages.count_votes(check_rows(layout(X)), y, losses.get(loss), 3, 10)
+    votes = _two_stage.count_votes(check_rows(layout(X)), y, losses.get(loss), 3, 10)
     np.testing.assert_array_equal(np.flatnonzero(votes >= 9), np.flatnonzero(truth))
 
 
 def test_lasso_features_are_those_of_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     X, y, _ = sparse_problem(100, 50)
-    ours = stages.lasso_features(X, y, losses.get("squared"), 3)
+    ours = _two_stage.lasso_features(X, y, losses.get("squared"), 3)
     scaled = X / np.linalg.norm(X, axis=0)
     _, active, _ = linear_model.lars_path(scaled, y, method="lasso", max_iter=3)
     assert set(ours.tolist()) == set(list(active)[:3])
@@ -119,7 +120,7 @@ def test_lasso_features_are_those_of_scikit_learn():
 @pytest.mark.parametrize("X", [np.zeros((4, 3)), np.full((4, 3), 1e308), np.full((1, 3), 5e-324)], ids=str)
 def test_votes_never_fail(X):
     y = np.full(len(X), 1e308)
-    assert len(stages.lasso_features(X, y, losses.get("huber"), 2)) <= 2
+    assert len(_two_stage.lasso_features(X, y, losses.get("huber"), 2)) <= 2
 
 
 # --- a fit ----------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def test_the_draws_are_the_planned_noise_on_the_votes_then_on_the_chosen_feature
     fit = solvers.two_stage(X, y, rng=spy, **ARGUMENTS | {"blocks": 100, "epsilon": 8.0})
     assert [name for name, _ in spy.draws] == ["standard_exponential", "standard_normal", "standard_normal"]
     gumbel = -fit.plan.releases[2].scale * np.log(spy.of("standard_exponential")[0])
-    votes = solvers.prepare(fit.plan, X, y).votes
+    votes = solvers.bind(fit.plan, X, y).votes
     np.testing.assert_array_equal(fit.history["support"], np.sort(np.argsort(-(votes + gumbel))[:3]))
     assert all(z.shape == (3,) for z in spy.of("standard_normal"))
     np.testing.assert_array_equal(np.flatnonzero(fit.coef), np.flatnonzero(truth))
@@ -153,7 +154,7 @@ def test_the_noise_of_the_second_stage_is_the_plans(law, adjacency, monkeypatch)
     given = []
     monkeypatch.setattr(newton, "minimise_rows", lambda problem, terms, tau: (given.append(terms), terms * 0.0)[1:] * 2)
     spies = [Spy(seed) for seed in range(4)]
-    run = solvers.prepare(plan, X, y)
+    run = solvers.bind(plan, X, y)
     releases = run.fits(Generators(*spies)).releases[:, 0]
     terms = np.concatenate(given)
     supports = [np.flatnonzero(row) for row in releases]
@@ -185,7 +186,7 @@ def test_under_zero_out_a_record_that_is_zero_on_the_support_has_no_intercept_ei
         for label in (-3.0, 3.0):
             labels = y.copy()
             labels[0] = label
-            second = solvers.prepare(plan, layout(X), labels)._second(np.array([4, 9, 21]))
+            second = solvers.bind(plan, layout(X), labels)._second(np.array([4, 9, 21]))
             found.append(second(np.random.default_rng(0), True).releases)
         assert np.array_equal(*found) is same
 

@@ -16,8 +16,7 @@ from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.mechanisms import GaussianNoise
 from dptoolkit.solvers import FitResult
 from dptoolkit.tuning import search
-from dptoolkit.tuning.choice import one_run
-from dptoolkit.tuning.scores import Score
+from dptoolkit.tuning.choice import Score, one_run
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 LOGISTIC = {"loss": "logistic", "sparsity": 3, "row_norm": 1.0}
@@ -147,8 +146,8 @@ def test_held_out_rows_are_never_trained_on_and_training_rows_never_scored(monke
     trained, scored = [], []
     plan = make("Gaussian")
     kind = type(plan.plans[0].settings)
-    prepare, of = kind.prepare, Score.of
-    monkeypatch.setattr(kind, "prepare", lambda self, p, r, *a: trained.append(r.matrix) or prepare(self, p, r, *a))
+    prepare, of = kind.bind, Score.of
+    monkeypatch.setattr(kind, "bind", lambda self, p, r, *a: trained.append(r.matrix) or prepare(self, p, r, *a))
     monkeypatch.setattr(Score, "of", lambda self, m, r, *a: scored.append(r) or of(self, m, r, *a))
     solver, candidates, fixed = CHOICES["Gaussian"]
     tuning.tune(solver, candidates, X, y, rng=1, **BUDGET, **fixed)

@@ -21,13 +21,13 @@ import math
 import numpy as np
 
 from dptoolkit.accounting import profiles, sampling
-from dptoolkit.accounting._numeric import Array
 from dptoolkit.accounting.pld.curve import rough_view
 from dptoolkit.accounting.pld.game import LARGEST_LOSS, LARGEST_MU, LEAST_MU, Laws, Steps, Window, values
 from dptoolkit.accounting.pld.tail import discounted
 from dptoolkit.accounting.pld.trees import Batch, Node
 from dptoolkit.accounting.profiles import Tails
 from dptoolkit.accounting.triangles import Triangle
+from dptoolkit.types import Array
 
 # Grid points per rate, the first of which that is not too slow is taken: by the largest grid of one step, a tenth of
 # the largest array, and by the grid points of a recursion times its steps.

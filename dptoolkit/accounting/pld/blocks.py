@@ -36,13 +36,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit.accounting import triangles
-from dptoolkit.accounting._numeric import Array
 from dptoolkit.accounting.pld.composition import View
 from dptoolkit.accounting.pld.curve import Composition, rough_view
 from dptoolkit.accounting.pld.game import LARGEST_LOSS, LARGEST_MU, LEAST_MU, PAD, UNIT, Laws, Steps, Window, values
 from dptoolkit.accounting.pld.trees import Batch, Node, steps_of
-from dptoolkit.accounting.profiles import Pair
-from dptoolkit.accounting.rounds import Geometric, Poisson, Runs, TruncatedGeometric
+from dptoolkit.accounting.profiles import DominatingPair
+from dptoolkit.accounting.rounds import Geometric, Poisson, RunCountLaw, TruncatedGeometric
+from dptoolkit.types import Array
 
 
 class Detail(NamedTuple):
@@ -172,7 +172,7 @@ def _longest(steps: Steps, count: int, work: float) -> int:
 
 @lru_cache(maxsize=32)
 def _random_blocks(
-    batch: Batch, detail: Detail, blocks: int, runs: Runs, count: int, delta: float
+    batch: Batch, detail: Detail, blocks: int, runs: RunCountLaw, count: int, delta: float
 ) -> tuple[Node, ...] | None:
     """Blocks of N rounds of ``count`` steps each. For rounds whose P(N > k) has no cancellation."""
     if not isinstance(runs, (Geometric, TruncatedGeometric, Poisson)):
@@ -198,7 +198,7 @@ def _random_blocks(
     return (Node(blocks, _pair(total * (1 + PAD) + runs.tail(rounds), steps.h)),)
 
 
-def _last_round(runs: Runs, tail: float, most: int) -> int | None:
+def _last_round(runs: RunCountLaw, tail: float, most: int) -> int | None:
     """The first k with P(N > k) at most ``tail``; None if it is above ``most``."""
     return next((k for k in range(1, most + 1) if runs.tail(k) <= tail), None)
 
@@ -255,7 +255,7 @@ def _masses(up: Array, down: Array, nodes: NDArray[np.intp], h: float) -> Array:
     return masses
 
 
-def _pair(values: Array, h: float) -> Pair:
+def _pair(values: Array, h: float) -> DominatingPair:
     """The symmetric pair with these divergences at 0, h, 2h, ..., chords between and the last one beyond."""
     values = np.minimum(np.minimum.accumulate(values), 1.0)
     last = h * (len(values) - 1)
@@ -264,4 +264,4 @@ def _pair(values: Array, h: float) -> Pair:
     def curve(x: Array) -> Array:
         return np.asarray(np.interp(np.exp(np.minimum(x, last)), points, values) * (1 + PAD))
 
-    return Pair(curve, curve, infinite_mass=float(curve(np.array([last]))[0]))
+    return DominatingPair(curve, curve, infinite_mass=float(curve(np.array([last]))[0]))

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.accounting._numeric import Array, zoom_minimum
+from dptoolkit.accounting._numeric import zoom_minimum
 from dptoolkit.accounting.pld.grid import Leaf
 from dptoolkit.accounting.pld.tail import Tail
 from dptoolkit.accounting.pld.trees import Node, steps_of
-from dptoolkit.accounting.profiles import Pair
-from dptoolkit.accounting.rounds import Runs
+from dptoolkit.accounting.profiles import DominatingPair
+from dptoolkit.accounting.rounds import RunCountLaw
 from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
+from dptoolkit.types import Array
 
 MAX_POINTS = 2**22
 # -log of the mass that may lie outside the window under the tilted law. The lower bound uses twice this number, because
@@ -40,7 +41,7 @@ class _Grid:
 
     count: int
     leaf: Leaf | None
-    runs: Runs | None
+    runs: RunCountLaw | None
     inner: tuple[_Grid, ...]
 
     def log_mgf(self, tilt: float) -> float:
@@ -155,7 +156,7 @@ class _Window(NamedTuple):
 class Sum:
     """The sum of all losses, with every loss on a grid of one step."""
 
-    def __init__(self, nodes: tuple[Node, ...], step: float, leaf_of: Callable[[Pair, float], Leaf]) -> None:
+    def __init__(self, nodes: tuple[Node, ...], step: float, leaf_of: Callable[[DominatingPair, float], Leaf]) -> None:
         self.step = step
         self.steps = steps_of(nodes)
         self.grids = tuple(_grid(n, step, leaf_of) for n in nodes)
@@ -335,7 +336,7 @@ def grid_error(coarse: Sum, fine: Sum, tilt: float) -> float:
     return (coarse.log_mgf(t) - fine.log_mgf(t)) / (3 * t)
 
 
-def _grid(node: Node, step: float, leaf_of: Callable[[Pair, float], Leaf]) -> _Grid:
+def _grid(node: Node, step: float, leaf_of: Callable[[DominatingPair, float], Leaf]) -> _Grid:
     leaf = None if node.pair is None else leaf_of(node.pair, step)
     return _Grid(node.count, leaf, node.runs, tuple(_grid(n, step, leaf_of) for n in node.inner))
 

@@ -37,9 +37,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dptoolkit.accounting import gaussian, profiles, sampling
-from dptoolkit.accounting._numeric import Array
 from dptoolkit.accounting.pld.trees import Batch
-from dptoolkit.accounting.profiles import Pair
+from dptoolkit.accounting.profiles import DominatingPair
+from dptoolkit.types import Array
 
 # The sensitivities for which the game is played: those for which the quadrature of ``triangles`` was measured.
 LEAST_MU, LARGEST_MU = 1e-3, 20.0
@@ -67,7 +67,7 @@ class Steps(NamedTuple):
         return min(rate, _LARGEST_RATE) / self.points * min(1.0, mu)
 
     @property
-    def joined(self) -> Pair:
+    def joined(self) -> DominatingPair:
         """The pair that dominates one step."""
         return sampling.replace_one(profiles.gaussian(self.batch.mu), self.batch.rate)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.accounting._numeric import Array, log_sum_exp
-from dptoolkit.accounting.profiles import Curve, Pair
+from dptoolkit.accounting._numeric import log_sum_exp
+from dptoolkit.accounting.profiles import Curve, DominatingPair
+from dptoolkit.types import Array
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _reach(values: Array, tail: float) -> float:
 class Span:
     """How far the grid of one pair must reach on both sides."""
 
-    pair: Pair
+    pair: DominatingPair
     above: float
     below: float
     # What the last grid was made of: its step, and the pair's two curves on it.
@@ -119,7 +120,7 @@ class Span:
         return values
 
 
-def span_of(pair: Pair, tail: float) -> Span:
+def span_of(pair: DominatingPair, tail: float) -> Span:
     """The reach outside which little is left on either side.
 
     That is at most ``tail`` of divergence above, and below at most ``tail`` of divergence times exp(-loss), which is
@@ -132,7 +133,7 @@ def span_of(pair: Pair, tail: float) -> Span:
     return Span(pair, end, _reach(np.exp(-REACHES) * (below - at_infinity), tail))
 
 
-def _largest_loss(pair: Pair, end: float, tail: float) -> float:
+def _largest_loss(pair: DominatingPair, end: float, tail: float) -> float:
     """The end of the grid above 0, moved down to the largest loss where the pair has one.
 
     A grid that ends there is exact there. If the largest loss is between two points of a grid, the next finer grid has

@@ -8,7 +8,7 @@ import numpy as np
 
 from dptoolkit.accounting.pld.grid import REACHES
 from dptoolkit.accounting.pld.trees import Node
-from dptoolkit.accounting.profiles import Pair
+from dptoolkit.accounting.profiles import DominatingPair
 
 # Relative error of the divergences of pairs: the largest found against sums in 60 digits is 3e-12.
 _ROUND_OFF = 1e-11
@@ -16,19 +16,19 @@ _ROUND_OFF = 1e-11
 _POINTS = 33
 
 
-def single(nodes: tuple[Node, ...]) -> Pair | None:
+def single(nodes: tuple[Node, ...]) -> DominatingPair | None:
     """The pair of a tree that consists of one release of it, else None."""
     only = nodes[0] if len(nodes) == 1 else None
     return only.pair if only is not None and only.count == 1 else None
 
 
-def delta(pair: Pair, epsilon: float) -> float:
+def delta(pair: DominatingPair, epsilon: float) -> float:
     """The divergence at ``epsilon``, never 0: a divergence of Gaussian noise may underflow."""
     value = float(pair.above(np.array([epsilon]))[0])
     return min(max(value * (1 + _ROUND_OFF), math.ulp(0.0)), 1.0)
 
 
-def epsilon(pair: Pair, delta: float) -> float:
+def epsilon(pair: DominatingPair, delta: float) -> float:
     """The smallest epsilon found whose divergence is at most ``delta``; infinite beyond the losses that are looked at.
 
     The divergence falls as epsilon grows, so ever narrower intervals enclose the answer. Their upper end is returned,

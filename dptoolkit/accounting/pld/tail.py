@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit.accounting._numeric import Array
+from dptoolkit.types import Array
 
 # Terms this many logs below the scale of a sum are lost to underflow.
 _LARGEST_LOG = 600.0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dptoolkit.accounting import profiles, sampling
-from dptoolkit.accounting._numeric import Array, zoom_minimum
+from dptoolkit.accounting._numeric import zoom_minimum
 from dptoolkit.accounting.events import (
     POISSON,
     WITHOUT_REPLACEMENT,
@@ -20,19 +20,20 @@ from dptoolkit.accounting.events import (
     Subsampled,
     flatten,
 )
-from dptoolkit.accounting.profiles import Pair
-from dptoolkit.accounting.rounds import Runs
-from dptoolkit.accounting.rows import finite_pair, row
+from dptoolkit.accounting.profiles import DominatingPair
+from dptoolkit.accounting.rounds import RunCountLaw
+from dptoolkit.accounting.rules import finite_pair, rules_of
 from dptoolkit.accounting.structure import as_single, is_gaussian, merged, mu
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
+from dptoolkit.types import Array
 
 
-def dominating(event: Event) -> Pair:
+def dominating(event: Event) -> DominatingPair:
     """The pair that dominates one application of a part (record in the first place)."""
     if isinstance(event, Subsampled):
         return _sampled(event, dominating, sound=True)
-    own = row(event).dominating
+    own = rules_of(event).dominating
     if own is None:
         raise UnsupportedEvent(
             f"event={event!r}: must have a known privacy-loss distribution for method 'pld'.", ANY_METHOD
@@ -40,22 +41,22 @@ def dominating(event: Event) -> Pair:
     return own(event)
 
 
-def attained(event: Event) -> Pair:
+def attained(event: Event) -> DominatingPair:
     """A pair that some neighbours attain for one application of a part."""
     if isinstance(event, Subsampled):
         return _sampled(event, attained, sound=False)
-    own = row(event).attained
+    own = rules_of(event).attained
     return dominating(event) if own is None else own(event)
 
 
-def _sampled(event: Subsampled, pair_of: Callable[[Event], Pair], *, sound: bool) -> Pair:
+def _sampled(event: Subsampled, pair_of: Callable[[Event], DominatingPair], *, sound: bool) -> DominatingPair:
     base, rate = as_single(event), event.rate
     if event.scheme == POISSON and event.adjacency is Adjacency.REPLACE_ONE and 0 < rate < 1:
         if is_gaussian(base):
             exact = lambda m: sampling.poisson_replace_one_gaussian(m, rate)  # noqa: E731
             return finite_pair(mu(base), exact, infinite_mass=rate)
         # For a lower bound: the record is replaced by one that contributes nothing, the centre of the ball.
-        base = base if sound else row(base).at_centre(base)
+        base = base if sound else rules_of(base).at_centre(base)
     pair = pair_of(base)
     if pair.identical or rate == 0:
         return profiles.identical()
@@ -87,8 +88,8 @@ class Node:
     """
 
     count: int
-    pair: Pair | None = None
-    runs: Runs | None = None
+    pair: DominatingPair | None = None
+    runs: RunCountLaw | None = None
     inner: tuple[Node, ...] = ()
     batch: Batch | None = None
 
@@ -122,7 +123,7 @@ class Node:
         return all(n.symmetric for n in self.inner) if self.pair is None else self.pair.symmetric
 
 
-def directions(event: Event, pair_of: Callable[[Event], Pair]) -> list[tuple[Node, ...]]:
+def directions(event: Event, pair_of: Callable[[Event], DominatingPair]) -> list[tuple[Node, ...]]:
     """The trees for both orders of the neighbours; one if they are equal."""
     forward = _tree(event, pair_of)
     if all(n.symmetric for n in forward):
@@ -130,7 +131,7 @@ def directions(event: Event, pair_of: Callable[[Event], Pair]) -> list[tuple[Nod
     return [forward, tuple(n.swapped() for n in forward)]
 
 
-def _tree(event: Event, pair_of: Callable[[Event], Pair]) -> tuple[Node, ...]:
+def _tree(event: Event, pair_of: Callable[[Event], DominatingPair]) -> tuple[Node, ...]:
     gaussians: list[tuple[Event, int]] = []
     nodes: list[Node] = []
     for part, count in flatten(event):

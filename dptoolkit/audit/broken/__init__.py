@@ -6,13 +6,9 @@ published code. Those named after a solver are plans whose noise was changed, ru
 
 from __future__ import annotations
 
-from dptoolkit.audit.broken.batches import BATCHES
-from dptoolkit.audit.broken.choices import CHOICES
 from dptoolkit.audit.broken.fault import Broken, Finding
+from dptoolkit.audit.broken.mechanisms import BATCHES, CHOICES, RANDOMNESS, SELECTIONS, SUMS
 from dptoolkit.audit.broken.plans import solver_faults
-from dptoolkit.audit.broken.randomness import RANDOMNESS
-from dptoolkit.audit.broken.selections import SELECTIONS
-from dptoolkit.audit.broken.sums import SUMS
 
 __all__ = ["BROKEN", "Broken", "Finding"]
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dptoolkit.audit.probes import Probe
 from dptoolkit.audit.suite import assert_private
 from dptoolkit.errors import PrivacyViolation
 
-Array = NDArray[np.float64]
 Rng = np.random.Generator
 
 

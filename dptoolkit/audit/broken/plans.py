@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import pairs
 from dptoolkit.audit.broken.fault import Broken
-from dptoolkit.audit.broken.selections import halves, plan_of
-from dptoolkit.audit.pairs.likelihood import Projection
-from dptoolkit.audit.pairs.pair import Counted, Pair
-from dptoolkit.solvers.peeling import peel
-from dptoolkit.solvers.plan import Plan
+from dptoolkit.audit.broken.mechanisms import halves, plan_of
+from dptoolkit.audit.pair import Counted, Pair
+from dptoolkit.audit.theory.likelihood import Projection
+from dptoolkit.solvers._peeling import peel
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.types import Array
 
-Array = NDArray[np.float64]
 Rng = np.random.Generator
 
 

@@ -1,0 +1,300 @@
+"""How to account for an event: ONE row for every elementary event; no other file asks which kind an event is.
+
+A row is about ONE application. Counts are applied by ``events.flatten``, and the structure around elementary events
+(sampling, rounds, best-of) belongs to ``structure`` and to the accountants. The formulas are in the files of their
+subject; a row names those of its event. A column that is left out means that nothing is known: methods that need it
+refuse the event, and no other answer changes. To add an event see docs/add-an-event.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, zcdp
+from dptoolkit.accounting._numeric import inverse_up, part_down, sum_up
+from dptoolkit.accounting.events import (
+    ApproxDp,
+    DiscreteGaussian,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    NoisyMax,
+    ObjectivePerturbation,
+    PureDp,
+    RandomizedResponse,
+    SampledGroup,
+    TwoSidedGeometric,
+    ZCdp,
+)
+from dptoolkit.accounting.profiles import DominatingPair
+from dptoolkit.accounting.report import number
+from dptoolkit.errors import UnsupportedEvent
+from dptoolkit.types import Array
+
+# Mechanism, noise and sensitivity as text: the cells of an event in a table.
+Words = tuple[str, str, str]
+
+
+def _no_family(event: Event, factor: float) -> Event:
+    raise UnsupportedEvent(f"event={event!r}: must be one whose noise can be scaled. Claim (epsilon, delta) instead.")
+
+
+@dataclass(frozen=True)
+class EventRules:
+    """All that the accountants know of one kind of elementary event.
+
+    Attributes
+    ----------
+    words : mechanism, noise and sensitivity, for tables.
+    assumption : what must be true of the mechanism, for the guarantee's list.
+    scaled : the event of the same mechanism with its noise divided by a factor.
+    dominating : the pair that dominates it, record in the first place. None for no privacy-loss distribution.
+    attained : a pair that some neighbours attain. None for the dominating one.
+    renyi : its Renyi divergence at an array of orders > 1.
+    rho : its zCDP parameter. None for what the pure epsilon gives.
+    pure : its epsilon at delta 0, for mechanisms that are pure by nature.
+    failure : the event that is left if it does not fail, and the probability that it fails. Failing gives all away.
+    mu : its mu, for a mechanism that is Gaussian DP exactly, so that several of them are one.
+    bounded_range : the length of the interval that its loss lies in, for selections.
+    generic : whether its (epsilon, delta) is all that is known of it, so that optimal composition says it all.
+    at_centre : the same mechanism for a record replaced by one that contributes nothing: half the sensitivity.
+    group : the event in which one record stands for k that change together. None where there is no such event.
+    """
+
+    words: Callable[[Any], Words]
+    assumption: str = ""
+    scaled: Callable[[Any, float], Event] = _no_family
+    dominating: Callable[[Any], DominatingPair] | None = None
+    attained: Callable[[Any], DominatingPair] | None = None
+    renyi: Callable[[Any, Array], Array] | None = None
+    rho: Callable[[Any], float] | None = None
+    pure: Callable[[Any], float] | None = None
+    failure: Callable[[Any], tuple[Event, float]] | None = None
+    mu: Callable[[Any], float] | None = None
+    bounded_range: Callable[[Any], float] | None = None
+    generic: bool = False
+    at_centre: Callable[[Any], Event] = lambda event: event
+    group: Callable[[Any, int], Event] | None = None
+
+
+# --- what several rows share ----------------------------------------------------------------------
+
+
+def inverse(noise: float) -> float:
+    """1 / noise, infinite for none."""
+    return math.inf if noise == 0 else 1 / noise
+
+
+def finite_pair(
+    parameter: float, make: Callable[[float], DominatingPair], infinite_mass: float = 1.0
+) -> DominatingPair:
+    """The pair of a positive and finite parameter; at infinity everything is given away, at 0 nothing."""
+    if math.isinf(parameter):
+        return profiles.non_private(infinite_mass)
+    return make(parameter) if parameter > 0 else profiles.identical()
+
+
+def _approximate(event: ApproxDp) -> DominatingPair:
+    """The worst (epsilon, delta)-DP pair: everything with probability delta, otherwise a randomised response."""
+    if event.epsilon == 0:
+        return profiles.non_private(event.delta)
+    return finite_pair(event.epsilon, lambda x: profiles.randomized_response(x, infinite_mass=event.delta))
+
+
+def _response(epsilon: float) -> DominatingPair:
+    return finite_pair(epsilon, profiles.randomized_response)
+
+
+def _less_noise(event: Any, factor: float) -> Event:
+    return replace(event, noise_multiplier=event.noise_multiplier / factor if factor > 0 else math.inf)
+
+
+def _more_epsilon(event: Any, factor: float) -> Event:
+    return replace(event, epsilon=factor * event.epsilon)
+
+
+def _times_epsilon(event: Any, size: int) -> Event:
+    """A group's epsilon, never rounded down: an exact bound must stay one."""
+    return replace(event, epsilon=sum_up([(size, event.epsilon)]))
+
+
+def _half_epsilon(event: Any) -> Event:
+    return replace(event, epsilon=event.epsilon / 2)
+
+
+def _half_integer(event: TwoSidedGeometric) -> Event:
+    half = event.sensitivity // 2
+    return TwoSidedGeometric(event.epsilon * half / event.sensitivity, max(half, 1))
+
+
+def _half_discrete(event: DiscreteGaussian) -> Event:
+    half = event.sensitivity // 2
+    return DiscreteGaussian(event.sigma, half) if half else DiscreteGaussian(math.inf)
+
+
+def _words(event: Any, noise: str, sensitivity: str = "-") -> Words:
+    return type(event).__name__, noise, sensitivity
+
+
+def _epsilon_words(event: Any, sensitivity: str = "-") -> Words:
+    return _words(event, f"epsilon {number(event.epsilon)}", sensitivity)
+
+
+def _perturbation(event: ObjectivePerturbation) -> objective.Perturbation:
+    return objective.Perturbation(inverse(event.noise_multiplier), event.jacobian, event.adjacency, event.signed)
+
+
+def _perturbation_words(event: ObjectivePerturbation) -> Words:
+    noise = f"multiplier {number(event.noise_multiplier)}, Jacobian {number(event.jacobian)}"
+    return f"ObjectivePerturbation ({'signed' if event.signed else 'general'})", noise, "1 (L2)"
+
+
+def _less_perturbed(event: ObjectivePerturbation, factor: float) -> Event:
+    """The event with its noise divided by ``factor``.
+
+    Noise does not change the term of the Jacobian. For factors below 1 it is reduced all the same, so that an audit's
+    family of claims tends to a release of nothing as the factor goes to 0.
+    """
+    release = replace(event, jacobian=event.jacobian * min(factor, 1.0))
+    return _less_noise(release, factor)
+
+
+_REAL_NOISE = "bounded as stated; noise is real-valued (floating point is idealised)"
+_INTEGER = "the query is an integer with the stated integer sensitivity"
+_RANGE = "score differences move by at most the stated range"
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+RULES: dict[type[Event], EventRules] = {
+    Gaussian: EventRules(
+        words=lambda e: _words(e, f"multiplier {number(e.noise_multiplier)}", "1 (L2)"),
+        assumption=f"L2 sensitivity {_REAL_NOISE}",
+        scaled=_less_noise,
+        dominating=lambda e: finite_pair(inverse(e.noise_multiplier), profiles.gaussian),
+        renyi=lambda e, orders: renyi.gaussian(e.noise_multiplier, orders),
+        rho=lambda e: zcdp.gaussian(e.noise_multiplier),
+        mu=lambda e: inverse(e.noise_multiplier),
+        group=lambda e, size: replace(e, noise_multiplier=part_down(e.noise_multiplier, size)),
+    ),
+    Laplace: EventRules(
+        words=lambda e: _words(e, f"multiplier {number(e.noise_multiplier)}", "1 (L1)"),
+        assumption=f"L1 sensitivity {_REAL_NOISE}",
+        scaled=_less_noise,
+        dominating=lambda e: finite_pair(inverse_up(e.noise_multiplier), profiles.laplace),
+        renyi=lambda e, orders: renyi.laplace(e.noise_multiplier, orders),
+        pure=lambda e: inverse_up(e.noise_multiplier),
+        at_centre=lambda e: Laplace(2 * e.noise_multiplier),
+        group=lambda e, size: replace(e, noise_multiplier=part_down(e.noise_multiplier, size)),
+    ),
+    TwoSidedGeometric: EventRules(
+        words=lambda e: _epsilon_words(e, f"{e.sensitivity} (integer)"),
+        assumption=_INTEGER,
+        scaled=_more_epsilon,
+        dominating=lambda e: finite_pair(e.epsilon, lambda x: profiles.two_sided_geometric(x, e.sensitivity)),
+        renyi=lambda e, orders: renyi.two_sided_geometric(e.epsilon, e.sensitivity, orders),
+        pure=lambda e: e.epsilon,
+        at_centre=_half_integer,
+        group=lambda e, size: _times_epsilon(replace(e, sensitivity=size * e.sensitivity), size),
+    ),
+    DiscreteGaussian: EventRules(
+        words=lambda e: _words(e, f"sigma {number(e.sigma)}", f"{e.sensitivity} (integer)"),
+        assumption=_INTEGER,
+        scaled=lambda e, factor: replace(e, sigma=e.sigma / factor if factor > 0 else math.inf),
+        dominating=lambda e: finite_pair(
+            inverse(e.sigma), lambda _: profiles.discrete_gaussian(e.sigma, e.sensitivity)),
+        renyi=lambda e, orders: renyi.discrete_gaussian(e.sigma, e.sensitivity, orders),
+        rho=lambda e: zcdp.discrete_gaussian(e.sigma, e.sensitivity),
+        at_centre=_half_discrete,
+        group=lambda e, size: replace(e, sensitivity=size * e.sensitivity),
+    ),
+    RandomizedResponse: EventRules(
+        words=_epsilon_words,
+        scaled=_more_epsilon,
+        dominating=lambda e: finite_pair(e.epsilon, lambda x: profiles.randomized_response(x, e.categories)),
+        renyi=lambda e, orders: renyi.randomized_response(e.epsilon, orders, e.categories),
+        pure=lambda e: e.epsilon,
+    ),
+    ExponentialMechanism: EventRules(
+        words=_epsilon_words,
+        assumption=f"{_RANGE}; Gumbel noise or exact sampling",
+        scaled=_more_epsilon,
+        dominating=lambda e: finite_pair(e.epsilon, profiles.bounded_range),
+        attained=lambda e: finite_pair(e.epsilon, lambda x: profiles.randomized_response(x / 2)),
+        renyi=lambda e, orders: renyi.exponential_mechanism(e.epsilon, orders),
+        rho=lambda e: selection.bounded_range_rho(e.epsilon),
+        pure=lambda e: e.epsilon,
+        bounded_range=lambda e: e.epsilon,
+        at_centre=_half_epsilon,
+        group=_times_epsilon,
+    ),
+    NoisyMax: EventRules(
+        words=lambda e: (f"NoisyMax ({e.noise})", f"epsilon {number(e.epsilon)}", "range 1"),
+        assumption=_RANGE,
+        scaled=_more_epsilon,
+        dominating=lambda e: _response(e.epsilon),
+        attained=lambda e: _response(selection.two_candidates(e.epsilon, e.noise)),
+        renyi=lambda e, orders: renyi.randomized_response(e.epsilon, orders),
+        pure=lambda e: e.epsilon,
+        generic=True,
+        at_centre=_half_epsilon,
+        group=_times_epsilon,
+    ),
+    PureDp: EventRules(
+        words=_epsilon_words,
+        scaled=_more_epsilon,
+        dominating=lambda e: _response(e.epsilon),
+        renyi=lambda e, orders: renyi.randomized_response(e.epsilon, orders),
+        pure=lambda e: e.epsilon,
+        generic=True,
+        group=_times_epsilon,
+    ),
+    ApproxDp: EventRules(
+        words=lambda e: _words(e, f"epsilon {number(e.epsilon)}, delta {number(e.delta)}"),
+        scaled=_more_epsilon,
+        dominating=_approximate,
+        failure=lambda e: (PureDp(e.epsilon), e.delta),
+        generic=True,
+    ),
+    ObjectivePerturbation: EventRules(
+        words=_perturbation_words,
+        assumption=f"gradients and curvature of one record {_REAL_NOISE}",
+        scaled=_less_perturbed,
+        dominating=lambda e: objective.pair(_perturbation(e)),
+        attained=lambda e: objective.floor_pair(_perturbation(e)),
+        renyi=lambda e, orders: objective.renyi(_perturbation(e), orders),
+        at_centre=lambda e: replace(e, noise_multiplier=2 * e.noise_multiplier),
+    ),
+    SampledGroup: EventRules(
+        words=lambda e: _words(
+            e, f"multiplier {number(e.noise_multiplier)}, rate {number(e.rate)}, {e.size:,} records", "1 (L2)"),
+        assumption=(
+            "sampling: a fresh batch, each record independently, kept secret; adjacency zero-out: the records of the "
+            f"group may all be sampled, or all contribute nothing; L2 sensitivity {_REAL_NOISE}"),
+        scaled=_less_noise,
+        dominating=lambda e: finite_pair(
+            inverse(e.noise_multiplier), lambda mu: sampling.group(mu, e.rate, e.size),
+            infinite_mass=sampling.any_sampled(e.rate, e.size)),
+        renyi=lambda e, orders: sampling.group_rdp(e.noise_multiplier, e.rate, e.size, orders),
+        group=lambda e, size: replace(e, size=size * e.size),
+    ),
+    ZCdp: EventRules(
+        words=lambda e: _words(e, f"rho {number(e.rho)}"),
+        scaled=lambda e, factor: replace(e, rho=factor * factor * e.rho),
+        renyi=lambda e, orders: e.rho * orders,
+        rho=lambda e: e.rho,
+        group=lambda e, size: replace(e, rho=sum_up([(size * size, e.rho)])),
+    ),
+}  # fmt: skip
+
+# The row of an event without one: nothing is known but its name, so no accountant takes it.
+_UNKNOWN = EventRules(words=lambda e: _words(e, "-"))
+
+
+def rules_of(event: Event) -> EventRules:
+    """The row of an elementary event; a subclass has that of its parent."""
+    return next((RULES[kind] for kind in type(event).__mro__ if kind in RULES), _UNKNOWN)

@@ -1,0 +1,155 @@
+"""Worst pairs for gradient hard thresholding: the kept coordinate or opposite rows, whichever shows more."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from dptoolkit import losses, solvers
+from dptoolkit.accounting import Gaussian
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.audit import layout
+from dptoolkit.audit.pair import Counted, Pair, Score
+from dptoolkit.audit.pairs._dual_averaging import softmax_pair
+from dptoolkit.audit.theory import kept, opposite
+from dptoolkit.audit.theory.batched import batched
+from dptoolkit.audit.theory.likelihood import BatchRatio, GradientRatio, IterateRatio, Projection, gradients
+from dptoolkit.audit.theory.natural_choice import SOLVERS, natural_choice
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.types import Array
+
+
+def dp_ight(plan: Plan) -> Pair:
+    """The kept coordinate for ``dp_ight``, or opposite rows where the final model shows more of them.
+
+    Scores: for "final" the direction in which the two datasets move the weights; for "gradients", "step" and "iterates"
+    the exact likelihood ratio. With clipped gradients of unbounded labels the pair attains the guarantee; elsewhere
+    ``reach`` is estimated from runs of the solver. For the softmax loss of ``dp_dual_averaging`` see ``multiclass``.
+    """
+    if plan.solver == "dp_dual_averaging" and plan.settings.loss_row.task == losses.MULTICLASS:
+        return softmax_pair(plan)
+    kept.expect_solver(plan, "dp_ight", "dp_dual_averaging")
+    records = kept.records_of(plan, 1.0)
+    pushing = kept.number_pushing(plan, records)
+    first, second = kept.pair_of(plan, records, pushing)
+    text = f"kept coordinate: one record of {plan.n}, {pushing} push the same coordinate"
+    if kept.is_saturated(plan) or plan.noise == 0:
+        pair = _with_scores(plan, first, second, text, -kept.direction(plan, records))
+        return _replaced(pair, _saturated_reach(plan, pushing))
+    found = opposite.measure(plan, first, second)
+    if opposite.applies(plan):
+        design = opposite.best_design(plan)
+        others = opposite.datasets(plan, design)
+        measured = opposite.measure(plan, *others)
+        if measured.mu > found.mu:
+            (first, second), found = others, measured
+            text = f"opposite rows: one record of {plan.n} at {design.angle:g} degrees to the way of the others"
+    pair = _with_scores(plan, first, second, text, found.direction)
+    return _replaced(pair, _measured_reach(plan, pair, found.mu))
+
+
+dp_dual_averaging = dp_ight
+
+
+def _with_scores(plan: Plan, first: Counted, second: Counted, text: str, direction: Array) -> Pair:
+    both = [gradients(plan, data.X, data.y, data.counts) for data in (first, second)]
+    every = GradientRatio(*both)
+    scores: dict[str, Score] = {"final": Projection(direction), "gradients": every, "releases": every, "step": every}
+    return Pair(first, second, plan.adjacency, text, scores | {"iterates": IterateRatio(*both)})
+
+
+def _replaced(pair: Pair, reach: dict[str, float]) -> Pair:
+    return Pair(pair.first, pair.second, pair.adjacency, pair.description, pair.scores, reach)
+
+
+def _saturated_reach(plan: Plan, pushing: int) -> dict[str, float]:
+    if plan.noise == 0:
+        return {}
+    push = kept.gradient_bound(plan) * pushing / plan.n
+    stays = kept.keeps_all(plan) or push >= kept.LEAD * plan.noise
+    return dict.fromkeys(("gradients", "releases", *(("iterates", "final") if stays else ())), 1.0)
+
+
+def _measured_reach(plan: Plan, pair: Pair, final: float) -> dict[str, float]:
+    """The reach by adversary: noisy gradients are Gaussian, so mu^2 is the expected sum of (difference / noise)^2.
+
+    The final weights are taken for Gaussian too: the mu of their mean difference is estimated, within about 2 %.
+    """
+    every, on_support = _pilot(plan, pair)
+    mu = {"gradients": every, "releases": every, "iterates": on_support, "final": min(final, every)}
+    return {name: kept.share(Gaussian(1 / value), plan) if value > 0 else 0.0 for name, value in mu.items()}
+
+
+def _pilot(plan: Plan, pair: Pair) -> tuple[float, float]:
+    """mu of all noisy gradients, and of their coordinates that stay in the model, from a few runs of the solver."""
+    path = kept.few_runs(plan, pair.first, pair.second).reshape(kept.PILOT, -1, layout.width(plan))
+    one, two = (gradients(plan, data.X, data.y, data.counts) for data in (pair.first, pair.second))
+    squares = np.zeros(2)
+    for w, support in zip(kept.from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
+        difference = one.mean(w) - two.mean(w)
+        for k, part in enumerate((difference, difference * support)):
+            squares[k] += float(np.mean((part**2).sum(axis=1) / plan.settings.noise_law(plan).at(w) ** 2))
+    return math.sqrt(squares[0]), math.sqrt(squares[1])
+
+
+def dp_sgd_ht(plan: Plan) -> Pair:
+    """The pair for ``dp_sgd_ht``: the canary, and n - 1 other records that are all alike.
+
+    The score for "iterates" is the likelihood ratio summed over the steps, a mixture in each of them.
+    """
+    kept.expect_solver(plan, "dp_sgd_ht")
+    return batched(plan, BatchRatio, plan.settings.batch_size)
+
+
+def natural(plan: Plan, X: Any, y: Any) -> Pair:
+    """The data as they are, and with one record changed: its label flipped, or the record zeroed.
+
+    The record is the one of the highest leverage among the features that a fit without privacy selects. Such pairs show
+    what a guarantee is worth on real data: usually far less is given away than it allows. For ``dp_frank_wolfe`` and
+    ``dp_multinomial_frank_wolfe`` it is the record that the first selection shows most of: see ``natural_choice``.
+    """
+    kept.check_zero_out(plan)
+    if plan.solver in SOLVERS:
+        return natural_choice(plan, X, y)
+    dense = np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=float)
+    labels = np.asarray(y, dtype=float)
+    index, support = _highest_leverage(plan, dense, labels)
+    row, label = dense[index].copy(), labels[index]
+    changed, flipped = dense.copy(), labels.copy()
+    if plan.adjacency is Adjacency.ZERO_OUT:
+        changed[index] = 0.0
+    else:
+        binary = kept.is_binary(plan)
+        flipped[index] = (-label if (labels < 0).any() else 1 - label) if binary else -label
+    towards = np.zeros(layout.width(plan))
+    # A larger label moves the weights along its row.
+    towards[support] = math.copysign(1.0, label - 0.5 if kept.is_binary(plan) else label) * row[support]
+    scores: dict[str, Score] = {"final": Projection(towards)}
+    if plan.solver in ("dp_ight", "dp_dual_averaging"):
+        ours, theirs = gradients(plan, dense, labels), gradients(plan, changed, flipped)
+        every = GradientRatio(ours, theirs)
+        scores |= {"gradients": every, "releases": every, "step": every, "iterates": IterateRatio(ours, theirs)}
+    return Pair((X, y), (changed, flipped), plan.adjacency, f"data as given, record {index} changed", scores)
+
+
+def _highest_leverage(plan: Plan, X: Array, y: Array) -> tuple[int, NDArray[np.intp]]:
+    s = plan.settings
+    steps = getattr(s, "steps", 50)
+    fit = solvers.ight(X, y, loss=s.loss, sparsity=s.sparsity or plan.d, steps=steps, step_size=_safe_step(plan, X))
+    support = np.flatnonzero(fit.coef)
+    part = X[:, support]
+    curvature = part.T @ part / len(X) + 1e-6 * np.eye(len(support))
+    leverage = np.einsum("ij,ij->i", part, np.linalg.solve(curvature, part.T).T)
+    # Flipping the label of a regression record changes little if the label is near 0.
+    change = np.ones(len(X)) if kept.is_binary(plan) else np.minimum(np.abs(y), np.quantile(np.abs(y), 0.9))
+    return int(np.argmax(leverage * change**2)), support
+
+
+def _safe_step(plan: Plan, X: Array) -> float:
+    """The plan's step, unless the rows are so long that it would diverge without clipping."""
+    longest = float((X**2).sum(axis=1).max())
+    return float(min(plan.settings.step_size, 1 / longest)) if longest > 0 else 1.0

@@ -1,0 +1,1 @@
+"""Certified minimisers, and the sets that constrain them."""

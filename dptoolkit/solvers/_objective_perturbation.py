@@ -1,0 +1,316 @@
+"""Objective perturbation: the minimiser of a regularised convex loss to which a random linear term was added.
+
+Algorithm 7 of Wang's lecture 16, after Chaudhuri, Monteleoni and Sarwate 2011 and Kifer, Smith and Thakurta 2012. Their
+proofs are for exact minimisers, which no computer has. Here the minimiser is found to a certified tolerance tau,
+always, and released with a little Gaussian noise that hides what is missing: a second event, paid from the same budget.
+What the first event costs is computed from the exact reduction in ``accounting.objective``.
+
+Callers speak of the MEAN loss; theory and minimiser of the SUM. ``SumScaling`` is where the two meet.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dptoolkit import losses
+from dptoolkit._validate import invalid, magnitude, one_of, whole
+from dptoolkit.accounting import Composed, Gaussian, calibrate, objective
+from dptoolkit.accounting.events import Event
+from dptoolkit.data import Rows
+from dptoolkit.mechanisms.objective import Squeeze
+from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.optimise import minimise, newton
+from dptoolkit.optimise.geometry import Ball, group_l1_ball, l1_ball, l2_ball
+from dptoolkit.solvers.engine.bounds import GradientBounds
+from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_records
+from dptoolkit.solvers.frame import outlook, rules
+from dptoolkit.solvers.frame.fit import private_solver
+from dptoolkit.solvers.frame.outlook import Outlook
+from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, written_out
+from dptoolkit.solvers.frame.settings import Settings, public_bound, setting
+from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.published import Published
+
+
+
+LINEAR_LAWS = {"gaussian": GAUSSIAN_TERM, "gamma": GAMMA_TERM}
+CONSTRAINTS = ("l2", "l1", "group-l1")
+# The shift of the output noise as a share of one record's gradient over the noise, L/sigma; a tenth costs half a per
+# cent of sigma. With gamma noise, which is pure, the Gaussian output noise alone uses delta, so its share must be
+# smaller.
+_OFFSET_SHARES = {GAUSSIAN_TERM: 0.1, GAMMA_TERM: 0.01}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerturbedObjective(Settings):
+    """Private minimiser of mean loss + (l2/2)|w|^2 + <b, w>, with b random, over all w or over a ball.
+
+    Privacy
+    -------
+    Two releases. The exact minimiser: one record's gradient is at most L, so the linear term must hide 2L/n
+    (replace-one) or L/n (zero-out). Event: ObjectivePerturbation(noise/that, log(1 + curvature/(n l2)), signed,
+    adjacency), or PureDp for gamma noise. What is missing to the exact minimiser: at most tau/(n l2) on every data set,
+    by a certificate that includes rounding errors. Event: Gaussian. The search never gives up, so acceptance tells
+    nothing; how long it takes depends on the data. Under zero-out a row of zeros is no record: it has no intercept
+    either. Public: n, d, all arguments.
+    """
+
+    solver: ClassVar[str] = "objective_perturbation"
+
+    loss: str = setting('"logistic", "huber", "hinge" (its corner rounded), or "squared" with a constraint.')
+    l2: float | None = setting(
+        "Weight of |w|^2/2 beside the MEAN loss; the intercept is regularised too. By default it follows from n, the "
+        "bounds and the budget (docs/rules.md).",
+        default=None,
+    )
+    row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
+    constraint: str | None = setting(
+        'None, or the ball that holds the weights, the intercept\'s included: "l2", "l1" or "group-l1".', default=None
+    )
+    radius: float | None = setting("Radius of the ball.", default=None)
+    group_size: int | None = setting('Consecutive weights in a group of "group-l1".', default=None)
+    label_bound: float | None = setting("Public bound at which labels are clipped, for the squared loss.", default=None)
+    fit_intercept: bool = setting("Whether to fit an intercept, as the weight of a column of ones.", default=False)
+    law: str = setting(
+        '"gaussian", or "gamma" for a density proportional to exp(-|b|/noise): the pure version, '
+        "whose output noise still needs delta > 0.",
+        default="gaussian",
+    )
+
+    @property
+    def loss_row(self) -> losses.Loss:
+        """The row of the loss table."""
+        return losses.get(self.loss, losses.CURVED)
+
+    @property
+    def ball(self) -> Ball | None:
+        """The constraint set; ``self`` is checked."""
+        if self.constraint is None:
+            return None
+        assert self.radius is not None
+        if self.constraint == "group-l1":
+            assert self.group_size is not None
+            return group_l1_ball(self.radius, self.group_size)
+        return {"l2": l2_ball, "l1": l1_ball}[self.constraint](self.radius)
+
+    @property
+    def bounds(self) -> GradientBounds:
+        """The public bounds of one record, on the ball if there is one."""
+        free = GradientBounds(
+            self.loss_row, self.row_norm, label_bound=self.label_bound, fit_intercept=self.fit_intercept
+        )
+        return free if self.radius is None else free.within(self.radius)
+
+    def sums(self, n: int) -> SumScaling:
+        """The problem in the scaling of the sum; ``self`` is checked."""
+        bounds = self.bounds
+        assert bounds.smoothness is not None and self.l2 is not None
+        return SumScaling(n, self.l2, bounds.gradient, bounds.smoothness)
+
+    def resolved(self, n: int, d: int) -> PerturbedObjective:
+        """See ``Settings``."""
+        one_of("law", self.law, tuple(LINEAR_LAWS))
+        if self.constraint is not None:
+            one_of("constraint", self.constraint, CONSTRAINTS, "Or None.")
+        bounded = self.loss_row.is_bounded
+        if self.constraint is None:
+            self._refuse("radius", "with a constraint")
+        if self.constraint != "group-l1":
+            self._refuse("group_size", "with constraint='group-l1'")
+        if bounded:
+            self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
+        elif self.constraint is None:
+            raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
+        settings = replace(
+            self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
+            radius=None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),
+            group_size=None if self.group_size is None and self.constraint != "group-l1"
+            else whole("group_size", self.group_size, low=1),
+            label_bound=public_bound("label_bound", self.label_bound, "the largest |label|")
+            if not bounded else None,
+        )  # fmt: skip
+        if self.l2 is not None:
+            return replace(settings, l2=magnitude("l2", self.l2))
+        l2 = rules.penalty(settings.bounds, self.relation, n, *self.linear_budget)
+        return replace(settings, l2=magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known."))
+
+    @property
+    def linear_budget(self) -> tuple[float, float]:
+        """The part of (epsilon, delta) that the linear term has."""
+        return self.epsilon, self.delta
+
+    def _refuse(self, name: str, use: str) -> None:
+        if getattr(self, name) is not None:
+            raise invalid(name, getattr(self, name), "None here", f"It works {use}: leave it out.")
+
+    # --- the releases ---------------------------------------------------------------------------------
+
+    def squeeze(self, n: int) -> Squeeze:
+        """How much one record changes volume under the map from noise to minimiser; ``self`` is checked."""
+        return Squeeze(self.sums(n).jacobian, self.loss_row.signed, self.relation)
+
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """The linear term, and the output noise that hides the inexact solve."""
+        sums, law = self.sums(n), LINEAR_LAWS[self.law]
+        if paper is not None:
+            noise = paper.scales["linear term"]
+        elif math.isinf(self.epsilon):
+            noise = 0.0
+        else:
+            sums.check_affordable(self.epsilon)
+            multiplier = _multiplier(law, self.squeeze(n), self.epsilon, self.delta)
+            noise = sums.sensitivity(self.relation) * multiplier * ROUNDING
+        return self.linear_releases(n, d, noise)
+
+    def linear_releases(self, n: int, d: int, noise: float) -> tuple[Release, ...]:
+        """The two releases with a linear term of scale ``noise`` in the scaling of the sum; 0 for none."""
+        sums, law = self.sums(n), LINEAR_LAWS[self.law]
+        sensitivity = sums.sensitivity(self.relation)
+        width = self.width(d)
+        # Without noise the solve is as precise as with that of one record's size.
+        effective = noise or sums.gradient
+        spread = effective * math.sqrt(width + 1) if law == GAMMA_TERM else effective
+        assert self.bounds.joint_norm is not None
+        tolerance = minimise.reachable_tolerance(
+            n=n, d=width, row_norm=self.bounds.joint_norm, residual_bound=sums.gradient / self.bounds.joint_norm,
+            smoothness=self.loss_row.smoothness, l2=sums.l2, noise=spread,
+            offset=_OFFSET_SHARES[law] * sums.gradient / effective, radius=self.radius,
+        )  # fmt: skip
+        distance = 2 * tolerance.tau / sums.l2
+        return (
+            Release("linear term", law, sums.down(sensitivity), sums.down(noise), 1, squeeze=self.squeeze(n)),
+            Release("inexact minimiser", GAUSSIAN, distance, tolerance.scale * ROUNDING if noise else 0.0, 1),
+        )
+
+    def published(self, n: int, d: int) -> Published:
+        """Theorem 16.8 of the lecture, for an exact minimiser."""
+        from dptoolkit import published
+
+        sums = self.sums(n)
+        if self.law == "gamma":
+            return published.objective_perturbation_pure(
+                sums.gradient, self.epsilon, sums.curvature, sums.l2, self.relation
+            )
+        return published.objective_perturbation(
+            sums.gradient, self.epsilon, self.delta, sums.curvature, sums.l2, self.relation
+        )
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; where the loss is flat, the minimiser is the mean gradient over l2, and so is the noise."""
+        norm = self.bounds.joint_norm
+        if self.law != "gaussian" or norm is None or self.l2 is None:
+            return None
+        return outlook.descent(
+            time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient, row_norm=norm,
+            classes=2 if self.loss_row.task == losses.BINARY else None,
+            remedy="A larger l2 helps: leave it out for the rule's.",
+        )  # fmt: skip
+
+    # --- the run --------------------------------------------------------------------------------------
+
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
+        """See ``Settings``."""
+        return self.perturbed_run(plan, *written_out(rows, y, counts))
+
+    def perturbed_run(self, plan: Plan, rows: Rows, y: Array) -> PerturbedRun:
+        """The run on these records, clipped, with their intercept; ``self`` is checked."""
+        return PerturbedRun(plan, *bounded_records(self, rows, y))
+
+
+objective_perturbation = private_solver(PerturbedObjective)
+
+
+def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
+    """The linear term and the output noise, with noise ``multiplier`` per sensitivity of the linear term."""
+    term = LAWS[law](multiplier, 1.0, squeeze).event
+    return Composed(term, Gaussian(multiplier * squeeze.adjacency.contributions / _OFFSET_SHARES[law]))
+
+
+@functools.lru_cache(maxsize=256)
+def _multiplier(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
+    """The smallest noise per sensitivity that keeps the budget, both events together, or 1e-4 of it more."""
+    guess = first_guess(law, squeeze, epsilon, delta)
+    # A closed form is within 1e-4, so that one step from it is mostly the last one.
+    return calibrate(
+        lambda z: events(law, squeeze, z), epsilon, delta, guess=guess, near=law == GAUSSIAN_TERM,
+        relative_tolerance=1e-4 if law == GAUSSIAN_TERM else 1e-5,
+    )  # fmt: skip
+
+
+def first_guess(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
+    """The noise per sensitivity by closed form: where the search by privacy-loss distributions starts."""
+    if law == GAMMA_TERM:
+        return 1 / (epsilon - squeeze.jacobian)
+    numbers = {"gradient_bound": 1.0, "curvature": math.expm1(squeeze.jacobian), "l2": 1.0}
+    noise = objective.noise(
+        epsilon, delta, adjacency=squeeze.adjacency, signed=squeeze.signed, offset_share=_OFFSET_SHARES[law], **numbers
+    )
+    return noise / squeeze.adjacency.contributions
+
+
+class PerturbedRun:
+    """Objective perturbation with bounded data in place.
+
+    Privacy
+    -------
+    A call draws a fresh linear term and releases the minimiser with its output noise: the plan's two releases. Neither
+    the linear term nor the minimiser without noise leaves the run, nor does anything about the search.
+    """
+
+    def __init__(self, plan: Plan, matrix: Any, y: Array) -> None:
+        settings = plan.settings
+        assert isinstance(settings, PerturbedObjective)
+        self.plan, self.settings, self.matrix, self.y = plan, settings, matrix, y
+        self.sums, self.ball = settings.sums(plan.n), settings.ball
+        self.linear, self.output = plan.releases[:2]
+        self.size = 2 * matrix.shape[0] * matrix.shape[1] + 16 * matrix.shape[1] ** 2
+
+    @property
+    def tau(self) -> float:
+        """The tolerance that the output release was planned for, in the scaling of the sum."""
+        return self.output.sensitivity * self.sums.l2 / 2
+
+    def problem(self, mean_term: Array) -> minimise.Problem:
+        """The problem to minimise for this linear term, which is given in the scaling of the mean."""
+        joint = self.settings.bounds.joint_norm
+        assert joint is not None
+        return minimise.Problem(
+            self.matrix, self.y, self.settings.loss_row, self.sums.l2, self.sums.up(mean_term), joint,
+            self.sums.gradient / joint, self.ball,
+        )  # fmt: skip
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit; what it releases is the noisy minimiser, before projection on the ball."""
+        weights, releases, iterates, _ = self.fits(Generators(rng))
+        assert releases is not None and iterates is not None
+        history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
+        return Trace(weights[0], history, *((releases[0], iterates[0]) if trace else ()))
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials:
+        """See ``ManyRuns``."""
+        width = self.matrix.shape[1]
+        terms = self.linear.mechanism.draw_rows(width, rng) if self.linear.scale > 0 else np.zeros((len(rng), width))
+        theta, remainder = newton.minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
+        # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
+        releases = theta + self.output.mechanism.release(remainder, rng)
+        weights = releases if self.ball is None else np.array([self.ball.project(row) for row in releases])
+        return Trials(weights, releases[:, None], weights[:, None])
+
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """(weights, history); there is one iterate, the released one."""
+        return self(rng, trace=every > 0).fit(every)
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """The objective without the linear term; NOT private."""
+        assert self.settings.l2 is not None
+        penalty = self.settings.l2 / 2 * float(weights @ weights)
+        return {"objective": self.settings.loss_row.objective(np.asarray(self.matrix @ weights), self.y) + penalty}

@@ -1,0 +1,391 @@
+"""dp_pipeline: from raw rows to a private model in one plan, which prepares, descends and scales; nothing to tune.
+
+    1 rows are scaled to norm 1; the mean of |x_j| of every column is released with noise
+    2 columns whose mean stands out are kept and weighted with mean^-1/4; rows are scaled again, and get an intercept
+    3 the largest eigenvalue of the mean of x x^T, seen along the mean direction, is released with noise
+    4 dual averaging for the time that the noise of a margin allows, in as many steps as the eigenvalue asks for
+    5 the scale of the weights is found by a few halvings, each by the noisy slope of the loss
+
+For numbers, rows are clipped to a public norm instead, features not weighted, and there is no last stage. All releases
+are Gaussian and compose exactly. What was prepared is in the result, and ``margins`` prepares new rows in the same way.
+The constants are in rules.py, the reasons in docs/rules.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dptoolkit import losses
+from dptoolkit._validate import LARGEST, invalid, real
+from dptoolkit.data import Rows, product
+from dptoolkit.losses import Loss
+from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers._pipeline_stages import (
+    MIDDLE,
+    Preparation,
+    Units,
+    class_slope,
+    column_means,
+    largest_slope,
+    means_sensitivity,
+    plane_eigenvalue,
+    scale_table,
+    slope,
+    stands_out,
+)
+from dptoolkit.solvers.engine.bounds import GradientBounds, constant
+from dptoolkit.solvers.engine.descent import SMALL, ClippedRecords, IhtRun, Steps
+from dptoolkit.solvers.engine.softmax import SoftmaxRun
+from dptoolkit.solvers.frame import outlook, rules
+from dptoolkit.solvers.frame.fit import private_solver
+from dptoolkit.solvers.frame.outlook import Outlook
+from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
+from dptoolkit.solvers.frame.run import Trace, Trials, group_fits
+from dptoolkit.solvers.frame.settings import (
+    PUBLISHED,
+    TIGHT,
+    Settings,
+    check_classes_setting,
+    check_sparsity,
+    class_labels,
+    public_bound,
+    setting,
+)
+from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.published import Published
+
+# The places of the releases in the plan; numbers have no scale.
+DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
+LOSSES = ("logistic", "softmax", "squared")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpPipeline(Settings):
+    """Private sparse regression and classification without tuning: preparation, descent and scale in one plan.
+
+    A classifier's rows are scaled to norm 1, so no bound is needed. Predict with ``solvers.margins(result, X)``, which
+    prepares new rows as the fit did: ``X @ coef`` alone does not. For numbers (``loss="squared"``) rows and labels have
+    public bounds, and residuals are clipped, which makes it a Huber loss.
+
+    Privacy
+    -------
+    Every record is scaled on its own to |x|_2 = 1; for numbers to |x|_2 <= 1 and |y| <= 1. Releases, with their
+    sensitivities under replace-one (zero-out): the column means of |x_j|, sqrt(2)/n (1/n), as two non-negative vectors
+    of norm at most 1 are at most sqrt(2) apart; the largest eigenvalue of the mean of s s^T, where s has two entries
+    and norm at most 1, 1/n (1/n); the mean gradient, each clipped to G, over all classes together, 2 G/n (G/n); for
+    classes, the slope of the mean loss in the scale c with margins in [-B, B]: for two of them from
+    -max_t t sigmoid(-c t) to B sigmoid(c B) for one record (the larger of the two), for more see
+    solvers/_pipeline_stages.py.
+    Stages depend on earlier releases only, which are public. The descent's number of steps T follows from the released
+    eigenvalue: whatever it is, T steps with noise sqrt(T) scale give away what one release with noise ``scale`` does,
+    so that the plan holds one. Event: Composed of Gaussians. Public: n, d, classes, all arguments, all releases.
+    """
+
+    solver: ClassVar[str] = "dp_pipeline"
+
+    loss: str = setting(
+        '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for numbers.', default="logistic"
+    )
+    classes: int | None = setting("Number of classes, public, for softmax; ``coef`` is (classes, d).", default=None)
+    row_norm: float | None = setting(
+        "Public L2 bound of a row, for numbers; longer rows are scaled down.", default=None
+    )
+    label_bound: float | None = setting("Public bound of |y|, for numbers; larger labels are clipped.", default=None)
+    sparsity: int | None = setting("Number of features that are kept in the end; None keeps all that stand out.",
+                                   default=None)  # fmt: skip
+    grad_norm: float | None = setting(
+        "Bound of each record's gradient, at rows of norm 1 (and labels of 1); less is biased and blurred less.",
+        default=None,
+    )
+    margin_noise: float | None = setting(
+        "Standard deviation that the noise of a margin may have; for numbers, over label_bound.", default=None
+    )
+
+    @property
+    def loss_row(self) -> Loss:
+        """The row of the loss table."""
+        return losses.get(self.loss, LOSSES)
+
+    @property
+    def units(self) -> Units:
+        """The numbers that rows and labels are divided by."""
+        return Units(self.row_norm, self.label_bound)
+
+    def resolved(self, n: int, d: int) -> DpPipeline:
+        """See ``Settings``."""
+        if self.calibration != TIGHT:
+            raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
+        if self.sparsity is not None:
+            check_sparsity(self.sparsity, d)
+        check_classes_setting(self.loss_row, self.classes)
+        self._check_units()
+        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes)
+        cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
+                   repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
+        noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
+        return replace(self, grad_norm=cap, margin_noise=noise)
+
+    def _check_units(self) -> None:
+        """Numbers need both bounds; a classifier has no use for them."""
+        meanings = {"row_norm": "the largest L2 norm of a row", "label_bound": "the largest |label|"}
+        for name, meaning in meanings.items():
+            if self.loss_row.task == losses.REGRESSION:
+                public_bound(name, getattr(self, name), meaning)
+            elif getattr(self, name) is not None:
+                repair = "Rows are scaled to norm 1 and labels are classes: leave it out."
+                raise invalid(name, getattr(self, name), f"None for loss {self.loss!r}", repair)
+
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """The descent, the column means, the eigenvalue and, for classes, the slopes."""
+        mu = rules.budget_mu(self.epsilon, self.delta)
+        relation = self.relation
+
+        def gaussian(query: str, sensitivity: float, share: float, count: int = 1) -> Release:
+            # One part in 1e12 more, so that rounding cannot put the sum of the stages above the budget.
+            scale = sensitivity / mu * math.sqrt(count / share) * (1 + 1e-12)
+            return Release(query, GAUSSIAN, sensitivity, scale, count)
+
+        numbers = self.loss_row.task == losses.REGRESSION
+        descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
+        stages = (
+            gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
+            gaussian("column means", means_sensitivity(relation, n), rules.MEANS_SHARE),
+            gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
+        )
+        if numbers:
+            return stages
+        slopes = largest_slope(relation, self.classes) / n
+        return (*stages, gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS))
+
+    def gradient_sensitivity(self, n: int) -> float:
+        """How far one record moves the mean gradient."""
+        return GradientBounds(self.loss_row, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.relation, n)
+
+    def schedule(self, plan: Plan, eigenvalue: float) -> tuple[int, float]:
+        """(steps, step size) of the descent for a released bound on the eigenvalue."""
+        assert self.grad_norm is not None and self.margin_noise is not None
+        noise = plan.releases[DESCENT].scale
+        # Rows have norm at most 1: the noise of a margin is at most that of a weight, time * scale.
+        time = min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
+        curvature = rules.residual_curvature(self.loss_row, self.grad_norm) * eigenvalue
+        return rules.schedule(time, curvature)
+
+    def is_sure_of_steps(self, plan: Plan) -> bool:
+        """Whether all runs take as many steps: even the largest eigenvalue asks for the fewest."""
+        return self.schedule(plan, 1.0)[0] == rules.FEWEST
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Settings``; for rows whose eigenvalue is the largest, so that the steps are the most."""
+        assert self.grad_norm is not None
+        steps, step = self.schedule(plan, 1.0)
+        unit = 1.0 if self.label_bound is None else self.label_bound
+        return outlook.descent(
+            time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale * unit,
+            gradient=self.grad_norm * unit, row_norm=1.0, label_bound=self.label_bound,
+            classes=None if self.loss_row.task == losses.REGRESSION else self.classes or 2,
+            remedy="A smaller margin_noise helps: leave it out for the rule's.",
+        )  # fmt: skip
+
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """See ``Settings``; one-hot for softmax."""
+        if self.loss_row.task == losses.MULTICLASS:
+            return class_labels(y, n, self.classes, label_values)
+        return super().labels(y, n, label_values)
+
+    def width(self, d: int) -> int:
+        """See ``Settings``; the intercept is always there."""
+        return d + 1
+
+    def model(self, weights: Array) -> tuple[Array, float | Array]:
+        """See ``Settings``."""
+        intercept = weights[..., -1]
+        return weights[..., :-1], float(intercept) if intercept.ndim == 0 else intercept
+
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
+        """See ``Settings``."""
+        return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
+
+
+dp_pipeline = private_solver(DpPipeline)
+
+
+# --- the run ----------------------------------------------------------------------------------------------
+
+
+class _Start(NamedTuple):
+    """What comes before the descent; with an axis in front, of many fits that keep the same features."""
+
+    preparation: Preparation
+    rows: Rows
+    eigenvalue: Array
+    schedules: list[tuple[int, float]]
+
+    def of(self, fits: Sequence[int]) -> _Start:
+        """Some of many."""
+        means, weights = self.preparation.means[fits], self.preparation.weights[fits]
+        preparation = replace(self.preparation, means=means, weights=weights)
+        return _Start(preparation, self.rows.take(fits), self.eigenvalue[fits], [self.schedules[k] for k in fits])
+
+
+class _End(NamedTuple):
+    """What comes of the descent and after it; ``descent`` is its Trace, or its Trials."""
+
+    weights: Array
+    descent: Any
+    slopes: Array
+    scale: Array
+
+
+class PipelineRun:
+    """The stages on rows of norm at most 1, in order; each call is a fit.
+
+    Every stage is written for arrays with no axis in front, a user's fit, or with one, many fits.
+
+    Privacy
+    -------
+    A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise.
+    """
+
+    def __init__(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> None:
+        self.plan, self.rows, self.y, self.counts = plan, rows, y, counts
+        times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
+        self.share = times / plan.n
+        self.means = column_means(rows, self.share)
+        self.noise = [release.scale for release in plan.releases]
+        self._entries = rows.shape[0] * (plan.d + 1)
+        width, most = (plan.settings.classes or 1) * (plan.d + 1), plan.settings.schedule(plan, 1.0)[0]
+        self.size = 8 * (self._entries + most * width)
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit; its releases are the column means, the eigenvalue, the gradients and the slopes, one a row."""
+        start = self._start(self._noisy_means(rng, ()), rng)
+        end = self._end(start, rng, trace)
+        steps, step = start.schedules[0]
+        history = end.descent.history | {
+            "preparation": start.preparation, "eigenvalue": float(start.eigenvalue), "steps": steps,
+            "step_size": step, "slopes": end.slopes.tolist(), "scale": float(end.scale),
+        }  # fmt: skip
+        return Trace(end.weights, history, *(self._kept(start, end) if trace else ()))
+
+    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
+        """See ``ManyRuns``; None on sparse or large rows, and where traces differ in length: one fit at a time.
+
+        Fits that keep the same features are prepared together, and go on together if they take the same steps.
+        """
+        differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
+        if self.rows.is_sparse or self._entries > SMALL or differ:
+            return None
+        means = self._noisy_means(rng, (len(rng),))
+
+        def same_features(fits: list[int], rng: Generators) -> Trials:
+            start = self._start(means[fits], rng)
+
+            def same_steps(fits: list[int], rng: Generators) -> Trials:
+                own = start.of(fits)
+                end = self._end(own, rng, trace)
+                return Trials(end.weights, *(self._kept(own, end) if trace else ()))
+
+            return group_fits(start.schedules, rng, same_steps)
+
+        return group_fits([row.tobytes() for row in stands_out(means, self.noise[MEANS])], rng, same_features)
+
+    def _noisy_means(self, rng: Any, many: tuple[int, ...]) -> Array:
+        return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
+
+    def _start(self, means: Array, rng: Any) -> _Start:
+        """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
+        settings, noise = self.plan.settings, self.noise[EIGENVALUE]
+        preparation = Preparation.of(means, self.noise[MEANS], settings.units)
+        rows = preparation(self.rows)
+        exact = plane_eigenvalue(rows, preparation.direction, self.share)
+        eigenvalue = exact + noise * rng.standard_normal(exact.shape)
+        bounds = np.clip(eigenvalue + 2 * noise, preparation.level**2, 1.0)
+        schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
+        return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
+
+    def _end(self, start: _Start, rng: Any, trace: bool) -> _End:
+        """The descent, in which all fits share one schedule, and the scale."""
+        run = self._descent(start.rows, *start.schedules[0])
+        descent: Any = run.fits(rng, trace) if isinstance(rng, Generators) else run(rng, trace)
+        slopes, scale = self._scaled(start.rows, descent.weights, rng)
+        weights = start.preparation.model(descent.weights)
+        return _End(weights * scale.reshape(*scale.shape, *[1] * (weights.ndim - scale.ndim)), descent, slopes, scale)
+
+    def _descent(self, rows: Rows, steps: int, step: float) -> IhtRun | SoftmaxRun:
+        """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
+        settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
+        how = Steps(steps, step, settings.sparsity, True, accumulate=True)
+        caps: Array = np.full(rows.shape[0], settings.grad_norm)
+        if settings.loss_row.task == losses.MULTICLASS:
+            return SoftmaxRun(rows, self.y, caps, how, noise, self.counts)
+        if settings.loss_row.task == losses.REGRESSION:
+            # Rows may be shorter than 1, so the residual is clipped for each row such that its gradient obeys the
+            # bound.
+            caps = rows.caps(settings.grad_norm)
+        return IhtRun(
+            ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), how, constant(noise)
+        )
+
+    def _scaled(self, rows: Rows, w: Array, rng: Any) -> tuple[Array, Array]:
+        """(noisy slopes, scale): each slope says in which half of the interval of logarithms the scale lies."""
+        settings, classes = self.plan.settings, self.plan.settings.classes
+        many = w.shape[: -1 if classes is None else -2]
+        if settings.loss_row.task == losses.REGRESSION:
+            return np.zeros((*many, 0)), np.ones(many)
+        release, slopes = self.plan.releases[SCALE], []
+        margins = product(rows.matrix, w[..., None] if classes is None else w.swapaxes(-1, -2))
+        scales, ranges = scale_table(self.plan.adjacency, classes)
+        place, move = np.full(many, MIDDLE), MIDDLE
+        for _ in range(rules.HALVINGS):
+            # The noise shrinks with the sensitivity at the trial scale, which is public: the event stays.
+            share = ranges[place] / self.plan.n / release.sensitivity
+            slopes.append(self._slope(margins, scales[place]) + share * release.scale * rng.standard_normal(many))
+            move //= 2
+            place = place + np.where(slopes[-1] > 0, -move, move)
+        return np.stack(slopes, axis=-1), np.asarray(scales[place])
+
+    def _slope(self, margins: Array, scale: Array) -> Array:
+        if self.plan.settings.classes is None:
+            return slope((2 * self.y - 1) * margins[..., 0], scale, self.share)
+        return class_slope(margins, self.y, scale, self.share)
+
+    def _kept(self, start: _Start, end: _End) -> tuple[Array, Array]:
+        """(releases, iterates) of a trace."""
+        preparation, width = start.preparation, (self.plan.settings.classes or 1) * (self.plan.d + 1)
+        releases = [
+            _rows(preparation.means[..., None, :], width), _rows(start.eigenvalue[..., None, None], width),
+            self._unfold(preparation, end.descent.releases), _rows(end.slopes[..., None], width),
+        ]  # fmt: skip
+        return np.concatenate(releases, axis=-2), self._unfold(preparation, end.descent.iterates)
+
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """(weights, history); iterates of softmax are of the flattened weights."""
+        return self(rng, trace=every > 0).fit(every)
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """The mean loss of the fit's own records, numbers in units of their bound; NOT private."""
+        settings = self.plan.settings
+        margins = history["preparation"].margins(self.rows, *settings.model(weights)) / (settings.label_bound or 1.0)
+        which = np.arange(len(margins)) if self.counts is None else np.repeat(np.arange(len(margins)), self.counts)
+        return {"objective": settings.loss_row.objective(margins[which], self.y[which])}
+
+    def _unfold(self, preparation: Preparation, vectors: Array) -> Array:
+        """Vectors over the kept features and the intercept, of each class, as vectors over all features and it."""
+        classes, many = self.plan.settings.classes or 1, vectors.shape[:-1]
+        out = np.zeros((*many, classes, self.plan.d + 1))
+        out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(*many, classes, -1)
+        return out.reshape(*many, -1)
+
+
+def _rows(values: Array, width: int) -> Array:
+    """These numbers at the beginning of rows of zeros."""
+    out = np.zeros((*values.shape[:-1], width))
+    out[..., : values.shape[-1]] = values
+    return out

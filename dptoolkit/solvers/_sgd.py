@@ -1,0 +1,242 @@
+"""Stochastic gradient hard thresholding: sgd_ht and dp_sgd_ht (Liang et al. 2023, Algorithm 1).
+
+    w <- H_k(w - step_size * (mean gradient of a fresh batch + N(0, scale^2 I)))
+
+The step is lazy (kernels/stochastic.py): exact in law, and its cost does not grow with d.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit import losses, progress
+from dptoolkit._validate import flag, one_of, positive, whole
+from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
+from dptoolkit.data import Rows, check_labels, with_intercept
+from dptoolkit.mechanisms.randomness import as_generator, exclusive
+from dptoolkit.solvers.engine.batches import (
+    SCHEMES,
+    BatchData,
+    BatchSettings,
+    Iterate,
+    batch_sizes,
+    check_batch,
+    check_sampling,
+    check_sparse_rows,
+)
+from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
+from dptoolkit.solvers.frame import rules
+from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
+from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, with_smallest_noise
+from dptoolkit.solvers.frame.run import Trace, Trials, trace_interval
+from dptoolkit.solvers.frame.settings import check_l2, check_sparsity, setting
+from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.published import Published
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgdHt(BatchSettings):
+    """Private sparse regression by noisy mini-batch gradients and hard thresholding.
+
+    Privacy
+    -------
+    Query: (1/b) sum over a secret batch of gradients of at most G. Sensitivity of the query on a given batch: 2 G/b
+    (replace-one) or G/b (zero-out). Event: Repeated(Subsampled(Gaussian(scale/sensitivity), sampling, b/n), steps). For
+    the logistic loss, and the squared loss with bounded labels and margins, the sensitivity at a public w is smaller
+    (``adaptive``): the noise shrinks with it, the event stays.
+    With published calibration (Theorem 4.1) the guarantee says what that noise gives where its conditions fail.
+    Public: n, d, all arguments, all iterates. The batches are not.
+    """
+
+    solver: ClassVar[str] = "dp_sgd_ht"
+
+    steps: int | None = setting(
+        "Number of batches; by default it, an absent step_size and, for binary losses, an absent grad_norm follow from "
+        "n, the bounds and the budget (docs/rules.md).",
+        default=None,
+    )
+    batch_size: int | None = setting(  # type: ignore[assignment]
+        "(Expected) number of rows of a batch; by default so many that the noise is hardly more than with all rows.",
+        default=None,
+    )
+
+    def resolved(self, n: int, d: int) -> DpSgdHt:
+        """See ``Settings``."""
+        settings = replace(self, adjacency=check_sampling(self.sampling, self.adjacency))
+        if self.steps is None:
+            self._check_sparsity(d)
+            self.bounds.check()
+            check_l2(self.l2)
+            settings = rules.filled(settings, n)
+        steps = whole("steps", settings.steps, low=1)
+        if self.batch_size is None:
+            size = rules.batch_size(n, steps, rules.budget_mu(self.epsilon, self.delta))
+            settings = replace(settings, batch_size=size)
+        return settings._batches_checked(n, d)
+
+    @property
+    def reads_single(self) -> bool:
+        """See ``Settings``."""
+        return True
+
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """The gradient of a fresh batch, once a step."""
+        assert self.steps is not None and self.batch_size is not None
+        sensitivity = self.bounds.sensitivity(self.relation, self.batch_size)
+        silent = Release("batch gradient", GAUSSIAN, sensitivity, 0.0, self.steps, self.sampled(self.batch_size, n))
+        if paper is not None:
+            return (replace(silent, scale=paper.scales["gradient"]),)
+        return (with_smallest_noise(silent, self.epsilon, self.delta),)
+
+    def published(self, n: int, d: int) -> Published:
+        """The noise of Theorem 4.1."""
+        from dptoolkit import published
+
+        self.refuse_other_sampling("Theorem 4.1")
+        assert self.steps is not None and self.batch_size is not None
+        return published.sgd_ht_theorem_4_1(
+            n, self.batch_size, self.steps, self.bounds.gradient, self.epsilon, self.delta
+        )
+
+    def noise_law(self, plan: Plan) -> NoiseLaw:
+        """The noise of a step at its public iterate."""
+        return self.batch_law(plan.noise)
+
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SgdRun:
+        """See ``Settings``."""
+        assert self.steps is not None and self.batch_size is not None and self.step_size is not None
+        steps = Batches(
+            self.steps, self.batch_size, self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept
+        )
+        return SgdRun(self.bounded_batches(rows, y, counts), steps, self.noise_law(plan))
+
+
+dp_sgd_ht = private_solver(DpSgdHt)
+
+
+@without_privacy(
+    steps="Number of batches.",
+    batch_size="Number of rows of a batch; for Poisson sampling the expected one, by which sums are divided.",
+    sampling='"without-replacement", batches of fixed size, or "poisson", a coin for every row.',
+)
+def sgd_ht(
+    X: Any, y: Any, *, loss: str, sparsity: int, steps: int, batch_size: int, step_size: float, l2: float = 0.0,
+    sampling: str = WITHOUT_REPLACEMENT, fit_intercept: bool = False, rng: Any = None, trace: bool | int = False,
+    label_values: tuple[float, float] | None = None,
+) -> FitResult:
+    """Stochastic gradient hard thresholding without privacy: ``dp_sgd_ht`` without clipping and without noise."""
+    rows = check_sparse_rows(X)
+    n, d = rows.shape
+    terms = losses.get(loss, losses.SCALAR)
+    labels = check_labels(y, n, terms, label_values)
+    fit_intercept = flag("fit_intercept", fit_intercept)
+    how = Batches(
+        whole("steps", steps, low=1), check_batch("batch_size", batch_size, n), positive("step_size", step_size),
+        check_sparsity(sparsity, d), check_l2(l2), one_of("sampling", sampling, SCHEMES), fit_intercept,
+    )  # fmt: skip
+    data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
+    w, history = SgdRun(data, how, constant(0.0)).fit(as_generator(rng), trace_interval(trace))
+    return plain_result(w, history, fit_intercept)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The settings of the iteration."""
+
+    steps: int
+    batch_size: int
+    step_size: float
+    sparsity: int
+    l2: float
+    sampling: str
+    fit_intercept: bool
+
+
+class SgdRun:
+    """Stochastic hard thresholding on bounded data; calls share nothing that they change.
+
+    Privacy
+    -------
+    A call is ``steps`` lazy steps, each equal in law to one noisy mean gradient of a fresh batch.
+    """
+
+    def __init__(self, data: BatchData, how: Batches, law: NoiseLaw) -> None:
+        self.data, self.how = data, how
+        self.n, self.width = data.n, data.rows.shape[1]
+        protected = 1 if how.fit_intercept else 0
+        self.kept_count = how.sparsity + protected
+        # The kernel's arguments after the records.
+        self.arguments = (
+            how.batch_size, how.step_size, how.l2, *law.arguments, self.width - protected, protected, how.sparsity,
+        )  # fmt: skip
+
+    def sizes(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The realised sizes of all batches."""
+        return batch_sizes(rng, self.how.sampling, self.n, self.how.batch_size, self.how.steps)
+
+    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+        """One fit; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
+        from dptoolkit.kernels.stochastic import sgd_steps
+
+        iterate, history = Iterate(self.kept_count), {"thresholdings": self.how.steps}
+        arguments = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
+        if not trace:
+            with exclusive(rng):
+                iterate.filled = sgd_steps(*arguments)
+            return Trace(iterate.dense(self.width), history)
+        iterates = np.empty((self.how.steps, self.width))
+        with exclusive(rng):
+            iterate.filled = sgd_steps(*arguments, iterates)
+        return Trace(iterate.dense(self.width), history, None, iterates)
+
+    def trials(
+        self, other: SgdRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
+    ) -> Trials | None:
+        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
+
+        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not alike.
+        """
+        from dptoolkit.kernels.stochastic import sgd_trials
+
+        if not self.data.alike(other.data):
+            return None
+        steps, b = self.how.steps, self.how.batch_size
+        rate = b / self.n if self.how.sampling == POISSON else 0.0
+        weights = np.empty((len(bits), self.width))
+        iterates = np.empty((len(bits), steps, self.width)) if trace else None
+        arguments: tuple[Any, ...] = (
+            rng, *place, first, np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), rate,
+            np.full(steps, b, dtype=np.int64), *self.arguments, weights, iterates,
+        )  # fmt: skip
+        with exclusive(rng):
+            sgd_trials(*arguments)
+        return Trials(weights, None, iterates)
+
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """(weights, history)."""
+        from dptoolkit.kernels import stochastic as kernel
+
+        records, sizes, steps = self.data.records(), self.sizes(rng), self.how.steps
+        iterate, iterates = Iterate(self.kept_count), []
+        size = every or progress.at_once(steps)
+        starts = range(0, steps, size)
+        for start in progress.counted(starts, (start + 1 for start in starts), steps):
+            part = sizes[start : start + size]
+            arguments = part, records, *self.arguments, iterate.support, iterate.values, iterate.filled
+            with exclusive(rng):
+                iterate.filled = kernel.sgd_steps(rng, *arguments)
+            iterates.append((start + len(part), *iterate.snapshot()))
+        history: dict[str, Any] = {"thresholdings": steps}
+        return iterate.dense(self.width), history | {"iterates": iterates} if every else history
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """The objective of the bounded records; NOT private."""
+        return {"objective": self.data.objective(weights)}

@@ -1,0 +1,1 @@
+"""What several solvers share: bounds, gradients, batches, descent, vertices, snapshots."""

@@ -1,0 +1,175 @@
+"""fit_many: many private fits of the same data, which share the passes over X; each result is that of a single fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dptoolkit import marks
+from dptoolkit._validate import flag, invalid, whole
+from dptoolkit.accounting import Composed, Ledger, Repeated
+from dptoolkit.accounting.ledger import Reservation
+from dptoolkit.data import Rows, prepare
+from dptoolkit.mechanisms.randomness import Source
+from dptoolkit.solvers.engine.gradients import LANES
+from dptoolkit.solvers.frame.fit import FitResult, charge, check_counts, fit_guarantee, fit_stream, noise_source, record
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.run import BlockRun, Run, trace_interval
+from dptoolkit.types import Array
+
+
+class _Job(NamedTuple):
+    """One fit: its plan, where its noise comes from, the solver on the data, and whether those are marked."""
+
+    plan: Plan
+    source: Source
+    run: Run
+    is_void: bool
+
+
+def fit_many(
+    plans: Any, X: Any, y: Any, *, seeds: Any = None, runs: Any = None, label_values: Any = None,
+    ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
+) -> list[Any]:
+    """Fits of a plan, or of each of several plans, on the same data: one for every seed, or ``runs`` with fresh noise.
+
+    Plans may differ in everything but n and d: budget, step size, loss, solver. Fits of ``dp_ight`` and
+    ``dp_dual_averaging`` with the same ``row_norm`` and ``fit_intercept`` are computed together; others one after
+    another, on the same prepared data. Fits of ``dp_frank_wolfe`` to large sparse data with the same ``feature_bound``
+    and ``fit_intercept`` share the pass that they begin with, and then run in as many threads as this process may use
+    processors.
+
+    Parameters
+    ----------
+    plans : Plan, or a sequence of Plans that differ
+        What to fit; see ``solvers.plan``.
+    X : (n, d) array or scipy.sparse matrix, or what data.prepare returned
+        One row a record.
+    y : (n,) array
+        Their labels.
+    seeds : sequence of int, or None
+        One fit of every plan for every seed. Each is reproducible, so it is not a release. Seeds must differ, since the
+        same seed and plan is the same fit.
+    runs : int or None
+        The number of fits of every plan, with fresh entropy. Give either ``seeds`` or ``runs``.
+    label_values : (float, float) or None, default None
+        The two labels of a binary loss if they are not 0 and 1, the positive one last.
+    ledger : Ledger or None, default None
+        Refuses all fits, or is charged for all of them in one reservation, before the data are used.
+    trace : bool or int, default False
+        True keeps every iterate, a number k every k-th, in history["iterates"].
+    diagnostics : bool, default False
+        Add facts that are computed from the data to history["not_private"]; they are NOT private.
+
+    Returns
+    -------
+    list of FitResult, one for every seed or run; for several plans, one such list for every plan. Coefficients, noise
+    and history are those of the solver alone with that seed: bit for bit on sparse and on small data; on dense data of
+    more than 50,000 entries sums are taken in another order, so that they round differently.
+
+    Privacy
+    -------
+    The guarantee of a result is that of its own fit. Whoever sees several results, or the best of them, has seen what
+    all fits released: Composed(Repeated(plan.event, runs) of every plan), which is what a ledger is charged for. Each
+    fit has its own stream of noise, which depends on its seed and plan alone.
+    """
+    several = _checked_plans(plans)
+    choices = _checked_seeds(seeds, runs)
+    all_rows = prepare(X)
+    data = [_checked_data(plan, all_rows, y, label_values) for plan in several]
+    every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
+    # All fits have a seed or none has, so that the first one shows whether the ledger takes them. The others are made
+    # after the ledger was asked, which may refuse a million fits at once.
+    noise_source(choices[0], ledger)
+    is_void = marks.is_marked(X, y)
+    reservation = _reserve(ledger, several, len(choices), is_void)
+    sources = [[noise_source(seed, ledger) for seed in choices] for _ in several]
+    solvers = [plan.settings.bind(plan, rows, labels) for plan, (rows, labels) in zip(several, data, strict=True)]
+    jobs = [
+        _Job(plan, source, run, is_void)
+        for plan, own, run in zip(several, sources, solvers, strict=True)
+        for source in own
+    ]  # fmt: skip
+    results: dict[int, FitResult] = {}
+    for block in _blocks(jobs):
+        for k, (weights, history) in zip(block, _fitted([jobs[k] for k in block], every), strict=True):
+            results[k] = _result(jobs[k], weights, history, diagnose)
+    record(reservation)
+    width = len(choices)
+    by_plan = [[results[k] for k in range(first, first + width)] for first in range(0, len(jobs), width)]
+    return by_plan[0] if isinstance(plans, Plan) else by_plan
+
+
+def _checked_plans(plans: Any) -> list[Plan]:
+    """A list of different plans for the same n and d."""
+    several = [plans] if isinstance(plans, Plan) else list(plans) if isinstance(plans, Sequence) else []
+    if not several or not all(isinstance(plan, Plan) for plan in several):
+        repair = "solvers.plan(name, n=, d=, ...) makes one."
+        raise invalid("plans", type(plans).__name__, "a Plan or a sequence of Plans, at least one", repair)
+    sizes = sorted({(plan.n, plan.d) for plan in several})
+    if len(sizes) > 1:
+        raise invalid("plans", f"plans for (n, d) = {sizes}", "for one n and d", "They are fitted to the same data.")
+    if len({plan.fingerprint for plan in several}) < len(several):
+        repair = "The same plan and seed is the same fit; for more fits of a plan give more seeds or runs."
+        raise invalid("plans", "a sequence with equal plans", "different", repair)
+    return several
+
+
+def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:
+    """A seed for every fit of a plan, None for fresh entropy."""
+    if (seeds is None) == (runs is None):
+        words = "neither" if seeds is None else "both"
+        raise invalid("seeds and runs", words, "one of them given", "seeds=range(16) repeats; runs=16 is fresh.")
+    if runs is not None:
+        return [None] * whole("runs", runs, low=1)
+    try:
+        values = list(seeds)
+    except TypeError:
+        raise invalid("seeds", seeds, "a sequence of integers >= 0", "For one fit: seeds=[0].") from None
+    if not values:
+        raise invalid("seeds", seeds, "at least one integer >= 0")
+    numbers = [whole("seeds", seed, low=0) for seed in values]
+    if len(set(numbers)) < len(numbers):
+        raise invalid("seeds", seeds, "different", "The same seed and plan is the same fit.")
+    return list(numbers)
+
+
+def _checked_data(plan: Plan, all_rows: Rows, y: Any, label_values: Any) -> tuple[Rows, Array]:
+    rows = plan.settings.validated_rows(all_rows)
+    check_counts(plan, rows.shape, None)
+    return rows, plan.settings.labels(y, rows.shape[0], label_values)
+
+
+def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int, is_void: bool) -> Reservation | None:
+    """Charge the ledger for ``runs`` fits of every plan, in one step, or refuse all of them."""
+    relations = sorted({str(plan.adjacency) for plan in plans})
+    if ledger is not None and len(relations) > 1:
+        raise invalid("plans", f"plans under {relations}", "under one adjacency where a ledger is charged")
+    event = Composed(*(Repeated(plan.event, runs) for plan in plans))
+    label = ", ".join(dict.fromkeys(plan.solver for plan in plans))
+    return charge(ledger, event, label, plans[0].adjacency, is_void)
+
+
+def _blocks(jobs: Sequence[_Job]) -> Iterator[list[int]]:
+    """The numbers of the jobs that are computed together, at most LANES each."""
+    blocks: dict[Any, list[int]] = {}
+    for k, job in enumerate(jobs):
+        data = job.run.shared if isinstance(job.run, BlockRun) else None
+        blocks.setdefault(("alone", k) if data is None else (type(job.run), id(data)), []).append(k)
+    for block in blocks.values():
+        yield from (block[first : first + LANES] for first in range(0, len(block), LANES))
+
+
+def _fitted(jobs: Sequence[_Job], every: int) -> list[tuple[Array, dict[str, Any]]]:
+    rngs = [fit_stream(job.plan, job.source) for job in jobs]
+    first = jobs[0].run
+    if len(jobs) > 1 and isinstance(first, BlockRun):
+        return first.fit_block([job.run for job in jobs], rngs, every)
+    return [job.run.fit(rng, every) for job, rng in zip(jobs, rngs, strict=True)]
+
+
+def _result(job: _Job, weights: Array, history: dict[str, Any], diagnose: bool) -> FitResult:
+    if diagnose:
+        history["not_private"] = job.run.diagnose(weights, history)
+    coef, intercept = job.plan.settings.model(weights)
+    return FitResult(coef, intercept, fit_guarantee(job.plan, job.source, job.is_void), job.plan, history)

@@ -17,9 +17,10 @@ from dptoolkit._validate import invalid, unheard, warn
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import Rows, check_rows
 from dptoolkit.models import routes
-from dptoolkit.models.joint import JointPlan, joint_plan
+from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
 from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
+from dptoolkit.models.planning import class_plan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult
 from dptoolkit.solvers._pipeline_stages import Preparation
@@ -89,9 +90,6 @@ def fit(
     budget = {"delta": delta, "adjacency": adjacency}
     arguments = routes.arguments(task, name, d, count, options) | budget
 
-    def plan_for(part: float) -> solvers.Plan:
-        return solvers.plan(runs, n=n, d=d, epsilon=part, **arguments)
-
     targets = y if labels is None else labels
     names = names_of(X, feature_names, d)
     notes = caveats(task, name, rows, classes_of, classes)
@@ -101,7 +99,7 @@ def fit(
             result = getattr(solvers, runs)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
-            plan = joint_plan(plan_for, times, epsilon, delta)
+            plan = class_plan(runs, times, n, d, epsilon, arguments)
             guarantee, results = _one_against_the_rest(plan, runs, rows, targets, rng, ledger, arguments)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)

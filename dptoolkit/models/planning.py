@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dptoolkit import solvers
@@ -45,7 +46,18 @@ def plan(
     runs, times = routes.solver_for(name, count)
     arguments = routes.arguments(task, name, d, count, options) | {"delta": delta, "adjacency": adjacency}
 
-    def plan_for(part: float) -> Plan:
-        return solvers.plan(runs, n=n, d=d, epsilon=part, **arguments)
+    if times == 1:
+        return solvers.plan(runs, n=n, d=d, epsilon=epsilon, **arguments)
+    return class_plan(runs, times, n, d, epsilon, arguments)
 
-    return plan_for(epsilon) if times == 1 else joint_plan(plan_for, times, epsilon, delta)
+
+def class_plan(solver: str, count: int, n: int, d: int, epsilon: float, arguments: Mapping[str, Any]) -> JointPlan:
+    """The plan of ``count`` fits by a solver, one for each class against the rest, with epsilon for all of them.
+
+    Privacy
+    -------
+    Touches no data. All arguments are public.
+    """
+    return joint_plan(
+        lambda part: solvers.plan(solver, n=n, d=d, epsilon=part, **arguments), count, epsilon, arguments["delta"]
+    )

@@ -480,6 +480,22 @@ def test_random_rounds_lie_between_a_fixed_triangle_and_the_joined_pair(inner):
     assert pld.lower_epsilon(event, 1e-5) <= found < 0.99 * joined_epsilon(event, 1e-5)
 
 
+def test_rounds_beyond_the_last_one_that_is_computed_count_in_full(monkeypatch):
+    """With every W_k at 0.1, N rounds show 0.1 of P(0 < N <= last) and all of the rest, of which nothing is known."""
+    asked = []
+
+    def flat(laws, window, count, *, lower):
+        asked.append(count)
+        return ((k, np.full(window.end + 1, 0.1)) for k in range(1, count + 1))
+
+    monkeypatch.setattr(blocks, "values", flat)
+    law = Geometric(0.9)
+    (node,) = blocks._random_blocks(Batch(0.5, 0.05), blocks.FINE, 1, law, 1, 1e-3)
+    rest = law.tail(asked[0])
+    assert rest > 1e-7
+    assert float(node.pair.above(np.zeros(1))[0]) >= 0.1 * (law.tail(0) - rest) + rest
+
+
 def test_rounds_whose_tail_cancels_are_joined():
     event = Repeated(RandomRounds(Subsampled(Gaussian(1.5), WOR, 0.1), TruncatedNegativeBinomial(1.0, 0.1)), 5)
     assert account(event).epsilon(1e-5) == pytest.approx(joined_epsilon(event, 1e-5), rel=1e-9)

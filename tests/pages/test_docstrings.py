@@ -27,9 +27,9 @@ ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(, \*{0,2}\w+)*) : (?P<type>.+)")
 
 # The words of a type besides names of classes (Plan, scipy.sparse.csr_array) and choices ({"a", "b"}).
 WORDS = {
-    "int", "float", "str", "bool", "None", "bytes", "callable", "list", "tuple", "dict", "set", "type", "array", "dtype",
-    "array-like", "ndarray", "sparse", "matrix", "sequence", "mapping", "iterable", "iterator", "path-like", "file-like",
-    "object", "Any", "of", "or", "to", "shape",
+    "int", "float", "str", "bool", "None", "bytes", "callable", "list", "tuple", "dict", "set", "type", "array",
+    "array-like", "ndarray", "sparse", "matrix", "sequence", "mapping", "iterable", "iterator", "path-like",
+    "file-like", "object", "dtype", "Any", "of", "or", "to", "shape",
 }  # fmt: skip
 CLASS = re.compile(r"([a-z_]\w*\.)*(_?[A-Z]\w*|ndarray|csr_array|csc_array|sparray|spmatrix)")
 

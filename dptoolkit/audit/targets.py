@@ -78,22 +78,19 @@ class PlanTarget:
     def _together(
         self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
     ) -> Array | None:
-        """All trials in one compiled call, or as many fits at once, where the solver has them; else None."""
+        """All trials in one compiled call, or many fits at once, where the solver makes them so; else None."""
         memory = streams.place(generator)
         if memory is None:
             return None
-        if hasattr(one, "trials"):
-            traces = one.trials(two, generator, memory, first, bits, self._traced)
-        elif hasattr(one, "fits"):
+        traces = one.trials(two, generator, memory, first, bits, self._traced)
+        if traces is None and one.at_once(self._traced) and two.at_once(self._traced):
             traces = self._many(one, two, generator, memory, first, bits)
-        else:
-            return None
         return None if traces is None else self._rows(traces, len(bits))
 
     def _many(
-        self, one: Any, two: Any, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
+        self, one: Run, two: Run, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
     ) -> Trials | None:
-        """Many fits at once on each of the datasets; None if one of them fails, or if the run makes one at a time."""
+        """Many fits at once on each of the datasets; None if one of them fails."""
         parts = []
         for run, bit in ((two, 0), (one, 1)):
             trials, at_once = np.flatnonzero(bits == bit), max(1, _LARGEST // run.size)
@@ -106,8 +103,6 @@ class PlanTarget:
         # A failure of one training is the outcome of its trial, so all are run again one by one, which shows whose it
         # is.
         except Exception:
-            return None
-        if any(result is None for result in results):
             return None
         return restore_order([(trials, result) for (_, trials), result in zip(parts, results, strict=True)])
 

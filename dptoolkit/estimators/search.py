@@ -20,6 +20,7 @@ from dptoolkit.estimators.base import PrivateEstimator, fit_notes
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
 from dptoolkit.models import choosing, routes
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
+from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tuning.choice import LOGARITHMIC
 
 
@@ -195,7 +196,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             # Several classes need a solver that fits all of them in one model: fits of one class against the rest are
             # not planned as one choice.
             solver = routes.solver_name(CLASSIFICATION, self.estimator._solver())
-            tags.classifier_tags.multi_class = routes.ROUTES[solver].several is not None
+            tags.classifier_tags.multi_class = SOLVERS[solver].several is not None
         tags.target_tags.required = True
         tags.input_tags.sparse = own.input_tags.sparse
         return tags

@@ -14,11 +14,10 @@ from dptoolkit.audit.pair import Counted, Pair
 from dptoolkit.solvers import bind
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, restore_order
+from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.types import Array
 
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
-# These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
-_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 # Numbers that the fits which are made at once may keep together, 32 MB.
 _LARGEST = 2**22
 
@@ -35,10 +34,12 @@ class PlanTarget:
 
     def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
         one_of("adversary", adversary, ADVERSARIES)
-        if adversary in ("gradients", "releases", "step") and plan.solver in _WITHOUT_GRADIENTS:
+        # A solver that is being written may have no row yet.
+        row = SOLVERS.get(plan.solver)
+        if adversary in ("gradients", "releases", "step") and row is not None and row.lazy:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
-        is_sure = plan.solver != "dp_pipeline" or plan.settings.is_sure_of_steps(plan)
+        is_sure = row is None or not row.random_steps or plan.settings.is_sure_of_steps(plan)
         if adversary in ("iterates", "gradients", "releases") and not is_sure:
             repair = "Runs differ in the number of steps, which follows a noisy eigenvalue."
             raise invalid("adversary", adversary, "'final', 'support' or 'step' for this plan", repair)

@@ -33,7 +33,7 @@ from dptoolkit.marks import VOID
 from dptoolkit.models.joint import ChosenPlan, JointPlan
 from dptoolkit.models.model import Model
 from dptoolkit.models.notes import from_file, printable
-from dptoolkit.models.routes import ROUTES, TASKS, solver_for
+from dptoolkit.models.routes import TASKS, solver_for, solvers_for
 from dptoolkit.solvers import HopelessPlanWarning, Plan
 from dptoolkit.solvers._pipeline_stages import Preparation
 from dptoolkit.solvers.frame.settings import PUBLISHED
@@ -179,7 +179,7 @@ def _record(path: str | Path) -> dict[str, Any]:
 
 def from_record(record: Mapping[str, Any]) -> Model:
     """The model of a record; the parts are checked against each other."""
-    if record["task"] not in TASKS or record["solver"] not in ROUTES:
+    if record["task"] not in TASKS or record["solver"] not in solvers_for(record["task"]):
         raise InvalidValue("Its task or solver is not known.")
     rows, d = (int(size) for size in record["shape"])
     coef = np.array([_dense(row, d) for row in record["coef"]])

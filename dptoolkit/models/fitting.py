@@ -25,6 +25,7 @@ from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult
 from dptoolkit.solvers._pipeline_stages import Preparation
 from dptoolkit.solvers.frame.fit import fit_guarantee, fit_stream, noise_source, record, reserve, result_of
+from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tables import column_names
 
 # Labels that may be declared public by leaving out ``classes``: with more of them, or with fractions, y is more likely
@@ -160,7 +161,7 @@ def caveats(
         notes.append(CLASSES_NOTE)
     if not rows.is_sparse:
         warn_of_scales(rows)
-        if solver == "dp_pipeline" and task == CLASSIFICATION:
+        if task in SOLVERS[solver].unit_rows:
             notes.append(UNITS_NOTE)
     return tuple(notes)
 

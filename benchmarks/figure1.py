@@ -4,8 +4,9 @@
     python -m benchmarks.figure1 --data-home FOLDER --out small_steps.png --largest-step 10
 
 DP-IGHT, DP-SGD-HT and DP-SCSG-HT on RCV1-like news at (4, 1e-5) and (6, 1e-5), each with tight noise, about 20 passes
-and a step size from a sweep at epsilon 4 on the same held-out rows, which no budget paid for (docs/stochastic.md);
-10 is where the paper's search ended. Without --data-home, or DPTOOLKIT_DATA, synthetic rows of the shape stand in.
+and a step size from a sweep at epsilon 4 on the same held-out rows. No budget was charged for that sweep
+(docs/dp_sgd_ht_measured.md). 10 is the largest step size that the paper tried. Without --data-home or DPTOOLKIT_DATA,
+synthetic rows of the same shape are used.
 """
 
 from __future__ import annotations

@@ -37,39 +37,39 @@ class Loss:
 
     Attributes
     ----------
-    name
+    name : str
         The name in arguments and reports.
-    id
-        The number by which kernels know it.
-    task
-        "regression" (real labels), "binary" (labels 0 and 1) or "multiclass" (one-hot labels).
-    residual
+    id : int
+        The number of the loss in kernels.
+    task : {"regression", "binary", "multiclass"}
+        Real labels, labels 0 and 1, or one-hot labels.
+    residual : callable
         (margins, labels) -> d loss / d margin.
-    objective
+    objective : callable
         (margins, labels) -> the mean loss.
-    residual_limit
+    residual_limit : callable
         (margin, label) -> the largest |residual| where |margin| and |label| are at most these public numbers.
-    smoothness
+    smoothness : float
         The supremum of the second derivative in the margin.
-    signed
-        Whether a record's residual has the same sign at all margins, so that two of its residuals differ by at most
-        the residual bound.
-    linear
+    signed : bool, default False
+        Whether a record's residual has the same sign at all margins, so that two of its residuals differ by at most the
+        residual bound.
+    linear : bool, default False
         Whether the residual is linear in the margin.
-    diameter
+    diameter : callable or None, default None
         (radius, margin, label) -> an upper bound on the diameter of {residual(<w, x>, y) x : |x|_2 <= 1} at |w|_2 =
-        radius, where margins are clipped and labels bounded at these public numbers and where that is known to be less
-        than twice the largest residual; None where it is not.
-    capped_smoothness
-        cap -> the supremum of the derivative of a residual that is clipped to +-cap; None where it is ``smoothness``
+        radius, where margins are clipped and labels bounded at these public numbers. None unless it is known to be less
+        than twice the largest residual.
+    capped_smoothness : callable or None, default None
+        cap -> the supremum of the derivative of a residual that is clipped to +-cap. None where it is ``smoothness``
         for every cap.
-    curvature
-        (margins, labels, cautious) -> the second derivative at each margin; a cautious one is that of the flattest
-        parabola that lies above the loss and touches it there. With ``exact_residual`` it is what ``minimise`` needs;
-        None for a loss that it does not take.
-    exact_residual
+    curvature : callable or None, default None
+        (margins, labels, cautious) -> the second derivative at each margin. A cautious one is that of the flattest
+        parabola that lies above the loss and touches it there. ``minimise`` needs it together with ``exact_residual``;
+        None for a loss that ``minimise`` does not take.
+    exact_residual : callable or None, default None
         (margin, label) -> the residual of one row in decimal arithmetic, to the precision of the decimal context.
-    note
+    note : str, default ""
         A remark that generated docstrings add to the name.
     """
 

@@ -34,15 +34,33 @@ class Claim(ABC):
 
     @abstractmethod
     def delta(self, epsilon: float) -> float:
-        """The claimed delta at ``epsilon``."""
+        """The claimed delta at ``epsilon``.
+
+        Parameters
+        ----------
+        epsilon : float
+            Any value >= 0.
+        """
 
     @abstractmethod
     def epsilon(self, delta: float) -> float:
-        """The claimed epsilon at ``delta``."""
+        """The claimed epsilon at ``delta``.
+
+        Parameters
+        ----------
+        delta : float
+            Any value in [0, 1).
+        """
 
     @abstractmethod
     def weakened(self, factor: float) -> Claim:
-        """The claim of the same mechanism with noise divided by ``factor``."""
+        """The claim of the same mechanism with noise divided by ``factor``.
+
+        Parameters
+        ----------
+        factor : float
+            How many times less noise; 1 gives the claim itself.
+        """
 
     @property
     def reference_delta(self) -> float:
@@ -65,7 +83,15 @@ class Claim(ABC):
         return False
 
     def factor_at(self, delta: float, epsilon: float = 0.0) -> float:
-        """The factor at which the family has ``delta`` at ``epsilon``, from below; at 0, delta is total variation."""
+        """The factor at which the family has ``delta`` at ``epsilon``, from below; at 0, delta is total variation.
+
+        Parameters
+        ----------
+        delta : float
+            The delta to reach.
+        epsilon : float, default 0.0
+            The epsilon at which it is reached.
+        """
         if delta <= 0:
             return 0.0
         low, high = 0.0, 1.0
@@ -81,7 +107,13 @@ class Claim(ABC):
 
 @dataclass(frozen=True)
 class PureClaim(Claim):
-    """epsilon-DP; its profile is that of randomised response, the worst such mechanism."""
+    """epsilon-DP; its profile is that of randomised response, the worst such mechanism.
+
+    Parameters
+    ----------
+    epsilon_claimed : float
+        The claimed epsilon, > 0.
+    """
 
     epsilon_claimed: float
 
@@ -116,7 +148,15 @@ class PureClaim(Claim):
 
 @dataclass(frozen=True)
 class ApproxClaim(Claim):
-    """(epsilon, delta)-DP: one point of the profile; the other points are what it implies."""
+    """(epsilon, delta)-DP: one point of the profile; the other points are what it implies.
+
+    Parameters
+    ----------
+    epsilon_claimed : float
+        The claimed epsilon, >= 0.
+    delta_claimed : float
+        The claimed delta, in [0, 1).
+    """
 
     epsilon_claimed: float
     delta_claimed: float
@@ -152,7 +192,13 @@ class ApproxClaim(Claim):
 
 @dataclass(frozen=True)
 class GaussianClaim(Claim):
-    """mu-Gaussian DP: telling two neighbours apart is at least as hard as telling N(0, 1) from N(mu, 1)."""
+    """mu-Gaussian DP: telling two neighbours apart is at least as hard as telling N(0, 1) from N(mu, 1).
+
+    Parameters
+    ----------
+    mu : float
+        The claimed mu, >= 0.
+    """
 
     mu: float
 
@@ -183,7 +229,13 @@ class GaussianClaim(Claim):
 
 @dataclass(frozen=True)
 class ZcdpClaim(Claim):
-    """rho-zCDP."""
+    """rho-zCDP.
+
+    Parameters
+    ----------
+    rho : float
+        The claimed rho, >= 0.
+    """
 
     rho: float
 
@@ -207,7 +259,15 @@ class ZcdpClaim(Claim):
 
 @dataclass(frozen=True)
 class RenyiClaim(Claim):
-    """A Renyi curve: ``values[i]`` at ``orders[i]`` > 1. Its family scales the curve as Gaussian noise would."""
+    """A Renyi curve: ``values[i]`` at ``orders[i]`` > 1. Its family scales the curve as Gaussian noise would.
+
+    Parameters
+    ----------
+    orders : array-like of shape (k,)
+        Renyi orders, all > 1.
+    values : array-like of shape (k,)
+        The claimed bound on the Renyi divergence at each order, >= 0.
+    """
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
@@ -240,6 +300,13 @@ class ProfileClaim(Claim):
 
     The factor multiplies epsilon at every delta and is not about noise. So an audit judges the profile as a whole, and
     its lower bound on epsilon is one that holds for any mechanism, which is weaker.
+
+    Parameters
+    ----------
+    function : callable
+        delta as a non-increasing function of epsilon.
+    name : str, default "a privacy profile"
+        The name of the claim in reports.
     """
 
     function: Callable[[float], float]
@@ -270,7 +337,13 @@ class ProfileClaim(Claim):
 
 @dataclass(frozen=True)
 class ReleaseClaim(Claim):
-    """The whole profile that the accountant computes for an event; its family divides the noise of every part."""
+    """The whole profile that the accountant computes for an event; its family divides the noise of every part.
+
+    Parameters
+    ----------
+    guarantee : Guarantee
+        The guarantee whose whole profile is claimed.
+    """
 
     guarantee: Guarantee
 
@@ -304,7 +377,13 @@ class ReleaseClaim(Claim):
 
 
 def pld_claim(event: Event) -> ReleaseClaim:
-    """The privacy-loss distribution of an event, as the accountant composes it."""
+    """The privacy-loss distribution of an event, as the accountant composes it.
+
+    Parameters
+    ----------
+    event : Event
+        What is released.
+    """
     return ReleaseClaim(account(event, method="pld"))
 
 
@@ -312,7 +391,13 @@ _TYPED = "Use PureClaim, ApproxClaim, GaussianClaim, ZcdpClaim, RenyiClaim or a 
 
 
 def as_claim(claim: Any) -> Claim:
-    """A claim from a typed claim, a Guarantee, an event, or (epsilon, delta)."""
+    """A claim from a typed claim, a Guarantee, an event, or (epsilon, delta).
+
+    Parameters
+    ----------
+    claim : Claim, Guarantee, Event or tuple of float
+        A typed claim, a guarantee, an event, or ``(epsilon, delta)``.
+    """
     if isinstance(claim, Claim):
         return claim
     if isinstance(claim, Guarantee):
@@ -337,7 +422,13 @@ def _group_claim(guarantee: GroupGuarantee) -> Claim:
 
 
 def to_dict(claim: Claim) -> dict[str, Any] | None:
-    """JSON-ready; None for a ProfileClaim, which is a function."""
+    """JSON-ready; None for a ProfileClaim, which is a function.
+
+    Parameters
+    ----------
+    claim : Claim
+        Any claim.
+    """
     if isinstance(claim, ReleaseClaim):
         guarantee = claim.guarantee
         return {"type": "ReleaseClaim", "event": guarantee.event.to_dict(), "method": guarantee.forced_method}
@@ -347,7 +438,13 @@ def to_dict(claim: Claim) -> dict[str, Any] | None:
 
 
 def from_dict(record: dict[str, Any]) -> Claim:
-    """The inverse of ``to_dict``."""
+    """The inverse of ``to_dict``.
+
+    Parameters
+    ----------
+    record : dict
+        What ``to_dict`` returned.
+    """
     values = dict(record)
     kind = values.pop("type")
     if kind == "ReleaseClaim":

@@ -51,10 +51,10 @@ def given_generator(mechanism: Any, data: Any, seed: int = 0) -> Probe:
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output
-        What is probed.
-    data : its dataset
-        For a Plan (X, y).
+    mechanism : Plan or callable
+        What is probed: a plan, or any callable ``(dataset, rng) -> output``.
+    data : object
+        The dataset of the callable; ``(X, y)`` for a plan.
     seed : int, default 0
         The seed of the Generators.
     """
@@ -76,7 +76,15 @@ def given_generator(mechanism: Any, data: Any, seed: int = 0) -> Probe:
 
 
 def fresh_fits(fit: Callable[[], Any], name: str = "fresh noise in every fit") -> Probe:
-    """Two calls of ``fit`` in a row, as a user makes them, do not repeat their noise."""
+    """Two calls of ``fit`` in a row, as a user makes them, do not repeat their noise.
+
+    Parameters
+    ----------
+    fit : callable
+        Makes one fit, without arguments, and returns its output.
+    name : str, default "fresh noise in every fit"
+        The name of the probe in its result.
+    """
     if _same(flatten(fit()), flatten(fit())):
         return Probe(name, False, "Two fits gave the same output: the seed is used again, and the difference of two "
                                   "fits on different data has no noise at all.")  # fmt: skip
@@ -88,12 +96,13 @@ def fresh_steps(mechanism: Any, data: Any, scale: float | None = None, seed: int
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output
-        Its output is all its noisy queries, (steps, width), as the "releases" of a Plan are.
-    data : its dataset
-        Such that the query without noise is the same in all steps, for example all zero.
+    mechanism : Plan or callable
+        What is probed. The output of a callable ``(dataset, rng) -> output`` must be all its noisy queries, (steps,
+        width), like the "releases" of a plan.
+    data : object
+        A dataset for which the query without noise is the same in all steps, for example all zero.
     scale : float or None, default None
-        If given, the differences of consecutive steps must also have variance 2 scale^2 (chi-square, error 1e-9).
+        If given, the differences of consecutive steps must also have variance 2 scale^2 (chi-square test, error 1e-9).
     seed : int, default 0
         The seed of the Generator.
     """
@@ -123,13 +132,13 @@ def noise_everywhere(mechanism: Any, data: Any, runs: int = 64, seed: int = 0) -
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output
-        What is probed.
-    data : its dataset
-        It should favour no coordinate, for example be all zero. Then noise alone selects, and a coordinate that is zero
-        in all runs gets no noise.
+    mechanism : Plan or callable
+        What is probed: a plan, or any callable ``(dataset, rng) -> output``.
+    data : object
+        A dataset that favours no coordinate, for example all zero. Then noise alone selects, and a coordinate that is
+        zero in all runs gets no noise.
     runs : int, default 64
-        The number of runs.
+        Number of runs.
     seed : int, default 0
         The seed of the Generators.
     """
@@ -153,12 +162,12 @@ def output_grid(mechanism: Any, pair: Any, runs: int = 64, seed: int = 0) -> Pro
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output
-        What is probed.
-    pair : two datasets
-        On which its outputs are compared.
+    mechanism : Plan or callable
+        What is probed: a plan, or any callable ``(dataset, rng) -> output``.
+    pair : tuple of object
+        The two datasets on which the outputs are compared.
     runs : int, default 64
-        The number of runs on each dataset.
+        Number of runs on each dataset.
     seed : int, default 0
         The seed of the Generators.
     """
@@ -197,6 +206,19 @@ def exact_composition(p: float, q: float, count: int, claim: Any, delta: float |
 
     They show heads with probability p on one dataset and q on the other. This is for accounting faults of a few per
     cent, which no affordable number of trials would show.
+
+    Parameters
+    ----------
+    p : float
+        Probability of heads on one dataset.
+    q : float
+        Probability of heads on the other dataset.
+    count : int
+        Number of coins.
+    claim : Claim, Guarantee, Event or tuple of float
+        What is claimed of all coins together.
+    delta : float or None, default None
+        The delta at which the epsilons are compared. None uses the claim's own delta.
     """
     goal = as_claim(claim)
     at = goal.reference_delta if delta is None else delta

@@ -33,37 +33,61 @@ def audit(
     progress: Callable[[int, float], None] | bool | None = None, resume: str | Path | None = None,
     neighbours: str = neighbouring.CHECKED, source: str = "",
 ) -> AuditReport:
-    """Attack a mechanism on a pair of neighbours, and bound its privacy loss from below.
+    """Attack a mechanism on a pair of neighbouring datasets, and bound its privacy loss from below.
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output. It must leave its dataset as it is, store no answers
-        between calls, and draw all its randomness from the Generator; one that gives other outputs when a trial is
-        played again is audited in this process alone, and the report says that it cannot be repeated.
-    pair : a Pair, or a tuple of two neighbouring datasets; for a Plan, see ``audit.pairs``.
-    claim : a typed claim, a Guarantee, an event, or (epsilon, delta); the plan's own guarantee if left out.
-    trials : how many trials to play; give this or ``seconds``.
-    seconds : how long to play; give this or ``trials``.
-    confidence : of ``epsilon_lower``.
-    alpha : the false-alarm probability of the verdict; 1 - confidence if left out.
-    mode : "fixed" gives exact bounds for a number of trials that does not depend on the outcomes; "sequential" gives
-        bounds that hold at all times, and stops as soon as the claim is refuted at alpha.
-    adversary : what a Plan's adversary sees: "final", "support", "iterates", "gradients" or "releases", "step".
-    attack : scores of outputs, (trials, features) -> (trials,), larger for the first dataset; learned if left out and
-        the pair knows none.
-    delta : the delta at which epsilons are reported; if left out the claim's own, or 1e-5.
-    encode : output -> numbers, for outputs that are not numbers.
-    rng : the seed; a trial's stream depends on it and on the trial's number alone.
-    n_jobs : the number of workers; None chooses it.
-    progress : True for a line on standard error, or a function that is called with (trials, seconds).
-    resume : a file in which outputs are saved as they come; an audit that was killed goes on from there.
-    neighbours : "checked" refuses a pair of arrays, frames, or tuples of them, whose rows differ in more than one
-        record or in none; "as given" takes any pair.
-    source : who makes the claim, for the report: a paper, a documentation, a contract.
+    mechanism : Plan or callable
+        What is attacked: a plan, or any callable ``(dataset, rng) -> output``. A callable must leave its dataset
+        unchanged, store no answers between calls, and draw all its randomness from the Generator. If a repeated trial
+        gives another output, the audit runs in this process alone, and the report says that it cannot be repeated.
+    pair : Pair or tuple
+        Two neighbouring datasets. For a plan, ``audit.pairs`` has the worst pair that is known.
+    claim : Claim, Guarantee, Event, tuple of float or None, default None
+        What is claimed: a typed claim, a guarantee, an event, or ``(epsilon, delta)``. None tests the plan's own
+        guarantee.
+    trials : int or None, default None
+        Number of trials. Give either ``trials`` or ``seconds``.
+    seconds : float or None, default None
+        Run time in seconds. Give either ``trials`` or ``seconds``.
+    confidence : float, default 0.95
+        Confidence level of ``epsilon_lower``.
+    alpha : float or None, default None
+        False-alarm probability of the verdict. None uses 1 - confidence.
+    mode : {"fixed", "sequential"}, default "fixed"
+        "fixed" gives exact bounds for a number of trials that does not depend on the outcomes. "sequential" gives
+        bounds that hold at all times, and stops as soon as the claim is refuted at ``alpha``.
+    adversary : {"final", "support", "iterates", "gradients", "releases", "step"}, default "final"
+        What the adversary sees of a plan's run. Ignored for a callable, whose adversary sees the output.
+    attack : callable or None, default None
+        Scores of outputs, ``(trials, features) -> (trials,)``, larger for the first dataset. None uses the score that
+        the pair provides, and otherwise learns one.
+    delta : float or None, default None
+        The delta at which epsilons are reported. None uses the claim's own delta, or 1e-5.
+    encode : callable or None, default None
+        Converts an output that is not numeric to numbers.
+    rng : int, default 0
+        The seed. The stream of a trial depends only on this seed and on the number of the trial.
+    n_jobs : int or None, default None
+        Number of workers. None chooses it.
+    progress : bool, callable or None, default None
+        True prints a line on standard error; a function is called with ``(trials, seconds)``.
+    resume : path-like or None, default None
+        A file in which outputs are saved as they come. An interrupted audit continues from this file.
+    neighbours : {"checked", "as given"}, default "checked"
+        "checked" refuses a pair of arrays, frames, or tuples of them, unless their rows differ in exactly one record.
+        "as given" accepts any pair.
+    source : str, default ""
+        Who makes the claim, for the report: a paper, a documentation page, a contract.
+
+    Returns
+    -------
+    AuditReport
+        The lower bound on epsilon, the verdict on the claim, and how both were obtained.
 
     Privacy
     -------
-    For test data only: the audit looks at outputs without a budget. Do not run it on data that need protection.
+    For test data only: an audit looks at outputs without a budget. Do not run it on data that need protection.
     """
     settings = _settings(trials, seconds, confidence, alpha, mode, rng, n_jobs)
     neighbour_pair = as_pair(pair, neighbours)

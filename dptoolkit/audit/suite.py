@@ -103,23 +103,23 @@ def assert_private(
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output
-        What is attacked.
-    pair : a Pair, or a tuple of two neighbouring datasets
-        On which data.
-    claim : a typed claim, a Guarantee, an event, (epsilon, delta) or None, default None
-        What is claimed of it; the plan's own guarantee if left out.
+    mechanism : Plan or callable
+        What is attacked: a plan, or any callable ``(dataset, rng) -> output``.
+    pair : Pair or tuple
+        Two neighbouring datasets.
+    claim : Claim, Guarantee, Event, tuple of float or None, default None
+        What is claimed of the mechanism. None tests the plan's own guarantee.
     alpha : float, default 1e-6
         The probability, over the choice of the seed, with which a correct mechanism fails.
     power_against : float, default 2.0
-        How many times too small the noise is that must be found.
+        The factor by which the noise is too small in the fault that must be found.
     power : float or None, default 0.999
-        The probability of finding it; None promises nothing and takes any number of trials.
+        The probability of finding that fault. None promises nothing and accepts any number of trials.
     trials : int or None, default None
-        The number of trials, which must be enough for the power. By default the smallest such number; a claim that
-        takes more than a million is refused unless they are asked for here.
-    **arguments
-        Those of ``audit`` except ``seconds`` and ``mode``: how long it takes follows from the power.
+        Number of trials, which must be enough for the power. None uses the smallest such number. A claim that needs
+        more than a million trials is refused unless they are requested here.
+    **arguments : Any
+        Further arguments of ``audit``, except ``seconds`` and ``mode``: the run time follows from the power.
 
     Returns
     -------
@@ -178,14 +178,14 @@ def sweep(mechanism: Any, pairs: Iterable[Any], claim: Any = None, **arguments: 
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output
-        What is attacked.
-    pairs : iterable of pairs
-        Each as for ``audit``.
-    claim : as for ``audit``
-        What is claimed of it; the plan's own guarantee if left out.
-    **arguments
-        Those of ``audit``, for every pair alike.
+    mechanism : Plan or callable
+        What is attacked: a plan, or any callable ``(dataset, rng) -> output``.
+    pairs : iterable of Pair
+        The pairs, each as for ``audit``.
+    claim : Claim, Guarantee, Event, tuple of float or None, default None
+        What is claimed of the mechanism. None tests the plan's own guarantee.
+    **arguments : Any
+        Further arguments of ``audit``, the same for every pair.
 
     Returns
     -------
@@ -222,22 +222,22 @@ def search(
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output
-        What is attacked.
-    make_pair : function
-        Parameters to a pair, as for ``audit``.
-    grid : sequence of sequences of float
+    mechanism : Plan or callable
+        What is attacked: a plan, or any callable ``(dataset, rng) -> output``.
+    make_pair : callable
+        Makes a pair, as for ``audit``, from the parameters.
+    grid : sequence of sequence of float
         The values of each parameter that are tried first.
-    claim : as for ``audit``
-        What is claimed of it; the plan's own guarantee if left out.
+    claim : Claim, Guarantee, Event, tuple of float or None, default None
+        What is claimed of the mechanism. None tests the plan's own guarantee.
     trials : int, default 2000
-        The number of trials of each pair.
+        Number of trials per pair.
     rounds : int, default 2
         How often the steps around the best parameters are halved.
     rng : int, default 0
         The seed of the search.
-    **arguments
-        Further ones of ``audit``.
+    **arguments : Any
+        Further arguments of ``audit``.
 
     Returns
     -------

@@ -174,13 +174,14 @@ def prepare(
 
     Parameters
     ----------
-    X : (n, d) array or scipy.sparse matrix
-        One row a record.
+    X : array-like or sparse matrix of shape (n, d)
+        One row per record.
     n_features : int or None, default None
         Public number of features: a narrower X gets columns of zeros, a wider one is refused.
-    dtype : numpy.float64, numpy.float32 or None, default None
-        numpy.float32 keeps the entries of sparse rows in single precision, rounded towards zero, which takes two thirds
-        of the memory. Solvers that would copy such rows at every step refuse them. None keeps the type of X.
+    dtype : type, dtype or None, default None
+        numpy.float64 or numpy.float32. numpy.float32 keeps the entries of sparse rows in single precision, rounded
+        towards zero, which takes two thirds of the memory. Solvers that would copy such rows at every step refuse them.
+        None keeps the type of X.
     row_norm : float or None, default None
         Public L2 bound to which rows are clipped here. Only the clipped rows are kept; fits with this bound use them as
         they are.
@@ -249,8 +250,8 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
 
     Parameters
     ----------
-    X : (n, d) array, scipy.sparse matrix or Rows
-        One row a record.
+    X : array-like, sparse matrix or Rows
+        The design matrix, (n, d): one row per record.
     n_features : int or None, default None
         The public width: a narrower X gets columns of zeros, a wider one is refused.
 

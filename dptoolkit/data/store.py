@@ -47,7 +47,7 @@ def save(rows: Rows, folder: str | os.PathLike[str]) -> Path:
     ----------
     rows : Rows
         What ``data.prepare`` returned.
-    folder : path
+    folder : path-like
         A folder that does not exist yet; an existing one is refused.
 
     Returns
@@ -101,7 +101,7 @@ def load(folder: str | os.PathLike[str]) -> Rows:
 
     Parameters
     ----------
-    folder : path
+    folder : path-like
         The folder that ``save`` wrote.
 
     Returns

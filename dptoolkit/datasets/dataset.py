@@ -12,10 +12,23 @@ REGRESSION, BINARY, MULTICLASS = "regression", "binary", "multiclass"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows X (a float64 array or CSR matrix), labels y, and the task that names the losses that fit.
+    """Rows X, labels y, and the task, which decides which losses can be used.
 
-    Labels are numbers for "regression", 0/1 for "binary", 0, ..., K-1 for "multiclass". ``truth`` holds, for synthetic
-    sets, the coefficients that a fit without noise and with enough rows would find; None for real ones.
+    Attributes
+    ----------
+    X : ndarray or csr_array
+        The rows, in double precision.
+    y : ndarray
+        The labels: real numbers for "regression", 0 and 1 for "binary", 0, ..., K-1 for "multiclass".
+    task : {"regression", "binary", "multiclass"}
+        What y is.
+    name : str, default ""
+        The name of the set.
+    description : str, default ""
+        One line about the set.
+    truth : ndarray or None, default None
+        For synthetic sets the coefficients that a fit without noise and with enough rows would find; None for real
+        sets.
     """
 
     X: Any

@@ -100,25 +100,34 @@ class WidthWarning(UserWarning):
 def read_libsvm(
     path: str | Path, n_features: int | None = None, max_bytes: int = MAX_BYTES, has_labels: bool | None = True
 ) -> tuple[Any, Any]:
-    """(X, y) of a LIBSVM text file, ``label column:value column:value ...`` with columns from 1; X is CSR.
+    """Read a LIBSVM text file: ``label column:value column:value ...``, columns counted from 1.
 
     Columns may come in any order, each at most once in a row. Text after ``#`` is a remark; blank lines are skipped.
     NaN, infinity, ``qid:`` and files without a row are refused.
 
     Parameters
     ----------
-    path : the file, plain or ending in .gz, .xz or .bz2.
-    n_features : the public width of X: a column beyond it is an error. Without it the width is the largest column in
-        the file, and a WidthWarning says so.
-    max_bytes : the size when unpacked beyond which the file is refused.
-    has_labels : whether every line begins with a label. With False there is none and y is None; None looks at the first
+    path : str or Path
+        The file, plain or ending in .gz, .xz or .bz2.
+    n_features : int or None, default None
+        The public width of X: a column beyond it is an error. None uses the largest column in the file, with a
+        WidthWarning.
+    max_bytes : int, default 2_147_483_648
+        Files that are larger than this when uncompressed are refused.
+    has_labels : bool or None, default True
+        Whether every line begins with a label. With False there are no labels, and y is None; None looks at the first
         line.
+
+    Returns
+    -------
+    tuple
+        ``(X, y)``: a CSR matrix, and the labels or None.
 
     Privacy
     -------
     Reading releases nothing, except through the width: without ``n_features`` one record can change the number of
     columns, and so the length of everything that is fitted to X, and no noise hides that. Give ``n_features`` for
-    private fits. Errors tell a line number and what was expected there, never what the line holds.
+    private fits. Errors name a line number and what was expected there, never what the line holds.
     """
     limit = _WIDEST_FROM_DATA if n_features is None else _width(n_features)
     text = _without_remarks(read_text(path, max_bytes))

@@ -73,31 +73,46 @@ def names() -> list[str]:
 
 
 def describe(name: str) -> str:
-    """One line about a set."""
+    """One line about a set.
+
+    Parameters
+    ----------
+    name : str
+        One of ``names()``.
+    """
     _check_name(name)
     task, text = (FILES[name].task, FILES[name].description) if name in FILES else BUNDLED[name]
     return f"{task}: {text}"
 
 
 def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, verify: bool = False) -> Dataset:
-    """The set of that name.
+    """Load a real data set by its name.
+
+    Labels of binary sets are 0 for the smaller and 1 for the larger one of the set's convention; classes are counted
+    from 0. Values of X are those of the file. Nothing is scaled by the data: solvers clip to public bounds.
 
     Parameters
     ----------
-    name : one of ``names()``. breast_cancer, digits and diabetes come with scikit-learn; the others are files.
-    split : "train" or, where there is one, "test"; both have the same columns.
-    data_home : the folder with the files, one folder a set; by default the environment variable DPTOOLKIT_DATA. Files
-        may be plain or end in .gz, .xz or .bz2. Without either, sets whose source is known are fetched on first use
-        into a cache (DPTOOLKIT_CACHE, or the user's own), by the extra ``data``.
-    verify : compare the sha256 of the files with the ones recorded here.
+    name : str
+        One of ``names()``. breast_cancer, digits and diabetes come with scikit-learn; the others are files.
+    split : {"train", "test"}, default "train"
+        Which part of the set. Some sets have no "test" part; both parts have the same columns.
+    data_home : path-like or None, default None
+        The folder with the files, one folder per set. None uses the environment variable DPTOOLKIT_DATA. Files may be
+        plain or end in .gz, .xz or .bz2. Without either, sets whose source is known are fetched on first use into a
+        cache (DPTOOLKIT_CACHE, or the user's own) by the extra ``data``.
+    verify : bool, default False
+        Whether to compare the SHA-256 of the files with the recorded ones.
 
-    Labels of binary sets are 0 for the smaller and 1 for the larger one of the set's convention, classes count from 0;
-    values of X are as in the file. Nothing is scaled by the data: solvers clip to public bounds.
+    Returns
+    -------
+    Dataset
+        The rows, the labels and the task.
 
     Privacy
     -------
     Width and label set come from the registry, not from the files: a record with another column or label is an error,
-    which tells where it is and not what it holds.
+    which names its place and not its content.
     """
     _check_name(name)
     one_of("split", split, (TRAIN, TEST))

@@ -35,6 +35,19 @@ def make_ight(n: int = 1000, d: int = 1000, sparsity: int = 10, task: str = REGR
     theta, at random places, are uniform on (-1, 1). Regression: y = <x, theta> + N(0, 0.1). Binary: the paper prints
     P(y = 1) = 1/(1 + exp(<x, theta>)), the reverse of the usual sign; the labels follow it, so what a logistic fit
     estimates, and what ``truth`` holds, is -theta.
+
+    Parameters
+    ----------
+    n : int, default 1000
+        Number of rows.
+    d : int, default 1000
+        Number of features.
+    sparsity : int, default 10
+        Number of coefficients that are not zero.
+    task : {"regression", "binary"}, default "regression"
+        What the labels are.
+    rng : int, numpy.random.Generator or None, default None
+        A seed, a Generator, or None for fresh entropy.
     """
     n, d, sparsity = whole("n", n, low=1), whole("d", d, low=1), whole("sparsity", sparsity, low=1)
     one_of("task", task, (REGRESSION, BINARY))
@@ -53,6 +66,19 @@ def make_transfer(n: int = 800, d: int = 1000, sparsity: int = 10, task: str = R
     Rows are uniform on (-1, 1)^d and are not scaled. The paper does not say how the ``sparsity`` coefficients theta are
     drawn: here uniformly from (-1, 1), at random places, as in ``make_ight``. Regression: y = <x, theta> + N(0, 0.1).
     Binary: P(y = 1) = 1/(1 + exp(<x, theta>)) as printed, so that ``truth`` is -theta.
+
+    Parameters
+    ----------
+    n : int, default 800
+        Number of rows.
+    d : int, default 1000
+        Number of features.
+    sparsity : int, default 10
+        Number of coefficients that are not zero.
+    task : {"regression", "binary"}, default "regression"
+        What the labels are.
+    rng : int, numpy.random.Generator or None, default None
+        A seed, a Generator, or None for fresh entropy.
     """
     n, d, sparsity = whole("n", n, low=1), whole("d", d, low=1), whole("sparsity", sparsity, low=1)
     one_of("task", task, (REGRESSION, BINARY))
@@ -79,8 +105,17 @@ def make_khanna(n: int = 10_000, p: int = 100, scale: float | str = "max", rng: 
     Rows are N(0, S) with S_ij = 0.5^|i-j|, labels 1 where <x, w> > 0 for w = (10, 9, 8, 7, 6, 5, 4, 0.5, 0, ..., 0):
     there is no label noise, so only the direction of w can be found.
 
-    scale : "max" divides each feature by its largest absolute value in the data, as the paper does. That divisor
-        depends on every record, so a privacy guarantee does not cover it; a number divides by this public constant.
+    Parameters
+    ----------
+    n : int, default 10_000
+        Number of rows.
+    p : int, default 100
+        Number of features.
+    scale : float or str, default "max"
+        "max" divides each feature by its largest absolute value in the data, as the paper does. That divisor depends on
+        every record, so a privacy guarantee does not cover it. A number divides by this public constant.
+    rng : int, numpy.random.Generator or None, default None
+        A seed, a Generator, or None for fresh entropy.
     """
     n, p = whole("n", n, low=1), whole("p", p, low=len(_KHANNA_WEIGHTS))
     generator = as_generator(rng)
@@ -103,6 +138,23 @@ def make_heavy_tailed(
 
     Features have Student's t law with ``tail`` degrees of freedom, scaled to variance 1; y = <x, truth> + ``noise``
     times such a variable with ``noise_tail`` degrees. ``truth`` has ``sparsity`` entries of +-1/sqrt(sparsity).
+
+    Parameters
+    ----------
+    n : int, default 5000
+        Number of rows.
+    d : int, default 200
+        Number of features.
+    sparsity : int, default 5
+        Number of coefficients that are not zero.
+    tail : float, default 5.0
+        Degrees of freedom of the features, > 2.
+    noise_tail : float, default 3.0
+        Degrees of freedom of the errors, > 2.
+    noise : float, default 0.5
+        Standard deviation of the errors.
+    rng : int, numpy.random.Generator or None, default None
+        A seed, a Generator, or None for fresh entropy.
     """
     n, d, sparsity = whole("n", n, low=1), whole("d", d, low=1), whole("sparsity", sparsity, low=1)
     generator = as_generator(rng)
@@ -124,6 +176,17 @@ def make_rcv1_like(n: int = 20_242, d: int = 47_236, nonzeros: int = 75, rng: An
     """Sparse rows with the shape of RCV1: unit L2 norm, about ``nonzeros`` entries a row, power-law columns.
 
     Made for speed. Labels are logistic in ``truth``, which has 100 entries (fewer if d is small) on frequent columns.
+
+    Parameters
+    ----------
+    n : int, default 20_242
+        Number of rows.
+    d : int, default 47_236
+        Number of features.
+    nonzeros : int, default 75
+        Mean number of entries per row, about.
+    rng : int, numpy.random.Generator or None, default None
+        A seed, a Generator, or None for fresh entropy.
     """
     n, d, nonzeros = whole("n", n, low=1), whole("d", d, low=1), whole("nonzeros", nonzeros, low=1)
     if nonzeros > d:

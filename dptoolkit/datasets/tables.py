@@ -32,7 +32,17 @@ _CHUNK = 20_000
 
 
 class Table(NamedTuple):
-    """Rows X, labels y (None where no label was named), and the names of the columns of X."""
+    """A table that was read from a file.
+
+    Attributes
+    ----------
+    X : ndarray
+        The rows.
+    y : ndarray or None
+        The labels; None where no label was named.
+    names : tuple of str
+        The names of the columns of X.
+    """
 
     X: Array
     y: NDArray[Any] | None
@@ -70,8 +80,8 @@ def read_csv(
         The character between cells. None takes it from the header: the most frequent of comma, semicolon, tab and bar.
     decimal : str, default "."
         The decimal mark, "." or ",".
-    max_bytes : int, default 2 GiB
-        The size when unpacked beyond which the file is refused.
+    max_bytes : int, default 2_147_483_648
+        Files that are larger than this when uncompressed are refused.
 
     Returns
     -------
@@ -103,6 +113,21 @@ def read_parquet(
     """Read a parquet file with polars or pandas (extra ``parquet``).
 
     Parameters, results and errors are those of ``read_csv``; errors count records from 1 in place of lines.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    label : str, int or None, default None
+        The column of labels, by name or by number from 1. None if there is none.
+    features : sequence of str or int, or None, default None
+        The columns to use, in this order. None uses all columns except ``label`` and ``drop``.
+    drop : sequence of str or int, default ()
+        Columns to leave out, such as identifiers.
+    categories : mapping of str to sequence of str, or None, default None
+        The public values of text columns, as for ``read_csv``.
+    missing : float, mapping of str to float or str, or None, default None
+        The public constant for missing cells, as for ``read_csv``.
 
     Privacy
     -------

@@ -21,7 +21,13 @@ _SMALLEST_SUCCESS = 1e-16
 
 
 def query(value: Any) -> Array:
-    """A private answer as an array of floats; an error names its type only, as the value is private."""
+    """A private answer as an array of floats; an error names its type only, as the value is private.
+
+    Parameters
+    ----------
+    value : array-like
+        The answer of a query, before noise.
+    """
     try:
         return np.asarray(value, dtype=float)
     except (TypeError, ValueError, OverflowError):
@@ -29,7 +35,13 @@ def query(value: Any) -> Array:
 
 
 def integer_query(value: Any) -> int:
-    """A private answer as an integer; an error says its type alone."""
+    """A private answer as an integer; an error says its type alone.
+
+    Parameters
+    ----------
+    value : int
+        The answer of a query, before noise.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or abs(int(value)) > 2**62:
         bound = "an integer, its size at most 2^62"
         raise invalid("value", type(value).__name__, bound, "Integer noise hides integers only: round first.")
@@ -48,7 +60,15 @@ class _AdditiveNoise:
         magnitude("sensitivity", self.sensitivity)
 
     def release(self, value: Array, rng: Any = None) -> Array:
-        """value + noise; exactly value for scale 0."""
+        """value + noise; exactly value for scale 0.
+
+        Parameters
+        ----------
+        value : array-like
+            The answer of the query.
+        rng : int, numpy.random.Generator or None, default None
+            A seed, a Generator, or None for fresh entropy. A seeded release is reproducible, so it is not private.
+        """
         value = query(value)
         if self.scale == 0:
             return value.copy()
@@ -61,6 +81,13 @@ class _AdditiveNoise:
 @dataclass(frozen=True)
 class GaussianNoise(_AdditiveNoise):
     """Adds iid N(0, scale^2) to a query of L2 sensitivity ``sensitivity``.
+
+    Parameters
+    ----------
+    scale : float
+        Standard deviation of the noise.
+    sensitivity : float
+        L2 sensitivity of the query.
 
     Privacy
     -------
@@ -80,6 +107,13 @@ class GaussianNoise(_AdditiveNoise):
 class LaplaceNoise(_AdditiveNoise):
     """Adds iid Laplace(scale) to a query of L1 sensitivity ``sensitivity``.
 
+    Parameters
+    ----------
+    scale : float
+        Scale of the noise, whose standard deviation is sqrt(2) times as large.
+    sensitivity : float
+        L1 sensitivity of the query.
+
     Privacy
     -------
     One call is ``event`` = Laplace(scale / sensitivity), under the adjacency of the sensitivity. Public: the shape.
@@ -95,7 +129,17 @@ class LaplaceNoise(_AdditiveNoise):
 
 
 def laplace(rng: np.random.Generator | Generators, scale: float, shape: tuple[int, ...]) -> Array:
-    """iid Laplace(scale) as a difference of two exponentials: faster than Generator.laplace, same law."""
+    """iid Laplace(scale) as a difference of two exponentials: faster than Generator.laplace, same law.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator or Generators
+        Where the noise is drawn from.
+    scale : float
+        Scale of the law.
+    shape : tuple of int
+        Shape of the result.
+    """
     return np.asarray(scale * (exponential(rng, shape) - exponential(rng, shape)))
 
 
@@ -109,6 +153,13 @@ def exponential(rng: np.random.Generator | Generators, shape: tuple[int, ...]) -
     NumPy's exponentials end at 44 and are multiples of about 1e-16, so rarer outcomes could never occur, but for a
     guarantee without a delta they must be possible. A long draw becomes _LONG plus a fresh one; a short draw gets new
     bits.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator or Generators
+        Where the draws are made from.
+    shape : tuple of int
+        Shape of the result.
     """
     if not isinstance(rng, Generators):
         return np.asarray(exponential(Generators(rng), (1, *shape))[0])
@@ -138,6 +189,13 @@ def _far(rng: np.random.Generator, draw: float) -> float:
 class GeometricNoise:
     """Adds X with P(X = k) = (1-q)/(1+q) q^|k|, q = exp(-epsilon/sensitivity), to an INTEGER query.
 
+    Parameters
+    ----------
+    epsilon : float
+        The epsilon of one call.
+    sensitivity : int
+        The largest change of the query between neighbours.
+
     Privacy
     -------
     One call is ``event`` = TwoSidedGeometric(epsilon, sensitivity), under the adjacency of the sensitivity. A query
@@ -163,7 +221,15 @@ class GeometricNoise:
         return TwoSidedGeometric(self.epsilon, self.sensitivity)
 
     def release(self, value: int, rng: Any = None) -> int:
-        """value + noise, an integer."""
+        """value + noise, an integer.
+
+        Parameters
+        ----------
+        value : int
+            The answer of the query.
+        rng : int, numpy.random.Generator or None, default None
+            A seed, a Generator, or None for fresh entropy. A seeded release is reproducible, so it is not private.
+        """
         count = integer_query(value)
         generator = as_generator(rng, self)
         # Each is geometric on 1, 2, ...; the difference is two-sided geometric on the integers.

@@ -24,7 +24,17 @@ _FEW = 64
 
 
 def gumbel(rng: np.random.Generator | Generators, scale: float, shape: tuple[int, ...]) -> Array:
-    """iid Gumbel(scale): minus the log of an exponential."""
+    """iid Gumbel(scale): minus the log of an exponential.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator or Generators
+        Where the noise is drawn from.
+    scale : float
+        Scale of the law.
+    shape : tuple of int
+        Shape of the result.
+    """
     return np.asarray(-scale * np.log(exponential(rng, shape)))
 
 
@@ -33,6 +43,16 @@ class NoisyMaximum:
     """The index of the largest score after noise of ``scale`` on every score.
 
     noise "gumbel" is the exponential mechanism; "laplace" and "exponential" (permute-and-flip) are epsilon-DP only.
+
+    Parameters
+    ----------
+    scale : float
+        Scale of the noise on every score.
+    score_range : float
+        The largest change of the difference of two scores between neighbours; see the top of this module.
+    noise : {"gumbel", "laplace", "exponential"}, default "gumbel"
+        The law of the noise. "gumbel" is the exponential mechanism; "laplace" and "exponential" (permute-and-flip) are
+        epsilon-DP only.
 
     Privacy
     -------
@@ -56,13 +76,30 @@ class NoisyMaximum:
         return ExponentialMechanism(epsilon) if self.noise == "gumbel" else NoisyMax(epsilon, self.noise)
 
     def noisy(self, scores: Array, rng: Any = None) -> Array:
-        """The scores with fresh noise; not for release."""
+        """The scores with fresh noise; not for release.
+
+        Parameters
+        ----------
+        scores : array-like of shape (k,)
+            One score per candidate.
+        rng : int, numpy.random.Generator or None, default None
+            A seed, a Generator, or None for fresh entropy.
+        """
         return np.asarray(self.noisy_rows(_vector(scores)[None], Generators(as_generator(rng, self)))[0])
 
     def noisy_rows(self, scores: Array, rng: Generators, shares: Array | None = None) -> Array:
         """``noisy`` for many runs at once, one a row, each with its own Generator.
 
         With ``shares`` run i gets shares[i] times the noise: for scores whose range is that part of ``score_range``.
+
+        Parameters
+        ----------
+        scores : array of shape (runs, k)
+            One row of scores per run.
+        rng : Generators
+            One Generator per run.
+        shares : array of shape (runs,) or None, default None
+            The noise of run i is multiplied by shares[i], for scores whose range is that part of ``score_range``.
         """
         if not np.isfinite(scores).all():
             raise _not_finite(scores[0])
@@ -79,26 +116,72 @@ class NoisyMaximum:
         return np.asarray(self.scale * exponential(rng, shape))
 
     def select(self, scores: Array, rng: Any = None) -> int:
-        """The index of the largest noisy score."""
+        """The index of the largest noisy score.
+
+        Parameters
+        ----------
+        scores : array-like of shape (k,)
+            One score per candidate.
+        rng : int, numpy.random.Generator or None, default None
+            A seed, a Generator, or None for fresh entropy.
+        """
         return int(np.argmax(self.noisy(scores, rng)))
 
     def select_rows(self, scores: Array, rng: Generators, shares: Array | None = None) -> NDArray[np.intp]:
-        """``select`` for many runs at once, one a row, each with its own Generator; for shares see ``noisy_rows``."""
+        """``select`` for many runs at once, one a row, each with its own Generator; for shares see ``noisy_rows``.
+
+        Parameters
+        ----------
+        scores : array of shape (runs, k)
+            One row of scores per run.
+        rng : Generators
+            One Generator per run.
+        shares : array of shape (runs,) or None, default None
+            As for ``noisy_rows``.
+        """
         return np.asarray(np.argmax(self.noisy_rows(scores, rng, shares), axis=1))
 
     def top_event(self, count: int) -> Event:
-        """The event of one call of ``top`` or ``peel``."""
+        """The event of one call of ``top`` or ``peel``.
+
+        Parameters
+        ----------
+        count : int
+            Number of candidates that are selected.
+        """
         return Repeated(self.event, count)
 
     def top(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
-        """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the law of ``count`` peelings."""
+        """The ``count`` largest noisy scores, with ONE draw of Gumbel noise: the law of ``count`` peelings.
+
+        Parameters
+        ----------
+        scores : array-like of shape (k,)
+            One score per candidate.
+        count : int
+            Number of candidates to select.
+        rng : int, numpy.random.Generator or None, default None
+            A seed, a Generator, or None for fresh entropy.
+        """
         self._check_one_shot()
         return _largest(self.noisy(scores, rng), count)
 
     def top_rows(
         self, scores: Array, count: int, rng: Generators, shares: Array | None = None
     ) -> NDArray[np.intp]:
-        """``top`` for many runs at once, one a row, each with its own Generator; for shares see ``noisy_rows``."""
+        """``top`` for many runs at once, one a row, each with its own Generator; for shares see ``noisy_rows``.
+
+        Parameters
+        ----------
+        scores : array of shape (runs, k)
+            One row of scores per run.
+        count : int
+            Number of candidates to select per run.
+        rng : Generators
+            One Generator per run.
+        shares : array of shape (runs,) or None, default None
+            As for ``noisy_rows``.
+        """
         self._check_one_shot()
         noisy = self.noisy_rows(scores, rng, shares)
         if scores.shape[1] <= _FEW:
@@ -110,7 +193,17 @@ class NoisyMaximum:
             raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew.")
 
     def peel(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
-        """``count`` selections one after the other, each with fresh noise among the remaining candidates."""
+        """``count`` selections one after the other, each with fresh noise among the remaining candidates.
+
+        Parameters
+        ----------
+        scores : array-like of shape (k,)
+            One score per candidate.
+        count : int
+            Number of candidates to select.
+        rng : int, numpy.random.Generator or None, default None
+            A seed, a Generator, or None for fresh entropy.
+        """
         scores = _vector(scores)
         count = _count(count, len(scores))
         generator = as_generator(rng, self)
@@ -129,6 +222,15 @@ class SymmetricMaximum(NoisyMaximum):
 
     ``score_range`` bounds the sum of the two largest |changes| among the K scores, whose changes must add up to 0. An
     ordinary noisy maximum would be charged for twice the largest change, which is more.
+
+    Parameters
+    ----------
+    scale : float
+        Scale of the Gumbel noise on every score.
+    score_range : float
+        A bound on the sum of the two largest |changes| among the K scores.
+    noise : {"gumbel"}, default "gumbel"
+        The law of the noise; no other is known to be safe here.
 
     Privacy
     -------

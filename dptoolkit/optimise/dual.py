@@ -42,7 +42,7 @@ class Sweeps:
 
     Attributes
     ----------
-    w
+    w : ndarray
         The weights after the last sweep.
     """
 

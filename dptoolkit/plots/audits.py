@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def trade_off(report: AuditReport) -> Figure:
-    """The error rates of an audit's guesses, with their band, against the least error rates that the claim allows."""
+    """The error rates of an audit's guesses, with their band, against the least error rates that the claim allows.
+
+    Parameters
+    ----------
+    report : AuditReport
+        The report of an audit.
+    """
     figure, (axes,) = grid(1, 1, "How well the two datasets were told apart")
     detail = f"{report.trials:,} trials; adversary sees {report.adversary}"
     describe(axes, report.verdict.capitalize(), detail, "false positives", "false negatives")
@@ -27,7 +33,15 @@ def trade_off(report: AuditReport) -> Figure:
 
 
 def trade_off_curve(axes: Axes, report: AuditReport) -> None:
-    """``trade_off`` drawn on existing axes, whose title the caller sets."""
+    """``trade_off`` drawn on existing axes, whose title the caller sets.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    report : AuditReport
+        The report of an audit.
+    """
     curve = report.trade_off
     if curve is None:
         raise invalid("report", "without a trade-off curve", "one that audit() made")
@@ -45,7 +59,15 @@ def trade_off_curve(axes: Axes, report: AuditReport) -> None:
 
 
 def claimed_trade_off(profile: Sequence[tuple[float, float]], false_positive: Any) -> Any:
-    """The least false-negative rate that a profile of points (epsilon, delta) allows at each false-positive rate."""
+    """The least false-negative rate that a profile of points (epsilon, delta) allows at each false-positive rate.
+
+    Parameters
+    ----------
+    profile : sequence of tuple of float
+        Points (epsilon, delta) of the claimed profile.
+    false_positive : array-like
+        False-positive rates.
+    """
     x = np.asarray(false_positive, dtype=float)
     least = np.zeros_like(x)
     for epsilon, delta in profile:

@@ -25,10 +25,10 @@ def weights(result: Any, names: Sequence[str] | None = None) -> Figure:
 
     Parameters
     ----------
-    result : FitResult, Model or fitted estimator
-        What holds the weights. Several classes get one picture each.
+    result : FitResult, Model or object
+        The fit, the model or the fitted estimator that holds the weights. Each of several classes gets a picture.
     names : sequence of str or None, default None
-        The names of the features; None takes those that a model or an estimator knows.
+        The names of the features. None uses those of the model or the estimator.
 
     Returns
     -------
@@ -97,13 +97,19 @@ def errors(
 
     Parameters
     ----------
-    epsilons : the budgets.
-    series : for each solver its errors, one for each budget, or a table with one row a repetition.
-    chance : the error of a guess that ignores the data.
-    true_epsilons : for solvers with published noise, the epsilon that each budget really costs. Their points stand
-        there, and arrows lead there from the budgets that are claimed.
-    title : the title of the picture.
-    measure : the name of the vertical axis.
+    epsilons : sequence of float
+        The budgets.
+    series : mapping of str to array-like
+        The errors of each solver: one per budget, or a table with one row per repetition.
+    chance : float or None, default None
+        The error of a baseline that ignores the features.
+    true_epsilons : mapping of str to sequence of float, or None, default None
+        For solvers with published noise, the epsilon that each budget really costs. Their points are drawn there, with
+        arrows from the claimed budgets.
+    title : str, default "Error against epsilon"
+        The title of the picture.
+    measure : str, default "error"
+        The name of the vertical axis.
     """
     figure, (axes,) = grid(1, 1, title)
     describe(axes, measure.capitalize(), "bands: twice the standard error of the mean", "true epsilon", measure)
@@ -113,7 +119,15 @@ def errors(
 
 
 def support(truth: Any, results: Mapping[str, FitResult]) -> Figure:
-    """Which of the true features each fit found, and how many of those that it kept are true."""
+    """Which of the true features each fit found, and how many of those that it kept are true.
+
+    Parameters
+    ----------
+    truth : array-like of shape (d,)
+        The true weights, some of them not zero.
+    results : mapping of str to FitResult
+        The fits to compare, by name.
+    """
     real = np.asarray(truth) != 0
     if not real.any():
         raise invalid("truth", "no feature that is not zero", "the true weights, some of them not zero")
@@ -139,6 +153,15 @@ def _share(truth: Any, support: Any, of_chosen: bool) -> float:
 
 def convergence(result: FitResult, objective: Callable[[Any], float], *, measure: str = "objective") -> Figure:
     """``objective(weights)`` at every iterate that the fit kept (``trace=True``).
+
+    Parameters
+    ----------
+    result : FitResult
+        A fit that was made with ``trace=True``.
+    objective : callable
+        The value to draw, from the weights of an iterate.
+    measure : str, default "objective"
+        The name of the vertical axis.
 
     Privacy
     -------

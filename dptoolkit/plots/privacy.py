@@ -29,7 +29,15 @@ _WORTH_DRAWING = 4
 
 
 def profile(guarantee: Guarantee, audit: AuditReport | None = None) -> Figure:
-    """Epsilon against delta, with other ways to account; what an audit refutes is shaded."""
+    """Epsilon against delta, with other ways to account; what an audit refutes is shaded.
+
+    Parameters
+    ----------
+    guarantee : Guarantee
+        The guarantee to draw.
+    audit : AuditReport or None, default None
+        An audit whose refuted region is shaded.
+    """
     figure, (axes,) = grid(1, 1, "Privacy profile")
     relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
     detail = f"smaller is a stronger promise{relation}" + ("" if audit is None else "; shaded: refuted by the audit")
@@ -39,7 +47,17 @@ def profile(guarantee: Guarantee, audit: AuditReport | None = None) -> Figure:
 
 
 def profile_curve(axes: Axes, guarantee: Guarantee, audit: AuditReport | None = None) -> None:
-    """``profile`` drawn on existing axes."""
+    """``profile`` drawn on existing axes.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    guarantee : Guarantee
+        The guarantee to draw.
+    audit : AuditReport or None, default None
+        An audit whose refuted region is shaded.
+    """
     curve = [guarantee.epsilon(float(d)) for d in _DELTAS]
     if not all(math.isfinite(value) for value in curve):
         raise invalid("guarantee", "infinite at some delta", "one that promises something", "There is nothing to draw.")
@@ -67,7 +85,13 @@ def profile_curve(axes: Axes, guarantee: Guarantee, audit: AuditReport | None = 
 
 
 def spending(plan: Plan) -> Figure:
-    """The noise of every release beside its sensitivity, and the privacy profile of the whole plan."""
+    """The noise of every release beside its sensitivity, and the privacy profile of the whole plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan to draw.
+    """
     figure, (bars, right) = grid(1, 2, f"Plan for {plan.solver}: n={plan.n:,}, d={plan.d:,}")
     describe(bars, "Noise of each release", "noise scale over sensitivity", "", "")
     names = [f"{r.query}\n{r.count:,} x {r.law}" for r in plan.releases]
@@ -84,7 +108,13 @@ def spending(plan: Plan) -> Figure:
 
 
 def noise(plans: Mapping[str, Plan]) -> Figure:
-    """Noise of the main release of several plans as bars, each with the epsilon that it really gives."""
+    """Noise of the main release of several plans as bars, each with the epsilon that it really gives.
+
+    Parameters
+    ----------
+    plans : mapping of str to Plan
+        The plans to compare, by name.
+    """
     if not plans:
         raise invalid("plans", plans, "at least one plan")
     figure, (axes,) = grid(1, 1, "Noise, and the epsilon that it gives")

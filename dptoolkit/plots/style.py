@@ -30,7 +30,17 @@ _NAME_GAP = 0.064
 
 
 def grid(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
-    """A figure with rows x columns axes in reading order; no global state, no display needed."""
+    """A figure with rows x columns axes in reading order; no global state, no display needed.
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows of axes.
+    columns : int
+        Number of columns of axes.
+    title : str
+        The title of the figure.
+    """
     matplotlib = require()
     width, height = 6.4 * columns, 4.1 * rows + 0.7
     with matplotlib.rc_context(_STYLE):
@@ -45,14 +55,40 @@ def grid(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
 
 
 def describe(axes: Axes, title: str, detail: str, xlabel: str, ylabel: str) -> None:
-    """A bold title, a line of detail below it, and the axes' names."""
+    """A bold title, a line of detail below it, and the axes' names.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        What is described.
+    title : str
+        The title.
+    detail : str
+        One line below the title.
+    xlabel : str
+        The name of the horizontal axis.
+    ylabel : str
+        The name of the vertical axis.
+    """
     axes.set_title(f"{title}\n", loc="left", fontsize=11, fontweight="bold")
     axes.text(0, 1.025, detail, transform=axes.transAxes, fontsize=10, color="#404040")
     axes.set(xlabel=xlabel, ylabel=ylabel)
 
 
 def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]], looks: Mapping[str, int]) -> None:
-    """Log-log lines, each named at its right end; ``looks`` gives a name the same look in every plot."""
+    """Log-log lines, each named at its right end; ``looks`` gives a name the same look in every plot.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    x : sequence of float
+        The horizontal positions.
+    series : mapping of str to sequence of float
+        The heights of each line, by name.
+    looks : mapping of str to int
+        The number of the colour and dash of each name, so that a name looks the same in every plot.
+    """
     axes.set_xscale("log")
     axes.set_yscale("log")
     for name, y in series.items():
@@ -68,12 +104,25 @@ def budgets(
     axes: Axes, epsilons: Sequence[float], series: Mapping[str, Any], looks: Mapping[str, int],
     chance: float | None = None, true_epsilons: Mapping[str, Sequence[float]] | None = None,
 ) -> None:  # fmt: skip
-    """Errors against budgets, the budgets marked one by one on a logarithmic axis; lines named at their right end.
+    """Draw errors against budgets on a logarithmic axis, with each line named at its right end.
 
-    A series is one error for each budget, or several, one row a repetition: then the line is their mean, and the band
-    is the mean plus or minus twice its standard error. The first series is the thickest line. ``chance`` is the error
-    of a guess that ignores the data. A series in ``true_epsilons`` stands at these instead of the budgets that it
-    claims, and arrows lead there from the claims.
+    A series with several rows is drawn as their mean, with a band of twice the standard error of the mean. The first
+    series is the thickest line.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    epsilons : sequence of float
+        The budgets.
+    series : mapping of str to array-like
+        The errors of each line: one per budget, or a table with one row per repetition.
+    looks : mapping of str to int
+        The number of the colour and dash of each name.
+    chance : float or None, default None
+        The error of a baseline that ignores the features.
+    true_epsilons : mapping of str to sequence of float, or None, default None
+        The epsilons at which a series is drawn instead of the budgets that it claims, with arrows from the claims.
     """
     axes.set_xscale("log")
     middles, truth = {}, true_epsilons or {}
@@ -114,14 +163,28 @@ def _from_claims(axes: Axes, claims: Sequence[float], truth: Sequence[float], he
 
 
 def save(figure: Figure, path: str | Path | IO[bytes]) -> None:
-    """Write a PNG, SVG or PDF; the same numbers give the same bytes of a PNG, which is also what goes into a stream."""
+    """Write a PNG, SVG or PDF; the same numbers give the same bytes of a PNG, which is also what goes into a stream.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        What to write.
+    path : str, Path or file-like
+        A file ending in .png, .svg or .pdf, or an open binary stream, which gets a PNG.
+    """
     suffix = Path(path).suffix.lower() if isinstance(path, (str, Path)) else ".png"
     with require().rc_context(_STYLE):
         figure.savefig(path, format=suffix[1:] or "png", metadata=_METADATA.get(suffix or ".png"))
 
 
 def require(extra: str = "plots") -> Any:
-    """matplotlib, or MissingDependency before any work is done; ``extra`` is the one to install."""
+    """matplotlib, or MissingDependency before any work is done; ``extra`` is the one to install.
+
+    Parameters
+    ----------
+    extra : str, default "plots"
+        The extra of dptoolkit that the error message asks the user to install.
+    """
     try:
         import matplotlib.figure
     except ImportError:
@@ -151,7 +214,15 @@ def _ink(colour: str) -> tuple[float, ...]:
 
 
 def apart(heights: Sequence[float], gap: float) -> list[float]:
-    """The heights, given in rising order, moved as little as possible to be ``gap`` apart (least squares)."""
+    """The heights, given in rising order, moved as little as possible to be ``gap`` apart (least squares).
+
+    Parameters
+    ----------
+    heights : sequence of float
+        The heights, in rising order.
+    gap : float
+        The least distance of two heights.
+    """
     pools: list[list[float]] = []
     for i, height in enumerate(heights):
         pools.append([height - i * gap])

@@ -103,24 +103,24 @@ class Published:
         What it is.
     source : str
         Where it is printed.
-    scales : mapping
+    scales : mapping of str to float
         The printed noise, in absolute scales by name.
     claim : Budget
         The printed guarantee.
     adjacency : Adjacency
-        The neighbouring relation for which the events are stated.
-    releases : function of a factor
+        The adjacency for which the events are stated.
+    releases : callable
         An event that dominates what the algorithm releases, with ``factor`` times the printed noise.
-    attains : function of a factor, or None
-        The event that an explicit pair of neighbours reaches.
-    repaired : function of a factor, or None
-        The release to make instead with the same scales.
-    conditions : tuple of Condition
+    attains : callable or None, default None
+        The event that an explicit pair of neighbours reaches, as a function of the factor.
+    repaired : callable or None, default None
+        The release to make instead with the same scales, as a function of the factor.
+    conditions : tuple of Condition, default ()
         The side conditions that the paper states.
-    missing : tuple of Condition
+    missing : tuple of Condition, default ()
         The side conditions that the paper would need and does not state.
-    vacuous : str
-        Why the claim fixes no noise, where it does not.
+    vacuous : str, default ""
+        Why the claim fixes no noise; empty if it fixes some.
     """
 
     name: str

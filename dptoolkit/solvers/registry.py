@@ -100,24 +100,24 @@ _ROWS = (
     ),
     Solver(
         name="dp_multinomial_frank_wolfe", module=f"{_HERE}._multinomial_frank_wolfe",
-        settings="DpMultinomialFrankWolfe", tasks={}, pair=f"{_PAIRS}._multinomial_frank_wolfe", page="multinomial",
-        classes=True, blocks=False,
+        settings="DpMultinomialFrankWolfe", tasks={}, pair=f"{_PAIRS}._multinomial_frank_wolfe",
+        page="dp_multinomial_frank_wolfe", classes=True, blocks=False,
     ),
     Solver(
         name="peeling_iht", module=f"{_HERE}._peeling", settings="PeelingIht",
-        tasks={REGRESSION: {}}, pair=f"{_PAIRS}._peeling", page="peeling", classes=False, blocks=False,
+        tasks={REGRESSION: {}}, pair=f"{_PAIRS}._peeling", page="peeling_iht", classes=False, blocks=False,
     ),
     Solver(
         name="dp_sgd_ht", module=f"{_HERE}._sgd", settings="DpSgdHt", plain="sgd_ht",
-        tasks=_EITHER, pair=f"{_PAIRS}._ight", page="stochastic", classes=False, blocks=False, lazy=True,
+        tasks=_EITHER, pair=f"{_PAIRS}._ight", page="dp_sgd_ht", classes=False, blocks=False, lazy=True,
     ),
     Solver(
         name="dp_scsg_ht", module=f"{_HERE}._scsg", settings="DpScsgHt", plain="scsg_ht",
-        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="stochastic", classes=False, blocks=False, lazy=True,
+        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="dp_scsg_ht", classes=False, blocks=False, lazy=True,
     ),
     Solver(
         name="dp_svrg_ht", module=f"{_HERE}._scsg", settings="DpSvrgHt", plain="svrg_ht",
-        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="stochastic", classes=False, blocks=False, lazy=True,
+        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="dp_svrg_ht", classes=False, blocks=False, lazy=True,
     ),
     Solver(
         name="dp_dual_averaging", module=f"{_HERE}._dual_averaging", settings="DpDualAveraging",

@@ -1,4 +1,4 @@
-"""What all estimators share: checks in scikit-learn's manner, one private fit, prediction, files."""
+"""What all estimators share: scikit-learn's checks, one private fit, prediction, files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dptoolkit import models
-from dptoolkit._validate import invalid, one_of
+from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
+from dptoolkit.estimators.parameters import attributes, parameter
 from dptoolkit.estimators.wrappers import wrapper_note
 from dptoolkit.models import Model, files
 from dptoolkit.models.notes import PREPARED_NOTE
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION, solver_name
 from dptoolkit.solvers.frame.settings import public_bound
+from dptoolkit.solvers.registry import SOLVERS
 
 # JSON has no infinity, which is the epsilon of a fit without privacy.
 _INFINITE = "inf"
@@ -35,25 +37,56 @@ _BOUNDS = {
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):
-    """The fit and the files of every estimator; a derived class says which solver runs, with which options.
-
-    scikit-learn reads parameters from the signature of ``__init__``, which must do nothing but keep them: that is what
-    a dataclass writes. Fields of a derived class are the options of its solver.
-    """
+    """The fit and the files of every estimator; a derived class names its solvers and adds their parameters."""
 
     _task: ClassVar[str]
+    # The solvers that the estimator may run; the first one is the default.
+    _solvers: ClassVar[tuple[str, ...]]
 
-    epsilon: float = 2.0
-    delta: float = 1e-5
-    adjacency: str = "replace-one"
-    random_state: Any = None
-    verbose: Any = False
+    epsilon: float = parameter(
+        "Privacy budget of the whole fit, at ``delta``. Several classes share it.", default=2.0
+    )
+    delta: float = parameter("Privacy budget of the whole fit. It must be well below 1/n.", default=1e-5)
+    adjacency: str = parameter(
+        'Which data sets are neighbours: "replace-one", where one record is replaced by another, or "zero-out", where '
+        "the contribution of one record is left out.",
+        default="replace-one",
+    )
+    random_state: Any = parameter(
+        "None draws fresh randomness. A seed makes a fit reproducible. A seeded fit must not be published, because "
+        "whoever guesses the seed can remove the noise; ``guarantee_`` says so.",
+        default=None, kind="int, RandomState, Generator or None",
+    )
+    verbose: Any = parameter(
+        "Whether to show on stderr which step of the fit is running, and afterwards the outlook of the plan. No record "
+        "is shown.",
+        default=False, kind="bool or int",
+    )
     model_: Model = field(init=False, repr=False)
     coef_: Any = field(init=False, repr=False)
 
-    def _solver(self) -> str | None:
-        """The name of the solver; None for the task's own."""
-        raise NotImplementedError
+    @classmethod
+    def _attributes(cls) -> dict[str, tuple[str, str]]:
+        """The attributes of the fitted estimator, for its docstring."""
+        own = attributes()
+        return own if cls._task == CLASSIFICATION else {name: own[name] for name in own if name != "classes_"}
+
+    @classmethod
+    def _privacy(cls) -> str:
+        """What a fit gives away, for the docstring."""
+        names, public = list(cls._solvers), "n, d, all parameters"
+        if cls._task == CLASSIFICATION:
+            names += [row.several[0] for row in map(SOLVERS.get, cls._solvers) if row and row.several]
+            public = "n, d, the classes, all parameters"
+        which = " or ".join(f"``solvers.{name}``" for name in dict.fromkeys(names))
+        return (
+            f"A fit releases what {which} releases, whose Privacy section states query, sensitivity and event. The "
+            f"plan is made without data, and ``guarantee_`` is computed from its event. Public: {public}."
+        )
+
+    def _solver(self) -> str:
+        """The name of the solver."""
+        return self._solvers[0]
 
     def _options(self, n: int) -> dict[str, Any]:
         """The solver's arguments, for n rows."""
@@ -130,7 +163,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     _task: ClassVar[str] = CLASSIFICATION
 
-    classes: Any = None
+    classes: Any = parameter(
+        "The public class labels. None publishes the labels that occur in y: a ``models.ClassesWarning`` names them, "
+        "and ``guarantee_`` says so. Labels with fractions, and more than 20 labels, must be declared here.",
+        default=None, kind="sequence or None",
+    )
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateClassifier:
         """Fit the model.
@@ -138,11 +175,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         Parameters
         ----------
         X : (n, d) array or scipy.sparse matrix
-            One row a record.
+            The records, one per row.
         y : (n,) array
-            Their classes: numbers or strings.
+            The class of every record: a number or a string.
         ledger : Ledger or None, default None
-            It is charged for the fit, or refuses it, before the data are used.
+            The ledger to charge for the fit. It may refuse the fit, before the data are used.
 
         Returns
         -------
@@ -152,13 +189,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         Raises
         ------
         BudgetExceeded
-            If the ledger cannot pay for the fit; nothing is spent then.
+            If the ledger's budget is too small for the fit; nothing is spent then.
 
         Privacy
         -------
         Everything is released by the solver's plan, which is made without data; the Privacy section of the class names
-        the solver. ``sample_weight`` is refused, as no plan accounts for it. Without ``classes`` the set of labels in y
-        is declared public, with a warning that names them; more than 20, or fractions, are refused.
+        the solver. ``sample_weight`` is refused, because no plan accounts for it. Without ``classes``, the labels that
+        occur in y are published, and a warning names them; more than 20 labels, or labels with fractions, are refused.
         """
         refuse_arguments(self, refused)
         self._fit(X, y, ledger, self.classes)
@@ -169,23 +206,23 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         self.coef_, self.intercept_, self.classes_ = model.coef, model.intercept, model.classes
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """The margin of every row, positive for the second class; with more classes, one column a class.
+        """The margin of every row, positive for the second class; with more classes, one column per class.
 
         Privacy
         -------
-        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
-        the rows of X, for whom nothing is hidden.
+        Only the released model is used, so nothing more is given away about the rows of the fit. The answer is not
+        private for the people in the rows of X.
         """
         margins = self._margins(X)
         return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of every class, one column a class in the order of ``classes_``.
+        """The probability of every class, one column per class in the order of ``classes_``.
 
         Privacy
         -------
-        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
-        the rows of X, for whom nothing is hidden.
+        Only the released model is used, so nothing more is given away about the rows of the fit. The answer is not
+        private for the people in the rows of X.
         """
         check_is_fitted(self)
         return self._current().probabilities(checked_rows(self, X, reset=False))
@@ -195,8 +232,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
         Privacy
         -------
-        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
-        the rows of X, for whom nothing is hidden.
+        Only the released model is used, so nothing more is given away about the rows of the fit. The answer is not
+        private for the people in the rows of X.
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
@@ -206,8 +243,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
         Privacy
         -------
-        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
-        the rows of X, for whom nothing is hidden.
+        Only the released model is used, so nothing more is given away about the rows of the fit. The answer is not
+        private for the people in the rows of X.
         """
         check_is_fitted(self)
         margins = self.decision_function(X)
@@ -223,15 +260,36 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):
-    """A linear model of numbers with a guarantee."""
+    """A linear regression with a guarantee."""
 
     _task: ClassVar[str] = REGRESSION
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateRegressor:
         """Fit the model.
 
-        Parameters, errors and privacy are those of ``PrivateClassifier.fit``, but ``y`` are numbers, which are clipped
-        to ``label_bound``.
+        Parameters
+        ----------
+        X : (n, d) array or scipy.sparse matrix
+            The records, one per row.
+        y : (n,) array
+            The regression targets, which are clipped to ``label_bound``.
+        ledger : Ledger or None, default None
+            The ledger to charge for the fit. It may refuse the fit, before the data are used.
+
+        Returns
+        -------
+        self
+            The fitted estimator; ``guarantee_`` is what the fit guarantees.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the ledger's budget is too small for the fit; nothing is spent then.
+
+        Privacy
+        -------
+        Everything is released by the solver's plan, which is made without data; the Privacy section of the class names
+        the solver. ``sample_weight`` is refused, because no plan accounts for it.
         """
         refuse_arguments(self, refused)
         self._fit(X, y, ledger)
@@ -242,12 +300,12 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         self.coef_, self.intercept_ = model.coef[0], float(model.intercept[0])
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """A number for every row.
+        """The predicted target of every row.
 
         Privacy
         -------
-        The model is public: what is computed from it gives nothing away about the rows of the fit. The answer is about
-        the rows of X, for whom nothing is hidden.
+        Only the released model is used, so nothing more is given away about the rows of the fit. The answer is not
+        private for the people in the rows of X.
         """
         return self._margins(X)[:, 0]
 
@@ -307,28 +365,3 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return _INFINITE
     return list(value) if isinstance(value, (tuple, set)) else value
-
-
-# --- What the stochastic classifier and regressor share: the solver and the arguments of a method -------------
-
-_SOLVERS = {"sgd": "dp_sgd_ht", "svrg": "dp_svrg_ht", "scsg": "dp_scsg_ht"}
-# Parts of the records: a batch of "svrg" and "scsg", a snapshot of "scsg". n is public.
-_BATCH, _SNAPSHOT = 10, 2
-
-
-def stochastic_solver(method: str) -> str:
-    """The solver of a method."""
-    return _SOLVERS[one_of("method", method, tuple(_SOLVERS))]
-
-
-def stochastic_options(estimator: Any, n: int) -> dict[str, Any]:
-    """The solver's arguments for n records; what "sgd" is not given follows from its rule."""
-    names = ["row_norm", "sparsity", "step_size", "fit_intercept", "batch_size"]
-    if estimator.method == "sgd":
-        return {name: getattr(estimator, name) for name in [*names, "steps"]}
-    options = {name: getattr(estimator, name) for name in [*names, "epochs"]}
-    if estimator.batch_size is None:
-        options["batch_size"] = max(1, n // _BATCH)
-    if estimator.method == "scsg":
-        options["snapshot_size"] = max(options["batch_size"], n // _SNAPSHOT)
-    return options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
 from dptoolkit.estimators.base import PrivateEstimator, fit_notes
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
+from dptoolkit.estimators.parameters import attributes, documented, parameter
 from dptoolkit.models import choosing, routes
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
+from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tuning.choice import LOGARITHMIC
 
 
@@ -28,64 +31,69 @@ def _estimator_has(name: str) -> Callable[[Any], bool]:
     return lambda search: hasattr(search.estimator, name)
 
 
+@documented
+@dataclass(eq=False, repr=False)
 class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     """The best of several settings of a private estimator, chosen within one budget: ``dptoolkit.tuning``.
 
     A random number of runs is made. Each draws a candidate, trains it on most of the rows, and scores it with noise on
     the others, which are never trained on. Only the best run is kept: there is no ``cv_results_``.
-
-    Parameters
-    ----------
-    estimator : an estimator of dptoolkit for classes or numbers
-        Its own epsilon, delta and random_state are not used.
-    param_grid : dict of lists, or list of such dicts
-        As for ``GridSearchCV``: all combinations are candidates.
-    epsilon : float, default 2.0
-        Budget of the whole choice, at ``delta``: all runs, their scores, and which of them won.
-    delta : float, default 1e-5
-        Budget of the whole choice.
-    expected_runs : float or None, default None
-        The mean number of runs; two for each candidate if None.
-    law : "logarithmic" or "geometric", default "logarithmic"
-        The law of the number of runs.
-    validation : float, default 0.2
-        The share of rows that is held out for scores, by a fixed public rule.
-    score_bound : float or None, default None
-        For numbers: what labels and predictions are clipped to in scores; the estimator's ``label_bound`` if None.
-    random_state : int, RandomState, Generator or None, default None
-        A seed makes the choice reproducible, so that it is not a release; ``guarantee_`` says so.
-
-    Attributes
-    ----------
-    best_params_ : the candidate of the best run.
-    best_index_ : its number in ``candidates_``.
-    best_score_ : its score on the held-out rows, with noise: a share of right labels, or minus a mean error.
-    best_estimator_ : the fitted estimator, whose guarantee is that of the whole choice.
-    guarantee_ : what the choice guarantees.
-    plan_ : its ``TuningPlan``, which says what the choice costs.
-    candidates_ : all candidates, in order.
-    classes_, n_features_in_, feature_names_in_ : as in scikit-learn; ``classes_`` for classifiers.
-
-    Privacy
-    -------
-    Event: ``BestOf`` one run (docs/tuning.md), planned without data; a ledger is charged for it once, before the data
-    are used. Public: n, d, the classes, all parameters. How long a fit takes shows how many runs there were.
     """
 
-    def __init__(
-        self, estimator: Any, param_grid: Any, *, epsilon: float = 2.0, delta: float = 1e-5,
-        expected_runs: float | None = None, law: str = LOGARITHMIC, validation: float = 0.2,
-        score_bound: float | None = None, random_state: Any = None,
-    ) -> None:  # fmt: skip
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.epsilon = epsilon
-        self.delta = delta
-        self.expected_runs = expected_runs
-        self.law = law
-        self.validation = validation
-        self.score_bound = score_bound
-        self.random_state = random_state
+    estimator: Any = parameter(
+        "A classifier or regressor of dptoolkit. Its own epsilon, delta and random_state are not used.",
+        kind="private estimator",
+    )
+    param_grid: Any = parameter(
+        "The candidates, as for ``GridSearchCV``: all combinations of the values.",
+        kind="dict of lists, or list of such dicts",
+    )
+    _: KW_ONLY
+    epsilon: float = parameter(
+        "Privacy budget of the whole choice, at ``delta``: all runs, their scores, and which of them won.", default=2.0
+    )
+    delta: float = parameter("Privacy budget of the whole choice. It must be well below 1/n.", default=1e-5)
+    expected_runs: float | None = parameter(
+        "The mean number of runs. None makes two for each candidate.", default=None
+    )
+    law: str = parameter('The law of the number of runs: "logarithmic" or "geometric".', default=LOGARITHMIC)
+    validation: float = parameter(
+        "The share of rows that is held out for scores, by a fixed public rule.", default=0.2
+    )
+    score_bound: float | None = parameter(
+        "For regression: what labels and predictions are clipped to in scores. None takes the estimator's "
+        "``label_bound``.",
+        default=None,
+    )
+    random_state: Any = parameter(
+        "None draws fresh randomness. A seed makes the choice reproducible. A seeded choice must not be published, "
+        "because whoever guesses the seed can remove the noise; ``guarantee_`` says so.",
+        default=None, kind="int, RandomState, Generator or None",
+    )
+
+    @classmethod
+    def _attributes(cls) -> dict[str, tuple[str, str]]:
+        return attributes(
+            "classes_", "n_features_in_", "feature_names_in_",
+            best_params_=("dict", "The candidate of the best run."),
+            best_index_=("int", "The number of that candidate in ``candidates_``."),
+            best_score_=(
+                "float",
+                "Its score on the held-out rows, with noise: the share of right labels, or minus the mean error.",
+            ),
+            best_estimator_=("private estimator", "The fitted estimator; its guarantee is that of the whole choice."),
+            candidates_=("list of dict", "All candidates, in order."),
+            guarantee_=("Guarantee", "What the choice guarantees, computed from what it released."),
+            plan_=("TuningPlan", "What the choice released, and what it costs."),
+        )  # fmt: skip
+
+    @classmethod
+    def _privacy(cls) -> str:
+        return (
+            "Event: ``BestOf`` one run (docs/tuning.md), planned without data. A ledger is charged for it once, before "
+            "the data are used. Public: n, d, the classes, all parameters. How long a fit takes shows how many runs "
+            "there were."
+        )
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateSearchCV:
         """Choose and fit; ``ledger``, if given, is charged once, or refuses, before the data are used."""
@@ -195,7 +203,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             # Several classes need a solver that fits all of them in one model: fits of one class against the rest are
             # not planned as one choice.
             solver = routes.solver_name(CLASSIFICATION, self.estimator._solver())
-            tags.classifier_tags.multi_class = routes.ROUTES[solver].several is not None
+            tags.classifier_tags.multi_class = SOLVERS[solver].several is not None
         tags.target_tags.required = True
         tags.input_tags.sparse = own.input_tags.sparse
         return tags

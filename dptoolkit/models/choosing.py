@@ -19,6 +19,7 @@ from dptoolkit.models.joint import ChosenPlan
 from dptoolkit.models.model import Model
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers.frame.settings import keywords
+from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tuning import TuningPlan
 
 # What all candidates share: the budget and what is public.
@@ -95,7 +96,7 @@ def search(
     name = routes.solver_name(task, solver)
     runs, times = routes.solver_for(name, classes)
     if times > 1:
-        names = ", ".join(key for key, route in routes.ROUTES.items() if route.several is not None)
+        names = ", ".join(key for key, row in SOLVERS.items() if row.several is not None)
         repair = f"It would fit each class by itself. One model for all classes, as a choice needs, have {names}."
         raise invalid("classes", classes, f"2 for a private choice with {name}", repair)
     if not candidates:

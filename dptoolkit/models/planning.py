@@ -16,7 +16,7 @@ from dptoolkit.solvers import Plan
 def plan(
     n: int, d: int, *, task: str, solver: str | None = None, classes: int | None = None, epsilon: float = 2.0,
     delta: float = 1e-5, adjacency: str = "replace-one", **options: Any,
-) -> Plan | JointPlan:  # fmt: skip
+) -> Plan:  # fmt: skip
     """The plan that ``models.fit`` makes for n records of d features.
 
     Parameters
@@ -32,7 +32,7 @@ def plan(
 
     Returns
     -------
-    Plan or JointPlan
+    Plan
         A JointPlan if the solver fits each class against the rest.
 
     Privacy

@@ -1,49 +1,26 @@
-"""Which solver fits which task, and with which arguments: the one place that knows."""
+"""Which solver fits which task, and with which arguments, by the table of solvers."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, magnitude, one_of
 from dptoolkit.solvers.frame.settings import keywords
+from dptoolkit.solvers.registry import CLASSIFICATION, REGRESSION, SOLVERS, TASKS
 
-CLASSIFICATION, REGRESSION = "classification", "regression"
-TASKS = (CLASSIFICATION, REGRESSION)
+__all__ = ["CLASSIFICATION", "REGRESSION", "TASKS", "arguments", "solver_for", "solver_name", "solvers_for"]
+
 # The solver of a task if none is named: good with bounds and budget alone.
 DEFAULT = {CLASSIFICATION: "dp_pipeline", REGRESSION: "dp_pipeline"}
 
 
-@dataclass(frozen=True)
-class Route:
-    """The arguments that a solver gets for each task that it can do, besides those that the caller chooses.
-
-    ``several`` is the solver for more than two classes, if it is one model for all of them, and the arguments that it
-    gets; otherwise there is one fit a class against the rest, and they share the budget.
-    """
-
-    fixed: Mapping[str, Mapping[str, Any]]
-    several: tuple[str, Mapping[str, Any]] | None = None
-
-
-_LOGISTIC, _SOFTMAX, _SQUARED, _HUBER = ({"loss": loss} for loss in ("logistic", "softmax", "squared", "huber"))
-_EITHER = {CLASSIFICATION: _LOGISTIC, REGRESSION: _SQUARED}
-_ROBUST = {CLASSIFICATION: _LOGISTIC, REGRESSION: _HUBER}
-ROUTES: Mapping[str, Route] = {
-    "dp_pipeline": Route(_EITHER, several=("dp_pipeline", _SOFTMAX)),
-    "dp_dual_averaging": Route(_EITHER, several=("dp_dual_averaging", _SOFTMAX)),
-    "dp_ight": Route(_EITHER),
-    "dp_frank_wolfe": Route(_EITHER, several=("dp_multinomial_frank_wolfe", {})),
-    "dp_sgd_ht": Route(_EITHER),
-    "dp_scsg_ht": Route(_EITHER),
-    "dp_svrg_ht": Route(_EITHER),
-    "objective_perturbation": Route(_ROBUST),
-    "two_stage": Route(_ROBUST),
-    "peeling_iht": Route({REGRESSION: {}}),
-}
+def solvers_for(task: str) -> tuple[str, ...]:
+    """The names of the solvers that can do a task."""
+    return tuple(name for name, row in SOLVERS.items() if task in row.tasks)
 
 
 def solver_name(task: str, solver: str | None) -> str:
@@ -51,15 +28,14 @@ def solver_name(task: str, solver: str | None) -> str:
     one_of("task", task, TASKS)
     if solver is None:
         return DEFAULT[task]
-    names = tuple(name for name, route in ROUTES.items() if task in route.fixed)
-    return one_of("solver", str(solver).replace("-", "_"), names, f"Those can do {task}.")
+    return one_of("solver", str(solver).replace("-", "_"), solvers_for(task), f"Those can do {task}.")
 
 
 def solver_for(solver: str, classes: int | None) -> tuple[str, int]:
     """(the solver that runs, how many times): for numbers and two classes the named one, once."""
     if classes is None or classes == 2:
         return solver, 1
-    several = ROUTES[solver].several
+    several = SOLVERS[solver].several
     return (solver, classes) if several is None else (several[0], 1)
 
 
@@ -67,17 +43,16 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
     """The arguments of the solver that runs, where the caller named ``solver`` and gave ``options``.
 
     Bounds are translated: a row of norm R has entries of at most R, and predictions of labels within B are clipped to
-    B. A classifier's ``dp_pipeline`` scales every row to norm 1, so a bound on the norm tells it nothing. Whatever else
+    B. A solver that scales every row to norm 1 is given no bound on the norm, which would change nothing. Whatever else
     is left out is left to the solver, which has a rule for it or says that it has none.
     """
     runs, times = solver_for(solver, classes)
     own = {name: value for name, value in options.items() if value is not None}
     if "row_norm" in own:
         magnitude("row_norm", own["row_norm"])
-    names = {entry.name for entry in fields(solvers.settings_class(runs))}
+    row, names = SOLVERS[solver], {entry.name: entry for entry in fields(solvers.settings_class(runs))}
     is_one_model = classes is not None and classes > 2 and times == 1
-    several = ROUTES[solver].several
-    fixed = several[1] if is_one_model and several is not None else ROUTES[solver].fixed[task]
+    fixed = row.several[1] if is_one_model and row.several is not None else row.tasks[task]
     for name in own:
         if name in fixed:
             raise invalid(name, own[name], f"left out for {task}", f"It is {fixed[name]!r}.")
@@ -85,10 +60,11 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
         own.setdefault("feature_bound", own["row_norm"])
     if "margin_bound" in names and "label_bound" in own and "grad_norm" not in own:
         own.setdefault("margin_bound", own["label_bound"])
-    if "row_norm" not in names or (solver == "dp_pipeline" and task == CLASSIFICATION):
+    if "row_norm" not in names or task in row.unit_rows:
         own.pop("row_norm", None)
+    # A solver without a default number of features keeps all of them.
     if "sparsity" in names:
-        own.setdefault("sparsity", None if solver in ("dp_pipeline", "dp_dual_averaging") else d)
+        own.setdefault("sparsity", d if names["sparsity"].default is MISSING else names["sparsity"].default)
     if "fit_intercept" in names:
         own.setdefault("fit_intercept", True)
     if is_one_model:

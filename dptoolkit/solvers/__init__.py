@@ -10,60 +10,62 @@ from dptoolkit.solvers.frame.fit import FitResult, bind
 from dptoolkit.solvers.frame.outlook import HopelessPlanWarning
 from dptoolkit.solvers.frame.plan import Plan, Release
 from dptoolkit.solvers.frame.settings import DeltaWarning, Settings, build
+from dptoolkit.solvers.registry import SOLVERS, Solver
 
 if TYPE_CHECKING:
-    from dptoolkit.solvers._admm import admm, dp_admm
-    from dptoolkit.solvers._dual_averaging import dp_dual_averaging
-    from dptoolkit.solvers._frank_wolfe import dp_frank_wolfe, frank_wolfe
-    from dptoolkit.solvers._ight import dp_ight, ight
-    from dptoolkit.solvers._knowledge_transfer import knowledge_transfer
-    from dptoolkit.solvers._multinomial_frank_wolfe import dp_multinomial_frank_wolfe
-    from dptoolkit.solvers._objective_perturbation import objective_perturbation
-    from dptoolkit.solvers._peeling import peeling_iht
-    from dptoolkit.solvers._pipeline import dp_pipeline
-    from dptoolkit.solvers._scsg import dp_scsg_ht, dp_svrg_ht, scsg_ht, svrg_ht
-    from dptoolkit.solvers._sgd import dp_sgd_ht, sgd_ht
-    from dptoolkit.solvers._sparsifier import sparsifier
-    from dptoolkit.solvers._two_stage import two_stage
-    from dptoolkit.solvers.frame.fit import margins
-    from dptoolkit.solvers.frame.many import fit_many
+    # What editors and type checkers see; a test holds these names to the table of solvers.
+    from dptoolkit.solvers._admm import admm as admm
+    from dptoolkit.solvers._admm import dp_admm as dp_admm
+    from dptoolkit.solvers._dual_averaging import dp_dual_averaging as dp_dual_averaging
+    from dptoolkit.solvers._frank_wolfe import dp_frank_wolfe as dp_frank_wolfe
+    from dptoolkit.solvers._frank_wolfe import frank_wolfe as frank_wolfe
+    from dptoolkit.solvers._ight import dp_ight as dp_ight
+    from dptoolkit.solvers._ight import ight as ight
+    from dptoolkit.solvers._knowledge_transfer import knowledge_transfer as knowledge_transfer
+    from dptoolkit.solvers._multinomial_frank_wolfe import dp_multinomial_frank_wolfe as dp_multinomial_frank_wolfe
+    from dptoolkit.solvers._objective_perturbation import objective_perturbation as objective_perturbation
+    from dptoolkit.solvers._peeling import peeling_iht as peeling_iht
+    from dptoolkit.solvers._pipeline import dp_pipeline as dp_pipeline
+    from dptoolkit.solvers._scsg import dp_scsg_ht as dp_scsg_ht
+    from dptoolkit.solvers._scsg import dp_svrg_ht as dp_svrg_ht
+    from dptoolkit.solvers._scsg import scsg_ht as scsg_ht
+    from dptoolkit.solvers._scsg import svrg_ht as svrg_ht
+    from dptoolkit.solvers._sgd import dp_sgd_ht as dp_sgd_ht
+    from dptoolkit.solvers._sgd import sgd_ht as sgd_ht
+    from dptoolkit.solvers._sparsifier import sparsifier as sparsifier
+    from dptoolkit.solvers._two_stage import two_stage as two_stage
+    from dptoolkit.solvers.frame.fit import margins as margins
+    from dptoolkit.solvers.frame.many import fit_many as fit_many
 
-# Solvers load on first use: a fit waits for its own module only.
-_MODULES = {
-    "dp_ight": "_ight", "ight": "_ight", "dp_frank_wolfe": "_frank_wolfe",
-    "frank_wolfe": "_frank_wolfe", "sparsifier": "_sparsifier",
-    "dp_multinomial_frank_wolfe": "_multinomial_frank_wolfe",
-    "peeling_iht": "_peeling", "dp_sgd_ht": "_sgd", "sgd_ht": "_sgd",
-    "dp_scsg_ht": "_scsg", "dp_svrg_ht": "_scsg", "scsg_ht": "_scsg",
-    "svrg_ht": "_scsg", "dp_dual_averaging": "_dual_averaging", "dp_pipeline": "_pipeline",
-    "margins": "frame.fit", "objective_perturbation": "_objective_perturbation", "two_stage": "_two_stage",
-    "knowledge_transfer": "_knowledge_transfer", "fit_many": "frame.many",
-    "dp_admm": "_admm", "admm": "_admm",
-}  # fmt: skip
-_PUBLIC = ("admm", "ight", "frank_wolfe", "sgd_ht", "scsg_ht", "svrg_ht", "margins", "fit_many")
-PRIVATE = tuple(name for name in _MODULES if name not in _PUBLIC)
-
-__all__ = [
-    "DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "admm", "dp_admm", "dp_dual_averaging",
-    "dp_frank_wolfe", "dp_ight", "dp_multinomial_frank_wolfe", "dp_pipeline", "dp_scsg_ht", "dp_sgd_ht",
-    "dp_svrg_ht", "fit_many", "frank_wolfe", "ight", "knowledge_transfer", "margins", "objective_perturbation",
-    "peeling_iht", "plan", "bind", "scsg_ht", "sgd_ht", "sparsifier", "svrg_ht", "two_stage",
-]  # fmt: skip
+# Functions for all solvers that load on first use, by module.
+_FRAME = {"margins": "frame.fit", "fit_many": "frame.many"}
+__all__ = ["DeltaWarning", "FitResult", "HopelessPlanWarning", "Plan", "Release", "bind", "fit_many", "margins", "plan"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    # Solvers load on first use: a fit waits for its own module only.
+    if name == "PRIVATE":
+        return tuple(SOLVERS)
+    if name in _FRAME:
+        value = getattr(importlib.import_module(f"dptoolkit.solvers.{_FRAME[name]}"), name)
+    elif name in _functions():
+        value = _functions()[name].part(name)
+    else:
         raise AttributeError(f"module 'dptoolkit.solvers' has no attribute {name!r}")
-    value = globals()[name] = getattr(_module(name), name)
+    globals()[name] = value
     return value
 
 
+def _functions() -> dict[str, Solver]:
+    """The row of every public function, with and without privacy."""
+    return {name: row for row in SOLVERS.values() for name in (row.name, row.plain) if name is not None}
+
+
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_functions()})
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(f"dptoolkit.solvers.{_MODULES[name]}")
+__all__ += _functions()
 
 
 def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
@@ -94,8 +96,7 @@ def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
 
 def settings_class(name: str) -> type[Settings]:
     """The settings class of a private solver."""
-    one_of("name", name, PRIVATE)
-    # In Python 3.10 an alias such as list[int] passes for a type, and is no class.
-    members = vars(_module(name)).values()
-    classes = (kind for kind in members if isinstance(kind, type) and not hasattr(kind, "__args__"))
-    return next(kind for kind in classes if issubclass(kind, Settings) and getattr(kind, "solver", None) == name)
+    one_of("name", name, tuple(SOLVERS))
+    row = SOLVERS[name]
+    kind: type[Settings] = row.part(row.settings)
+    return kind

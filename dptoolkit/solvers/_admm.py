@@ -29,7 +29,7 @@ from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_rec
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, gaussian_multiplier
-from dptoolkit.solvers.frame.run import Trace, Trials, trace_interval, written_out
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, trace_interval, written_out
 from dptoolkit.solvers.frame.settings import Settings, public_bound, setting
 from dptoolkit.types import Array
 
@@ -280,7 +280,7 @@ def _precise_minimiser(data: Rows, y: Array, terms: losses.Loss, rho: float, cen
     return minimise.minimise(task, 1e-9 * sums.l2 * reach).theta
 
 
-class AdmmRun:
+class AdmmRun(Run):
     """Private ADMM with bounded data in place.
 
     Privacy
@@ -310,29 +310,22 @@ class AdmmRun:
             self.sums.gradient / joint, self.settings.ball,
         )  # fmt: skip
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the noisy minimisers, its iterates the sparse vectors after them."""
-        weights, releases, path, _ = self.fits(Generators(rng))
-        assert releases is not None and path is not None
-        history = {"noise_scale": [self.plan.noise] * self.splitting.steps}
-        return Trace(weights[0], history, *((releases[0], path[0]) if trace else ()))
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the noisy minimisers, the iterates the sparse vectors after them."""
         mechanism, width = self.plan.releases[0].mechanism, self.matrix.shape[1]
         problem, tau = self.problem(np.zeros(width)), self.tau
 
         def update(centres: Array) -> Array:
             theta, remainder = newton.minimise_rows(problem, -self.sums.l2 * centres, tau)
             # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-            return np.asarray(theta + mechanism.release(remainder, rng))
+            return np.asarray(theta + mechanism.release(remainder, streams))
 
-        releases, path = self.splitting.run(update, (len(rng), width))
-        return Trials(path[-1], np.stack(releases, axis=1), np.stack(path, axis=1))
+        releases, path = self.splitting.run(update, (len(streams), width))
+        kept = (np.stack(releases, axis=1), np.stack(path, axis=1)) if trace else (None, None)
+        return Trials(path[-1], *kept, history=self._history)
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
-        return self(rng, trace=every > 0).fit(every)
+    def _history(self, i: int) -> dict[str, Any]:
+        return {"noise_scale": [self.plan.noise] * self.splitting.steps}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the bounded records that have features, without the penalty; NOT private."""

@@ -41,7 +41,7 @@ from dptoolkit.solvers.engine.bounds import GradientBounds, constant
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, Steps
 from dptoolkit.solvers.engine.objective import SumScaling
 from dptoolkit.solvers.frame.plan import Plan, Release
-from dptoolkit.solvers.frame.run import Trace, Trials, group_equal
+from dptoolkit.solvers.frame.run import Run, Trials, group_equal
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Teacher(NamedTuple):
     weights: Array
 
 
-class TransferRun:
+class TransferRun(Run):
     """Teacher, answers and student with the data in place; exact scores and teachers are computed once.
 
     Privacy
@@ -258,39 +258,30 @@ class TransferRun:
         assert settings.row_norm is not None
         return self.rows if settings.feature_bound is not None else clip_rows(self.rows, settings.row_norm)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 if absent."""
-        (weights, releases, iterates, _), (history,) = self._fits(Generators(rng))
-        assert releases is not None and iterates is not None
-        return Trace(weights[0], history, releases[0], iterates[0]) if trace else Trace(weights[0], history)
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; those of one teacher are made together.
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng)[0]
-
-    def _fits(self, rng: Generators) -> tuple[Trials, list[dict[str, Any]]]:
-        """Fits, and the history of each. Those of one teacher are made together."""
-        settings, runs = self.settings, len(rng)
+        The one row of releases holds a test's noisy gap, the support and the noisy answers; 0 for what is absent.
+        """
+        settings, runs = self.settings, len(streams)
         histories: list[dict[str, Any]] = [{} for _ in range(runs)]
-        teachers = self._teach(rng, histories)
+        teachers = self._teach(streams, histories)
         weights, answers = np.zeros((runs, self.plan.d)), np.zeros((runs, settings.m or 0))
         for members in group_equal([id(one) for one in teachers]):
             teacher = teachers[members[0]]
             if teacher is None:
                 continue
             matrix = settings.matrix(self.plan.d, teacher.columns)
-            answers[members] = self._answers(matrix, teacher, rng, members, histories)
+            answers[members] = self._answers(matrix, teacher, streams, members, histories)
             places = np.arange(self.plan.d) if teacher.columns is None else teacher.columns
             weights[np.ix_(np.array(members), places)] = self._student(matrix, answers[members])
+        if not trace:
+            return Trials(weights, history=histories.__getitem__)
         supports = [history.get("support", np.zeros(settings.sparsity)) for history in histories]
         gaps = [[history.get("noisy_gap", 0.0)] for history in histories]
         columns = np.reshape(gaps, (runs, 1)), np.reshape(supports, (runs, settings.sparsity)), answers
         release = np.concatenate(columns, axis=1)
-        return Trials(weights, release[:, None], weights[:, None]), histories
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); there is one iterate, the student."""
-        return self(rng, trace=every > 0).fit(every)
+        return Trials(weights, release[:, None], weights[:, None], history=histories.__getitem__)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records; NOT private."""

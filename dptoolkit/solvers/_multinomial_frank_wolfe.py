@@ -24,7 +24,7 @@ from dptoolkit.solvers.engine.vertex_paths import add_feature, without_empty_row
 from dptoolkit.solvers.engine.vertices import RULED_RADIUS, RULED_STEPS, SelectionSettings
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import SYMMETRIC_MAXIMUM, Plan, Release, with_smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, written_out
+from dptoolkit.solvers.frame.run import Run, Trials, written_out
 from dptoolkit.solvers.frame.settings import PUBLISHED, class_labels, setting
 from dptoolkit.types import Array
 
@@ -193,7 +193,7 @@ class MatrixNoise:
         return self.scale * self.shares(weights)
 
 
-class MultinomialRun:
+class MultinomialRun(Run):
     """Private softmax regression on bounded data and one-hot labels; ``counts`` says how often each record occurs.
 
     The vertex +e_k e_j^T has the number k d + j, and its negative K d + k d + j; in a column they are k and K + k.
@@ -213,21 +213,9 @@ class MultinomialRun:
         self.width, self.mechanism, self.law = rows.shape[1], plan.releases[0].mechanism, settings.noise_law(plan)
         self.size = settings.classes * (2 * len(self.y) + 4 * self.width)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the chosen vertices."""
-        (weights, vertices, iterates, _), scales = self._fits(Generators(rng), trace)
-        history: dict[str, Any] = {"noise_scale": [float(scale[0]) for scale in scales]}
-        if vertices is None or iterates is None:
-            return Trace(weights[0], history)
-        return Trace(weights[0], history, vertices[0], iterates[0])
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng, trace)[0]
-
-    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, list[Array]]:
-        """The fits, and the noise scales of every step."""
-        settings, steps, runs = self.settings, self.settings.steps, len(rng)
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the chosen vertices."""
+        settings, steps, runs = self.settings, self.settings.steps, len(streams)
         assert steps is not None
         weights: Array = np.zeros((runs, settings.classes, self.width))
         groups = self.width if settings.selection == "columns" else 1
@@ -238,12 +226,12 @@ class MultinomialRun:
         for t in (number + 1 for number in progress.steps(steps)):
             shares = self.law.shares(weights)
             scales.append(self.law.scale * shares)
-            vertices[:, t - 1] = self._step(weights, margins, t, shares, rng)
+            vertices[:, t - 1] = self._step(weights, margins, t, shares, streams)
             if trace:
                 iterates[:, t - 1] = weights.reshape(runs, -1)
-        if not trace:
-            return Trials(weights), scales
-        return Trials(weights, vertices[:, :, 0] if settings.selection == "vertex" else vertices, iterates), scales
+        released = vertices[:, :, 0] if settings.selection == "vertex" else vertices
+        kept = (released, iterates) if trace else (None, None)
+        return Trials(weights, *kept, history=lambda i: {"noise_scale": [float(scale[i]) for scale in scales]})
 
     def _step(self, weights: Array, margins: Array, t: int, shares: Array, rng: Generators) -> NDArray[np.intp]:
         """One step of every run: the chosen vertices. ``weights`` and their ``margins`` are updated in place."""
@@ -284,10 +272,6 @@ class MultinomialRun:
                 add_feature(margins[i, :, k], self._transposed, j, push)
         else:
             margins[np.arange(len(margins)), :, classes] += pushes[:, None] * self._transposed[features]
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates are of the flattened weights."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

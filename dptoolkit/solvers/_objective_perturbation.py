@@ -33,7 +33,7 @@ from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
-from dptoolkit.solvers.frame.run import Run, Trace, Trials, written_out
+from dptoolkit.solvers.frame.run import Run, Trials, written_out
 from dptoolkit.solvers.frame.settings import Settings, public_bound, setting
 from dptoolkit.types import Array
 
@@ -257,7 +257,7 @@ def first_guess(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> flo
     return noise / squeeze.adjacency.contributions
 
 
-class PerturbedRun:
+class PerturbedRun(Run):
     """Objective perturbation with bounded data in place.
 
     Privacy
@@ -288,26 +288,19 @@ class PerturbedRun:
             self.sums.gradient / joint, self.ball,
         )  # fmt: skip
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; what it releases is the noisy minimiser, before projection on the ball."""
-        weights, releases, iterates, _ = self.fits(Generators(rng))
-        assert releases is not None and iterates is not None
-        history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
-        return Trace(weights[0], history, *((releases[0], iterates[0]) if trace else ()))
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        width = self.matrix.shape[1]
-        terms = self.linear.mechanism.draw_rows(width, rng) if self.linear.scale > 0 else np.zeros((len(rng), width))
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; there is one release, the noisy minimiser before projection, and one iterate, after it."""
+        width, none = self.matrix.shape[1], np.zeros((len(streams), self.matrix.shape[1]))
+        terms = self.linear.mechanism.draw_rows(width, streams) if self.linear.scale > 0 else none
         theta, remainder = newton.minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        releases = theta + self.output.mechanism.release(remainder, rng)
+        releases = theta + self.output.mechanism.release(remainder, streams)
         weights = releases if self.ball is None else np.array([self.ball.project(row) for row in releases])
-        return Trials(weights, releases[:, None], weights[:, None])
+        kept = (releases[:, None], weights[:, None]) if trace else (None, None)
+        return Trials(weights, *kept, history=self._history)
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); there is one iterate, the released one."""
-        return self(rng, trace=every > 0).fit(every)
+    def _history(self, i: int) -> dict[str, Any]:
+        return {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term; NOT private."""

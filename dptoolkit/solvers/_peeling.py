@@ -37,7 +37,7 @@ from dptoolkit.solvers.frame.plan import (
     Release,
     smallest_noise,
 )
-from dptoolkit.solvers.frame.run import Trace, Trials, written_out
+from dptoolkit.solvers.frame.run import Run, Trials, written_out
 from dptoolkit.solvers.frame.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
 from dptoolkit.types import Array
 
@@ -184,7 +184,7 @@ def _per_selection(noise: float, s: int) -> float:
     return math.sqrt(4 / s) / noise if noise > 0 else math.inf
 
 
-class PeelingRun:
+class PeelingRun(Run):
     """Peeling on bounded data.
 
     Privacy
@@ -208,44 +208,32 @@ class PeelingRun:
         blocks = [slice(i * m, (i + 1) * m) for i in range(count)]
         return [_part(rows.take(block), y[block], times[block]) for block in blocks]
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the peeled vectors, before projection."""
-        (weights, vectors, iterates, _), shares = self._fits(Generators(rng), trace)
-        support, values = self.plan.releases
-        laws = {"selection_scale": support, "value_scale": values}
-        history = {name: [release.scale * float(share[0]) for share in shares] for name, release in laws.items()}
-        if vectors is None or iterates is None:
-            return Trace(weights[0], history)
-        return Trace(weights[0], history, vectors[0], iterates[0])
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng, trace)[0]
-
-    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, list[Array]]:
-        """The fits, and every step's shares of the plan's noise."""
-        settings, steps, d, runs = self.settings, self.settings.steps, self.plan.d, len(rng)
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the peeled vectors, before projection."""
+        settings, steps, d, runs = self.settings, self.settings.steps, self.plan.d, len(streams)
         vectors, iterates = np.empty((2, runs, steps if trace else 0, d))
         # The iterate has few nonzeros, and only their features are read.
         support, values, row = np.zeros((runs, 0), np.intp), np.zeros((runs, 0)), np.arange(runs)[:, None]
-        every = []
+        shares = []
         for t in progress.steps(steps):
             part = self.parts[t % len(self.parts)]
             v = part.gradients(part.margins(support, values) - part.target)
             v *= -settings.step_size
             v /= self.block
             v[row, support] += values
-            every.append(settings.noise_shares(self.plan.n, values))
-            vector, support = peel_rows(v, self.plan, every[-1], rng)
+            shares.append(settings.noise_shares(self.plan.n, values))
+            vector, support = peel_rows(v, self.plan, shares[-1], streams)
             values = _project(vector[row, support], settings.radius)
             if trace:
                 vectors[:, t], iterates[:, t] = vector, _dense(d, support, values)
         w = _dense(d, support, values)
-        return (Trials(w, vectors, iterates) if trace else Trials(w)), every
+        choice, blur = self.plan.releases
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
-        return self(rng, trace=every > 0).fit(every)
+        def history(i: int) -> dict[str, Any]:
+            scales = {"selection_scale": choice.scale, "value_scale": blur.scale}
+            return {name: [scale * float(share[i]) for share in shares] for name, scale in scales.items()}
+
+        return Trials(w, *((vectors, iterates) if trace else (None, None)), history=history)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the truncated records; NOT private."""

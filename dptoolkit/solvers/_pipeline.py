@@ -45,7 +45,7 @@ from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
-from dptoolkit.solvers.frame.run import Trace, Trials, group_fits
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, group_fits, one_after_another
 from dptoolkit.solvers.frame.settings import (
     PUBLISHED,
     TIGHT,
@@ -233,6 +233,15 @@ class _Start(NamedTuple):
         preparation = replace(self.preparation, means=means, weights=weights)
         return _Start(preparation, self.rows.take(fits), self.eigenvalue[fits], [self.schedules[k] for k in fits])
 
+    def facts(self, fit: Any) -> dict[str, Any]:
+        """Public facts of one fit, () where there is no axis in front."""
+        means, weights = self.preparation.means[fit], self.preparation.weights[fit]
+        steps, step = self.schedules[fit or 0]
+        return {
+            "preparation": replace(self.preparation, means=means, weights=weights),
+            "eigenvalue": float(self.eigenvalue[fit]), "steps": steps, "step_size": step,
+        }  # fmt: skip
+
 
 class _End(NamedTuple):
     """What comes of the descent and after it; ``descent`` is its Trace, or its Trials."""
@@ -242,8 +251,12 @@ class _End(NamedTuple):
     slopes: Array
     scale: Array
 
+    def facts(self, fit: Any) -> dict[str, Any]:
+        """Public facts of one fit, () where there is no axis in front."""
+        return {"slopes": self.slopes[fit].tolist(), "scale": float(self.scale[fit])}
 
-class PipelineRun:
+
+class PipelineRun(Run):
     """The stages on rows of norm at most 1, in order; each call is a fit.
 
     Every stage is written for arrays with no axis in front, a user's fit, or with one, many fits.
@@ -263,26 +276,26 @@ class PipelineRun:
         width, most = (plan.settings.classes or 1) * (plan.d + 1), plan.settings.schedule(plan, 1.0)[0]
         self.size = 8 * (self._entries + most * width)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the column means, the eigenvalue, the gradients and the slopes, one a row."""
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; without an axis in front, so that rows may be sparse or large."""
         start = self._start(self._noisy_means(rng, ()), rng)
         end = self._end(start, rng, trace)
-        steps, step = start.schedules[0]
-        history = end.descent.history | {
-            "preparation": start.preparation, "eigenvalue": float(start.eigenvalue), "steps": steps,
-            "step_size": step, "slopes": end.slopes.tolist(), "scale": float(end.scale),
-        }  # fmt: skip
+        history = end.descent.history | start.facts(()) | end.facts(())
         return Trace(end.weights, history, *(self._kept(start, end) if trace else ()))
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
-        """See ``ManyRuns``; None on sparse or large rows, and where traces differ in length: one fit at a time.
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; not on sparse or large rows, nor where traces differ in length."""
+        differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
+        return not (self.rows.is_sparse or self._entries > SMALL or differ)
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the column means, the eigenvalue, the gradients and the slopes, one a row.
 
         Fits that keep the same features are prepared together, and go on together if they take the same steps.
         """
-        differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
-        if self.rows.is_sparse or self._entries > SMALL or differ:
-            return None
-        means = self._noisy_means(rng, (len(rng),))
+        if not self.at_once(trace):
+            return one_after_another(self, streams, trace)
+        means = self._noisy_means(streams, (len(streams),))
 
         def same_features(fits: list[int], rng: Generators) -> Trials:
             start = self._start(means[fits], rng)
@@ -290,11 +303,16 @@ class PipelineRun:
             def same_steps(fits: list[int], rng: Generators) -> Trials:
                 own = start.of(fits)
                 end = self._end(own, rng, trace)
-                return Trials(end.weights, *(self._kept(own, end) if trace else ()))
+
+                def history(i: int) -> dict[str, Any]:
+                    facts: dict[str, Any] = end.descent.history(i) | own.facts(i) | end.facts(i)
+                    return facts
+
+                return Trials(end.weights, *(self._kept(own, end) if trace else (None, None)), history=history)
 
             return group_fits(start.schedules, rng, same_steps)
 
-        return group_fits([row.tobytes() for row in stands_out(means, self.noise[MEANS])], rng, same_features)
+        return group_fits([row.tobytes() for row in stands_out(means, self.noise[MEANS])], streams, same_features)
 
     def _noisy_means(self, rng: Any, many: tuple[int, ...]) -> Array:
         return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
@@ -364,10 +382,6 @@ class PipelineRun:
             self._unfold(preparation, end.descent.releases), _rows(end.slopes[..., None], width),
         ]  # fmt: skip
         return np.concatenate(releases, axis=-2), self._unfold(preparation, end.descent.iterates)
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates of softmax are of the flattened weights."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records, numbers in units of their bound; NOT private."""

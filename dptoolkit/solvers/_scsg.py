@@ -25,7 +25,7 @@ from dptoolkit._validate import flag, invalid, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Repeated
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event
 from dptoolkit.data import Rows, check_labels, with_intercept
-from dptoolkit.mechanisms.randomness import as_generator, exclusive
+from dptoolkit.mechanisms.randomness import Generators, as_generator, exclusive
 from dptoolkit.solvers.engine.batches import (
     BatchData,
     BatchSettings,
@@ -45,7 +45,7 @@ from dptoolkit.solvers.engine.snapshots import (
 )
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, trace_interval
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, trace_interval
 from dptoolkit.solvers.frame.settings import TIGHT, check_l2, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -319,7 +319,7 @@ svrg_ht.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 without_privacy(**_EPOCH_TEXTS)(svrg_ht)
 
 
-class ScsgRun:
+class ScsgRun(Run):
     """Variance-reduced hard thresholding on bounded data; calls share nothing that they change.
 
     Privacy
@@ -345,22 +345,31 @@ class ScsgRun:
         data, numbering = numbered(self.data, self.free, self.kept_count)
         return data, numbering.features
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit. A trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; every lazy step depends on what its own fit drew before."""
+        return False
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        return one_after_another(self, streams, trace)
+
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; a trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
         if not trace:
             return Trace(*self.fit(rng))
         epochs: list[tuple[Array, Array]] = []
-        w, history = self.fit(rng, watch=lambda gradient, iterates: epochs.append((gradient, iterates)))
+        w, history = self._fitted(rng, 0, lambda gradient, iterates: epochs.append((gradient, iterates)))
         gradients, inner = zip(*epochs, strict=True)
         return Trace(w, history | {"snapshots": np.array(gradients)}, None, np.concatenate(inner))
 
-    def fit(
-        self, rng: np.random.Generator, every: int = 0, watch: Callable[[Array, Array], Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """(weights, history), a step of the trace being an epoch.
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """See ``Run``; a step of the trace is an epoch."""
+        return self._fitted(rng, every, None)
 
-        ``watch`` is called in every epoch with the noisy snapshot gradient and all inner iterates.
-        """
+    def _fitted(
+        self, rng: np.random.Generator, every: int, watch: Callable[[Array, Array], Any] | None
+    ) -> tuple[Array, dict[str, Any]]:
+        """(weights, history); ``watch`` is called in every epoch with the noisy snapshot gradient and all iterates."""
         counts = self.shape.draw(rng)
         # ``watch`` is shown all coordinates, so none may be hidden.
         data, features = (self.data, None) if watch else self._numbered
@@ -378,10 +387,7 @@ class ScsgRun:
     def trials(
         self, other: ScsgRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
     ) -> Trials | None:
-        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
-
-        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small or not alike.
-        """
+        """See ``Run``; None if the data are not small or not alike."""
         from dptoolkit.kernels import stochastic as kernel
 
         shape, poisson = self.shape, self.how.sampling == POISSON

@@ -19,7 +19,7 @@ from dptoolkit import losses, progress
 from dptoolkit._validate import flag, one_of, positive, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
-from dptoolkit.mechanisms.randomness import as_generator, exclusive
+from dptoolkit.mechanisms.randomness import Generators, as_generator, exclusive
 from dptoolkit.solvers.engine.batches import (
     SCHEMES,
     BatchData,
@@ -34,7 +34,7 @@ from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, with_smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, trace_interval
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, trace_interval
 from dptoolkit.solvers.frame.settings import check_l2, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -160,7 +160,7 @@ class Batches:
     fit_intercept: bool
 
 
-class SgdRun:
+class SgdRun(Run):
     """Stochastic hard thresholding on bounded data; calls share nothing that they change.
 
     Privacy
@@ -182,8 +182,16 @@ class SgdRun:
         """The realised sizes of all batches."""
         return batch_sizes(rng, self.how.sampling, self.n, self.how.batch_size, self.how.steps)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; every lazy step depends on what its own fit drew before."""
+        return False
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        return one_after_another(self, streams, trace)
+
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
         from dptoolkit.kernels.stochastic import sgd_steps
 
         iterate, history = Iterate(self.kept_count), {"thresholdings": self.how.steps}
@@ -200,10 +208,7 @@ class SgdRun:
     def trials(
         self, other: SgdRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
     ) -> Trials | None:
-        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
-
-        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not alike.
-        """
+        """See ``Run``; None if the data are not alike."""
         from dptoolkit.kernels.stochastic import sgd_trials
 
         if not self.data.alike(other.data):
@@ -221,7 +226,7 @@ class SgdRun:
         return Trials(weights, None, iterates)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
+        """See ``Run``; the iterates that are kept are taken between calls, and nothing of size steps x d is made."""
         from dptoolkit.kernels import stochastic as kernel
 
         records, sizes, steps = self.data.records(), self.sizes(rng), self.how.steps

@@ -24,7 +24,7 @@ from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.vertices import BallSettings, VertexRun, frank_wolfe_path
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import GEOMETRIC, Plan, Release, smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, written_out
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, written_out
 from dptoolkit.solvers.frame.settings import setting
 from dptoolkit.types import Array
 
@@ -144,7 +144,7 @@ class Sparsifier(BallSettings):
 sparsifier = private_solver(Sparsifier)
 
 
-class SparsifierRun:
+class SparsifierRun(Run):
     """The sparsifier on bounded data; the exact count is computed once.
 
     Privacy
@@ -156,34 +156,37 @@ class SparsifierRun:
         settings = plan.settings
         assert isinstance(settings, Sparsifier)
         self.plan, self.settings, self.vertices = plan, settings, VertexRun(plan, rows, y)
-        self._number = self._rule(rows, y)
+        self._number, self.size = self._rule(rows, y), self.vertices.size
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the vertices, then the noisy count."""
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; on sparse rows a fit of Frank-Wolfe is a path of its own."""
         w, history, vertices, _ = self.vertices(rng, trace)
         number, count = self._number(w, rng)
         releases = None if vertices is None else np.append(vertices, count)
         return Trace(self._largest(w, number), history | {"number": number}, releases)
 
-    @property
-    def size(self) -> int:
-        """See ``ManyRuns``."""
-        return self.vertices.size
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; where Frank-Wolfe makes its fits together."""
+        return self.vertices.at_once(trace)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
-        """See ``ManyRuns``; None where Frank-Wolfe makes one fit at a time."""
-        found = self.vertices.fits(rng, trace)
-        if found is None:
-            return None
-        numbers = [rng.of(i, partial(self._number, w)) for i, w in enumerate(found.weights)]
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the vertices, then the noisy count."""
+        if not self.at_once(trace):
+            return one_after_another(self, streams, trace)
+        found = self.vertices.fits(streams, trace)
+        numbers = [streams.of(i, partial(self._number, w)) for i, w in enumerate(found.weights)]
         weights = np.array([self._largest(w, number) for w, (number, _) in zip(found.weights, numbers, strict=True)])
+
+        def history(i: int) -> dict[str, Any]:
+            return found.history(i) | {"number": numbers[i][0]}
+
         if found.releases is None:
-            return Trials(weights)
-        counts = np.array([count for _, count in numbers], dtype=float).reshape(len(rng), -1)
-        return Trials(weights, np.concatenate([found.releases, counts], axis=1))
+            return Trials(weights, history=history)
+        counts = np.array([count for _, count in numbers], dtype=float).reshape(len(streams), -1)
+        return Trials(weights, np.concatenate([found.releases, counts], axis=1), history=history)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates are those of Frank-Wolfe, before weights are dropped."""
+        """See ``Run``; iterates are those of Frank-Wolfe, before weights are dropped."""
         w, history = self.vertices.fit(rng, every)
         number, _ = self._number(w, rng)
         return self._largest(w, number), history | {"number": number}

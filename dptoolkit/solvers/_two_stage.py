@@ -27,7 +27,7 @@ from dptoolkit.solvers._objective_perturbation import LINEAR_LAWS, PerturbedObje
 from dptoolkit.solvers.engine.objective import ROUNDING
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, Plan, Release, smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, group_equal, written_out
+from dptoolkit.solvers.frame.run import Run, Trials, group_equal, written_out
 from dptoolkit.solvers.frame.settings import Settings, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -132,7 +132,7 @@ def _joint_guess(share: float, law: str, squeeze: Squeeze, epsilon: float, delta
     return first_guess(law, squeeze, epsilon, delta) / math.sqrt(max(1 - votes * votes, 0.01))
 
 
-class TwoStageRun:
+class TwoStageRun(Run):
     """Both stages with the data in place; the exact votes are counted once.
 
     Privacy
@@ -148,30 +148,25 @@ class TwoStageRun:
         self._seconds: dict[bytes, PerturbedRun] = {}
         self.size = 2 * rows.shape[0] * settings.width(settings.sparsity) + 8 * plan.d
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; what it releases is the support with the noisy minimiser on it, before projection."""
-        (weights, releases, iterates, _), (support,) = self._fits(Generators(rng))
-        assert releases is not None and iterates is not None
-        linear, output, votes = self.plan.releases
-        history = {"noise_scale": linear.scale, "output_scale": output.scale, "support": support,
-                   "vote_scale": votes.scale}  # fmt: skip
-        return Trace(weights[0], history, *((releases[0], iterates[0]) if trace else ()))
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng)[0]
-
-    def _fits(self, rng: Generators) -> tuple[Trials, NDArray[np.intp]]:
-        """Fits, and the support of each. Those on one support are made together."""
-        choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(rng)
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; those on one support are made together. The release is the noisy minimiser on the support."""
+        choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(streams)
         votes = np.broadcast_to(self.votes, (runs, len(self.votes)))
-        supports = np.sort(choice.top_rows(votes, s, rng), axis=1)
+        supports = np.sort(choice.top_rows(votes, s, streams), axis=1)
         weights, releases = np.zeros((2, runs, self.settings.width(self.plan.d)))
         for members in group_equal([columns.tobytes() for columns in supports]):
             columns = supports[members[0]]
-            fit = rng.among(members, self._second(columns).fits)
-            weights[members], releases[members] = (self._full(columns, v) for v in (fit[0], fit[1][:, 0]))
-        return Trials(weights, releases[:, None], weights[:, None]), supports
+            fit = streams.among(members, functools.partial(self._second(columns).fits, trace=True))
+            weights[members], releases[members] = (
+                self._full(columns, part) for part in (fit.weights, fit.releases[:, 0])
+            )
+        linear, output, votes_release = self.plan.releases
+
+        def history(i: int) -> dict[str, Any]:
+            return {"noise_scale": linear.scale, "output_scale": output.scale, "support": supports[i],
+                    "vote_scale": votes_release.scale}  # fmt: skip
+
+        return Trials(weights, *((releases[:, None], weights[:, None]) if trace else (None, None)), history=history)
 
     def _second(self, support: NDArray[np.intp]) -> PerturbedRun:
         """The second stage on these features; a run that is called often makes each once."""
@@ -183,10 +178,6 @@ class TwoStageRun:
                 self._seconds.clear()
             self._seconds[key] = second
         return second
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); there is one iterate, the released one."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,11 @@ from dptoolkit.audit.theory.replay import Later
 from dptoolkit.losses import BINARY
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset. So small a penalty that nothing is hidden from an adversary who sees every update.
+PRESETS: dict[str, dict[str, Any]] = {
+    "dp_admm": {"n": 20, "d": 2, "loss": "huber", "rho": 1.0, "row_norm": 1.0, "weight": 0.01, "steps": 3},
+}
 
 
 def dp_admm(plan: Plan) -> Pair:

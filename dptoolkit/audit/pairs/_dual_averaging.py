@@ -1,4 +1,4 @@
-"""The worst pair we know for dual averaging of the softmax loss: a record of class 0 turns round, or changes class.
+"""The worst pair we know for dual averaging; for the softmax loss a record of class 0 turns round, or changes class.
 
 A record's gradient is r x^T with r = softmax - one-hot, scaled down as a whole to its bound. At small weights it is at
 the bound. A row and its negative, both of class 0, have opposite gradients there, so that the mean moves by the whole
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from dptoolkit import losses
 from dptoolkit.accounting import Gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pair import Counted, Pair, Score
+from dptoolkit.audit.pairs._ight import dp_ight
 from dptoolkit.audit.theory import kept
 from dptoolkit.audit.theory.likelihood import Projection
 from dptoolkit.audit.theory.replay import Later
@@ -24,8 +27,20 @@ from dptoolkit.solvers.engine.softmax import clipped_residuals
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
 
+# The settings of the audit's preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "dp_dual_averaging": {
+        "n": 200, "d": 20, "sparsity": 5, "steps": 20, "loss": "squared", "grad_norm": 1.0, "step_size": 1.0,
+    },
+}  # fmt: skip
+
 # Runs from which the reach of all releases is estimated.
 _RUNS = 256
+
+
+def dp_dual_averaging(plan: Plan) -> Pair:
+    """The pair of ``dp_ight``, or for the loss "softmax" a record that turns round or changes class."""
+    return softmax_pair(plan) if plan.settings.loss_row.task == losses.MULTICLASS else dp_ight(plan)
 
 
 def softmax_pair(plan: Plan) -> Pair:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,11 @@ from dptoolkit.audit.theory.replay import FinalScore, IterateScore, Later, Repla
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "dp_frank_wolfe": {"n": 100, "d": 4, "loss": "logistic", "steps": 10, "l1_radius": 0.1, "feature_bound": 1.0},
+}
 
 DELTA = 1e-5
 # Rows that pull move the log odds by at most the first number; at most the second number of row counts is tried.

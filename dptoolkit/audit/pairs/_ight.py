@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dptoolkit import losses, solvers
+from dptoolkit import solvers
 from dptoolkit.accounting import Gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout
 from dptoolkit.audit.pair import Counted, Pair, Score
-from dptoolkit.audit.pairs._dual_averaging import softmax_pair
 from dptoolkit.audit.theory import kept, opposite
 from dptoolkit.audit.theory.batched import batched
 from dptoolkit.audit.theory.likelihood import BatchRatio, GradientRatio, IterateRatio, Projection, gradients
@@ -22,16 +21,21 @@ from dptoolkit.audit.theory.natural_choice import SOLVERS, natural_choice
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
 
+# The settings of the audit's presets.
+_CLIPPED: dict[str, Any] = {"loss": "squared", "grad_norm": 1.0, "step_size": 1.0}
+PRESETS: dict[str, dict[str, Any]] = {
+    "dp_ight": {"n": 200, "d": 20, "sparsity": 5, "steps": 20, **_CLIPPED},
+    "dp_sgd_ht": {"n": 200, "d": 4, "sparsity": 2, "steps": 10, "batch_size": 160, **_CLIPPED},
+}
+
 
 def dp_ight(plan: Plan) -> Pair:
     """The kept coordinate for ``dp_ight``, or opposite rows where the final model shows more of them.
 
     Scores: for "final" the direction in which the two datasets move the weights; for "gradients", "step" and "iterates"
     the exact likelihood ratio. With clipped gradients of unbounded labels the pair attains the guarantee; elsewhere
-    ``reach`` is estimated from runs of the solver. For the softmax loss of ``dp_dual_averaging`` see ``multiclass``.
+    ``reach`` is estimated from runs of the solver. Plans of ``dp_dual_averaging`` are taken too.
     """
-    if plan.solver == "dp_dual_averaging" and plan.settings.loss_row.task == losses.MULTICLASS:
-        return softmax_pair(plan)
     kept.expect_solver(plan, "dp_ight", "dp_dual_averaging")
     records = kept.records_of(plan, 1.0)
     pushing = kept.number_pushing(plan, records)
@@ -50,9 +54,6 @@ def dp_ight(plan: Plan) -> Pair:
             text = f"opposite rows: one record of {plan.n} at {design.angle:g} degrees to the way of the others"
     pair = _with_scores(plan, first, second, text, found.direction)
     return _replaced(pair, _measured_reach(plan, pair, found.mu))
-
-
-dp_dual_averaging = dp_ight
 
 
 def _with_scores(plan: Plan, first: Counted, second: Counted, text: str, direction: Array) -> Pair:

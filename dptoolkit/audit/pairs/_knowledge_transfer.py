@@ -29,6 +29,20 @@ from dptoolkit.solvers._knowledge_transfer_teachers import DP_IGHT, IGHT, RIDGE,
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
 
+# The settings of the audit's preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "knowledge_transfer": {
+        "n": 20, "d": 2, "loss": "huber", "l2": 1.0, "feature_bound": 1.0, "sparsity": 1, "m": 10,
+    },
+}  # fmt: skip
+# With these settings one record flips the support of the published teacher.
+PUBLISHED_PRESETS: dict[str, dict[str, Any]] = {
+    "knowledge_transfer": {
+        "n": 101, "d": 2, "loss": "squared", "l2": 1.0, "row_norm": 1.0, "feature_bound": 1.0, "label_bound": 1.0,
+        "sparsity": 1,
+    },
+}  # fmt: skip
+
 
 def knowledge_transfer(plan: Plan) -> Pair:
     """The pair for the plan's teacher."""

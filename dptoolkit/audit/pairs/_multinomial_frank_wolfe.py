@@ -16,7 +16,7 @@ The intercept's column is the same for a row and its negative; rows of all class
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -29,6 +29,11 @@ from dptoolkit.audit.theory.odds import rounds_advantage, rounds_epsilon
 from dptoolkit.audit.theory.replay import Later, Replay
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "dp_multinomial_frank_wolfe": {"n": 100, "d": 4, "classes": 3, "steps": 10, "l1_radius": 0.1, "feature_bound": 1.0},
+}
 
 # A total variation of at least this share of the largest counts as good.
 _NEARLY = 0.9

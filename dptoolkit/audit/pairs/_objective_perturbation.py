@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize
@@ -28,6 +28,11 @@ from dptoolkit.audit.theory.replay import Later
 from dptoolkit.losses import BINARY, Loss
 from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN_TERM, Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset. Little curvature beside the regulariser: the minimiser is nearly the noise itself.
+PRESETS: dict[str, dict[str, Any]] = {
+    "objective_perturbation": {"n": 100, "d": 1, "loss": "huber", "l2": 1.0, "row_norm": 1.0},
+}
 
 
 class Canary(NamedTuple):

@@ -8,6 +8,8 @@ margin too, so that the others hold the weights near 0: rows of all signs, with 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
@@ -18,6 +20,14 @@ from dptoolkit.audit.pairs._frank_wolfe import DELTA, check_plan, log_ratio
 from dptoolkit.audit.theory.replay import Later, Walk, affordable, drawn_reach
 from dptoolkit.solvers.frame.plan import GAUSSIAN, GUMBEL_MAXIMUM, Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset. Steps so short that the noise keeps the weights near 0, where the pair is tight.
+PRESETS: dict[str, dict[str, Any]] = {
+    "peeling_iht": {
+        "n": 100, "d": 10, "sparsity": 3, "steps": 5, "step_size": 0.01, "radius": 1.0, "feature_bound": 1.0,
+        "label_bound": 1.0,
+    },
+}  # fmt: skip
 
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 _LARGEST_PART = 500_000

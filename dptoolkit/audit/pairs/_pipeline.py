@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,10 @@ from dptoolkit.solvers.engine.softmax import clipped_residuals
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset.
+# So few rows that the number of steps is the smallest there is, whatever the eigenvalue.
+PRESETS: dict[str, dict[str, Any]] = {"dp_pipeline": {"n": 60, "d": 3}}
 
 _DELTA = 1e-5
 # Runs from which the reach for several classes is estimated.

@@ -11,7 +11,7 @@ the snapshot, and by that of every inner step but the first, which starts at the
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -27,6 +27,30 @@ from dptoolkit.audit.theory.kept import as_counted, expect_solver, few_runs, gra
 from dptoolkit.audit.theory.likelihood import EpochRatio, SumRatio, gradients
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's presets.
+_CLIPPED: dict[str, Any] = {"loss": "squared", "grad_norm": 1.0, "step_size": 1.0}
+PRESETS: dict[str, dict[str, Any]] = {
+    # Twenty inner steps, of which the first can show nothing: for an adversary who sees all iterates.
+    "dp_scsg_ht": {
+        "n": 5000, "d": 4, "sparsity": 2, "epochs": 1, "snapshot_size": 4000, "batch_size": 200, "option": "II",
+        "sampling": "poisson", "adjacency": "replace-one", **_CLIPPED,
+    },
+    # There is one inner step in each epoch. It starts at the snapshot, so it has no noise. The preset is for an
+    # adversary who sees the final model.
+    "dp_svrg_ht": {
+        "n": 199, "d": 4, "sparsity": 2, "epochs": 10, "batch_size": 100, "option": "II", "loss": "logistic",
+        "row_norm": 1.0, "step_size": 0.01,
+    },
+}  # fmt: skip
+# Theorem 5.1 is for batches of fixed size and, for option II, snapshots of a whole number of batches.
+PUBLISHED_PRESETS: dict[str, dict[str, Any]] = {
+    "dp_scsg_ht": {
+        "n": 200, "d": 4, "sparsity": 2, "epochs": 2, "snapshot_size": 160, "batch_size": 80, "option": "II",
+        **_CLIPPED,
+    },
+    "dp_svrg_ht": {"n": 200, "d": 4, "sparsity": 2, "epochs": 2, "batch_size": 100, "option": "II", **_CLIPPED},
+}  # fmt: skip
 
 # Standard deviations by which coordinate 1 must lead the rest, and the push must exceed the noise, to count as certain.
 _LEAD = 5.0

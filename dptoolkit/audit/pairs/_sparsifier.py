@@ -10,6 +10,7 @@ With an intercept zero rows of both labels hold it, as many as make up for the r
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,13 @@ from dptoolkit.audit.theory.kept import check_zero_out
 from dptoolkit.audit.theory.replay import FinalScore, Later, Replay, Walk, drawn_reach, exact_count
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "sparsifier": {
+        "n": 100, "d": 9, "loss": "logistic", "steps": 10, "count_share": 0.5, "l1_radius": 0.1, "feature_bound": 1.0,
+    },
+}  # fmt: skip
 
 # As shares of the feature bound: the largest entries of the rows on single features, the lead of the preferred feature.
 _SINGLE, _FAVOUR = 0.05, 0.02

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,11 @@ from dptoolkit.data import check_rows, clip_rows
 from dptoolkit.solvers._two_stage import count_votes
 from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, Plan
 from dptoolkit.types import Array
+
+# The settings of the audit's preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "two_stage": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "row_norm": 1.0, "sparsity": 1, "blocks": 1},
+}
 
 # Entries over the row bound: of the half that gets the votes, of the other, and of the common records.
 _LARGER, _SMALLER, _COMMON = 1.5, 1.0, 2.0

@@ -20,7 +20,7 @@ from dptoolkit.solvers.engine.gradients import MeanGradient, MeanGradients, Poin
 from dptoolkit.solvers.frame import outlook
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import Plan
-from dptoolkit.solvers.frame.run import Trace, Trials
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
 from dptoolkit.solvers.frame.settings import TIGHT, Settings, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -181,7 +181,7 @@ class ClippedRecords:
         return Records(self.loss.id, rows, labels, weights, float(self.margin_bound), bounds)
 
 
-class IhtRun:
+class IhtRun(Run):
     """Hard thresholding on bounded data. Small data are fitted by one compiled call, others step by step.
 
     Privacy
@@ -200,16 +200,12 @@ class IhtRun:
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
         self._idle = [] if self.compiled_records is not None else [self._mean_gradient()]
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit, with all noisy gradients and iterates if asked for."""
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; the compiled call draws its noise step by step, so that nothing of size steps x d is drawn."""
         # A subclass of Generator may draw in its own way, which compiled code would ignore.
         if self.compiled_records is not None and type(rng) is np.random.Generator:
             return self._compiled(rng, trace)
         return self._step_by_step(rng, trace)
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records at the result, and at the iterates that were kept; NOT private."""
@@ -243,10 +239,7 @@ class IhtRun:
     def trials(
         self, other: IhtRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
     ) -> Trials | None:
-        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
-
-        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small.
-        """
+        """See ``Run``; None if the data are not small."""
         if self.compiled_records is None or other.compiled_records is None:
             return None
         from dptoolkit.kernels.threshold import iht_trials
@@ -259,18 +252,28 @@ class IhtRun:
             iht_trials(rng, *place, first, *arguments, weights, releases, iterates)
         return Trials(weights, releases, iterates) if trace else Trials(weights)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``; each fit is on its own matrix of small rows."""
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; where every fit has a matrix of its own."""
+        return self._is_stack
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; where rows are a stack of small matrices, fit i is on matrix i, and the noise is constant."""
+        if not self._is_stack:
+            return one_after_another(self, streams, trace)
         from dptoolkit.kernels.threshold import iht_fits
 
-        assert self.compiled_records is not None
-        runs, size = len(rng), (len(rng), self.steps.steps, self.width)
-        normals = rng.standard_normal(size) if self.law.scale > 0 else np.empty((runs, 0, 0))
-        weights, kept = np.empty((runs, self.width)), np.empty((2, *(size if trace else (0, 0, 0))))
+        runs, size = len(streams), (len(streams), self.steps.steps, self.width)
+        normals = streams.standard_normal(size) if self.law.scale > 0 else np.empty((runs, 0, 0))
+        weights, (releases, iterates) = np.empty((runs, self.width)), np.empty((2, *(size if trace else (0, 0, 0))))
         # All normals are drawn, so this Generator is not asked for any.
         resting = np.random.default_rng(0)
-        iht_fits(resting, normals, self.compiled_records, self.schedule(), weights, *kept)
-        return Trials(weights, *kept) if trace else Trials(weights)
+        iht_fits(resting, normals, self.compiled_records, self.schedule(), weights, releases, iterates)
+        kept = (releases, iterates) if trace else (None, None)
+        return Trials(weights, *kept, history=lambda i: {"noise_scale": [self.law.scale] * self.steps.steps})
+
+    @property
+    def _is_stack(self) -> bool:
+        return not self._data.rows.is_sparse and self._data.rows.matrix.ndim == 3
 
     def relabelled(self, labels: Array) -> Array:
         """The weights without noise for each row of ``labels``, which take the place of the records'."""
@@ -309,7 +312,7 @@ class IhtRun:
     def fit_block(
         self, runs: Sequence[IhtRun], rngs: Sequence[np.random.Generator], every: int = 0
     ) -> list[tuple[Array, dict[str, Any]]]:
-        """What ``fit`` of each of ``runs`` returns, each with its own stream; all read the same ``shared`` rows.
+        """See ``Run``; all read the same ``shared`` rows.
 
         Privacy
         -------

@@ -20,7 +20,7 @@ from dptoolkit import losses, progress
 from dptoolkit.data import Rows, product
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.descent import Steps
-from dptoolkit.solvers.frame.run import Trace, Trials
+from dptoolkit.solvers.frame.run import Run, Trials
 from dptoolkit.types import Array
 
 LOSS = losses.get("softmax")
@@ -41,7 +41,7 @@ def clipped_residuals(margins: Array, labels: Array, caps: Array | None) -> Arra
         return np.asarray(r * np.where(norms > caps, caps / norms * (1 - 1e-13), 1.0)[..., None])
 
 
-class SoftmaxRun:
+class SoftmaxRun(Run):
     """Dual averaging on bounded rows and one-hot labels; ``caps`` bound the norm of each record's residuals.
 
     Many fits at once are on the same rows or, where these are a stack of matrices, each on its own.
@@ -82,38 +82,25 @@ class SoftmaxRun:
         stays[..., free:] = True
         return np.where(stays[..., None, :], total, 0.0)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; releases and iterates are flattened, one row a step."""
-        history: dict[str, Any] = {"noise_scale": [self.noise] * self.steps.steps}
-        weights, releases, iterates = self._iterate(rng, self.shape, trace)
-        return Trace(weights, history, releases, iterates)
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        weights, releases, iterates = self._iterate(rng, (len(rng), *self.shape), trace)
-        return Trials(weights, releases, iterates)
-
-    def _iterate(
-        self, rng: Any, shape: tuple[int, ...], trace: bool
-    ) -> tuple[Array, Array | None, Array | None]:
-        """The weights and, if asked for, the releases and iterates; ``shape`` has one axis more for many fits."""
-        how, releases, iterates = self.steps, [], []
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; releases and iterates are flattened, one row a step."""
+        how, releases, iterates = self.steps, list[Array](), list[Array]()
+        shape = len(streams), *self.shape
         total: Array = np.zeros(shape)
         for _ in progress.steps(how.steps):
             gradient = self.mean_gradient(self.thresholded(total))
             if self.noise > 0:
-                gradient += self.noise * rng.standard_normal(shape)
+                gradient += self.noise * streams.standard_normal(shape)
             # A new array: what a threshold that keeps all returns may be this one.
             total = total - how.step_size * gradient
             if trace:
                 releases.append(gradient)
                 iterates.append(self.thresholded(total))
-        weights = self.thresholded(total)
-        return (weights, _flat(releases), _flat(iterates)) if trace else (weights, None, None)
+        kept = (_flat(releases), _flat(iterates)) if trace else (None, None)
+        return Trials(self.thresholded(total), *kept, history=self._history)
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates are of the flattened weights."""
-        return self(rng, trace=every > 0).fit(every)
+    def _history(self, i: int) -> dict[str, Any]:
+        return {"noise_scale": [self.noise] * self.steps.steps}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

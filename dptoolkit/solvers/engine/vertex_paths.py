@@ -328,30 +328,26 @@ class DensePath:
         self.size = len(y) + d * (2 * at_once + steps)
 
     def __call__(self, rng: np.random.Generator, trace: bool, work: WorkCounters) -> Trace:
-        """One fit."""
-        found, scales, vertices = self._fits(Generators(rng), trace)
-        history = {"noise_scale": scales[0].tolist(), "vertices": vertices[0]}
-        if found.releases is None or found.iterates is None:
-            return Trace(found.weights[0], history)
-        return Trace(found.weights[0], history, found.releases[0], found.iterates[0])
+        """One fit: the case of one."""
+        return self.fits(Generators(rng), trace).one(0)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng, trace)[0]
-
-    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, Array, NDArray[np.int64]]:
-        """The fits, and the noise scales and vertices of every step."""
+    def fits(self, streams: Generators, trace: bool) -> Trials:
+        """See ``Run``."""
         from dptoolkit.kernels import frank_wolfe as kernel
 
-        settings, runs, d = self.plan.settings, len(rng), self.rows.shape[1]
+        settings, runs, d = self.plan.settings, len(streams), self.rows.shape[1]
         w, u, gradient, steps = np.zeros((runs, d)), np.zeros((runs, len(self.y))), np.empty(d), settings.steps
         scales, vertices = np.empty((runs, steps)), np.empty((runs, steps), dtype=np.int64)
         iterates = np.empty((runs, steps if trace else 0, d))
         for first, count in progress.counted(self.parts, (first + 1 for first, _ in self.parts), steps):
             part = slice(first, first + count)
-            noise = self.draw(rng, 1.0, (runs, count, 2 * d))
+            noise = self.draw(streams, 1.0, (runs, count, 2 * d))
             kernel.dense_steps(
                 self.rows.matrix, self.y, settings.loss_row.id, noise, first + 1, settings.l1_radius, self.plan.n,
                 *self.bounds, w, u, gradient, scales[:, part], vertices[:, part], iterates[:, part],
             )  # fmt: skip
-        return Trials(w, vertices.astype(float), iterates) if trace else Trials(w), scales, vertices
+
+        def history(i: int) -> dict[str, Any]:
+            return {"noise_scale": scales[i].tolist(), "vertices": vertices[i]}
+
+        return Trials(w, vertices.astype(float) if trace else None, iterates if trace else None, history=history)

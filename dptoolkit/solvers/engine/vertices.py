@@ -32,7 +32,7 @@ from dptoolkit.solvers.engine.vertex_paths import (
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.outlook import SPREAD, Outlook, Selections
 from dptoolkit.solvers.frame.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan
-from dptoolkit.solvers.frame.run import Trace, Trials
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
 from dptoolkit.solvers.frame.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
 from dptoolkit.types import Array
 
@@ -186,7 +186,7 @@ class VertexNoise:
         return self.scale * min(self.bounds.entry(min(l1_norm, self.radius)) / self.lipschitz, 1.0)
 
 
-class VertexRun:
+class VertexRun(Run):
     """Private Frank-Wolfe on bounded data; the exact iteration where the plan has no noise.
 
     Everything that does not depend on the draws is computed once, because an audit runs the same data a hundred
@@ -203,32 +203,39 @@ class VertexRun:
         self.plan, self.settings, self.loss = plan, settings, settings.loss_row
         self.rows, self.y, self.width = rows, y, rows.shape[1]
         self._path: Path = self._exact if plan.noise == 0 else vertex_path(plan, rows, y)
+        if isinstance(self._path, DensePath):
+            self.size = self._path.size
 
     @property
     def threads(self) -> bool:
         """Whether ``fit_many`` makes its fits in threads: on large sparse data they are mostly compiled calls."""
         return self.plan.noise > 0 and self.settings.refresh != 1 and worth_a_thread(self.rows)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False, work: WorkCounters | None = None) -> Trace:
-        """One fit; its releases are the chosen vertices. ``work`` counts what was done, which is NOT private."""
-        return self._path(rng, trace, np.zeros(len(WORK), np.int64) if work is None else work)
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; on sparse rows a fit is a path of its own. The releases are the chosen vertices."""
+        return self.counted(rng, trace, np.zeros(len(WORK), np.int64))
 
-    @property
-    def size(self) -> int:
-        """See ``ManyRuns``."""
-        return self._path.size if isinstance(self._path, DensePath) else 1
+    def counted(self, rng: np.random.Generator, trace: bool, work: WorkCounters) -> Trace:
+        """One fit, which adds to ``work`` what was done (WORK), which is NOT private."""
+        return self._path(rng, trace, work)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
-        """See ``ManyRuns``; None for paths that make one fit at a time."""
-        return self._path.fits(rng, trace) if isinstance(self._path, DensePath) else None
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``."""
+        return isinstance(self._path, DensePath)
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        if isinstance(self._path, DensePath):
+            return self._path.fits(streams, trace)
+        return one_after_another(self, streams, trace)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
+        """See ``Run``; iterates are made of the vertices, so that a trace keeps nothing of size steps x d."""
         return self._fitted(self(rng), every)
 
     @property
     def shared(self) -> Any:
-        """See ``BlockRun``; the rows both ways, where fits begin with a pass over them that they can share."""
+        """See ``Run``; the rows both ways, where fits begin with a pass over them that they can share."""
         if not self.threads:
             return None
         return self._path.matrix if isinstance(self._path, DitheredPath) else self.rows
@@ -236,7 +243,7 @@ class VertexRun:
     def fit_block(
         self, runs: Sequence[VertexRun], rngs: Sequence[np.random.Generator], every: int = 0
     ) -> list[tuple[Array, dict[str, Any]]]:
-        """What ``fit`` of each of ``runs`` returns, each with its own stream; in threads, after a pass for all of them.
+        """See ``Run``; in threads, after a pass for all of them.
 
         Privacy
         -------

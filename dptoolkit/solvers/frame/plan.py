@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
 from dptoolkit.accounting import (
@@ -138,6 +138,9 @@ class Plan(Printed):
     # equal.
     published: Published | None = field(default=None, compare=False)
 
+    # Plans that are made of others are those of several fits, and no single run can spend their event.
+    is_one_fit: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         for release in self.releases:
             magnitude(f"sensitivity of the {release.query}", release.sensitivity, "Use less extreme public bounds.")
@@ -249,11 +252,14 @@ class Plan(Printed):
         rows = [
             [r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases
         ]
-        head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
         outlook = [] if self.outlook is None else [str(self.outlook)]
-        parts = [f"{head}\n{self.settings}", releases, str(self.guarantee), *outlook]
-        return "\n\n".join(parts)
+        return "\n\n".join([self._head, releases, str(self.guarantee), *outlook])
+
+    @property
+    def _head(self) -> str:
+        size = f"n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
+        return f"Plan for {self.solver}: {size}\n{self.settings}"
 
 
 def _canonical(value: Any) -> Any:

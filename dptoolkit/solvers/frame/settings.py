@@ -175,6 +175,12 @@ class Settings(ABC):
         return ", ".join(f"{name}={value}" for name, value in entries if value is not None)
 
 
+def warn_of(plan: Plan) -> None:
+    """The warnings that making the plan gives, for a caller who made it without them."""
+    check_budget(plan.settings.epsilon, plan.settings.delta, plan.n)
+    outlook.warn(plan)
+
+
 def _own_number(value: Any) -> Any:
     """NumPy's numbers and truth values as Python's; whatever else as it is."""
     return value.item() if isinstance(value, np.generic) else value

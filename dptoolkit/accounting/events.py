@@ -337,7 +337,7 @@ class Subsampled(Event):
         if fixed and adjacency is not Adjacency.REPLACE_ONE:
             raise invalid(
                 "adjacency", str(adjacency), "'replace-one' for scheme 'without-replacement'",
-                "Batches of fixed size do not define zero-out; use scheme='poisson' for it.",
+                "Zero-out is not defined for batches of fixed size: use scheme='poisson'.",
             )
         _set(self, adjacency=adjacency)
 
@@ -585,7 +585,7 @@ def _check_runs(name: str, value: Any, *, for_selection: bool) -> None:
     if for_selection and not isinstance(value, (rounds.TruncatedNegativeBinomial, rounds.Poisson)):
         raise invalid(
             name, value, "TruncatedNegativeBinomial or Poisson",
-            "For choosing the best of other random numbers of runs no bound is proved here.",
+            "There is no proved bound for other distributions.",
         )
 
 

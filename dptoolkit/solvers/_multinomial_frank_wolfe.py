@@ -1,7 +1,7 @@
 """Private multinomial (softmax) regression by Frank-Wolfe (Khanna, Lu and Raff 2023, Algorithm 3, made sound).
 
 The default chooses ONE of the 2Kd vertices +-l1_radius e_k e_j^T per step, so the dimension enters only through a
-logarithm. The paper chooses one vertex for every column: d selections a step, all of which one record can move. That
+logarithm. The paper chooses one vertex for every column: d selections per step, all of which one record can move. That
 version is an option, and is charged for every one of its selections.
 """
 
@@ -59,12 +59,13 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 
     solver: ClassVar[str] = "dp_multinomial_frank_wolfe"
 
-    classes: int = setting("Number of classes, public.")
+    classes: int = setting("Public number of classes.")
     l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
     steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
     selection: str = setting(
-        '"vertex", one entry of the weight matrix a step, in the entrywise L1 ball; or "columns", one entry of every '
-        "column a step, each column in its own L1 ball (the paper's version, with noise for all its selections).",
+        "What a step selects: \"vertex\", one entry of the weight matrix, in the entrywise L1 ball; or \"columns\", "
+        "one entry of every column, each column in its own L1 ball (the paper's version, with noise for all its "
+        "selections).",
         default="vertex",
     )
 
@@ -85,11 +86,11 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         one_of("selection", self.selection, ("vertex", "columns"))
         if self.selection == "columns" and (self.l1_radius is None or self.steps is None):
             name = "steps" if self.steps is None else "l1_radius"
-            raise invalid(name, None, "given for selection='columns'", "A rule is known for selection='vertex' alone.")
+            raise invalid(name, None, "given for selection='columns'", "There is a rule only for selection='vertex'.")
         return self._filled(n, classes * d)._selection_checked()
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """The chosen vertices: one a step, or one for every column."""
+        """The chosen vertices: one per step, or one for every column."""
         if paper is not None:
             return (replace(self._silent(n, d, self.selection_law), scale=paper.scales["score"]),)
         laws = [self.selection_law]
@@ -200,7 +201,7 @@ class MultinomialRun(Run):
 
     Privacy
     -------
-    A call releases one vertex a step, or one of every column, by noisy scores with the plan's noise at these weights.
+    A call releases one vertex per step, or one of every column, by noisy scores with the plan's noise at these weights.
     """
 
     def __init__(self, plan: Plan, rows: Rows, labels: Array, counts: NDArray[np.int64] | None = None) -> None:

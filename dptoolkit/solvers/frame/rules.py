@@ -109,7 +109,7 @@ def filled(settings: Kind, n: int) -> Kind:
     norm = settings.bounds.joint_norm
     if norm is None:
         name = "steps" if settings.steps is None else "step_size"
-        raise invalid(name, None, "given", "Without row_norm no rule is known; give row_norm, or steps and step_size.")
+        raise invalid(name, None, "given", "The rule needs row_norm: give it, or give steps and step_size.")
     own = clipped(settings)
     bounds = own.bounds
     curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm + own.penalty
@@ -117,7 +117,7 @@ def filled(settings: Kind, n: int) -> Kind:
     time = min(total_time(bounds, own.relation, n, mu, getattr(own, "classes", None)), LARGEST)
     steps, step = schedule(time, curvature, own.steps, own.step_size)
     if not SMALLEST <= step <= LARGEST:
-        raise invalid("step_size", None, "given", "Where row_norm or the budget is extreme, no rule is known.")
+        raise invalid("step_size", None, "given", "There is no rule for such an extreme row_norm or budget.")
     return replace(own, steps=steps, step_size=step)  # type: ignore[call-arg]  # those that have steps
 
 

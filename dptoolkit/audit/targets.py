@@ -17,8 +17,6 @@ from dptoolkit.solvers.frame.run import Run, Trace, Trials, restore_order
 from dptoolkit.types import Array
 
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
-# These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
-_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 # Numbers that the fits which are made at once may keep together, 32 MB.
 _LARGEST = 2**22
 
@@ -35,11 +33,10 @@ class PlanTarget:
 
     def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
         one_of("adversary", adversary, ADVERSARIES)
-        if adversary in ("gradients", "releases", "step") and plan.solver in _WITHOUT_GRADIENTS:
+        if adversary in ("gradients", "releases", "step") and plan.settings.has_lazy_steps:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
-        is_sure = plan.solver != "dp_pipeline" or plan.settings.is_sure_of_steps(plan)
-        if adversary in ("iterates", "gradients", "releases") and not is_sure:
+        if adversary in ("iterates", "gradients", "releases") and not plan.settings.is_sure_of_steps(plan):
             repair = "Runs differ in the number of steps, which follows a noisy eigenvalue."
             raise invalid("adversary", adversary, "'final', 'support' or 'step' for this plan", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary

@@ -215,7 +215,7 @@ class Targets(Descent):
                 f"{self.bound:.3g}. {self.remedy}"
             )
         # A loss whose slopes are at most 1, in the unit of the labels, takes no bound on them.
-        has_bound = getattr(plan.settings, "label_bound", None) is not None
+        has_bound = plan.settings.label_limit is not None
         labels = f"labels divided by a public bound to lie within {self.bound:.3g}"
         smaller = "a smaller public label_bound" if has_bound else labels
         return (

@@ -303,8 +303,9 @@ def _smallest_multiplier(unit: Release, epsilon: float, delta: float) -> float:
     return smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, unit.count), epsilon, delta)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
-    """The noise multiplier for ``steps`` Gaussian releases: exact."""
+    """The noise multiplier for ``steps`` Gaussian releases: exact. It is remembered, because fits are repeated."""
     if math.isinf(epsilon):
         return 0.0
     # Raised by one part in 1e12, so that rounding cannot put the sum of the steps above the budget.

@@ -9,6 +9,7 @@ stable. All constants are here; they were chosen on rcv1_sub, news20, w8a and a9
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -69,8 +70,9 @@ def margin_noise(bounds: GradientBounds, classes: int = 2) -> float:
     return PREDICTION_NOISE * bounds.gradient / bounds.joint_norm
 
 
+@functools.lru_cache(maxsize=256)
 def budget_mu(epsilon: float, delta: float) -> float:
-    """The mu of a Gaussian release that spends the whole budget."""
+    """The mu of a Gaussian release that spends the whole budget. It is remembered, because fits are repeated."""
     return math.inf if math.isinf(epsilon) else gaussian.mu(epsilon, delta)
 
 

@@ -110,6 +110,7 @@ class Settings(ABC):
         n, d = whole("n", n, low=1), whole("d", d, low=1)
         self._check_common(n)
         settings = self._in_doubles().resolved(n, d)
+        Adjacency.parse(settings.adjacency)
         paper = None
         if settings.calibration == PUBLISHED:
             if math.isinf(settings.epsilon):
@@ -139,7 +140,8 @@ class Settings(ABC):
 
     def settled(self, kind: type[Kind], **values: Any) -> Kind:
         """These settings, with ``values`` for what was left out, as ``kind``: the last step of ``resolved``."""
-        return kind(**self._values() | values)
+        own = self._values() | values
+        return kind(**own | {"adjacency": Adjacency.parse(own["adjacency"])})
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the arguments that make these settings again."""

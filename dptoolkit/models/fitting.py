@@ -87,7 +87,7 @@ def fit(
         labels = marks.like(y, codes(y, classes_of))
     n, d = rows.shape
     count = None if classes_of is None else len(classes_of)
-    runs, times = routes.solver_for(name, count)
+    solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
     arguments = routes.arguments(task, name, d, count, options) | budget
 
@@ -95,12 +95,12 @@ def fit(
     names = names_of(X, feature_names, d)
     notes = caveats(task, name, rows, classes_of, classes)
     warn_of_clipping(task, y, options.get("label_bound"))
-    with _told(runs, n, d, is_shown):
+    with _told(solver_name, n, d, is_shown):
         if times == 1:
-            result = getattr(solvers, runs)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
+            result = getattr(solvers, solver_name)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
-            plan = class_plan(runs, times, n, d, epsilon, arguments)
+            plan = class_plan(solver_name, times, n, d, epsilon, arguments)
             guarantee, results = _one_against_the_rest(plan, rows, targets, rng, ledger)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)
@@ -119,16 +119,16 @@ def _is_verbose(verbose: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _told(runs: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
+def _told(solver_name: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
     """Show the progress of a fit on stderr, its beginning and its end at once."""
     if not is_shown:
         yield
         return
-    print(f"{runs}: {n:,} rows of {d:,} features", file=sys.stderr)
+    print(f"{solver_name}: {n:,} rows of {d:,} features", file=sys.stderr)
     start = time.monotonic()
-    with progress.reported(runs):
+    with progress.reported(solver_name):
         yield
-    print(f"{runs}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
+    print(f"{solver_name}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
 
 
 def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
@@ -349,6 +349,4 @@ def prepared(result: FitResult) -> Preparation | None:
 def steps_of(result: FitResult) -> int:
     """The number of iterations of a fit; 1 where the solver has none of its own."""
     assert result.plan is not None
-    settings = result.plan.settings
-    own = getattr(settings, "steps", None) or getattr(settings, "epochs", None) or 1
-    return int(result.history.get("steps", own))
+    return int(result.history.get("steps", result.plan.settings.iterations))

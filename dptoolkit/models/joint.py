@@ -16,7 +16,7 @@ from dptoolkit.accounting import BestOf, Guarantee, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
 from dptoolkit.solvers import Plan
 from dptoolkit.solvers.frame.plan import Release
-from dptoolkit.solvers.frame.settings import Settings, warn_of
+from dptoolkit.solvers.frame.settings import Resolved, warn_of
 from dptoolkit.tuning.choice import choice_notes
 
 # The factor on a class's epsilon where rounding puts the plans together above the budget.
@@ -29,7 +29,7 @@ class PlanAround(Plan):
 
     is_one_fit: ClassVar[bool] = False
 
-    settings: Settings = field(init=False)
+    settings: Resolved = field(init=False)
     n: int = field(init=False)
     d: int = field(init=False)
     releases: tuple[Release, ...] = field(init=False)

@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
 from dptoolkit.accounting import (
@@ -39,9 +39,11 @@ from dptoolkit.mechanisms.stability import StabilityTest
 if TYPE_CHECKING:
     from dptoolkit.published import Published
     from dptoolkit.solvers.frame.outlook import Outlook
-    from dptoolkit.solvers.frame.settings import Settings
+    from dptoolkit.solvers.frame.settings import Resolved
 
 
+# The settings of the solver that a plan is for.
+S = TypeVar("S", bound="Resolved", covariant=True)
 
 GAUSSIAN, LAPLACE, GEOMETRIC = "Gaussian", "Laplace", "two-sided geometric"
 GUMBEL_MAXIMUM, LAPLACE_MAXIMUM = "Gumbel maximum", "Laplace maximum"
@@ -127,10 +129,10 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Plan(Printed):
+class Plan(Printed, Generic[S]):
     """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited."""
 
-    settings: Settings
+    settings: S
     n: int
     d: int
     releases: tuple[Release, ...]
@@ -156,7 +158,7 @@ class Plan(Printed):
     @property
     def adjacency(self) -> Adjacency:
         """The neighbouring relation of every number in the plan."""
-        return Adjacency.parse(self.settings.adjacency)
+        return self.settings.adjacency
 
     @property
     def calibration(self) -> str:
@@ -301,8 +303,9 @@ def _smallest_multiplier(unit: Release, epsilon: float, delta: float) -> float:
     return smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, unit.count), epsilon, delta)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
-    """The noise multiplier for ``steps`` Gaussian releases: exact."""
+    """The noise multiplier for ``steps`` Gaussian releases: exact. It is remembered, because fits are repeated."""
     if math.isinf(epsilon):
         return 0.0
     # Raised by one part in 1e12, so that rounding cannot put the sum of the steps above the budget.

@@ -15,10 +15,11 @@ from dptoolkit import estimators, models, solvers
 from dptoolkit.accounting import Gaussian, Ledger, PureDp, Repeated, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import InvalidValue
-from dptoolkit.models import choosing, files, routes
+from dptoolkit.models import files, routes
 from dptoolkit.models.joint import joint_plan
 from dptoolkit.solvers import plan
 from dptoolkit.solvers.frame import rules
+from dptoolkit.tuning import models as choosing
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

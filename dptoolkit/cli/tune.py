@@ -18,9 +18,8 @@ from dptoolkit.cli.fit import (
     opened_ledger,
     solver_arguments,
 )
-from dptoolkit.cli.output import json_text
+from dptoolkit.cli.output import json_text, stage
 from dptoolkit.cli.plan import chosen_options, chosen_solver, refuse_classes, solver_options
-from dptoolkit.cli.progress import stage
 from dptoolkit.cli.tables import Table, classes_of, read_table
 
 

@@ -13,8 +13,7 @@ import dptoolkit
 from dptoolkit._validate import invalid, positive, whole
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.ledger import saved_ledger
-from dptoolkit.cli.output import json_text
-from dptoolkit.cli.wording import in_shell
+from dptoolkit.cli.output import in_shell, json_text
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 # --- what was released ----------------------------------------------------------------------------

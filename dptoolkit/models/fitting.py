@@ -80,18 +80,13 @@ def fit(
     depends on them.
     """
     name, is_shown = routes.solver_name(task, solver), _is_verbose(verbose)
-    rows = check_rows(X, n_features)
-    labels = classes_of = None
-    if task == CLASSIFICATION:
-        classes_of = class_set(y, classes)
-        labels = marks.like(y, codes(y, classes_of))
+    rows, targets, classes_of = checked_records(X, y, task, classes, n_features)
     n, d = rows.shape
     count = None if classes_of is None else len(classes_of)
     solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
     arguments = routes.arguments(task, name, d, count, options) | budget
 
-    targets = y if labels is None else labels
     names = names_of(X, feature_names, d)
     notes = caveats(task, name, rows, classes_of, classes)
     warn_of_clipping(task, y, options.get("label_bound"))
@@ -110,6 +105,22 @@ def fit(
     steps = max(steps_of(result) for result in results)
     model = Model(task, name, coef, intercept, plan, guarantee, steps, how, classes_of, names)
     return model.with_notes(*notes)
+
+
+def checked_records(
+    X: Any, y: Any, task: str, classes: Any, n_features: int | None
+) -> tuple[Rows, Any, NDArray[Any] | None]:
+    """(rows, targets, classes): for classification the targets are the numbers of the classes.
+
+    Privacy
+    -------
+    Nothing is released. Without ``classes`` the set of labels in y is declared public (``class_set``).
+    """
+    rows = check_rows(X, n_features)
+    if task != CLASSIFICATION:
+        return rows, y, None
+    classes_of = class_set(y, classes)
+    return rows, marks.like(y, codes(y, classes_of)), classes_of
 
 
 def _is_verbose(verbose: Any) -> bool:

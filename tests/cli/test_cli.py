@@ -42,7 +42,7 @@ from dptoolkit.audit import presets
 @pytest.fixture(autouse=True)
 def without_progress(monkeypatch):
     """No line of progress among the lines that are counted, however slow the machine is or how much is compiled."""
-    monkeypatch.setattr(cli.progress, "DELAY", 1e6)
+    monkeypatch.setattr(cli.output, "DELAY", 1e6)
 
 
 @pytest.fixture
@@ -543,7 +543,7 @@ def test_ctrl_c_that_a_library_swallows_is_heard(run, monkeypatch, interruptible
             while True:
                 time.sleep(0.001)
 
-    monkeypatch.setattr(cli.progress, "_AGAIN", 0.01)
+    monkeypatch.setattr(cli.output, "_AGAIN", 0.01)
     monkeypatch.setattr(dptoolkit.accounting, "account", deaf)
     assert _is_one_line(run("account --gaussian 2"), 130)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before

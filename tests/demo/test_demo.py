@@ -24,7 +24,7 @@ from dptoolkit.demo import sections as fits
 @pytest.fixture(autouse=True)
 def without_progress(monkeypatch):
     """No line of the clock among the lines that are counted, however slow the machine is."""
-    monkeypatch.setattr(cli.progress, "DELAY", 1e6)
+    monkeypatch.setattr(cli.output, "DELAY", 1e6)
 
 
 @pytest.fixture(scope="module")

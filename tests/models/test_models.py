@@ -15,11 +15,12 @@ from dptoolkit import estimators, models, solvers
 from dptoolkit.accounting import Composed, Gaussian, Ledger, PureDp, Repeated, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import InvalidValue
-from dptoolkit.models import choosing, files, routes
+from dptoolkit.models import files, routes
 from dptoolkit.models.joint import joint_plan
 from dptoolkit.solvers import bind, fit_many, plan
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.settings import Settings
+from dptoolkit.tuning import models as choosing
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -51,8 +51,6 @@ def problems(row):
         found.append(f"{row.settings} is not the settings class of {row.name}")
     if row.classes != ("classes" in fields):
         found.append("classes says something else than the settings")
-    if row.random_steps != hasattr(kind, "is_sure_of_steps"):
-        found.append("random_steps says something else than the settings")
     found += [f"{task} is no task" for task in (*row.tasks, *row.unit_rows) if task not in TASKS]
     routes = [*row.tasks.values(), *([row.several[1]] if row.several else [])]
     if not all(set(arguments) <= fields | {"loss"} for arguments in routes):
@@ -80,7 +78,7 @@ def test_a_missing_or_wrong_field_would_be_found():
     for field, wrong in {
         "name": "dp_ight", "module": "dptoolkit.solvers._nothing", "settings": "", "plain": "wolfe",
         "tasks": {"ranking": {}}, "several": ("dp_ight", {}), "pair": "dptoolkit.audit.pairs._ight",
-        "page": "dp_ight", "classes": True, "unit_rows": ("ranking",), "random_steps": True,
+        "page": "dp_ight", "classes": True, "unit_rows": ("ranking",),
     }.items():  # fmt: skip
         assert problems(replace(good, **{field: wrong})), field
     required = {"name", "module", "settings", "tasks", "pair", "page", "classes", "blocks"}

@@ -103,7 +103,7 @@ def _make(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_make_lists_its_targets(root):
     names = [line.split()[0] for line in _make(root, "help").stdout.splitlines()]
-    assert set(names) == {"help", "demo", "test", "lint", "check", "check-full", "bench", "docs", "clean"}
+    assert set(names) == {"help", "demo", "quick", "test", "lint", "check", "check-full", "bench", "docs", "clean"}
 
 
 def _refused_python(root: Path, python: str, folder: Path) -> None:

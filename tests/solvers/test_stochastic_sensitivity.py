@@ -170,6 +170,7 @@ def moves(pair, mode, sampling, intercept, w, s):
     ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids="/".join)
 @pytest.mark.parametrize("mode", MODES)
@@ -190,6 +191,7 @@ def test_never_more_than_allowed(mode, sampling, intercept):
     check()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_at_the_snapshot_no_record_moves_an_inner_step(mode, intercept):

@@ -170,7 +170,6 @@ def moves(pair, mode, sampling, intercept, w, s):
     ]
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids="/".join)
 @pytest.mark.parametrize("mode", MODES)

@@ -247,7 +247,6 @@ def test_rounds_epsilon_by_hand():
 # --- one selection ------------------------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("candidates", [4, 10])
 @pytest.mark.parametrize("noise", ["gumbel", "laplace", "exponential"])
 def test_selection_pair(noise, candidates):

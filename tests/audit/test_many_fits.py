@@ -219,7 +219,7 @@ def test_noise_that_trials_share_would_be_seen(case, monkeypatch):
         assert not np.array_equal(right, PlanTarget(plan, pair, adversary).run(bits, 0, source)), axes
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("solver", [MULTINOMIAL, "peeling_iht", PERTURBED, "two_stage", "dp_admm",
                                     "knowledge_transfer", "dp_frank_wolfe", "sparsifier", "dp_sgd_ht", "dp_scsg_ht",
                                     "dp_svrg_ht"])  # fmt: skip

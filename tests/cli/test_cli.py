@@ -706,6 +706,7 @@ def test_plan_prints_the_plan(run):
     assert record["guarantee"]["event"] == made.event.to_dict()
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
 def test_every_solver_can_be_planned_from_its_own_options(run):
     for name in solvers.PRIVATE:
         settings = dict(presets.PRESETS[name])

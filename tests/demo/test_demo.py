@@ -21,6 +21,10 @@ from dptoolkit.demo import sections as compositions
 from dptoolkit.demo import sections as fits
 
 
+# The demo shows how errors fall with the budget, so it begins where the noise is too large.
+pytestmark = pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+
+
 @pytest.fixture(autouse=True)
 def without_progress(monkeypatch):
     """No line of the clock among the lines that are counted, however slow the machine is."""

@@ -22,6 +22,17 @@ BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<output>.
 LINK = re.compile(r"\]\((?P<target>[^)#:]+)(?:#[^)]*)?\)")
 
 
+# Pages whose commands or audits take seconds; their numbers are checked by ``make check-full``.
+LONG_EXAMPLES, LONG_COMMANDS = {"audit"}, {"papers"}
+
+
+def cases(pages: list[Path], long: set[str]) -> list[Any]:
+    """Pages as cases of a test, by name; those that take long are slow."""
+    return [
+        pytest.param(page, id=page_name(page), marks=[pytest.mark.slow] * (page_name(page) in long)) for page in pages
+    ]
+
+
 def page_name(page: Path) -> str:
     """The page's path below docs, without its ending."""
     return page.relative_to(DOCS).with_suffix("").as_posix()
@@ -39,7 +50,8 @@ def run_page(text: str) -> list[tuple[str | None, str]]:
     return results
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+@pytest.mark.parametrize("page", cases(PAGES, LONG_EXAMPLES))
 def test_examples_run_and_print_what_the_page_says(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for expected, printed in run_page(page.read_text()):
@@ -73,7 +85,7 @@ def run_console(text: str, names: dict[str, Any]) -> Iterator[tuple[str, list[st
             yield command, expected, printed.getvalue()
 
 
-@pytest.mark.parametrize("page", console_pages(), ids=page_name)
+@pytest.mark.parametrize("page", cases(console_pages(), LONG_COMMANDS))
 def test_commands_print_what_the_page_says(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for command, expected, printed in run_console(page.read_text(), {"__name__": "docs"}):

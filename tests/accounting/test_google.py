@@ -65,6 +65,7 @@ GRID = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("event", GRID, ids=str)
 @pytest.mark.parametrize("delta", [1e-4, 1e-7])
 def test_our_epsilon_is_within_a_part_in_a_thousand_of_their_pld_or_below_it(event, delta):

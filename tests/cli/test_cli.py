@@ -429,7 +429,7 @@ def test_the_traceback_can_be_asked_for(run, monkeypatch):
 @pytest.mark.parametrize("line", [
     "--gaussian 2 --random-rounds 0.99999999 --delta 1e-5", f"--laplace 2 --steps 1{'0' * 22} --delta 1e-5",
     f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5", f"--pure 1e-3 --steps 1{'0' * 22}",
-    f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5 --method optimal",
+    pytest.param(f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5 --method optimal", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_ends_of_the_ranges_have_an_answer_or_one_line(run, line):
     code, out, err = run(f"account {line}")
@@ -706,6 +706,7 @@ def test_plan_prints_the_plan(run):
     assert record["guarantee"]["event"] == made.event.to_dict()
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
 def test_every_solver_can_be_planned_from_its_own_options(run):
     for name in solvers.PRIVATE:
         settings = dict(presets.PRESETS[name])

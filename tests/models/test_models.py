@@ -28,7 +28,7 @@ BOUNDS = {"row_norm": 1.0}
 OPTIONS = {
     "dp_pipeline": {}, "dp_dual_averaging": {}, "dp_ight": {"sparsity": 5},
     "dp_frank_wolfe": {}, "dp_sgd_ht": {},
-    "dp_scsg_ht": {"batch_size": 40, "epochs": 3, "snapshot_size": 400}, "dp_svrg_ht": {"batch_size": 40, "epochs": 3},
+    "dp_scsg_ht": {"batch_size": 40, "epochs": 3, "snapshot_size": 400}, "dp_svrg_ht": {"batch_size": 400, "epochs": 2},
     "objective_perturbation": {}, "two_stage": {"sparsity": 5, "blocks": 4},
     "peeling_iht": {"sparsity": 5, "steps": 5, "step_size": 0.5, "radius": 2.0},
 }  # fmt: skip

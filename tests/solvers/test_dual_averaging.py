@@ -204,6 +204,7 @@ def test_extreme_bounds_are_refused_in_words_or_planned(norm):
 # --- audits --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("adversary", ["final", "iterates", "gradients"])
 def test_audit_stays_within_the_budget_and_half_the_noise_does_not(adversary):
     """False alarms: 1e-6 each. The pair attains the guarantee, so that half the noise is seen in few trials."""

@@ -472,6 +472,7 @@ def peel_moves(pair, adjacency, iterates, **more):
     return solvers.plan("peeling_iht", n=len(pair.y), d=pair.X.shape[1], **arguments), ours, theirs
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("data", ["full", "split"])
 @pytest.mark.parametrize("adjacency", RELATIONS)
 def test_peeling_support_and_values(adjacency, data):

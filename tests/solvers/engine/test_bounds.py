@@ -142,6 +142,7 @@ def test_a_squared_table_in_the_wrong_unit_is_seen():
     assert right.share(radius) >= squared_needed(radius, Adjacency.REPLACE_ONE) > wrong.share(radius)
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.frame.settings.DeltaWarning")
 @pytest.mark.parametrize("size", [1, 10_000], ids=["compiled", "step by step"])
 @pytest.mark.parametrize("row_norm", [1e60, 1e69])
 def test_weights_whose_squares_underflow_have_a_norm(row_norm, size):

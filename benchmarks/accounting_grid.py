@@ -138,29 +138,29 @@ def measure() -> None:
 _TOP = """# Speed of calibration
 
 How long `calibrate` and dp_accounting's `calibrate_dp_mechanism` (with privacy-loss distributions) take to find the
-noise multiplier of Gaussian steps on Poisson batches, both to a relative tolerance of {tolerance:g}. Times are process
-time on one core, one after the other in turn, the median of {runs} own calls against one of the peer. Both start from
-their own first guess; dp_accounting's is noise 1 and less, where its distributions are longest, so that a caller who
-knows about where the noise lies can help it. `python -m benchmarks.accounting_grid --measure` fills
+noise multiplier of Gaussian steps on Poisson batches, both to a relative tolerance of {tolerance:g}. Times are
+processor times on one core, measured alternately: the median of {runs} calls of ours, and one call of dp_accounting.
+Both start from their own first guess. dp_accounting starts at noise 1 and below, where its distributions are longest,
+so a caller who knows the approximate noise can make it faster. `python -m benchmarks.accounting_grid --measure` fills
 `benchmarks/results/accounting_grid.jsonl`, and `--page` writes this page from it.
 
-The settings are chosen by rule, not by result: rates {rates}, steps {steps}, epsilons {epsilons} in all combinations,
-with deltas {deltas} in turn, and rate 1 in the same way, but for settings that need no noise. dp_accounting's
-distributions know no sampling without replacement, so this is not compared.
+The settings were fixed in advance: rates {rates}, steps {steps}, epsilons {epsilons} in all combinations, with deltas
+{deltas} in turn, and rate 1 in the same way. Settings that need no noise are left out. dp_accounting's distributions
+do not support sampling without replacement, so it is not compared.
 
-*Above* is the epsilon asked for over the epsilon of the noise found, minus 1: what a calibration gives away. That
-epsilon is our own bound on a grid whose error is {reference:g}; a negative number says that dp_accounting's bound is
-tighter than this one. dp_accounting has its default grid of {grid:g}, or the one named where that gives away more than
-{error:g}, unless the default already took {patience:g} seconds.
+*Above* is the requested epsilon divided by the epsilon of the noise found, minus 1: how much noise a calibration adds
+beyond the necessary. That epsilon is our own bound on a grid whose error is {reference:g}; a negative number means that
+dp_accounting's bound is tighter. dp_accounting uses its default grid of {grid:g}. If that adds more than {error:g}, it
+uses the grid given in brackets, unless the default already took {patience:g} seconds.
 
-{summary} Missing are those of rate 1 with 100,000 steps: at the first of them dp_accounting wanted one array of 7.9 GB
-and had not the memory.
+{summary} The settings of rate 1 with 100,000 steps are missing: at the first of them dp_accounting needed an array of
+7.9 GB and ran out of memory.
 
 """
 
 
 def rendered(results: list[dict[str, Any]]) -> str:
-    """The page: one line a setting."""
+    """The page: one line per setting."""
     rows, ratios = [], []
     for one in sorted(results, key=lambda r: tuple(r[name] for name in Setting._fields)):
         own = sorted(one["seconds"])
@@ -182,8 +182,8 @@ def _top(ratios: list[float], total: int) -> str:
     below = sum(ratio < WANTED_RATIO for ratio in ratios)
     summary = f"{len(ratios)} of {total} settings are measured. "
     if ratios:
-        summary += f"The ratio is at least {min(ratios):.0f}, {mean:.0f} in the mean of logs, and below {WANTED_RATIO} "
-        summary += f"at {below} settings."
+        summary += f"The ratio is at least {min(ratios):.0f}, {mean:.0f} in the geometric mean, and below "
+        summary += f"{WANTED_RATIO} at {below} settings."
 
     def listed(values: tuple[float, ...]) -> str:
         return ", ".join(f"{value:,}" if value >= 1 else f"{value:g}" for value in values)

@@ -161,16 +161,16 @@ def _summary(rows: Sequence[Result]) -> str:
 _HEAD = f"""\
 # What audits find, by solver and configuration
 
-How much of a guarantee the worst pair of every private solver shows, and how much noise must be missing before an audit
-finds it. `python -m benchmarks.audit_power` writes this page from benchmarks/results/audit_power.json. Rows whose plan
-and pair did not change are kept; `--only SOLVER` measures those of one solver anew.
+This page shows, for every private solver, how much of its guarantee an attack on its worst pair reaches, and how much
+noise must be missing before an audit detects it. [audit](audit.md) explains how audits work.
+`python -m benchmarks.audit_power` writes this page from benchmarks/results/audit_power.json. Rows whose plan and pair
+did not change are kept; `--only SOLVER` measures the rows of one solver again.
 
-*Reach* is the share of the guarantee that an exact attack on the pair has, for the adversary of the largest reach. A
-reach of less than {TIGHT:g} is marked: no pair that shows more is known. The last two columns are the smallest factors
-of missing noise that are found: the noise is divided by the factor, and the sequential test at alpha {ALPHA:g} refutes
-the guarantee with {FEW:,} or {MANY:,} trials, from one seed. Factors are
-{", ".join(f"{factor:g}" for factor in FACTORS)}; the reach is at delta {DELTA:g}. How audits work is said in
-[audit](audit.md).
+*Reach* is the epsilon of an exact attack on the pair, as a share of the guarantee at delta {DELTA:g}, for the adversary
+with the largest reach. A reach below {TIGHT:g} is marked: no better pair is known. The last two columns are the
+smallest factors of missing noise that are detected: the noise is divided by the factor, and the sequential test at
+alpha {ALPHA:g} refutes the guarantee with {FEW:,} or {MANY:,} trials, from one seed. The factors tried are
+{", ".join(f"{factor:g}" for factor in FACTORS)}.
 
 | solver | configuration | epsilon | adversary | reach | found with {FEW:,} | found with {MANY:,} |
 |---|---|---|---|---|---|---|"""

@@ -19,6 +19,8 @@ suppress_warnings = ["myst.xref_missing"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_custom_sections = ["Privacy"]
+# Fields of dataclasses are listed once, in the text of their class.
+napoleon_use_ivar = True
 # The order of the pages; index.md is the page that opens.
 root_doc = "contents"
 _LITERAL = re.compile(r"(``.*?``)")

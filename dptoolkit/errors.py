@@ -14,7 +14,7 @@ class InvalidValue(DpToolkitError, ValueError):
 
 
 # The advice of a method that refuses an event.
-ANY_METHOD = "Leave method out: account() then takes the best method that applies, such as 'rdp' where 'pld' does not."
+ANY_METHOD = "Leave method out: account() then uses the best method that applies, such as 'rdp' if 'pld' does not."
 
 
 class UnsupportedEvent(DpToolkitError, ValueError):
@@ -29,7 +29,7 @@ class UnsupportedEvent(DpToolkitError, ValueError):
 
 
 class BudgetExceeded(DpToolkitError):
-    """A release was refused because the ledger cannot pay for it; nothing was spent."""
+    """A release was refused because the budget of the ledger is too small; nothing was spent."""
 
 
 class PrivacyViolation(DpToolkitError, AssertionError):

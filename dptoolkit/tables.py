@@ -35,7 +35,7 @@ def check_names(names: Any, expected: Any) -> None:
         repair = "The same columns are there in another order: select them in the order of the fit."
     else:
         lost = [name for name in expected if name not in set(names)]
-        repair = f"Columns of the fit that X does not have: {_listed(lost)}." if lost else "It has columns of its own."
+        repair = f"Columns of the fit that X does not have: {_listed(lost)}." if lost else "X has further columns."
     raise invalid("X", "a table with other feature names", f"of the {len(expected)} columns of the fit", repair)
 
 

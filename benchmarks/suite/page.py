@@ -17,7 +17,7 @@ Row = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 SAVED = ROOT / "benchmarks" / "results" / "suite.json"
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.png"
-_HEADS = {"n": "n", "d": "d", "nonzeros": "entries a row", "steps": "steps"}
+_HEADS = {"n": "n", "d": "d", "nonzeros": "entries per row", "steps": "steps"}
 
 
 # --- saved runs ---------------------------------------------------------------------------------------
@@ -78,27 +78,27 @@ def rendered() -> str:
 
 _TOP = """# Performance
 
-How long private fits take beside plain NumPy loops, other packages and floors, with counted work, memory and growth.
-All numbers are from one run of `{command}`, which is saved in `benchmarks/results/suite.json`; `python -m benchmarks
---page` writes this page from it. {data}{extent}
+Run time and memory of private fits, compared with plain NumPy loops, other packages and theoretical minima. All
+numbers are from one run of `{command}`, saved in `benchmarks/results/suite.json`. `python -m benchmarks --page` writes
+this page from that file. {data}{extent}
 
 Machine: {machine}, {cores} cores, load {load} at the end of {minutes} minutes. {versions}. Peers: {peers}.
 
 How to read it:
 
-- One core against one core: the process is pinned to one processor, and times are processor time. Rivals take turns,
-  after one untimed run; ratios are of the best of each, with the range over the turns in brackets.
-- *Whole* is a call of the solver as a user writes it: validation, clipping, transposing, and the accounting of a budget
-  that was never asked for before. *Iterations* is the same fit on prepared data. *Plain* is the loop that a good
-  engineer writes in NumPy and SciPy, with margins that follow the iterate where that helps; calibration, validation
-  and transposing are free for it, and of long loops some steps are timed. Plain minimisers stop at the gradient that
-  ours are certified to.
-- *Error* is the share of wrong labels on test rows, beside that of always saying the more frequent label: where the two
-  are close, nothing was learnt, and the time says less.
-- *Passes* over X and *draws* of 64-bit random numbers are counted, not timed; tests hold them
-  (`tests/test_counted_work.py`). Products of dense arrays are not counted. *Floor* is passes times a pass over the
-  memory of X plus draws at the price of a normal; where X fits into the cache that price is mostly the call's own, and
-  a fit can be below it. No kernel is compiled during a counted fit but where it says so.
+- Times are processor times on one core. The methods are timed alternately, after one untimed run of each. A ratio
+  compares the best time of each method; the range over the rounds is in brackets.
+- *Whole* is a call of the solver as a user writes it, including validation, clipping, transposing, and the accounting
+  of a new budget. *Iterations* is the same fit on prepared data. *Plain* is a good loop in NumPy and SciPy, with
+  incremental margins if that helps. The times of plain loops do not include calibration, validation and transposing. Of
+  long plain loops only some steps are timed. Plain minimisers stop at the gradient norm that our certificate proves.
+- *Error* is the share of wrong labels on test rows. If it is close to the error of always predicting the more frequent
+  label, the model is useless, so ignore its time.
+- *Passes* over X and *draws* of 64-bit random numbers are counted, not timed, and tests check the counts
+  (`tests/test_counted_work.py`). Products of dense arrays are not counted. *Floor* is an estimate of the least possible
+  time: passes times a pass over the memory of X, plus draws times the time of a normal. If X fits into the cache, the
+  time of a pass is mostly overhead of the call, and a fit can be below the floor. No kernel is compiled during a
+  counted fit, unless noted.
 """
 
 
@@ -109,9 +109,9 @@ def render(facts: Row, rows: Sequence[Row]) -> str:
     top = _TOP.format(
         command=facts["command"], machine=facts["machine"], cores=facts["cores"],
         load=" ".join(map(str, facts["load"])), minutes=facts["minutes"],
-        data="Real sets where a shape has its name, synthetic rows for the others." if real
-        else "All rows are synthetic; a name with -like has the shape of that set.",
-        extent=" This was a quick run, with an eighth of the rows and one turn of each rival." if quick else "",
+        data="Data with the name of a real set are real; the others are synthetic." if real
+        else "All rows are synthetic; a name that ends in -like has the shape of that set.",
+        extent=" This was a quick run, with an eighth of the rows and one round of each method." if quick else "",
         versions=", ".join(f"{name} {version}" for name, version in facts["versions"].items()).capitalize(),
         peers=", ".join(f"{name} {version}" for name, version in facts["peers"].items()),
     )  # fmt: skip
@@ -121,7 +121,7 @@ def render(facts: Row, rows: Sequence[Row]) -> str:
         ("accounting", _accounting), ("memory", _memory), ("growth", _growth),
     )  # fmt: skip
     if facts["failed"]:
-        top += f"\nThese did not come to their end: {', '.join(facts['failed'])}.\n"
+        top += f"\nThese fits did not finish: {', '.join(facts['failed'])}.\n"
     return "\n".join([top, *(writer(part[name]) for name, writer in writers if name in part)])
 
 
@@ -162,9 +162,10 @@ def _slower(rows: list[Row]) -> str:
     ]  # fmt: skip
     text = (
         "## Slower than plain NumPy\n\n"
-        f"Of {len(rows)} fits, {len(slower(rows, 'iterations'))} have iterations slower than the plain ones, and "
-        f"{len(slower(rows, 'whole'))} whole calls take longer than the plain loop, to which planning and validation "
-        "are free. These are all of them; the ratio is plain over ours, the last column what a whole call adds in ms.\n"
+        f"Of {len(rows)} fits, {len(slower(rows, 'iterations'))} have slower iterations than the plain loop, and "
+        f"{len(slower(rows, 'whole'))} whole calls take longer than the plain loop, whose time does not include "
+        "planning and validation. All of them are listed here. The ratio is plain time over our time; the last column "
+        "is the time that a whole call adds.\n"
     )
     head = ["data", "solver", "epsilon", "iterations", "whole", "besides the iterations, ms"]
     return text + ("\n" + _table(head, lines) if lines else "\nThere are none.\n")
@@ -177,8 +178,8 @@ def _fits(rows: list[Row], floors: list[Row]) -> str:
         floor = next((one for one in floors if one["shape"] == shape), None)
         first = own[0]
         parts.append(
-            f"### {shape}\n\n{first['n']:,} rows, {first['d']:,} features, {first['entries']:,} entries; the more "
-            f"frequent label is wrong for {first['majority']:.3f} of the test rows.\n"
+            f"### {shape}\n\n{first['n']:,} rows, {first['d']:,} features, {first['entries']:,} entries. Always "
+            f"predicting the more frequent label has an error of {first['majority']:.3f}.\n"
         )
         parts.append(_table(
             ["solver", "epsilon", "error", "passes", "draws", "whole, ms", "iterations, ms", "plain, ms",
@@ -205,7 +206,7 @@ def _floors(rows: list[Row]) -> str:
     names = ("memory", "product", "normals", "gumbels", "reads")
     lines = [[row["shape"], f"{row['size'] / 1e6:,.1f}", *(f"{1e3 * row[name]:.3g}" for name in names)] for row in rows]
     head = ["data", "X, MB", "memory of X, ms", "X^T r, ms", "d normals, ms", "2d Gumbels, ms", "100,000 random reads"]
-    return "## Floors\n\nWhat nobody can do without.\n\n" + _table(head, lines)
+    return "## Theoretical minima\n\nTimes of the operations that every method needs.\n\n" + _table(head, lines)
 
 
 def _two_cores(rows: list[Row]) -> str:
@@ -213,7 +214,7 @@ def _two_cores(rows: list[Row]) -> str:
         [row["shape"], row["solver"], _ms(min(row["ours"])), _ms(min(row["two threads"])),
          _ratio(row, "ours", "two threads")] for row in rows
     ]  # fmt: skip
-    text = "## Two cores against two\n\nWall-clock time of 50 iterations; the plain rival shares its products and its "
+    text = "## Two cores\n\nWall-clock time of 50 iterations; the plain loop divides its products and its "
     text += "normals between two threads.\n\n"
     return text + _table(["data", "solver", "ours, ms", "plain on two threads, ms", "plain / ours"], lines)
 
@@ -224,10 +225,10 @@ def _many(rows: list[Row]) -> str:
          _ms(min(row["together"])), _ratio(row, "together", "alone"), *_without_normals(row)] for row in rows
     ]  # fmt: skip
     text = (
-        f"## Many fits at once\n\n`solvers.fit_many` for {rows[0]['runs']} seeds on {rows[0]['shape']} against as many "
-        "whole calls one by one. Every run of a thresholding solver draws its own d normals a step, which no sharing "
-        "of passes removes; the last column is the ratio of what is left without them. Frank-Wolfe reads a small part "
-        "of X a step and shares the prepared data and its first pass.\n\n"
+        f"## Many fits at once\n\n`solvers.fit_many` for {rows[0]['runs']} seeds on {rows[0]['shape']}, compared with "
+        "as many whole calls one by one. Every fit of a thresholding solver draws its own d normals per step, which "
+        "cannot be shared; the last column is the ratio without the time of the normals. Frank-Wolfe reads a small "
+        "part of X per step, and shares the prepared data and its first pass.\n\n"
     )
     head = ["fits", "passes alone", "passes together", "alone, ms", "together, ms", "throughput", "normals, ms",
             "without the normals"]  # fmt: skip
@@ -247,8 +248,8 @@ def _models(rows: list[Row]) -> str:
         [row["shape"], row["model"], _ms(min(row["cpu"])), f"{row['error']:.3f}", f"{row['majority']:.3f}",
          f"{row['features']:,}"] for row in rows
     ]  # fmt: skip
-    text = "## Models of other packages\n\nWhole calls on the same rows; a budget of ours is remembered here. "
-    text += "diffprivlib takes dense rows only.\n\n"
+    text = "## Models of other packages\n\nWhole calls on the same rows; our noise was already calibrated. "
+    text += "diffprivlib accepts dense rows only.\n\n"
     return text + _table(["data", "model", "time, ms", "error", "frequent label", "features"], lines)
 
 
@@ -268,7 +269,7 @@ def _memory(rows: list[Row]) -> str:
         else [row["solver"], "failed", row["failed"]] for row in rows
     ]  # fmt: skip
     text = (
-        f"## Peak memory\n\nWhat a fit on {rows[0]['shape']} takes at its peak besides X itself, "
+        f"## Peak memory\n\nPeak memory of a fit on {rows[0]['shape']} in addition to X itself, which takes "
         f"{rows[0]['size'] / 1e6:,.1f} MB, in a process that has made a small fit before.\n\n"
     )
     return text + _table(["solver", "MB", "over the size of X"], lines)
@@ -288,11 +289,11 @@ def _growth(rows: list[Row]) -> str:
     last = {axis: max(row["size"] for row in rows if row["axis"] == axis) for axis in AXES}
     ranges = ", ".join(f"{_HEADS[axis]} from {first[axis]:,} to {last[axis]:,}" for axis in AXES)
     text = (
-        f"## Growth\n\nExponents of processor time / entries of X read / random numbers drawn: {ranges}, one at a "
-        "time, the others at their first value, at epsilon 100. Frank-Wolfe makes ten times the steps, dp_sgd_ht five "
-        "times.\n\n"
+        f"## Growth\n\nExponents of processor time / entries of X read / random numbers drawn: {ranges}. One of "
+        "them varies at a time, the others have their first value, and epsilon is 100. Frank-Wolfe makes ten times as "
+        "many steps, dp_sgd_ht five times as many.\n\n"
     )
-    picture = "\n![Time of the iterations over n, d, entries a row and steps](performance.png)\n"
+    picture = "\n![Time of the iterations over n, d, entries per row and steps](performance.png)\n"
     return text + _table(["solver", *(_HEADS[axis] for axis in AXES)], lines) + picture
 
 

@@ -37,17 +37,28 @@ def calibrate(
 
     Parameters
     ----------
-    make_event : noise -> event; more noise must mean less privacy loss. For a selection pass its scale, for example
-        ``lambda scale: Repeated(ExponentialMechanism(1 / scale), 1000)``.
-    epsilon : of the budget. If it is infinite, or if sampling alone keeps the budget, no noise is needed: 0 is
-        returned, or the least noise tried where ``make_event`` has no form without noise.
-    delta : of the budget.
-    method : as in ``account``.
-    relative_tolerance : the result is at most this far above the smallest noise, or 50 times as far where epsilon
-        jumps.
-    guess : where to start, anywhere within a factor 1e12; a good guess saves the rough part of the search.
-    near : whether the guess is within a thousandth or so, which saves what is left of the rough part. A wrong one costs
-        time.
+    make_event : callable
+        Makes the event from the noise; more noise must mean less privacy loss. For a selection pass its scale, for
+        example ``lambda scale: Repeated(ExponentialMechanism(1 / scale), 1000)``.
+    epsilon : float
+        The epsilon of the budget. If it is infinite, or if sampling alone meets the budget, no noise is needed: 0 is
+        returned, or the smallest noise tried if ``make_event`` has no form without noise.
+    delta : float
+        The delta of the budget.
+    method : str or None, default None
+        As in ``account``.
+    relative_tolerance : float, default 1e-5
+        The result is at most this far above the smallest noise, or 50 times as far where epsilon jumps.
+    guess : float or None, default None
+        Where the search starts, anywhere within a factor 1e12; a good guess saves the rough part of the search.
+    near : bool, default False
+        Whether the guess is within a thousandth or so, which saves what is left of the rough part. If it is not, the
+        search takes longer.
+
+    Returns
+    -------
+    float
+        The noise.
 
     Privacy
     -------

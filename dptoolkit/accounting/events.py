@@ -53,6 +53,11 @@ class Gaussian(Event):
     """q + N(0, s^2 I) for a query of L2 sensitivity D, with noise_multiplier = s / D.
 
     Noise multiplier 0 is a release without noise (epsilon is infinite), infinity is a release of nothing.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise scale / L2 sensitivity; 0 means no noise.
     """
 
     noise_multiplier: float
@@ -63,7 +68,13 @@ class Gaussian(Event):
 
 @dataclass(frozen=True)
 class Laplace(Event):
-    """q + iid Laplace(b) for a query of L1 sensitivity D, with noise_multiplier = b / D: 1/noise_multiplier-DP."""
+    """q + iid Laplace(b) for a query of L1 sensitivity D, with noise_multiplier = b / D: 1/noise_multiplier-DP.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise scale / L1 sensitivity; 0 means no noise.
+    """
 
     noise_multiplier: float
 
@@ -73,7 +84,15 @@ class Laplace(Event):
 
 @dataclass(frozen=True)
 class TwoSidedGeometric(Event):
-    """An INTEGER query of integer sensitivity D plus X, P(X=k) = (1-q)/(1+q) q^|k|, q = exp(-epsilon/D)."""
+    """An INTEGER query of integer sensitivity D plus X, P(X=k) = (1-q)/(1+q) q^|k|, q = exp(-epsilon/D).
+
+    Parameters
+    ----------
+    epsilon : float
+        The epsilon of one release.
+    sensitivity : int, default 1
+        The largest change of the query between neighbours.
+    """
 
     epsilon: float
     sensitivity: int = 1
@@ -88,8 +107,14 @@ class TwoSidedGeometric(Event):
 class DiscreteGaussian(Event):
     """An INTEGER query of integer sensitivity D plus X, P(X=k) proportional to exp(-k^2 / (2 sigma^2)).
 
-    Canonne, Kamath and Steinke 2020 (arXiv:2004.00010). sigma is that of the formula, not per sensitivity: integer
-    noise does not scale. For large sigma it is as good as Gaussian(sigma / D).
+    Canonne, Kamath and Steinke 2020 (arXiv:2004.00010). For large sigma it is as good as Gaussian(sigma / D).
+
+    Parameters
+    ----------
+    sigma : float
+        The sigma of the formula, not per sensitivity: integer noise does not scale.
+    sensitivity : int, default 1
+        The largest change of the query between neighbours, D.
     """
 
     sigma: float
@@ -103,7 +128,15 @@ class DiscreteGaussian(Event):
 
 @dataclass(frozen=True)
 class RandomizedResponse(Event):
-    """One of ``categories`` answers: the true one with odds exp(epsilon) against each other one."""
+    """One of ``categories`` answers: the true one with odds exp(epsilon) against each other one.
+
+    Parameters
+    ----------
+    epsilon : float
+        The log odds of the true answer against each other one.
+    categories : int, default 2
+        The number of possible answers.
+    """
 
     epsilon: float
     categories: int = 2
@@ -119,6 +152,11 @@ class ExponentialMechanism(Event):
 
     If from one data set to its neighbour no score difference moves by more than r (the RANGE of the change of
     the scores), epsilon = r / b. The mechanism is epsilon-bounded-range: epsilon-DP and epsilon^2/8-zCDP.
+
+    Parameters
+    ----------
+    epsilon : float
+        The range of the change of the scores divided by the scale of the Gumbel noise.
     """
 
     epsilon: float
@@ -132,6 +170,13 @@ class NoisyMax(Event):
     """Report-noisy-max with Laplace or exponential noise (permute-and-flip), epsilon = r / b as above.
 
     It is epsilon-DP but not bounded-range, so the zCDP parameter epsilon^2/8 would be too small and is never used.
+
+    Parameters
+    ----------
+    epsilon : float
+        The range of the change of the scores divided by the scale of the noise.
+    noise : {"laplace", "exponential"}, default "laplace"
+        The law of the noise.
     """
 
     epsilon: float
@@ -144,7 +189,13 @@ class NoisyMax(Event):
 
 @dataclass(frozen=True)
 class PureDp(Event):
-    """Any epsilon-DP mechanism."""
+    """Any epsilon-DP mechanism.
+
+    Parameters
+    ----------
+    epsilon : float
+        Its epsilon.
+    """
 
     epsilon: float
 
@@ -154,7 +205,15 @@ class PureDp(Event):
 
 @dataclass(frozen=True)
 class ApproxDp(Event):
-    """Any (epsilon, delta)-DP mechanism."""
+    """Any (epsilon, delta)-DP mechanism.
+
+    Parameters
+    ----------
+    epsilon : float
+        Its epsilon.
+    delta : float
+        Its delta, in [0, 1).
+    """
 
     epsilon: float
     delta: float
@@ -165,7 +224,13 @@ class ApproxDp(Event):
 
 @dataclass(frozen=True)
 class ZCdp(Event):
-    """Any rho-zCDP mechanism."""
+    """Any rho-zCDP mechanism.
+
+    Parameters
+    ----------
+    rho : float
+        Its rho.
+    """
 
     rho: float
 
@@ -177,10 +242,19 @@ class ZCdp(Event):
 class ObjectivePerturbation(Event):
     """The minimiser of a regularised convex loss plus <b, w>, b Gaussian; see ``accounting.objective``.
 
-    noise_multiplier = sigma / (L for zero-out, 2L for replace-one), where L bounds one record's gradient;
-    jacobian = log(1 + beta/lambda), where beta bounds one record's curvature and lambda is the regulariser's. Signed:
-    no record's loss has slopes of both signs. All in the scaling of the sum. For an exact minimiser; an inexact one is
+    All numbers are in the scaling of the sum of losses. The event is that of an exact minimiser; an inexact one is
     released with Gaussian noise, which is an event of its own.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        sigma / L for zero-out, sigma / 2L for replace-one, where L bounds one record's gradient.
+    jacobian : float
+        log(1 + beta/lambda), where beta bounds one record's curvature and lambda is that of the regulariser.
+    signed : bool, default False
+        Whether no record's loss has slopes of both signs.
+    adjacency : Adjacency, default "replace-one"
+        Which datasets are neighbours.
     """
 
     noise_multiplier: float
@@ -201,6 +275,15 @@ class SampledGroup(Event):
     Every record enters independently with probability ``rate``, and one record moves the query by at most the
     sensitivity that noise_multiplier is relative to. Zero-out: either all records of the group may be sampled, or all
     are replaced by nothing. Group guarantees of sampled Gaussian noise consist of such events.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise scale / L2 sensitivity for one record.
+    rate : float
+        The probability with which a record enters the sample.
+    size : int
+        The number of records of the group.
     """
 
     noise_multiplier: float
@@ -226,6 +309,17 @@ class Subsampled(Event):
     The inner noise multiplier is relative to the sensitivity of the query without sampling, under the same adjacency.
     Under Poisson sampling with replace-one, each record's contribution must lie in a ball around 0 whose diameter is
     that sensitivity (a clipped sum), since a record that is left out contributes 0.
+
+    Parameters
+    ----------
+    event : Event
+        What is released from the sample.
+    scheme : {"poisson", "without-replacement"}
+        How the sample is drawn.
+    rate : float
+        Batch size / n.
+    adjacency : Adjacency, str or None, default None
+        None means zero-out for "poisson", and replace-one for "without-replacement".
     """
 
     event: Event
@@ -250,7 +344,15 @@ class Subsampled(Event):
 
 @dataclass(frozen=True)
 class Repeated(Event):
-    """``event`` carried out ``count`` times on the same data, each run allowed to depend on earlier outputs."""
+    """``event`` carried out ``count`` times on the same data, each run allowed to depend on earlier outputs.
+
+    Parameters
+    ----------
+    event : Event
+        One release.
+    count : int
+        How often.
+    """
 
     event: Event
     count: int
@@ -262,7 +364,13 @@ class Repeated(Event):
 
 @dataclass(frozen=True)
 class Composed(Event):
-    """Several events on the same data, in any order, adaptively."""
+    """Several events on the same data, in any order, adaptively.
+
+    Parameters
+    ----------
+    *events : Event
+        The events, or one iterable of them.
+    """
 
     events: tuple[Event, ...]
 
@@ -277,7 +385,15 @@ class Composed(Event):
 
 @dataclass(frozen=True)
 class RandomRounds(Event):
-    """``event`` carried out N times, N drawn from ``rounds`` independently of the data; N may be published."""
+    """``event`` carried out N times, N drawn from ``rounds`` independently of the data; N may be published.
+
+    Parameters
+    ----------
+    event : Event
+        One round.
+    rounds : RunCountLaw
+        The distribution of N.
+    """
 
     event: Event
     rounds: RunCountLaw
@@ -292,6 +408,13 @@ class BestOf(Event):
     """The best of N runs of ``event``, N drawn from ``runs``; only the winner is released, N stays secret.
 
     Papernot and Steinke 2022 (arXiv:2110.03620): this is what private hyper-parameter tuning costs.
+
+    Parameters
+    ----------
+    event : Event
+        One run.
+    runs : RunCountLaw
+        The distribution of N.
     """
 
     event: Event
@@ -307,7 +430,15 @@ EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasse
 
 
 def as_event(name: str, value: Any) -> Event:
-    """``value`` if it is an event, else a clear error."""
+    """``value`` if it is an event, else a clear error.
+
+    Parameters
+    ----------
+    name : str
+        What the error calls the value.
+    value : object
+        What should be an event.
+    """
     if not isinstance(value, Event):
         raise _not_an_event(name, value)
     return value
@@ -323,6 +454,11 @@ def flatten(event: Event) -> tuple[tuple[Event, int], ...]:
     """``event`` as (elementary event, count) pairs, equal ones merged, in order of first appearance.
 
     This is the one place where counts are applied: no accountant handles Repeated or Composed by itself.
+
+    Parameters
+    ----------
+    event : Event
+        Any event.
     """
     counts: dict[Event, int] = {}
     _collect(as_event("event", event), 1, counts)
@@ -351,12 +487,24 @@ def _collect(event: Event, count: int, counts: dict[Event, int]) -> None:
 
 
 def inner(event: Event) -> Event | None:
-    """The event inside a Subsampled, RandomRounds or BestOf, else None."""
+    """The event inside a Subsampled, RandomRounds or BestOf, else None.
+
+    Parameters
+    ----------
+    event : Event
+        Any event.
+    """
     return event.event if isinstance(event, (Subsampled, RandomRounds, BestOf)) else None
 
 
 def adjacency_of(event: Event) -> Adjacency | None:
-    """The adjacency that something inside ``event`` fixes, None if nothing does; an error if two disagree."""
+    """The adjacency that something inside ``event`` fixes, None if nothing does; an error if two disagree.
+
+    Parameters
+    ----------
+    event : Event
+        Any event.
+    """
     relations: set[Adjacency] = set()
     _adjacencies(event, relations, _DEEPEST)
     if len(relations) > 1:
@@ -389,7 +537,13 @@ def _too_deep() -> UnsupportedEvent:
 
 
 def from_dict(record: Mapping[str, Any]) -> Event:
-    """The event that ``to_dict`` described."""
+    """The event that ``to_dict`` described.
+
+    Parameters
+    ----------
+    record : mapping of str to object
+        What ``to_dict`` returned.
+    """
     name = record.get("type") if isinstance(record, Mapping) else None
     if name not in EVENTS:
         raise UnsupportedEvent(

@@ -72,7 +72,20 @@ class Claimed(NamedTuple):
 class Guarantee(Printed):
     """What a release guarantees, computed from the event on demand. ``print`` shows it as a table.
 
-    ``asked_delta`` is the delta that the caller asked for, if any: the table lists it besides the usual ones.
+    Attributes
+    ----------
+    event : Event
+        What was released.
+    forced_method : str or None, default None
+        The method of all answers; None for the tightest.
+    adjacency : Adjacency or None, default None
+        Which datasets are neighbours; None if nobody has stated it.
+    notes : tuple of str, default ()
+        Further assumptions and warnings, which the table prints.
+    claimed : Claimed or None, default None
+        What somebody else claims for this release, such as a paper.
+    asked_delta : float or None, default None
+        The delta that the caller asked for, if any: the table lists it besides the usual ones.
     """
 
     event: Event
@@ -93,14 +106,26 @@ class Guarantee(Printed):
         return tuple(sorted({*TABLE_DELTAS, *extra}, reverse=True))
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon known to hold at ``delta``."""
+        """The smallest epsilon known to hold at ``delta``.
+
+        Parameters
+        ----------
+        delta : float
+            The delta, in [0, 1).
+        """
         delta = delta_value(delta)
         if self.forced_method is None:
             return best_epsilon(self.event, delta)[0]
         return METHODS[self.forced_method].epsilon(self.event, delta)
 
     def delta(self, epsilon: float) -> float:
-        """The smallest delta known to hold at ``epsilon``."""
+        """The smallest delta known to hold at ``epsilon``.
+
+        Parameters
+        ----------
+        epsilon : float
+            The epsilon, >= 0.
+        """
         epsilon = nonnegative("epsilon", epsilon)
         if self.forced_method is None:
             return best_delta(self.event, epsilon)[0]
@@ -110,6 +135,11 @@ class Guarantee(Printed):
         """(lower, upper) bounds on epsilon: upper is guaranteed, and no analysis can prove less than lower.
 
         An explicit pair of neighbours attains the lower bound; it is 0 where no such pair is known (ZCdp, BestOf).
+
+        Parameters
+        ----------
+        delta : float
+            The delta, in [0, 1).
         """
         upper = self.epsilon(delta)
         if self.forced_method is None and is_exact(self.event):
@@ -126,7 +156,13 @@ class Guarantee(Printed):
         return pld.Bracket(min(lower, upper), upper)
 
     def group(self, size: int) -> GroupGuarantee:
-        """What holds for any ``size`` records that change together, such as all those of one person."""
+        """What holds for any ``size`` records that change together, such as all those of one person.
+
+        Parameters
+        ----------
+        size : int
+            The number of records that change together.
+        """
         return GroupGuarantee(self, size)
 
     @property
@@ -143,7 +179,13 @@ class Guarantee(Printed):
         return self.method_at(REFERENCE_DELTA)
 
     def method_at(self, delta: float) -> str:
-        """The method behind ``epsilon(delta)``."""
+        """The method behind ``epsilon(delta)``.
+
+        Parameters
+        ----------
+        delta : float
+            The delta, in [0, 1).
+        """
         return self.forced_method or best_epsilon(self.event, delta_value(delta))[1]
 
     @property
@@ -170,7 +212,13 @@ class Guarantee(Printed):
         return record | {"epsilon": _json_number(self.claimed.epsilon), "conditions": list(self.claimed.conditions)}
 
     def plot(self, path: str | Path) -> None:
-        """The privacy profile beside other ways to account, to a PNG, SVG or PDF file."""
+        """The privacy profile beside other ways to account, to a PNG, SVG or PDF file.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file ending in .png, .svg or .pdf.
+        """
         from dptoolkit import plots
 
         plots.save(plots.profile(self), path)
@@ -204,11 +252,19 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
 
     Parameters
     ----------
-    event : what was released.
-    method : None for the tightest sound bound, or one of "gaussian", "pld", "rdp", "zcdp", "bounded-range", "optimal",
-        "advanced", "basic" to force one, for comparison.
-    adjacency : the neighbouring relation that the noise multipliers are stated for. Sampling and objective perturbation
-        fix it; a contradiction raises.
+    event : Event
+        What was released.
+    method : str or None, default None
+        None for the tightest sound bound, or one of "gaussian", "pld", "rdp", "zcdp", "bounded-range", "optimal",
+        "advanced", "basic", for comparison.
+    adjacency : Adjacency, str or None, default None
+        The adjacency for which the noise multipliers are stated. Sampling and objective perturbation fix it; a
+        contradiction raises an error.
+
+    Returns
+    -------
+    Guarantee
+        Epsilon at every delta, computed on demand.
 
     Privacy
     -------

@@ -38,21 +38,46 @@ class RunCountLaw:
         raise TypeError(f"{type(self).__name__} has no mean")  # pragma: no cover
 
     def tail(self, k: float) -> float:
-        """P(N > k)."""
+        """P(N > k).
+
+        Parameters
+        ----------
+        k : float
+            Any number.
+        """
         raise TypeError(f"{type(self).__name__} has no tail")  # pragma: no cover
 
     def log_pgf(self, log_z: Array) -> Array:
-        """log E[exp(N log_z)], infinite where the expectation does not exist."""
+        """log E[exp(N log_z)], infinite where the expectation does not exist.
+
+        Parameters
+        ----------
+        log_z : ndarray
+            Logarithms of the arguments z of the generating function.
+        """
         raise TypeError(f"{type(self).__name__} has no generating function")  # pragma: no cover
 
     def tilted(self, log_z: float, phi: Complex) -> Complex:
-        """E[(z phi)^N] / E[z^N] for complex |phi| <= 1: the characteristic function after tilting by z."""
+        """E[(z phi)^N] / E[z^N] for complex |phi| <= 1: the characteristic function after tilting by z.
+
+        Parameters
+        ----------
+        log_z : float
+            The logarithm of the tilt z.
+        phi : ndarray
+            Complex numbers of size at most 1.
+        """
         raise TypeError(f"{type(self).__name__} has no generating function")  # pragma: no cover
 
     def tilted_mean(self, log_z: float) -> float:
         """A bound from above on E[N z^N] / E[z^N], the mean after tilting by z; infinite where there is none.
 
         It is the slope of ``log_pgf``, which is convex: every slope to the right is a bound, and the smallest is used.
+
+        Parameters
+        ----------
+        log_z : float
+            The logarithm of the tilt z.
         """
         start = float(self.log_pgf(np.asarray(log_z)))
         if not math.isfinite(start):
@@ -70,7 +95,13 @@ class RunCountLaw:
 
 @dataclass(frozen=True)
 class Geometric(RunCountLaw):
-    """P(N = k) = (1 - gamma) gamma^k for k = 0, 1, ...; E[N] = gamma / (1 - gamma)."""
+    """P(N = k) = (1 - gamma) gamma^k for k = 0, 1, ...; E[N] = gamma / (1 - gamma).
+
+    Parameters
+    ----------
+    gamma : float
+        The probability of another round, in [0, 1).
+    """
 
     gamma: float
 
@@ -97,7 +128,15 @@ class Geometric(RunCountLaw):
 
 @dataclass(frozen=True)
 class TruncatedGeometric(RunCountLaw):
-    """min(N, limit) for N geometric: the loop is cut off after ``limit`` rounds."""
+    """min(N, limit) for N geometric: the loop is cut off after ``limit`` rounds.
+
+    Parameters
+    ----------
+    gamma : float
+        The probability of another round, in [0, 1).
+    limit : int
+        The largest number of rounds.
+    """
 
     gamma: float
     limit: int
@@ -148,7 +187,13 @@ class TruncatedGeometric(RunCountLaw):
 
 @dataclass(frozen=True)
 class Poisson(RunCountLaw):
-    """N ~ Poisson(expected)."""
+    """N ~ Poisson(expected).
+
+    Parameters
+    ----------
+    expected : float
+        The mean number of rounds.
+    """
 
     expected: float
 
@@ -176,6 +221,13 @@ class TruncatedNegativeBinomial(RunCountLaw):
 
     eta = 1 is the geometric distribution on 1, 2, ...; eta = 0 the logarithmic one (Papernot and Steinke 2022,
     Definition 1). Small gamma means many runs.
+
+    Parameters
+    ----------
+    eta : float
+        The shape, > -1.
+    gamma : float
+        In (0, 1); the smaller, the more runs.
     """
 
     eta: float
@@ -236,7 +288,13 @@ class TruncatedNegativeBinomial(RunCountLaw):
 
 
 def Logarithmic(gamma: float) -> TruncatedNegativeBinomial:
-    """The logarithmic distribution on 1, 2, ...: TruncatedNegativeBinomial with eta = 0."""
+    """The logarithmic distribution on 1, 2, ...: TruncatedNegativeBinomial with eta = 0.
+
+    Parameters
+    ----------
+    gamma : float
+        In (0, 1); the smaller, the more runs.
+    """
     return TruncatedNegativeBinomial(0.0, gamma)
 
 
@@ -246,7 +304,13 @@ _RUNS: dict[str, type[RunCountLaw]] = {
 
 
 def from_dict(record: Mapping[str, Any]) -> RunCountLaw:
-    """The distribution that ``to_dict`` described."""
+    """The distribution that ``to_dict`` described.
+
+    Parameters
+    ----------
+    record : mapping of str to object
+        What ``to_dict`` returned.
+    """
     name = record.get("type")
     if name not in _RUNS:
         raise InvalidValue(f"type={name!r}: must be one of {', '.join(_RUNS)}.")
@@ -254,12 +318,30 @@ def from_dict(record: Mapping[str, Any]) -> RunCountLaw:
 
 
 def geometric_tail(gamma: float, k: float) -> float:
-    """P(N > k) = gamma^(floor(k) + 1) for N ~ Geometric(gamma), exactly."""
+    """P(N > k) = gamma^(floor(k) + 1) for N ~ Geometric(gamma), exactly.
+
+    Parameters
+    ----------
+    gamma : float
+        The probability of another round.
+    k : float
+        Any number.
+    """
     return float(_gamma(gamma) ** (math.floor(k) + 1)) if k >= 0 else 1.0
 
 
 def negative_binomial_tail(gamma: float, count: int, k: float) -> float:
-    """P(N_1 + ... + N_count > k) for independent Geometric(gamma) variables, exactly."""
+    """P(N_1 + ... + N_count > k) for independent Geometric(gamma) variables, exactly.
+
+    Parameters
+    ----------
+    gamma : float
+        The probability of another round.
+    count : int
+        The number of variables.
+    k : float
+        Any number.
+    """
     gamma, count = _gamma(gamma), whole("count", count)
     if count == 0:
         return 0.0 if k >= 0 else 1.0
@@ -267,27 +349,61 @@ def negative_binomial_tail(gamma: float, count: int, k: float) -> float:
 
 
 def chernoff_tail(factor: float) -> float:
-    """The published bound P(N > factor * E[N]) <= exp(-(factor - 1 - log factor)), for factor >= 1."""
+    """The published bound P(N > factor * E[N]) <= exp(-(factor - 1 - log factor)), for factor >= 1.
+
+    Parameters
+    ----------
+    factor : float
+        The multiple of the mean, >= 1.
+    """
     factor = real("factor", factor, low=1.0)
     return math.exp(-(factor - 1 - math.log(factor)))
 
 
 def published_factor(count: int, delta: float) -> float:
-    """The published C: the smallest with chernoff_tail(C) <= 1 - (1 - delta/2)^(1/count)."""
+    """The published C: the smallest with chernoff_tail(C) <= 1 - (1 - delta/2)^(1/count).
+
+    Parameters
+    ----------
+    count : int
+        The number of epochs.
+    delta : float
+        Of which half is spent on the tails of all epochs.
+    """
     per_epoch = _per_epoch(count, delta)
     high = 2 + 2 * math.log(1 / per_epoch)
     return crossing(lambda c: chernoff_tail(c) - per_epoch, 1.0, high)[1]
 
 
 def exact_factor(gamma: float, count: int, delta: float) -> float:
-    """The smallest C = k / E[N] with P(N > k) <= 1 - (1 - delta/2)^(1/count), by the exact geometric tail."""
+    """The smallest C = k / E[N] with P(N > k) <= 1 - (1 - delta/2)^(1/count), by the exact geometric tail.
+
+    Parameters
+    ----------
+    gamma : float
+        The probability of another round.
+    count : int
+        The number of epochs.
+    delta : float
+        Of which half is spent on the tails of all epochs.
+    """
     gamma = _inside(gamma)
     k = max(math.ceil(math.log(_per_epoch(count, delta)) / math.log(gamma) - 1e-12) - 1, 0)
     return k / Geometric(gamma).mean
 
 
 def total_factor(gamma: float, count: int, delta: float) -> float:
-    """The smallest C = k / (count E[N]) with P(N_1 + ... + N_count > k) <= delta/2, by the exact total."""
+    """The smallest C = k / (count E[N]) with P(N_1 + ... + N_count > k) <= delta/2, by the exact total.
+
+    Parameters
+    ----------
+    gamma : float
+        The probability of another round.
+    count : int
+        The number of epochs.
+    delta : float
+        Of which half is spent on the tail of the total.
+    """
     gamma, target = _inside(gamma), 0.5 * _positive_delta(delta)
     count = whole("count", count, low=1)
     low, high = -1, 1
@@ -304,6 +420,15 @@ def rdp(step_rdp: Array, orders: Array, runs: RunCountLaw) -> Array:
 
     (1/(a-1)) log E[exp(N (a-1) step_rdp(a))]: infinite where the generating function does not exist, which for
     Geometric(gamma) is gamma exp((a-1) step_rdp) >= 1.
+
+    Parameters
+    ----------
+    step_rdp : ndarray
+        The Renyi divergence of one round at each order.
+    orders : ndarray
+        Renyi orders, all > 1.
+    runs : RunCountLaw
+        The distribution of the number of rounds.
     """
     orders = np.asarray(orders, dtype=float)
     if np.any(orders <= 1):
@@ -323,6 +448,19 @@ def best_of_rdp(
 
     Papernot and Steinke 2022, Theorem 2: rdp(a) + (1+eta)(1 - 1/b) rdp(b) + (1+eta) log(1/gamma)/b
     + log E[N]/(a-1), for the best order b >= 1 among ``other_orders``.
+
+    Parameters
+    ----------
+    run_rdp : ndarray
+        The Renyi divergence of one run at each order.
+    orders : ndarray
+        Renyi orders, all > 1.
+    runs : TruncatedNegativeBinomial
+        The distribution of the number of runs.
+    other_orders : ndarray or None, default None
+        The orders b of the theorem; None uses ``orders``.
+    other_rdp : ndarray or None, default None
+        The Renyi divergence of one run at ``other_orders``; None uses ``run_rdp``.
     """
     b = orders if other_orders is None else other_orders
     at_b = run_rdp if other_rdp is None else other_rdp
@@ -337,6 +475,17 @@ def best_of_poisson_rdp(run_rdp: Array, orders: Array, runs: Poisson, run_delta:
     Papernot and Steinke 2022, Theorem 6: where one run is (e, d)-DP with exp(e) <= 1 + 1/(a-1), the moment of order a
     of the runs is at most mean exp((a-1)(rdp(a) + mean d)). Here the chance exp(-mean) of no run, where nothing is
     released, is added to it: without it the bound is false for mean < 1.
+
+    Parameters
+    ----------
+    run_rdp : ndarray
+        The Renyi divergence of one run at each order.
+    orders : ndarray
+        Renyi orders, all > 1.
+    runs : Poisson
+        The distribution of the number of runs.
+    run_delta : callable
+        The delta of one run as a function of epsilon.
     """
     epsilons = np.log1p(1 / (orders - 1))
     deltas = np.asarray([run_delta(float(e)) for e in epsilons])

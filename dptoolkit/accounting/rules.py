@@ -45,24 +45,38 @@ def _no_family(event: Event, factor: float) -> Event:
 
 @dataclass(frozen=True)
 class EventRules:
-    """All that the accountants know of one kind of elementary event.
+    """What the accountants use of one kind of elementary event.
 
     Attributes
     ----------
-    words : mechanism, noise and sensitivity, for tables.
-    assumption : what must be true of the mechanism, for the guarantee's list.
-    scaled : the event of the same mechanism with its noise divided by a factor.
-    dominating : the pair that dominates it, record in the first place. None for no privacy-loss distribution.
-    attained : a pair that some neighbours attain. None for the dominating one.
-    renyi : its Renyi divergence at an array of orders > 1.
-    rho : its zCDP parameter. None for what the pure epsilon gives.
-    pure : its epsilon at delta 0, for mechanisms that are pure by nature.
-    failure : the event that is left if it does not fail, and the probability that it fails. Failing gives all away.
-    mu : its mu, for a mechanism that is Gaussian DP exactly, so that several of them are one.
-    bounded_range : the length of the interval that its loss lies in, for selections.
-    generic : whether its (epsilon, delta) is all that is known of it, so that optimal composition says it all.
-    at_centre : the same mechanism for a record replaced by one that contributes nothing: half the sensitivity.
-    group : the event in which one record stands for k that change together. None where there is no such event.
+    words : callable
+        Mechanism, noise and sensitivity, for tables.
+    assumption : str, default ""
+        What must be true of the mechanism, for the list of the guarantee.
+    scaled : callable, optional
+        The event of the same mechanism with its noise divided by a factor.
+    dominating : callable or None, default None
+        The pair that dominates it, with the record in the first place. None if no privacy-loss distribution is known.
+    attained : callable or None, default None
+        A pair that some neighbours attain. None if it is the dominating one.
+    renyi : callable or None, default None
+        Its Renyi divergence at an array of orders > 1.
+    rho : callable or None, default None
+        Its zCDP parameter. None if it follows from the pure epsilon.
+    pure : callable or None, default None
+        Its epsilon at delta 0, for mechanisms that are pure by nature.
+    failure : callable or None, default None
+        The event that is left if it does not fail, and the probability that it fails. A failure reveals everything.
+    mu : callable or None, default None
+        Its mu, for a mechanism that is exactly Gaussian DP, so that several of them are one.
+    bounded_range : callable or None, default None
+        The length of the interval of its loss, for selections.
+    generic : bool, default False
+        Whether only its (epsilon, delta) is known, so that optimal composition is tight.
+    at_centre : callable, optional
+        The same mechanism for a record that is replaced by one that contributes nothing: half the sensitivity.
+    group : callable or None, default None
+        The event in which one record stands for k that change together. None if there is no such event.
     """
 
     words: Callable[[Any], Words]

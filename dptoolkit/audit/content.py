@@ -55,7 +55,7 @@ def check_unchanged(data: Any, before: str) -> None:
     if fingerprint(data) != before:
         raise invalid(
             "mechanism", "changes the dataset that it is given", "one that leaves it as it is",
-            "Every later run would be on other data. Let it work on a copy; a cache that it fills counts as a change.",
+            "Every later run would be on other data. Let it work on a copy. A cache that it fills counts as a change.",
         )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ class CallableTarget:
         if self.labels is None:
             self.labels = (labels,)
         elif self.labels != (labels,):
-            repair = "Keys and labels are seen too. Give encode=, output -> a fixed number of numbers."
+            repair = "Keys are part of the output. Give encode=, which makes a fixed number of numbers of an output."
             raise invalid("output of the mechanism", "of other keys than before", "of the same keys every time", repair)
 
 

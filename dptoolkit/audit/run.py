@@ -165,11 +165,11 @@ def _settings(
     if (trials is None) == (seconds is None):
         raise invalid("trials, seconds", (trials, seconds), "exactly one of them", "For example trials=10_000.")
     if trials is not None:
-        trials = whole("trials", trials, low=2 * FIRST, repair="Fewer show nothing.")
+        trials = whole("trials", trials, low=2 * FIRST, repair="Fewer trials cannot refute a claim.")
     if seconds is not None:
         seconds = positive("seconds", seconds)
     if isinstance(rng, bool) or not isinstance(rng, numbers.Integral) or rng < 0:
-        raise invalid("rng", rng, "an integer >= 0", "The audit makes a stream of its own for every trial.")
+        raise invalid("rng", rng, "an integer >= 0", "It is the seed of the streams of all trials.")
     if n_jobs is not None:
         n_jobs = whole("n_jobs", n_jobs, low=1)
     confidence = real("confidence", confidence, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -197,9 +197,11 @@ def claim_of(mechanism: Any, claim: Any) -> Claim:
 def _check_claim(claim: Claim) -> None:
     variation = claim.delta(0.0)
     if not variation < 1:
-        raise invalid("claim", str(claim), "one that promises something", "This one allows everything: delta(0) = 1.")
+        repair = "Its delta at epsilon 0 is 1, which every mechanism meets."
+        raise invalid("claim", str(claim), "one that a mechanism can violate", repair)
     if not variation > 0:
-        raise invalid("claim", str(claim), "one that allows something", "This one forbids everything: delta(0) = 0.")
+        repair = "Its delta at epsilon 0 is 0, so that outputs must not depend on the data at all."
+        raise invalid("claim", str(claim), "one that a useful mechanism can meet", repair)
 
 
 def _target(mechanism: Any, pair: Pair, adversary: str, encode: Any) -> Target:
@@ -239,7 +241,7 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
     if not any(len(w) for w in worlds):
         reason = getattr(target, "last_error", "") or "every output is NaN or None"
         repair = "A callable is called as mechanism(dataset, rng), and returns numbers."
-        raise invalid("mechanism", f"failed 16 times of 16 ({reason})", "able to run on the pair", repair)
+        raise invalid("mechanism", f"failed in 16 of 16 runs ({reason})", "able to run on the pair", repair)
     # A constant mechanism that does draw is rarely random, or loses its noise: the trials will show which. One that has
     # another constant for each dataset gives them away, which the trials will show too.
     alike = [len(w) > 8 and all(np.array_equal(row, w[0], equal_nan=True) for row in w) for w in worlds]
@@ -247,8 +249,8 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
     if constant and isinstance(target, CallableTarget) and not target.draws(Streams(seed, "probe")):
         raise invalid(
             "mechanism", "all runs on both datasets gave the same output", "random, or different on the two datasets",
-            "It must draw from the Generator that it is given, not return an answer that it has stored, and the pair "
-            "must be one that it tells apart.",
+            "It must draw from the Generator that it is given and not return a stored answer. What it computes must "
+            "differ between the two datasets.",
         )
     is_callable = isinstance(target, CallableTarget)
     return _ProbeResult(int(next(w.shape[1] for w in worlds if len(w))), repeats, is_callable and any(alike))

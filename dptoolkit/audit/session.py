@@ -204,7 +204,7 @@ class Session:
         if not np.array_equal(again, self._checkpoint.outputs(0, count), equal_nan=True):
             raise invalid(
                 "resume", "a file whose trials this mechanism does not repeat", "of the same mechanism and pair",
-                "Start anew with another file.",
+                "Start again with another file.",
             )
 
     # --- learning ----------------------------------------------------------------------------------------

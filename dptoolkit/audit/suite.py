@@ -44,7 +44,7 @@ def trials_for(claim: Any, power_against: float = 2.0, alpha: float = 1e-6, powe
     count = trials_needed(goal, factor, alpha, power)
     if math.isinf(count):
         raise invalid(
-            "claim", str(goal), f"one of which noise {factor:g} times too small can be seen by betting on guesses",
+            "claim", str(goal), f"one for which this test can detect noise {factor:g} times too small",
             _better_claim(goal, factor, alpha, power) or "Give a larger power_against.",
         )
     return int(count)
@@ -79,7 +79,7 @@ def _promise(goal: Claim, trials: Any, factor: float, alpha: float, power: float
     factor, alpha, power = _levels(factor, alpha, power)
     what = f"noise {factor:g} times too small found with probability {power:g}"
     least = trials_for(goal, factor, alpha, power)
-    repair = f"{_better_claim(goal, factor, alpha, power)} Give power=None to run without a promise.".lstrip()
+    repair = f"{_better_claim(goal, factor, alpha, power)} Use power=None to run without a promise.".lstrip()
     if trials is None and least > _UNASKED:
         raise invalid("claim", str(goal), f"one that {_UNASKED:,} trials can test", f"To have {what} takes "
                       f"trials={least}. {repair}")  # fmt: skip

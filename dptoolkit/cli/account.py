@@ -77,24 +77,24 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     one = parser.add_argument_group("what is released").add_mutually_exclusive_group(required=True)
     for name, mechanism in _MECHANISMS.items():
         _add_mechanism(one, name, mechanism)
-    one.add_argument("--ledger", metavar="FILE", help="everything in a saved ledger")
-    how = parser.add_argument_group("how it is released, from the inside out")
-    how.add_argument("--noise", help="of --noisy-max: laplace (default) or exponential")
-    how.add_argument("--sensitivity", type=int, metavar="D", help="of the query of integer noise, default 1")
-    how.add_argument("--signed", action="store_true", help="of --objective-perturbation: slopes of one sign")
-    how.add_argument("--sampling", metavar="SCHEME", help="from a random batch: poisson or without-replacement")
-    how.add_argument("--rate", type=float, help="of the sampling: batch size / n")
-    how.add_argument("--steps", type=int, metavar="T", help="T times, default 1")
-    how.add_argument("--random-rounds", type=float, metavar="GAMMA", help="N times, P(N=k) = (1-GAMMA) GAMMA^k")
-    how.add_argument("--round-limit", type=int, metavar="K", help="the random rounds are cut off after K")
-    how.add_argument("--epochs", type=int, metavar="J", help="all this J times, default 1")
-    how.add_argument("--adjacency", help="replace-one or zero-out: what the noise was planned for")
-    ask = parser.add_argument_group("what to tell")
-    ask.add_argument("--delta", type=float, action="append", help="epsilon at this delta; may be repeated")
-    ask.add_argument("--epsilon", type=float, action="append", help="delta at this epsilon; may be repeated")
-    ask.add_argument("--bracket", action="store_true", help="also the epsilon that no analysis can go below")
-    ask.add_argument("--method", help="this method, not the tightest; --compare lists them")
-    ask.add_argument("--compare", action="store_true", help="all methods side by side")
+    one.add_argument("--ledger", metavar="FILE", help="all charges of a saved ledger")
+    how = parser.add_argument_group("how it is released")
+    how.add_argument("--noise", help="noise of --noisy-max: laplace (default) or exponential")
+    how.add_argument("--sensitivity", type=int, metavar="D", help="sensitivity for integer noise, default 1")
+    how.add_argument("--signed", action="store_true", help="of --objective-perturbation: slopes have one sign")
+    how.add_argument("--sampling", metavar="SCHEME", help="sampling of a random batch: poisson or without-replacement")
+    how.add_argument("--rate", type=float, help="sampling rate: batch size / n")
+    how.add_argument("--steps", type=int, metavar="T", help="number of repetitions, default 1")
+    how.add_argument("--random-rounds", type=float, metavar="GAMMA", help="random rounds: P(N=k) = (1-GAMMA) GAMMA^k")
+    how.add_argument("--round-limit", type=int, metavar="K", help="largest number of random rounds")
+    how.add_argument("--epochs", type=int, metavar="J", help="number of repetitions of all of the above, default 1")
+    how.add_argument("--adjacency", help="adjacency of the sensitivity: replace-one or zero-out")
+    ask = parser.add_argument_group("what to print")
+    ask.add_argument("--delta", type=float, action="append", help="print epsilon at this delta; may be repeated")
+    ask.add_argument("--epsilon", type=float, action="append", help="print delta at this epsilon; may be repeated")
+    ask.add_argument("--bracket", action="store_true", help="also print a lower bound on epsilon")
+    ask.add_argument("--method", help="use this method instead of the tightest; --compare lists them")
+    ask.add_argument("--compare", action="store_true", help="print epsilon by every method")
     calibrate = "find the smallest noise that meets this epsilon"
     ask.add_argument("--calibrate", type=float, metavar="EPSILON", help=calibrate)
 
@@ -114,7 +114,7 @@ def _check_options(args: argparse.Namespace) -> None:
             raise InvalidValue(f"{_flag(option)}: must be given together with {' or '.join(map(_flag, partners))}.")
     for option in _NOT_WITH_LEDGER:
         if args.ledger is not None and getattr(args, option) is not None:
-            raise InvalidValue(f"{_flag(option)}: must be left out with --ledger. The ledger says what was released.")
+            raise InvalidValue(f"{_flag(option)}: must be left out with --ledger. The ledger lists what was released.")
     for option in _NOT_WITH_COMPARE:
         if args.compare and getattr(args, option):
             raise InvalidValue(f"{_flag(option)}: must be left out with --compare.")
@@ -135,7 +135,7 @@ def _given_event(args: argparse.Namespace) -> Any:
         return _ledger_event(args)
     name, value = _mechanism_option(args)
     if value is _OMITTED:
-        raise InvalidValue(f"--{name}: must have a number. Give one, or --calibrate EPSILON to find it.")
+        raise InvalidValue(f"--{name}: must have a number. Give one, or use --calibrate EPSILON to find it.")
     return _event(args, *(value if isinstance(value, list) else [value]))
 
 
@@ -228,7 +228,7 @@ def _rounded(value: float, *, up: bool) -> float:
 def _sentence(answer: dict[str, Any]) -> str:
     which = "smallest" if answer["number"] in _NOISES else "largest"
     budget = f"epsilon {answer['epsilon']:g} at delta {answer['delta']:g}"
-    return f"{answer['number']} = {answer['value']!r}: the {which} that keeps {budget}"
+    return f"{answer['number']} = {answer['value']!r}: the {which} that meets {budget}"
 
 
 def _deltas(args: argparse.Namespace) -> list[float]:
@@ -281,7 +281,7 @@ def _compare(args: argparse.Namespace, guarantee: Any) -> Told:
 
 def _by_method(guarantee: Any, method: str | None, deltas: list[float]) -> list[float] | str:
     if method == "bounded-range" and any(_is_long(guarantee.event, delta) for delta in deltas):
-        return "slow here: ask for it with --method bounded-range"
+        return "slow for this event: use --method bounded-range"
     try:
         answer = dptoolkit.accounting.account(guarantee.event, method)
         return [answer.epsilon(delta) for delta in deltas]

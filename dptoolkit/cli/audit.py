@@ -14,27 +14,27 @@ from dptoolkit.cli.plan import solver_name
 
 
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("solver", metavar="SOLVER", help="dp_ight, ...; or MODULE:FUNCTION (dataset, rng) -> output")
-    parser.add_argument("--pair", metavar="FILE", help="of a FUNCTION: .npz of first, second; or first_X, first_y, ...")
+    parser.add_argument("solver", metavar="SOLVER", help="such as dp_ight; or MODULE:FUNCTION (dataset, rng) -> output")
+    parser.add_argument("--pair", metavar="FILE", help="for a FUNCTION: .npz of first, second or first_X, first_y, ...")
     parser.add_argument("--family", choices=("any", "gaussian"),
-                        help="of a FUNCTION: test (epsilon, delta) alone, or as Gaussian noise, in far fewer trials")
+                        help="for a FUNCTION: test only (epsilon, delta), or Gaussian noise, in far fewer trials")
     parser.add_argument("--neighbours", choices=("checked", "as given"),
-                        help="of a FUNCTION: \"as given\" takes the pair without looking whether one record differs")
+                        help="for a FUNCTION: \"as given\" does not check that exactly one record differs")
     parser.add_argument("--source", default="", help="who makes the claim, for the report")
     together = "K records change together, default 1; --epsilon and --delta stay those of one record"
     parser.add_argument("--group", type=int, default=1, metavar="K", help=together)
-    parser.add_argument("--epsilon", type=float, required=True, help="the budget of the fit")
+    parser.add_argument("--epsilon", type=float, required=True, help="claimed epsilon")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5")
-    parser.add_argument("--published", action="store_true", help="the paper's noise, tested for the paper's claim")
-    parser.add_argument("--adversary", help="of a SOLVER, what is seen: final (default), support, iterates, ...")
+    parser.add_argument("--published", action="store_true", help="use the paper's noise, and test the paper's claim")
+    parser.add_argument("--adversary", help="for a SOLVER, what is seen: final (default), support, iterates, ...")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", type=float, help="how long, default 10")
-    length.add_argument("--trials", type=int, help="how many fits")
-    parser.add_argument("--confidence", type=float, default=0.95, help="of the lower bound, default 0.95")
+    length.add_argument("--seconds", type=float, help="run time, default 10")
+    length.add_argument("--trials", type=int, help="number of fits")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the lower bound; default 0.95")
     parser.add_argument("--sequential", action="store_true", help="stop as soon as the claim is refuted")
-    parser.add_argument("--seed", type=int, default=0, help="default 0")
-    parser.add_argument("--resume", metavar="FILE", help="keep the trials there; go on from it after a kill")
-    parser.add_argument("--report", metavar="FILE", help="also write a page with the trade-off curve")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the trials, default 0")
+    parser.add_argument("--resume", metavar="FILE", help="save the trials to this file, and continue from it")
+    parser.add_argument("--report", metavar="FILE", help="also write an HTML page with the trade-off curve")
 
 
 def _audit(args: argparse.Namespace) -> tuple[str, int]:
@@ -159,14 +159,14 @@ def _check_files(args: argparse.Namespace) -> None:
 
 def _resume_hint(resume: str | None) -> str:
     if resume is None:
-        return "No trial was kept: with --resume FILE they are, and the same command goes on from there."
+        return "No trial was saved: with --resume FILE they are, and the same command continues from there."
     if not Path(resume).exists():
-        return f"No trial was finished, so none is in {resume}."
-    return f"The finished trials are in {resume}: the same command goes on from there."
+        return f"No trial was finished, so {resume} holds none."
+    return f"The finished trials are in {resume}: the same command continues from there."
 
 
 COMMAND = Command(
-    "Attack a solver on its worst pair, or a function on yours; exit code 1 if the claim is refuted.",
+    "Attack a solver on its worst pair, or a function on your pair; exit code 1 if the claim is refuted.",
     """\
   dptoolkit audit dp_ight --epsilon 1 --seconds 30
   dptoolkit audit dp_ight --epsilon 4 --published --adversary gradients --report audit.html

@@ -1,4 +1,4 @@
-"""``dptoolkit check``: what papers claim, against what is true."""
+"""``dptoolkit check``: compares what papers claim with what is true."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _GRACE = 1.0
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    names = "papers (IGHT, KT, LASSO, SHT, LEC), items of them, or claims after their paper; all if none is named"
+    names = "papers (IGHT, KT, LASSO, SHT, LEC), items of papers, or a paper and its claims; default: all"
     parser.add_argument("papers", nargs="*", metavar="PAPER [CLAIM]", help=names)
-    parser.add_argument("--list", action="store_true", help="what is claimed and what is judged, without checking it")
-    parser.add_argument("--full", action="store_true", help="the slow points too")
+    parser.add_argument("--list", action="store_true", help="list all claims and verdicts without checking them")
+    parser.add_argument("--full", action="store_true", help="also check the slow points")
     parser.add_argument("--data", metavar="FOLDER", help="folder of data sets outside the package")
     parser.add_argument("--workers", metavar="N", help="number of processes")
-    parser.add_argument("--out", metavar="FOLDER", help="folder of the reports, by default report/papers")
-    parser.add_argument("--resume", action="store_true", help="take what an earlier run left in --out")
+    parser.add_argument("--out", metavar="FOLDER", help="folder of the reports, default report/papers")
+    parser.add_argument("--resume", action="store_true", help="continue an earlier run that is saved in --out")
 
 
 def _check(args: argparse.Namespace) -> tuple[str, int]:
@@ -79,7 +79,7 @@ def _stopped(child: subprocess.Popen[bytes]) -> int:
 
 
 COMMAND = Command(
-    "What papers claim, compared with what is true.",
+    "Compare what papers claim with what is true.",
     """\
   dptoolkit check
   dptoolkit check --list

@@ -88,7 +88,7 @@ def build(commands: Mapping[str, Command], only: str | None = None) -> tuple[Par
         )
         if only is None or key == only:
             command.arguments(sub)
-        sub.add_argument("--json", action="store_true", help="print JSON, for machines")
+        sub.add_argument("--json", action="store_true", help="print JSON")
         if command.takes_long:
             sub.add_argument("--quiet", action="store_true", help="show no progress")
     return parser, subparsers

@@ -14,8 +14,8 @@ _WHAT = ("list", "describe", "get")
 
 def _data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help="list, describe or get")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="of a set, as list shows it")
-    parser.add_argument("--split", default="train", help="of get: train (default) or test")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of a set, from the list")
+    parser.add_argument("--split", default="train", help="for get: train (default) or test")
     where = "folder with the files; default: the environment variable DPTOOLKIT_DATA, or a cache"
     parser.add_argument("--data-home", metavar="DIR", help=where)
 
@@ -104,7 +104,7 @@ def _get(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 COMMAND = Command(
-    "Data sets that are known by name: list them, describe one, or get its files.",
+    "List, describe or download data sets that are known by name.",
     """\
   dptoolkit data list
   dptoolkit data describe a9a

@@ -10,7 +10,7 @@ from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import json_text, say
 from dptoolkit.cli.tables import check_labels, read_for_model, table_arguments
 
-_NOT_PRIVATE = "Computed from these records without noise: not private for the people in them."
+_NOT_PRIVATE = "Computed from these records without noise, so not private for the people in them."
 
 
 def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def _evaluate(args: argparse.Namespace) -> tuple[str, int]:
         check_labels(table, model.classes.tolist(), "of the model")
     if args.label is None and table.columns is not None and (model.columns or {}).get("label") is None:
         chosen = shlex.quote(str(table.columns.label))
-        say(f"note: the label is --label {chosen} (the only column that is no feature of the model).")
+        say(f"note: the label is --label {chosen} (the only column that is not a feature of the model).")
     measure = _classification if model.classes is not None else _regression
     scores = {"records": len(table.y)} | measure(model, table.X, table.y)
     budget = {} if model.guarantee.asked_delta is None else _budget(model)
@@ -71,7 +71,7 @@ def _number(value: Any) -> str:
 
 
 COMMAND = Command(
-    "How good a fitted model is on records with labels.",
+    "Measure the accuracy of a model on records with labels.",
     """\
   dptoolkit evaluate model.json test.csv
   dptoolkit evaluate model.json test.svm --json""",

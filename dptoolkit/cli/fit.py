@@ -21,18 +21,18 @@ from dptoolkit.errors import InvalidValue
 def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> None:
     """The options of every command that fits models."""
     fit_table_arguments(parser)
-    parser.add_argument("--out", required=needs_out, metavar="FILE", help="file to which the model is written")
+    parser.add_argument("--out", required=needs_out, metavar="FILE", help="file for the model")
     parser.add_argument("--task", required=True, help="classification or regression")
     parser.add_argument("--epsilon", type=float, required=True, help="budget of the whole fit")
     parser.add_argument("--delta", type=float, default=1e-5, help="default 1e-5; must be well below 1/n")
     parser.add_argument("--adjacency", default="replace-one", help="replace-one (default) or zero-out")
-    parser.add_argument("--solver", help="dp-ight, dp-frank-wolfe, ...; --help after it lists its own options")
+    parser.add_argument("--solver", help="solver, such as dp-ight; --help after it lists its options")
     labels = "public class labels; if omitted, labels found in the file are published"
     parser.add_argument("--classes", nargs="+", metavar="LABEL", help=labels)
     width = "public number of columns; if omitted, read from the file, with a warning"
     parser.add_argument("--n-features", type=int, metavar="D", help=width)
-    parser.add_argument("--ledger", metavar="FILE", help="charge this ledger, or be refused by it, before the fit")
-    parser.add_argument("--seed", type=int, help="make the fit reproducible, and so not a release")
+    parser.add_argument("--ledger", metavar="FILE", help="ledger to charge before the fit; it may refuse")
+    parser.add_argument("--seed", type=int, help="make the fit reproducible, for tests; never publish such a model")
 
 
 def solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
@@ -81,7 +81,7 @@ def found_classes(args: argparse.Namespace, table: Table) -> list[Any]:
             raise
         # The library's words name its own arguments.
         bound = f"hold text or integers, at most {fitting.MOST_CLASSES} different ones, or be declared with --classes"
-        another = "Use" if table.columns is None else "Choose another --label, or"
+        another = "Use" if table.columns is None else "Choose another --label, or use"
         reason = f"All labels are published with the model. {another} --task regression."
         raise InvalidValue(f"{_label(args, table)}: must {bound}. {reason}") from None
 
@@ -138,7 +138,7 @@ def opened_ledger(args: argparse.Namespace) -> Any:
     if path is None:
         return None
     if args.seed is not None:
-        repair = "Whoever guesses the seed can take the noise off again, so such a fit is not a release."
+        repair = "Whoever guesses the seed can remove the noise, so such a fit must not be published."
         raise invalid("seed", args.seed, "left out with --ledger", repair)
     if not Path(path).is_file():
         repair = f"Make it with dptoolkit ledger new {path} --epsilon E --delta D."
@@ -163,7 +163,7 @@ def model_text(model: Any, out: str) -> str:
 
 
 COMMAND = Command(
-    "Fit a private model to a file, and write it to a file.",
+    "Fit a private model to a data file, and write it to a file.",
     """\
   dptoolkit fit patients.csv --task classification --label outcome --classes no yes --epsilon 2 --out model.json \\
       --drop id --categories sex=female,male --missing bmi=25

@@ -1,4 +1,4 @@
-"""``dptoolkit ledger``: make the ledger of a data set, or show what was spent from it."""
+"""``dptoolkit ledger``: create the ledger of a data set, or show what was spent from it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _WHAT = ("new", "show")
 def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help="new or show")
     parser.add_argument("file", metavar="FILE", help="file of the ledger: one per data set")
-    parser.add_argument("--epsilon", type=float, help="of new: the budget of everything that is ever released")
-    parser.add_argument("--delta", type=float, default=None, help="of new: the budget's delta, well below 1/n")
+    parser.add_argument("--epsilon", type=float, help="for new: budget of all releases from the data set")
+    parser.add_argument("--delta", type=float, default=None, help="for new: delta of the budget, well below 1/n")
 
 
 def _ledger(args: argparse.Namespace) -> tuple[str, int]:

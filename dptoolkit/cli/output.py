@@ -106,7 +106,7 @@ def _words(problem: Exception) -> str:
     if isinstance(problem, RecursionError):
         return f"the input is nested too deeply: {reason}"
     if isinstance(problem, MemoryError):
-        return f"this takes more memory than there is. {reason}"
+        return f"there is not enough memory. {reason}"
     name = f"{type(problem).__name__}: {reason}" if reason else type(problem).__name__
     return f"unexpected {name}. Set {TRACEBACK_VARIABLE}=1 to see where; please report it."
 

@@ -20,10 +20,10 @@ DELTA = 1e-5
 
 
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
-    solver = "dp_ight, dp_frank_wolfe, ...; --help after it lists its own options"
+    solver = "solver, such as dp_ight; --help after it lists its options"
     parser.add_argument("name", nargs="?", metavar="SOLVER", help=solver)
-    parser.add_argument("--solver", help="another way to name the solver, as for fit")
-    task = "classification or regression: plan what fit does with the same options"
+    parser.add_argument("--solver", help="the same as SOLVER, as in dptoolkit fit")
+    task = "classification or regression; plans what dptoolkit fit does with the same options"
     parser.add_argument("--task", help=task)
 
 
@@ -67,7 +67,7 @@ def _size_arguments(parser: argparse.ArgumentParser) -> None:
 def _named_solver(line: Sequence[str]) -> str | None:
     """The solver on a command line that is not parsed yet: after --solver, or the first word that is no option's value.
 
-    A solver's name is told by itself where options come before it.
+    A word that is the name of a solver is recognised even after options.
     """
     from dptoolkit import solvers
 
@@ -196,7 +196,7 @@ def _record(plan: Any) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "What a private fit would release, with how much noise: no data are needed.",
+    "Show what a private fit would release and with how much noise; needs no data.",
     """\
   dptoolkit plan --task classification --n 9000 --d 500 --epsilon 1
   dptoolkit plan --task regression --n 9000 --d 500 --epsilon 1 --row-norm 1 --label-bound 1

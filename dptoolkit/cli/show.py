@@ -38,7 +38,7 @@ def _record(model: Any) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "What is in the file of a model: weights by name, guarantee, and a sentence for a methods section.",
+    "Print the weights of a model by name, its guarantee, and a sentence for a methods section.",
     """\
   dptoolkit show model.json
   dptoolkit show model.json --top 5

@@ -41,14 +41,15 @@ def fit_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 def table_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of commands that apply a model to a table; columns are found by the names that the model knows."""
-    _table_arguments(parser, f"{_LABEL}; default: that of the fit")
+    _table_arguments(parser, f"{_LABEL}; default: the label of the fit")
     _format_arguments(parser.add_argument_group("columns of csv and parquet files"))
 
 
 def _table_arguments(parser: argparse.ArgumentParser, label: str) -> None:
     parser.add_argument("data", metavar="DATA", help=_DATA)
     parser.add_argument("--label", metavar="COLUMN", help=label)
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more, default 2 GiB")
+    size = "largest size of the file, uncompressed; default 2 GiB"
+    parser.add_argument("--max-bytes", type=int, metavar="N", help=size)
 
 
 def _format_arguments(group: Any) -> None:
@@ -77,7 +78,7 @@ def read_table(args: argparse.Namespace, n_features: int | None) -> Table:
     if args.task == "regression" and table.y.dtype.kind not in "if":
         raise invalid("label", table.columns.label, "a column of numbers for --task regression", "It holds text.")
     if n_features is not None and table.X.shape[1] != n_features:
-        bound = f"a table of {n_features} features beside the label, as --n-features says"
+        bound = f"a table of {n_features} features besides the label, as given by --n-features"
         raise invalid("data", args.data, bound, f"It has {table.X.shape[1]}.")
     return table
 
@@ -145,7 +146,7 @@ def _libsvm(args: argparse.Namespace, n_features: int | None, has_labels: bool |
 
     for name in _NAMED:
         if getattr(args, name, None) is not None:
-            repair = "It has no named columns, and its label comes first; name the file .csv if it is one."
+            repair = "LIBSVM text has no named columns, and its label comes first. A csv file must be named .csv."
             raise invalid(name, getattr(args, name), "left out for LIBSVM text", repair)
     try:
         X, y = readers.read_libsvm(args.data, n_features, _limit(args), has_labels)
@@ -223,7 +224,7 @@ def check_labels(table: Table, classes: Any, source: str) -> None:
         fitting.codes(table.y, fitting.class_set(table.y, classes))
     except InvalidValue:
         label = "labels" if table.columns is None else f"--label {shlex.quote(str(table.columns.label))}"
-        words = f"must hold the classes {source} alone: {listed(classes)}. It holds others."
+        words = f"must hold only the classes {source}: {listed(classes)}. It holds others."
         raise InvalidValue(f"{label}: {words}") from None
 
 
@@ -236,9 +237,9 @@ def _advice(**own: str) -> Mapping[str, str]:
     """What to do about kinds of cells, by flags; the names of kinds are those of ``datasets.columns``."""
     common = {
         "dates": "turn them into numbers, such as days since a public date",
-        "numbers with a unit": "write the numbers alone, with the unit in the column's name",
+        "numbers with a unit": "write only the numbers, with the unit in the name of the column",
         "numbers with a comma": "--decimal , reads decimal commas; thousands must be written without a mark",
-        "numbers with a point": "--decimal , takes a comma for the decimal mark, in all columns; thousands must be "
+        "numbers with a point": "--decimal , reads a comma as the decimal mark, in all columns; thousands must be "
                                 "written without a mark",
         "infinite numbers": "replace them by a public bound",
     }  # fmt: skip
@@ -250,16 +251,16 @@ _FIT_ADVICE = _advice(
     missing_cells="fill them with a public constant, --missing {name}=0, never with a mean of the data, or leave the "
                   "column out, --drop {name}",
     dates="turn them into numbers, such as days since a public date, or leave the column out, --drop {name}",
-    numbers_with_a_unit="write the numbers alone, with the unit in the column's name, or leave the column out, "
+    numbers_with_a_unit="write only the numbers, with the unit in the name of the column, or leave the column out, "
                         "--drop {name}",
     cells_outside_the_categories="list all public categories, --categories {name}=...",
     missing_cells_beside_categories="name the category that stands for them, --missing {name}=A, or list an empty one "
                                     "at the end, --categories {name}=A,B,",
 )  # fmt: skip
 _MODEL_ADVICE = _advice(
-    text="the model was fitted to numbers there",
+    text="the model was fitted to numbers in this column",
     missing_cells="fill them with a constant, --missing {name}=0",
-    cells_outside_the_categories="the model knows the categories of its fit alone",
+    cells_outside_the_categories="the model has only the categories of its fit",
     missing_cells_beside_categories="name the category that stands for them, --missing {name}=A",
 )
 

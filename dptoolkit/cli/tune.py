@@ -25,18 +25,18 @@ from dptoolkit.cli.tables import Table, classes_of, read_table
 
 def _tune_arguments(parser: argparse.ArgumentParser) -> None:
     fit_arguments(parser, needs_out=False)
-    settings = 'settings of one candidate, such as "steps=5 step_size=1"; once for each'
+    settings = 'settings of one candidate, such as "steps=5 step_size=1"; may be repeated'
     parser.add_argument("--candidate", action="append", default=[], metavar="SETTINGS", help=settings)
     values = "a setting and its values, such as steps=5,10; all combinations are candidates"
     parser.add_argument("--grid", action="append", default=[], metavar="SETTING", help=values)
-    parser.add_argument("--plan", action="store_true", help="say what the choice would cost, and make none")
-    expected = "mean number of runs; default: two for each candidate"
+    parser.add_argument("--plan", action="store_true", help="print what the choice would cost, without making it")
+    expected = "mean number of runs; default: two per candidate"
     parser.add_argument("--expected-runs", type=float, metavar="RUNS", help=expected)
-    law = "of the number of runs: logarithmic (default) or geometric"
+    law = "distribution of the number of runs: logarithmic (default) or geometric"
     parser.add_argument("--law", default="logarithmic", help=law)
     share = "share of the rows that is held out for scores; default 0.2"
     parser.add_argument("--validation", type=float, default=0.2, metavar="SHARE", help=share)
-    bound = "for numbers: what labels are clipped to in scores; default: the label bound"
+    bound = "for regression: bound to which labels are clipped in scores; default: the label bound"
     parser.add_argument("--score-bound", type=float, metavar="BOUND", help=bound)
 
 
@@ -122,7 +122,7 @@ def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
     if columns:
         candidates += [dict(chosen.values()) for chosen in grid(**columns)]
     if not candidates or not all(candidates):
-        repair = '--candidate "steps=5 step_size=1", once for each, or --grid steps=5,10.'
+        repair = 'For example --candidate "steps=5 step_size=1", once per candidate, or --grid steps=5,10.'
         raise invalid("candidate", args.candidate, "at least one setting with its value", repair)
     return candidates
 

@@ -203,7 +203,7 @@ def prepare(
     if kind not in (np.float32, np.float64):
         raise invalid("dtype", str(kind), "float64 or float32")
     if kind == np.float64 and rows.is_single:
-        raise invalid("dtype", "float64", "float32 for rows in single precision", "Prepare X itself anew.")
+        raise invalid("dtype", "float64", "float32 for rows in single precision", "Prepare the original X again.")
     if kind == np.float64 and rows.is_sparse and hasattr(X, "tocsr"):
         rows = rows.with_matrix(rows.matrix.copy())
     if row_norm is not None:
@@ -373,7 +373,7 @@ def check_labels(y: Any, n: int, loss: Loss, label_values: Any = None) -> Array:
         return labels
     if not np.isin(labels, values).all():
         bound = f"{values[0]:g} or {values[1]:g} for loss {loss.name!r}"
-        raise invalid("y", "an array with other labels", bound, "Say which two there are: label_values=(-1, 1), say.")
+        raise invalid("y", "an array with other labels", bound, "Give both, for example label_values=(-1, 1).")
     return (labels == values[1]).astype(np.float64)
 
 
@@ -381,7 +381,7 @@ def check_label_values(label_values: Any, loss: Loss) -> tuple[float, float] | N
     """(negative, positive) of a binary loss, None for the others, whose labels are numbers."""
     if loss.task != "binary":
         if label_values is not None:
-            raise invalid("label_values", label_values, f"None for loss {loss.name!r}", "Its labels are numbers.")
+            raise invalid("label_values", label_values, f"None for loss {loss.name!r}", "It is for two classes.")
         return None
     if label_values is None:
         return 0.0, 1.0

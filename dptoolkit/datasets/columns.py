@@ -208,7 +208,7 @@ def layout(columns: Columns, header: Sequence[str], path: str) -> Layout:
     for place in (*places, *([] if label is None else [label])):
         _check_name(header, place, path)
     if not places:
-        raise invalid("path", path, "a table with a feature beside the label", "It has no column that is left.")
+        raise invalid("path", path, "a table with a feature besides the label", "No column is left.")
     names = [header[place] for place in places]
     for what, own in (("categories", columns.categories), ("missing", _constants(columns.missing))):
         for name in own:
@@ -224,7 +224,7 @@ def _place(what: str, name: str | int, header: Sequence[str], path: str) -> int:
     """The place of a column, by its name or else by its number, from 1."""
     if name in header:
         if header.count(str(name)) > 1:
-            raise invalid(what, name, "a name that one column alone has", "Rename the columns.")
+            raise invalid(what, name, "the name of a single column", "Rename the columns.")
         return header.index(str(name))
     number = int(name) if str(name).isdecimal() else 0
     if not 1 <= number <= len(header):
@@ -238,7 +238,7 @@ def _check_name(header: Sequence[str], place: int, path: str) -> None:
         repair = f"Name it in the header, or drop column {place + 1}; spreadsheets and pandas write row numbers there."
         raise InvalidValue(f"path={path!r}, column {place + 1}: must have a name. {repair}")
     if header.count(name) > 1:
-        raise InvalidValue(f"path={path!r}, column {name!r}: must be the only one of that name. Rename the others.")
+        raise InvalidValue(f"path={path!r}, column {name!r}: must have a unique name. Rename the other columns.")
 
 
 def _listed(names: Sequence[str]) -> str:

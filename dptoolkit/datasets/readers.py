@@ -47,8 +47,8 @@ def read_bytes(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise invalid("path", str(path), "a file that can be read", f"{reason}.") from None
     if len(content) > limit:
-        repair = "Raise max_bytes if this is no mistake, and memory allows several times as much."
-        raise invalid("path", str(path), f"a file with at most {limit:,} bytes when unpacked", repair)
+        repair = "If the file is right, give a larger max_bytes; reading needs several times as much memory."
+        raise invalid("path", str(path), f"a file with at most {limit:,} bytes when uncompressed", repair)
     return content
 
 
@@ -61,8 +61,8 @@ def _unpacked(packed: IO[bytes], path: Path, limit: int) -> bytes:
         with opener(packed) as file:
             return _pieces(file, limit)
     except (EOFError, OSError, lzma.LZMAError, zlib.error):
-        repair = "It is damaged, cut off, or something else by that name."
-        raise invalid("path", str(path), f"a {path.suffix} file that unpacks to its end", repair) from None
+        repair = "It is damaged, incomplete, or not such a file."
+        raise invalid("path", str(path), f"a {path.suffix} file that can be uncompressed", repair) from None
 
 
 def _pieces(file: Any, limit: int) -> bytes:
@@ -227,7 +227,7 @@ def _lines(text: bytes, separator: bytes, path: str | Path, above: int = 0) -> _
         str(path), spaced, blank, begins, numbers, marks, _by_line(numbers, begins), _by_line(marks, begins), above
     )
     if not len(numbers):
-        raise invalid("path", str(path), "a file with at least one row", "There is none in it.")
+        raise invalid("path", str(path), "a file with at least one row", "It has no rows.")
     return lines
 
 
@@ -317,7 +317,7 @@ def read_numbers(path: str | Path, n_columns: int, max_bytes: int = MAX_BYTES) -
     header, _, body = read_text(path, max_bytes).partition(b"\n")
     names, width = header.split(b","), whole("n_columns", n_columns, low=1)
     if header and (len(names) != width or any(_NUMBER.fullmatch(name.strip()) for name in names)):
-        raise fault(path, 1, f"a header of {width} names, as in a csv file", "Its first line holds no record.")
+        raise fault(path, 1, f"a header of {width} names, as in a csv file", "The first line must hold names.")
     return numbers_of(body, width, b",", path, above=1)
 
 

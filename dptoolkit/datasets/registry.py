@@ -42,11 +42,12 @@ def fetched(file: str, source: Source) -> Path:
         except DpToolkitError:
             raise
         except Exception as problem:
-            repair = f"It could not be fetched ({type(problem).__name__}). Fetch it by hand, and pass its folder."
+            repair = f"It could not be fetched ({type(problem).__name__}). Download it by hand, and pass its folder."
             raise invalid("url", source.url, "reachable", repair) from None
     if hashlib.sha256(readers.read_bytes(path)).hexdigest() != source.sha256:
         path.unlink()
-        raise invalid("url", source.url, "the file that this registry knows", "It has changed, so it was removed.")
+        repair = "The downloaded file differs, so it was removed."
+        raise invalid("url", source.url, "the file whose digest is recorded here", repair)
     return path
 
 
@@ -121,7 +122,7 @@ def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, ver
         return _load_bundled(name, split)
     entry = FILES[name]
     if split not in entry.splits:
-        raise invalid("split", split, f"{next(iter(entry.splits))!r} for {name}", "The other part is not known here.")
+        raise invalid("split", split, f"{next(iter(entry.splits))!r} for {name}", "This set has no other part.")
     part = entry.splits[split]
     paths = locate(name, split, data_home)
     if verify:

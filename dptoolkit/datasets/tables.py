@@ -156,7 +156,7 @@ def read(
     one_of("decimal", decimal, (".", ","))
     if decimal == mark:
         repair = f"Give separator if it is not {mark!r}, or write numbers with a point."
-        raise invalid("decimal", decimal, "another character than the separator", repair)
+        raise invalid("decimal", decimal, "different from the separator", repair)
     table = _plain(text, place, len(header), above, mark, decimal, path)
     if table is None:
         table = _from_cells(_rows(text, path, mark, len(header)), place, decimal, path)
@@ -217,9 +217,9 @@ def _header(text: str, path: str | Path, separator: str | None) -> tuple[list[st
     except csv.Error:
         raise readers.fault(path, 1, "a header of names, as in a csv file", "A quote in it is not closed.") from None
     if not header:
-        raise invalid("path", str(path), "a file with at least one row", "There is none in it.")
+        raise invalid("path", str(path), "a file with at least one row", "It has no rows.")
     if any(NUMBER.fullmatch(name) for name in header):
-        repair = f"Its first line holds no record; {len(header)} columns were found."
+        repair = f"The first line must hold names; {len(header)} columns were found."
         raise readers.fault(path, 1, "a header of names, as in a csv file", repair)
     return header, lines.line_num, mark
 
@@ -230,7 +230,7 @@ def _sniffed(line: str) -> str:
     counts = {mark: bare.count(mark) for mark in SEPARATORS}
     best = max(counts, key=lambda mark: counts[mark])
     if counts[best] and list(counts.values()).count(counts[best]) > 1:
-        raise invalid("separator", None, "given for a header that has several marks equally often", "For example ';'.")
+        raise invalid("separator", None, "given, as two are equally frequent in the header", "For example ';'.")
     return best
 
 
@@ -261,7 +261,7 @@ def _rows(text: str, path: str | Path, mark: str, width: int) -> Iterator[tuple[
         except StopIteration:
             return
         except csv.Error:
-            repair = "A quote is not closed, or stands inside a cell without being doubled."
+            repair = "A quote is not closed, or a quote inside a cell is not doubled."
             raise readers.fault(path, line, "a row of a csv file", repair) from None
         if not cells or (len(cells) == 1 and not cells[0].strip()):
             continue
@@ -298,7 +298,7 @@ def _from_cells(rows: Iterator[tuple[int, list[str]]], place: Layout, decimal: s
             convert()
     convert()
     if not parts:
-        raise invalid("path", str(path), "a file with at least one row", "There is none in it.")
+        raise invalid("path", str(path), "a file with at least one row", "It has no rows.")
     title = None if place.columns.label is None else str(place.columns.label)
     y = None if title is None else labels_of(labels, decimal, title, unfit, lines)
     unfit.raise_if_any(str(path), title)
@@ -313,7 +313,7 @@ def _from_parquet(path: Path, wanted: Columns | Choice) -> tuple[Table, Columns]
     names = list(map(str, frame.columns))
     place, unfit, parts = layout(_chosen(wanted, names), names, str(path)), Unfit("record"), []
     if not len(frame):
-        raise invalid("path", str(path), "a file with at least one row", "There is none in it.")
+        raise invalid("path", str(path), "a file with at least one row", "It has no rows.")
     count = range(1, len(frame) + 1)
     for column in place.features:
         values = _series(frame, names[column.place])
@@ -347,7 +347,7 @@ def _frame(path: Path) -> Any:
         raise
     except Exception:
         # What the readers raise may show parts of the file.
-        raise invalid("path", str(path), "a parquet file", "It is damaged, or something else by that name.") from None
+        raise invalid("path", str(path), "a parquet file", "It is damaged, or not a parquet file.") from None
 
 
 def _reader() -> Any:

@@ -174,17 +174,19 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
         Parameters
         ----------
-        X : (n, d) array or scipy.sparse matrix
+        X : array-like or sparse matrix of shape (n, d)
             The records, one per row.
-        y : (n,) array
+        y : array-like of shape (n,)
             The class of every record: a number or a string.
         ledger : Ledger or None, default None
             The ledger to charge for the fit. It may refuse the fit, before the data are used.
+        **refused : Any
+            Further arguments of scikit-learn, such as ``sample_weight``, which are refused.
 
         Returns
         -------
-        self
-            The fitted estimator; ``guarantee_`` is what the fit guarantees.
+        PrivateClassifier
+            The fitted estimator itself; ``guarantee_`` is what the fit guarantees.
 
         Raises
         ------
@@ -208,6 +210,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """The margin of every row, positive for the second class; with more classes, one column per class.
 
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
+
         Privacy
         -------
         Only the released model is used, so nothing more is given away about the rows of the fit. The answer is not
@@ -218,6 +225,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of every class, one column per class in the order of ``classes_``.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
 
         Privacy
         -------
@@ -230,6 +242,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """The logarithms of the probabilities of ``predict_proba``.
 
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
+
         Privacy
         -------
         Only the released model is used, so nothing more is given away about the rows of the fit. The answer is not
@@ -240,6 +257,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely class of every row.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
 
         Privacy
         -------
@@ -269,17 +291,19 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
         Parameters
         ----------
-        X : (n, d) array or scipy.sparse matrix
+        X : array-like or sparse matrix of shape (n, d)
             The records, one per row.
-        y : (n,) array
-            The regression targets, which are clipped to ``label_bound``.
+        y : array-like of shape (n,)
+            The regression target of every record.
         ledger : Ledger or None, default None
             The ledger to charge for the fit. It may refuse the fit, before the data are used.
+        **refused : Any
+            Further arguments of scikit-learn, such as ``sample_weight``, which are refused.
 
         Returns
         -------
-        self
-            The fitted estimator; ``guarantee_`` is what the fit guarantees.
+        PrivateRegressor
+            The fitted estimator itself; ``guarantee_`` is what the fit guarantees.
 
         Raises
         ------

@@ -27,12 +27,26 @@ class _Preparation(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """A transformer that learns nothing: ``fit`` checks the parameters and notes the columns."""
 
     def fit(self, X: Any, y: Any = None) -> _Preparation:
-        """Check the parameters and the shape of X; nothing is learnt from its entries."""
+        """Check the parameters and the shape of X; nothing is learnt from its entries.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            The rows.
+        y : object, default None
+            Ignored.
+        """
         self._change(check_rows(checked_rows(self, X, reset=True)))
         return self
 
     def transform(self, X: Any) -> Any:
-        """The prepared rows."""
+        """The prepared rows.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            The rows to transform.
+        """
         if marks.is_marked(X):
             self._refuse_frames()
         fresh = not hasattr(self, "n_features_in_")
@@ -61,7 +75,7 @@ class ClipRows(_Preparation):
 
     Parameters
     ----------
-    row_norm : float
+    row_norm : float or None, default None
         The public bound, in the unit of X. It must be given.
 
     Privacy
@@ -81,11 +95,11 @@ class ScaleToBounds(_Preparation):
 
     Parameters
     ----------
-    lower : float, sequence of float, or mapping from str to float
+    lower : float, sequence of float, or mapping of str to float, default None
         The public lower bounds of the columns, in their units: one number for all columns, one per column, or a mapping
         from the name of every column to its number. They must be given. A mapping, or a pandas Series with names, needs
         an X with named columns. A sparse X needs lower = -upper, so that zeros stay zeros.
-    upper : float, sequence of float, or mapping from str to float
+    upper : float, sequence of float, or mapping of str to float, default None
         The public upper bounds of the columns, given in the same way.
 
     Privacy
@@ -176,7 +190,15 @@ class MaxAbsScaling(  # type: ignore[call-arg]
         self.unsafe = unsafe
 
     def fit(self, X: Any, y: Any = None) -> MaxAbsScaling:
-        """Learn the largest absolute entry of every column."""
+        """Learn the largest absolute entry of every column.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            The rows.
+        y : object, default None
+            Ignored.
+        """
         if not flag("unsafe", self.unsafe):
             repair = "It learns a bound from the data. Use ScaleToBounds, or unsafe=True and no guarantee."
             raise invalid("unsafe", self.unsafe, "True", repair)
@@ -189,7 +211,13 @@ class MaxAbsScaling(  # type: ignore[call-arg]
         return self
 
     def transform(self, X: Any) -> Any:
-        """The scaled rows, with a mark that voids the guarantee of what is fitted to them."""
+        """The scaled rows, with a mark that voids the guarantee of what is fitted to them.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            The rows to scale.
+        """
         check_is_fitted(self)
         rows = check_rows(checked_rows(self, X, reset=False))
         if not rows.is_sparse:

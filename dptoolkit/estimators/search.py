@@ -1,4 +1,4 @@
-"""A private choice of an estimator's parameters, in the manner of scikit-learn's searches."""
+"""A private choice of an estimator's parameters, compatible with scikit-learn's searches."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     estimator: Any = parameter(
         "A classifier or regressor of dptoolkit. Its own epsilon, delta and random_state are not used.",
-        kind="private estimator",
+        kind="PrivateEstimator",
     )
     param_grid: Any = parameter(
         "The candidates, as for ``GridSearchCV``: all combinations of the values.",
-        kind="dict of lists, or list of such dicts",
+        kind="dict of str to list, or list of dict",
     )
     _: KW_ONLY
     epsilon: float = parameter(
@@ -82,7 +82,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "float",
                 "Its score on the held-out rows, with noise: the share of right labels, or minus the mean error.",
             ),
-            best_estimator_=("private estimator", "The fitted estimator; its guarantee is that of the whole choice."),
+            best_estimator_=("PrivateEstimator", "The fitted estimator; its guarantee is that of the whole choice."),
             candidates_=("list of dict", "All candidates, in order."),
             guarantee_=("Guarantee", "What the choice guarantees, computed from what it released."),
             plan_=("TuningPlan", "What the choice released, and what it costs."),
@@ -97,7 +97,24 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         )
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateSearchCV:
-        """Choose and fit; ``ledger``, if given, is charged once, or refuses, before the data are used."""
+        """Choose among the candidates and fit, within one budget.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            The records, one per row.
+        y : array-like of shape (n,)
+            The label of every record.
+        ledger : Ledger or None, default None
+            The ledger to charge, once, for the whole choice. It may refuse, before the data are used.
+        **refused : Any
+            Further arguments of scikit-learn, such as ``sample_weight``, which are refused.
+
+        Returns
+        -------
+        PrivateSearchCV
+            The fitted search itself.
+        """
         refuse_arguments(self, refused)
         candidates = self._candidates()
         solver = self._solver(candidates)
@@ -162,26 +179,58 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         return self.best_estimator_
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """What the best estimator predicts."""
+        """What the best estimator predicts.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
+        """
         return self._best(X).predict(X)
 
     @available_if(_estimator_has("predict_proba"))
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of every class."""
+        """The probability of every class.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
+        """
         return self._best(X).predict_proba(X)
 
     @available_if(_estimator_has("predict_log_proba"))
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
-        """The logarithms of the probabilities."""
+        """The logarithms of the probabilities.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
+        """
         return self._best(X).predict_log_proba(X)
 
     @available_if(_estimator_has("decision_function"))
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """The margin of every row."""
+        """The margin of every row.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows, with the columns of the fit.
+        """
         return self._best(X).decision_function(X)
 
     def score(self, X: Any, y: Any) -> float:
-        """The accuracy, or R^2, on these rows; computed without noise, so not private for the people in them."""
+        """The accuracy, or R^2, on these rows; computed without noise, so not private for the people in them.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            Rows, with the columns of the fit.
+        y : array-like of shape (n,)
+            Their labels.
+        """
         return float(self._best(X).score(X, y))
 
     def __sklearn_tags__(self) -> Any:

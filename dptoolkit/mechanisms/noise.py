@@ -44,7 +44,7 @@ def integer_query(value: Any) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or abs(int(value)) > 2**62:
         bound = "an integer, its size at most 2^62"
-        raise invalid("value", type(value).__name__, bound, "Integer noise hides integers only: round first.")
+        raise invalid("value", type(value).__name__, bound, "Integer noise protects only integers: round first.")
     return int(value)
 
 

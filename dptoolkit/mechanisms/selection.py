@@ -190,7 +190,8 @@ class NoisyMaximum:
 
     def _check_one_shot(self) -> None:
         if self.noise != "gumbel":
-            raise invalid("noise", self.noise, "'gumbel' for one-shot selection", "Use peel(), which draws anew.")
+            repair = "Use peel(), which draws fresh noise for every selection."
+            raise invalid("noise", self.noise, "'gumbel' for one-shot selection", repair)
 
     def peel(self, scores: Array, count: int, rng: Any = None) -> NDArray[np.intp]:
         """``count`` selections one after the other, each with fresh noise among the remaining candidates.

@@ -48,7 +48,17 @@ _COLUMNS = {"label", "features", "categories", "missing"}
 
 
 def save(model: Model, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-    """Write the model, whole or not at all; ``extra`` is kept beside it, as JSON."""
+    """Write the model, whole or not at all; ``extra`` is kept beside it, as JSON.
+
+    Parameters
+    ----------
+    model : Model
+        What to write.
+    path : str or Path
+        The file; an existing one is replaced.
+    extra : mapping of str to object, or None, default None
+        Further values to keep in the file, as JSON.
+    """
     record = to_record(model) | ({} if extra is None else {"estimator": dict(extra)})
     record |= {} if model.columns is None else {"columns": dict(model.columns)}
     text = json.dumps(record | {"sha256": _digest(record)}, allow_nan=False)
@@ -58,7 +68,13 @@ def save(model: Model, path: str | Path, extra: Mapping[str, Any] | None = None)
 
 
 def load(path: str | Path) -> Model:
-    """The model in a file that ``save`` wrote; a file that was changed, or is of another version, is refused."""
+    """The model in a file that ``save`` wrote; a file that was changed, or is of another version, is refused.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file that ``save`` wrote.
+    """
     return read(path)[0]
 
 

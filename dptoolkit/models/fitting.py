@@ -56,21 +56,35 @@ def fit(
 
     Parameters
     ----------
-    X : (n, d) array or scipy.sparse matrix, one row a record.
-    y : (n,) array: numbers for regression; numbers or strings, at least two different ones, for classification.
-    task : "classification" or "regression".
-    solver : the name of a solver, with dashes or underscores; by default the best one that needs no tuning.
-    classes : the public set of labels; a label outside it is refused. None declares the set of labels in y public, with
-        a warning that names them; it is refused for fractions and for more than 20 labels.
-    epsilon : the budget of the whole fit, for all classes together, at ``delta``.
-    delta : the budget of the whole fit.
-    adjacency : which datasets are neighbours: "replace-one" or "zero-out".
-    n_features : the public number of features; see the solvers.
-    rng : fresh entropy, a seed or a Generator; see the solvers.
-    ledger : refuses the fit, or is charged for it, before the data are used.
-    feature_names : the names of the columns, which are kept with the model; those of X if it is a table.
-    verbose : whether to show on stderr which step is running, and afterwards the outlook of the plan.
-    options : the solver's own arguments, such as row_norm, sparsity or label_bound; None stands for its default.
+    X : array-like or sparse matrix of shape (n, d)
+        One row per record.
+    y : array-like of shape (n,)
+        The labels: real numbers for regression; numbers or strings, at least two different ones, for classification.
+    task : {"classification", "regression"}
+        What is predicted.
+    solver : str or None, default None
+        The name of a solver, with dashes or underscores. None uses the best one that needs no tuning.
+    classes : sequence of str or int, or None, default None
+        The public set of labels; a label outside it is refused. None declares the set of labels in y public, with a
+        warning that names them; fractions and more than 20 labels are then refused.
+    epsilon : float, default 2.0
+        The budget of the whole fit, for all classes together, at ``delta``.
+    delta : float, default 1e-5
+        The delta of the budget.
+    adjacency : {"replace-one", "zero-out"}, default "replace-one"
+        Which datasets are neighbours.
+    n_features : int or None, default None
+        The public number of features: a narrower X gets columns of zeros, a wider one is refused.
+    rng : int, numpy.random.Generator or None, default None
+        A seed, a Generator, or None for fresh entropy. Never publish a fit that was made with a seed.
+    ledger : Ledger or None, default None
+        The ledger to charge before the data are used; it may refuse.
+    feature_names : sequence of str or None, default None
+        The names of the columns, which are kept with the model. None uses those of X if it is a table.
+    verbose : bool or int, default False
+        Whether to print the current step on stderr, and after the fit the outlook of the plan.
+    **options : Any
+        The solver's own arguments, such as row_norm, sparsity or label_bound; None stands for the default.
 
     Privacy
     -------

@@ -29,13 +29,34 @@ from dptoolkit.types import Array
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Model:
-    """What a fit has released, and how it predicts.
+    """A fitted model: what the fit has released, and how it predicts.
 
-    ``coef`` has one row for numbers and for two classes, and otherwise one a class; ``classes`` is None for numbers.
-    ``preparations`` says for each fit how rows of X are prepared, None if they are used as they are: one fit for all
-    rows of ``coef``, or one for each. ``steps`` is the number of iterations, the most of any class. ``columns`` says
-    how a table is read, if the model was fitted to one: the names of its columns and of the label, categories and
-    constants for missing cells, which are all public.
+    Attributes
+    ----------
+    task : {"classification", "regression"}
+        What is predicted.
+    solver : str
+        The name of the solver.
+    coef : ndarray of shape (k, d)
+        The weights: one row for regression and for two classes, otherwise one row per class.
+    intercept : ndarray of shape (k,)
+        The intercepts.
+    plan : Plan
+        What the fit released.
+    guarantee : Guarantee
+        What the fit guarantees.
+    steps : int
+        The number of iterations; for several fits the largest number.
+    preparations : tuple of Preparation or None
+        How rows are transformed before the weights apply; None if they are used unchanged. One entry for all rows of
+        ``coef``, or one per row.
+    classes : ndarray or None, default None
+        The class labels; None for regression.
+    feature_names : tuple of str or None, default None
+        The names of the columns of X, if they are known.
+    columns : mapping of str to object, or None, default None
+        How a table is read, if the model was fitted to one: the names of its columns and of the label, the categories,
+        and the constants for missing cells. All of them are public.
     """
 
     task: str
@@ -60,6 +81,13 @@ class Model:
 
         A table with named columns must have those of the fit, in their order.
 
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows. A table with named columns must have those of the fit, in the same order.
+        n_features : int or None, default None
+            The public width: a narrower X gets columns of zeros.
+
         Privacy
         -------
         A model is public: what is computed from it and from other rows gives nothing away about the rows of the fit.
@@ -82,6 +110,13 @@ class Model:
 
         Where each class was fitted against the rest, these are the separate probabilities, divided by their sum.
 
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows.
+        n_features : int or None, default None
+            The public width: a narrower X gets columns of zeros.
+
         Privacy
         -------
         As for ``margins``.
@@ -95,7 +130,14 @@ class Model:
         return losses.softmax(-np.logaddexp(0.0, -margins))
 
     def predict(self, X: Any, n_features: int | None = None) -> NDArray[Any]:
-        """A class or a number for every row.
+        """A class, or the predicted target, for every row.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            New rows.
+        n_features : int or None, default None
+            The public width: a narrower X gets columns of zeros.
 
         Privacy
         -------
@@ -113,11 +155,23 @@ class Model:
         return self.classes
 
     def summary(self, top: int = 20) -> str:
-        """The ``top`` largest weights by name, the guarantee, and a sentence for a methods section."""
+        """The ``top`` largest weights by name, the guarantee, and a sentence for a methods section.
+
+        Parameters
+        ----------
+        top : int, default 20
+            The number of weights to show.
+        """
         return summary(self, top)
 
     def with_notes(self, *notes: str) -> Model:
-        """The same model, with these notes added to its guarantee; files keep those of ``notes.OWN`` unmarked."""
+        """The same model, with these notes added to its guarantee; files keep those of ``notes.OWN`` unmarked.
+
+        Parameters
+        ----------
+        *notes : str
+            The notes to add.
+        """
         return replace(self, guarantee=replace(self.guarantee, notes=(*self.guarantee.notes, *notes)))
 
     def _repr_html_(self) -> str:

@@ -25,10 +25,20 @@ def plan(
         The number of records.
     d : int
         The number of features.
+    task : {"classification", "regression"}
+        What is predicted.
+    solver : str or None, default None
+        The name of a solver. None uses the best one that needs no tuning.
     classes : int or None, default None
-        The number of classes, 2 if omitted; for regression it must be omitted.
-    task, solver, epsilon, delta, adjacency, options
-        Those of ``models.fit``.
+        The number of classes. None means 2; for regression it must be None.
+    epsilon : float, default 2.0
+        The budget of the whole fit, at ``delta``.
+    delta : float, default 1e-5
+        The delta of the budget.
+    adjacency : {"replace-one", "zero-out"}, default "replace-one"
+        Which datasets are neighbours.
+    **options : Any
+        The solver's own arguments, such as row_norm, sparsity or label_bound.
 
     Returns
     -------

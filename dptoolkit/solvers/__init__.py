@@ -79,8 +79,8 @@ def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
         The number of rows of the data, which is public.
     d : int
         The number of features of the data, which is public.
-    **arguments
-        The solver's own arguments, without X, y and those of the frame (rng, ledger, ...).
+    **arguments : Any
+        The solver's own arguments, without X, y and those of every fit (rng, ledger, ...).
 
     Returns
     -------

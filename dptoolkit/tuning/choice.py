@@ -85,7 +85,13 @@ _UNUSED = 0.004
 
 
 def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
-    """All combinations of the values given for each setting, as candidates."""
+    """All combinations of the values given for each setting, as candidates.
+
+    Parameters
+    ----------
+    **values : iterable of object
+        The values of each setting, by name.
+    """
     columns = {name: list(entries) for name, entries in values.items()}
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
 
@@ -209,25 +215,26 @@ def plan(
     ----------
     solver : str
         The name of a private solver.
-    candidates : sequence of mappings
+    candidates : sequence of mapping
         Settings that differ; ``grid`` makes all combinations.
     n : int
-        Rows of the private data.
+        Number of rows of the private data.
     d : int
-        Features of the private data.
+        Number of features of the private data.
     epsilon : float
         The total budget, at ``delta``: choice, training and scores.
     delta : float
-        The total budget.
+        The delta of the total budget.
     expected_runs : float or None, default None
-        The mean number of runs, each of which draws a candidate at random; two for each candidate if None.
-    law : "logarithmic" or "geometric", default "logarithmic"
-        The law of the number of runs, which is at least 1. At the same price the logarithmic one makes more runs.
-    validation : float or "public", default 0.2
+        The mean number of runs, each of which draws a candidate at random. None means two per candidate.
+    law : {"logarithmic", "geometric"}, default "logarithmic"
+        The distribution of the number of runs, which is at least 1. At the same price the logarithmic one makes more
+        runs.
+    validation : float or str, default 0.2
         The share of rows that is held out for scores, or "public" if scores are computed on other, public rows.
     score_bound : float or None, default None
         For regression: a public bound to which labels and predictions are clipped in scores.
-    **settings
+    **settings : Any
         Settings that all candidates share.
 
     Privacy

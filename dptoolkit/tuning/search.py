@@ -54,23 +54,23 @@ def tune(
     ----------
     solver : str
         As in ``tuning.plan``.
-    candidates : sequence of mappings
+    candidates : sequence of mapping
         As in ``tuning.plan``.
-    X : (n, d) array or scipy.sparse matrix
+    X : array-like or sparse matrix of shape (n, d)
         The private rows.
-    y : (n,) array
-        Their labels.
-    public : (X, y) or None, default None
-        Public rows for the scores; all private rows are then trained on.
-    label_values : (float, float) or None, default None
+    y : array-like of shape (n,)
+        The labels.
+    public : tuple of array-like, or None, default None
+        Public data (X, y) for the scores; all private rows are then used for training.
+    label_values : tuple of float, or None, default None
         As in every solver.
     n_features : int or None, default None
         As in every solver.
-    rng : None, int or numpy.random.Generator, default None
+    rng : int, numpy.random.Generator or None, default None
         As in every solver; the number of runs and the candidates are drawn from it too.
     ledger : Ledger or None, default None
-        Refuses the choice, or is charged for it, before the data are used.
-    **arguments
+        The ledger to charge before the data are used; it may refuse.
+    **arguments : Any
         ``epsilon``, ``delta``, ``expected_runs``, ``law``, ``validation``, ``score_bound`` and the shared settings.
 
     Privacy

@@ -154,7 +154,7 @@ def test_a_function_and_a_group(files, capsys, claim):
     (["dp_ight", "--family", "gaussian"], "--family gaussian: must be left out for a solver"),
     (["dp_ight", "--neighbours", "as given"], "--neighbours 'as given': must be left out for a solver"),
     (["dp_ight", "--group", "300"], "size of the group=300: must be <= 200"),
-    (["dp_sgd_ht", "--group", "100"], "one that promises something"),
+    (["dp_sgd_ht", "--group", "100"], "one that a mechanism can violate"),
     (["failing_module:f", "--pair", "pair.npz"], "ValueError: not today"),
     (["leaving_module:f", "--pair", "pair.npz"], "SystemExit: 4"),
     (["..relative:f", "--pair", "pair.npz"], "not the name of a module"),

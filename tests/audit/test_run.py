@@ -86,7 +86,7 @@ def counted(*rows, counts=None):
         ({"trials": 100}, "trials=100: must be >= 200"),
         ({"trials": 1e3}, "trials="),
         ({"seconds": 0.0}, "seconds=0.0"),
-        ({"trials": 400, "rng": np.random.default_rng(0)}, "rng=.*an integer >= 0.*stream of its own"),
+        ({"trials": 400, "rng": np.random.default_rng(0)}, "rng=.*an integer >= 0.*streams of all trials"),
         ({"trials": 400, "rng": True}, "rng=True"),
         ({"trials": 400, "rng": -1}, "rng=-1"),
         ({"trials": 400, "confidence": 1.0}, "confidence=1.0: must be > 0 and < 1"),
@@ -110,8 +110,8 @@ def test_bad_arguments(arguments, words):
     ("mechanism", "words"),
     [
         (3, "mechanism=3: must be a Plan or a callable"),
-        (lambda x, rng: 1 / 0, r"failed 16 times of 16 \(ZeroDivisionError: division by zero\)"),
-        (lambda x, rng: math.nan * rng.random(), r"failed 16 times of 16 \(every output is NaN or None\)"),
+        (lambda x, rng: 1 / 0, r"failed in 16 of 16 runs \(ZeroDivisionError: division by zero\)"),
+        (lambda x, rng: math.nan * rng.random(), r"failed in 16 of 16 runs \(every output is NaN or None\)"),
         (lambda x, rng: None, "returns numbers"),
         (lambda x, rng: np.random.default_rng(0).random(), "gave the same output.*must draw from the Generator"),
         (lambda x, rng: 1.0, "gave the same output"),
@@ -168,9 +168,9 @@ def test_pairs_that_are_not_neighbours(pair, words):
     [
         (None, "claim=None: must be a typed claim"),
         (1.0, "claim=1.0: must be a typed claim.*Use PureClaim"),
-        (GaussianClaim(0.0), "must be one that allows something"),
-        (GaussianClaim(100.0), "must be one that promises something"),
-        (ApproxClaim(1e9, 0.5), "allows everything"),
+        (GaussianClaim(0.0), "must be one that a useful mechanism can meet"),
+        (GaussianClaim(100.0), "must be one that a mechanism can violate"),
+        (ApproxClaim(1e9, 0.5), "which every mechanism meets"),
     ],
     ids=["none", "number", "nothing-allowed", "everything-allowed", "everything-approximate"],
 )

@@ -162,7 +162,7 @@ def test_compare_shows_every_method_or_why_not(run, asked):
 
 def test_compare_does_not_wait_for_the_long_recursion(asked):
     methods = asked("--selection 0.1 --steps 10000 --compare")["methods"]
-    assert methods["bounded-range"]["why_not"].startswith("slow here")
+    assert methods["bounded-range"]["why_not"].startswith("slow for this event")
     assert "epsilon" in asked("--selection 0.1 --steps 20 --compare")["methods"]["bounded-range"]
 
 
@@ -200,7 +200,7 @@ def test_a_calibrated_number_is_printed_as_it_was_accounted_for(run, asked):
     line = "account --gaussian --calibrate 1 --delta 1e-5"
     value = asked(line.removeprefix("account "))["calibrated"]["value"]
     first = run(line)[1].splitlines()[0]
-    assert first == f"noise_multiplier = {value!r}: the smallest that keeps epsilon 1 at delta 1e-05"
+    assert first == f"noise_multiplier = {value!r}: the smallest that meets epsilon 1 at delta 1e-05"
     assert float(f"{value:.7g}") == value
 
 
@@ -395,7 +395,7 @@ PROBLEMS = [
     (KeyError("x"), "unexpected KeyError: 'x'"),
     (AssertionError(), "unexpected AssertionError. Set DPTOOLKIT_TRACEBACK=1"),
     (RecursionError("deep"), "nested too deeply"),
-    (MemoryError("Unable to allocate 29.8 GiB"), "more memory than there is. Unable to allocate"),
+    (MemoryError("Unable to allocate 29.8 GiB"), "not enough memory. Unable to allocate"),
     (OverflowError("large"), "too large or too small"),
     (ZeroDivisionError("zero"), "too large or too small"),
     (OSError(28, "No space left on device"), "No space left on device"),

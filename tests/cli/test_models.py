@@ -194,7 +194,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused(run, tmp_path):
         for _ in range(40):
             file.write(b" " * 2**20)
     code, out, err = run(f"fit bomb.svm.gz {FIT} --max-bytes 1000000 --out m.json")
-    assert (code, out) == (2, "") and "at most 1,000,000 bytes when unpacked" in err
+    assert (code, out) == (2, "") and "at most 1,000,000 bytes when uncompressed" in err
 
 
 def test_other_columns_and_labels_at_test_time_are_refused(run, data):
@@ -205,7 +205,7 @@ def test_other_columns_and_labels_at_test_time_are_refused(run, data):
         code, out, err = run(f"{command} m.json wide.svm")
         assert (code, out) == (2, "") and "line 2" in err
     code, out, err = run("evaluate m.json label.svm")
-    assert (code, out) == (2, "") and "labels: must hold the classes of the model alone: -1, 1." in err
+    assert (code, out) == (2, "") and "labels: must hold only the classes of the model: -1, 1." in err
     code, out, err = run("predict m.json wide.svm --out p.txt")
     assert code == 2 and not (data / "p.txt").exists()
 
@@ -267,7 +267,7 @@ def test_a_set_is_fetched_once_and_only_with_the_known_content(run, tmp_path, mo
     # Another content is refused, and does not stay.
     (tmp_path / "cache" / "a9a" / "a9a").write_bytes(b"1 1:2\n")
     code, out, err = run("data get a9a")
-    assert (code, out) == (2, "") and "has changed" in err
+    assert (code, out) == (2, "") and "so it was removed" in err
     assert not (tmp_path / "cache" / "a9a" / "a9a").exists()
 
 

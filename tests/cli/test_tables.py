@@ -100,8 +100,8 @@ def test_the_last_column_is_the_label_where_none_is_named_and_that_is_said(run, 
     ("--label b --drop c", "--drop c: must be a column"),
     ("--label b --categories a", "--categories a: must be COLUMN=A,B"),
     ("--label b --missing a=1 --missing 3", "one number, or COLUMN=VALUE"), ("--label b --missing x", "--missing x"),
-    ("--label b --n-features 7", "7 features beside the label"), ("--label b --separator ;;", "--separator ;;"),
-    ("--label b --drop a", "a feature beside the label"), ("--label b --categories c=x,y", "--categories c: must"),
+    ("--label b --n-features 7", "7 features besides the label"), ("--label b --separator ;;", "--separator ;;"),
+    ("--label b --drop a", "a feature besides the label"), ("--label b --categories c=x,y", "--categories c: must"),
 ])  # fmt: skip
 def test_options_of_columns_that_do_not_fit_are_refused(run, tmp_path, options, words):
     (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(f"{i % 7},{i % 2}" for i in range(400)))
@@ -161,7 +161,7 @@ def test_predictions_refuse_cells_that_the_model_does_not_know(run, clinic):
     head = '"age, years",sex,blood pressure [mmHg],smoking,bmi\n'
     (clinic / "new.csv").write_text(head + "61,x4242,120,never,25\nold,f,120,never,25\n,f,,never,2\n")
     result = run("predict model.json new.csv")
-    refused(result, "cells outside the categories in 'sex' (first in line 2): the model knows", "text in 'age, years'",
+    refused(result, "cells outside the categories in 'sex' (first in line 2): the model has", "text in 'age, years'",
             "--missing 'blood pressure [mmHg]'=0")  # fmt: skip
     assert "4242" not in result[2]
 
@@ -389,7 +389,7 @@ def test_messages_name_what_can_be_typed(run, clinic):
     fit = ["fit", "clinic.csv", "--epsilon", "8", *READ, "--out", "m.json"]
     (clinic / "comma.csv").write_text('a,b,y\n"1,5",2,0\n"2,5",3,1\n')
     decimal = run(f"fit comma.csv {FIT} --decimal , --out m.json")
-    refused(decimal, "--decimal ,: must be another character than the separator", "Give --separator if")
+    refused(decimal, "--decimal ,: must be different from the separator", "Give --separator if")
     refused(run(fit, "--task", "classification", "--categories", "sex=f"), "--categories sex=f", "two values or more")
     numbers = "fit comma.csv --task regression --epsilon 8 --row-norm 1 --label-bound 1 --drop a --out m.json"
     refused(run(f"{numbers} --classes no yes"), "--classes no yes: must be left out")
@@ -446,7 +446,7 @@ def test_evaluate_says_which_column_it_compares_with(run, tmp_path):
     (tmp_path / "t.csv").write_text("b,other,a\n1,2,3\n2,1,4\n")
     code, out, err = run("evaluate m.json t.csv --json")
     assert code == 0 and json.loads(out)["records"] == 2
-    assert err == "dptoolkit: note: the label is --label other (the only column that is no feature of the model).\n"
+    assert err == "dptoolkit: note: the label is --label other (the only column that is not a feature of the model).\n"
     assert run("evaluate m.json t.csv --label other")[2] == ""
     for label in ("b", "1"):
         refused(run(f"evaluate m.json t.csv --label {label}"), f"--label {label}: must be another column than the fea")

@@ -303,12 +303,12 @@ def test_a_cut_off_archive_is_refused(tmp_path, suffix, pack, share) -> None:
 def test_a_damaged_or_misnamed_archive_is_refused(tmp_path, suffix, pack) -> None:
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(TEXT)
-    with pytest.raises(InvalidValue, match=f"{suffix} file that unpacks"):
+    with pytest.raises(InvalidValue, match=f"{suffix} file that can be uncompressed"):
         read_libsvm(path, 9)
     packed = bytearray(pack(TEXT * 100))
     packed[len(packed) // 2] ^= 0xFF
     path.write_bytes(bytes(packed))
-    with pytest.raises(InvalidValue, match=f"{suffix} file that unpacks"):
+    with pytest.raises(InvalidValue, match=f"{suffix} file that can be uncompressed"):
         read_libsvm(path, 9)
 
 

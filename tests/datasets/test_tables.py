@@ -142,7 +142,7 @@ BAD = [
     ("1,2\n3,4\n", {}, "line 1: must be a header of names"), ("", {}, "at least one row"),
     ("a,b\n", {}, "at least one"),
     ("a,b\n\"1,2\n3,4\n", {}, "line 2: must be a row of a csv file. A quote"), ("a,\"b\n1,2\n", {}, "quote"),
-    (b"a,b\n1,2\n3,\xff4242\n", {}, "line 3: must be UTF-8 text"), ("a,a\n1,2\n", {}, "column 'a': must be the only"),
+    (b"a,b\n1,2\n3,\xff4242\n", {}, "line 3: must be UTF-8 text"), ("a,a\n1,2\n", {}, "column 'a': must have a unique"),
     (",a\n0,2\n", {}, "column 1: must have a name"), ("a;\n0;\n", {"label": 2}, "column 2: must have a name"),
     ("a,b;c\n1,2\n", {}, "separator=None"),
     ("a,b\n1,2\n", {"label": "c"}, "label='c': must be a column of .*'a', 'b'"),

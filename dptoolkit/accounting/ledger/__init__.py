@@ -77,6 +77,15 @@ class Ledger(Printed):
     pickled or copied, and a forked child cannot spend from it. For several processes, or to outlive a crash, keep it
     in a file: ``Ledger.open(path, epsilon=, delta=)``.
 
+    Parameters
+    ----------
+    epsilon : float or None, default None
+        The epsilon of the budget; None for no budget.
+    delta : float or None, default None
+        The delta of the budget, given together with epsilon.
+    allow_seeds : bool, default False
+        Whether fits that were made with a seed may be charged, for tests on data that are not private.
+
     Privacy
     -------
     Touches no data. It knows only the releases that callers announced: one that nobody announced is not in it.
@@ -105,10 +114,15 @@ class Ledger(Printed):
 
         Parameters
         ----------
-        path : the file, on a file system with file locks (a local disk; not every network share has them).
-        epsilon : of a new file's budget. The budget of an existing file stands, and a different one is refused.
-        delta : of a new file's budget, given together with epsilon.
-        allow_seeds : whether fits from a seed may be charged.
+        path : path-like
+            The file, on a file system with file locks (a local disk; not every network share has them).
+        epsilon : float or None, default None
+            The epsilon of the budget of a new file. The budget of an existing file cannot change; a different one is
+            refused.
+        delta : float or None, default None
+            The delta of the budget of a new file, given together with epsilon.
+        allow_seeds : bool, default False
+            Whether fits that were made with a seed may be charged.
         """
         place = os.path.abspath(os.fspath(path))
         budget = _checked_budget(epsilon, delta)
@@ -200,10 +214,19 @@ class Ledger(Printed):
         return replace(account(event, adjacency=adjacency), asked_delta=delta)
 
     def check(self, event: Event, count: int = 1, adjacency: Adjacency | str | None = None) -> None:
-        """Raise if ``count`` more releases of ``event`` would break the budget or mix adjacencies; record nothing.
+        """Raise if ``count`` more releases of ``event`` would exceed the budget or mix adjacencies; record nothing.
 
-        The answer may be outdated at once, as others may spend from the same ledger: before a release, make a
-        ``reservation``. Parameters are those of ``spend``.
+        The answer may be outdated at once, because others may spend from the same ledger: before a release, make a
+        ``reservation``.
+
+        Parameters
+        ----------
+        event : Event
+            What would be released.
+        count : int, default 1
+            How often.
+        adjacency : Adjacency, str or None, default None
+            As for ``spend``.
         """
         as_event("event", event)
         count, relation = whole("count", count), relation_of(event, adjacency)
@@ -247,7 +270,16 @@ class Ledger(Printed):
             with ledger.reservation(event, label="mean") as paid:
                 ...  # bad input found here: paid.cancel()
 
-        Parameters are those of ``spend``.
+        Parameters
+        ----------
+        event : Event
+            What is released.
+        count : int, default 1
+            How often.
+        label : str, default ""
+            A name for the table.
+        adjacency : Adjacency, str or None, default None
+            As for ``spend``.
 
         Returns
         -------

@@ -34,10 +34,21 @@ SEEDED_NOTE = (
 
 @dataclass(frozen=True, repr=False)
 class FitResult:
-    """A fitted model. ``guarantee`` and ``plan`` are None for non-private fits.
+    """A fitted model.
 
-    ``history`` holds public facts of the run (noise scales, chosen vertices, iterates if asked for); with
-    ``diagnostics=True`` it also holds quantities that are NOT private, under the key "not_private".
+    Attributes
+    ----------
+    coef : ndarray
+        The weights of the features; (classes, d) for several classes.
+    intercept : float or ndarray
+        The intercept; 0 without one.
+    guarantee : Guarantee or None
+        What this fit guarantees; None for a fit without privacy.
+    plan : Plan or None
+        What the fit released; None for a fit without privacy.
+    history : mapping of str to object
+        Public facts of the run: noise scales, chosen vertices, iterates if requested. With ``diagnostics=True`` it also
+        holds quantities that are NOT private, under the key "not_private".
     """
 
     coef: Array
@@ -47,7 +58,15 @@ class FitResult:
     history: Mapping[str, Any]
 
     def plot(self, path: str | Path, names: Sequence[str] | None = None) -> None:
-        """The largest weights, to a PNG, SVG or PDF file; ``names`` are those of the features."""
+        """The largest weights, to a PNG, SVG or PDF file; ``names`` are those of the features.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file ending in .png, .svg or .pdf.
+        names : sequence of str or None, default None
+            The names of the features.
+        """
         from dptoolkit import plots
 
         plots.save(plots.weights(self, names), path)
@@ -112,34 +131,37 @@ def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
     return solve
 
 
-DATA_PARAMETERS = "X : (n, d) array or scipy.sparse matrix\n    One row a record.\ny : (n,) array\n    Their labels."
+DATA_PARAMETERS = """X : array-like or sparse matrix of shape (n, d)
+    One row per record.
+y : array-like of shape (n,)
+    The labels."""
 # The arguments of every private solver besides X, y and its settings.
 _FRAME = ("label_values", "n_features", "rng", "ledger", "trace", "diagnostics")
-_FRAME_PARAMETERS = """label_values : (float, float) or None, default None
+_FRAME_PARAMETERS = """label_values : tuple of float, or None, default None
     The two labels of a binary loss if they are not 0 and 1, the positive one last, for example (-1, 1). They are a
     public convention, never inferred from the data.
 n_features : int or None, default None
     Public number of features: a narrower X gets columns of zeros, a wider one is refused. Give it if X was read from a
     sparse file, whose width is its largest column.
-rng : None, int or numpy.random.Generator, default None
-    Fresh entropy, a seed or a Generator. A fit from a seed is reproducible, so it is not a release; another plan draws
-    other noise from the same seed. A Generator advances with every fit and may be shared by threads, but not copied:
-    two fits of one plan with copies have the same noise.
+rng : int, numpy.random.Generator or None, default None
+    A seed, a Generator, or None for fresh entropy. Never publish a fit that was made with a seed: whoever guesses it
+    can remove the noise. Another plan draws other noise from the same seed. A Generator advances with every fit and may
+    be shared by threads, but not copied: two fits of one plan with copies have the same noise.
 ledger : Ledger or None, default None
-    Refuses the fit, or is charged for it, before the data are used; a fit that fails later stays charged.
+    The ledger to charge before the data are used; it may refuse. A fit that fails later stays charged.
 trace : bool or int, default False
     True keeps every iterate, a number k every k-th, in history["iterates"] as (step, support, values). Iterates are
     released anyway, so this costs no privacy.
 diagnostics : bool, default False
-    Add facts that are computed from the data to history["not_private"]; they are NOT private."""
+    Whether to add facts that are computed from the data to history["not_private"]; they are NOT private."""
 
 
 def _docstring(kind: type[Settings]) -> str:
-    summary, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    words, heading, privacy = inspect.cleandoc(kind.__doc__ or "").partition("Privacy\n-------\n")
     parameters = "\n".join(["Parameters", "----------", DATA_PARAMETERS, describe(kind), _FRAME_PARAMETERS])
     contents = "The model, the guarantee of this fit, its plan, and public facts of the run (``history``)."
     returns = f"Returns\n-------\nFitResult\n    {contents}"
-    return "\n\n".join(part for part in (summary, parameters, returns, rest) if part)
+    return "\n\n".join(part for part in (words.strip(), parameters, returns, heading + privacy) if part)
 
 
 def bind(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
@@ -152,11 +174,11 @@ def bind(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
     ----------
     plan : Plan
         What to fit; see ``solvers.plan``.
-    X : (n, d) array or scipy.sparse matrix
-        One row a record, or one row for every distinct record.
-    y : (n,) array
-        Their labels.
-    counts : (n,) array of int or None, default None
+    X : array-like or sparse matrix of shape (n, d)
+        One row per record, or one row per distinct record.
+    y : array-like of shape (n,)
+        The labels.
+    counts : array-like of int, or None, default None
         How often each row occurs; None for once. In all there must be the plan's n rows.
 
     Privacy
@@ -264,13 +286,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # The parameters that several of these solvers have.
 _TEXTS = {
     "loss": f"{losses.described(losses.SCALAR)}.",
-    "sparsity": "Number of features that are kept; an intercept is kept besides.",
+    "sparsity": "Number of features that are kept, not counting an intercept.",
     "steps": "Number of iterations.",
     "step_size": "Length of a step.",
     "batch_size": "Number of rows of a batch.",
     "l2": "Weight of a term l2/2 |w|^2.",
     "fit_intercept": "Add a column of ones.",
-    "rng": "Fresh entropy, a seed or a Generator, from which batches are drawn.",
+    "rng": "A seed, a Generator, or None for fresh entropy, from which batches are drawn.",
     "trace": 'True keeps every iterate, a number k every k-th, in history["iterates"] as (step, support, values).',
     "label_values": "The two labels of a binary loss if they are not 0 and 1, the positive one last.",
 }
@@ -291,7 +313,7 @@ def without_privacy(**texts: str) -> Callable[[Function], Function]:
         described = _TEXTS | texts
         lines = ["Parameters", "----------", DATA_PARAMETERS]
         for name, parameter in list(inspect.signature(function).parameters.items())[2:]:
-            kind = "None, int or numpy.random.Generator" if name == "rng" else parameter.annotation
+            kind = "int, numpy.random.Generator or None" if name == "rng" else parameter.annotation
             default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
             text = textwrap.fill(described[name], 112, initial_indent="    ", subsequent_indent="    ")
             lines += [f"{name} : {kind}{default}", text]
@@ -311,6 +333,15 @@ def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     """The margins of new rows under a fitted model; rows are prepared as the fit's were.
 
     They are positive for label 1 of two, (rows, classes) for several, and the predictions themselves for numbers.
+
+    Parameters
+    ----------
+    result : FitResult
+        The fitted model.
+    X : array-like or sparse matrix of shape (n, d)
+        New rows.
+    n_features : int or None, default None
+        The public width: a narrower X gets columns of zeros.
 
     Privacy
     -------

@@ -41,31 +41,32 @@ def fit_many(
 
     Parameters
     ----------
-    plans : Plan, or a sequence of Plans that differ
-        What to fit; see ``solvers.plan``.
-    X : (n, d) array or scipy.sparse matrix, or what data.prepare returned
-        One row a record.
-    y : (n,) array
-        Their labels.
-    seeds : sequence of int, or None
-        One fit of every plan for every seed. Each is reproducible, so it is not a release. Seeds must differ, since the
-        same seed and plan is the same fit.
-    runs : int or None
+    plans : Plan or sequence of Plan
+        What to fit; see ``solvers.plan``. Several plans must differ.
+    X : array-like, sparse matrix or Rows
+        The design matrix, (n, d), with one row per record; or what ``data.prepare`` returned.
+    y : array-like of shape (n,)
+        The labels.
+    seeds : sequence of int, or None, default None
+        One fit of every plan per seed. Never publish such fits: whoever guesses a seed can remove the noise. Seeds must
+        differ, because the same seed and plan is the same fit.
+    runs : int or None, default None
         The number of fits of every plan, with fresh entropy. Give either ``seeds`` or ``runs``.
-    label_values : (float, float) or None, default None
+    label_values : tuple of float, or None, default None
         The two labels of a binary loss if they are not 0 and 1, the positive one last.
     ledger : Ledger or None, default None
-        Refuses all fits, or is charged for all of them in one reservation, before the data are used.
+        The ledger to charge for all fits, in one reservation, before the data are used; it may refuse.
     trace : bool or int, default False
         True keeps every iterate, a number k every k-th, in history["iterates"].
     diagnostics : bool, default False
-        Add facts that are computed from the data to history["not_private"]; they are NOT private.
+        Whether to add facts that are computed from the data to history["not_private"]; they are NOT private.
 
     Returns
     -------
-    list of FitResult, one for every seed or run; for several plans, one such list for every plan. Coefficients, noise
-    and history are those of the solver alone with that seed: bit for bit on sparse and on small data; on dense data of
-    more than 50,000 entries sums are taken in another order, so that they round differently.
+    list of FitResult
+        One result per seed or run; for several plans, one such list per plan. Coefficients, noise and history are those
+        of a single fit with that seed: bit for bit on sparse and on small data. On dense data of more than 50,000
+        entries sums are taken in another order, so that they round differently.
 
     Privacy
     -------

@@ -130,7 +130,21 @@ class Release:
 
 @dataclass(frozen=True)
 class Plan(Printed, Generic[S]):
-    """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited."""
+    """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited.
+
+    Attributes
+    ----------
+    settings : Resolved
+        The solver's arguments, with every default filled in.
+    n : int
+        The number of rows.
+    d : int
+        The number of features.
+    releases : tuple of Release
+        What a fit releases, the main release first.
+    published : Published or None, default None
+        The paper's own noise and claim, for calibration "published".
+    """
 
     settings: S
     n: int
@@ -196,6 +210,13 @@ class Plan(Printed, Generic[S]):
         """The same plan with other noise: one scale for each release, or ``factor`` times the present scales.
 
         The event and the guarantee are those of the new noise; a paper's claim for the old noise is dropped.
+
+        Parameters
+        ----------
+        *scales : float
+            One scale per release; none keeps the present scales.
+        factor : float, default 1.0
+            What all scales are multiplied by.
         """
         nonnegative("factor", factor)
         base_scales = scales or tuple(r.scale for r in self.releases)
@@ -236,7 +257,13 @@ class Plan(Printed, Generic[S]):
         return json.dumps(self.to_dict(), indent=2)
 
     def plot(self, path: str | Path) -> None:
-        """The noise of each release and the privacy profile, to a PNG, SVG or PDF file."""
+        """The noise of each release and the privacy profile, to a PNG, SVG or PDF file.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file ending in .png, .svg or .pdf.
+        """
         from dptoolkit import plots
 
         plots.save(plots.spending(self), path)

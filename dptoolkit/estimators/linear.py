@@ -14,6 +14,12 @@ from dptoolkit._validate import one_of
 from dptoolkit.estimators.base import PrivateClassifier, PrivateRegressor
 from dptoolkit.estimators.parameters import documented, parameter
 
+__all__ = [
+    "PrivateIHTClassifier", "PrivateIHTRegressor", "PrivateLassoClassifier", "PrivateLassoRegressor",
+    "PrivateObjectivePerturbationClassifier", "PrivateSparseClassifier", "PrivateSparseRegressor",
+    "PrivateStochasticIHTClassifier", "PrivateStochasticIHTRegressor",
+]  # fmt: skip
+
 # --- Public bounds --------------------------------------------------------------------------------------------
 
 

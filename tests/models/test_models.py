@@ -165,6 +165,11 @@ def test_an_edited_file_is_refused_even_with_its_digest(tmp_path, record, places
         models.load(write(tmp_path / "m.json", edited(record, *places, value=value)))
 
 
+def test_a_solver_that_cannot_do_the_task_is_refused(tmp_path, record):
+    with pytest.raises(InvalidValue, match="Its task or solver is not known"):
+        models.load(write(tmp_path / "m.json", edited(record, "solver", value="peeling_iht")))
+
+
 def test_a_guarantee_that_fits_together_but_promises_more_than_the_plan_is_refused(tmp_path, record):
     forged = account(Gaussian(50.0), adjacency="replace-one").to_dict()
     own = {key: record["guarantee"][key] for key in ("notes", "asked_delta")}

@@ -110,7 +110,9 @@ class DpDualAveraging(DpIght):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedDualAveraging(ResolvedIght, DpDualAveraging):
-    """The settings of ``dp_dual_averaging`` in a plan."""
+    """The settings of ``dp_dual_averaging`` in a plan; a sparsity of None keeps all features."""
+
+    sparsity: int | None  # type: ignore[assignment]
 
     @property
     def iteration(self) -> Steps:

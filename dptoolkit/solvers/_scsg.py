@@ -94,7 +94,7 @@ class Shape:
         return self.epochs * (self.steps - 1 if self.option == "II" else 1)
 
     @property
-    def rounds(self) -> Geometric | None:
+    def round_count_law(self) -> Geometric | None:
         """The law of the number of inner steps of an epoch; None where it is fixed."""
         return Geometric(self.snapshot / (self.snapshot + self.batch)) if self.option == "I" else None
 
@@ -181,7 +181,7 @@ class ResolvedReduced(ResolvedBatches, ReducedSettings):
         shape = self.shape(n)
         inner = Release(
             shape.inner_query, GAUSSIAN, self.bounds.difference_sensitivity(self.adjacency, shape.batch), 0.0,
-            shape.inner_count, self.sampled(shape.batch, n), shape.rounds,
+            shape.inner_count, self.sampled(shape.batch, n), shape.round_count_law,
         )  # fmt: skip
         outer = Release(
             "snapshot gradient", GAUSSIAN, self.bounds.sensitivity(self.adjacency, shape.snapshot), 0.0, shape.epochs,

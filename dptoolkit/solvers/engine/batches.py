@@ -169,8 +169,8 @@ class BatchData:
 class Iterate:
     """Weights kept as (support, values); nothing of length d."""
 
-    def __init__(self, places: int) -> None:
-        self.support, self.values = np.zeros(places, dtype=np.int64), np.zeros(places)
+    def __init__(self, kept_count: int) -> None:
+        self.support, self.values = np.zeros(kept_count, dtype=np.int64), np.zeros(kept_count)
         self.filled = 0
 
     def snapshot(self) -> tuple[NDArray[np.int64], Array]:

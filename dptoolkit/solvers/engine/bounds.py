@@ -226,6 +226,11 @@ class NoiseLaw:
     places: float
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the noise is the same at all weights."""
+        return len(self.shares) == 1
+
+    @property
     def arguments(self) -> tuple[float, Array, float]:
         """(scale, shares, places), as kernels take them."""
         return self.scale, self.shares, self.places

@@ -273,7 +273,7 @@ class IhtRun(Run):
         return self._is_stack
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
-        """See ``Run``; where rows are a stack of small matrices, fit i is on matrix i, and the noise is constant."""
+        """See ``Run``; where rows are a stack of small matrices, fit i is on matrix i."""
         if not self._is_stack:
             return one_after_another(self, streams, trace)
         from dptoolkit.kernels.threshold import iht_fits
@@ -285,7 +285,11 @@ class IhtRun(Run):
         resting = np.random.default_rng(0)
         iht_fits(resting, normals, self.compiled_records, self.schedule(), weights, releases, iterates)
         kept = (releases, iterates) if trace else (None, None)
-        return Trials(weights, *kept, history=lambda i: {"noise_scale": [self.noise_at.scale] * self.iteration.steps})
+        return Trials(weights, *kept, history=self._stack_history)
+
+    def _stack_history(self, i: int) -> dict[str, Any]:
+        """The facts of a fit of a stack: its noise, which the kernel does not return, where it is that of the plan."""
+        return {"noise_scale": [self.noise_at.scale] * self.iteration.steps} if self.noise_at.is_constant else {}
 
     @property
     def _is_stack(self) -> bool:

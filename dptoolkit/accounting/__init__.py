@@ -21,6 +21,7 @@ from dptoolkit.accounting import (
     rules,
     sampling,
     selection,
+    tradeoff,
     zcdp,
 )
 from dptoolkit.accounting.calibrate import calibrate
@@ -63,5 +64,5 @@ __all__ = [
     "ObjectivePerturbation", "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation",
     "SampledGroup", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp",
     "account", "calibrate", "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rules",
-    "sampling", "selection", "zcdp",
+    "sampling", "selection", "tradeoff", "zcdp",
 ]  # fmt: skip

@@ -33,6 +33,7 @@ from dptoolkit.accounting.pld.answers import (
     forward_epsilon,
     keeps,
     lower_epsilon,
+    lower_profiles,
 )
 from dptoolkit.accounting.pld.curve import Answer
 from dptoolkit.accounting.pld.trees import attained, dominating, has_batches
@@ -40,4 +41,5 @@ from dptoolkit.accounting.pld.trees import attained, dominating, has_batches
 __all__ = [
     "Answer", "Bracket", "Effort", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating",
     "epsilon", "epsilon_answer", "forward_epsilon", "has_batches", "keeps", "lower_epsilon",
+    "lower_profiles",
 ]  # fmt: skip

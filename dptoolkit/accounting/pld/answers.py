@@ -209,6 +209,27 @@ def lower_epsilon(event: Event, delta: float) -> float:
     return max(_lower_epsilon_of_tree(tree, delta) for tree in trees)
 
 
+# Of a profile from below: the deltas relative to the largest one, in groups that share a grid.
+_PROFILE_SHARES = ((0.3, (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.22, 0.15)), (0.02, (0.1, 0.06, 0.03, 0.01)),
+                   (1e-4, (1e-3, 1e-4)))  # fmt: skip
+
+
+def lower_profiles(event: Event) -> tuple[tuple[tuple[float, float], ...], ...]:
+    """For each order of ONE attained pair points (epsilon, delta) at which its divergence is at least delta."""
+    return tuple(_lower_profile(tree) for tree in directions(event, attained))
+
+
+def _lower_profile(tree: tuple[Node, ...]) -> tuple[tuple[float, float], ...]:
+    if any(n.pair is not None and n.count > 0 and n.pair.infinite_mass == 1 for n in tree):
+        return ((math.inf, 1.0),)
+    start, points = min(total_variation(tree), 1.0), list[tuple[float, float]]()
+    for middle, shares in _PROFILE_SHARES if start > 0 else ():
+        curve = Composition(tree, middle * start, lower=True)
+        points += [(curve.lower_epsilon(share * start), share * start) for share in shares]
+    # A divergence falls in epsilon: what it is at a later point, it is at least at an earlier one.
+    return tuple(sorted((max(e for e, d in points if d >= delta), delta) for _, delta in points))
+
+
 def bracket(event: Event, delta: float) -> Bracket:
     """Lower and upper bound on epsilon at ``delta``."""
     return Bracket(lower_epsilon(event, delta), epsilon(event, delta))

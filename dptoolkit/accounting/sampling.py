@@ -32,12 +32,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betainc, log_ndtr, ndtr
 
 from dptoolkit.accounting._numeric import log1mexp, log_binomial, log_sum_exp
-from dptoolkit.accounting.profiles import Curve, DominatingPair, Tails, non_private
+from dptoolkit.accounting.profiles import Curve, DominatingPair, Tails, identical, non_private
 from dptoolkit.accounting.profiles import gaussian as gaussian_pair
 from dptoolkit.types import Array
 
@@ -175,17 +176,50 @@ def _of_any_shape(curve: Curve) -> Curve:
 
 
 def group(mu: float, rate: float, size: int) -> DominatingPair:
-    """(sum_j w_j N(j mu), N(0)), w binomial: Poisson sampling of ``size`` records that are all there or all absent.
-
-    With A(t) = sum_{j >= 1} w_j exp(j mu t - (j mu)^2/2) the loss at t is log(w_0 + A(t)), and log A is convex with
-    slopes of at least mu, so that Newton's steps from the right end at the point of any loss.
-    """
+    """(sum_j w_j N(j mu), N(0)), w binomial: Poisson sampling of ``size`` records that are all there or all absent."""
     if rate >= 1 or size == 1:
         return poisson_zero_out(gaussian_pair(size * mu), rate)
     if math.isinf(size * mu * size * mu):
         return non_private(any_sampled(rate, size))
     j, log_w, log_low = _group_weights(rate, size)
-    shifts, some, log_w0 = j * mu, any_sampled(rate, size), size * math.log1p(-rate)
+    return _shifted(j * mu, log_w, log_low, any_sampled(rate, size), size * math.log1p(-rate))
+
+
+def gaussian_mixture(shifts: Array, probabilities: Array) -> DominatingPair:
+    """(sum_i p_i N(c_i), N(0)) of shifts c_i >= 0, unit variance: both orders of the pair, exactly."""
+    shifts, weights, none = _merged_shifts(shifts, probabilities)
+    some = _share_above(weights, none)
+    if len(shifts) == 0:
+        return identical()
+    if len(shifts) == 1:
+        return poisson_zero_out(gaussian_pair(float(shifts[0])), some)
+    if math.isinf(float(shifts[-1]) ** 2):
+        return non_private(some)
+    log_w = np.log(weights)
+    error = 1e-15 * (2 + np.abs(log_w))
+    # The logarithm of 0 is a number here, so that 0 times it is 0.
+    return _shifted(shifts, log_w + error, log_w - error, some, math.log(none) if none > 0 else -1e300)
+
+
+def _merged_shifts(shifts: Array, probabilities: Array) -> tuple[Array, Array, float]:
+    """Different positive shifts in order with their probabilities, and the probability of shift 0."""
+    different, place = np.unique(shifts, return_inverse=True)
+    weights = np.array([math.fsum(probabilities[place == i]) for i in range(len(different))])
+    used = (different > 0) & (weights > 0)
+    return different[used], weights[used], math.fsum(weights[different == 0])
+
+
+def _share_above(weights: Array, none: float) -> float:
+    """The probability of a positive shift, from the side that does not cancel."""
+    return 1.0 if none == 0 else min(math.fsum(weights), 1.0)
+
+
+def _shifted(shifts: Array, log_w: Array, log_low: Array, some: float, log_w0: float) -> DominatingPair:
+    """(w_0 N(0) + sum_j w_j N(shift_j), N(0)): weights from above and from below, their sum, and log w_0.
+
+    With A(t) = sum_j w_j exp(shift_j t - shift_j^2/2) the loss at t is log(w_0 + A(t)), and log A is convex with slopes
+    of at least the smallest shift, so that Newton's steps from the right end at the point of any loss.
+    """
 
     def point(log_a: Array) -> Array:
         """t with log A(t) = log_a."""
@@ -252,10 +286,7 @@ def group(mu: float, rate: float, size: int) -> DominatingPair:
 
 
 def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) -> Array:
-    """Renyi divergence of a bound on ``group``: the moment is jointly convex, so it is at most that of its parts.
-
-    log sum_j w_j exp(order (order - 1) (j mu)^2 / 2) / (order - 1), for both orders of the pair.
-    """
+    """Renyi divergence of a bound on ``group``; see ``_shifted_rdp``."""
     a = np.atleast_1d(np.asarray(orders, dtype=float))
     if math.isinf(noise_multiplier) or rate == 0:
         return np.zeros_like(a)
@@ -265,9 +296,134 @@ def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) ->
         if rate == 1:
             return 0.5 * a * (size / noise_multiplier) * (size / noise_multiplier)
         j, log_w, _ = _group_weights(rate, size)
-        square = np.square(j / noise_multiplier)
-        excess = log_w + _log_expm1(a[:, None] * (a[:, None] - 1) * 0.5 * square)
+        return _shifted_rdp(j / noise_multiplier, log_w, a)
+
+
+def mixture_rdp(shifts: Array, probabilities: Array, orders: Array) -> Array:
+    """Renyi divergence of a bound on ``gaussian_mixture``; see ``_shifted_rdp``."""
+    a = np.atleast_1d(np.asarray(orders, dtype=float))
+    shifts, weights, _ = _merged_shifts(shifts, probabilities)
+    return _shifted_rdp(shifts, np.log(weights) + 1e-15 * (2 + np.abs(np.log(weights))), a) if len(shifts) else 0 * a
+
+
+def _shifted_rdp(shifts: Array, log_w: Array, a: Array) -> Array:
+    """log sum_j w_j exp(a (a - 1) shift_j^2 / 2) / (a - 1), for both orders of the pair.
+
+    The moment is jointly convex, so it is at most that of its parts.
+    """
+    with np.errstate(over="ignore"):
+        excess = log_w + _log_expm1(a[:, None] * (a[:, None] - 1) * 0.5 * np.square(shifts))
         return np.maximum(np.logaddexp(0.0, log_sum_exp(excess, axis=1)), np.finfo(float).tiny) / (a - 1)
+
+
+# --- truncated Poisson batches ----------------------------------------------------------------------
+
+
+class Truncation(NamedTuple):
+    """Of a Poisson sample from N records that is cut down to a largest size: what one record sees of it.
+
+    ``probability``: of the other records enough are sampled to fill the batch. ``rate``: given that, the probability
+    that the record is in the batch all the same.
+    """
+
+    probability: float
+    rate: float
+
+
+def truncation(rate: float, records: int, batch_size: int) -> Truncation:
+    """Truncation with one record and ``records`` - 1 others, both numbers rounded up.
+
+    K of the others are sampled. For K >= B the record is sampled and kept with probability q B / (K + 1). By symmetry
+    q E[B / (K + 1); K >= B] is B/N times the probability that more than B of all N records are sampled.
+    """
+    others = records - 1
+    if others < batch_size or rate == 0:
+        return Truncation(0.0, rate)
+    if rate == 1:
+        return Truncation(1.0, batch_size / records)
+    full = float(betainc(batch_size, others - batch_size + 1, rate))
+    if full < 1e-290:
+        return Truncation(1e-290, rate)
+    kept = float(betainc(batch_size + 1, records - batch_size, rate)) * batch_size / records
+    return Truncation(min(full * (1 + 1e-10), 1.0), min(kept / full * (1 + 1e-10), rate))
+
+
+def truncated_poisson(
+    mu: float, rate: float, records: int, batch_size: int, *, replace_one_record: bool
+) -> DominatingPair:
+    """Gaussian noise on a Poisson sample that a random choice cuts down to ``batch_size`` records.
+
+    mu is the sensitivity per unit of noise, under the same adjacency. Proof. Given the number K of the other records
+    that are sampled, which has the same law on both sides: for K < B this is Poisson sampling. For K >= B let T be
+    the batch without the record, a uniform set of B others whatever K is, and y a uniform one of T. If the record is
+    kept, the batch is T - y + x, else T. So the outputs are (1-p) N(T) + p N(T - y + x) on the one side, and N(T), or
+    (1-p) N(T) + p N(T - y), or (1-p) N(T) + p N(T - y + x') on the other: absent, contributing nothing, or replaced.
+    No two of these centres are further apart than two norm bounds, so that advanced joint convexity gives p H_a of
+    two such Gaussians in all three cases, as for batches without replacement; p is averaged over K because T and y do
+    not depend on it. A mixture over K < B and K >= B is dominated by the same mixture of the two divergences.
+
+    Under zero-out the neighbour may have one record fewer or more than ``records``: the larger of both curves counts.
+    """
+
+    def at(n: int) -> DominatingPair:
+        cut = truncation(rate, n, batch_size)
+        common = poisson_replace_one_gaussian(mu, rate) if replace_one_record and rate < 1 else (
+            poisson_zero_out(gaussian_pair(mu), rate))
+        if cut.probability == 0:
+            return common
+        far = replace_one(gaussian_pair(mu if replace_one_record else 2 * mu), cut.rate)
+        return _mixed(common, far, cut.probability)
+
+    return at(max(records, 1)) if replace_one_record else _larger(at(max(records, 1)), at(records + 1))
+
+
+def kept_rate(rate: float, records: int, batch_size: int) -> float:
+    """The probability that a record is in the truncated batch, rounded down."""
+    if records <= batch_size:
+        return rate
+    cut = truncation(rate, records, batch_size)
+    return max(rate * (1 - cut.probability) + cut.probability * cut.rate * (1 - 2e-10), 0.0) * (1 - 1e-9)
+
+
+def truncated_poisson_rdp(
+    noise_multiplier: float, rate: float, records: int, batch_size: int, orders: Array, *, replace_one_record: bool
+) -> Array:
+    """Renyi divergence of a bound on ``truncated_poisson``: moments of its two parts, mixed by joint convexity."""
+    a = np.atleast_1d(np.asarray(orders, dtype=float))
+    far_noise = noise_multiplier if replace_one_record else noise_multiplier / 2
+    near = poisson_replace_one_gaussian_rdp if replace_one_record else poisson_gaussian_rdp
+
+    def at(n: int) -> Array:
+        cut = truncation(rate, n, batch_size)
+        common = near(noise_multiplier, rate, a) if rate < 1 else 0.5 * a / noise_multiplier**2
+        if cut.probability == 0:
+            return common
+        far = convex_rdp(0.5 * a / far_noise**2, cut.rate, a)
+        with np.errstate(divide="ignore"):
+            log_far, log_near = math.log(cut.probability), np.log1p(-cut.probability)
+            moments = np.logaddexp(log_far + (a - 1) * far, log_near + (a - 1) * common)
+        return np.asarray(np.maximum(moments, 0.0) / (a - 1) * (1 + 1e-14))
+
+    return at(max(records, 1)) if replace_one_record else np.maximum(at(max(records, 1)), at(records + 1))
+
+
+def _mixed(first: DominatingPair, second: DominatingPair, share: float) -> DominatingPair:
+    """The pair that is the second one with probability ``share``, which the output shows; rounded up."""
+    rest = (1 - share) * (1 + 1e-10)
+    return DominatingPair(
+        lambda x: rest * first.above(x) + share * second.above(x),
+        lambda x: rest * first.below(x) + share * second.below(x),
+        infinite_mass=rest * first.infinite_mass + share * second.infinite_mass,
+        symmetric=first.symmetric and second.symmetric,
+    )
+
+
+def _larger(first: DominatingPair, second: DominatingPair) -> DominatingPair:
+    """The pair of the larger divergence, point by point: a largest of convex curves is convex."""
+    return DominatingPair(
+        lambda x: np.maximum(first.above(x), second.above(x)), lambda x: np.maximum(first.below(x), second.below(x)),
+        infinite_mass=max(first.infinite_mass, second.infinite_mass), symmetric=first.symmetric and second.symmetric,
+    )
 
 
 def _log_expm1(x: Array) -> Array:

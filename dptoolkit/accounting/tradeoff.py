@@ -63,8 +63,10 @@ class Profile(NamedTuple):
     delta: Array
 
 
-# Points of a profile: from epsilon 0 to where delta has fallen by this factor evenly in epsilon, then at these deltas.
-_BULK_POINTS, _BULK_END = 33, 1e-2
+# Points of a profile: from epsilon 0 to where delta has fallen by this factor evenly in epsilon, then where the curve
+# may be far below its chords, until they are this close relative to delta at 0, and at these deltas.
+_BULK_POINTS, _BULK_END = 9, 1e-2
+_MORE_POINTS, _CLOSE = 32, 1e-5
 _LARGEST_EPSILON = 700.0
 _TAIL = (*(10.0**-k for k in range(3, 16)), 1e-18)
 # Relative error of the normal distribution at a point near 40, where a tail probability is 1e-300.
@@ -119,11 +121,40 @@ def profile(guarantee: Stated) -> Profile:
             # A failure gives everything away, so that delta does not fall below its probability.
             floor = guarantee.delta(_LARGEST_EPSILON)
             end = guarantee.epsilon(floor + _BULK_END * (start - floor)) if floor < 1 else math.inf
-        if math.isfinite(end):
+        if 1e-9 < end < math.inf:
             points += [(x, guarantee.delta(x)) for x in np.linspace(0.0, end, _BULK_POINTS)[1:].tolist()]
+            points = _refined(points, guarantee)
         tail = [d for d in _TAIL if floor < d < _BULK_END * start]
         points += [(x, d) for d in (*tail, floor) if d < 1 and math.isfinite(x := guarantee.epsilon(d))]
     return Profile(*(np.array(column) for column in zip(*points, strict=True)))
+
+
+def _refined(points: list[tuple[float, float]], guarantee: Stated) -> list[tuple[float, float]]:
+    """The points and more of them, where they matter the most.
+
+    A divergence is convex in a = e^epsilon. So between two points it lies below their chord and above the lines through
+    the points next to them; where those lines cross, chord and curve may differ the most. At a corner of the curve they
+    cross in the corner.
+    """
+    for _ in range(_MORE_POINTS):
+        epsilon, delta = np.array(points).T
+        if epsilon[-1] > _LARGEST_EPSILON:
+            break
+        a = np.exp(epsilon)
+        slopes = np.diff(delta) / np.diff(a)
+        # The slope is at least -1 at the first point, and at most 0 at the last one.
+        before, after = np.append(-1.0, slopes[:-1]), np.append(slopes[1:], 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            crossing = (delta[1:] - after * a[1:] - delta[:-1] + before * a[:-1]) / (before - after)
+        width = np.diff(a)
+        inside = (crossing > a[:-1] + 1e-6 * width) & (crossing < a[1:] - 1e-6 * width)
+        gap = np.where(inside, (slopes - before) * (crossing - a[:-1]), 0.0)
+        worst = int(np.argmax(gap))
+        if gap[worst] <= _CLOSE * delta[0]:
+            break
+        new = float(np.log(crossing[worst]))
+        points = sorted([*points, (new, guarantee.delta(new))])
+    return points
 
 
 def _exact_mu(guarantee: Stated) -> float | None:

@@ -119,7 +119,7 @@ def test_their_multiplier_is_per_norm_bound():
     )
 
 
-@pytest.mark.parametrize("record", [dp_event.UnsupportedDpEvent(), dp_event.ZCDpEvent(0.1, 0.1)], ids=str)
+@pytest.mark.parametrize("record", [dp_event.UnsupportedDpEvent(), dp_event.DpEvent()], ids=str)
 def test_unknown_records_are_refused(record):
     with pytest.raises(UnsupportedEvent, match="must"):
         google.from_google(record)

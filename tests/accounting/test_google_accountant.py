@@ -112,7 +112,8 @@ def test_supports():
     tree, mixture = dp_event.SingleEpochTreeAggregationDpEvent(1.0, 4), dp_event.MixtureOfGaussiansDpEvent(1, [1], [1])
     table = [
         (G(1.0), {ADD, ONE, SPECIAL}), (L(1.0), {ADD, ONE, SPECIAL}),
-        (dp_event.ZCDpEvent(1.0, 2.0), {ADD, ONE, SPECIAL}), (MANY(composed, 3), {ADD, ONE, SPECIAL}), (POI(0.1, composed), {ADD, ONE, SPECIAL}),
+        (dp_event.ZCDpEvent(1.0, 2.0), {ADD, ONE, SPECIAL}), (MANY(composed, 3), {ADD, ONE, SPECIAL}),
+        (POI(0.1, composed), {ADD, ONE, SPECIAL}),
         (POI(0.1, L(1.0)), {ADD, ONE, SPECIAL}), (without, {ONE}), (response, {ONE, SPECIAL}), (tree, {ONE, SPECIAL}),
         (mixture, {ADD, SPECIAL}), (dp_event.DiscreteLaplaceDpEvent(1.0, 2), {ADD, ONE, SPECIAL}),
         (dp_event.TruncatedSubsampledGaussianDpEvent(9, 0.5, 2, 1.0), {ADD, ONE, SPECIAL}),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, zcdp
+from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, two_outcomes, zcdp
 from dptoolkit.accounting._numeric import inverse_up, part_down, sum_up
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -60,6 +60,7 @@ class EventRules:
     scaled : the event of the same mechanism with its noise divided by a factor.
     dominating : the pair that dominates it, record in the first place. None for no privacy-loss distribution.
     attained : a pair that some neighbours attain. None for the dominating one.
+    bits : bits of its outcome that some neighbours show with known probabilities, for a lower end at a delta.
     renyi : its Renyi divergence at an array of orders > 1.
     rho : its zCDP parameter. None for what the pure epsilon gives.
     pure : its epsilon at delta 0, for mechanisms that are pure by nature.
@@ -76,6 +77,7 @@ class EventRules:
     scaled: Callable[[Any, float], Event] = _no_family
     dominating: Callable[[Any], DominatingPair] | None = None
     attained: Callable[[Any], DominatingPair] | None = None
+    bits: Callable[[Any, float], two_outcomes.Bits] | None = None
     renyi: Callable[[Any, Array], Array] | None = None
     rho: Callable[[Any], float] | None = None
     pure: Callable[[Any], float] | None = None
@@ -113,6 +115,11 @@ def _approximate(event: ApproxDp) -> DominatingPair:
 
 def _response(epsilon: float) -> DominatingPair:
     return finite_pair(epsilon, profiles.randomized_response)
+
+
+def _gaussian_of(rho: float) -> DominatingPair:
+    """Gaussian noise is rho-zCDP with rho = mu^2 / 2: one of the mechanisms that a zCDP event stands for."""
+    return finite_pair(math.sqrt(2 * rho) * (1 - 1e-15), profiles.gaussian)
 
 
 def _less_noise(event: Any, factor: float) -> Event:
@@ -304,6 +311,7 @@ RULES: dict[type[Event], EventRules] = {
         scaled=_more_epsilon,
         dominating=lambda e: _response(e.epsilon),
         attained=lambda e: _response(selection.two_candidates(e.epsilon, e.noise)),
+        bits=lambda e, delta: two_outcomes.noisy_max(e.epsilon, e.noise, delta),
         renyi=lambda e, orders: renyi.randomized_response(e.epsilon, orders),
         pure=lambda e: e.epsilon,
         generic=True,
@@ -373,11 +381,13 @@ RULES: dict[type[Event], EventRules] = {
     ShiftedZCdp: EventRules(
         words=lambda e: _words(e, f"rho {number(e.rho)}, xi {number(e.xi)}"),
         scaled=lambda e, factor: replace(e, rho=factor * factor * e.rho, xi=factor * factor * e.xi),
+        attained=lambda e: _gaussian_of(e.rho),
         renyi=lambda e, orders: e.xi + e.rho * orders,
     ),
     ZCdp: EventRules(
         words=lambda e: _words(e, f"rho {number(e.rho)}"),
         scaled=lambda e, factor: replace(e, rho=factor * factor * e.rho),
+        attained=lambda e: _gaussian_of(e.rho),
         renyi=lambda e, orders: e.rho * orders,
         rho=lambda e: e.rho,
         group=lambda e, size: replace(e, rho=sum_up([(size * size, e.rho)])),

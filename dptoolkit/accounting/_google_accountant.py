@@ -12,8 +12,8 @@ from scipy.special import ndtri
 
 from dptoolkit._validate import probability, real, whole
 from dptoolkit.accounting import pld, rdp, tradeoff
+from dptoolkit.accounting._google_events import from_google
 from dptoolkit.accounting.events import Composed, Event, Repeated, flatten
-from dptoolkit.accounting.google import from_google
 from dptoolkit.accounting.guarantee import Guarantee, account
 from dptoolkit.accounting.structure import all_gaussian, total_mu, without_failures
 from dptoolkit.errors import DpToolkitError, UnsupportedEvent

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, two_outcomes, zcdp
+from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, truncation, two_outcomes, zcdp
 from dptoolkit.accounting._numeric import inverse_up, part_down, sum_up
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -209,14 +209,14 @@ def _truncated(event: TruncatedPoisson) -> DominatingPair:
     """Without noise the record gives itself away whenever it is in the batch, which is at most when it is sampled."""
     return finite_pair(
         inverse(event.noise_multiplier),
-        lambda mu: sampling.truncated_poisson(
+        lambda mu: truncation.truncated_poisson(
             mu, event.rate, event.records, event.batch_size, replace_one_record=_replaces(event)),
         infinite_mass=event.rate)
 
 
 def _kept(event: TruncatedPoisson) -> DominatingPair:
     """All other records contribute nothing, so that the output shows only whether the record is in the batch."""
-    rate = sampling.kept_rate(event.rate, event.records, event.batch_size)
+    rate = truncation.kept_rate(event.rate, event.records, event.batch_size)
 
     def pair(mu: float) -> DominatingPair:
         if 0 < rate < 1 and _replaces(event):
@@ -232,7 +232,7 @@ def _truncated_renyi(event: TruncatedPoisson, orders: Array) -> Array:
         return np.zeros_like(orders)
     if z == 0:
         return np.full_like(orders, math.inf)
-    return sampling.truncated_poisson_rdp(
+    return truncation.truncated_poisson_rdp(
         z, event.rate, event.records, event.batch_size, orders, replace_one_record=_replaces(event))
 
 

@@ -24,6 +24,7 @@ from dptoolkit.accounting import (
     ZCdp,
     account,
     sampling,
+    truncation,
 )
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.accounting.rules import rules_of
@@ -128,7 +129,7 @@ def test_truncated_batches_dominate_explicit_neighbours(adjacency, rate, size, m
 def test_a_truncation_that_moves_one_norm_bound_only_is_refuted():
     """The broken twin: a full batch in which the record pushes another one out moves by two norm bounds."""
     (w, c), (v, d) = outputs([1, -1, -1, -1], 1.0, 2), outputs([-1, -1, -1], 1.0, 2)
-    cut = sampling.truncation(1.0, 4, 2)
+    cut = truncation.truncation(1.0, 4, 2)
     twin = sampling.replace_one(sampling.gaussian_pair(1.0), cut.rate)
     assert divergence((w, c), (v, d), 0.0) > float(twin.above(np.zeros(1))[0]) * 1.3
 
@@ -136,7 +137,7 @@ def test_a_truncation_that_moves_one_norm_bound_only_is_refuted():
 @settings(max_examples=60, deadline=None)
 @given(records=st.integers(1, 400), size=st.integers(1, 60), rate=st.floats(1e-6, 1.0))
 def test_truncation_probabilities(records, size, rate):
-    cut = sampling.truncation(rate, records, size)
+    cut = truncation.truncation(rate, records, size)
     k = np.arange(records)
     weights = binom.pmf(k, records - 1, rate)
     full = weights[k >= size].sum()
@@ -145,7 +146,7 @@ def test_truncation_probabilities(records, size, rate):
     if full > 1e-12:
         assert cut.rate == pytest.approx(rate * (weights * size / (k + 1))[k >= size].sum() / full, rel=1e-6)
     kept = rate * (weights * np.minimum(1, size / (k + 1))).sum()
-    assert sampling.kept_rate(rate, records, size) <= kept * (1 + 1e-9)
+    assert truncation.kept_rate(rate, records, size) <= kept * (1 + 1e-9)
 
 
 def test_truncation_that_never_happens_is_poisson_sampling():

@@ -15,7 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, truncation, two_outcomes, zcdp
+from dptoolkit.accounting import (
+    mixtures,
+    objective,
+    profiles,
+    renyi,
+    sampling,
+    selection,
+    truncation,
+    two_outcomes,
+    zcdp,
+)
 from dptoolkit.accounting._numeric import inverse_up, part_down, sum_up
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -191,14 +201,14 @@ def _moved(event: MixtureOfGaussians) -> float:
 def _mixture(event: MixtureOfGaussians) -> DominatingPair:
     moved = min(_moved(event), 1.0)
     return finite_pair(
-        inverse(event.scale) if moved > 0 else 0.0, lambda _: sampling.gaussian_mixture(*_shifts(event)),
+        inverse(event.scale) if moved > 0 else 0.0, lambda _: mixtures.gaussian_mixture(*_shifts(event)),
         infinite_mass=moved)
 
 
 def _mixture_renyi(event: MixtureOfGaussians, orders: Array) -> Array:
     if _moved(event) == 0 or math.isinf(event.scale):
         return np.zeros_like(orders)
-    return sampling.mixture_rdp(*_shifts(event), orders) if event.scale > 0 else np.full_like(orders, math.inf)
+    return mixtures.mixture_rdp(*_shifts(event), orders) if event.scale > 0 else np.full_like(orders, math.inf)
 
 
 def _replaces(event: TruncatedPoisson) -> bool:

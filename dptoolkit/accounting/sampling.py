@@ -37,7 +37,7 @@ import numpy as np
 from scipy.special import betainc, log_ndtr, ndtr
 
 from dptoolkit.accounting._numeric import log1mexp, log_binomial, log_sum_exp
-from dptoolkit.accounting.profiles import Curve, DominatingPair, Tails, identical, non_private
+from dptoolkit.accounting.profiles import Curve, DominatingPair, Tails, non_private
 from dptoolkit.accounting.profiles import gaussian as gaussian_pair
 from dptoolkit.types import Array
 
@@ -181,39 +181,10 @@ def group(mu: float, rate: float, size: int) -> DominatingPair:
     if math.isinf(size * mu * size * mu):
         return non_private(any_sampled(rate, size))
     j, log_w, log_low = _group_weights(rate, size)
-    return _shifted(j * mu, log_w, log_low, any_sampled(rate, size), size * math.log1p(-rate))
+    return shifted(j * mu, log_w, log_low, any_sampled(rate, size), size * math.log1p(-rate))
 
 
-def gaussian_mixture(shifts: Array, probabilities: Array) -> DominatingPair:
-    """(sum_i p_i N(c_i), N(0)) of shifts c_i >= 0, unit variance: both orders of the pair, exactly."""
-    shifts, weights, none = _merged_shifts(shifts, probabilities)
-    some = _share_above(weights, none)
-    if len(shifts) == 0:
-        return identical()
-    if len(shifts) == 1:
-        return poisson_zero_out(gaussian_pair(float(shifts[0])), some)
-    if math.isinf(float(shifts[-1]) ** 2):
-        return non_private(some)
-    log_w = np.log(weights)
-    error = 1e-15 * (2 + np.abs(log_w))
-    # The logarithm of 0 is a number here, so that 0 times it is 0.
-    return _shifted(shifts, log_w + error, log_w - error, some, math.log(none) if none > 0 else -1e300)
-
-
-def _merged_shifts(shifts: Array, probabilities: Array) -> tuple[Array, Array, float]:
-    """Different positive shifts in order with their probabilities, and the probability of shift 0."""
-    different, place = np.unique(shifts, return_inverse=True)
-    weights = np.array([math.fsum(probabilities[place == i]) for i in range(len(different))])
-    used = (different > 0) & (weights > 0)
-    return different[used], weights[used], math.fsum(weights[different == 0])
-
-
-def _share_above(weights: Array, none: float) -> float:
-    """The probability of a positive shift, from the side that does not cancel."""
-    return 1.0 if none == 0 else min(math.fsum(weights), 1.0)
-
-
-def _shifted(shifts: Array, log_w: Array, log_low: Array, some: float, log_w0: float) -> DominatingPair:
+def shifted(shifts: Array, log_w: Array, log_low: Array, some: float, log_w0: float) -> DominatingPair:
     """(w_0 N(0) + sum_j w_j N(shift_j), N(0)): weights from above and from below, their sum, and log w_0.
 
     With A(t) = sum_j w_j exp(shift_j t - shift_j^2/2) the loss at t is log(w_0 + A(t)), and log A is convex with slopes
@@ -285,7 +256,7 @@ def _shifted(shifts: Array, log_w: Array, log_low: Array, some: float, log_w0: f
 
 
 def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) -> Array:
-    """Renyi divergence of a bound on ``group``; see ``_shifted_rdp``."""
+    """Renyi divergence of a bound on ``group``; see ``shifted_rdp``."""
     a = np.atleast_1d(np.asarray(orders, dtype=float))
     if math.isinf(noise_multiplier) or rate == 0:
         return np.zeros_like(a)
@@ -295,17 +266,10 @@ def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) ->
         if rate == 1:
             return 0.5 * a * (size / noise_multiplier) * (size / noise_multiplier)
         j, log_w, _ = _group_weights(rate, size)
-        return _shifted_rdp(j / noise_multiplier, log_w, a)
+        return shifted_rdp(j / noise_multiplier, log_w, a)
 
 
-def mixture_rdp(shifts: Array, probabilities: Array, orders: Array) -> Array:
-    """Renyi divergence of a bound on ``gaussian_mixture``; see ``_shifted_rdp``."""
-    a = np.atleast_1d(np.asarray(orders, dtype=float))
-    shifts, weights, _ = _merged_shifts(shifts, probabilities)
-    return _shifted_rdp(shifts, np.log(weights) + 1e-15 * (2 + np.abs(np.log(weights))), a) if len(shifts) else 0 * a
-
-
-def _shifted_rdp(shifts: Array, log_w: Array, a: Array) -> Array:
+def shifted_rdp(shifts: Array, log_w: Array, a: Array) -> Array:
     """log sum_j w_j exp(a (a - 1) shift_j^2 / 2) / (a - 1), for both orders of the pair.
 
     The moment is jointly convex, so it is at most that of its parts.

@@ -23,6 +23,7 @@ from dptoolkit.accounting import (
     TruncatedPoisson,
     ZCdp,
     account,
+    mixtures,
     sampling,
     truncation,
 )
@@ -48,7 +49,7 @@ MIXTURES = [
 
 @pytest.mark.parametrize(("shifts", "chances"), MIXTURES, ids=str)
 def test_mixtures_are_exact_in_both_orders(shifts, chances):
-    pair = sampling.gaussian_mixture(np.array(shifts), np.array(chances))
+    pair = mixtures.gaussian_mixture(np.array(shifts), np.array(chances))
     for x in LOSSES:
         p, q = (chances, shifts), ((1.0,), (0.0,))
         for curve, exact in ((pair.above, divergence(p, q, x)), (pair.below, divergence(q, p, x))):
@@ -194,7 +195,7 @@ def test_a_shifted_zcdp_is_no_better_than_its_rho():
 
 def test_normal_tails_agree():
     """The tails of a mixture, by which lower bounds are computed, against the normal distribution."""
-    pair = sampling.gaussian_mixture(np.array([0.0, 1.0, 2.0]), np.array([0.2, 0.6, 0.2]))
+    pair = mixtures.gaussian_mixture(np.array([0.0, 1.0, 2.0]), np.array([0.2, 0.6, 0.2]))
     t = 0.7
     loss = math.log(0.2 + 0.6 * math.exp(t - 0.5) + 0.2 * math.exp(2 * t - 2))
     tails = pair.tails(np.array([loss]))

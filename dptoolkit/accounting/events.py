@@ -6,6 +6,8 @@ field has a default that means what the event meant before. A new meaning is a n
 Every ``noise_multiplier`` is noise scale divided by the SENSITIVITY under the adjacency that the release was
 planned for, never by a clipping norm. Counts live in Repeated alone, and ``flatten`` is the one place where they
 are applied.
+
+Long because it holds every event and no formula: one record each.
 """
 
 from __future__ import annotations

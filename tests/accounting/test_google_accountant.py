@@ -250,12 +250,18 @@ def test_it_is_copied_pickled_and_keeps_the_ledger():
 # --- where theirs is too small: each has the number that they report (dp_accounting 0.6.0) --------------
 
 
-def test_replacing_a_record_doubles_the_sensitivity():
-    """Their RDP accountant ignores the relation for Gaussian noise: 2.166 instead of 4.377 at multiplier 2."""
-    ours = google.Accountant(ONE).compose(G(2.0)).get_epsilon(1e-5)
-    theirs = RdpAccountant(neighboring_relation=ONE).compose(G(2.0)).get_epsilon(1e-5)
-    assert ours == account(Gaussian(1.0)).epsilon(1e-5) > 1.8 * theirs
-    assert ours == pytest.approx(PLDAccountant(ONE).compose(G(2.0)).get_epsilon(1e-5), rel=1e-3)
+@pytest.mark.parametrize(("event", "count", "theirs"), [
+    (G(2.0), 1, 2.4191), (L(4.0), 10, 2.4990),
+    (dp_event.SampledWithoutReplacementDpEvent(1000, 10, G(2.0)), 300, 0.8732),
+], ids=str)  # fmt: skip
+def test_replacing_a_record_doubles_the_sensitivity(event, count, theirs):
+    """Their RDP accountant ignores the relation; what it says is below what known neighbours attain."""
+    found = RdpAccountant(neighboring_relation=ONE).compose(event, count).get_epsilon(1e-6)
+    if found == pytest.approx(theirs, abs=1e-3):
+        ours = google.Accountant(ONE).compose(event, count).guarantee.bounds(1e-6)
+        assert ours.lower > 1.4 * found
+    else:
+        assert found > theirs, "a newer version is looser or right; the docs' table names 0.6.0"
 
 
 def test_responses_are_counted():

@@ -129,6 +129,16 @@ def test_without_a_question_only_the_guarantee_is_printed(run):
     assert run("account --gaussian 2.5")[1] == f"{account(Gaussian(2.5))}\n"
 
 
+def test_tradeoff_gives_the_curve_and_a_sentence(asked):
+    record = asked("--gaussian 1 --adjacency replace-one --tradeoff 0.1 --tradeoff 0 --bracket")["tradeoff"]
+    first, second = record["points"]
+    assert first["missed"] == pytest.approx(0.610856, abs=1e-6) and first["missed"] <= first["missed_by_some_test"]
+    assert (second["false_alarm"], second["missed"]) == (0.0, 1.0)
+    assert record["advantage"] == pytest.approx(0.382925, abs=1e-6) and record["bayes_success"] < 0.6915
+    assert "is right at most 70 times in 100" in record["sentence"]
+    assert len(asked("--laplace 2 --tradeoff")["tradeoff"]["points"]) > 3
+
+
 def test_bracket_gives_the_lower_bound_too(asked):
     event = Repeated(Subsampled(Gaussian(2.5), "without-replacement", 0.01), 1000)
     (answer,) = asked("--gaussian 2.5 --steps 1000 --sampling without-replacement --rate 0.01 --bracket")["asked"]

@@ -209,11 +209,6 @@ def lower_epsilon(event: Event, delta: float) -> float:
     return max(_lower_epsilon_of_tree(tree, delta) for tree in trees)
 
 
-def bracket(event: Event, delta: float) -> Bracket:
-    """Lower and upper bound on epsilon at ``delta``."""
-    return Bracket(lower_epsilon(event, delta), epsilon(event, delta))
-
-
 def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
     """A loss above which less than ``delta`` is left: the sum of the largest losses; infinite if there is none."""
     if any(n.pair is None for n in tree) or delta == 0:

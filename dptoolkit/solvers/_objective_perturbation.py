@@ -32,7 +32,7 @@ from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_rec
 from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
-from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
+from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, TOLERANCE, Plan, Release
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, written_out
 from dptoolkit.solvers.frame.settings import Settings, public_bound, setting
 from dptoolkit.types import Array
@@ -237,12 +237,12 @@ def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
 
 @functools.lru_cache(maxsize=256)
 def _multiplier(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
-    """The smallest noise per sensitivity that keeps the budget, both events together, or 1e-4 of it more."""
+    """The smallest noise per sensitivity that keeps the budget, both events together, or a little more."""
     guess = first_guess(law, squeeze, epsilon, delta)
     # A closed form is within 1e-4, so that one step from it is mostly the last one.
     return calibrate(
         lambda z: events(law, squeeze, z), epsilon, delta, guess=guess, near=law == GAUSSIAN_TERM,
-        relative_tolerance=1e-4 if law == GAUSSIAN_TERM else 1e-5,
+        relative_tolerance=TOLERANCE,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._objective_perturbation import LINEAR_LAWS, PerturbedObjective, PerturbedRun, events, first_guess
 from dptoolkit.solvers.engine.objective import ROUNDING
 from dptoolkit.solvers.frame.fit import private_solver
-from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, Plan, Release, smallest_noise
+from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, TOLERANCE, Plan, Release, smallest_noise
 from dptoolkit.solvers.frame.run import Trace, Trials, group_equal, written_out
 from dptoolkit.solvers.frame.settings import Settings, check_sparsity, setting
 from dptoolkit.types import Array
@@ -121,7 +121,8 @@ def _noise(
     def event(multiplier: float) -> Event:
         return Composed(votes(scale), events(law, squeeze, multiplier))
 
-    return scale, calibrate(event, epsilon, delta, guess=_joint_guess(share, law, squeeze, epsilon, delta))
+    guess = _joint_guess(share, law, squeeze, epsilon, delta)
+    return scale, calibrate(event, epsilon, delta, relative_tolerance=TOLERANCE, guess=guess)
 
 
 def _joint_guess(share: float, law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:

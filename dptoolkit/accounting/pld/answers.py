@@ -99,7 +99,7 @@ def _smooth(event: Event) -> bool:
 
 # For a coarse epsilon: how much its grid may add to it, relative to it, and the points of its first grid on each side
 # of loss 0.
-_COARSE_TOLERANCE, _COARSE_POINTS = 5e-3, 64
+_COARSE_TOLERANCE, _COARSE_POINTS = 1e-3, 128
 
 
 class Effort(Enum):

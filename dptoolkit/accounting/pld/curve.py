@@ -91,15 +91,20 @@ class _Spans:
 
 
 def rough_epsilon(nodes: tuple[Node, ...], delta: float) -> float:
-    """Roughly epsilon at ``delta``, by Chernoff's inequality on a coarse grid: a search's start, never a bound."""
-    return max(rough_view(nodes, delta).epsilon, 0.0)
+    """Roughly epsilon at ``delta``, by a normal law around the best tilt: a search's start, never a bound."""
+    total, view = _rough(nodes, delta)
+    return max(total.normal_epsilon(view, delta), 0.0)
 
 
 def rough_view(nodes: tuple[Node, ...], delta: float) -> View:
     """Where ``delta`` is roughly reached, and the best tilt there, in the same way."""
+    return _rough(nodes, delta)[1]
+
+
+def _rough(nodes: tuple[Node, ...], delta: float) -> tuple[Sum, View]:
     spans = _Spans(nodes, delta)
     total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
-    return total.look_at(delta, spans.reach)
+    return total, total.look_at(delta, spans.reach)
 
 
 def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
@@ -128,9 +133,11 @@ def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: fl
     spans = _Spans(nodes, delta)
     total = spans.sum_at(spans.aligned(max(_QUICK_STEPS * step, spans.reach / _QUICK_POINTS)), connect_the_dots)
     tilt, log_delta = total.look_from(epsilon, spans.reach)
-    tail = total.tail(Focus(tilt, epsilon, LOG_OUTSIDE + max(log_delta - math.log(delta), 0.0)), lower=False)
     # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
     point = epsilon * (1 - _LOSS_ROUND_OFF)
+    if total.infinite + total.chernoff_delta(tilt, point) <= _SURELY * delta:
+        return True
+    tail = total.tail(Focus(tilt, epsilon, LOG_OUTSIDE + max(log_delta - math.log(delta), 0.0)), lower=False)
     return tail is not None and tail.first_loss <= point and tail.infinite + tail.delta_at(point) <= _SURELY * delta
 
 
@@ -173,8 +180,15 @@ class Composition:
     def _fine_enough(self) -> tuple[Sum, View]:
         """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
         coarse = self._spans.sum_at(self._spans.aligned(self._spans.reach / self._points), connect_the_dots)
+        view = coarse.look_at(self._delta, self._spans.reach)
         if coarse.infinite >= self._hopeless:
-            return coarse, coarse.look_at(self._delta, self._spans.reach)
+            return coarse, view
+        predicted = self._spans.aligned(self._predicted_step(coarse, view))
+        if self._smallest_step < predicted < coarse.step:
+            fine = self._spans.sum_at(predicted, connect_the_dots)
+            view = fine.look_near(self._delta, view)
+            if grid_error(coarse, fine, view.tilt) <= self._tolerance * view.size:
+                return fine, view
         while True:
             fine = self._spans.sum_at(coarse.step / 2, connect_the_dots)
             view = fine.look_at(self._delta, self._spans.reach)
@@ -185,6 +199,15 @@ class Composition:
             shrink = max(0.6 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
             step = max(coarse.step * shrink, 2 * self._smallest_step)
             coarse = fine if shrink > 0.4 else self._spans.sum_at(self._spans.aligned(step), connect_the_dots)
+
+    def _predicted_step(self, coarse: Sum, view: View) -> float:
+        """The step whose error is half the tolerance, as a grid that is fine enough to be predicted adds to epsilon.
+
+        Connecting the dots spreads a loss over two grid points and so adds h^2/6 to its second moment under a mixture
+        of both laws, which is h^2 (1 + tilt) / 12 of epsilon for every step. In the plans of all solvers the error was
+        0.3 to 1.3 times that.
+        """
+        return math.sqrt(6 * self._tolerance * view.size / (coarse.steps * (1 + view.tilt)))
 
     def _tail(self, index: int) -> Tail:
         """The law of the sum at the tilt of ``index``: each next tilt is smaller and reaches further down."""

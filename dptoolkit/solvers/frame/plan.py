@@ -270,6 +270,10 @@ def _canonical(value: Any) -> Any:
     return value
 
 
+# How far above the smallest noise that of a plan may be, relatively: a closer search takes longer than many a fit.
+TOLERANCE = 1.5e-4
+
+
 def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: float) -> float:
     """The calibrated noise, 0 for an infinite budget. The search starts at the noise by zCDP, which is cheap."""
     if math.isinf(epsilon):
@@ -280,7 +284,7 @@ def smallest_noise(make_event: Callable[[float], Event], epsilon: float, delta: 
         guess = None
     # Where sampling alone keeps the budget, a tiny noise is used all the same, because a plan without noise counts as a
     # release of all records.
-    return calibrate(make_event, epsilon, delta, guess=guess) or SMALLEST
+    return calibrate(make_event, epsilon, delta, relative_tolerance=TOLERANCE, guess=guess) or SMALLEST
 
 
 def with_smallest_noise(release: Release, epsilon: float, delta: float) -> Release:

@@ -93,8 +93,12 @@ def calibrate(
         The first is the method that is likely to be the best one. Where another method turns out to be better at the
         end of its path, that one is followed next, until a method is the best one at its own end.
         """
-        name = likely_method(account(make_event(math.exp(start))).event, delta)
-        path = path_of(name, account(make_event(math.exp(start))).event)[-1 if near else 0 :]
+        event = account(make_event(math.exp(start))).event
+        name = likely_method(event, delta)
+        path = path_of(name, event)[-1 if near else 0 :]
+        if near:
+            # The first look is then mostly the last one.
+            start += 0.5 * relative_tolerance
         for _ in METHODS:
             end = follow(path, start)
             if math.isinf(end):

@@ -252,8 +252,9 @@ def first_guess(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> flo
         return 1 / (epsilon - squeeze.jacobian)
     numbers = {"gradient_bound": 1.0, "curvature": math.expm1(squeeze.jacobian), "l2": 1.0}
     noise = objective.noise(
-        epsilon, delta, adjacency=squeeze.adjacency, signed=squeeze.signed, offset_share=_OFFSET_SHARES[law], **numbers
-    )
+        epsilon, delta, adjacency=squeeze.adjacency, signed=squeeze.signed, offset_share=_OFFSET_SHARES[law],
+        relative_tolerance=1e-5, **numbers,
+    )  # fmt: skip
     return noise / squeeze.adjacency.contributions
 
 

@@ -196,10 +196,10 @@ class Sum:
         tilt = view.tilt
         mean, spread = self._tilted_moments(tilt)
         base, epsilon = self.log_mgf(tilt), view.epsilon
-        for _ in range(_NORMAL_STEPS):
+        for _ in range(_NORMAL_STEPS if spread > 0 else 0):
             # The integral of exp(-tilt u) (1 - exp(-u)) over u > 0 under a normal law around ``away``.
             away = (mean - epsilon) / spread
-            first, second = (erfcx((t * spread - away) / _ROOT_TWO) for t in (tilt, tilt + 1))
+            first, second = (float(erfcx((t * spread - away) / _ROOT_TWO)) for t in (tilt, tilt + 1))
             if not 0 < first - second < math.inf:
                 return view.epsilon
             log_delta = base - tilt * epsilon - 0.5 * away**2 + math.log(0.5 * (first - second))

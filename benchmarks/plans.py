@@ -6,8 +6,9 @@
 
 All solvers are planned in one process whose imports are done, with the arguments of the suite on two of its shapes and
 three epsilons. Each time is the least of several budgets whose epsilons differ a little, also from those of all other
-questions, so that no answer is remembered; times are process time, because wall-clock times follow the load of the machine. The noise of the
-budget itself is saved too, so that two versions of the code can be compared: a quick plan must not be a loose one.
+questions, so that no answer is remembered; times are process time, because wall-clock times follow the load of the
+machine. The noise of the budget itself is saved too, so that two versions of the code can be compared: a quick plan
+must not be a loose one.
 """
 
 from __future__ import annotations

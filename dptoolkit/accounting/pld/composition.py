@@ -175,7 +175,6 @@ class Sum:
 
     def look_at(self, delta: float, reach: float) -> View:
         """The tilt whose Chernoff bound on epsilon is smallest. Any tilt is sound; a good one loses no digits."""
-
         return self._view(delta, *self._log_tilts(reach), zooms=2)
 
     def look_near(self, delta: float, view: View) -> View:
@@ -190,6 +189,13 @@ class Sum:
 
         best, exponent = zoom_minimum(value, low, high, points=33, zooms=zooms)
         return View(self.permitted(math.exp(best)), exponent, max(exponent, self.spread))
+
+    def skewness(self, tilt: float) -> float:
+        """Roughly the skewness of the tilted law, without its sign."""
+        t = 0.1 * tilt + 1e-3 / self.spread
+        k = self.rough_log_mgf(tilt + t * np.array([-2.0, -1.0, 0.0, 1.0, 2.0]))
+        second, third = float(k[1] - 2 * k[2] + k[3]), float(k[4] - 2 * k[3] + 2 * k[1] - k[0]) / 2
+        return abs(third) / second**1.5 if second > 0 and math.isfinite(third) else math.inf
 
     def normal_epsilon(self, view: View, delta: float) -> float:
         """About epsilon at ``delta``, as if the tilted law were normal; mostly within a hundredth."""

@@ -14,7 +14,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from dptoolkit import losses
 from dptoolkit.accounting import Composed
@@ -90,6 +89,8 @@ def _applies(plan: Plan) -> bool:
 
 def _slants(plan: Plan) -> _Slants | None:
     """The smallest slants at which neither noise nor the canary's own moves undo the crossing; None if none exist."""
+    from scipy import stats
+
     s, bound = plan.settings, gradient_bound(plan)
     size, batch = s.shape(plan.n).snapshot, s.batch_size
     t = np.arange(1, s.epochs * layout.most_inner_steps(plan) + 1)
@@ -143,6 +144,8 @@ def _along(plan: Plan, zero: float, one: float, length: float) -> Array:
 
 def _final(plan: Plan, slants: _Slants) -> SumRatio:
     """Score of the last weight of coordinate 1, which every step moves by the snapshot's gradient and by its own."""
+    from scipy import stats
+
     s, steps = plan.settings, layout.most_inner_steps(plan)
     size, batch, step, bound = s.shape(plan.n).snapshot, s.batch_size, s.step_size, gradient_bound(plan)
     own = bound / math.hypot(slants.canary, 1.0)

@@ -94,7 +94,8 @@ def _plainly_kept(event: Event, epsilon: float, delta: float) -> bool:
     """Whether the curve that gave ``epsilon`` shows by itself that ``delta_answer`` there is at most ``delta``.
 
     Well inside its decade the delta of that curve is found on the same curve, whichever decade the search for it begins
-    with, and no other curve can make it larger. False decides nothing.
+    with, and no other curve can make it larger. That holds where delta stays in its decade within a few grid steps:
+    where it is steeper, as near a largest loss, curves on other grids may differ by decades. False decides nothing.
     """
     if without_failures(event)[1] != 0:
         return False
@@ -102,9 +103,10 @@ def _plainly_kept(event: Event, epsilon: float, delta: float) -> bool:
     if len(trees) != 1 or single.single(trees[0]) is not None or abs(place) > _WELL_INSIDE:
         return False
     curve = _curve(trees[0], decade)
-    value = curve.delta(epsilon).value
-    own_decade, own_place = _place(value)
-    return value <= delta and own_decade == decade and abs(own_place) <= _WELL_INSIDE and curve.resolves(epsilon)
+    around = [curve.delta(max(epsilon + steps * curve.step, 0.0)).value for steps in (-_STEPS_AROUND, 0, _STEPS_AROUND)]
+    places = map(_place, around)
+    inside = all(own == decade and abs(place) <= _WELL_INSIDE for own, place in places)
+    return inside and around[1] <= delta and curve.resolves(epsilon)
 
 
 def _smooth(event: Event) -> bool:
@@ -267,7 +269,7 @@ _MOST_CURVES = 12
 # factor up to the decade's end.
 _NEAR_END, _LEVEL, _MOST_LEVEL = 0.48, 1 + 1e-3, 3
 # So near to the middle of its decade a delta surely is, whichever curve it is read from.
-_WELL_INSIDE = 0.45
+_WELL_INSIDE, _STEPS_AROUND = 0.45, 4
 # Finer grids: the least largest loss, what it is above epsilon, the grid steps up to it, and by how much finer each
 # grid is than the one before. Mass e^14 times as far from epsilon adds less than a millionth of itself to delta.
 _LEAST_LOSS, _LOSS_ABOVE, _LEAST_CELLS, _FINER = 16.0, 14.0, 256, 4

@@ -29,12 +29,21 @@ def _loaded_by(statement: str, root: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import dptoolkit", "import dptoolkit.accounting", "import dptoolkit.cli", "from dptoolkit import demo, plots"],
+    [
+        "import dptoolkit", "import dptoolkit.accounting", "import dptoolkit.cli", "from dptoolkit import demo, plots",
+        "import dptoolkit.audit", "import dptoolkit.audit.one_run",
+    ],
 )
 def test_importing_loads_nothing_heavy(statement, root):
     loaded = _loaded_by(statement, root)
     assert "dptoolkit" in loaded
     assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_the_accounting_loads_scipy_special_and_no_other_part_of_scipy(root):
+    loaded = _loaded_by("import dptoolkit.accounting", root) - _loaded_by("import numpy, scipy.special", root)
+    assert "dptoolkit.accounting.pld" in loaded
+    assert [name for name in loaded if name.startswith("scipy.")] == []
 
 
 @pytest.mark.parametrize("statement", ["import dptoolkit", "import dptoolkit.cli"])

@@ -94,8 +94,8 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_argument("--epsilon", type=float, action="append", help="print delta at this epsilon; may be repeated")
     ask.add_argument("--bracket", action="store_true", help="also print a lower bound on epsilon")
     ask.add_argument("--tradeoff", type=float, action="append", nargs="?", const=_OMITTED, metavar="ALPHA",
-                     help="print the smallest missed-detection rate of any test at this false-alarm rate, and how often "
-                     "a guess can be right; may be repeated; without a number, at a few rates")
+                     help="print the smallest missed-detection rate of any test at this false-alarm rate, and how "
+                     "often a guess can be right; may be repeated; without a number, at a few rates")
     ask.add_argument("--method", help="use this method instead of the tightest; --compare lists them")
     ask.add_argument("--compare", action="store_true", help="print epsilon by every method")
     calibrate = "find the smallest noise that meets this epsilon"

@@ -45,6 +45,7 @@ from dptoolkit.solvers.frame.plan import (
     GAUSSIAN,
     GUMBEL_MAXIMUM,
     STABILITY_TEST,
+    TOLERANCE,
     UNBOUNDED,
     Plan,
     Release,
@@ -419,4 +420,5 @@ def _rest(choice: tuple[tuple[Event, int], ...], epsilon: float, delta: float) -
     def event(multiplier: float) -> Event:
         return Composed(choices, Gaussian(multiplier))
 
-    return calibrate(event, epsilon, delta, guess=2 * gaussian_multiplier(1, epsilon, delta))
+    guess = 2 * gaussian_multiplier(1, epsilon, delta)
+    return calibrate(event, epsilon, delta, relative_tolerance=TOLERANCE, guess=guess)

@@ -33,7 +33,7 @@ from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_rec
 from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
-from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
+from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, TOLERANCE, Plan, Release
 from dptoolkit.solvers.frame.run import Run, Trials, written_out
 from dptoolkit.solvers.frame.settings import Resolved, Settings, public_bound, setting
 from dptoolkit.types import Array
@@ -256,12 +256,12 @@ def events(law: str, squeeze: Squeeze, multiplier: float) -> Event:
 
 @functools.lru_cache(maxsize=256)
 def _multiplier(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
-    """The smallest noise per sensitivity that keeps the budget, both events together, or 1e-4 of it more."""
+    """The smallest noise per sensitivity that keeps the budget, both events together, or a little more."""
     guess = first_guess(law, squeeze, epsilon, delta)
     # A closed form is within 1e-4, so that one step from it is mostly the last one.
     return calibrate(
         lambda z: events(law, squeeze, z), epsilon, delta, guess=guess, near=law == GAUSSIAN_TERM,
-        relative_tolerance=1e-4 if law == GAUSSIAN_TERM else 1e-5,
+        relative_tolerance=TOLERANCE,
     )  # fmt: skip
 
 
@@ -271,8 +271,9 @@ def first_guess(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> flo
         return 1 / (epsilon - squeeze.jacobian)
     numbers = {"gradient_bound": 1.0, "curvature": math.expm1(squeeze.jacobian), "l2": 1.0}
     noise = objective.noise(
-        epsilon, delta, adjacency=squeeze.adjacency, signed=squeeze.signed, offset_share=_OFFSET_SHARES[law], **numbers
-    )
+        epsilon, delta, adjacency=squeeze.adjacency, signed=squeeze.signed, offset_share=_OFFSET_SHARES[law],
+        relative_tolerance=1e-5, **numbers,
+    )  # fmt: skip
     return noise / squeeze.adjacency.contributions
 
 

@@ -33,7 +33,7 @@ from dptoolkit.solvers._objective_perturbation import (
 )
 from dptoolkit.solvers.engine.objective import ROUNDING
 from dptoolkit.solvers.frame.fit import private_solver
-from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, Plan, Release, smallest_noise
+from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, TOLERANCE, Plan, Release, smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trials, group_equal, written_out
 from dptoolkit.solvers.frame.settings import Resolved, check_sparsity, setting
 from dptoolkit.types import Array
@@ -131,7 +131,8 @@ def _noise(
     def event(multiplier: float) -> Event:
         return Composed(votes(scale), events(law, squeeze, multiplier))
 
-    return scale, calibrate(event, epsilon, delta, guess=_joint_guess(share, law, squeeze, epsilon, delta))
+    guess = _joint_guess(share, law, squeeze, epsilon, delta)
+    return scale, calibrate(event, epsilon, delta, relative_tolerance=TOLERANCE, guess=guess)
 
 
 def _joint_guess(share: float, law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:

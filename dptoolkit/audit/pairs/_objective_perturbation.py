@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import optimize
 from scipy.special import kve, ndtri
 
 from dptoolkit.accounting import Laplace, account, gaussian
@@ -105,6 +104,8 @@ def gamma_epsilon(shift: float, width: int, delta: float) -> float:
         return account(Laplace(1 / shift)).epsilon(delta)
     k, v = shift / 2, width / 2 - 1
     ratio = 1 + (width - 1) / k * float(kve(v + 1, k) / kve(v, k))
+    from scipy import optimize
+
     nodes, weights = np.polynomial.legendre.leggauss(400)
 
     def integral(low: float, epsilon: float | None) -> float:
@@ -181,6 +182,7 @@ def _weights(plan: Plan[ResolvedPerturbed], features: Array, intercept: float) -
 
 def _pushed(terms: Loss, number: int, hold: float) -> float:
     """The margin, with its sign turned, to which so many records of label 0 push themselves."""
+    from scipy import optimize
 
     def excess(margin: float) -> float:
         return number * float(terms.residual(np.array([-margin]), np.zeros(1))[0]) - hold * margin

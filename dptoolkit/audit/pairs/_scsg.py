@@ -14,7 +14,6 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from dptoolkit import losses
 from dptoolkit.accounting import Composed
@@ -117,6 +116,8 @@ def _applies(plan: Plan[ResolvedReduced]) -> bool:
 
 def _slants(plan: Plan[ResolvedReduced]) -> _Slants | None:
     """The smallest slants at which neither noise nor the canary's own moves undo the crossing; None if none exist."""
+    from scipy import stats
+
     s, bound = plan.settings, gradient_bound(plan)
     size, batch = s.shape(plan.n).snapshot, s.batch_size
     t = np.arange(1, s.epochs * layout.most_inner_steps(plan) + 1)
@@ -170,6 +171,8 @@ def _along(plan: Plan[ResolvedReduced], zero: float, one: float, length: float) 
 
 def _final(plan: Plan[ResolvedReduced], slants: _Slants) -> SumRatio:
     """Score of the last weight of coordinate 1, which every step moves by the snapshot's gradient and by its own."""
+    from scipy import stats
+
     s, steps = plan.settings, layout.most_inner_steps(plan)
     size, batch, step, bound = s.shape(plan.n).snapshot, s.batch_size, s.step_size, gradient_bound(plan)
     own = bound / math.hypot(slants.canary, 1.0)

@@ -124,7 +124,7 @@ class SecureStream:
         message = f"A SecureStream cannot be {what}: two of them would draw the same noise, and noise that is known is"
         raise TypeError(f"{message} none. Make a new one, SecureStream(), where it is needed.")
 
-    def _renew(self, key: bytes, number: int = 0) -> None:
+    def _renew(self, key: Any, number: int = 0) -> None:
         state = np.zeros(16, np.uint32)
         state[:4], state[4:12] = _CONSTANTS, np.frombuffer(key, "<u4")
         state[14], state[15] = number & 0xFFFFFFFF, number >> 32

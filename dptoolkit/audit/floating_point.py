@@ -178,23 +178,27 @@ def _bound(plan: Plan, data: Any) -> Any:
 def _possible(releases: Array, value: Array, target: Any, grid: float | None) -> Mask:
     """Which releases, one a row, can have come from ``value``, all their numbers together."""
     if target.factor is None:
-        return np.asarray(_reachable(releases, value, target.scale, grid).all(axis=1))
+        return np.asarray(reachable(releases, value, target.scale, grid).all(axis=1))
     # A threshold leaves zeros, which say nothing here; other numbers are factor * sum, rounded.
     fits: Mask = releases == 0
     for sums, is_last in _neighbours(releases / target.factor):
         solves = sums * target.factor == releases
-        fits |= solves & (_reachable(sums, value, target.scale, grid) | is_last)
+        fits |= solves & (reachable(sums, value, target.scale, grid) | is_last)
     return np.asarray(fits.all(axis=1))
 
 
-def _reachable(sums: Array, value: Array, scale: Array, grid: float | None) -> Mask:
-    """Which ``sums`` are value + noise as the program computes it.
+def reachable(sums: Array, value: Array, scale: Array, grid: float | None = None) -> Mask:
+    """Which ``sums`` can be value + scale * draw, computed in doubles; with ``grid``, value + a multiple of it.
 
     The noise z must be a double with fl(value + z) = sum. Rounding is monotone, so these z lie in one interval around
     sum - value, of which the nearest double is tried first and then its neighbours. Each z must itself be fl(scale * x)
     for a double x. If it is for any, it is for one of those next to z / scale: x may err by half a unit of z over
     scale, so where doubles are at least that dense the nearest one does it, and where they are not there is at most one
     on either side.
+
+    Privacy
+    -------
+    For tests: it looks at a release and at what the caller knows of the data.
     """
     if grid is not None:
         return _on_grid(sums, value, grid)

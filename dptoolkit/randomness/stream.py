@@ -25,7 +25,7 @@ GENERATOR = "ChaCha20, keyed by the operating system"
 _CONSTANTS = struct.unpack("<4I", b"expand 32-byte k")
 _KEY_BYTES, _BLOCKS, _GROUP = 32, 8, 64
 # Words that are computed at a time where few are asked for.
-_AHEAD = 4 * _GROUP
+_AHEAD = 32 * _GROUP
 
 # All streams of this process, which lose their keys in a forked child: both would draw the same noise.
 _streams: weakref.WeakSet[SecureStream] = weakref.WeakSet()

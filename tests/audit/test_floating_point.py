@@ -8,7 +8,7 @@ from scipy import sparse
 
 from dptoolkit import audit, solvers
 from dptoolkit.audit import floating_point
-from dptoolkit.audit.floating_point import _on_grid, _reachable
+from dptoolkit.audit.floating_point import _on_grid, reachable
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import GaussianNoise, LaplaceNoise
 
@@ -80,16 +80,16 @@ def test_numbers_that_were_never_noisy_integers_are_caught_by_the_grid():
     assert safe.certain == 0.0 and safe.both == 50
 
 
-def test_what_the_program_made_is_always_reachable():
+def test_what_the_program_made_is_alwaysreachable():
     """Never wrong means: values, noises and sums of all sizes, cancelling or not, are recognised."""
     rng = np.random.default_rng(5)
     value = rng.standard_normal(4000) * 10.0 ** rng.integers(-12, 12, 4000)
     for scale in (1.0, 0.3, 1e-9, 7e8, 5e-300):
         x = rng.standard_normal(4000) * 10.0 ** rng.integers(-3, 3, 4000)
-        assert _reachable(value + scale * x, value, np.asarray(scale), None).all()
+        assert reachable(value + scale * x, value, np.asarray(scale), None).all()
     # And most of what it did not make is not, where the noise is larger than the value.
     other = rng.standard_normal(4000)
-    assert _reachable(other, np.full(4000, 0.1), np.asarray(1.3), None).mean() < 0.95
+    assert reachable(other, np.full(4000, 0.1), np.asarray(1.3), None).mean() < 0.95
 
 
 def test_an_attacker_who_tries_one_noise_alone_excludes_too_much(monkeypatch):
@@ -97,9 +97,9 @@ def test_an_attacker_who_tries_one_noise_alone_excludes_too_much(monkeypatch):
     # The last bit of the sum is 256 times that of the noise.
     value, scale = np.full(2000, 1.0), np.asarray(2.0**-7 * 1.99)
     sums = value + scale * (1 + np.random.default_rng(6).random(2000)) / 2
-    assert _reachable(sums, value, scale, None).all()
+    assert reachable(sums, value, scale, None).all()
     monkeypatch.setattr(floating_point, "_neighbours", lambda centre, each_side=4: [(centre, False)])
-    assert not _reachable(sums, value, scale, None).all()
+    assert not reachable(sums, value, scale, None).all()
 
 
 def test_the_grid_is_checked_without_rounding():

@@ -12,7 +12,13 @@ RUN := $(BIN)/python
 ABLE := -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))'
 UNABLE := "PYTHON=$(PYTHON): must be Python 3.10 or newer with venv. Name one: make PYTHON=python3.12 $(MAKECMDGOALS)"
 
-.PHONY: help demo test lint check check-full bench docs clean
+# A worker gets neighbouring tests, which share what was fitted for them, and takes over from the other when it is done.
+SHARED = -n $(JOBS) --dist worksteal
+
+# Without compiled files every process of the tests, and there are many, reads the whole source anew.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help demo quick test lint check check-full bench docs clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,8 +26,11 @@ help: ## this list
 demo: $(VENV)/.installed-demo ## a model, the attack on it, the accounting: report/index.html
 	$(RUN) -m dptoolkit demo --out report
 
+quick: $(VENV)/.installed-test ## seconds of tests of one solver or subject: make quick T=dp_ight; T=help lists them
+	@$(RUN) -m tests.quick '$(T)' $(PYTEST_ARGS)
+
 test: lint docs ## lint, the site, then every test but the slow ones
-	$(RUN) -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(RUN) -m pytest $(SHARED) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test ## ruff and mypy
 	$(RUN) -m ruff check .
@@ -31,7 +40,7 @@ check: $(VENV)/.installed-test ## what papers claim against what is true
 	$(RUN) -m paper_checks
 
 check-full: lint docs ## everything: slow tests, more examples, all paper checks
-	DPTOOLKIT_SLOW=1 HYPOTHESIS_PROFILE=nightly $(RUN) -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	DPTOOLKIT_SLOW=1 HYPOTHESIS_PROFILE=nightly $(RUN) -m pytest $(SHARED) $(PYTEST_ARGS)
 	$(RUN) -m paper_checks --tier full
 
 bench: $(VENV)/.installed-test ## times and ratios against peers

@@ -9,6 +9,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def imports(source: str, known: dict[str, Path]) -> set[str]:
     return visitor.names
 
 
+@cache
 def module_graph() -> dict[str, set[str]]:
     """What every module imports, also inside functions."""
     known = modules()

@@ -1,4 +1,4 @@
-"""The examples of audits of other people's code run; those that need a package say which when it is absent."""
+"""The examples run: audits of other people's code and their programs; those that need a package say which."""
 
 from __future__ import annotations
 
@@ -50,3 +50,36 @@ def test_absent_peers_are_named(name, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, name, None)
     assert example(f"audit_{name}").main(*([[]] if name == "opendp" else [])) == 2
     assert f"{name} cannot be imported" in capsys.readouterr().err
+
+
+def test_a_program_for_dp_accounting(monkeypatch):
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    module = example("dp_accounting_training")
+    monkeypatch.setattr(module, "STEPS", 20)
+    ours, theirs = module.Accountant(), module.PLDAccountant(value_discretization_interval=1e-2)
+    assert module.spent(2.0, ours) == pytest.approx(module.spent(2.0, theirs), rel=1e-2)
+    assert "Laplace" in str(ours.guarantee)
+
+
+@pytest.mark.slow
+def test_a_program_for_dp_accounting_calibrates():
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    module = example("dp_accounting_training")
+    assert module.noise() == pytest.approx(module.noise(module.PLDAccountant), rel=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_training_with_opacus():
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'dptoolkit[opacus]'")
+    pytest.importorskip("opacus", reason="opacus is not installed: pip install 'dptoolkit[opacus]'")
+    engine, accuracy = example("opacus_training").train(2.0, 1e-5, 1)
+    assert len(engine.accountant) == 10 and engine.accountant.mechanism() == "dptoolkit"
+    assert 1.9 < engine.get_epsilon(1e-5) <= 2.0 and accuracy > 0.6
+
+
+def test_absent_opacus_is_named(monkeypatch, capsys):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert example("opacus_training").main([]) == 2
+    assert "opacus cannot be imported" in capsys.readouterr().err

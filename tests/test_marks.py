@@ -126,7 +126,7 @@ def modelled(solver):
 
 
 def chosen(rows, y, **more):
-    from dptoolkit.models import choosing
+    from dptoolkit.tuning import models as choosing
 
     how = {"epsilon": 1.0, "delta": 1e-5, "validation": 0.2, "score_bound": None}
     found = choosing.choose(rows, y, [{"steps": 2}, {"steps": 3}], task="classification", solver="dp_ight",

@@ -29,12 +29,21 @@ def _loaded_by(statement: str, root: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import dptoolkit", "import dptoolkit.accounting", "import dptoolkit.cli", "from dptoolkit import demo, plots"],
+    [
+        "import dptoolkit", "import dptoolkit.accounting", "import dptoolkit.cli", "from dptoolkit import demo, plots",
+        "import dptoolkit.audit", "import dptoolkit.audit.one_run",
+    ],
 )
 def test_importing_loads_nothing_heavy(statement, root):
     loaded = _loaded_by(statement, root)
     assert "dptoolkit" in loaded
     assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_the_accounting_loads_scipy_special_and_no_other_part_of_scipy(root):
+    loaded = _loaded_by("import dptoolkit.accounting", root) - _loaded_by("import numpy, scipy.special", root)
+    assert "dptoolkit.accounting.pld" in loaded
+    assert [name for name in loaded if name.startswith("scipy.")] == []
 
 
 @pytest.mark.parametrize("statement", ["import dptoolkit", "import dptoolkit.cli"])
@@ -98,13 +107,31 @@ def test_ci_runs_the_tests(root):
     assert "exec make test" in (root / ".ci" / "run").read_text(encoding="utf-8")
 
 
+def test_the_workflow_runs_every_python_that_is_promised(root):
+    settings = (root / "setup.cfg").read_text(encoding="utf-8")
+    promised = re.findall(r"Programming Language :: Python :: (3\.\d+)", settings)
+    workflow = (root / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    assert re.findall(r'python: "([\d.]+)", numbers: newest', workflow) == promised
+    assert re.findall(r'python: "([\d.]+)", numbers: oldest', workflow) == promised[:1]
+
+
+def test_the_oldest_versions_are_those_that_are_promised(root):
+    text = (root / "setup.cfg").read_text(encoding="utf-8")
+    lines = (root / ".ci" / "oldest.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.removesuffix(".*").split("==") for line in lines if not line.startswith("#"))
+    assert {"numpy", "scipy", "numba"} <= set(pins)
+    for name, version in pins.items():
+        least = set(re.findall(rf"^    {name}>=([\d.]+)", text, re.MULTILINE))
+        assert least and all(one == version or one.startswith(f"{version}.") for one in least), (name, least)
+
+
 def _make(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["make", "--no-print-directory", *arguments], cwd=root, capture_output=True, text=True)
 
 
 def test_make_lists_its_targets(root):
     names = [line.split()[0] for line in _make(root, "help").stdout.splitlines()]
-    assert set(names) == {"help", "demo", "test", "lint", "check", "check-full", "bench", "docs", "clean"}
+    assert set(names) == {"help", "demo", "quick", "test", "lint", "check", "check-full", "bench", "docs", "clean"}
 
 
 def _refused_python(root: Path, python: str, folder: Path) -> None:

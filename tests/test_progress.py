@@ -204,7 +204,7 @@ def test_verbose_prints_nothing_elsewhere_without_stderr(rows, monkeypatch, caps
 
 @pytest.mark.parametrize("command", ["audit", "demo", "tune"])
 def test_commands_that_fit_many_times_show_no_steps(command, monkeypatch):
-    from dptoolkit.cli import progress as shell
+    from dptoolkit.cli import output as shell
 
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with shell.shown(command, silent=False):
@@ -212,7 +212,7 @@ def test_commands_that_fit_many_times_show_no_steps(command, monkeypatch):
 
 
 def test_the_shell_shows_the_step_of_its_stage(monkeypatch):
-    from dptoolkit.cli import progress as shell
+    from dptoolkit.cli import output as shell
 
     screen, seen = io.StringIO(), threading.Event()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -21,6 +21,7 @@ from dptoolkit.accounting import (
     rules,
     sampling,
     selection,
+    tradeoff,
     zcdp,
 )
 from dptoolkit.accounting.calibrate import calibrate
@@ -33,6 +34,7 @@ from dptoolkit.accounting.events import (
     ExponentialMechanism,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
     NoisyMax,
     ObjectivePerturbation,
     PureDp,
@@ -40,7 +42,9 @@ from dptoolkit.accounting.events import (
     RandomRounds,
     Repeated,
     SampledGroup,
+    ShiftedZCdp,
     Subsampled,
+    TruncatedPoisson,
     TwoSidedGeometric,
     ZCdp,
 )
@@ -59,9 +63,9 @@ from dptoolkit.adjacency import Adjacency
 
 __all__ = [
     "METHODS", "Adjacency", "ApproxDp", "BestOf", "Composed", "DiscreteGaussian", "Event", "ExponentialMechanism",
-    "Gaussian", "Geometric", "GroupGuarantee", "Guarantee", "Laplace", "Ledger", "Logarithmic", "NoisyMax",
-    "ObjectivePerturbation", "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated", "Reservation",
-    "SampledGroup", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial", "TwoSidedGeometric", "ZCdp",
-    "account", "calibrate", "composition", "events", "gaussian", "google", "objective", "pld", "rdp", "rounds", "rules",
-    "sampling", "selection", "zcdp",
+    "Gaussian", "Geometric", "GroupGuarantee", "Guarantee", "Laplace", "Ledger", "Logarithmic", "MixtureOfGaussians",
+    "NoisyMax", "ObjectivePerturbation", "Poisson", "PureDp", "RandomRounds", "RandomizedResponse", "Repeated",
+    "Reservation", "SampledGroup", "ShiftedZCdp", "Subsampled", "TruncatedGeometric", "TruncatedNegativeBinomial",
+    "TruncatedPoisson", "TwoSidedGeometric", "ZCdp", "account", "calibrate", "composition", "events", "gaussian",
+    "google", "objective", "pld", "rdp", "rounds", "rules", "sampling", "selection", "tradeoff", "zcdp",
 ]  # fmt: skip

@@ -138,10 +138,11 @@ def log_binomial(n: float, k: Array) -> Array:
 
 def log_sum_exp(terms: Array, axis: int | None = None) -> Array:
     """log sum exp along an axis, without overflow; minus infinity for an empty or all -inf sum."""
-    top = np.max(terms, axis=axis, keepdims=True)
+    # The reductions of ufuncs, because this is called often, with few terms.
+    top = np.maximum.reduce(terms, axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        total = np.log(np.sum(np.exp(terms - top), axis=axis, keepdims=True)) + top
+        total = np.log(np.add.reduce(np.exp(terms - top), axis=axis, keepdims=True)) + top
     return np.asarray(np.squeeze(total, axis=axis) if axis is not None else total.reshape(()))
 
 

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, positive
-from dptoolkit.accounting import pld
 from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.guarantee import account
-from dptoolkit.accounting.methods import METHODS, best_epsilon, likely_method, unverified_epsilon
+from dptoolkit.accounting.methods import METHODS, best_epsilon, likely_method, path_of, unverified_epsilon
 from dptoolkit.errors import DpToolkitError, InvalidValue
 
 SMALLEST, _LARGEST = 1e-12, 1e12
-# Rough searches, which only prepare the exact one, stop at brackets of these widths in log noise. The other number is
-# the least first step of a search.
-_ROUGH_WIDTHS, _LEAST_STEP = (0.3, 0.1), 3e-5
-_MOST_SECANTS = 5
+# Rough searches, which only prepare the exact one, end where the next step would be shorter than these, in log noise.
+# The other number is the least first step of a search.
+_ROUGH_WIDTHS, _LEAST_STEP = (0.03, 0.03), 3e-5
+# Searches by secants: the most looks, the longest step, and how far apart two points are that show a slope.
+_MOST_SECANTS, _LONGEST_STEP, _APART = 6, 1.5, 5e-4
 
 
 def calibrate(
@@ -94,12 +94,9 @@ def calibrate(
         *rough, last = path
         slope = 1.0
         for excess, width in zip(map(by, rough), _ROUGH_WIDTHS[2 - len(rough) :], strict=True):
-            start, slope = _rough_end(excess, *_enclose(excess, start, slope, epsilon, delta), width)
-        if rough and pld.has_batches(make_event(math.exp(start))):
-            end = _by_secants(by(last), start, slope, relative_tolerance)
-            if end is not None:
-                return end
-        return search(by(last), start, slope)
+            start, slope = _rough_end(excess, start, slope, width, epsilon, delta)
+        end = _by_secants(by(last), start, slope, relative_tolerance)
+        return search(by(last), start, slope) if end is None else end
 
     def quick_search(start: float) -> tuple[float, bool]:
         """(log noise, whether it is final), by following one method at a time.
@@ -107,8 +104,12 @@ def calibrate(
         The first is the method that is likely to be the best one. Where another method turns out to be better at the
         end of its path, that one is followed next, until a method is the best one at its own end.
         """
-        name = likely_method(account(make_event(math.exp(start))).event, delta)
-        path = METHODS[name].path if guess is None else METHODS[name].path[-1 if near else -2 :]
+        event = account(make_event(math.exp(start))).event
+        name = likely_method(event, delta)
+        path = path_of(name, event)[-1 if near else 0 :]
+        if near:
+            # The first look is then mostly the last one.
+            start += 0.5 * relative_tolerance
         for _ in METHODS:
             end = follow(path, start)
             if math.isinf(end):
@@ -117,7 +118,7 @@ def calibrate(
             lowest, name = best_epsilon(account(make_event(math.exp(end))).event, delta, False)
             if name == previous:
                 return end, lowest <= epsilon
-            path = METHODS[name].path[-2:]
+            path = path_of(name, account(make_event(math.exp(end))).event)[-2:]
         return start, False
 
     log_noise, is_final = 0.0 if guess is None else math.log(positive("guess", guess)), False
@@ -132,8 +133,27 @@ def calibrate(
     return math.exp(_settled(verified, log_noise, relative_tolerance, epsilon, delta))
 
 
-def _rough_end(excess: Callable[[float], float], low: float, high: float, width: float) -> tuple[float, float]:
-    """About where a rough excess is 0, and about how fast it falls there."""
+def _rough_end(
+    excess: Callable[[float], float], start: float, slope: float, width: float, *budget: Any
+) -> tuple[float, float]:
+    """About where a rough excess is 0, and about how fast it falls there.
+
+    Secants find it, each from the point before. Where they do not, because the excess jumps or is infinite, a bracket
+    does.
+    """
+    point, value = start, excess(start)
+    for look in range(_MOST_SECANTS):
+        if not math.isfinite(value):
+            break
+        other = point + min(max(value / slope, -_LONGEST_STEP), _LONGEST_STEP)
+        # A first slope is only a guess.
+        if abs(other - point) <= (width if look else _APART):
+            return other, slope
+        before, value = value, excess(other)
+        if math.isfinite(value):
+            slope = max((before - value) / (other - point), 0.1)
+        point = other
+    low, high = _enclose(excess, start, 1.0, *budget)
     if math.isinf(low):
         return high, 1.0
     low, high = crossing(excess, low, high, absolute=width, relative=0.0)
@@ -152,11 +172,13 @@ def _by_secants(excess: Callable[[float], float], start: float, slope: float, wi
     for _ in range(_MOST_SECANTS):
         if -slope * width <= value <= 0:
             return point
-        if not math.isfinite(value):
+        if not math.isfinite(value) or abs(value) > _LONGEST_STEP:
             return None
-        other = point + value / slope + 0.4 * width
+        other = point + value / slope + 0.5 * width
         before, value = value, excess(other)
-        slope = min(max((before - value) / (other - point), 0.5 * slope), 2 * slope)
+        # Points that are close together say little about the slope, because each has the error of its own grid.
+        if abs(other - point) > _APART:
+            slope = min(max((before - value) / (other - point), 0.5 * slope), 2 * slope)
         point = other
     return None
 

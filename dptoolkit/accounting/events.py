@@ -6,6 +6,8 @@ field has a default that means what the event meant before. A new meaning is a n
 Every ``noise_multiplier`` is noise scale divided by the SENSITIVITY under the adjacency that the release was
 planned for, never by a clipping norm. Counts live in Repeated alone, and ``flatten`` is the one place where they
 are applied.
+
+Long because it holds every event and no formula: one record each.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ POISSON = "poisson"
 WITHOUT_REPLACEMENT = "without-replacement"
 # Events are walked by recursion, whose depth must be bounded; no real release is nested this deep.
 _DEEPEST = 100
+# How far the sum of a mixture's probabilities may be from 1, by rounding.
+_LARGEST_GAP = 1e-9
 
 
 class Event:
@@ -239,6 +243,17 @@ class ZCdp(Event):
 
 
 @dataclass(frozen=True)
+class ShiftedZCdp(Event):
+    """Any mechanism whose Renyi divergence of every order a is at most xi + rho a: (xi, rho)-zCDP."""
+
+    rho: float
+    xi: float
+
+    def __post_init__(self) -> None:
+        _set(self, rho=nonnegative("rho", self.rho), xi=nonnegative("xi", self.xi))
+
+
+@dataclass(frozen=True)
 class ObjectivePerturbation(Event):
     """The minimiser of a regularised convex loss plus <b, w>, b Gaussian; see ``accounting.objective``.
 
@@ -296,6 +311,54 @@ class SampledGroup(Event):
         _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
         _set(self, rate=probability("rate", self.rate, "It is batch size / n."))
         _set(self, size=whole("size", self.size, low=1))
+
+
+@dataclass(frozen=True)
+class MixtureOfGaussians(Event):
+    """N(0, scale^2) without the record, N(c, scale^2) with it, where c is drawn from ``sensitivities``.
+
+    The number ``sensitivities[i] >= 0`` is drawn with ``probabilities[i]``, afresh and in secret. Choquette-Choo et al.
+    2024 (arXiv:2310.15526): one record in several batches that share noise leads to such pairs. Zero-out.
+    """
+
+    scale: float
+    sensitivities: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    # Not a field: there is no other adjacency.
+    adjacency = Adjacency.ZERO_OUT
+
+    def __post_init__(self) -> None:
+        _set(self, scale=nonnegative("scale", self.scale, "0 means no noise."))
+        shifts = tuple(_finite("sensitivities", c) for c in self.sensitivities)
+        chances = tuple(probability("probabilities", p) for p in self.probabilities)
+        if len(shifts) != len(chances) or not shifts:
+            raise invalid("probabilities", list(chances), f"as many as sensitivities ({len(shifts)}), at least one")
+        if abs(math.fsum(chances) - 1) > _LARGEST_GAP:
+            raise invalid("probabilities", list(chances), f"a distribution; the sum is {math.fsum(chances)!r}, not 1")
+        _set(self, sensitivities=shifts, probabilities=chances)
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson(Event):
+    """Gaussian noise on a Poisson sample of which a uniform choice keeps at most ``batch_size`` records.
+
+    Every one of ``records`` records is sampled with probability ``rate``; if more than ``batch_size`` are, a uniform
+    choice of them is the batch. Ganesh et al. 2025 (arXiv:2508.15089). The noise multiplier is relative to the
+    sensitivity of the sum without sampling, under the same adjacency. Zero-out: the record is absent, so that the
+    data sets have ``records`` and one fewer or more, or it contributes nothing and still takes its place in the batch.
+    """
+
+    noise_multiplier: float
+    rate: float
+    records: int
+    batch_size: int
+    adjacency: Adjacency = Adjacency.ZERO_OUT
+
+    def __post_init__(self) -> None:
+        _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
+        _set(self, rate=probability("rate", self.rate, "It is the expected sample size / n."))
+        _set(self, records=whole("records", self.records), batch_size=whole("batch_size", self.batch_size, low=1))
+        _set(self, adjacency=Adjacency.parse(self.adjacency))
 
 
 @dataclass(frozen=True)
@@ -587,6 +650,14 @@ def _check_runs(name: str, value: Any, *, for_selection: bool) -> None:
             name, value, "TruncatedNegativeBinomial or Poisson",
             "There is no proved bound for other distributions.",
         )
+
+
+def _finite(name: str, value: Any) -> float:
+    """A number >= 0 that is not infinite."""
+    number = nonnegative(name, value)
+    if math.isinf(number):
+        raise invalid(name, value, "finite", "For a release of everything use scale=0.")
+    return number
 
 
 def _set(event: Any, **values: Any) -> None:

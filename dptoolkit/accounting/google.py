@@ -8,6 +8,9 @@ dp_accounting 0.6 reports too small an epsilon in three cases, each of which is 
   the PLD accountant only. The RDP accountant accepts randomised responses under replace-one alone, so there they are
   never mixed with other mechanisms.
 
+``Accountant`` is a dp_accounting.PrivacyAccountant that answers by the methods here, so that programs that take one,
+such as jax_privacy and TensorFlow Privacy, need to change one line.
+
 A noise multiplier of dp_accounting is noise / norm bound of a record, one of ours is noise / sensitivity: under
 replace-one dp_accounting's is twice ours. The package is imported on first use.
 """
@@ -16,14 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dptoolkit._validate import delta_value, invalid, missing, one_of
+from dptoolkit._validate import delta_value, one_of
+from dptoolkit.accounting._google_events import from_google, half, module, package
 from dptoolkit.accounting.events import (
     POISSON,
-    WITHOUT_REPLACEMENT,
     BestOf,
-    Composed,
     Event,
     ExponentialMechanism,
     Gaussian,
@@ -31,7 +33,6 @@ from dptoolkit.accounting.events import (
     NoisyMax,
     PureDp,
     RandomizedResponse,
-    Repeated,
     Subsampled,
     TwoSidedGeometric,
     ZCdp,
@@ -39,10 +40,15 @@ from dptoolkit.accounting.events import (
     as_event,
     flatten,
 )
-from dptoolkit.accounting.rounds import Poisson, TruncatedNegativeBinomial
+from dptoolkit.accounting.rounds import Poisson
 from dptoolkit.accounting.structure import as_single, is_gaussian, total_rho
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
+
+if TYPE_CHECKING:
+    from dptoolkit.accounting._google_accountant import Accountant as Accountant
+
+__all__ = ["ACCOUNTANTS", "Accountant", "epsilon", "from_google", "relation", "to_google"]
 
 ACCOUNTANTS = ("pld", "rdp")
 # The most events that are listed one by one; for more, the error message recommends account() here.
@@ -59,7 +65,7 @@ class _Way(NamedTuple):
 
 def to_google(event: Event, accountant: str = "pld") -> Any:
     """The DpEvent for dp_accounting's ``accountant``, which must be built with ``relation(event, accountant)``."""
-    dp_event, replace_one = _module(), _is_replace_one(event, accountant)
+    dp_event, replace_one = module(), _is_replace_one(event, accountant)
     way, parts = _Way(dp_event, accountant, replace_one), list[Any]()
     for part, count in flatten(event):
         parts += _repeated(dp_event, _one(way, part), count, accountant)
@@ -172,7 +178,7 @@ def _best_of(way: _Way, event: BestOf) -> Any:
 # For each of our events the rule that gives dp_accounting's; None where that accountant has no sound bound for it.
 _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
     Gaussian: lambda way, e: _additive(
-        way, way.dp_event.GaussianDpEvent, e.noise_multiplier / _half(way.replace_one)),
+        way, way.dp_event.GaussianDpEvent, e.noise_multiplier / half(way.replace_one)),
     Laplace: _laplace,
     TwoSidedGeometric: _discrete_laplace,
     ZCdp: _zcdp,
@@ -187,7 +193,7 @@ _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
 
 def relation(event: Event, accountant: str = "pld") -> Any:
     """The NeighboringRelation that ``to_google(event, accountant)`` is written for."""
-    neighbours = _package().NeighboringRelation
+    neighbours = package().NeighboringRelation
     # Without sampling our multipliers are already noise / sensitivity, which add/remove does not change.
     return neighbours.REPLACE_ONE if _is_replace_one(event, accountant) else neighbours.ADD_OR_REMOVE_ONE
 
@@ -206,113 +212,11 @@ def epsilon(event: Event, delta: float, accountant: str = "pld", **options: Any)
     return float(instance.compose(record).get_epsilon(delta))
 
 
-def from_google(record: Any, neighboring_relation: Any = None) -> Event:
-    """The event of a DpEvent that was accounted for under ``neighboring_relation`` (default: add or remove one)."""
-    package, dp_event = _package(), _module()
-    neighbours = package.NeighboringRelation
-    replace_one = neighboring_relation == neighbours.REPLACE_ONE
-    return _event(dp_event, record, replace_one)
+def __getattr__(name: str) -> Any:
+    """``Accountant`` on first use, because its base class is dp_accounting's."""
+    if name != "Accountant":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    package()
+    from dptoolkit.accounting._google_accountant import Accountant
 
-
-def _event(dp_event: Any, record: Any, replace_one: bool) -> Event:
-    kinds = [getattr(dp_event, name, None) for name in _HERE]
-    for kind, rule in zip(kinds, _HERE.values(), strict=True):
-        if kind is not None and isinstance(record, kind):
-            event = rule(lambda inner: _event(dp_event, inner, replace_one), record, replace_one)
-            if event is not None:
-                return event
-    raise UnsupportedEvent(
-        f"event={record!r}: must have a counterpart here under this neighbouring relation. "
-        "Describe the release with dptoolkit.accounting events instead."
-    )
-
-
-def _half(replace_one: bool) -> float:
-    """Our multiplier over dp_accounting's: 1/2 under replace-one, where a sum moves by twice the norm bound."""
-    return 0.5 if replace_one else 1.0
-
-
-def _adjacency(replace_one: bool) -> Adjacency:
-    return Adjacency.REPLACE_ONE if replace_one else Adjacency.ZERO_OUT
-
-
-def _from_discrete_laplace(inner: _Inner, record: Any, replace_one: bool) -> Event | None:
-    return None if replace_one else TwoSidedGeometric(record.noise_parameter * record.sensitivity, record.sensitivity)
-
-
-def _from_response(inner: _Inner, record: Any, replace_one: bool) -> Event:
-    p, k = record.noise_parameter, record.num_buckets
-    if k == 1:
-        return Composed()
-    return RandomizedResponse(math.log((1 - p + p / k) / (p / k)) if p > 0 else math.inf, k)
-
-
-def _from_batch(inner: _Inner, record: Any, replace_one: bool) -> Event:
-    rate = record.sample_size / record.source_dataset_size
-    return Subsampled(inner(record.event), WITHOUT_REPLACEMENT, rate, _adjacency(replace_one))
-
-
-_Inner = Callable[[Any], Event]
-# For each event of dp_accounting the rule that gives ours, by class name, as not every version has every class. A rule
-# gives None where we have no such event under this neighbouring relation.
-_HERE: dict[str, Callable[[_Inner, Any, bool], Event | None]] = {
-    "NoOpDpEvent": lambda inner, r, replace_one: Composed(),
-    "NonPrivateDpEvent": lambda inner, r, replace_one: Gaussian(0.0),
-    "GaussianDpEvent": lambda inner, r, replace_one: Gaussian(_half(replace_one) * r.noise_multiplier),
-    "LaplaceDpEvent": lambda inner, r, replace_one: Laplace(_half(replace_one) * r.noise_multiplier),
-    "DiscreteLaplaceDpEvent": _from_discrete_laplace,
-    "RandomizedResponseDpEvent": _from_response,
-    "ZCDpEvent": lambda inner, r, replace_one: ZCdp(r.rho) if r.xi == 0 else None,
-    "ExponentialMechanismDpEvent": lambda inner, r, replace_one: ExponentialMechanism(r.epsilon),
-    "SelfComposedDpEvent": lambda inner, r, replace_one: Repeated(inner(r.event), r.count),
-    "ComposedDpEvent": lambda inner, r, replace_one: Composed(*map(inner, r.events)),
-    "PoissonSampledDpEvent": lambda inner, r, replace_one: Subsampled(
-        inner(r.event), POISSON, r.sampling_probability, _adjacency(replace_one)),
-    "SampledWithoutReplacementDpEvent": _from_batch,
-    "RepeatAndSelectDpEvent": lambda inner, r, replace_one: BestOf(inner(r.event), _runs(r.mean, r.shape)),
-}  # fmt: skip
-
-
-def _runs(mean: float, shape: float) -> Poisson | TruncatedNegativeBinomial:
-    """The distribution of the number of runs with that mean, or the next one above it that floats have.
-
-    The mean decreases in gamma, which is found by bisection on its logit. More runs give away more, so a mean that no
-    gamma reaches is refused.
-    """
-    if math.isinf(shape):
-        return Poisson(mean)
-    few, many = _MOST_LOGIT, _LEAST_LOGIT
-    for _ in range(200):
-        middle = 0.5 * (few + many)
-        few, many = (few, middle) if TruncatedNegativeBinomial(shape, _gamma(middle)).mean >= mean else (middle, many)
-    runs = TruncatedNegativeBinomial(shape, _gamma(many))
-    if not 1 <= mean <= runs.mean:
-        largest = TruncatedNegativeBinomial(shape, _gamma(_LEAST_LOGIT)).mean
-        raise invalid(
-            "mean", mean, f"between 1 and {largest:.3g} for shape {shape!r}",
-            "Describe the release with dptoolkit.accounting events instead.",
-        )
-    return runs
-
-
-# Logits of the least and the largest gamma: their exponentials are floats, and differ from 0 and from 1.
-_LEAST_LOGIT, _MOST_LOGIT = -690.0, 27.0
-
-
-def _gamma(logit: float) -> float:
-    return math.exp(logit) / (1 + math.exp(logit))
-
-
-def _package() -> Any:
-    try:
-        import dp_accounting
-    except ImportError:
-        raise missing("dp-accounting", "", "to exchange events with it") from None
-    return dp_accounting
-
-
-def _module() -> Any:
-    _package()
-    from dp_accounting import dp_event
-
-    return dp_event
+    return Accountant

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dptoolkit._validate import delta_value, invalid, nonnegative, one_of
 from dptoolkit.accounting import pld
+from dptoolkit.accounting import tradeoff as guesses
 from dptoolkit.accounting.events import Event, adjacency_of, as_event, flatten
 from dptoolkit.accounting.group import GroupGuarantee
 from dptoolkit.accounting.methods import METHODS, best_delta, best_epsilon, is_exact
@@ -154,6 +155,35 @@ class Guarantee(Printed):
                 "one of them is wrong. Please report this."
             )
         return pld.Bracket(min(lower, upper), upper)
+
+    def tradeoff(self, alpha: Any) -> Any:
+        """The missed-detection rate that no test at false-alarm rate ``alpha`` (a number or an array) can go below.
+
+        The test is told the output and guesses which of two neighbouring data sets was used. It falls from at most 1 at
+        alpha 0 to 0 at alpha 1. Without privacy it is 0; if nothing is released it is 1 - alpha.
+        """
+        return guesses.tradeoff(self, alpha)
+
+    def tradeoff_bounds(self, alpha: Any) -> guesses.TradeoffBounds:
+        """(lower, upper) bounds on the smallest missed-detection rate: ``tradeoff``, and what some test attains.
+
+        Both are equal for Gaussian noise. Where no attained pair is known, upper is 1 - alpha, a blind guess.
+        """
+        return guesses.bounds(self, alpha)
+
+    @property
+    def advantage(self) -> float:
+        """The most by which any test's detection rate exceeds its false-alarm rate."""
+        return guesses.advantage(self)
+
+    def bayes_success(self, prior: float = 0.5) -> float:
+        """The largest probability of guessing right whether the record was used; ``prior``: that before any output."""
+        return guesses.bayes_success(self, prior)
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee in one sentence for people: how often a guess can be right, rounded up."""
+        return guesses.sentence(self, self.adjacency)
 
     def group(self, size: int) -> GroupGuarantee:
         """What holds for any ``size`` records that change together, such as all those of one person.

@@ -283,7 +283,24 @@ def likely_method(event: Event, delta: float) -> str:
     first = _candidates(event, partial(_affordable, delta=delta))[0]
     if "bounded-range" in first:
         return "bounded-range"
-    return best_epsilon(event, delta, False)[1] if "rdp" in first else first[0]
+    if "rdp" not in first:
+        return first[0]
+
+    def estimate(name: str) -> pld.Answer:
+        if name == "pld":
+            # With the error of a rough look added: where two methods are about equal, the other one is quicker.
+            return pld.Answer(_ROUGHLY_ABOVE * pld.forward_epsilon(event, delta, pld.Effort.ROUGH), True)
+        return _epsilon_by(name, event, delta, False)
+
+    return _answers([first], estimate, math.inf)[0][1]
+
+
+def path_of(name: str, event: Event) -> tuple[Callable[[Event, float], float], ...]:
+    """The method's path for events like this one."""
+    path = METHODS[name].path
+    # Coarse blocks of steps on batches are far closer to the answer than Chernoff's view of single steps. Without them
+    # a coarse grid shows no more than that view.
+    return path if name != "pld" or pld.has_batches(event) else (path[0], path[-1])
 
 
 def _affordable(epsilon0: float, count: int, delta: float) -> bool:
@@ -328,8 +345,9 @@ def _epsilons(event: Event, delta: float, verified: bool) -> tuple[tuple[float, 
     return _answers(groups, evaluate, math.inf)
 
 
-# If epsilon on a coarse grid is above another method's by this factor, then epsilon on a fine grid is above it too.
-_SURELY_ABOVE = 1.02
+# If epsilon on a coarse grid, or by a rough look, is above another method's by these factors, then epsilon on a fine
+# grid is above it too. The last number is the error that rough looks have where methods are compared.
+_SURELY_ABOVE, _FAR_ABOVE, _ROUGHLY_ABOVE = 1.002, 1.06, 1.02
 
 
 def _surely_loses(event: Event, delta: float, epsilon: float) -> bool:
@@ -340,6 +358,8 @@ def _surely_loses(event: Event, delta: float, epsilon: float) -> bool:
     """
     if math.isinf(epsilon) or epsilon == 0:
         return False
+    if pld.forward_epsilon(event, delta, pld.Effort.ROUGH) > _FAR_ABOVE * epsilon:
+        return True
     return pld.forward_epsilon(event, delta, pld.Effort.COARSE) > _SURELY_ABOVE * epsilon
 
 

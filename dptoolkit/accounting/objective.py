@@ -106,7 +106,7 @@ def delta(release: Perturbation, epsilon: float | Array) -> float | Array:
     if not (eps >= 0).all():
         raise invalid("epsilon", epsilon, ">= 0")
     above, below = orders(release)
-    out = np.maximum(above(eps), below(eps))
+    out = above(eps) if above is below else np.maximum(above(eps), below(eps))
     return float(out) if out.ndim == 0 else out
 
 
@@ -250,6 +250,7 @@ def noise(
     adjacency: Adjacency | str,
     signed: bool = False,
     offset_share: float = 0.0,
+    relative_tolerance: float = 1e-12,
 ) -> float:
     """The smallest standard deviation of a coordinate of b that is (epsilon, delta)-DP, from the private side.
 
@@ -278,7 +279,7 @@ def noise(
     high = expand(excess, 1e-3, 4.0, 1e300)
     assert high is not None
     low = max(high / 4, _SMALLEST_NOISE) if high > 1e-3 else _SMALLEST_NOISE
-    return crossing(excess, low, high, relative=1e-12)[1] * moved
+    return crossing(excess, low, high, relative=relative_tolerance)[1] * moved
 
 
 def pure_epsilon(gradient_bound: float, scale: float, curvature: float, l2: float, adjacency: Adjacency | str) -> float:

@@ -13,7 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dptoolkit.accounting import objective, profiles, renyi, sampling, selection, zcdp
+import numpy as np
+
+from dptoolkit.accounting import (
+    mixtures,
+    objective,
+    profiles,
+    renyi,
+    sampling,
+    selection,
+    truncation,
+    two_outcomes,
+    zcdp,
+)
 from dptoolkit.accounting._numeric import inverse_up, part_down, sum_up
 from dptoolkit.accounting.events import (
     ApproxDp,
@@ -22,16 +34,20 @@ from dptoolkit.accounting.events import (
     ExponentialMechanism,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
     NoisyMax,
     ObjectivePerturbation,
     PureDp,
     RandomizedResponse,
     SampledGroup,
+    ShiftedZCdp,
+    TruncatedPoisson,
     TwoSidedGeometric,
     ZCdp,
 )
 from dptoolkit.accounting.profiles import DominatingPair
 from dptoolkit.accounting.report import number
+from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 from dptoolkit.types import Array
 
@@ -59,6 +75,8 @@ class EventRules:
         The pair that dominates it, with the record in the first place. None if no privacy-loss distribution is known.
     attained : callable or None, default None
         A pair that some neighbours attain. None if it is the dominating one.
+    bits : callable or None, default None
+        Bits of its outcome that some neighbours show with known probabilities, for a lower bound at a delta.
     renyi : callable or None, default None
         Its Renyi divergence at an array of orders > 1.
     rho : callable or None, default None
@@ -84,6 +102,7 @@ class EventRules:
     scaled: Callable[[Any, float], Event] = _no_family
     dominating: Callable[[Any], DominatingPair] | None = None
     attained: Callable[[Any], DominatingPair] | None = None
+    bits: Callable[[Any, float], two_outcomes.Bits] | None = None
     renyi: Callable[[Any, Array], Array] | None = None
     rho: Callable[[Any], float] | None = None
     pure: Callable[[Any], float] | None = None
@@ -121,6 +140,11 @@ def _approximate(event: ApproxDp) -> DominatingPair:
 
 def _response(epsilon: float) -> DominatingPair:
     return finite_pair(epsilon, profiles.randomized_response)
+
+
+def _gaussian_of(rho: float) -> DominatingPair:
+    """Gaussian noise is rho-zCDP with rho = mu^2 / 2: one of the mechanisms that a zCDP event stands for."""
+    return finite_pair(math.sqrt(2 * rho) * (1 - 1e-15), profiles.gaussian)
 
 
 def _less_noise(event: Any, factor: float) -> Event:
@@ -175,6 +199,66 @@ def _less_perturbed(event: ObjectivePerturbation, factor: float) -> Event:
     """
     release = replace(event, jacobian=event.jacobian * min(factor, 1.0))
     return _less_noise(release, factor)
+
+
+def _shifts(event: MixtureOfGaussians) -> tuple[Array, Array]:
+    """The shifts per unit of noise and their probabilities, which add up to 1."""
+    chances = np.array(event.probabilities)
+    with np.errstate(over="ignore"):
+        return np.array(event.sensitivities) / event.scale, chances / math.fsum(chances)
+
+
+def _moved(event: MixtureOfGaussians) -> float:
+    """The probability that the record moves the output at all."""
+    return math.fsum(p for c, p in zip(event.sensitivities, event.probabilities, strict=True) if c > 0)
+
+
+def _mixture(event: MixtureOfGaussians) -> DominatingPair:
+    moved = min(_moved(event), 1.0)
+    return finite_pair(
+        inverse(event.scale) if moved > 0 else 0.0, lambda _: mixtures.gaussian_mixture(*_shifts(event)),
+        infinite_mass=moved)
+
+
+def _mixture_renyi(event: MixtureOfGaussians, orders: Array) -> Array:
+    if _moved(event) == 0 or math.isinf(event.scale):
+        return np.zeros_like(orders)
+    return mixtures.mixture_rdp(*_shifts(event), orders) if event.scale > 0 else np.full_like(orders, math.inf)
+
+
+def _replaces(event: TruncatedPoisson) -> bool:
+    return event.adjacency is Adjacency.REPLACE_ONE
+
+
+def _truncated(event: TruncatedPoisson) -> DominatingPair:
+    """Without noise the record gives itself away whenever it is in the batch, which is at most when it is sampled."""
+    return finite_pair(
+        inverse(event.noise_multiplier),
+        lambda mu: truncation.truncated_poisson(
+            mu, event.rate, event.records, event.batch_size, replace_one_record=_replaces(event)),
+        infinite_mass=event.rate)
+
+
+def _kept(event: TruncatedPoisson) -> DominatingPair:
+    """All other records contribute nothing, so that the output shows only whether the record is in the batch."""
+    rate = truncation.kept_rate(event.rate, event.records, event.batch_size)
+
+    def pair(mu: float) -> DominatingPair:
+        if 0 < rate < 1 and _replaces(event):
+            return sampling.poisson_replace_one_gaussian(mu, rate)
+        return sampling.poisson_zero_out(profiles.gaussian(mu), rate) if rate > 0 else profiles.identical()
+
+    return finite_pair(inverse(event.noise_multiplier), pair, infinite_mass=rate)
+
+
+def _truncated_renyi(event: TruncatedPoisson, orders: Array) -> Array:
+    z = event.noise_multiplier
+    if event.rate == 0 or math.isinf(z):
+        return np.zeros_like(orders)
+    if z == 0:
+        return np.full_like(orders, math.inf)
+    return truncation.truncated_poisson_rdp(
+        z, event.rate, event.records, event.batch_size, orders, replace_one_record=_replaces(event))
 
 
 _REAL_NOISE = "bounded as stated; noise is real-valued (floating point is idealised)"
@@ -252,6 +336,7 @@ RULES: dict[type[Event], EventRules] = {
         scaled=_more_epsilon,
         dominating=lambda e: _response(e.epsilon),
         attained=lambda e: _response(selection.two_candidates(e.epsilon, e.noise)),
+        bits=lambda e, delta: two_outcomes.noisy_max(e.epsilon, e.noise, delta),
         renyi=lambda e, orders: renyi.randomized_response(e.epsilon, orders),
         pure=lambda e: e.epsilon,
         generic=True,
@@ -296,9 +381,38 @@ RULES: dict[type[Event], EventRules] = {
         renyi=lambda e, orders: sampling.group_rdp(e.noise_multiplier, e.rate, e.size, orders),
         group=lambda e, size: replace(e, size=size * e.size),
     ),
+    MixtureOfGaussians: EventRules(
+        words=lambda e: _words(
+            e, f"scale {number(e.scale)}, {len(e.sensitivities)} shifts", f"up to {number(max(e.sensitivities))}"),
+        assumption=(
+            "adjacency zero-out: without the record the output is not shifted; with it the shift is drawn as stated, "
+            "independently of the data, and kept secret; noise is real-valued (floating point is idealised)"),
+        scaled=lambda e, factor: replace(e, scale=e.scale / factor if factor > 0 else math.inf),
+        dominating=_mixture,
+        renyi=_mixture_renyi,
+    ),
+    TruncatedPoisson: EventRules(
+        words=lambda e: _words(
+            e, f"multiplier {number(e.noise_multiplier)}, rate {number(e.rate)}, at most {e.batch_size:,} of "
+            f"{e.records:,} records", "1 (L2)"),
+        assumption=(
+            "sampling: a fresh Poisson sample, cut down to the batch size by a uniform choice, kept secret; the number "
+            f"of records is public; L2 sensitivity {_REAL_NOISE}"),
+        scaled=_less_noise,
+        dominating=_truncated,
+        attained=_kept,
+        renyi=_truncated_renyi,
+    ),
+    ShiftedZCdp: EventRules(
+        words=lambda e: _words(e, f"rho {number(e.rho)}, xi {number(e.xi)}"),
+        scaled=lambda e, factor: replace(e, rho=factor * factor * e.rho, xi=factor * factor * e.xi),
+        attained=lambda e: _gaussian_of(e.rho),
+        renyi=lambda e, orders: e.xi + e.rho * orders,
+    ),
     ZCdp: EventRules(
         words=lambda e: _words(e, f"rho {number(e.rho)}"),
         scaled=lambda e, factor: replace(e, rho=factor * factor * e.rho),
+        attained=lambda e: _gaussian_of(e.rho),
         renyi=lambda e, orders: e.rho * orders,
         rho=lambda e: e.rho,
         group=lambda e, size: replace(e, rho=sum_up([(size * size, e.rho)])),

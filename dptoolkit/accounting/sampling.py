@@ -175,17 +175,21 @@ def _of_any_shape(curve: Curve) -> Curve:
 
 
 def group(mu: float, rate: float, size: int) -> DominatingPair:
-    """(sum_j w_j N(j mu), N(0)), w binomial: Poisson sampling of ``size`` records that are all there or all absent.
-
-    With A(t) = sum_{j >= 1} w_j exp(j mu t - (j mu)^2/2) the loss at t is log(w_0 + A(t)), and log A is convex with
-    slopes of at least mu, so that Newton's steps from the right end at the point of any loss.
-    """
+    """(sum_j w_j N(j mu), N(0)), w binomial: Poisson sampling of ``size`` records that are all there or all absent."""
     if rate >= 1 or size == 1:
         return poisson_zero_out(gaussian_pair(size * mu), rate)
     if math.isinf(size * mu * size * mu):
         return non_private(any_sampled(rate, size))
     j, log_w, log_low = _group_weights(rate, size)
-    shifts, some, log_w0 = j * mu, any_sampled(rate, size), size * math.log1p(-rate)
+    return shifted(j * mu, log_w, log_low, any_sampled(rate, size), size * math.log1p(-rate))
+
+
+def shifted(shifts: Array, log_w: Array, log_low: Array, some: float, log_w0: float) -> DominatingPair:
+    """(w_0 N(0) + sum_j w_j N(shift_j), N(0)): weights from above and from below, their sum, and log w_0.
+
+    With A(t) = sum_j w_j exp(shift_j t - shift_j^2/2) the loss at t is log(w_0 + A(t)), and log A is convex with slopes
+    of at least the smallest shift, so that Newton's steps from the right end at the point of any loss.
+    """
 
     def point(log_a: Array) -> Array:
         """t with log A(t) = log_a."""
@@ -252,10 +256,7 @@ def group(mu: float, rate: float, size: int) -> DominatingPair:
 
 
 def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) -> Array:
-    """Renyi divergence of a bound on ``group``: the moment is jointly convex, so it is at most that of its parts.
-
-    log sum_j w_j exp(order (order - 1) (j mu)^2 / 2) / (order - 1), for both orders of the pair.
-    """
+    """Renyi divergence of a bound on ``group``; see ``shifted_rdp``."""
     a = np.atleast_1d(np.asarray(orders, dtype=float))
     if math.isinf(noise_multiplier) or rate == 0:
         return np.zeros_like(a)
@@ -265,8 +266,16 @@ def group_rdp(noise_multiplier: float, rate: float, size: int, orders: Array) ->
         if rate == 1:
             return 0.5 * a * (size / noise_multiplier) * (size / noise_multiplier)
         j, log_w, _ = _group_weights(rate, size)
-        square = np.square(j / noise_multiplier)
-        excess = log_w + _log_expm1(a[:, None] * (a[:, None] - 1) * 0.5 * square)
+        return shifted_rdp(j / noise_multiplier, log_w, a)
+
+
+def shifted_rdp(shifts: Array, log_w: Array, a: Array) -> Array:
+    """log sum_j w_j exp(a (a - 1) shift_j^2 / 2) / (a - 1), for both orders of the pair.
+
+    The moment is jointly convex, so it is at most that of its parts.
+    """
+    with np.errstate(over="ignore"):
+        excess = log_w + _log_expm1(a[:, None] * (a[:, None] - 1) * 0.5 * np.square(shifts))
         return np.maximum(np.logaddexp(0.0, log_sum_exp(excess, axis=1)), np.finfo(float).tiny) / (a - 1)
 
 

@@ -167,6 +167,45 @@ def _between(x: Array, value: Array, epsilon: float) -> float:
     return float(value[i] + share * (value[i + 1] - value[i])) * (1 + 1e-15)
 
 
+# Cells per range of the recursion from below, the first of which is taken that is not too slow, and its operations.
+_LOWER_CELLS, _LOWER_COST = (512, 256, 128, 64, 32, 16, 8), 3e7
+
+
+def lower_adaptive(epsilon0: float, count: int, delta: float) -> float | None:
+    """A lower bound on epsilon of ``count`` exponential mechanisms, attained adaptively by two candidates.
+
+    Let the score of one of two candidates move by the whole range. Then its log-odds move by exactly epsilon0, so the
+    loss is t or t - epsilon0, and the scores may be chosen so that t is any number between 0 and epsilon0. An adversary
+    chooses t in every step, knowing the outputs so far: the same recursion as in ``adaptive``, with range exactly
+    epsilon0. With t on the grid every loss is on the grid, so that its values are those of a strategy and nothing is
+    interpolated. None where it would take too long.
+    """
+    if count == 0 or not 0 < epsilon0 < math.inf or delta == 0 or not _has_grid(epsilon0, count):
+        return None
+    for cells in _LOWER_CELLS:
+        points = _recursion_points(epsilon0, count, delta, cells)
+        if count * cells * points <= _LOWER_COST:
+            x, value = _lower_recursion(epsilon0, count, points, cells)
+            above = np.flatnonzero(value > delta * (2 - _PRIVATE_SIDE))
+            # The losses of many steps are sums of multiples of a rounded step.
+            return float(x[above[-1]]) * (1 - 1e-12) if len(above) else 0.0
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def _lower_recursion(epsilon0: float, count: int, points: int, cells: int) -> tuple[Array, Array]:
+    """(x, V_count(x)) of an adversary who stays on the grid; beyond the last point the value counts as 0."""
+    step = epsilon0 / cells
+    x = step * np.arange(points, dtype=float)
+    at_high = np.expm1(step * np.arange(cells + 1) - epsilon0) / math.expm1(-epsilon0)
+    value = np.zeros_like(x)
+    for number in range(count):
+        n = min(points, (number + 1) * cells + 1)
+        value[:n] = _recursion_step(value[:n], x, at_high, cells, beyond=0.0)
+    x.flags.writeable = value.flags.writeable = False
+    return x, value
+
+
 @functools.lru_cache(maxsize=4)
 def _recursion(epsilon0: float, count: int, points: int, per_range: int) -> tuple[Array, Array]:
     """(x, V_count(x)) on the grid with so many cells per range."""
@@ -192,14 +231,17 @@ def _recursion_points(epsilon0: float, count: int, delta: float, per_range: int)
     return math.ceil(reach / epsilon0 * per_range) + 2
 
 
-def _recursion_step(value: Array, x: Array, at_high: Array, cells: int) -> Array:
+def _recursion_step(
+    value: Array, x: Array, at_high: Array, cells: int, *, beyond: float | None = None
+) -> Array:
+    """One step of a recursion; beyond its last point the value stays what it is there, or is ``beyond``."""
     n = len(value)
     # Indices -cells .. n+cells: reflected below zero, constant beyond the end.
     reach = np.minimum(np.arange(1, cells + 1), n - 1)
     # Not as 1 - exp(...), which would lose all digits of a tiny range.
     fallen = np.expm1(-(x[1] - x[0]) * np.arange(1, cells + 1))
     below = (-fallen + (1 + fallen) * value[reach])[::-1]
-    wide = np.concatenate([below, value, np.full(cells, value[-1])])
+    wide = np.concatenate([below, value, np.full(cells, value[-1] if beyond is None else beyond)])
     # mass V(x - t) + (1 - mass) V(x - t + range) is V(x - t + range) + mass times the fall in between.
     fall = wide[:-cells] - wide[cells:]
     best, candidate = np.zeros(n), np.empty(n)

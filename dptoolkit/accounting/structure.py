@@ -7,6 +7,7 @@ counts. The structure that remains around an elementary event is sampling, rando
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from dptoolkit.accounting.events import (
     RandomRounds,
     Repeated,
     Subsampled,
+    ZCdp,
     flatten,
     inner,
 )
@@ -273,3 +275,31 @@ def _structural_assumptions(part: Event) -> list[str]:
         texts.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity, "
                      "so that leaving it out costs no more than replacing it")
     return texts
+
+
+# --- One event that stands for several ------------------------------------------------------------
+
+
+def common_bound(events: Sequence[Event]) -> Event | None:
+    """An event that is at least as bad as each of the events; None if no such bound is known.
+
+    It is the weakest Gaussian if all events are Gaussian, and otherwise the weakest zCDP bound.
+    """
+    if all(all_gaussian(event) for event in events):
+        return Gaussian(inverse(max(total_mu(event) for event in events)))
+    try:
+        return ZCdp(max(total_rho(event) for event in events))
+    except UnsupportedEvent:
+        return None
+
+
+def is_covered(event: Event, bound: Event) -> bool:
+    """Whether ``bound`` is at least as bad as ``event`` at every delta: equal, or a ``common_bound``, or more."""
+    if bound == event or (isinstance(bound, Composed) and bound.events[:1] == (event,)):
+        return True
+    if all_gaussian(bound) and all_gaussian(event):
+        return total_mu(bound) >= total_mu(event) * (1 - 1e-12)
+    try:
+        return isinstance(bound, ZCdp) and bound.rho >= total_rho(event) * (1 - 1e-12)
+    except UnsupportedEvent:
+        return False

@@ -16,6 +16,7 @@ from dptoolkit.audit.claims import (
     ZcdpClaim,
     pld_claim,
 )
+from dptoolkit.audit.floating_point import floating_point_attack
 from dptoolkit.audit.pairs import Pair, strongest
 from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.run import audit, evidence
@@ -23,8 +24,8 @@ from dptoolkit.audit.suite import assert_private, search, sweep, trials_for
 
 __all__ = [
     "ApproxClaim", "AuditReport", "Claim", "GaussianClaim", "Pair", "ProfileClaim", "PureClaim", "RenyiClaim",
-    "ZcdpClaim", "assert_private", "audit", "evidence", "pairs", "pld_claim", "presets", "search", "strongest",
-    "sweep", "trials_for",
+    "ZcdpClaim", "assert_private", "audit", "evidence", "floating_point_attack", "pairs", "pld_claim", "presets",
+    "search", "strongest", "sweep", "trials_for",
 ]  # fmt: skip
 
 # Seldom used, and costly to import: loaded when they are asked for.

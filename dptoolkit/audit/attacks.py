@@ -2,6 +2,7 @@
 
 The statistic behind a score is known in advance, or learned. A learned attack uses past trials only, and is learned
 again as their number grows. The tests stay valid because every guess follows a rule that was fixed before its trial.
+``floating_point_attack`` is another kind: it needs no statistics, as it is certain or says nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
+from dptoolkit.audit.floating_point import FloatingPointReport, floating_point_attack
 from dptoolkit.audit.pair import Score
 from dptoolkit.audit.statistics import Guesses, lower_bound
 from dptoolkit.types import Array
 
+__all__ = [
+    "Attack", "Bits", "Features", "FloatingPointReport", "Rule", "best_tails", "fixed_attack", "floating_point_attack",
+    "learn", "threshold",
+]  # fmt: skip
 Bits = NDArray[np.int8]
 
 # Shares of the scores that form a tail. A tail with fewer than _FEWEST guesses is not considered; what it achieves is

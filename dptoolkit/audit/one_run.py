@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from scipy.special import expit, ndtr, ndtri
 
 from dptoolkit._validate import delta_value, invalid, real, whole
@@ -35,6 +34,8 @@ def steinke(correct: int, guesses: int, canaries: int, confidence: float = 0.95,
     (epsilon, delta)-DP gives away each canary with probability at most 2 delta besides, and giving away i of them makes
     i more guesses right. The bound is the largest epsilon at which this probability is at most 1 - confidence.
     """
+    from scipy import stats
+
     v, r, m = _counts(correct, guesses, canaries)
     error, delta = 1 - _level(confidence), delta_value(delta)
 
@@ -139,6 +140,8 @@ def _level(confidence: float) -> float:
 
 def _interval(successes: int, trials: int, error: float) -> tuple[float, float]:
     """Clopper-Pearson: each end is wrong with probability ``error`` at most."""
+    from scipy import stats
+
     k, n = whole("successes", successes), whole("trials", trials, low=1)
     if k > n:
         raise invalid("successes", k, f"<= {n}, the number of trials")

@@ -112,7 +112,7 @@ class AuditReport(Printed):
 
     @property
     def verdict(self) -> str:
-        """"violation" or "no violation found by this attack"; an audit never shows that something is private."""
+        """Either "violation" or "no violation found by this attack": no audit shows that something is private."""
         return VIOLATION if self.violated else NONE_FOUND
 
     @property
@@ -122,7 +122,7 @@ class AuditReport(Printed):
 
     @property
     def efficiency(self) -> str:
-        """"tight", "loose", "over-noised", "under-noised" or "not known".
+        """How near the claim is: "tight", "loose", "over-noised", "under-noised" or "not known".
 
         Under-noised where the claim is refuted; over-noised only where the pair is known to be tight.
         """

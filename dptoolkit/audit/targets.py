@@ -14,7 +14,6 @@ from dptoolkit.audit.pair import Counted, Pair
 from dptoolkit.solvers import bind
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, restore_order
-from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.types import Array
 
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
@@ -34,13 +33,10 @@ class PlanTarget:
 
     def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
         one_of("adversary", adversary, ADVERSARIES)
-        # A solver that is being written may have no row yet.
-        row = SOLVERS.get(plan.solver)
-        if adversary in ("gradients", "releases", "step") and row is not None and row.lazy:
+        if adversary in ("gradients", "releases", "step") and plan.settings.has_lazy_steps:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
-        is_sure = row is None or not row.random_steps or plan.settings.is_sure_of_steps(plan)
-        if adversary in ("iterates", "gradients", "releases") and not is_sure:
+        if adversary in ("iterates", "gradients", "releases") and not plan.settings.is_sure_of_steps(plan):
             repair = "Runs differ in the number of steps, which follows a noisy eigenvalue."
             raise invalid("adversary", adversary, "'final', 'support' or 'step' for this plan", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary

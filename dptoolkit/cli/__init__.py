@@ -29,8 +29,7 @@ from dptoolkit.cli import (
     tune,
 )
 from dptoolkit.cli.command import BAD_INPUT, CHECK_FAILED, FINE, INTERRUPTED, Command, parse
-from dptoolkit.cli.progress import heard, shown
-from dptoolkit.cli.wording import in_shell
+from dptoolkit.cli.output import heard, in_shell, shown
 
 __all__ = ["BAD_INPUT", "CHECK_FAILED", "COMMANDS", "FINE", "INTERRUPTED", "main"]
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import dptoolkit
-from dptoolkit._validate import invalid, positive, whole
+from dptoolkit._validate import invalid, positive, probability, whole
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.ledger import saved_ledger
-from dptoolkit.cli.output import json_text
-from dptoolkit.cli.wording import in_shell
+from dptoolkit.cli.output import in_shell, json_text
 from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 # --- what was released ----------------------------------------------------------------------------
@@ -71,7 +70,7 @@ _NEEDS = (
     ("sampling", ("rate",)), ("rate", ("sampling",)), ("round_limit", ("random_rounds",)),
 )  # fmt: skip
 _NOT_WITH_LEDGER = ("sampling", "steps", "random_rounds", "epochs", "calibrate")
-_NOT_WITH_COMPARE = ("method", "epsilon", "bracket")
+_NOT_WITH_COMPARE = ("method", "epsilon", "bracket", "tradeoff")
 
 
 def _account_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +93,9 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_argument("--delta", type=float, action="append", help="print epsilon at this delta; may be repeated")
     ask.add_argument("--epsilon", type=float, action="append", help="print delta at this epsilon; may be repeated")
     ask.add_argument("--bracket", action="store_true", help="also print a lower bound on epsilon")
+    ask.add_argument("--tradeoff", type=float, action="append", nargs="?", const=_OMITTED, metavar="ALPHA",
+                     help="print the smallest missed-detection rate of any test at this false-alarm rate, and how "
+                     "often a guess can be right; may be repeated; without a number, at a few rates")
     ask.add_argument("--method", help="use this method instead of the tightest; --compare lists them")
     ask.add_argument("--compare", action="store_true", help="print epsilon by every method")
     calibrate = "find the smallest noise that meets this epsilon"
@@ -243,10 +245,39 @@ def _tell(args: argparse.Namespace, guarantee: Any) -> Told:
     deltas = _deltas(args) if args.bracket else args.delta or []
     answers = [_at_delta(guarantee, delta, args.bracket) for delta in deltas]
     answers += [{"delta": guarantee.delta(epsilon), "epsilon": epsilon} for epsilon in args.epsilon or []]
-    text = str(guarantee)
+    text, record = str(guarantee), guarantee.to_dict() | {"asked": answers}
     if answers:
         text += "\n\nAsked for\n" + _answer_table(answers)
-    return text, guarantee.to_dict() | {"asked": answers}
+    if args.tradeoff:
+        more, guesses = _guesses(args, guarantee)
+        text, record = f"{text}\n\n{more}", record | {"tradeoff": guesses}
+    return text, record
+
+
+# False-alarm rates at which the trade-off curve is shown if none is given.
+_FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
+
+
+def _guesses(args: argparse.Namespace, guarantee: Any) -> Told:
+    """The trade-off curve at a few rates, and the guarantee in a sentence."""
+    from dptoolkit.accounting.report import at_least, at_most, number, table
+
+    given = [rate for rate in args.tradeoff if rate is not _OMITTED]
+    rates = [probability("tradeoff", rate) for rate in given] or list(_FALSE_ALARMS)
+    bounds = [guarantee.tradeoff_bounds(rate) for rate in rates] if args.bracket else []
+    missed = [guarantee.tradeoff(rate) for rate in rates]
+    header = ["false alarms", "missed, at least", *(["some test misses"] if bounds else [])]
+    rows = [
+        [number(rate), at_least(beta), *([at_most(bounds[i].upper)] if bounds else [])]
+        for i, (rate, beta) in enumerate(zip(rates, missed, strict=True))
+    ]
+    points = [
+        {"false_alarm": rate, "missed": beta} | ({"missed_by_some_test": bounds[i].upper} if bounds else {})
+        for i, (rate, beta) in enumerate(zip(rates, missed, strict=True))
+    ]
+    record = {"points": points, "advantage": guarantee.advantage, "bayes_success": guarantee.bayes_success(),
+              "sentence": guarantee.sentence}  # fmt: skip
+    return f"Trade-off curve\n{table(header, rows)}\n\n{guarantee.sentence}", record
 
 
 def _at_delta(guarantee: Any, delta: float, bracket: bool) -> dict[str, Any]:
@@ -313,6 +344,7 @@ COMMAND = Command(
   dptoolkit account --selection 0.1 --steps 1000 --compare
   dptoolkit account --selection --calibrate 1 --delta 1e-5 --steps 100
   dptoolkit account --gaussian 20 --random-rounds 0.9 --epochs 10 --delta 1e-5 --bracket
+  dptoolkit account --gaussian 2.5 --steps 10 --adjacency replace-one --tradeoff
   dptoolkit account --ledger ledger.json --delta 1e-6 --json""",
     _account_arguments, _account,
 )  # fmt: skip

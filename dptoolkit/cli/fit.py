@@ -12,9 +12,8 @@ from typing import Any
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import check_apart, json_text, say
+from dptoolkit.cli.output import check_apart, json_text, say, stage
 from dptoolkit.cli.plan import chosen_options, chosen_solver, refuse_classes, route_arguments, value_of
-from dptoolkit.cli.progress import stage
 from dptoolkit.cli.tables import Table, check_labels, classes_of, fit_table_arguments, listed, read_table
 from dptoolkit.errors import InvalidValue
 

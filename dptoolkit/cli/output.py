@@ -1,20 +1,24 @@
-"""The output of commands: text, JSON, and one line on stderr for everything that goes wrong."""
+"""The output of commands: text, JSON, progress, and one line on stderr for everything that goes wrong."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
+from dptoolkit import progress
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import BAD_INPUT, INTERRUPTED
-from dptoolkit.cli.wording import in_shell
 from dptoolkit.errors import DpToolkitError
 
 TRACEBACK_VARIABLE = "DPTOOLKIT_TRACEBACK"
@@ -157,3 +161,107 @@ def check_apart(option: str, path: str | None, **inputs: str | None) -> None:
 def in_one_line(text: object) -> str:
     """A label or a name from a file, without line breaks and control characters, which a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in str(text))
+
+
+# --- Messages of the library in the words of the shell: flags in place of Python's arguments ------------------
+
+# Arguments of the library that go by another name on the command line.
+_OTHER_NAMES = MappingProxyType({"rng": "seed", "scheme": "sampling", "gamma": "random_rounds"})
+_PHRASES = MappingProxyType({
+    "math.inf": "inf", "Use inf": "Use --epsilon inf", "give classes": "give --classes", "in classes": "in --classes",
+    "must be None": "must be left out", "Give separator": "Give --separator",
+    "X: its columns are": "the columns of the file are",
+})  # fmt: skip
+# "name=value" at the start of a message; a value with blanks is in quotes or brackets.
+_START = re.compile(
+    r"(?P<name>\w+)=(?P<value>'[^']*'|\"[^\"]*\"|[\[({].*?[\])}]|[^\s:]+)"
+    r"(?=: (?:must|should) |, line |, column |, label )"
+)
+# Text in quotes is somebody's own: a name of a file or a column. An apostrophe inside a word opens no quotes.
+_QUOTED = re.compile(r"(?<!\w)('[^']*'|\"[^\"]*\")(?!\w)")
+# A name of several words is an argument's; a single word, such as "loss", may be plain English.
+_ARGUMENT = re.compile(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b")
+
+
+def in_shell(message: str, names: Mapping[str, str]) -> str:
+    """The message with arguments named as on the command line; ``names`` says how: {"row_norm": "--row-norm"}."""
+    start = _START.match(message)
+    head, rest = "", message
+    if start is not None:
+        known = _known(start["name"], names)
+        if known is not None or start["name"] == "path":
+            head, rest = _head(known or "", start["value"]), message[start.end() :]
+    parts = _QUOTED.split(rest)
+    parts[::2] = [_ARGUMENT.sub(lambda match: _known(match[0], names) or match[0], part) for part in parts[::2]]
+    words = head + "".join(parts)
+    for python, shell in _PHRASES.items():
+        words = words.replace(python, shell)
+    return words
+
+
+def _known(name: str, names: Mapping[str, str]) -> str | None:
+    return names.get(name) or names.get(_OTHER_NAMES.get(name, ""))
+
+
+def _head(flag: str, value: str) -> str:
+    """A flag and its value as they are typed; a value of None is one that was left out."""
+    bare = value[1:-1] if value[:1] in "'\"" and " " not in value and len(value) > 2 else value
+    return " ".join(word for word in (flag, "" if value == "None" else bare) if word)
+
+
+# --- Progress of a command that takes long --------------------------------------------------------------------
+
+# Seconds before progress is shown for the first time.
+DELAY = progress.DELAY
+_stage = ""
+
+
+def stage(words: str) -> None:
+    """Say what the command is doing now."""
+    global _stage
+    _stage = words
+
+
+@contextlib.contextmanager
+def shown(command: str, silent: bool) -> Iterator[None]:
+    """Show on stderr, while the block runs, what it does and for how long; nothing in the first two seconds."""
+    if silent or sys.stderr is None:
+        yield
+        return
+    stage("")
+    # Other commands fit many times, and the steps of one fit say nothing about how far they are.
+    steps = contextlib.nullcontext() if command == "fit" else progress.watched(None)
+    with progress.reported(f"dptoolkit: {command}", lambda: _stage, DELAY), steps:
+        yield
+
+
+# --- Ctrl-C, which always stops the command, although libraries sometimes swallow its exception ---------------
+
+# Seconds after which a stop that seems to have been swallowed is raised again.
+_AGAIN = 2.0
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[None]:
+    """Raise KeyboardInterrupt on Ctrl-C, and again every few seconds until the block is left.
+
+    Compiled code calls back into Python in places where an exception is dropped, and an audit would then run to its
+    end. Nothing is changed where signals are ignored or handled by other code, or outside the main thread.
+    """
+    ours = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    alarm = signal.signal(signal.SIGALRM, _raise)
+    signal.signal(signal.SIGINT, _raise)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, alarm)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    raise KeyboardInterrupt

@@ -10,8 +10,7 @@ from typing import Any
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli.command import FINE, Command
-from dptoolkit.cli.output import json_text
-from dptoolkit.cli.wording import in_shell
+from dptoolkit.cli.output import in_shell, json_text
 from dptoolkit.errors import InvalidValue
 
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}

@@ -23,17 +23,17 @@ def _show(args: argparse.Namespace) -> tuple[str, int]:
 
 def _record(model: Any) -> dict[str, Any]:
     """Everything that a program may want to know about a model; all weights that are not 0, the largest first."""
-    from dptoolkit.models import summary
+    from dptoolkit.models import model as words
 
-    names = summary.names_of(model)
+    names = words.names_of(model)
     return {
         "task": model.task, "solver": model.solver, "n": model.plan.n, "d": model.n_features, "steps": model.steps,
         "classes": None if model.classes is None else model.classes.tolist(),
         "label": None if model.columns is None else model.columns["label"],
-        "weights": {names[j]: dict(zip(summary.rows_of(model), model.coef[:, j].tolist(), strict=True))
-                    for j in summary.largest(model)},
-        "intercept": dict(zip(summary.rows_of(model), model.intercept.tolist(), strict=True)),
-        "guarantee": model.guarantee.to_dict(), "methods": summary.methods(model),
+        "weights": {names[j]: dict(zip(words.rows_of(model), model.coef[:, j].tolist(), strict=True))
+                    for j in words.largest(model)},
+        "intercept": dict(zip(words.rows_of(model), model.intercept.tolist(), strict=True)),
+        "guarantee": model.guarantee.to_dict(), "methods": words.methods(model),
     }  # fmt: skip
 
 

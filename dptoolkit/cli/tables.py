@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dptoolkit._validate import invalid
-from dptoolkit.cli.output import in_one_line
-from dptoolkit.cli.progress import stage
+from dptoolkit.cli.output import in_one_line, stage
 from dptoolkit.errors import InvalidValue
 
 _DATA = "LIBSVM text; or .csv, .tsv or .parquet with named columns; text may be compressed (.gz, .xz, .bz2)"

@@ -18,9 +18,8 @@ from dptoolkit.cli.fit import (
     opened_ledger,
     solver_arguments,
 )
-from dptoolkit.cli.output import json_text
+from dptoolkit.cli.output import json_text, stage
 from dptoolkit.cli.plan import chosen_options, chosen_solver, refuse_classes, solver_options
-from dptoolkit.cli.progress import stage
 from dptoolkit.cli.tables import Table, classes_of, read_table
 
 
@@ -42,7 +41,8 @@ def _tune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tune(args: argparse.Namespace) -> tuple[str, int]:
-    from dptoolkit.models import choosing, files
+    from dptoolkit.models import files
+    from dptoolkit.tuning import models as choosing
 
     name = chosen_solver(args.task, args.solver)
     refuse_classes(args)
@@ -55,19 +55,18 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     ledger = opened_ledger(args)
     table, options = read_table(args, args.n_features), chosen_options(args, name)
     found, classes = found_classes(args, table), classes_of(args.classes)
-    how = {key: getattr(args, key) for key in ("epsilon", "delta", "expected_runs", "law", "validation")}
-    bound = options.get("label_bound") if args.score_bound is None and args.task == "regression" else args.score_bound
-    how["score_bound"] = bound
+    how = choosing.how_of(args)
     if args.plan:
         return _planned(args, table, name, candidates, classes, how, options), FINE
 
-    def said(search: Any, plan: Any) -> None:
+    def said(search: Any) -> None:
+        plan = search.plan
         if ledger is not None:
             ledger.check(plan.event, adjacency=args.adjacency)
         announce(args, table, found)
         if not args.quiet:
-            output.say(search.advice(plan))
-        stage(f"{plan.runs.mean:.3g} runs expected of {search.runs} on {plan.training:,} rows")
+            output.say(search.advice)
+        stage(f"{plan.runs.mean:.3g} runs expected of {search.solver_name} on {plan.training:,} rows")
 
     choice = choosing.choose(
         table.X, table.y, candidates, task=args.task, solver=name, classes=classes, adjacency=args.adjacency,
@@ -90,20 +89,21 @@ def _planned(
     how: dict[str, Any], options: dict[str, Any],
 ) -> str:  # fmt: skip
     """The cost of a choice, as text; the data are read for their size and, without --classes, for the set of labels."""
-    from dptoolkit.models import choosing, fitting
+    from dptoolkit.models import fitting
+    from dptoolkit.tuning import models as choosing
 
     is_classes = args.task == "classification"
     classes = len(fitting.class_set(table.y, labels)) if is_classes else None
     n, d = table.X.shape
-    search = choosing.search(candidates, task=args.task, solver=name, d=d, classes=classes, adjacency=args.adjacency,
-                             how=how, options=options)  # fmt: skip
-    plan = search.plan(n, d)
+    search = choosing.search(candidates, task=args.task, solver=name, n=n, d=d, classes=classes,
+                             adjacency=args.adjacency, how=how, options=options)  # fmt: skip
+    plan = search.plan
     if args.json:
-        record = {"solver": search.runs, "n": n, "d": d, "candidates": candidates, "price": plan.price,
+        record = {"solver": search.solver_name, "n": n, "d": d, "candidates": candidates, "price": plan.price,
                   "expected_runs": plan.runs.mean, "run_epsilon": plan.run_epsilon, "chance": plan.chance,
-                  "rule_for": list(search.ruled(n, d)), "guarantee": plan.guarantee.to_dict()}  # fmt: skip
+                  "rule_for": list(search.ruled), "guarantee": plan.guarantee.to_dict()}  # fmt: skip
         return json_text(record)
-    return f"{plan}\n\n{search.rule(plan)}"
+    return f"{plan}\n\n{search.rule}"
 
 
 def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
 
 def _setting(word: str, kinds: dict[str, Any], option: str, typed: str) -> tuple[str, Any]:
     """(name, value) of name=value, of the type that the solver declares; ``typed`` is what the option was given."""
-    from dptoolkit.models.choosing import SHARED
+    from dptoolkit.tuning.models import SHARED
 
     name, sign, text = word.partition("=")
     name = name.replace("-", "_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dptoolkit.data.grids import Grids
 from dptoolkit.data.rows import (
     Rows,
     check_classes,
@@ -20,6 +21,6 @@ from dptoolkit.data.rows import (
 )
 
 __all__ = [
-    "Rows", "check_classes", "check_label_values", "check_labels", "check_rows", "clip_entries", "clip_rows",
+    "Grids", "Rows", "check_classes", "check_label_values", "check_labels", "check_rows", "clip_entries", "clip_rows",
     "joint_norm", "kernel_arrays", "prepare", "product", "stored", "unit_rows", "with_intercept",
 ]  # fmt: skip

@@ -20,9 +20,10 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.estimators.base import PrivateEstimator, fit_notes
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
 from dptoolkit.estimators.parameters import attributes, documented, parameter
-from dptoolkit.models import choosing, routes
+from dptoolkit.models import routes
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
 from dptoolkit.solvers.registry import SOLVERS
+from dptoolkit.tuning import models as choosing
 from dptoolkit.tuning.choice import LOGARITHMIC
 
 
@@ -127,7 +128,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         choice = choosing.choose(
             X, y, own, task=first._task, solver=solver, classes=getattr(first, "classes", None),
             adjacency=first.adjacency, rng=rng, ledger=ledger,
-            feature_names=getattr(self, "feature_names_in_", None), how=self._how(first), **common,
+            feature_names=getattr(self, "feature_names_in_", None), how=choosing.how_of(self), **common,
         )  # fmt: skip
         model = choice.model.with_notes(*notes)
         best = candidates[choice.number].set_params(epsilon=self.epsilon, delta=self.delta)
@@ -148,8 +149,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         grid = list(ParameterGrid(self.param_grid))
         if not grid or not any(grid):
             raise invalid("param_grid", self.param_grid, "at least one parameter with a value")
-        for name in (name for candidate in grid for name in candidate):
-            choosing.refuse_shared(name)
+        choosing.refuse_shared(grid)
         return [clone(self.estimator).set_params(**candidate) for candidate in grid]
 
     def _solver(self, candidates: list[PrivateEstimator]) -> str | None:
@@ -159,21 +159,10 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             raise invalid("param_grid", names, "candidates of one solver", "Make a separate search for each solver.")
         return solvers.pop()
 
-    def _options(self, candidates: list[PrivateEstimator], n: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def _options(self, candidates: list[PrivateEstimator], n: int) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
         """(the arguments of each candidate, those that all share)."""
         options = [candidate._options(n) for candidate in candidates]
-        names = {name for candidate in ParameterGrid(self.param_grid) for name in candidate}
-        own = {name for name in options[0] if name in names or any(o[name] != options[0][name] for o in options)}
-        apart = [{name: value for name, value in o.items() if name in own} for o in options]
-        return apart, {name: value for name, value in options[0].items() if name not in own}
-
-    def _how(self, first: PrivateEstimator) -> dict[str, Any]:
-        """The arguments of ``tuning.plan`` that are not the solver's."""
-        bound = self.score_bound
-        if bound is None and first._task == REGRESSION:
-            bound = first.label_bound
-        names = ("epsilon", "delta", "expected_runs", "law", "validation")
-        return {name: getattr(self, name) for name in names} | {"score_bound": bound}
+        return choosing.own_and_shared(options, list(ParameterGrid(self.param_grid)))
 
     def _checked(self, X: Any, y: Any, classes: Any) -> tuple[Any, NDArray[Any]]:
         numeric = self.estimator._task == REGRESSION

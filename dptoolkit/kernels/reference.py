@@ -123,3 +123,30 @@ def dual_sweep(
         shares[i] += change
         w -= change / l2 * x
     return shares, w
+
+
+# --- secure noise: kernels/chacha.py and kernels/rounded.py -----------------------------------------------------
+
+_WORD = 2**32 - 1
+_COLUMNS = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
+_DIAGONALS = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
+
+
+def chacha20_block(state: Sequence[int], double_rounds: int = 10) -> list[int]:
+    """The sixteen words of the block that begins with ``state``: RFC 8439, section 2.3."""
+    x = [int(word) for word in state]
+    for _ in range(double_rounds):
+        for a, b, c, d in _COLUMNS + _DIAGONALS:
+            x[a] = (x[a] + x[b]) & _WORD
+            x[d] = _rotated(x[d] ^ x[a], 16)
+            x[c] = (x[c] + x[d]) & _WORD
+            x[b] = _rotated(x[b] ^ x[c], 12)
+            x[a] = (x[a] + x[b]) & _WORD
+            x[d] = _rotated(x[d] ^ x[a], 8)
+            x[c] = (x[c] + x[d]) & _WORD
+            x[b] = _rotated(x[b] ^ x[c], 7)
+    return [(one + int(two)) & _WORD for one, two in zip(x, state, strict=True)]
+
+
+def _rotated(word: int, bits: int) -> int:
+    return ((word << bits) | (word >> (32 - bits))) & _WORD

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import dptoolkit
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, unheard
-from dptoolkit.accounting import BestOf, Gaussian, account
+from dptoolkit.accounting import BestOf, Gaussian, account, structure
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.marks import VOID
@@ -37,7 +37,6 @@ from dptoolkit.models.routes import TASKS, solver_for, solvers_for
 from dptoolkit.solvers import HopelessPlanWarning, Plan
 from dptoolkit.solvers._pipeline_stages import Preparation
 from dptoolkit.solvers.frame.settings import PUBLISHED
-from dptoolkit.tuning.choice import is_covered
 
 FORMAT, VERSION = "dptoolkit model", 1
 # A file that is larger was not written by us.
@@ -315,7 +314,7 @@ def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
     event, n, delta = from_dict(record["choice"]), int(record["n"]), float(record["delta"])
     if not isinstance(event, BestOf):
         raise InvalidValue("Its choice is not the best of several runs.")
-    if not is_covered(part.event, event.event):
+    if not structure.is_covered(part.event, event.event):
         raise InvalidValue("Its choice states a smaller privacy loss than its best run has.")
     if n < part.n:
         raise InvalidValue(f"Its choice has {n} rows, of which a run trains on {part.n}.")

@@ -94,27 +94,22 @@ def fit(
     depends on them.
     """
     name, is_shown = routes.solver_name(task, solver), _is_verbose(verbose)
-    rows = check_rows(X, n_features)
-    labels = classes_of = None
-    if task == CLASSIFICATION:
-        classes_of = class_set(y, classes)
-        labels = marks.like(y, codes(y, classes_of))
+    rows, targets, classes_of = checked_records(X, y, task, classes, n_features)
     n, d = rows.shape
     count = None if classes_of is None else len(classes_of)
-    runs, times = routes.solver_for(name, count)
+    solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
     arguments = routes.arguments(task, name, d, count, options) | budget
 
-    targets = y if labels is None else labels
     names = names_of(X, feature_names, d)
     notes = caveats(task, name, rows, classes_of, classes)
     warn_of_clipping(task, y, options.get("label_bound"))
-    with _told(runs, n, d, is_shown):
+    with _told(solver_name, n, d, is_shown):
         if times == 1:
-            result = getattr(solvers, runs)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
+            result = getattr(solvers, solver_name)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
-            plan = class_plan(runs, times, n, d, epsilon, arguments)
+            plan = class_plan(solver_name, times, n, d, epsilon, arguments)
             guarantee, results = _one_against_the_rest(plan, rows, targets, rng, ledger)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)
@@ -126,6 +121,22 @@ def fit(
     return model.with_notes(*notes)
 
 
+def checked_records(
+    X: Any, y: Any, task: str, classes: Any, n_features: int | None
+) -> tuple[Rows, Any, NDArray[Any] | None]:
+    """(rows, targets, classes): for classification the targets are the numbers of the classes.
+
+    Privacy
+    -------
+    Nothing is released. Without ``classes`` the set of labels in y is declared public (``class_set``).
+    """
+    rows = check_rows(X, n_features)
+    if task != CLASSIFICATION:
+        return rows, y, None
+    classes_of = class_set(y, classes)
+    return rows, marks.like(y, codes(y, classes_of)), classes_of
+
+
 def _is_verbose(verbose: Any) -> bool:
     if not isinstance(verbose, (bool, int, np.bool_, np.integer)):
         raise invalid("verbose", verbose, "True, False or a whole number", "True shows progress, False does not.")
@@ -133,16 +144,16 @@ def _is_verbose(verbose: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _told(runs: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
+def _told(solver_name: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
     """Show the progress of a fit on stderr, its beginning and its end at once."""
     if not is_shown:
         yield
         return
-    print(f"{runs}: {n:,} rows of {d:,} features", file=sys.stderr)
+    print(f"{solver_name}: {n:,} rows of {d:,} features", file=sys.stderr)
     start = time.monotonic()
-    with progress.reported(runs):
+    with progress.reported(solver_name):
         yield
-    print(f"{runs}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
+    print(f"{solver_name}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
 
 
 def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
@@ -369,6 +380,4 @@ def prepared(result: FitResult) -> Preparation | None:
 def steps_of(result: FitResult) -> int:
     """The number of iterations of a fit; 1 where the solver has none of its own."""
     assert result.plan is not None
-    settings = result.plan.settings
-    own = getattr(settings, "steps", None) or getattr(settings, "epochs", None) or 1
-    return int(result.history.get("steps", own))
+    return int(result.history.get("steps", result.plan.settings.iterations))

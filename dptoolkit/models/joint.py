@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from dptoolkit._validate import invalid, unheard
 from dptoolkit.accounting import BestOf, Guarantee, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
+from dptoolkit.models.notes import choice_notes
 from dptoolkit.solvers import Plan
 from dptoolkit.solvers.frame.plan import Release
-from dptoolkit.solvers.frame.settings import Settings, warn_of
-from dptoolkit.tuning.choice import choice_notes
+from dptoolkit.solvers.frame.settings import Resolved, warn_of
 
 # The factor on a class's epsilon where rounding puts the plans together above the budget.
 _LESS = 0.9999
@@ -29,7 +29,7 @@ class PlanAround(Plan):
 
     is_one_fit: ClassVar[bool] = False
 
-    settings: Settings = field(init=False)
+    settings: Resolved = field(init=False)
     n: int = field(init=False)
     d: int = field(init=False)
     releases: tuple[Release, ...] = field(init=False)

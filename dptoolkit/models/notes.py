@@ -33,6 +33,14 @@ OWN = (SEEDED_NOTE, CLASSES_NOTE, UNITS_NOTE, PREPARED_NOTE, SEARCH_NOTE, WRAPPE
 UNCHECKED = "in the file, not checked: "
 
 
+def choice_notes(n: int) -> tuple[str, ...]:
+    """What the guarantee of a private choice on n rows assumes."""
+    return (
+        f"n = {n}, which rows are held out, the candidates and all bounds are public",
+        "only the best run is released: no other run's model or score, nor how many there were",
+    )
+
+
 def from_file(notes: Iterable[str], assumed: Iterable[str]) -> tuple[str, ...]:
     """What the plan assumes, then the other notes of a file; those that this package does not write are marked."""
     own = tuple(assumed)

@@ -84,6 +84,22 @@ def profile_curve(axes: Axes, guarantee: Guarantee, audit: AuditReport | None = 
     axes.legend(frameon=False, fontsize=9)
 
 
+def guarantee_trade_off(guarantee: Guarantee) -> Figure:
+    """The least missed-detection rate of any test at each false-alarm rate, with a blind guess beside it."""
+    figure, (axes,) = grid(1, 1, "Trade-off curve")
+    relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
+    detail = f"no test is below the curve{relation}; both errors add up to at least {1 - guarantee.advantage:.3g}"
+    describe(axes, "Detecting one record", detail, "false alarms", "missed detections")
+    rates = np.linspace(0, 1, 201)
+    curve = guarantee.tradeoff(rates)
+    axes.plot(rates, curve, color=COLOURS[0], label=f"guaranteed ({guarantee.method})")
+    axes.fill_between(rates, 0, curve, color=COLOURS[0], alpha=0.12, linewidth=0)
+    axes.plot([0, 1], [1, 0], color=COLOURS[5], linewidth=1, label="blind guess")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
 def spending(plan: Plan) -> Figure:
     """The noise of every release beside its sensitivity, and the privacy profile of the whole plan.
 

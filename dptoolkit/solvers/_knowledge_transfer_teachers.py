@@ -45,7 +45,7 @@ from dptoolkit.solvers.frame.run import Run, Trials, group_equal
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
-    from dptoolkit.solvers._knowledge_transfer import KnowledgeTransfer
+    from dptoolkit.solvers._knowledge_transfer import ResolvedTransfer
 
 
 
@@ -98,9 +98,7 @@ class Ridge:
     @property
     def sums(self) -> SumScaling:
         """The problem in the scaling of the sum."""
-        smoothness = self.bounds.smoothness
-        assert smoothness is not None
-        return SumScaling(self.n, self.l2, self.bounds.gradient, smoothness)
+        return SumScaling(self.n, self.l2, self.bounds.gradient, self.bounds.smoothness)
 
     @property
     def residual_bound(self) -> float:
@@ -188,7 +186,7 @@ def best_l2(ridge: Ridge, mu: float, noisy_weights: float) -> float:
 
 
 def scores_range(
-    loss: Loss, adjacency: Adjacency, n: int, row_norm: float | None, feature_bound: float | None,
+    loss: Loss, adjacency: Adjacency, n: int, row_norm: float, feature_bound: float | None,
     label_bound: float | None,
 ) -> float:  # fmt: skip
     """How far the difference of two scores moves between neighbours; see ``scores``.
@@ -201,7 +199,6 @@ def scores_range(
     """
     residual = loss.residual_limit(0.0, math.inf if label_bound is None else label_bound)
     entry = row_norm if feature_bound is None else feature_bound
-    assert entry is not None
     pair = math.sqrt(2) * entry * (1 + 2.0**-50) if feature_bound is None else 2 * entry
     rounding = 4 * 2 * (n + 4) * _UNIT * residual * entry
     return adjacency.contributions * residual * pair / n + rounding
@@ -237,8 +234,8 @@ class TransferRun(Run):
     more than those. Exact scores and teachers never leave the run.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
-        settings: KnowledgeTransfer = plan.settings  # type: ignore[assignment]
+    def __init__(self, plan: Plan[ResolvedTransfer], rows: Rows, y: Array) -> None:
+        settings = plan.settings
         self.plan, self.settings = plan, settings
         self.rows = rows if settings.feature_bound is None else clip_entries(rows, settings.feature_bound)
         bound = settings.label_bound
@@ -246,16 +243,15 @@ class TransferRun(Run):
         # Exact teachers by their features: a run that is called often fits each once.
         self._teachers: dict[bytes, Array] = {}
         self._known: dict[bytes, Teacher] = {}
-        self.size = 2 * (settings.m or 0) + 8 * plan.d
+        self.size = 2 * (settings.m) + 8 * plan.d
         if settings.teacher in (SUPPORT, TESTED):
             self.scores = scores(self._scored(), self.y, settings.loss_row)
         if settings.teacher == DP_IGHT:
-            inner = settings.dp_ight()
+            inner = settings.private_teacher()
             self._private = inner.bind(Plan(inner, plan.n, plan.d, plan.releases), rows, y)
 
     def _scored(self) -> Rows:
         settings = self.settings
-        assert settings.row_norm is not None
         return self.rows if settings.feature_bound is not None else clip_rows(self.rows, settings.row_norm)
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
@@ -266,7 +262,7 @@ class TransferRun(Run):
         settings, runs = self.settings, len(streams)
         histories: list[dict[str, Any]] = [{} for _ in range(runs)]
         teachers = self._teach(streams, histories)
-        weights, answers = np.zeros((runs, self.plan.d)), np.zeros((runs, settings.m or 0))
+        weights, answers = np.zeros((runs, self.plan.d)), np.zeros((runs, settings.m))
         for members in group_equal([id(one) for one in teachers]):
             teacher = teachers[members[0]]
             if teacher is None:
@@ -342,13 +338,12 @@ class TransferRun(Run):
     def ight(self) -> Array:
         """The paper's teacher: hard thresholding with an l2 term, without noise; NOT private."""
         settings = self.settings
-        assert settings.row_norm is not None and settings.steps is not None
-        assert settings.step_size is not None and settings.l2 is not None
+        assert settings.steps is not None and settings.step_size is not None, "this teacher iterates"
         matrix = clip_rows(self.rows, settings.row_norm).matrix
         w: Array = np.zeros(self.plan.d)
         for _ in progress.steps(settings.steps):
             slopes = settings.loss_row.residual(np.asarray(matrix @ w), self.y)
-            v = w - settings.step_size * (np.asarray(matrix.T @ slopes) / self.plan.n + settings.l2 * w)
+            v = w - settings.step_size * (np.asarray(matrix.T @ slopes) / self.plan.n + settings.penalty * w)
             top = np.argsort(-np.abs(v), kind="stable")[: settings.sparsity]
             w = np.zeros_like(v)
             w[top] = v[top]

@@ -21,7 +21,7 @@ from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.bounds import EntryBounds, score_range
 from dptoolkit.solvers.engine.vertex_paths import add_feature, without_empty_rows
-from dptoolkit.solvers.engine.vertices import RULED_RADIUS, RULED_STEPS, SelectionSettings
+from dptoolkit.solvers.engine.vertices import RULED_RADIUS, RULED_STEPS, ResolvedSelection, SelectionSettings
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import SYMMETRIC_MAXIMUM, Plan, Release, with_smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trials, written_out
@@ -63,9 +63,8 @@ class DpMultinomialFrankWolfe(SelectionSettings):
     l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
     steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
     selection: str = setting(
-        "What a step selects: \"vertex\", one entry of the weight matrix, in the entrywise L1 ball; or \"columns\", "
-        "one entry of every column, each column in its own L1 ball (the paper's version, with noise for all its "
-        "selections).",
+        '"vertex", one entry of the weight matrix a step, in the entrywise L1 ball; or "columns", one entry of every '
+        "column a step, each column in its own L1 ball (the paper's version, with noise for all its selections).",
         default="vertex",
     )
 
@@ -74,20 +73,37 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         """The softmax loss."""
         return losses.get("softmax")
 
-    @property
-    def bounds(self) -> EntryBounds:
-        """The public bounds of one record's gradient."""
-        assert self.feature_bound is not None
-        return EntryBounds(self.loss_row, self.feature_bound, None, self.fit_intercept)
-
-    def resolved(self, n: int, d: int) -> DpMultinomialFrankWolfe:
+    def resolved(self, n: int, d: int) -> ResolvedMultinomial:
         """See ``Settings``."""
         classes = whole("classes", self.classes, low=2)
         one_of("selection", self.selection, ("vertex", "columns"))
         if self.selection == "columns" and (self.l1_radius is None or self.steps is None):
             name = "steps" if self.steps is None else "l1_radius"
             raise invalid(name, None, "given for selection='columns'", "There is a rule only for selection='vertex'.")
-        return self._filled(n, classes * d)._selection_checked()
+        own = replace(self, **self._ruled(self.steps, self.l1_radius, n, classes * d))
+        return own.settled(ResolvedMultinomial, **own._selection_checked())
+
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """One-hot labels."""
+        return class_labels(y, n, self.classes, label_values)
+
+    @property
+    def class_count(self) -> int | None:
+        """See ``Settings``."""
+        return self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedMultinomial(ResolvedSelection, DpMultinomialFrankWolfe):
+    """The settings of ``dp_multinomial_frank_wolfe`` in a plan."""
+
+    l1_radius: float
+    steps: int
+
+    @property
+    def bounds(self) -> EntryBounds:
+        """The public bounds of one record's gradient."""
+        return EntryBounds(self.loss_row, self.feature_bound, None, self.fit_intercept)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertices: one per step, or one for every column."""
@@ -102,25 +118,22 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         return (min(made, key=lambda release: release.scale * float(self._law(release, d).shares(self._spread(d))[0])),)
 
     def _silent(self, n: int, d: int, law: str) -> Release:
-        assert self.steps is not None and self.l1_radius is not None
-        count = self.steps * (self._columns(d) if self.selection == "columns" else 1)
-        spread = score_range(self.relation, self.l1_radius, self.lipschitz(d, law), n)
+        count = self.steps * (self.width(d) if self.selection == "columns" else 1)
+        spread = score_range(self.adjacency, self.l1_radius, self.lipschitz(d, law), n)
         return Release(f"{self.selection} of the L1 ball", law, spread, 0.0, count)
 
     def _spread(self, d: int) -> Array:
-        assert self.l1_radius is not None
-        return np.full((1, self.classes, self._columns(d)), self.l1_radius / self.classes)
+        return np.full((1, self.classes, self.width(d)), self.l1_radius / self.classes)
 
     def lipschitz(self, d: int, law: str) -> float:
         """The largest L in the ball, see Privacy; with published noise, as in the paper, anywhere."""
-        assert self.feature_bound is not None and self.l1_radius is not None
         if self.calibration == PUBLISHED:
             return self.bounds.entry(self.l1_radius)
         margins = np.zeros(self.classes)
         # With all weights in one class its margin is largest; by columns each of them has a ball of its own. The limit
         # of two residuals is largest there too: it grows with each sum of two margins, and no other weights have larger
         # ones.
-        margins[0] = self.feature_bound * self.l1_radius * (self._columns(d) if self.selection == "columns" else 1)
+        margins[0] = self.feature_bound * self.l1_radius * (self.width(d) if self.selection == "columns" else 1)
         return self.feature_bound * float(_limit(law)(margins))
 
     def noise_law(self, plan: Plan) -> MatrixNoise:
@@ -128,27 +141,18 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         return self._law(plan.releases[0], plan.d)
 
     def _law(self, release: Release, d: int) -> MatrixNoise:
-        assert self.feature_bound is not None
         largest, adaptive = self.lipschitz(d, release.law), self.calibration != PUBLISHED
         return MatrixNoise(release.scale, self.feature_bound, largest, adaptive, _limit(release.law))
-
-    def _columns(self, d: int) -> int:
-        return d + 1 if self.fit_intercept else d
 
     def published(self, n: int, d: int) -> Published:
         """The noise of Theorem 5; steps + 1, as the printed loop makes one step less than the number in its noise."""
         from dptoolkit import published
 
-        assert self.feature_bound is not None and self.steps is not None and self.l1_radius is not None
         ball, budget = self.l1_radius * self.feature_bound, (self.epsilon, self.delta)
-        return published.multinomial(n, self.steps + 1, self.classes, self._columns(d), ball, _PAPER_LIPSCHITZ, *budget)
-
-    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
-        """One-hot labels."""
-        return class_labels(y, n, self.classes, label_values)
+        return published.multinomial(n, self.steps + 1, self.classes, self.width(d), ball, _PAPER_LIPSCHITZ, *budget)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> MultinomialRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         bounded_rows, _ = self.bounds.clip(rows, np.zeros(0))
         return MultinomialRun(plan, bounded_rows, y, counts)
 
@@ -189,7 +193,7 @@ class MatrixNoise:
         # Written so that NaN counts as the largest.
         return np.where(entries < self.lipschitz, entries / self.lipschitz, 1.0)
 
-    def at(self, weights: Array) -> Array:
+    def __call__(self, weights: Array) -> Array:
         """The noise scale at each of many (classes, features) matrices."""
         return self.scale * self.shares(weights)
 
@@ -204,20 +208,20 @@ class MultinomialRun(Run):
     A call releases one vertex per step, or one of every column, by noisy scores with the plan's noise at these weights.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, labels: Array, counts: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self, plan: Plan[ResolvedMultinomial], rows: Rows, labels: Array, counts: NDArray[np.int64] | None = None
+    ) -> None:
         settings = plan.settings
-        assert isinstance(settings, DpMultinomialFrankWolfe)
         self.plan, self.settings, self.all = plan, settings, (rows, labels, counts)
         self.rows, self.y = without_empty_rows(rows, labels)
         self.times = None if counts is None else without_empty_rows(rows, counts.astype(float))[1][:, None]
         self.loss, self._transposed = settings.loss_row, self.rows.transpose()
-        self.width, self.mechanism, self.law = rows.shape[1], plan.releases[0].mechanism, settings.noise_law(plan)
+        self.width, self.mechanism, self.noise_at = rows.shape[1], plan.releases[0].mechanism, settings.noise_law(plan)
         self.size = settings.classes * (2 * len(self.y) + 4 * self.width)
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``; the releases are the chosen vertices."""
         settings, steps, runs = self.settings, self.settings.steps, len(streams)
-        assert steps is not None
         weights: Array = np.zeros((runs, settings.classes, self.width))
         groups = self.width if settings.selection == "columns" else 1
         margins = np.zeros((runs, len(self.y), settings.classes))
@@ -225,8 +229,8 @@ class MultinomialRun(Run):
         iterates = np.empty((runs, steps if trace else 0, settings.classes * self.width))
         scales = []
         for t in (number + 1 for number in progress.steps(steps)):
-            shares = self.law.shares(weights)
-            scales.append(self.law.scale * shares)
+            shares = self.noise_at.shares(weights)
+            scales.append(self.noise_at.scale * shares)
             vertices[:, t - 1] = self._step(weights, margins, t, shares, streams)
             if trace:
                 iterates[:, t - 1] = weights.reshape(runs, -1)
@@ -237,7 +241,6 @@ class MultinomialRun(Run):
     def _step(self, weights: Array, margins: Array, t: int, shares: Array, rng: Generators) -> NDArray[np.intp]:
         """One step of every run: the chosen vertices. ``weights`` and their ``margins`` are updated in place."""
         gradient, radius, mu = self._gradient(margins), self.settings.l1_radius, 2 / (t + 2)
-        assert radius is not None
         runs, size = len(weights), weights[0].size
         if self.settings.selection == "vertex":
             picks = _pick(gradient.reshape(runs, size), radius, self.mechanism, shares, rng)[:, None]

@@ -49,6 +49,7 @@ from dptoolkit.solvers.frame.run import Run, Trace, Trials, group_fits, one_afte
 from dptoolkit.solvers.frame.settings import (
     PUBLISHED,
     TIGHT,
+    Resolved,
     Settings,
     check_classes_setting,
     check_sparsity,
@@ -122,7 +123,12 @@ class DpPipeline(Settings):
         """The numbers that rows and labels are divided by."""
         return Units(self.row_norm, self.label_bound)
 
-    def resolved(self, n: int, d: int) -> DpPipeline:
+    @property
+    def class_count(self) -> int | None:
+        """See ``Settings``."""
+        return self.classes
+
+    def resolved(self, n: int, d: int) -> ResolvedPipeline:
         """See ``Settings``."""
         if self.calibration != TIGHT:
             raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
@@ -130,11 +136,11 @@ class DpPipeline(Settings):
             check_sparsity(self.sparsity, d)
         check_classes_setting(self.loss_row, self.classes)
         self._check_units()
-        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes)
+        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2)
         cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
                    repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
         noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
-        return replace(self, grad_norm=cap, margin_noise=noise)
+        return self.settled(ResolvedPipeline, grad_norm=cap, margin_noise=noise)
 
     def _check_units(self) -> None:
         """Numbers need both bounds; a classifier has no use for them."""
@@ -146,10 +152,33 @@ class DpPipeline(Settings):
                 repair = "Rows are scaled to norm 1 and labels are classes: leave it out."
                 raise invalid(name, getattr(self, name), f"None for loss {self.loss!r}", repair)
 
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """See ``Settings``; one-hot for softmax."""
+        if self.loss_row.task == losses.MULTICLASS:
+            return class_labels(y, n, self.classes, label_values)
+        return super().labels(y, n, label_values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedPipeline(Resolved, DpPipeline):
+    """The settings of ``dp_pipeline`` in a plan."""
+
+    grad_norm: float
+    margin_noise: float
+
+    @property
+    def has_intercept(self) -> bool:
+        """See ``Resolved``; there is always one."""
+        return True
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The descent, the column means, the eigenvalue and, for classes, the slopes."""
         mu = rules.budget_mu(self.epsilon, self.delta)
-        relation = self.relation
 
         def gaussian(query: str, sensitivity: float, share: float, count: int = 1) -> Release:
             # One part in 1e12 more, so that rounding cannot put the sum of the stages above the budget.
@@ -160,21 +189,20 @@ class DpPipeline(Settings):
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
         stages = (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
-            gaussian("column means", means_sensitivity(relation, n), rules.MEANS_SHARE),
+            gaussian("column means", means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
             gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
         )
         if numbers:
             return stages
-        slopes = largest_slope(relation, self.classes) / n
+        slopes = largest_slope(self.adjacency, self.classes) / n
         return (*stages, gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS))
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
-        return GradientBounds(self.loss_row, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.relation, n)
+        return GradientBounds(self.loss_row, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.adjacency, n)
 
     def schedule(self, plan: Plan, eigenvalue: float) -> tuple[int, float]:
         """(steps, step size) of the descent for a released bound on the eigenvalue."""
-        assert self.grad_norm is not None and self.margin_noise is not None
         noise = plan.releases[DESCENT].scale
         # Rows have norm at most 1: the noise of a margin is at most that of a weight, time * scale.
         time = min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
@@ -182,12 +210,11 @@ class DpPipeline(Settings):
         return rules.schedule(time, curvature)
 
     def is_sure_of_steps(self, plan: Plan) -> bool:
-        """Whether all runs take as many steps: even the largest eigenvalue asks for the fewest."""
+        """See ``Resolved``; where even the largest eigenvalue asks for the fewest steps."""
         return self.schedule(plan, 1.0)[0] == rules.FEWEST
 
     def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; for rows whose eigenvalue is the largest, so that the steps are the most."""
-        assert self.grad_norm is not None
+        """See ``Resolved``; for rows whose eigenvalue is the largest, so that the steps are the most."""
         steps, step = self.schedule(plan, 1.0)
         unit = 1.0 if self.label_bound is None else self.label_bound
         return outlook.descent(
@@ -197,23 +224,13 @@ class DpPipeline(Settings):
             remedy="A smaller margin_noise helps: leave it out for the rule's.",
         )  # fmt: skip
 
-    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
-        """See ``Settings``; one-hot for softmax."""
-        if self.loss_row.task == losses.MULTICLASS:
-            return class_labels(y, n, self.classes, label_values)
-        return super().labels(y, n, label_values)
-
-    def width(self, d: int) -> int:
-        """See ``Settings``; the intercept is always there."""
-        return d + 1
-
     def model(self, weights: Array) -> tuple[Array, float | Array]:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         intercept = weights[..., -1]
         return weights[..., :-1], float(intercept) if intercept.ndim == 0 else intercept
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
 
@@ -270,7 +287,7 @@ class PipelineRun(Run):
     A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> None:
+    def __init__(self, plan: Plan[ResolvedPipeline], rows: Rows, y: Array, counts: Any = None) -> None:
         self.plan, self.rows, self.y, self.counts = plan, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
         self.share = times / plan.n
@@ -343,16 +360,16 @@ class PipelineRun(Run):
     def _descent(self, rows: Rows, steps: int, step: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
         settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
-        how = Steps(steps, step, settings.sparsity, True, accumulate=True)
+        iteration = Steps(steps, step, settings.sparsity, True, accumulate=True)
         caps: Array = np.full(rows.shape[0], settings.grad_norm)
         if settings.loss_row.task == losses.MULTICLASS:
-            return SoftmaxRun(rows, self.y, caps, how, noise, self.counts)
+            return SoftmaxRun(rows, self.y, caps, iteration, noise, self.counts)
         if settings.loss_row.task == losses.REGRESSION:
             # Rows may be shorter than 1, so the residual is clipped for each row such that its gradient obeys the
             # bound.
             caps = rows.caps(settings.grad_norm)
         return IhtRun(
-            ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), how, constant(noise)
+            ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), iteration, constant(noise)
         )
 
     def _scaled(self, rows: Rows, w: Array, rng: Any) -> tuple[Array, Array]:

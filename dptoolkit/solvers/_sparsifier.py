@@ -21,7 +21,7 @@ from dptoolkit.accounting import Composed, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.solvers.engine.vertices import BallSettings, VertexRun, frank_wolfe_path
+from dptoolkit.solvers.engine.vertices import BallSettings, ResolvedBall, VertexRun, frank_wolfe_path
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import GEOMETRIC, Plan, Release, smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, written_out
@@ -74,10 +74,10 @@ class Sparsifier(BallSettings):
         default=1000,
     )
 
-    def resolved(self, n: int, d: int) -> Sparsifier:
+    def resolved(self, n: int, d: int) -> ResolvedSparsifier:
         """See ``Settings``."""
         one_of("count", self.count, _COUNTS)
-        settings = self._checked()
+        values = self._checked()
         if self.count == "fixed":
             number = whole("number", self.number, low=1, repair="It is the public number of weights to keep.")
             if number > d:
@@ -85,10 +85,10 @@ class Sparsifier(BallSettings):
         elif self.count == "threshold":
             positive("threshold", self.threshold)
         else:
-            settings = settings._count_checked(d)
-        return settings
+            values |= self._count_checked(d)
+        return self.settled(ResolvedSparsifier, **values)
 
-    def _count_checked(self, d: int) -> Sparsifier:
+    def _count_checked(self, d: int) -> dict[str, Any]:
         repair = "It is the share of the private count; count='fixed' needs none."
         real("count_share", self.count_share, low=0.0, high=1.0, open_low=True, open_high=True, repair=repair)
         if math.isinf(self.epsilon):
@@ -100,12 +100,17 @@ class Sparsifier(BallSettings):
             raise invalid("beta", high, bound, "Or use count='fixed'.")
         positive("rho", self.rho)
         whole("count_steps", self.count_steps, low=1)
-        return replace(self, alpha=low, beta=min(high, float(d)))
+        return {"alpha": low, "beta": min(high, float(d))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSparsifier(ResolvedBall, Sparsifier):
+    """The settings of ``sparsifier`` in a plan; of alpha, beta, number and threshold it has what ``count`` needs."""
 
     @property
     def span(self) -> tuple[int, int]:
-        """The integers between which the count is clipped; ``self`` is checked."""
-        assert self.alpha is not None and self.beta is not None
+        """The integers between which a private count is clipped."""
+        assert self.alpha is not None and self.beta is not None, 'only count="geometric" has a span'
         return math.ceil(self.alpha), math.floor(self.beta)
 
     @property
@@ -141,11 +146,11 @@ class Sparsifier(BallSettings):
 
         model = n, self.steps, self.l1_radius, self.lipschitz
         if self.count != "geometric":
-            return published.lasso_frank_wolfe(*model, self.epsilon, self.delta, self.relation, rounds=self.steps)
+            return published.lasso_frank_wolfe(*model, self.epsilon, self.delta, self.adjacency, rounds=self.steps)
         return published.sparsifier(*model, *self.span, *self.epsilons, self.delta)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SparsifierRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return SparsifierRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
 
 
@@ -160,10 +165,8 @@ class SparsifierRun(Run):
     A call releases the vertices of ``dp_frank_wolfe`` and, for a private count, that count with its noise.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
-        settings = plan.settings
-        assert isinstance(settings, Sparsifier)
-        self.plan, self.settings, self.vertices = plan, settings, VertexRun(plan, rows, y)
+    def __init__(self, plan: Plan[ResolvedSparsifier], rows: Rows, y: Array) -> None:
+        self.plan, self.settings, self.vertices = plan, plan.settings, VertexRun(plan, rows, y)
         self._number, self.size = self._rule(rows, y), self.vertices.size
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
@@ -229,14 +232,13 @@ class SparsifierRun(Run):
         return count
 
 
-def noisy_count(nonzeros: int, plan: Plan, rng: np.random.Generator) -> int:
+def noisy_count(nonzeros: int, plan: Plan[ResolvedSparsifier], rng: np.random.Generator) -> int:
     """clip(clip(count) + noise): an integer in the settings' span.
 
     Privacy
     -------
     One call is the plan's release of the count: the noise is drawn by that release.
     """
-    assert isinstance(plan.settings, Sparsifier)
     lower, upper = plan.settings.span
     noisy = plan.releases[1].mechanism.release(min(max(nonzeros, lower), upper), rng)
     return min(max(noisy, lower), upper)

@@ -23,12 +23,19 @@ from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.objective import Squeeze
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.solvers._objective_perturbation import LINEAR_LAWS, PerturbedObjective, PerturbedRun, events, first_guess
+from dptoolkit.solvers._objective_perturbation import (
+    LINEAR_LAWS,
+    PerturbedObjective,
+    PerturbedRun,
+    ResolvedPerturbed,
+    events,
+    first_guess,
+)
 from dptoolkit.solvers.engine.objective import ROUNDING
 from dptoolkit.solvers.frame.fit import private_solver
-from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, Plan, Release, smallest_noise
+from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, TOLERANCE, Plan, Release, smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trials, group_equal, written_out
-from dptoolkit.solvers.frame.settings import Settings, check_sparsity, setting
+from dptoolkit.solvers.frame.settings import Resolved, check_sparsity, setting
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ class TwoStage(PerturbedObjective):
     )
     vote_share: float = setting("Share of epsilon and delta that the votes would need alone.", default=0.5)
 
-    def resolved(self, n: int, d: int) -> TwoStage:
+    def resolved(self, n: int, d: int) -> ResolvedTwoStage:
         """See ``Settings``."""
         check_sparsity(self.sparsity, d)
         blocks = whole("blocks", self.blocks, low=1)
@@ -71,14 +78,17 @@ class TwoStage(PerturbedObjective):
         if self.constraint == "group-l1":
             repair = "The features that are kept have no public groups."
             raise invalid("constraint", self.constraint, "None, 'l2' or 'l1' for two_stage", repair)
-        settings = super().resolved(n, d)
-        assert isinstance(settings, TwoStage)
-        return settings
+        return self.settled(ResolvedTwoStage, **self._perturbed_checked(n))
 
     @property
     def linear_budget(self) -> tuple[float, float]:
         """The part of (epsilon, delta) that the votes leave."""
         return (1 - self.vote_share) * self.epsilon, (1 - self.vote_share) * self.delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedTwoStage(ResolvedPerturbed, TwoStage):
+    """The settings of ``two_stage`` in a plan."""
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The linear term and the output noise on the support, and the votes that choose it."""
@@ -89,16 +99,16 @@ class TwoStage(PerturbedObjective):
         sums.check_affordable((1 - share) * self.epsilon, "(1 - vote_share) * epsilon")
         law, squeeze = LINEAR_LAWS[self.law], self.squeeze(n)
         scale, multiplier = _noise(self.sparsity, share, law, squeeze, self.epsilon, self.delta)
-        noise = sums.sensitivity(self.relation) * multiplier * ROUNDING
+        noise = sums.sensitivity(self.adjacency) * multiplier * ROUNDING
         linear = self.linear_releases(n, self.sparsity, noise)
         return (*linear, replace(votes, scale=scale * VOTE_RANGE))
 
     def published(self, n: int, d: int) -> Published:
         """Refused: the paper's selection is not this one."""
-        return Settings.published(self, n, d)
+        return Resolved.published(self, n, d)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> TwoStageRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return TwoStageRun(plan, *written_out(rows, y, counts))
 
 
@@ -123,7 +133,8 @@ def _noise(
     def event(multiplier: float) -> Event:
         return Composed(votes(scale), events(law, squeeze, multiplier))
 
-    return scale, calibrate(event, epsilon, delta, guess=_joint_guess(share, law, squeeze, epsilon, delta))
+    guess = _joint_guess(share, law, squeeze, epsilon, delta)
+    return scale, calibrate(event, epsilon, delta, relative_tolerance=TOLERANCE, guess=guess)
 
 
 def _joint_guess(share: float, law: str, squeeze: Squeeze, epsilon: float, delta: float) -> float:
@@ -142,9 +153,8 @@ class TwoStageRun(Run):
     A call releases the chosen support and the noisy minimiser on it: the plan's three releases.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+    def __init__(self, plan: Plan[ResolvedTwoStage], rows: Rows, y: Array) -> None:
         settings = plan.settings
-        assert isinstance(settings, TwoStage)
         self.plan, self.settings, self.rows, self.y = plan, settings, rows, y
         self.votes = count_votes(rows, y, settings.loss_row, settings.sparsity, settings.blocks)
         self._seconds: dict[bytes, PerturbedRun] = {}

@@ -51,12 +51,6 @@ class Solver:
         Whether ``fit_many`` computes several fits together, in shared passes over the data.
     unit_rows : tuple of str
         The tasks for which the solver scales every row to norm 1, so that a bound on the norm changes nothing.
-    lazy : bool
-        Whether steps have the law of steps with a whole noisy gradient but never form that gradient, so that an audit
-        can see the iterates and no gradients.
-    random_steps : bool
-        Whether the number of steps may depend on a release; ``settings.is_sure_of_steps(plan)`` says for which plans it
-        does not.
     """
 
     name: str
@@ -70,8 +64,6 @@ class Solver:
     classes: bool
     blocks: bool
     unit_rows: tuple[str, ...] = ()
-    lazy: bool = False
-    random_steps: bool = False
 
     def part(self, name: str) -> Any:
         """What the solver's module calls ``name``: the function, its plain version or the settings class."""
@@ -109,15 +101,15 @@ _ROWS = (
     ),
     Solver(
         name="dp_sgd_ht", module=f"{_HERE}._sgd", settings="DpSgdHt", plain="sgd_ht",
-        tasks=_EITHER, pair=f"{_PAIRS}._ight", page="dp_sgd_ht", classes=False, blocks=False, lazy=True,
+        tasks=_EITHER, pair=f"{_PAIRS}._ight", page="dp_sgd_ht", classes=False, blocks=False,
     ),
     Solver(
         name="dp_scsg_ht", module=f"{_HERE}._scsg", settings="DpScsgHt", plain="scsg_ht",
-        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="dp_scsg_ht", classes=False, blocks=False, lazy=True,
+        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="dp_scsg_ht", classes=False, blocks=False,
     ),
     Solver(
         name="dp_svrg_ht", module=f"{_HERE}._scsg", settings="DpSvrgHt", plain="svrg_ht",
-        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="dp_svrg_ht", classes=False, blocks=False, lazy=True,
+        tasks=_EITHER, pair=f"{_PAIRS}._scsg", page="dp_svrg_ht", classes=False, blocks=False,
     ),
     Solver(
         name="dp_dual_averaging", module=f"{_HERE}._dual_averaging", settings="DpDualAveraging",
@@ -127,7 +119,7 @@ _ROWS = (
     Solver(
         name="dp_pipeline", module=f"{_HERE}._pipeline", settings="DpPipeline",
         tasks=_EITHER, several=("dp_pipeline", _SOFTMAX), pair=f"{_PAIRS}._pipeline", page="dp_pipeline",
-        classes=True, blocks=False, unit_rows=(CLASSIFICATION,), random_steps=True,
+        classes=True, blocks=False, unit_rows=(CLASSIFICATION,),
     ),
     Solver(
         name="objective_perturbation", module=f"{_HERE}._objective_perturbation", settings="PerturbedObjective",

@@ -1,4 +1,4 @@
-"""How good a model is on rows that it was not trained on: one number, whose sensitivity is known."""
+"""The plan of a private choice among settings of one solver, and the score by which runs are compared."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, one_of, positive, real, unheard, warn
-from dptoolkit.accounting import BestOf, Composed, Gaussian, Guarantee, ZCdp, account, structure
+from dptoolkit.accounting import BestOf, Composed, Guarantee, account, structure
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
-from dptoolkit.accounting.rules import inverse
-from dptoolkit.errors import InvalidValue, UnsupportedEvent
+from dptoolkit.errors import InvalidValue
 from dptoolkit.losses import REGRESSION, Loss
+from dptoolkit.models.notes import choice_notes
 from dptoolkit.solvers import FitResult, Plan, Release, margins
 from dptoolkit.solvers.frame.plan import GAUSSIAN, gaussian_multiplier
 from dptoolkit.solvers.frame.settings import check_budget, public_bound
@@ -94,14 +94,6 @@ def grid(**values: Iterable[Any]) -> list[dict[str, Any]]:
     """
     columns = {name: list(entries) for name, entries in values.items()}
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
-
-
-def choice_notes(n: int) -> tuple[str, ...]:
-    """What the guarantee of a choice on n rows assumes."""
-    return (
-        f"n = {n}, which rows are held out, the candidates and all bounds are public",
-        "only the best run is released: no other run's model or score, nor how many there were",
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,9 +242,8 @@ def plan(
     Touches no data. A record is held out or trained on, by a public rule, so it enters a run by its score or by its
     training, never both: one run gives away the worse of the two. The choice is BestOf(run, law), at most the budget.
     """
+    check_candidates(candidates)
     options = [dict(c) for c in candidates]
-    if not options:
-        raise invalid("candidates", candidates, "at least one mapping of settings", "For example [{'steps': 20}].")
     epsilon = positive("epsilon", epsilon, "A choice without privacy needs no plan.")
     check_budget(epsilon, delta, n)
     held_out = _held_out_rows(n, validation)
@@ -284,6 +275,12 @@ def plan(
     return choice
 
 
+def check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a choice among nothing."""
+    if not candidates:
+        raise invalid("candidates", candidates, "at least one mapping of settings", "For example [{'steps': 20}].")
+
+
 def _check_alike(plans: Sequence[Plan]) -> None:
     """Refuse candidates for other neighbours or other labels than the first one's.
 
@@ -295,7 +292,7 @@ def _check_alike(plans: Sequence[Plan]) -> None:
     kinds = {
         "adjacency": lambda plan: str(plan.adjacency),
         "the labels of their loss": lambda plan: plan.settings.loss_row.task,
-        "classes": lambda plan: getattr(plan.settings, "classes", None),
+        "classes": lambda plan: plan.settings.class_count,
     }
     for name, kind in kinds.items():
         values = list(dict.fromkeys(kind(plan) for plan in plans))
@@ -314,7 +311,7 @@ def one_run(fits: Sequence[Event], score: Event | None) -> Event:
     with the model; so a run is as bad as the worst of these, not as their sum. Gaussian fits are bounded by the largest
     mu, fits with a zCDP bound by the largest rho. Others must be equal, and the score is added to them.
     """
-    bound = _common_bound(fits if score is None else [*fits, score])
+    bound = structure.common_bound(fits if score is None else [*fits, score])
     if bound is not None:
         return bound
     if any(event != fits[0] for event in fits):
@@ -323,28 +320,6 @@ def one_run(fits: Sequence[Event], score: Event | None) -> Event:
             "all of them. Vary settings that leave the noise alone (step_size, sparsity), or take another solver."
         )
     return fits[0] if score is None else Composed(fits[0], score)
-
-
-def is_covered(fit: Event, run: Event) -> bool:
-    """Whether ``run`` is at least as bad as ``fit`` at every delta, in one of the ways of ``one_run``."""
-    if run == fit or (isinstance(run, Composed) and run.events[:1] == (fit,)):
-        return True
-    if structure.all_gaussian(run) and structure.all_gaussian(fit):
-        return structure.total_mu(run) >= structure.total_mu(fit) * (1 - 1e-12)
-    try:
-        return isinstance(run, ZCdp) and run.rho >= structure.total_rho(fit) * (1 - 1e-12)
-    except UnsupportedEvent:
-        return False
-
-
-def _common_bound(events: Sequence[Event]) -> Event | None:
-    """The weakest Gaussian, or else zCDP, bound of all the events; None if one of them has neither."""
-    if all(structure.all_gaussian(event) for event in events):
-        return Gaussian(inverse(max(structure.total_mu(event) for event in events)))
-    try:
-        return ZCdp(max(structure.total_rho(event) for event in events))
-    except UnsupportedEvent:
-        return None
 
 
 def _held_out_rows(n: int, validation: float | str) -> int:
@@ -370,7 +345,7 @@ def _scoring(plan: Plan, score_bound: float | None) -> Score:
 def _score_release(plans: tuple[Plan, ...], sensitivity: float) -> Release:
     """The score of one run: as private as a fit by itself, or four times as noisy where the two are added up."""
     multiplier = gaussian_multiplier(1, plans[0].settings.epsilon, plans[0].settings.delta)
-    if _common_bound([plan.event for plan in plans]) is None:
+    if structure.common_bound([plan.event for plan in plans]) is None:
         multiplier *= 4
     return Release("score of a run", GAUSSIAN, sensitivity, sensitivity * multiplier, 1)
 

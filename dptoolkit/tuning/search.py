@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dptoolkit.data import Rows
 from dptoolkit.solvers import FitResult, settings_class
 from dptoolkit.solvers.frame.fit import charge, noise_source, record, stated
 from dptoolkit.solvers.frame.settings import build
-from dptoolkit.tuning.choice import TuningPlan
+from dptoolkit.tuning.choice import TuningPlan, check_candidates
 from dptoolkit.tuning.choice import plan as make_plan
 
 
@@ -80,41 +80,63 @@ def tune(
     marked. The number of runs is drawn independently of the data. It is not returned, but how long the call
     takes shows it: do not publish the time.
     """
+    check_candidates(candidates)
     kind = settings_class(solver)
-    probe = _probe(kind, candidates, arguments)
-    rows = probe.validated_rows(X, n_features)
-    labels = probe.labels(y, rows.shape[0], label_values)
+    # Settings of the first candidate, for what they say about rows and labels.
+    own = {name: value for name, value in arguments.items() if name in kind.__dataclass_fields__}
+    data = _records(build(kind, {"epsilon": 1.0} | own | dict(candidates[0])), X, y, label_values, n_features)
+    scored = None
     if public is not None:
         if arguments.setdefault("validation", "public") != "public":
             raise invalid("validation", arguments["validation"], '"public" where public rows are given')
-        scored_rows = probe.validated_rows(public[0], rows.shape[1])
-        scored_labels = probe.labels(public[1], scored_rows.shape[0], label_values)
+        scored = _records(data.settings, *public, label_values, data.rows.shape[1])
     elif arguments.get("validation") == "public":
         raise invalid("public", None, 'a pair (X, y) of public data for validation="public"')
-    plan = make_plan(solver, candidates, n=rows.shape[0], d=rows.shape[1], **arguments)
-    source = noise_source(rng, ledger)
-    is_void = marks.is_marked(X, y)
-    first = plan.plans[0]
-    reservation = charge(ledger, plan.event, f"choice for {first.solver}", first.adjacency, is_void)
-    if public is None:
-        train, held_out = plan.held_out()
-        scored_rows, scored_labels = rows.take(held_out), labels[held_out]
-        rows, labels = rows.take(train), labels[train]
+    n, d = data.rows.shape
+    return _tuned(make_plan(solver, candidates, n=n, d=d, **arguments), data, scored, rng, ledger)
+
+
+def tune_by(plan: TuningPlan, X: Any, y: Any, *, rng: Any = None, ledger: Ledger | None = None) -> TuningResult:
+    """What ``tune`` does, by a plan that was made before and holds rows out; see there.
+
+    Privacy
+    -------
+    As for ``tune``.
+    """
+    return _tuned(plan, _records(plan.plans[0].settings, X, y, None, None), None, rng, ledger)
+
+
+class _Records(NamedTuple):
+    """Checked rows and labels, the settings by which they were checked, and whether the rows are marked."""
+
+    settings: Any
+    rows: Rows
+    labels: Any
+    is_void: bool
+
+    def take(self, which: Any) -> _Records:
+        return self._replace(rows=self.rows.take(which), labels=self.labels[which])
+
+
+def _records(settings: Any, X: Any, y: Any, label_values: Any, n_features: int | None) -> _Records:
+    rows = settings.validated_rows(X, n_features)
+    return _Records(settings, rows, settings.labels(y, rows.shape[0], label_values), marks.is_marked(X, y))
+
+
+def _tuned(plan: TuningPlan, data: _Records, public: _Records | None, rng: Any, ledger: Ledger | None) -> TuningResult:
+    """The best run by a plan; the ledger is charged before the first."""
+    source, first = noise_source(rng, ledger), plan.plans[0]
+    reservation = charge(ledger, plan.event, f"choice for {first.solver}", first.adjacency, data.is_void)
+    train, scored = data, public
+    if scored is None:
+        train, scored = (data.take(which) for which in plan.held_out())
     # Progress of the runs, one after the other, would show how many there are.
     with progress.watched(None):
-        best = _best_run(plan, rows, labels, scored_rows, scored_labels, source.stream(plan.fingerprint))
+        best = _best_run(plan, train.rows, train.labels, scored.rows, scored.labels, source.stream(plan.fingerprint))
     record(reservation)
-    guarantee = stated(plan.guarantee, source, is_void)
-    _, _, which, model = best
-    return TuningResult(replace(model, guarantee=guarantee), plan.candidates[which], best[0], plan, guarantee)
-
-
-def _probe(kind: Any, candidates: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> Any:
-    """Settings of the first candidate, for what they say about rows and labels."""
-    if not candidates:
-        raise invalid("candidates", candidates, "at least one mapping of settings", "For example [{'steps': 20}].")
-    own = {name: value for name, value in arguments.items() if name in kind.__dataclass_fields__}
-    return build(kind, {"epsilon": 1.0} | own | dict(candidates[0]))
+    guarantee = stated(plan.guarantee, source, data.is_void)
+    score, _, which, model = best
+    return TuningResult(replace(model, guarantee=guarantee), plan.candidates[which], score, plan, guarantee)
 
 
 def number_of_runs(runs: TruncatedNegativeBinomial, rng: np.random.Generator) -> int:

@@ -44,12 +44,13 @@ from dptoolkit.errors import BudgetExceeded, DpToolkitError, UnsupportedEvent
 
 DELTA = 1e-5
 WOR, POI = "without-replacement", "poisson"
+SAMPLED_OBJECTIVE = Subsampled(ObjectivePerturbation(2.0, 0.2), WOR, 0.1)
 # One of every class, under every sampling scheme and adjacency.
 EVENTS = [
     Gaussian(4.0), Laplace(5.0), TwoSidedGeometric(0.2, 3), RandomizedResponse(0.3), RandomizedResponse(0.3, 4),
     ExponentialMechanism(0.2), NoisyMax(0.2), NoisyMax(0.2, "exponential"), PureDp(0.2), ApproxDp(0.2, 1e-9),
     ZCdp(0.02), ObjectivePerturbation(4.0, 0.2), ObjectivePerturbation(4.0, 0.2, True, "zero-out"),
-    ObjectivePerturbation(4.0, 0.0, False, "zero-out"), Subsampled(ObjectivePerturbation(2.0, 0.2), WOR, 0.1),
+    ObjectivePerturbation(4.0, 0.0, False, "zero-out"), SAMPLED_OBJECTIVE,
     Subsampled(ObjectivePerturbation(2.0, 0.1, True, "zero-out"), POI, 0.1),
     Subsampled(Gaussian(1.5), POI, 0.05), Subsampled(Gaussian(1.5), POI, 0.05, "replace-one"),
     Subsampled(Gaussian(1.5), WOR, 0.05), Subsampled(Laplace(1.0), POI, 0.1), Subsampled(PureDp(1.0), WOR, 0.1),
@@ -60,7 +61,14 @@ EVENTS = [
 ]  # fmt: skip
 # The recursion has a test of its own; here it would only be slow.
 USED = [name for name in METHODS if name != "bounded-range"]
-PAIRS = [(event, method) for event in EVENTS for method in USED]
+# Seconds for one epsilon, as every order is integrated. The same event by other methods, and the other sampled
+# objective by this one, always run.
+LONG = {(SAMPLED_OBJECTIVE, "rdp")}
+PAIRS = [
+    pytest.param(event, method, marks=[pytest.mark.slow] if (event, method) in LONG else [])
+    for event in EVENTS
+    for method in USED
+]
 
 
 def epsilon(event: Event, method: str | None = None, delta: float = DELTA) -> float:
@@ -84,6 +92,7 @@ def test_a_count_is_that_many_events_and_none_is_forgotten(event, method):
     assert epsilon(Repeated(event, 0), method) == 0.0
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("event", "method"), PAIRS, ids=str)
 def test_more_releases_cost_more_and_more_delta_costs_less(event, method):
     supported(event, method)

@@ -610,6 +610,7 @@ def test_different_sampled_spends_are_quick_far_from_the_budget_and_right_near_i
         assert ledger.guarantee.epsilon(1e-5) <= budget
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("budget", [0.3, 1.0, 8.0])
 @pytest.mark.parametrize("delta", [0.0, 1e-9, 1e-3])
 def test_the_quick_bound_never_admits_what_the_accountant_would_not(budget, delta):

@@ -18,6 +18,7 @@ from dptoolkit.accounting import (
     ExponentialMechanism,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
     NoisyMax,
     ObjectivePerturbation,
     PureDp,
@@ -25,7 +26,9 @@ from dptoolkit.accounting import (
     RandomRounds,
     Repeated,
     SampledGroup,
+    ShiftedZCdp,
     Subsampled,
+    TruncatedPoisson,
     TwoSidedGeometric,
     ZCdp,
     account,
@@ -41,6 +44,8 @@ EXAMPLES = [
     Gaussian(2.0), Laplace(3.0), TwoSidedGeometric(0.5, 3), DiscreteGaussian(2.0, 3), RandomizedResponse(0.7, 4),
     ExponentialMechanism(0.5), NoisyMax(0.5), PureDp(0.5), ApproxDp(0.5, 1e-6), ZCdp(0.05),
     ObjectivePerturbation(2.0, 0.2), ObjectivePerturbation(2.0, 0.2, True, "zero-out"), SampledGroup(2.0, 0.1, 3),
+    MixtureOfGaussians(2.0, (0.0, 1.0, 3.0), (0.7, 0.2, 0.1)), TruncatedPoisson(2.0, 0.3, 20, 5),
+    TruncatedPoisson(2.0, 0.3, 20, 5, "replace-one"), ShiftedZCdp(0.05, 0.01),
 ]  # fmt: skip
 ORDERS = np.array([1.01, 1.5, 2.0, 7.3, 64.0])
 

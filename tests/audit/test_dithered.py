@@ -60,6 +60,7 @@ def as_csr(pair):
     return replace(pair, first=(sparse.csr_matrix(X), y), second=(sparse.csr_matrix(X2), y2))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("adjacency", RELATIONS)
 @pytest.mark.parametrize("loss", LOSSES)
@@ -70,6 +71,7 @@ def test_sparse_rows_stay_within_the_guarantee(loss, adjacency, law, calls):
     assert len(calls) >= 1000 and set(calls) == {LAWS[law]}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_third_of_the_noise_is_found_on_sparse_rows(loss, law, calls):

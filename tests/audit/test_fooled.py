@@ -196,9 +196,10 @@ def test_reading_a_frame_is_no_change():
 
 
 @pytest.mark.parametrize("data", [(x for x in [1.0]), open], ids=["generator", "stream"])
-def test_data_that_cannot_be_compared_are_refused(data, tmp_path):
+def test_data_that_cannot_be_compared_are_refused(data, tmp_path, request):
     if data is open:
         data = (tmp_path / "rows").open("w+b", buffering=0)
+        request.addfinalizer(data.close)
     with pytest.raises(InvalidValue, match="whose content can be read before and after a run"):
         audit.evidence(lambda x, rng: rng.random(), Pair(data, [1.0]), GaussianClaim(1.0), trials=200, alpha=1e-6)
 

@@ -123,6 +123,7 @@ def one_by_one(plan, pair, adversary, bits, first, source):
     return np.array(rows).reshape(len(bits), -1)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", CASES)
 def test_bit_for_bit_what_prepare_gives(case, layout, monkeypatch):
@@ -218,6 +219,7 @@ def test_noise_that_trials_share_would_be_seen(case, monkeypatch):
         assert not np.array_equal(right, PlanTarget(plan, pair, adversary).run(bits, 0, source)), axes
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("solver", [MULTINOMIAL, "peeling_iht", PERTURBED, "two_stage", "dp_admm",
                                     "knowledge_transfer", "dp_frank_wolfe", "sparsifier", "dp_sgd_ht", "dp_scsg_ht",
                                     "dp_svrg_ht"])  # fmt: skip

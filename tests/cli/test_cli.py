@@ -42,7 +42,7 @@ from dptoolkit.audit import presets
 @pytest.fixture(autouse=True)
 def without_progress(monkeypatch):
     """No line of progress among the lines that are counted, however slow the machine is or how much is compiled."""
-    monkeypatch.setattr(cli.progress, "DELAY", 1e6)
+    monkeypatch.setattr(cli.output, "DELAY", 1e6)
 
 
 @pytest.fixture
@@ -127,6 +127,16 @@ def test_the_guarantee_is_printed_and_then_what_was_asked_for(run):
 
 def test_without_a_question_only_the_guarantee_is_printed(run):
     assert run("account --gaussian 2.5")[1] == f"{account(Gaussian(2.5))}\n"
+
+
+def test_tradeoff_gives_the_curve_and_a_sentence(asked):
+    record = asked("--gaussian 1 --adjacency replace-one --tradeoff 0.1 --tradeoff 0 --bracket")["tradeoff"]
+    first, second = record["points"]
+    assert first["missed"] == pytest.approx(0.610856, abs=1e-6) and first["missed"] <= first["missed_by_some_test"]
+    assert (second["false_alarm"], second["missed"]) == (0.0, 1.0)
+    assert record["advantage"] == pytest.approx(0.382925, abs=1e-6) and record["bayes_success"] < 0.6915
+    assert "is right at most 70 times in 100" in record["sentence"]
+    assert len(asked("--laplace 2 --tradeoff")["tradeoff"]["points"]) > 3
 
 
 def test_bracket_gives_the_lower_bound_too(asked):
@@ -429,7 +439,7 @@ def test_the_traceback_can_be_asked_for(run, monkeypatch):
 @pytest.mark.parametrize("line", [
     "--gaussian 2 --random-rounds 0.99999999 --delta 1e-5", f"--laplace 2 --steps 1{'0' * 22} --delta 1e-5",
     f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5", f"--pure 1e-3 --steps 1{'0' * 22}",
-    f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5 --method optimal",
+    pytest.param(f"--pure 1e-3 --steps 1{'0' * 16} --delta 1e-5 --method optimal", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_ends_of_the_ranges_have_an_answer_or_one_line(run, line):
     code, out, err = run(f"account {line}")
@@ -543,7 +553,7 @@ def test_ctrl_c_that_a_library_swallows_is_heard(run, monkeypatch, interruptible
             while True:
                 time.sleep(0.001)
 
-    monkeypatch.setattr(cli.progress, "_AGAIN", 0.01)
+    monkeypatch.setattr(cli.output, "_AGAIN", 0.01)
     monkeypatch.setattr(dptoolkit.accounting, "account", deaf)
     assert _is_one_line(run("account --gaussian 2"), 130)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
@@ -706,6 +716,7 @@ def test_plan_prints_the_plan(run):
     assert record["guarantee"]["event"] == made.event.to_dict()
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
 def test_every_solver_can_be_planned_from_its_own_options(run):
     for name in solvers.PRIVATE:
         settings = dict(presets.PRESETS[name])

@@ -17,7 +17,7 @@ import pytest
 
 from dptoolkit import cli, models
 from dptoolkit.accounting import Ledger
-from dptoolkit.cli import progress
+from dptoolkit.cli import output
 from dptoolkit.datasets import registry
 from dptoolkit.datasets.catalogue import FILES, Source, Split
 
@@ -28,7 +28,7 @@ FIT = "--task classification --epsilon 2 --delta 1e-6 --classes -1 1 --n-feature
 def run(capsys, tmp_path, monkeypatch):
     """Run a command line given as one string, in a folder of its own; (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(progress, "DELAY", 1e6)
+    monkeypatch.setattr(output, "DELAY", 1e6)
 
     def _run(line: str) -> tuple[int, str, str]:
         code = cli.main(line.split())
@@ -311,9 +311,9 @@ class Screen:
 def test_progress_is_shown_until_the_end(monkeypatch, terminal):
     screen, seen = Screen(terminal), threading.Event()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(progress, "DELAY", 0.001)
-    with progress.shown("fit", silent=False):
-        progress.stage("reading")
+    monkeypatch.setattr(output, "DELAY", 0.001)
+    with output.shown("fit", silent=False):
+        output.stage("reading")
         for _ in range(10_000):
             if "fit: reading, " in screen.text or seen.wait(0.001):
                 break
@@ -324,8 +324,8 @@ def test_progress_is_shown_until_the_end(monkeypatch, terminal):
 def test_quiet_shows_nothing(monkeypatch):
     screen = Screen(False)
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(progress, "DELAY", 0.0)
-    with progress.shown("fit", silent=True):
+    monkeypatch.setattr(output, "DELAY", 0.0)
+    with output.shown("fit", silent=True):
         pass
     assert screen.text == ""
 

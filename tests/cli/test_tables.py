@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dptoolkit import cli, models
-from dptoolkit.cli import progress
-from dptoolkit.cli.wording import in_shell
+from dptoolkit.cli import output
+from dptoolkit.cli.output import in_shell
 
 FIT = "--task classification --epsilon 8"
 READ = [
@@ -24,7 +24,7 @@ HEAD = 'patient id;"age, years";sex;readmitted;"blood pressure [mmHg]";smoking;b
 def run(capsys, tmp_path, monkeypatch):
     """Run a command line given as a string or as words, in a folder of its own; (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(progress, "DELAY", 1e6)
+    monkeypatch.setattr(output, "DELAY", 1e6)
 
     def _run(line: str | list[str], *more: str) -> tuple[int, str, str]:
         code = cli.main([*(line.split() if isinstance(line, str) else line), *more])

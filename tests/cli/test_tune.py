@@ -9,7 +9,7 @@ import pytest
 
 from dptoolkit import cli, models
 from dptoolkit.accounting import BestOf, Ledger
-from dptoolkit.cli import progress
+from dptoolkit.cli import output
 from tests.cli.test_models import data  # noqa: F401
 
 TUNE = "tune two.svm --task classification --epsilon 2 --delta 1e-6 --classes -1 1 --n-features 6 --row-norm 1"
@@ -19,7 +19,7 @@ IGHT = f"{TUNE} --solver dp-ight --sparsity 3"
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch, data):  # noqa: F811
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(progress, "DELAY", 1e6)
+    monkeypatch.setattr(output, "DELAY", 1e6)
 
     def _run(line: str) -> tuple[int, str, str]:
         code = cli.main(shlex.split(line))

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 FIT = """
 import json, sys
 import numpy as np
@@ -74,6 +76,15 @@ def run(root, program, **environment):
     return done.stdout
 
 
+def test_a_new_process_compiles_nothing_that_another_has_compiled(root):
+    """In the folder of the processes that tests start, which may hold everything already."""
+    run(root, FIT)
+    again = json.loads(run(root, FIT))
+    assert all(again[name][0] > 0 for name in ENTRANCES), again
+    assert all(misses == 0 for _, misses in again.values()), again
+
+
+@pytest.mark.slow
 def test_the_second_process_compiles_nothing(root, tmp_path):
     first, second = (json.loads(run(root, FIT, NUMBA_CACHE_DIR=str(tmp_path))) for _ in range(2))
     for name in ENTRANCES:

@@ -28,7 +28,11 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("case", MOST)
+# One case on each of the two kinds of kernels: the thresholds' and the vertices'. A case starts several new processes.
+ALWAYS = ("dp_ight, csr", "dp_frank_wolfe, csr")
+
+
+@pytest.mark.parametrize("case", [c if c in ALWAYS else pytest.param(c, marks=pytest.mark.slow) for c in MOST])
 def test_a_first_fit_compiles_no_more_than_it_did(case, tmp_path):
     done = compilations(case, str(tmp_path))
     most, ours = MOST[case]

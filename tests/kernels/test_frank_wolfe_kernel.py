@@ -482,6 +482,7 @@ def two_step_law(block, sharpness, first, second=None):
     return start[:, None] * np.array(rows)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("first", [1, 40])
 @pytest.mark.parametrize("name", EVERY)
 def test_law_of_two_selections(name, first):

@@ -216,6 +216,7 @@ REDUCED = {
 CASES = [*(("plain, " + k, c) for k, c in PLAIN.items()), *(("reduced, " + k, c) for k, c in REDUCED.items())]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("case", [c for _, c in CASES], ids=[k for k, _ in CASES])
 def test_lazy_is_dense(case):
     assert_same_law(lazy(case, DRAWS, 1), dense(case, DRAWS, 2))
@@ -369,6 +370,7 @@ def assert_same_wide_law(case: Case, a: Any, b: Any, alpha: float = ALPHA) -> No
     assert found[worst] >= alpha / len(found), f"{worst}: p-value {found[worst]:.3g} < {alpha:g}/{len(found)}"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("reduced", [False, True], ids=["plain", "reduced"])
 def test_lazy_is_dense_in_many_dimensions(reduced):
     case = wide_case(reduced)

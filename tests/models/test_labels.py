@@ -11,9 +11,10 @@ from scipy import sparse
 from dptoolkit import data, models, solvers
 from dptoolkit.accounting import Ledger
 from dptoolkit.errors import InvalidValue
-from dptoolkit.models import choosing, files
+from dptoolkit.models import files
 from dptoolkit.models.fitting import MOST_CLASSES, class_set, codes
 from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
+from dptoolkit.tuning import models as choosing
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 HOW = {"epsilon": 1.0, "delta": 1e-5, "validation": 0.2, "score_bound": None}

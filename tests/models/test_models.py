@@ -15,11 +15,12 @@ from dptoolkit import estimators, models, solvers
 from dptoolkit.accounting import Composed, Gaussian, Ledger, PureDp, Repeated, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import InvalidValue
-from dptoolkit.models import choosing, files, routes
+from dptoolkit.models import files, routes
 from dptoolkit.models.joint import joint_plan
 from dptoolkit.solvers import bind, fit_many, plan
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.settings import Settings
+from dptoolkit.tuning import models as choosing
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -27,7 +28,7 @@ BOUNDS = {"row_norm": 1.0}
 OPTIONS = {
     "dp_pipeline": {}, "dp_dual_averaging": {}, "dp_ight": {"sparsity": 5},
     "dp_frank_wolfe": {}, "dp_sgd_ht": {},
-    "dp_scsg_ht": {"batch_size": 40, "epochs": 3, "snapshot_size": 400}, "dp_svrg_ht": {"batch_size": 40, "epochs": 3},
+    "dp_scsg_ht": {"batch_size": 40, "epochs": 3, "snapshot_size": 400}, "dp_svrg_ht": {"batch_size": 400, "epochs": 2},
     "objective_perturbation": {}, "two_stage": {"sparsity": 5, "blocks": 4},
     "peeling_iht": {"sparsity": 5, "steps": 5, "step_size": 0.5, "radius": 2.0},
 }  # fmt: skip
@@ -162,6 +163,11 @@ def test_the_edits_below_are_what_makes_the_difference(tmp_path, record):
 def test_an_edited_file_is_refused_even_with_its_digest(tmp_path, record, places, value):
     with pytest.raises(InvalidValue, match=r"m\.json"):
         models.load(write(tmp_path / "m.json", edited(record, *places, value=value)))
+
+
+def test_a_solver_that_cannot_do_the_task_is_refused(tmp_path, record):
+    with pytest.raises(InvalidValue, match="Its task or solver is not known"):
+        models.load(write(tmp_path / "m.json", edited(record, "solver", value="peeling_iht")))
 
 
 def test_a_guarantee_that_fits_together_but_promises_more_than_the_plan_is_refused(tmp_path, record):

@@ -17,9 +17,25 @@ import pytest
 from dptoolkit import cli, solvers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")])
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n?^```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)#:]+)(?:#[^)]*)?\)")
+
+
+# Pages whose commands or audits take seconds; their numbers are checked by ``make check-full``.
+LONG_EXAMPLES, LONG_COMMANDS = {"audit"}, {"papers"}
+
+
+def cases(pages: list[Path], long: set[str]) -> list[Any]:
+    """Pages as cases of a test, by name; those that take long are slow."""
+    return [
+        pytest.param(page, id=page_name(page), marks=[pytest.mark.slow] * (page_name(page) in long)) for page in pages
+    ]
+
+
+def page_name(page: Path) -> str:
+    """The page's path below docs, without its ending."""
+    return page.relative_to(DOCS).with_suffix("").as_posix()
 
 
 def run_page(text: str) -> list[tuple[str | None, str]]:
@@ -34,14 +50,15 @@ def run_page(text: str) -> list[tuple[str | None, str]]:
     return results
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
+@pytest.mark.parametrize("page", cases(PAGES, LONG_EXAMPLES))
 def test_examples_run_and_print_what_the_page_says(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for expected, printed in run_page(page.read_text()):
         assert printed == (expected or "")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_somewhere(page: Path) -> None:
     for match in LINK.finditer(page.read_text()):
         assert (page.parent / match["target"]).exists(), match["target"]
@@ -68,7 +85,7 @@ def run_console(text: str, names: dict[str, Any]) -> Iterator[tuple[str, list[st
             yield command, expected, printed.getvalue()
 
 
-@pytest.mark.parametrize("page", console_pages(), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", cases(console_pages(), LONG_COMMANDS))
 def test_commands_print_what_the_page_says(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for command, expected, printed in run_console(page.read_text(), {"__name__": "docs"}):

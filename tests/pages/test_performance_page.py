@@ -28,6 +28,7 @@ def test_another_run_gives_another_page(saved):
     assert page.render(saved["about"], changed) != page.rendered()
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
 def test_every_private_solver_has_arguments_a_memory_and_a_rival_or_a_place_among_those_without(saved):
     assert set(RIVALS) | set(WITHOUT_RIVAL) == set(solvers.PRIVATE)
     for name in solvers.PRIVATE:

@@ -21,6 +21,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
 @pytest.mark.parametrize("name, delta, epsilons, seeds, factor", CHECKS)
 def test_error_falls_with_epsilon_to_that_without_privacy(name, delta, epsilons, seeds, factor) -> None:
     case = replace(CASES[name], epsilons=epsilons)

@@ -37,6 +37,13 @@ def test_a_profile_draws_what_account_says():
     assert (curves["rdp"][:, 1] >= own[:, 1] * (1 - 1e-9)).all()
 
 
+def test_a_trade_off_curve_draws_what_the_guarantee_says():
+    guarantee = account(Repeated(Gaussian(4.0), 10), adjacency="replace-one")
+    (axes,) = plots.guarantee_trade_off(guarantee).axes
+    curve, blind = axes.lines[0].get_xydata(), axes.lines[1].get_xydata()
+    assert (curve[:, 1] == guarantee.tradeoff(curve[:, 0])).all() and blind.tolist() == [[0, 1], [1, 0]]
+
+
 def test_a_guarantee_that_promises_nothing_is_not_drawn():
     with pytest.raises(InvalidValue, match="promises something"):
         plots.profile(account(Gaussian(0.0)))

@@ -593,6 +593,7 @@ def test_sgd_ht_conditions_never_hold_at_twenty_passes(epsilon):
         assert not published.sgd_ht_theorem_4_1(20242, batch, steps, 1.0, epsilon, 1e-5).conditions_hold
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("batch", "epsilon", "ratio"),
     [(256, 2, 3.11), (256, 8, 1.62), (1024, 2, 3.59), (1024, 4, 3.04), (1024, 8, 2.39)],

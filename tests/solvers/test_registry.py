@@ -1,6 +1,6 @@
 """The table of solvers: every row is complete and true, and nothing that belongs to a solver is without a row.
 
-The last part adds a solver at run time by its row alone, and uses it everywhere.
+The last part adds the solver of docs/add-a-solver.md at run time, by its row alone, and uses it everywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib
 import json
 import pkgutil
 import re
+import sys
+import types
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,6 @@ from dptoolkit import audit, cli, models, solvers
 from dptoolkit.audit import presets
 from dptoolkit.solvers.frame.settings import Settings
 from dptoolkit.solvers.registry import CLASSIFICATION, REGRESSION, SOLVERS, TASKS, Solver
-from tests.solvers import toy
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -50,8 +51,6 @@ def problems(row):
         found.append(f"{row.settings} is not the settings class of {row.name}")
     if row.classes != ("classes" in fields):
         found.append("classes says something else than the settings")
-    if row.random_steps != hasattr(kind, "is_sure_of_steps"):
-        found.append("random_steps says something else than the settings")
     found += [f"{task} is no task" for task in (*row.tasks, *row.unit_rows) if task not in TASKS]
     routes = [*row.tasks.values(), *([row.several[1]] if row.several else [])]
     if not all(set(arguments) <= fields | {"loss"} for arguments in routes):
@@ -79,7 +78,7 @@ def test_a_missing_or_wrong_field_would_be_found():
     for field, wrong in {
         "name": "dp_ight", "module": "dptoolkit.solvers._nothing", "settings": "", "plain": "wolfe",
         "tasks": {"ranking": {}}, "several": ("dp_ight", {}), "pair": "dptoolkit.audit.pairs._ight",
-        "page": "dp_ight", "classes": True, "unit_rows": ("ranking",), "random_steps": True,
+        "page": "dp_ight", "classes": True, "unit_rows": ("ranking",),
     }.items():  # fmt: skip
         assert problems(replace(good, **{field: wrong})), field
     required = {"name", "module", "settings", "tasks", "pair", "page", "classes", "blocks"}
@@ -93,7 +92,8 @@ def test_a_missing_or_wrong_field_would_be_found():
 def test_blocks_are_those_of_the_run(name):
     plan = presets.plan(name, 1.0, 1e-5)
     run = solvers.bind(plan, np.zeros((plan.n, plan.d)), np.zeros(plan.n))
-    assert callable(getattr(run, "fit_block", None)) == SOLVERS[name].blocks
+    owner = next((kind for kind in type(run).__mro__ if "fit_block" in vars(kind)), None)
+    assert (owner is not None and owner.__module__ != "dptoolkit.solvers.frame.run") == SOLVERS[name].blocks
 
 
 def modules_of(package):
@@ -158,8 +158,18 @@ def test_nobody_else_asks_which_solver_it_is():
 
 @pytest.fixture
 def dp_means(monkeypatch):
-    monkeypatch.setitem(SOLVERS, "dp_means", toy.ROW)
-    yield toy.ROW
+    """The solver, the pair and the row of docs/add-a-solver.md, in two modules, as they would be in the package."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "add-a-solver.md").read_text(encoding="utf-8"), re.M | re.S)
+    solver, pair = types.ModuleType("means_solver"), types.ModuleType("means_pair")
+    for module in (solver, pair):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(next(block for block in blocks if "class DpMeans" in block), vars(solver))
+    exec("import numpy as np\n" + next(block for block in blocks if "def worst_pair" in block), vars(pair))
+    pair.dp_means = pair.worst_pair
+    exec(next(block for block in blocks if "row = Solver(" in block), own := {})
+    row = replace(own["row"], module=solver.__name__, pair=pair.__name__)
+    monkeypatch.setitem(SOLVERS, "dp_means", row)
+    yield row
     # ``dptoolkit.solvers`` keeps what it has loaded.
     vars(solvers).pop("dp_means", None)
 

@@ -120,6 +120,7 @@ def test_l2_shrinks():
     assert sizes[0] > sizes[1] > sizes[2] > 0
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", SHAPES)
 def test_strong_features_are_found(name):
     """Without noise and with little: the three features that matter are among the four kept."""
@@ -204,6 +205,7 @@ VARIANTS = [(name, more) for name in SHAPES for more in ({}, {"loss": "squared",
 VARIANTS += [("dp_scsg_ht", {"option": "II"}), ("dp_svrg_ht", {"option": "II"})]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize(("name", "more"), VARIANTS, ids=str)
 def test_the_budget_is_met_and_used_up(name, more, sampling):
@@ -263,6 +265,7 @@ def test_random_loops_cost_about_as_much_as_fixed_ones():
     assert plan("dp_scsg_ht", option="II").noise < 0.95 * fixed
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("b", "epsilon", "multiplier"), [(64, 2.0, 0.8615), (256, 4.0, 0.8916), (1024, 8.0, 0.9265)])
 def test_noise_of_sgd_at_the_size_of_rcv1(b, epsilon, multiplier):
     """20 passes over n = 20242 at delta 1e-5: batches without replacement in blocks of steps, not one joined pair."""

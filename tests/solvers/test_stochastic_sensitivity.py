@@ -190,6 +190,7 @@ def test_never_more_than_allowed(mode, sampling, intercept):
     check()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_at_the_snapshot_no_record_moves_an_inner_step(mode, intercept):

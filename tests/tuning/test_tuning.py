@@ -15,6 +15,7 @@ from dptoolkit.accounting import BestOf, Ledger, rdp
 from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.mechanisms import GaussianNoise
 from dptoolkit.solvers import FitResult
+from dptoolkit.tuning import models as choosing
 from dptoolkit.tuning import search
 from dptoolkit.tuning.choice import Score, one_run
 
@@ -244,3 +245,38 @@ def test_the_choice_keeps_its_guarantee_and_a_tenth_of_the_noise_does_not():
     assert not verdict(plan).violated
     thin = dataclasses.replace(plan, plans=tuple(p.with_noise(factor=0.1) for p in plan.plans))
     assert verdict(thin).violated
+
+
+def test_a_plan_that_was_made_before_gives_the_same_choice():
+    X, y = rows()
+    arguments = {"loss": "logistic", "row_norm": 1.0, "step_size": 1.0, "epsilon": 2.0, "delta": 1e-5, "steps": 3}
+    candidates = [{"sparsity": 2}, {"sparsity": 4}]
+    direct = tuning.tune("dp_ight", candidates, X, y, rng=3, **arguments)
+    planned = tuning.plan("dp_ight", candidates, n=300, d=6, **arguments)
+    found = search.tune_by(planned, X, y, rng=3)
+    assert (found.model.coef == direct.model.coef).all() and found.score == direct.score
+    assert found.choice == direct.choice and found.guarantee == direct.guarantee
+
+
+def test_a_model_is_chosen_by_one_plan(monkeypatch):
+    """The plan that is announced is the plan that runs: it is made once."""
+    X, y = rows()
+    made, plain = [], choosing.make_plan
+    monkeypatch.setattr(choosing, "make_plan", lambda *a, **k: made.append(plain(*a, **k)) or made[-1])
+    monkeypatch.setattr(search, "make_plan", lambda *a, **k: pytest.fail("planned again"))
+    announced = []
+    how = {"epsilon": 2.0, "delta": 1e-5, "score_bound": None}
+    found = choosing.choose(
+        X, y, [{"sparsity": 2}, {"sparsity": 4}], task="classification", solver="dp_ight", classes=[0, 1], rng=0,
+        how=how, announce=announced.append, row_norm=1.0, steps=3,
+    )  # fmt: skip
+    assert len(made) == 1 and made[0] is found.plan is announced[0].plan
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, 1.5), (0.5, 0.5)])
+def test_scores_of_regression_are_clipped_to_the_label_bound_unless_another_is_given(given, used):
+    how = {"epsilon": 2.0, "delta": 1e-5, "score_bound": given}
+    found = choosing.search([{"sparsity": 2}, {"sparsity": 4}], task="regression", solver="dp_ight", n=300, d=6,
+                            classes=None, adjacency="replace-one", how=how,
+                            options={"row_norm": 1.0, "label_bound": 1.5, "steps": 3})  # fmt: skip
+    assert found.plan.scoring.bound == used

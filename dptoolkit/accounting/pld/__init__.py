@@ -18,13 +18,12 @@ on a grid of losses), ``composition`` (the sum of all losses: tilting and the FF
 law of the sum), ``curve`` (the grid that is good at one delta) and ``answers`` (both questions, both directions, finer
 grids where one is not enough). ``single`` answers for one release, without a grid. For Gaussian steps on batches
 without replacement ``game`` follows an adversary through many steps: ``blocks`` from above, which puts pairs of many
-steps into the tree, and ``adversary`` from below.
+steps into the tree, and ``adversary`` from below. ``lower`` has the lower bounds of all events.
 """
 
 from dptoolkit.accounting.pld.answers import (
     Bracket,
     Effort,
-    bracket,
     delta,
     delta_answer,
     divergences,
@@ -32,12 +31,13 @@ from dptoolkit.accounting.pld.answers import (
     epsilon_answer,
     forward_epsilon,
     keeps,
-    lower_epsilon,
 )
 from dptoolkit.accounting.pld.curve import Answer
+from dptoolkit.accounting.pld.lower import bracket, lower_epsilon, lower_profiles
 from dptoolkit.accounting.pld.trees import attained, dominating, has_batches
 
 __all__ = [
     "Answer", "Bracket", "Effort", "attained", "bracket", "delta", "delta_answer", "divergences", "dominating",
     "epsilon", "epsilon_answer", "forward_epsilon", "has_batches", "keeps", "lower_epsilon",
+    "lower_profiles",
 ]  # fmt: skip

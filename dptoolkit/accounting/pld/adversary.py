@@ -31,7 +31,7 @@ from dptoolkit.types import Array
 
 # Grid points per rate, the first of which that is not too slow is taken: by the largest grid of one step, a tenth of
 # the largest array, and by the grid points of a recursion times its steps.
-_POINTS, _MOST_POINTS, _WORK = (12, 6, 3, 2), 20_000, 2e8
+_POINTS, _MOST_POINTS, _WORK = (12, 8, 6, 3, 2), 20_000, 2e8
 # The share of delta that may be cut off at the ends of one step and of the array.
 _CUT_STEP, _CUT_ARRAY = 1e-4, 1e-2
 # A bound on the errors of the masses, per step.

@@ -56,6 +56,8 @@ def epsilon_answer(event: Event, delta: float, *, verified: bool = True) -> Answ
         answer = _epsilon_answer(event, target)
         if not verified or math.isinf(answer.value) or not (answer.refined or answer.value > 0 and not _smooth(event)):
             return answer
+        if _plainly_kept(event, answer.value, delta):
+            return answer
         own = delta_answer(event, answer.value).value
         if own <= delta:
             return answer
@@ -85,7 +87,26 @@ def keeps(event: Event, epsilon: float, delta: float) -> bool:
     """Whether ``epsilon``, the answer of a search at ``delta``, can stand: its own delta is at most that."""
     if math.isinf(epsilon) or ((epsilon == 0 or _smooth(event)) and not _epsilon_answer(event, delta).refined):
         return True
-    return delta_answer(event, epsilon).value <= delta
+    return _plainly_kept(event, epsilon, delta) or delta_answer(event, epsilon).value <= delta
+
+
+def _plainly_kept(event: Event, epsilon: float, delta: float) -> bool:
+    """Whether the curve that gave ``epsilon`` shows by itself that ``delta_answer`` there is at most ``delta``.
+
+    Well inside its decade the delta of that curve is found on the same curve, whichever decade the search for it begins
+    with, and no other curve can make it larger. That holds where delta stays in its decade within a few grid steps:
+    where it is steeper, as near a largest loss, curves on other grids may differ by decades. False decides nothing.
+    """
+    if without_failures(event)[1] != 0:
+        return False
+    trees, (decade, place) = _trees(event), _place(delta)
+    if len(trees) != 1 or single.single(trees[0]) is not None or abs(place) > _WELL_INSIDE:
+        return False
+    curve = _curve(trees[0], decade)
+    around = [curve.delta(max(epsilon + steps * curve.step, 0.0)).value for steps in (-_STEPS_AROUND, 0, _STEPS_AROUND)]
+    places = map(_place, around)
+    inside = all(own == decade and abs(place) <= _WELL_INSIDE for own, place in places)
+    return inside and around[1] <= delta and curve.resolves(epsilon)
 
 
 def _smooth(event: Event) -> bool:
@@ -99,7 +120,9 @@ def _smooth(event: Event) -> bool:
 
 # For a coarse epsilon: how much its grid may add to it, relative to it, and the points of its first grid on each side
 # of loss 0.
-_COARSE_TOLERANCE, _COARSE_POINTS = 5e-3, 64
+_COARSE_TOLERANCE, _COARSE_POINTS = 1e-3, 128
+# About what an epsilon by fine blocks is of one by coarse blocks: 0.97 to 0.995 were seen.
+_COARSE_BLOCKS = 0.988
 
 
 class Effort(Enum):
@@ -123,8 +146,9 @@ def forward_epsilon(event: Event, delta: float, effort: Effort) -> float:
         return _epsilon_of_tree(tree, delta).value
     if effort is Effort.ROUGH:
         return rough_epsilon(tree, delta)
-    tree = in_blocks(tree, _place(delta)[0], COARSE) or tree
-    return Composition(tree, delta, tolerance=_COARSE_TOLERANCE, points=_COARSE_POINTS).epsilon(delta).value
+    blocks = in_blocks(tree, _place(delta)[0], COARSE)
+    coarse = Composition(blocks or tree, delta, tolerance=_COARSE_TOLERANCE, points=_COARSE_POINTS)
+    return coarse.epsilon(delta).value * (_COARSE_BLOCKS if blocks else 1.0)
 
 
 def _apart_from_failures(event: Event, delta: float) -> tuple[Event, float]:
@@ -209,11 +233,6 @@ def lower_epsilon(event: Event, delta: float) -> float:
     return max(_lower_epsilon_of_tree(tree, delta) for tree in trees)
 
 
-def bracket(event: Event, delta: float) -> Bracket:
-    """Lower and upper bound on epsilon at ``delta``."""
-    return Bracket(lower_epsilon(event, delta), epsilon(event, delta))
-
-
 def _largest_loss(tree: tuple[Node, ...], delta: float) -> float:
     """A loss above which less than ``delta`` is left: the sum of the largest losses; infinite if there is none."""
     if any(n.pair is None for n in tree) or delta == 0:
@@ -244,6 +263,8 @@ _MOST_CURVES = 12
 # that the answer does not jump up from one decade to the next. The same holds where epsilon grows by no more than this
 # factor up to the decade's end.
 _NEAR_END, _LEVEL, _MOST_LEVEL = 0.48, 1 + 1e-3, 3
+# So near to the middle of its decade a delta surely is, whichever curve it is read from.
+_WELL_INSIDE, _STEPS_AROUND = 0.45, 4
 # Finer grids: the least largest loss, what it is above epsilon, the grid steps up to it, and by how much finer each
 # grid is than the one before. Mass e^14 times as far from epsilon adds less than a millionth of itself to delta.
 _LEAST_LOSS, _LOSS_ABOVE, _LEAST_CELLS, _FINER = 16.0, 14.0, 256, 4

@@ -42,6 +42,9 @@ _SURELY = 0.95
 # A quick look has at most this many points on each side of loss 0, and a step of at least this many steps of the other
 # grid.
 _QUICK_POINTS, _QUICK_STEPS = 2048, 4
+# Rough looks: the skewness from which a rough grid is wider than most losses, and from which a tilted law is far from a
+# normal one.
+_SKEWED, _VERY_SKEWED = 0.3, 1.5
 # -log of a probability so small that 1 minus it is 1 in floats.
 _LOG_ONE = 40.0
 # Share of delta that the lower bound gives to Hoeffding's inequality.
@@ -91,15 +94,42 @@ class _Spans:
 
 
 def rough_epsilon(nodes: tuple[Node, ...], delta: float) -> float:
-    """Roughly epsilon at ``delta``, by Chernoff's inequality on a coarse grid: a search's start, never a bound."""
-    return max(rough_view(nodes, delta).epsilon, 0.0)
+    """Roughly epsilon at ``delta``, from one coarse grid: a search's start, never a bound.
+
+    It takes the law around the best tilt for a normal one, unless that law is very skewed, as those of small batches
+    are. What the grid adds is taken off; it is known where the grid is finer than most losses, or the tail itself was
+    computed.
+    """
+    total, view = _rough(nodes, delta)
+    skewness, slack = total.skewness(view.tilt), delta - total.infinite
+    if skewness > _VERY_SKEWED and slack > 0:
+        tail = total.tail(total.focus(view, delta), lower=False)
+        epsilon = None if tail is None else tail.epsilon_at(slack)
+        if epsilon is not None and math.isfinite(epsilon):
+            return max(epsilon - _added(total, view), 0.0)
+    added = _added(total, view) if skewness < _SKEWED else 0.0
+    return max(total.normal_epsilon(view, delta) - added, 0.0)
+
+
+def _added(total: Sum, view: View) -> float:
+    """About what a grid adds to epsilon.
+
+    Connecting the dots spreads a loss over two grid points and so adds h^2/6 to its second moment under a mixture of
+    both laws, which is h^2 (1 + tilt) / 12 of epsilon for every step. In the plans of all solvers, on grids fine enough
+    for an answer, it was 0.3 to 1.3 times that.
+    """
+    return total.steps * total.step**2 * (1 + view.tilt) / 12
 
 
 def rough_view(nodes: tuple[Node, ...], delta: float) -> View:
     """Where ``delta`` is roughly reached, and the best tilt there, in the same way."""
+    return _rough(nodes, delta)[1]
+
+
+def _rough(nodes: tuple[Node, ...], delta: float) -> tuple[Sum, View]:
     spans = _Spans(nodes, delta)
     total = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
-    return total.look_at(delta, spans.reach)
+    return total, total.look_at(delta, spans.reach)
 
 
 def rough_delta(nodes: tuple[Node, ...], epsilon: float) -> float:
@@ -128,9 +158,11 @@ def surely_keeps(nodes: tuple[Node, ...], epsilon: float, delta: float, step: fl
     spans = _Spans(nodes, delta)
     total = spans.sum_at(spans.aligned(max(_QUICK_STEPS * step, spans.reach / _QUICK_POINTS)), connect_the_dots)
     tilt, log_delta = total.look_from(epsilon, spans.reach)
-    tail = total.tail(Focus(tilt, epsilon, LOG_OUTSIDE + max(log_delta - math.log(delta), 0.0)), lower=False)
     # Losses on the grid, and their sums, are rounded products: the curve is read at a slightly smaller epsilon.
     point = epsilon * (1 - _LOSS_ROUND_OFF)
+    if total.infinite + total.chernoff_delta(tilt, point) <= _SURELY * delta:
+        return True
+    tail = total.tail(Focus(tilt, epsilon, LOG_OUTSIDE + max(log_delta - math.log(delta), 0.0)), lower=False)
     return tail is not None and tail.first_loss <= point and tail.infinite + tail.delta_at(point) <= _SURELY * delta
 
 
@@ -173,8 +205,15 @@ class Composition:
     def _fine_enough(self) -> tuple[Sum, View]:
         """The sum on a grid whose error, estimated from the grid with twice the step, is within the tolerance."""
         coarse = self._spans.sum_at(self._spans.aligned(self._spans.reach / self._points), connect_the_dots)
+        view = coarse.look_at(self._delta, self._spans.reach)
         if coarse.infinite >= self._hopeless:
-            return coarse, coarse.look_at(self._delta, self._spans.reach)
+            return coarse, view
+        predicted = self._spans.aligned(self._predicted_step(coarse, view))
+        if self._smallest_step < predicted < coarse.step:
+            fine = self._spans.sum_at(predicted, connect_the_dots)
+            view = fine.look_near(self._delta, view)
+            if grid_error(coarse, fine, view.tilt) <= self._tolerance * view.size:
+                return fine, view
         while True:
             fine = self._spans.sum_at(coarse.step / 2, connect_the_dots)
             view = fine.look_at(self._delta, self._spans.reach)
@@ -185,6 +224,10 @@ class Composition:
             shrink = max(0.6 / math.sqrt(excess), 1 / 32) if math.isfinite(excess) else 0.25
             step = max(coarse.step * shrink, 2 * self._smallest_step)
             coarse = fine if shrink > 0.4 else self._spans.sum_at(self._spans.aligned(step), connect_the_dots)
+
+    def _predicted_step(self, coarse: Sum, view: View) -> float:
+        """The step at which half the tolerance is added to epsilon."""
+        return coarse.step * math.sqrt(0.5 * self._tolerance * view.size / _added(coarse, view))
 
     def _tail(self, index: int) -> Tail:
         """The law of the sum at the tilt of ``index``: each next tilt is smaller and reaches further down."""

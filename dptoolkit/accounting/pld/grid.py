@@ -51,16 +51,24 @@ def _make_leaf(first: int, p: Array, infinite: float, step: float) -> Leaf:
         return Leaf(first, losses, np.log(p), infinite, mean, variance, coarse)
 
 
+# Distances from loss 0, in points, that grow by a constant factor, up to the largest grid.
+_AWAY = np.unique(np.geomspace(1, 2**23, 128).astype(np.intp))
+
+
 @functools.lru_cache(maxsize=64)
 def _bin_edges(first: int, size: int) -> NDArray[np.intp]:
     """Bins that grow with the distance from loss 0, where most of the mass of a rare event is, up to a largest width.
 
     Above 0 large tilts count the mass at the ends of the bins.
     """
-    away = np.geomspace(1, size, 64).astype(int)
-    even = np.linspace(-first, size - 1, 64).astype(int)
-    edges = np.concatenate([-first - away, [-first], away - first, even])
-    return np.unique(np.clip(edges, 0, size - 1))
+    # The ends of the bins are flagged rather than sorted.
+    is_end = np.zeros(size, dtype=bool)
+    is_end[-first] = True
+    for end in (_AWAY[: _AWAY.searchsorted(-first, side="right")] * -1, _AWAY[: _AWAY.searchsorted(size + first)]):
+        is_end[end - first] = True
+    is_end[-first :: max((size + first) // 64, 1)] = True
+    is_end[[0, -1]] = True
+    return np.flatnonzero(is_end)
 
 
 # Points of a curve that are computed at once: what a curve makes on its way is then small, and stays in the cache.
@@ -79,10 +87,16 @@ REACHES = np.asarray(np.geomspace(1e-12, 1e9, 500), dtype=np.float64)
 _ZOOMS, _ZOOM_POINTS = 6, 33
 
 
-def _reach(values: Array, tail: float) -> float:
-    """The first of the losses from which on a decreasing function is at most ``tail``."""
-    beyond = np.flatnonzero(values <= tail)
-    return float(REACHES[beyond[0] if len(beyond) else -1])
+_STRIDE = 25
+
+
+def _reach(curve: Curve, tail: float) -> float:
+    """The first of the losses at which a decreasing function is at most ``tail``, found among every 25th of them."""
+    beyond = np.flatnonzero(curve(REACHES[_STRIDE - 1 :: _STRIDE]) <= tail)
+    if len(beyond) == 0:
+        return float(REACHES[-1])
+    near = REACHES[_STRIDE * beyond[0] : _STRIDE * (beyond[0] + 1)]
+    return float(near[np.flatnonzero(curve(near) <= tail)[0]])
 
 
 @dataclass(frozen=True)
@@ -126,11 +140,15 @@ def span_of(pair: DominatingPair, tail: float) -> Span:
     That is at most ``tail`` of divergence above, and below at most ``tail`` of divergence times exp(-loss), which is
     mass.
     """
-    above = pair.above(REACHES)
-    below = above if pair.below is pair.above else pair.below(REACHES)
-    at_infinity = float(below[-1])
-    end = _largest_loss(pair, _reach(above - pair.infinite_mass, tail), tail)
-    return Span(pair, end, _reach(np.exp(-REACHES) * (below - at_infinity), tail))
+    return Span(pair, *_ends(pair, tail))
+
+
+@functools.lru_cache(maxsize=64)
+def _ends(pair: DominatingPair, tail: float) -> tuple[float, float]:
+    """The reach above and below."""
+    at_infinity = float(pair.below(REACHES[-1:])[0])
+    end = _largest_loss(pair, _reach(lambda x: pair.above(x) - pair.infinite_mass, tail), tail)
+    return end, _reach(lambda x: np.asarray(np.exp(-x) * (pair.below(x) - at_infinity)), tail)
 
 
 def _largest_loss(pair: DominatingPair, end: float, tail: float) -> float:
@@ -160,7 +178,7 @@ def connect_the_dots(span: Span, step: float) -> Leaf:
     high, low = len(up) - 1, len(down) - 1
     # Cut off at e^700, which as a divisor is as good as infinite, to avoid an overflow.
     wide, narrow = math.expm1(min(step, 700.0)), -math.expm1(-step)
-    rises, falls = np.diff(up, append=up[-1]), np.diff(down, append=down[-1])
+    rises, falls = np.append(up[1:] - up[:-1], 0.0), np.append(down[1:] - down[:-1], 0.0)
     p = np.empty(low + 1 + high)
     p[low + 1 :] = rises[1:] / wide - rises[:-1] / narrow
     p[:low] = ((falls[1:] / wide - falls[:-1] / narrow) * np.exp(-step * np.arange(1, low + 1)))[::-1]

@@ -13,7 +13,7 @@ from dptoolkit.solvers.registry import SOLVERS
 
 __all__ = ["Counted", "Pair", "counted", "grouped", "natural", "selection", "strongest", *SOLVERS]
 # Functions that make pairs for more than one solver, by module.
-_OTHERS = {"natural": "_ight", "selection": "_frank_wolfe"}
+_OTHERS = {"natural": "_natural", "selection": "_frank_wolfe"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,18 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 
-from dptoolkit import solvers
 from dptoolkit.accounting import Gaussian
-from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit import layout
 from dptoolkit.audit.pair import Counted, Pair, Score
 from dptoolkit.audit.theory import kept, opposite
 from dptoolkit.audit.theory.batched import batched
 from dptoolkit.audit.theory.likelihood import BatchRatio, GradientRatio, IterateRatio, Projection, gradients
-from dptoolkit.audit.theory.natural_choice import SOLVERS, natural_choice
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
 
@@ -93,7 +88,7 @@ def _pilot(plan: Plan, pair: Pair) -> tuple[float, float]:
     for w, support in zip(kept.from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
         difference = one.mean(w) - two.mean(w)
         for k, part in enumerate((difference, difference * support)):
-            squares[k] += float(np.mean((part**2).sum(axis=1) / plan.settings.noise_law(plan).at(w) ** 2))
+            squares[k] += float(np.mean((part**2).sum(axis=1) / plan.settings.noise_law(plan)(w) ** 2))
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
@@ -104,53 +99,3 @@ def dp_sgd_ht(plan: Plan) -> Pair:
     """
     kept.expect_solver(plan, "dp_sgd_ht")
     return batched(plan, BatchRatio, plan.settings.batch_size)
-
-
-def natural(plan: Plan, X: Any, y: Any) -> Pair:
-    """The data as they are, and with one record changed: its label flipped, or the record zeroed.
-
-    The record is the one of the highest leverage among the features that a fit without privacy selects. Such pairs show
-    what a guarantee is worth on real data: usually far less is given away than it allows. For ``dp_frank_wolfe`` and
-    ``dp_multinomial_frank_wolfe`` it is the record that the first selection shows most of: see ``natural_choice``.
-    """
-    kept.check_zero_out(plan)
-    if plan.solver in SOLVERS:
-        return natural_choice(plan, X, y)
-    dense = np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=float)
-    labels = np.asarray(y, dtype=float)
-    index, support = _highest_leverage(plan, dense, labels)
-    row, label = dense[index].copy(), labels[index]
-    changed, flipped = dense.copy(), labels.copy()
-    if plan.adjacency is Adjacency.ZERO_OUT:
-        changed[index] = 0.0
-    else:
-        binary = kept.is_binary(plan)
-        flipped[index] = (-label if (labels < 0).any() else 1 - label) if binary else -label
-    towards = np.zeros(layout.width(plan))
-    # A larger label moves the weights along its row.
-    towards[support] = math.copysign(1.0, label - 0.5 if kept.is_binary(plan) else label) * row[support]
-    scores: dict[str, Score] = {"final": Projection(towards)}
-    if plan.solver in ("dp_ight", "dp_dual_averaging"):
-        ours, theirs = gradients(plan, dense, labels), gradients(plan, changed, flipped)
-        every = GradientRatio(ours, theirs)
-        scores |= {"gradients": every, "releases": every, "step": every, "iterates": IterateRatio(ours, theirs)}
-    return Pair((X, y), (changed, flipped), plan.adjacency, f"data as given, record {index} changed", scores)
-
-
-def _highest_leverage(plan: Plan, X: Array, y: Array) -> tuple[int, NDArray[np.intp]]:
-    s = plan.settings
-    steps = getattr(s, "steps", 50)
-    fit = solvers.ight(X, y, loss=s.loss, sparsity=s.sparsity or plan.d, steps=steps, step_size=_safe_step(plan, X))
-    support = np.flatnonzero(fit.coef)
-    part = X[:, support]
-    curvature = part.T @ part / len(X) + 1e-6 * np.eye(len(support))
-    leverage = np.einsum("ij,ij->i", part, np.linalg.solve(curvature, part.T).T)
-    # Flipping the label of a regression record changes little if the label is near 0.
-    change = np.ones(len(X)) if kept.is_binary(plan) else np.minimum(np.abs(y), np.quantile(np.abs(y), 0.9))
-    return int(np.argmax(leverage * change**2)), support
-
-
-def _safe_step(plan: Plan, X: Array) -> float:
-    """The plan's step, unless the rows are so long that it would diverge without clipping."""
-    longest = float((X**2).sum(axis=1).max())
-    return float(min(plan.settings.step_size, 1 / longest)) if longest > 0 else 1.0

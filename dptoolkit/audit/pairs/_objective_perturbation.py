@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import optimize
 from scipy.special import kve, ndtri
 
 from dptoolkit.accounting import Laplace, account, gaussian
@@ -28,6 +27,9 @@ from dptoolkit.audit.theory.replay import Later
 from dptoolkit.losses import BINARY, Loss
 from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN_TERM, Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._objective_perturbation import ResolvedPerturbed
 
 # The settings of the audit's preset. Little curvature beside the regulariser: the minimiser is nearly the noise itself.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -74,7 +76,7 @@ class GammaRatio:
     up to that sum, and the two sums differ by the whole sensitivity.
     """
 
-    plan: Plan
+    plan: Plan[ResolvedPerturbed]
     first: Counted
     second: Counted
 
@@ -102,6 +104,8 @@ def gamma_epsilon(shift: float, width: int, delta: float) -> float:
         return account(Laplace(1 / shift)).epsilon(delta)
     k, v = shift / 2, width / 2 - 1
     ratio = 1 + (width - 1) / k * float(kve(v + 1, k) / kve(v, k))
+    from scipy import optimize
+
     nodes, weights = np.polynomial.legendre.leggauss(400)
 
     def integral(low: float, epsilon: float | None) -> float:
@@ -172,12 +176,13 @@ def _dataset(*records: tuple[Array, float, int]) -> Counted:
     return Counted(np.array(rows), np.array(labels), np.array(counts))
 
 
-def _weights(plan: Plan, features: Array, intercept: float) -> Array:
+def _weights(plan: Plan[ResolvedPerturbed], features: Array, intercept: float) -> Array:
     return np.append(features, intercept) if plan.settings.fit_intercept else features
 
 
 def _pushed(terms: Loss, number: int, hold: float) -> float:
     """The margin, with its sign turned, to which so many records of label 0 push themselves."""
+    from scipy import optimize
 
     def excess(margin: float) -> float:
         return number * float(terms.residual(np.array([-margin]), np.zeros(1))[0]) - hold * margin
@@ -194,13 +199,13 @@ def _tilt(terms: Loss, pushed: float, spread: float) -> float:
     return float(cosines[np.argmax(sines[:, 0] * slopes.mean(axis=1)), 0])
 
 
-def _measured(plan: Plan, pair: Pair) -> dict[str, float]:
+def _measured(plan: Plan[ResolvedPerturbed], pair: Pair) -> dict[str, float]:
     """The final model is all there is."""
     final = measured_reach(plan, pair, ("final",))["final"]
     return {"final": final, "releases": final, "step": final}
 
 
-def _reach(plan: Plan, share: float | None) -> dict[str, float]:
+def _reach(plan: Plan[ResolvedPerturbed], share: float | None) -> dict[str, float]:
     """The reach of the exact attack, which is known where the linear term is moved by the same at all weights."""
     linear = plan.releases[0]
     if share is None or linear.scale == 0:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from dptoolkit.data import check_rows, clip_rows
 from dptoolkit.solvers._two_stage import count_votes
 from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._two_stage import ResolvedTwoStage
 
 # The settings of the audit's preset.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -58,7 +61,7 @@ def two_stage(plan: Plan) -> Pair:
     return Pair(worlds.first, worlds.second, plan.adjacency, description, scores, Later(_reach, worlds))
 
 
-def _datasets(plan: Plan) -> tuple[Counted, Counted]:
+def _datasets(plan: Plan[ResolvedTwoStage]) -> tuple[Counted, Counted]:
     settings, label = plan.settings, far_label(plan)
     half, bound, zero = settings.sparsity, settings.row_norm, np.zeros(plan.d)
     leading, trailing, common = zero.copy(), zero.copy(), zero.copy()
@@ -84,7 +87,7 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
 class _Worlds:
     """Both datasets; as a score, the exact log likelihood ratio of a support and the weights on it."""
 
-    plan: Plan
+    plan: Plan[ResolvedTwoStage]
     first: Counted
     second: Counted
 

@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, stats
 from scipy.special import expit, log_expit
 
 from dptoolkit.accounting import gaussian
@@ -94,6 +93,8 @@ def rounds_epsilon(first: float, second: float, count: int, delta: float) -> flo
 
 
 def _epsilon(first: float, second: float, count: int, delta: float) -> float:
+    from scipy import optimize
+
     log_p, log_q = (_log_binomial(odds, count) for odds in (first, second))
     loss = log_p - log_q
 
@@ -110,6 +111,8 @@ def rounds_advantage(first: float, second: float, count: int) -> float:
 
 
 def _log_binomial(odds: float, count: int) -> Array:
+    from scipy import stats
+
     k = np.arange(count + 1)
     choose = stats.binom.logpmf(k, count, 0.5) + count * math.log(2)
     return np.asarray(choose + k * log_expit(odds) + (count - k) * log_expit(-odds))
@@ -134,6 +137,8 @@ def outcomes_epsilon(outcomes: Sequence[Outcome], delta: float) -> float:
 
 
 def _outcomes_epsilon(outcomes: Sequence[Outcome], delta: float) -> float:
+    from scipy import optimize
+
     def excess(epsilon: float) -> float:
         shown = (k.number * math.exp(k.first) * _above(epsilon - k.first + k.second, k.distance) for k in outcomes)
         return sum(shown) - delta

@@ -53,16 +53,16 @@ class SoftmaxRun(Run):
     """
 
     def __init__(
-        self, rows: Rows, labels: Array, caps: Array | None, steps: Steps, noise: float,
+        self, rows: Rows, labels: Array, caps: Array | None, iteration: Steps, noise: float,
         counts: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        self.rows, self.labels, self.caps, self.steps, self.noise = rows, labels, caps, steps, noise
+        self.rows, self.labels, self.caps, self.iteration, self.noise = rows, labels, caps, iteration, noise
         self.counts = np.ones(len(labels), dtype=np.int64) if counts is None else counts
         self.share = self.counts / self.counts.sum()
         self.shape = labels.shape[1], rows.shape[1]
         self._transposed = rows.transpose()
         # Of one fit: margins and residuals of every record, and what a trace keeps of every step.
-        self.size = 8 * labels.size + (8 + 3 * steps.steps) * math.prod(self.shape)
+        self.size = 8 * labels.size + (8 + 3 * iteration.steps) * math.prod(self.shape)
 
     def mean_gradient(self, weights: Array) -> Array:
         """The mean of the clipped gradients, (classes, width); with an axis in front, of many weights, one each."""
@@ -71,8 +71,8 @@ class SoftmaxRun(Run):
 
     def thresholded(self, total: Array) -> Array:
         """The features with the longest columns; an intercept is kept besides."""
-        free = self.shape[1] - (1 if self.steps.fit_intercept else 0)
-        sparsity = self.steps.sparsity
+        free = self.shape[1] - (1 if self.iteration.fit_intercept else 0)
+        sparsity = self.iteration.sparsity
         if sparsity is None or sparsity >= free:
             return total
         lengths = np.einsum("...kj,...kj->...j", total[..., :free], total[..., :free])
@@ -84,15 +84,15 @@ class SoftmaxRun(Run):
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``; releases and iterates are flattened, one row per step."""
-        how, releases, iterates = self.steps, list[Array](), list[Array]()
+        iteration, releases, iterates = self.iteration, list[Array](), list[Array]()
         shape = len(streams), *self.shape
         total: Array = np.zeros(shape)
-        for _ in progress.steps(how.steps):
+        for _ in progress.steps(iteration.steps):
             gradient = self.mean_gradient(self.thresholded(total))
             if self.noise > 0:
                 gradient += self.noise * streams.standard_normal(shape)
             # A new array: what a threshold that keeps all returns may be this one.
-            total = total - how.step_size * gradient
+            total = total - iteration.step_size * gradient
             if trace:
                 releases.append(gradient)
                 iterates.append(self.thresholded(total))
@@ -100,7 +100,7 @@ class SoftmaxRun(Run):
         return Trials(self.thresholded(total), *kept, history=self._history)
 
     def _history(self, i: int) -> dict[str, Any]:
-        return {"noise_scale": [self.noise] * self.steps.steps}
+        return {"noise_scale": [self.noise] * self.iteration.steps}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

@@ -146,9 +146,9 @@ def _checked_data(plan: Plan, all_rows: Rows, y: Any, label_values: Any) -> tupl
 
 def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int, is_void: bool) -> Reservation | None:
     """Charge the ledger for ``runs`` fits of every plan, in one step, or refuse all of them."""
-    relations = sorted({str(plan.adjacency) for plan in plans})
-    if ledger is not None and len(relations) > 1:
-        raise invalid("plans", f"plans under {relations}", "under one adjacency where a ledger is charged")
+    adjacencies = sorted({str(plan.adjacency) for plan in plans})
+    if ledger is not None and len(adjacencies) > 1:
+        raise invalid("plans", f"plans under {adjacencies}", "under one adjacency where a ledger is charged")
     event = Composed(*(Repeated(plan.event, runs) for plan in plans))
     label = ", ".join(dict.fromkeys(plan.solver for plan in plans))
     return charge(ledger, event, label, plans[0].adjacency, is_void)

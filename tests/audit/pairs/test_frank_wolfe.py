@@ -71,6 +71,7 @@ def outputs(plan, data, runs, adversary, seed=0):
 # --- the data -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("adjacency", RELATIONS)
 @pytest.mark.parametrize("name", PLANS)
 def test_pairs_are_neighbours_within_the_bounds(name, adjacency):
@@ -280,6 +281,7 @@ def test_rare_events_reach_a_share():
 # --- scores -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("adjacency", RELATIONS)
 @pytest.mark.parametrize("name", [name for name in PLANS if "published" not in name])
 def test_larger_scores_mean_the_first_dataset(name, adjacency):
@@ -297,6 +299,7 @@ def test_larger_scores_mean_the_first_dataset(name, adjacency):
         assert (a.mean() - b.mean()) / math.sqrt((a.var() + b.var() + 1e-300) / runs) > 5, adversary
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["logistic", "squared", "laplace", "vertex", "columns", "ten columns", "peeling",
                                   "sparsifier"])  # fmt: skip
 def test_releases_are_scored_by_their_likelihood_ratio(name):
@@ -412,6 +415,7 @@ def test_one_record_moves_the_count_from_end_to_end(loss, adjacency):
     assert first.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("name", "least"), [
     ("logistic", 0.88), ("huber", 0.92), ("squared", 0.84), ("sparsifier", 0.75), ("peeling", 0.85),
     ("peeling, split", 0.85), ("vertex", 0.75), ("columns", 0.8), ("three columns", 0.7), ("ten columns", 0.7),

@@ -71,7 +71,7 @@ def assert_distance(first, second, mu, slack=0.0):
 # --- neighbours ----------------------------------------------------------------------------------------
 
 
-def every_pair():
+def ight_pairs():
     for adjacency in RELATIONS:
         for mode in IGHT | LOOSE:
             yield ight(mode, adjacency)
@@ -79,6 +79,10 @@ def every_pair():
     yield ight("logistic", "replace-one", fit_intercept=True)
     yield ight("squared", "replace-one", n=1)
     yield ight("logistic", "zero-out", n=2, sparsity=10)
+
+
+def every_pair():
+    yield from ight_pairs()
     for sampling, adjacency in SCHEMES:
         for mode in ("squared", "logistic"):
             same = COMMON | IGHT[mode] | {"sampling": sampling, "adjacency": adjacency}
@@ -111,8 +115,8 @@ def test_neighbours_within_the_public_bounds():
 
 
 def test_the_kept_coordinate_is_kept():
-    for plan, pair in every_pair():
-        if plan.solver != "dp_ight" or plan.n < 10:
+    for plan, pair in ight_pairs():
+        if plan.n < 10:
             continue
         source = Streams(2, "test")
         weights = PlanTarget(plan, pair, "final").run(source.bits(0, 500), 0, source)
@@ -216,6 +220,7 @@ def batch_pair(solver, mode, sampling, adjacency, **more):
     return plan, getattr(pairs, solver)(plan)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("sampling", "adjacency"), SCHEMES)
 @pytest.mark.parametrize("mode", ["squared", "logistic"])
 def test_batches(mode, sampling, adjacency):

@@ -51,6 +51,7 @@ CLAIMS = {
 }  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 def test_planted_faults_are_found_in_the_trials_that_are_promised(claim):
     goal, trials = as_claim(claim), audit.trials_for(claim)
@@ -68,6 +69,7 @@ def test_the_promised_power_over_many_audits(claim):
         assert sum(found_after(goal, fault, trials, seed) is None for seed in range(300)) <= 14
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("claim", "trials"), [(GaussianClaim(MU), 2500), (PureClaim(1.0), 450), (ZcdpClaim(MU * MU / 2), 4500)], ids=str
 )

@@ -103,6 +103,7 @@ def at_most(share, audits):
 # --- calibration --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("claim", "draw", "parameter", "audits"),
     [
@@ -179,6 +180,7 @@ def fixed_bound(claim, scores, bits, delta, statistic):
     return bounds.bound(claim, delta, counts, tail, correct, 0.95).epsilon
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("claim", "draw", "parameters", "truth", "delta", "statistic", "least"),
     [

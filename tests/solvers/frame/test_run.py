@@ -11,7 +11,7 @@ from dptoolkit.audit.pair import Counted, Pair
 from dptoolkit.audit.streams import Streams
 from dptoolkit.audit.targets import PlanTarget
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.solvers._ight import DpIght
+from dptoolkit.solvers._ight import ResolvedIght
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5, "loss": "logistic", "sparsity": 2, "steps": 3, "step_size": 0.5,
@@ -34,7 +34,7 @@ class Noise(Run):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setattr(DpIght, "bind", lambda self, plan, rows, y, counts=None: Noise(rows.matrix))
+    monkeypatch.setattr(ResolvedIght, "bind", lambda self, plan, rows, y, counts=None: Noise(rows.matrix))
     return solvers.plan("dp_ight", n=20, d=3, **BUDGET)
 
 

@@ -74,8 +74,8 @@ def floating_point_attack(
     mechanism : Plan or callable
         A plan of a solver that releases a noisy mean gradient, such as ``dp_ight``, or any function
         (data set, Generator) -> array of doubles.
-    pair : Pair or tuple of two data sets
-        What the attacker knows. For a plan a data set is (X, y).
+    pair : Pair or tuple
+        The two data sets, which the attacker knows. For a plan a data set is (X, y).
     trials : int, default 200
         Number of releases, each from one of the two data sets by the toss of a coin.
     adversary : str, default "step"

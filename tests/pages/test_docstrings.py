@@ -262,14 +262,19 @@ def is_documented_above(name: str, home: Any) -> bool:
     return any("Parameters" in [part.name for part in sections(inspect.getdoc(f) or "")[0]] for f in above)
 
 
+def is_protocol(kind: Any) -> bool:
+    """Whether a class only says what others must have."""
+    return bool(getattr(kind, "_is_protocol", False))
+
+
 def thing_faults(place: str, thing: Any, home: Any) -> list[str]:
     """What is wrong with one function or class of the reference; its parameters must be described."""
-    if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, (Enum, Exception))):
+    if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, (Enum, Exception))) or is_protocol(home):
         return []
     doc, signature = inspect.getdoc(thing) or "", inspect.signature(thing)
     if not written_names(signature) or is_documented_above(place.rpartition(".")[2], home):
         return []
-    if inspect.isclass(thing) and inspect.isabstract(thing):
+    if inspect.isclass(thing) and (inspect.isabstract(thing) or is_protocol(thing)):
         return []
     parts, faults = sections(doc)[0], form_faults(doc, signature)
     if not described(parts):

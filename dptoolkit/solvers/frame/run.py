@@ -21,7 +21,7 @@ class Trace(NamedTuple):
     """One fit of a private solver: what it returns and, if asked for, everything it released.
 
     ``weights`` are all weights, an intercept's last. ``history`` holds the public facts of the fit. ``releases`` is
-    what the accountant charges, in order, one row a step: a noisy gradient, or the number of a chosen vertex.
+    what the accountant charges, in order, one row per step: a noisy gradient, or the number of a chosen vertex.
     ``iterates`` are the weights after every step. The last two are None unless the run was asked to keep them.
     """
 

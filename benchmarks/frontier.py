@@ -8,7 +8,7 @@
     python -m benchmarks.frontier --data FOLDER --part must      # dp_pipeline on all rows of rcv1_sub and a9a
     python -m benchmarks.frontier --data FOLDER --part constants --sets rcv1_sub   # what each constant is worth
 
-The first four save every result as it comes to benchmarks/results/, one file a part. What is there is not computed
+The first four save every result as it comes to benchmarks/results/, one file per part. What is there is not computed
 again, so that a job that was stopped goes on; remove lines to have them anew. ``--sets`` and ``--methods`` run some of
 them. Rows have norm 1, and all solvers get the same public bounds. Errors are shares of wrong labels, for numbers mean
 squared errors over the variance. Intervals are standard errors over the seeds.

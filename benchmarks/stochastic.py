@@ -135,7 +135,7 @@ def _step_table(length: int) -> list[Check]:
         best = cpu_race({"lazy": LazySteps(X, y), "dense": DenseStep(X, y)}, rounds)
         lazy[width], dense[width] = best["lazy"] / LAZY_STEPS, best["dense"]
     rows = [[f"{w:,}", micro(lazy[w]), micro(dense[w]), f"{dense[w] / lazy[w]:,.0f}x"] for w in WIDTHS]
-    setting = f"batch {BATCH}, {length} entries a row, k = {SPARSITY}"
+    setting = f"batch {BATCH}, {length} entries per row, k = {SPARSITY}"
     print(f"\nOne step of dp_sgd_ht, {setting}\n\n" + table(["d", "lazy", "dense NumPy", "ratio"], rows), flush=True)
     spread = max(lazy.values()) / min(lazy.values())
     middle, last = WIDTHS[1:]
@@ -183,7 +183,8 @@ def _reduced_table(length: int) -> list[Check]:
             ratios[width] = best["dense"] / best["lazy"]
         against = [micro(best["dense"]), f"{ratios[width]:,.0f}x"] if "dense" in best else ["-", "-"]
         rows.append([f"{width:,}", micro(best["lazy"]), *against])
-    setting = f"snapshot of {SNAPSHOT:,} rows, {INNER} inner batches of {BATCH}, {length} entries a row, k = {SPARSITY}"
+    sizes = f"snapshot of {SNAPSHOT:,} rows, {INNER} inner batches of {BATCH}"
+    setting = f"{sizes}, {length} entries per row, k = {SPARSITY}"
     header = ["d", "lazy", "dense NumPy", "ratio"]
     print(f"\nAn epoch of dp_scsg_ht, {setting}\n\n" + table(header, rows), flush=True)
     growth = lazy[WIDTHS[-1]] / lazy[WIDTHS[1]]

@@ -193,7 +193,7 @@ def report(means: dict[str, list[float]]) -> str:
 
 
 def plot(means: dict[str, list[float]], path: str) -> None:
-    """Error against epsilon, one line a method."""
+    """Error against epsilon, one line per method."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4))

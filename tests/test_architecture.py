@@ -94,7 +94,7 @@ def order(graph: dict[str, set[str]]) -> list[str]:
 
 
 def drawing(rooms: dict[str, set[str]]) -> str:
-    """One line a room, after all rooms that it imports."""
+    """One line per room, after all rooms that it imports."""
     short = lambda room: room.removeprefix("dptoolkit.")  # noqa: E731
     width = max(len(short(room)) for room in rooms)
     lines = [f"{short(room):<{width}}  {', '.join(sorted(map(short, rooms[room])))}".rstrip() for room in order(rooms)]

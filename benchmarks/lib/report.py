@@ -206,7 +206,7 @@ def write() -> None:
 
 
 def _plot(runs: Saved) -> None:
-    """Errors over that of the plain answer, one line a set, one mark a method."""
+    """Errors over that of the plain answer, one line per set, one mark per method."""
     sets = [name for name in SETS if runs.any(name) is not None]
     matplotlib = plots.require()
     figure = matplotlib.figure.Figure(figsize=(9, 0.3 * len(sets) + 2), dpi=120)

@@ -1,4 +1,4 @@
-"""How the time and the counted work of solvers grow with n, d, entries a row and steps, one at a time."""
+"""How the time and the counted work of solvers grow with n, d, entries per row and steps, one at a time."""
 
 from __future__ import annotations
 

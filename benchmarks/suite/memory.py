@@ -35,7 +35,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def measure(home: str | None, quick: bool) -> Iterator[dict[str, Any]]:
-    """One row a solver, at the size of RCV1."""
+    """One row per solver, at the size of RCV1."""
     problem = shapes.load("rcv1_sub", home, quick)
     with tempfile.TemporaryDirectory() as folder:
         sparse.save_npz(Path(folder, "rows.npz"), problem.X, compressed=False)

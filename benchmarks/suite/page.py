@@ -44,7 +44,7 @@ def _processor() -> str:
 
 
 def save(facts: Row, rows: Sequence[Row], path: Path = SAVED) -> None:
-    """Keep a run: numbers with five digits, one row a line."""
+    """Keep a run: numbers with five digits, one row per line."""
     lines = ",\n".join(json.dumps(_rounded(row)) for row in rows)
     path.write_text(f'{{"about": {json.dumps(facts)},\n"rows": [\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -298,7 +298,7 @@ def _growth(rows: list[Row]) -> str:
 
 
 def plot(rows: Sequence[Row]) -> None:
-    """Time over size, one panel an axis."""
+    """Time over size, one panel per axis."""
     from dptoolkit import plots
 
     names = list(dict.fromkeys(row["solver"] for row in rows))

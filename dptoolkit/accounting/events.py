@@ -244,7 +244,15 @@ class ZCdp(Event):
 
 @dataclass(frozen=True)
 class ShiftedZCdp(Event):
-    """Any mechanism whose Renyi divergence of every order a is at most xi + rho a: (xi, rho)-zCDP."""
+    """Any mechanism whose Renyi divergence of every order a is at most xi + rho a: (xi, rho)-zCDP.
+
+    Parameters
+    ----------
+    rho : float
+        The slope of the bound in the order.
+    xi : float
+        The constant of the bound.
+    """
 
     rho: float
     xi: float
@@ -319,6 +327,15 @@ class MixtureOfGaussians(Event):
 
     The number ``sensitivities[i] >= 0`` is drawn with ``probabilities[i]``, afresh and in secret. Choquette-Choo et al.
     2024 (arXiv:2310.15526): one record in several batches that share noise leads to such pairs. Zero-out.
+
+    Parameters
+    ----------
+    scale : float
+        Standard deviation of the noise.
+    sensitivities : tuple of float
+        The possible shifts, >= 0.
+    probabilities : tuple of float
+        The probability of each shift.
     """
 
     scale: float
@@ -346,6 +363,19 @@ class TruncatedPoisson(Event):
     choice of them is the batch. Ganesh et al. 2025 (arXiv:2508.15089). The noise multiplier is relative to the
     sensitivity of the sum without sampling, under the same adjacency. Zero-out: the record is absent, so that the
     data sets have ``records`` and one fewer or more, or it contributes nothing and still takes its place in the batch.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise scale / L2 sensitivity of the sum without sampling.
+    rate : float
+        The probability with which a record is sampled.
+    records : int
+        The number of records.
+    batch_size : int
+        The largest number of records in a batch.
+    adjacency : Adjacency, default "zero-out"
+        Which datasets are neighbours.
     """
 
     noise_multiplier: float
@@ -400,7 +430,7 @@ class Subsampled(Event):
         if fixed and adjacency is not Adjacency.REPLACE_ONE:
             raise invalid(
                 "adjacency", str(adjacency), "'replace-one' for scheme 'without-replacement'",
-                "Batches of fixed size do not define zero-out; use scheme='poisson' for it.",
+                "Zero-out is not defined for batches of fixed size: use scheme='poisson'.",
             )
         _set(self, adjacency=adjacency)
 
@@ -648,7 +678,7 @@ def _check_runs(name: str, value: Any, *, for_selection: bool) -> None:
     if for_selection and not isinstance(value, (rounds.TruncatedNegativeBinomial, rounds.Poisson)):
         raise invalid(
             name, value, "TruncatedNegativeBinomial or Poisson",
-            "For choosing the best of other random numbers of runs no bound is proved here.",
+            "There is no proved bound for other distributions.",
         )
 
 

@@ -161,6 +161,11 @@ class Guarantee(Printed):
 
         The test is told the output and guesses which of two neighbouring data sets was used. It falls from at most 1 at
         alpha 0 to 0 at alpha 1. Without privacy it is 0; if nothing is released it is 1 - alpha.
+
+        Parameters
+        ----------
+        alpha : float or array-like
+            False-alarm rates, in [0, 1].
         """
         return guesses.tradeoff(self, alpha)
 
@@ -168,6 +173,11 @@ class Guarantee(Printed):
         """(lower, upper) bounds on the smallest missed-detection rate: ``tradeoff``, and what some test attains.
 
         Both are equal for Gaussian noise. Where no attained pair is known, upper is 1 - alpha, a blind guess.
+
+        Parameters
+        ----------
+        alpha : float or array-like
+            False-alarm rates, in [0, 1].
         """
         return guesses.bounds(self, alpha)
 
@@ -177,7 +187,13 @@ class Guarantee(Printed):
         return guesses.advantage(self)
 
     def bayes_success(self, prior: float = 0.5) -> float:
-        """The largest probability of guessing right whether the record was used; ``prior``: that before any output."""
+        """The largest probability of guessing right whether the record was used; ``prior``: that before any output.
+
+        Parameters
+        ----------
+        prior : float, default 0.5
+            The probability, before any output, that the record was used.
+        """
         return guesses.bayes_success(self, prior)
 
     @property

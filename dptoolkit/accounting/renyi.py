@@ -94,7 +94,10 @@ def order_array(orders: Any) -> Array:
     """Renyi orders as an array; all must be above 1."""
     a = np.atleast_1d(np.asarray(orders, dtype=float))
     if not np.all(a > 1):
-        raise invalid("orders", np.asarray(orders).tolist(), "> 1", "Order 1 is the KL divergence: use 1 + 1e-6.")
+        raise invalid(
+            "orders", np.asarray(orders).tolist(), "> 1",
+            "For the KL divergence, which has order 1, use 1 + 1e-6.",
+        )
     return a
 
 

@@ -4,6 +4,8 @@ N is drawn independently of the data and may be published, so the loss of N roun
 compositions: delta(epsilon) = E_N[delta_N(epsilon)], its Renyi divergence is the log generating function of N, and
 its privacy-loss distribution has the characteristic function G(phi), G the generating function of N. No tail bound
 on N is needed for any of the three; the tail bounds here are what the literature uses instead.
+
+Long because it holds every distribution of the number of rounds, and the tail bounds of the literature.
 """
 
 from __future__ import annotations

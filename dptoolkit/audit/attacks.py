@@ -48,7 +48,7 @@ class Attack:
     failed: float = math.inf
 
     def scores(self, outputs: Array) -> Array:
-        """Scores of many outputs, one a row; a row of nothing but NaN is a failure."""
+        """Scores of many outputs, one per row; a row of nothing but NaN is a failure."""
         is_failure = np.isnan(outputs).all(axis=1)
         values = np.full(len(outputs), self.failed)
         if not is_failure.all():

@@ -74,8 +74,8 @@ def floating_point_attack(
     mechanism : Plan or callable
         A plan of a solver that releases a noisy mean gradient, such as ``dp_ight``, or any function
         (data set, Generator) -> array of doubles.
-    pair : Pair or tuple of two data sets
-        What the attacker knows. For a plan a data set is (X, y).
+    pair : Pair or tuple
+        The two data sets, which the attacker knows. For a plan a data set is (X, y).
     trials : int, default 200
         Number of releases, each from one of the two data sets by the toss of a coin.
     adversary : str, default "step"
@@ -176,7 +176,7 @@ def _bound(plan: Plan, data: Any) -> Any:
 
 
 def _possible(releases: Array, value: Array, target: Any, grid: float | None) -> Mask:
-    """Which releases, one a row, can have come from ``value``, all their numbers together."""
+    """Which releases, one per row, can have come from ``value``, all their numbers together."""
     if target.factor is None:
         return np.asarray(reachable(releases, value, target.scale, grid).all(axis=1))
     # A threshold leaves zeros, which say nothing here; other numbers are factor * sum, rounded.

@@ -57,9 +57,18 @@ _ROUNDINGS = 2.0**-40
 class Grids:
     """Public grids of rows and residuals for sums over at most ``n`` records.
 
-    ``row_norm`` is R, the joint L2 bound of a row with its intercept; ``limit`` the largest |residual| of any query of
-    the plan, differences of two residuals included. ``row_bits`` and ``residual_bits`` are log2 of the number of grid
-    units in the next power of two above each.
+    Attributes
+    ----------
+    n : int
+        The largest number of records of a sum.
+    row_norm : float
+        R, the joint L2 bound of a row with its intercept.
+    limit : float
+        The largest |residual| of any query of the plan, including differences of two residuals.
+    row_bits : int
+        log2 of the number of grid units of a row in the next power of two above R.
+    residual_bits : int
+        log2 of the number of grid units of a residual in the next power of two above the limit.
 
     Privacy
     -------
@@ -81,13 +90,14 @@ class Grids:
         n : int
             Number of records of which a sum may consist: all of them, also for batches.
         row_norm, limit : float
-            Public bounds R and of |residual|.
+            Public bounds of a row, R, and of |residual|.
         noise : float
             Standard deviation of the noise of the SUM, before rounding is charged.
 
         Returns
         -------
         Grids
+            The grids.
         """
         whole("n", n, low=1)
         magnitude("row_norm", row_norm)
@@ -101,7 +111,7 @@ class Grids:
             raise invalid("n", n, "at most 2^29 records for exact sums", repair)
         if bits + above > _MOST_NOISE:
             raise invalid("noise", noise, f"at most 2^29 times row_norm * limit = {row_norm * limit:g}",
-                          "Ask for a larger epsilon.")  # fmt: skip
+                          "Use a larger epsilon.")  # fmt: skip
         return cls(n, float(row_norm), float(limit), min(bits - residual_bits, _ROW_BITS), residual_bits)
 
     @property
@@ -125,13 +135,25 @@ class Grids:
         return math.floor((Fraction(self.row_norm) / Fraction(self.row_unit)) ** 2)
 
     def residual_cap(self, limit: float) -> int:
-        """floor(limit / g_r): the largest |residual| in grid units for a public limit, at most that of the plan."""
+        """floor(limit / g_r): the largest |residual| in grid units for a public limit, at most that of the plan.
+
+        Parameters
+        ----------
+        limit : float
+            A public bound of |residual|.
+        """
         if not 0 <= limit <= self.limit:
             raise invalid("limit", limit, f"from 0 to {self.limit:g}, the largest of the plan")
         return math.floor(Fraction(limit) / Fraction(self.residual_unit))
 
     def multiplier(self, noise: float) -> int:
-        """M = ceil(noise / g): the standard deviation of the SUM's noise in grid units, rounded up."""
+        """M = ceil(noise / g): the standard deviation of the SUM's noise in grid units, rounded up.
+
+        Parameters
+        ----------
+        noise : float
+            Standard deviation of the noise of the SUM.
+        """
         return math.ceil(Fraction(nonnegative("noise", noise)) / self.unit)
 
     @property
@@ -144,6 +166,13 @@ class Grids:
 
         2 g_r for the rounding of both records, and a relative max(2^-30, d 2^-50) for errors of the floating-point
         residuals themselves: margins are sums of d products.
+
+        Parameters
+        ----------
+        diameter : float
+            The diameter without rounding.
+        d : int
+            The number of features.
         """
         return diameter * (1 + max(2.0**-30, d * 2.0**-50)) + 2 * self.residual_unit
 
@@ -152,6 +181,13 @@ class Grids:
 
         With ball bounds rounding adds nothing but the last bits of the sensitivity itself. With a diameter, 2 limit at
         most, it is multiplied by charged_diameter(2 limit) / (2 limit).
+
+        Parameters
+        ----------
+        sensitivity : float
+            The planned sensitivity of a mean.
+        d : int or None, default None
+            The number of features, if a diameter bounds the sensitivity; None for a ball.
         """
         growth = 1.0 if d is None else self.charged_diameter(2 * self.limit, d) / (2 * self.limit)
         return sensitivity * growth * (1 + _ROUNDINGS)
@@ -166,6 +202,15 @@ def _ceil_log2(value: Fraction) -> int:
 
 def rows_on_grid(rows: Rows, grids: Grids, fit_intercept: bool = False) -> Rows:
     """The rows in units of g_x, whole numbers in doubles; ``fit_intercept`` says that the last column is one.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows that are clipped to ``grids.row_norm``.
+    grids : Grids
+        The public grids.
+    fit_intercept : bool, default False
+        Whether the last column is the intercept.
 
     Privacy
     -------
@@ -193,6 +238,13 @@ def directions_on_grid(rows: Rows, grids: Grids) -> tuple[Rows, Array]:
     A record's gradient is then (residual * norm) times its direction, and the product is put on the grid and clipped at
     floor(grad_norm / g_r): ``grids`` must be those of row_norm 1 and limit grad_norm. The intercept is an entry like
     any other here.
+
+    Parameters
+    ----------
+    rows : Rows
+        The rows.
+    grids : Grids
+        The grids of row_norm 1 and limit grad_norm.
 
     Privacy
     -------
@@ -258,6 +310,13 @@ def residuals_on_grid(
 def exact_sum(rows: Rows, r: Array) -> NDArray[np.int64]:
     """X^T r as integers, for rows and residuals on their grids: the same to the last bit in any order.
 
+    Parameters
+    ----------
+    rows : Rows
+        Rows on their grid.
+    r : ndarray
+        Residuals on their grid.
+
     Privacy
     -------
     NOT private: noise is added to it, in integers, before anything is divided by n.
@@ -269,5 +328,14 @@ def released_mean(sums: NDArray[np.int64], grids: Grids, size: float) -> Array:
     """A noisy sum in grid units as a mean over ``size`` records in real units: post-processing.
 
     Units are applied one after the other, since their product may be too small for a double.
+
+    Parameters
+    ----------
+    sums : ndarray
+        Noisy sums in grid units.
+    grids : Grids
+        The public grids.
+    size : float
+        The number of records that the mean divides by.
     """
     return np.asarray(sums * grids.row_unit * grids.residual_unit / size)

@@ -118,7 +118,7 @@ class Rows:
         return self.with_matrix(part if self.is_sparse else np.ascontiguousarray(part))
 
     def _blocks(self) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
-        """(rows, their stored entries, entries a row) of a CSR matrix, so that temporary arrays stay small."""
+        """(rows, their stored entries, entries per row) of a CSR matrix, so that temporary arrays stay small."""
         indptr = self.matrix.indptr
         borders = np.unique(np.searchsorted(indptr, np.arange(_BLOCK, indptr[-1], _BLOCK)))
         for first, last in itertools.pairwise([0, *borders[borders > 0].tolist(), len(indptr) - 1]):

@@ -173,7 +173,7 @@ def _student(rng: np.random.Generator, name: str, degrees: float, shape: tuple[i
 
 
 def make_rcv1_like(n: int = 20_242, d: int = 47_236, nonzeros: int = 75, rng: Any = None) -> Dataset:
-    """Sparse rows with the shape of RCV1: unit L2 norm, about ``nonzeros`` entries a row, power-law columns.
+    """Sparse rows with the shape of RCV1: unit L2 norm, about ``nonzeros`` entries per row, power-law columns.
 
     Made for speed. Labels are logistic in ``truth``, which has 100 entries (fewer if d is small) on frequent columns.
 

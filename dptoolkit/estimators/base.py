@@ -359,7 +359,7 @@ def load(path: str | Path) -> Any:
     kind = getattr(known, name)
     params = {key: math.inf if value == _INFINITE else value for key, value in params.items()}
     if not set(params) <= set(inspect.signature(kind).parameters) or kind._task != model.task:
-        raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of something else.")
+        raise invalid("path", str(path), f"the file of a {name}", "Its parameters are those of another class.")
     estimator = kind(**params)
     _check_budget(estimator, model, path)
     estimator._take(model)

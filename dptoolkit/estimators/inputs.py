@@ -32,12 +32,14 @@ _WEIGHTS = (
     "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
     "that count once; weights that depend on the data would also be released."
 )
-_LABELS_MISSING = "Every record needs a label; leave out records without one before their number is taken to be public."
+_LABELS_MISSING = (
+    "Every record needs a label. Leave out records without a label before the number of records becomes public."
+)
 # Words of the messages that show entries, or recommend what no guarantee covers, and what is said in their place: name,
 # value, bound, repair. scikit-learn's own tests look for some of its words.
 _SHOWN = {
     "could not convert": ("X or y", "an array with text", "numbers", TEXT),
-    "Expected 2D array": ("X", "an array of another shape", "(n, d)", "Reshape your data: one row a record."),
+    "Expected 2D array": ("X", "an array of another shape", "(n, d)", "Reshape your data: one row per record."),
     "Complex data not supported": ("X or y", "complex", "real", "Complex data not supported: give their parts."),
     "Input y contains": ("y", "an array with NaN or infinity", "finite", _LABELS_MISSING),
 }

@@ -118,7 +118,7 @@ class ScaleToBounds(_Preparation):
             half = upper / 2 - lower / 2
             return rows.with_values((np.clip(rows.matrix, lower, upper) - (lower / 2 + upper / 2)) / half)
         if (lower != -upper).any():
-            repair = "Zeros would not stay zeros: make X dense, or choose bounds around 0."
+            repair = "Zeros would not stay zeros: make X dense, or choose bounds that are symmetric around 0."
             raise invalid("lower", self.lower, "-upper for a sparse X", repair)
         which = rows.matrix.indices
         return rows.with_values(np.clip(rows.matrix.data, lower[which], upper[which]) / upper[which])
@@ -132,8 +132,8 @@ class ScaleToBounds(_Preparation):
 
 
 def _by_column(name: str, bound: Any, d: int, columns: Any) -> NDArray[np.float64]:
-    """A bound as one number a column: given once for all, in the order of the columns, or by their names."""
-    expected = f"one number, {d} numbers, one a column, or a mapping from every column's name to its number"
+    """A bound as one number per column: given once for all, in the order of the columns, or by their names."""
+    expected = f"one number, {d} numbers, one per column, or a mapping from every column's name to its number"
     if bound is None:
         repair = "It is public, in the unit of each column: for example lower=[0, 0], upper=[120, 300] for two columns."
         raise invalid(name, None, "given", repair)
@@ -161,7 +161,7 @@ def _by_name(name: str, bounds: dict[str, Any], columns: Any) -> list[Any]:
     ):  # fmt: skip
         lost = [entry for entry in one if entry not in other]
         if lost:
-            raise invalid(name, f"a mapping of {len(bounds)} names", "one number a column", f"{words}: {lost[:5]}.")
+            raise invalid(name, f"a mapping of {len(bounds)} names", "one number per column", f"{words}: {lost[:5]}.")
     return [bounds[column] for column in columns]
 
 

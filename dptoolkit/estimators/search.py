@@ -156,7 +156,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         solvers = {candidate._solver() for candidate in candidates}
         if len(solvers) > 1:
             names = ", ".join(sorted(map(str, solvers)))
-            raise invalid("param_grid", names, "candidates of one solver", "Make a choice for each of them.")
+            raise invalid("param_grid", names, "candidates of one solver", "Make a separate search for each solver.")
         return solvers.pop()
 
     def _options(self, candidates: list[PrivateEstimator], n: int) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:

@@ -44,7 +44,7 @@ class _LinearTerm:
         return np.asarray(self.draw_rows(size, Generators(as_generator(rng, self)))[0])
 
     def draw_rows(self, size: int, rng: Generators) -> Array:
-        """b for many runs at once, one a row, each with its own Generator."""
+        """b for many runs at once, one per row, each with its own Generator."""
         raise NotImplementedError
 
 

@@ -51,6 +51,13 @@ class _RoundedNoise:
 class RoundedGaussianNoise(_RoundedNoise):
     """Adds iid round(multiplier * Z) to integers of L2 sensitivity ``sensitivity``.
 
+    Parameters
+    ----------
+    multiplier : int
+        Standard deviation of the noise, in units of the integers.
+    sensitivity : float
+        L2 sensitivity of the query, in the same units.
+
     Privacy
     -------
     One call is ``event`` = Gaussian(multiplier / sensitivity), under the adjacency of the sensitivity, exactly: no
@@ -69,6 +76,13 @@ class RoundedGaussianNoise(_RoundedNoise):
 @dataclass(frozen=True)
 class RoundedLaplaceNoise(_RoundedNoise):
     """Adds iid round(multiplier * E) with fair signs, E exponential, to integers of L1 sensitivity ``sensitivity``.
+
+    Parameters
+    ----------
+    multiplier : int
+        Scale of the noise, in units of the integers.
+    sensitivity : float
+        L1 sensitivity of the query, in the same units.
 
     Privacy
     -------

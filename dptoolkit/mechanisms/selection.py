@@ -88,7 +88,7 @@ class NoisyMaximum:
         return np.asarray(self.noisy_rows(_vector(scores)[None], Generators(as_generator(rng, self)))[0])
 
     def noisy_rows(self, scores: Array, rng: Generators, shares: Array | None = None) -> Array:
-        """``noisy`` for many runs at once, one a row, each with its own Generator.
+        """``noisy`` for many runs at once, one per row, each with its own Generator.
 
         With ``shares`` run i gets shares[i] times the noise: for scores whose range is that part of ``score_range``.
 
@@ -128,7 +128,7 @@ class NoisyMaximum:
         return int(np.argmax(self.noisy(scores, rng)))
 
     def select_rows(self, scores: Array, rng: Generators, shares: Array | None = None) -> NDArray[np.intp]:
-        """``select`` for many runs at once, one a row, each with its own Generator; for shares see ``noisy_rows``.
+        """``select`` for many runs at once, one per row, each with its own Generator; for shares see ``noisy_rows``.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class NoisyMaximum:
     def top_rows(
         self, scores: Array, count: int, rng: Generators, shares: Array | None = None
     ) -> NDArray[np.intp]:
-        """``top`` for many runs at once, one a row, each with its own Generator; for shares see ``noisy_rows``.
+        """``top`` for many runs at once, one per row, each with its own Generator; for shares see ``noisy_rows``.
 
         Parameters
         ----------

@@ -85,7 +85,7 @@ def read(path: str | Path) -> tuple[Model, Mapping[str, Any] | None]:
         return from_record(record), record.get("estimator")
     except (DpToolkitError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as problem:
         # The words of an error may quote the file.
-        words = printable(problem) if isinstance(problem, DpToolkitError) else "Its parts do not fit together."
+        words = printable(problem) if isinstance(problem, DpToolkitError) else "Its parts contradict each other."
         raise invalid("path", str(path), "a model as dptoolkit writes it", words) from None
 
 
@@ -188,14 +188,17 @@ def _record(path: str | Path) -> dict[str, Any]:
         raise invalid("path", str(path), f"a model file of version {VERSION}", repair)
     digest = record.pop("sha256", None)
     if digest is None or digest != _digest(record):
-        raise invalid("path", str(path), expected, "It was changed since: its digest is another. Fit or copy it again.")
+        raise invalid(
+            "path", str(path), expected,
+            "Its digest differs, so it was changed or damaged. Fit or copy it again.",
+        )
     return record
 
 
 def from_record(record: Mapping[str, Any]) -> Model:
     """The model of a record; the parts are checked against each other."""
     if record["task"] not in TASKS or record["solver"] not in solvers_for(record["task"]):
-        raise InvalidValue("Its task or solver is not known.")
+        raise InvalidValue("Its task or solver is unknown.")
     rows, d = (int(size) for size in record["shape"])
     coef = np.array([_dense(row, d) for row in record["coef"]])
     intercept = np.array(record["intercept"], dtype=np.float64)
@@ -211,7 +214,7 @@ def from_record(record: Mapping[str, Any]) -> Model:
              bool(np.isfinite(coef).all() and np.isfinite(intercept).all()),
              (plan.solver, fits) == route}  # fmt: skip
     if sizes != {True}:
-        raise InvalidValue("Its parts do not fit together.")
+        raise InvalidValue("Its parts contradict each other.")
     guarantee = _guarantee(record["guarantee"], plan)
     return Model(record["task"], record["solver"], coef, intercept, plan, guarantee, int(record["steps"]), preparations,
                  classes, names, _columns(record.get("columns"), names))  # fmt: skip
@@ -312,7 +315,7 @@ def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
     if not isinstance(event, BestOf):
         raise InvalidValue("Its choice is not the best of several runs.")
     if not structure.is_covered(part.event, event.event):
-        raise InvalidValue("Its choice gives away less than the run that won.")
+        raise InvalidValue("Its choice states a smaller privacy loss than its best run has.")
     if n < part.n:
         raise InvalidValue(f"Its choice has {n} rows, of which a run trains on {part.n}.")
     if delta != part.settings.delta:

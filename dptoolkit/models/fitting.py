@@ -139,7 +139,7 @@ def checked_records(
 
 def _is_verbose(verbose: Any) -> bool:
     if not isinstance(verbose, (bool, int, np.bool_, np.integer)):
-        raise invalid("verbose", verbose, "True, False or a whole number", "Anything but 0 and False shows progress.")
+        raise invalid("verbose", verbose, "True, False or a whole number", "True shows progress, False does not.")
     return bool(verbose) and sys.stderr is not None
 
 
@@ -265,7 +265,7 @@ def class_set(y: Any, classes: Any) -> NDArray[Any]:
     if classes is None:
         _check_publishable(distinct)
     if len(distinct) < 2:
-        repair = "A classifier needs two; give classes if one of them has no record here."
+        repair = "Classification needs two. Give classes if one of them has no record."
         raise invalid("classes", f"{len(distinct)} class", "at least two classes", repair)
     return distinct
 
@@ -273,7 +273,10 @@ def class_set(y: Any, classes: Any) -> NDArray[Any]:
 def _check_publishable(distinct: NDArray[Any]) -> None:
     """Refuse labels that were not declared and are no classes by the look of them."""
     if distinct.dtype.kind == "f" and not np.equal(distinct, np.floor(distinct)).all():
-        repair = "If these are classes, declare them: classes=[0.5, 1.5], say. If y is a measurement, use regression."
+        repair = (
+            "If these are classes, declare them, for example classes=[0.5, 1.5]. If y is a measurement, use "
+            "regression."
+        )
         raise invalid("y", "labels with fractions", "integers or text where classes=None", repair)
     if len(distinct) > MOST_CLASSES:
         repair = (
@@ -294,7 +297,7 @@ def label_array(name: str, values: Any) -> NDArray[Any]:
     # NumPy would turn the numbers of a mixed list into text.
     labels = np.array(values, dtype=object) if isinstance(values, (list, tuple)) else np.asarray(values)
     if labels.ndim != 1 or labels.dtype.kind not in "biufUSO":
-        raise invalid(name, f"an array of {labels.dtype}", "one label a row", "Labels are numbers or text.")
+        raise invalid(name, f"an array of {labels.dtype}", "one label per row", "Labels are numbers or text.")
     if labels.dtype.kind == "O":
         labels = _of_one_type(name, labels)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
@@ -306,7 +309,7 @@ def _of_one_type(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     """An array of objects that are all text, as it is, or all numbers, as an array of numbers."""
     kinds = {next((kind for kind in (str, bytes) if isinstance(entry, kind)), None) for entry in labels}
     if len(kinds) > 1:
-        repair = "Write all of them in one way, and give records without a label one of their own."
+        repair = "Write all labels in the same way, and give records without a label a label of their own."
         raise invalid(name, "labels of several types", "all text, or all numbers", repair)
     if None not in kinds:
         return labels
@@ -326,7 +329,10 @@ def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
     labels = label_array("y", y)
     same_kind = (labels.dtype.kind in "USO") == (classes.dtype.kind in "USO")
     if labels.ndim != 1 or not same_kind or not np.isin(labels, classes).all():
-        raise invalid("y", "an array with other labels", f"of the {len(classes)} classes", "Name all in classes.")
+        raise invalid(
+            "y", "an array with other labels", f"of the {len(classes)} classes",
+            "List all of them in classes.",
+        )
     return np.searchsorted(classes, labels).astype(np.float64)
 
 

@@ -119,7 +119,10 @@ def _part(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: 
         if account(Repeated(part.event, count)).epsilon(delta) <= epsilon:
             return part
         share *= _LESS
-    raise invalid("classes", count, "fewer for this budget", "Each of so many classes would get nothing of it.")
+    raise invalid(
+        "classes", count, "fewer for this budget",
+        "The budget is too small to be divided among so many classes.",
+    )
 
 
 # --- The plan of a model that was privately chosen among candidates -------------------------------------------

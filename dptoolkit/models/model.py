@@ -151,7 +151,7 @@ class Model:
 
     def _known_classes(self) -> NDArray[Any]:
         if self.classes is None:
-            raise invalid("task", self.task, CLASSIFICATION, "Numbers have no probabilities.")
+            raise invalid("task", self.task, CLASSIFICATION, "Regression has no probabilities.")
         return self.classes
 
     def summary(self, top: int = 20) -> str:

@@ -61,7 +61,10 @@ class Problem:
             positive(name, getattr(self, name))
         losses.get(self.loss.name, losses.CURVED)
         if not self.loss.is_bounded and self.ball is None:
-            raise invalid("ball", None, f"a ball for loss {self.loss.name!r}", "Its gradient has no bound without one.")
+            raise invalid(
+                "ball", None, f"a ball for loss {self.loss.name!r}",
+                "Its gradient is bounded only on a ball.",
+            )
         if self.linear.shape != (self.d,) or not np.isfinite(self.linear).all():
             raise invalid("linear", f"an array of shape {self.linear.shape}", f"finite, of shape ({self.d},)")
         if self.y.shape != (self.n,):

@@ -85,7 +85,13 @@ def profile_curve(axes: Axes, guarantee: Guarantee, audit: AuditReport | None = 
 
 
 def guarantee_trade_off(guarantee: Guarantee) -> Figure:
-    """The least missed-detection rate of any test at each false-alarm rate, with a blind guess beside it."""
+    """The least missed-detection rate of any test at each false-alarm rate, with a blind guess beside it.
+
+    Parameters
+    ----------
+    guarantee : Guarantee
+        The guarantee to draw.
+    """
     figure, (axes,) = grid(1, 1, "Trade-off curve")
     relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
     detail = f"no test is below the curve{relation}; both errors add up to at least {1 - guarantee.advantage:.3g}"

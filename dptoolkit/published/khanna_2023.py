@@ -63,7 +63,7 @@ def multinomial(
     epsilon: float,
     delta: float,
 ) -> Published:
-    """Algorithm 3: Laplace scale lambda L K sqrt(8 T log(K/delta)) / (n epsilon); p selections an iteration.
+    """Algorithm 3: Laplace scale lambda L K sqrt(8 T log(K/delta)) / (n epsilon); p selections per iteration.
 
     One record moves every column, and every column is a selection, so there are p (T - 1) of them. An entry
     of the gradient is at most 1 whatever ``lipschitz`` (2 in the paper) says. The tie pair moves two rows in

@@ -26,6 +26,15 @@ class BytesSource(Protocol):
 def geometric_noise(stream: SecureStream, epsilon: float, sensitivity: int) -> int:
     """X with P(X = k) proportional to exp(-|k| epsilon / sensitivity), epsilon the fraction that the double is.
 
+    Parameters
+    ----------
+    stream : SecureStream
+        Where the words come from.
+    epsilon : float
+        The epsilon of one release.
+    sensitivity : int
+        The largest change of the query between neighbours.
+
     Privacy
     -------
     Added to an integer of that sensitivity it is TwoSidedGeometric(epsilon, sensitivity), exactly. Public: both.
@@ -37,6 +46,13 @@ def geometric_noise(stream: SecureStream, epsilon: float, sensitivity: int) -> i
 def discrete_gaussian_noise(stream: SecureStream, scale: float) -> int:
     """X with P(X = k) proportional to exp(-k^2 / (2 scale^2)), scale the fraction that the double is.
 
+    Parameters
+    ----------
+    stream : SecureStream
+        Where the words come from.
+    scale : float
+        The sigma of the formula.
+
     Privacy
     -------
     Added to an integer it is DiscreteGaussian(scale, sensitivity), exactly. Public: the scale.
@@ -45,13 +61,25 @@ def discrete_gaussian_noise(stream: SecureStream, scale: float) -> int:
 
 
 class Bits:
-    """Random bits of a Generator or a SecureStream, taken many at a time: a coin needs few, and a call is slow."""
+    """Random bits of a Generator or a SecureStream, taken many at a time: a coin needs few, and a call is slow.
+
+    Parameters
+    ----------
+    rng : BytesSource
+        Where the bits come from.
+    """
 
     def __init__(self, rng: BytesSource) -> None:
         self._rng, self._pool, self._left = rng, 0, 0
 
     def take(self, count: int) -> int:
-        """A whole number of ``count`` bits."""
+        """A whole number of ``count`` bits.
+
+        Parameters
+        ----------
+        count : int
+            The number of bits.
+        """
         while self._left < count:
             self._pool |= int.from_bytes(self._rng.bytes(_HANDFUL), "little") << self._left
             self._left += 8 * _HANDFUL
@@ -61,7 +89,15 @@ class Bits:
 
 
 def discrete_gaussian(bits: Bits, scale: Fraction) -> int:
-    """One draw with P(k) proportional to exp(-k^2 / (2 scale^2))."""
+    """One draw with P(k) proportional to exp(-k^2 / (2 scale^2)).
+
+    Parameters
+    ----------
+    bits : Bits
+        Where the bits come from.
+    scale : Fraction
+        The sigma of the formula.
+    """
     a, b = scale.numerator, scale.denominator
     width = a // b + 1
     while True:
@@ -76,6 +112,15 @@ def discrete_laplace(bits: Bits, width: int, step: int = 1) -> int:
 
     low + width * high is at least x with probability exp(-x / width), so its quotient by ``step`` is at least k with
     probability exp(-k step / width).
+
+    Parameters
+    ----------
+    bits : Bits
+        Where the bits come from.
+    width : int
+        The scale, in units of ``step``.
+    step : int, default 1
+        The divisor of the scale.
     """
     while True:
         low = _uniform(bits, width)

@@ -93,6 +93,17 @@ def largest_noises(stream: SecureStream, multiplier: int, size: int, count: int)
 
     Ties go to the smaller place. Only as many noises are drawn as can be among the largest.
 
+    Parameters
+    ----------
+    stream : SecureStream
+        Where the words come from.
+    multiplier : int
+        The standard deviation in units of the grid.
+    size : int
+        The number of coordinates.
+    count : int
+        How many of the largest are returned.
+
     Privacy
     -------
     The law is that of drawing all noises and keeping the largest. Public: all arguments.
@@ -111,7 +122,15 @@ def largest_noises(stream: SecureStream, multiplier: int, size: int, count: int)
 
 
 def levels(size: int, wanted: int) -> list[int]:
-    """The public levels c, in units of 1/32, for so many coordinates: falling, the last one is 0."""
+    """The public levels c, in units of 1/32, for so many coordinates: falling, the last one is 0.
+
+    Parameters
+    ----------
+    size : int
+        The number of coordinates.
+    wanted : int
+        How many of the largest noises are wanted.
+    """
     found, share = [], _SPARE * wanted / max(size, 1)
     while share < _MOST / _NEXT:
         # Any whole number would do: its chance is computed exactly.
@@ -132,6 +151,15 @@ def _chance(level: int, above: int) -> Bounds:
 
 def events(stream: SecureStream, chance: Fraction, size: int) -> Integers:
     """Places of independent events of the same chance among ``size``: a Poisson batch of records, for example.
+
+    Parameters
+    ----------
+    stream : SecureStream
+        Where the words come from.
+    chance : Fraction
+        The probability of each event.
+    size : int
+        The number of places.
 
     Privacy
     -------
@@ -170,7 +198,17 @@ def _events(stream: SecureStream, chance: Bounds, size: int) -> Integers:
 
 
 def exact_gap(uniform: Digits, chance: Bounds, most: int) -> int:
-    """floor(log U / log(1 - chance)), or ``most`` if it is at least that: the largest k with U < (1 - chance)^k."""
+    """floor(log U / log(1 - chance)), or ``most`` if it is at least that: the largest k with U < (1 - chance)^k.
+
+    Parameters
+    ----------
+    uniform : Digits
+        The uniform number U, digit by digit.
+    chance : Bounds
+        Bounds on the probability of an event.
+    most : int
+        The largest answer that is needed.
+    """
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -43,7 +43,7 @@ def rounded_normals(stream: SecureStream, multiplier: int, count: int) -> Intege
 
     Returns
     -------
-    array of int64
+    ndarray
         The noise.
 
     Privacy
@@ -67,7 +67,7 @@ def rounded_laplace(stream: SecureStream, multiplier: int, count: int) -> Intege
 
     Returns
     -------
-    array of int64
+    ndarray
         The noise.
 
     Privacy
@@ -78,7 +78,13 @@ def rounded_laplace(stream: SecureStream, multiplier: int, count: int) -> Intege
 
 
 def check_multiplier(multiplier: int) -> int:
-    """A multiplier of noise: a whole number from 0 to 2^52."""
+    """A multiplier of noise: a whole number from 0 to 2^52.
+
+    Parameters
+    ----------
+    multiplier : int
+        What is checked.
+    """
     if whole("multiplier", multiplier) > LARGEST_MULTIPLIER:
         raise invalid("multiplier", multiplier, "<= 2^52", "Use a coarser grid.")
     return int(multiplier)

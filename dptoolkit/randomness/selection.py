@@ -32,6 +32,13 @@ _WORDS, _BLOCKS = 24, 5
 def unit_for(epsilon: float, integer_range: int) -> float:
     """The largest double ``unit`` with unit * integer_range <= epsilon, compared as fractions.
 
+    Parameters
+    ----------
+    epsilon : float
+        The epsilon of one selection.
+    integer_range : int
+        The largest change of the difference of two scores between neighbours.
+
     Privacy
     -------
     A selection with it is ExponentialMechanism(epsilon) for integer scores whose differences move by at most
@@ -49,8 +56,8 @@ class IntegerSelection:
 
     Parameters
     ----------
-    scores : array of integers
-        One score for each candidate, at most 2^61 in size.
+    scores : array-like of int
+        One score per candidate, at most 2^61 in size.
     unit : float
         The exponent is unit times the score; see ``unit_for``.
     two_sided : bool, default True
@@ -92,7 +99,15 @@ class IntegerSelection:
                   self._width)  # fmt: skip
 
     def update(self, index: int, score: int) -> None:
-        """Change one score."""
+        """Change one score.
+
+        Parameters
+        ----------
+        index : int
+            Which candidate.
+        score : int
+            Its new score.
+        """
         from dptoolkit.kernels.selection import weigh
 
         if abs(score) > LARGEST_SCORE:
@@ -108,7 +123,13 @@ class IntegerSelection:
         self._weights[index] = weight
 
     def select(self, stream: SecureStream) -> tuple[int, int]:
-        """(index, sign) of one candidate; the sign is 1 where ``two_sided`` is False."""
+        """(index, sign) of one candidate; the sign is 1 where ``two_sided`` is False.
+
+        Parameters
+        ----------
+        stream : SecureStream
+            Where the words come from.
+        """
         from dptoolkit.kernels import selection as kernel
 
         for block in itertools.count(1):
@@ -132,7 +153,17 @@ class IntegerSelection:
         raise AssertionError("unreachable")
 
     def decide(self, index: int, words: NDArray[np.uint64], stream: SecureStream) -> tuple[int, int] | None:
-        """A try that came to ``index``, decided exactly; None if it is not kept. The specification of the kernel."""
+        """A try that came to ``index``, decided exactly; None if it is not kept. The specification of the kernel.
+
+        Parameters
+        ----------
+        index : int
+            The candidate of the try.
+        words : ndarray
+            The words that decide the try.
+        stream : SecureStream
+            Where further words come from.
+        """
         size = abs(int(self._scores[index])) if self.two_sided else int(self._scores[index])
         factor = Fraction(1 << self._digits, int(self._weights[index]))
         chance = self._exp(factor, self._top - size)
@@ -169,6 +200,13 @@ class IntegerSelection:
         """``count`` different candidates, one after the other: the law of the largest scores after Gumbel noise.
 
         Those that are chosen cannot be chosen again by this object.
+
+        Parameters
+        ----------
+        stream : SecureStream
+            Where the words come from.
+        count : int
+            How many candidates.
         """
         if self.two_sided:
             raise invalid("two_sided", True, "False for top", "A candidate and its negative are not independent.")

@@ -66,7 +66,13 @@ class SecureStream:
         return stream
 
     def words(self, count: int) -> Words:
-        """The next ``count`` words; nobody gets them again."""
+        """The next ``count`` words; nobody gets them again.
+
+        Parameters
+        ----------
+        count : int
+            The number of words.
+        """
         with self._lock:
             self._check()
             missing = count - len(self._buffer)
@@ -79,11 +85,23 @@ class SecureStream:
             return taken
 
     def bytes(self, count: int) -> bytes:
-        """``count`` random bytes, of whole words."""
+        """``count`` random bytes, of whole words.
+
+        Parameters
+        ----------
+        count : int
+            The number of bytes.
+        """
         return self.words(-(-count // 8)).tobytes()[:count]
 
     def below(self, end: int) -> int:
-        """A whole number from 0 to end - 1, each with the same chance: more bits are drawn until they are below."""
+        """A whole number from 0 to end - 1, each with the same chance: more bits are drawn until they are below.
+
+        Parameters
+        ----------
+        end : int
+            The number of outcomes.
+        """
         length = (whole("end", end, low=1) - 1).bit_length()
         size = -(-length // 64)
         while True:

@@ -118,10 +118,13 @@ class DpAdmm(Settings):
     solver: ClassVar[str] = "dp_admm"
 
     loss: str = setting('"logistic", "huber", "hinge" (its corner rounded), or "squared" with a radius.')
-    penalty: str = setting('"l1/2", the sum of square roots, or "l1", which biases large weights more.', default="l1/2")
+    penalty: str = setting(
+        'Penalty on the weights: "l1/2", the sum of square roots, or "l1", which biases large weights more.',
+        default="l1/2",
+    )
     weight: float | None = setting(
-        "Weight of the penalty beside the MEAN loss; by default so large that noise alone seldom gives a non-zero "
-        "weight. An intercept is not penalised.",
+        "Weight of the penalty beside the MEAN loss; by default large enough that noise alone seldom gives a "
+        "non-zero weight. An intercept is not penalised.",
         default=None,
     )
     rho: float | None = setting(
@@ -131,7 +134,8 @@ class DpAdmm(Settings):
     steps: int | None = setting(f"Number of updates; by default {rules.UPDATES}.", default=None)
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     radius: float | None = setting(
-        "Radius of an L2 ball that holds the minimisers, the intercept's weight included; the squared loss needs it.",
+        "Radius of an L2 ball to which the minimisers are constrained, including the intercept; the squared loss "
+        "needs it.",
         default=None,
     )
     label_bound: float | None = setting("Public bound at which labels are clipped, for the squared loss.", default=None)
@@ -155,9 +159,12 @@ class DpAdmm(Settings):
         one_of("penalty", self.penalty, tuple(PENALTIES))
         is_squared = not self.loss_row.is_bounded
         if is_squared and self.radius is None:
-            raise invalid("radius", None, "given for the squared loss", "Its gradient has no bound without a ball.")
+            raise invalid("radius", None, "given for the squared loss", "Its gradient is bounded only on a ball.")
         if not is_squared and self.label_bound is not None:
-            raise invalid("label_bound", self.label_bound, "None here", "It works for the squared loss: leave it out.")
+            raise invalid(
+                "label_bound", self.label_bound, "None here",
+                "It is only for the squared loss: leave it out.",
+            )
         bounded = replace(
             self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             radius=None if self.radius is None else magnitude("radius", self.radius),
@@ -173,7 +180,10 @@ class DpAdmm(Settings):
         if self.rho is not None:
             return magnitude("rho", self.rho)
         if math.isinf(self.epsilon):
-            raise invalid("rho", None, "given where epsilon is infinite", "The rule weighs it against the noise.")
+            raise invalid(
+                "rho", None, "given where epsilon is infinite",
+                "The rule chooses it by the noise, and there is none.",
+            )
         mu = rules.budget_mu(self.epsilon, self.delta)
         rho = steps / rules.total_time(self.bounds, Adjacency.parse(self.adjacency), n, mu)
         return magnitude("rho", rho, "Give rho: where row_norm or the budget is extreme, no rule is known.")
@@ -183,7 +193,10 @@ class DpAdmm(Settings):
         if self.weight is not None:
             return nonnegative("weight", self.weight)
         if math.isinf(self.epsilon):
-            raise invalid("weight", None, "given where epsilon is infinite", "The rule weighs it against the noise.")
+            raise invalid(
+                "weight", None, "given where epsilon is infinite",
+                "The rule chooses it by the noise, and there is none.",
+            )
         threshold = rules.THRESHOLD * settings.releases(n, d, None)[0].scale
         return settings.rho * PENALTIES[self.penalty][1](threshold)
 

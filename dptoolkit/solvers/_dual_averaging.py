@@ -53,17 +53,17 @@ class DpDualAveraging(DpIght):
     solver: ClassVar[str] = "dp_dual_averaging"
 
     loss: str = setting(f"{losses.described(LOSSES)}; softmax has labels 0, ..., classes-1.")
-    classes: int | None = setting("Number of classes, public, for softmax; ``coef`` is (classes, d).", default=None)
+    classes: int | None = setting("Public number of classes, for softmax; ``coef`` is (classes, d).", default=None)
     sparsity: int | None = setting(  # type: ignore[assignment]
-        "Number of features that are kept; an intercept is kept besides. None keeps all.", default=None
+        "Number of features that are kept, not counting an intercept; None keeps all.", default=None
     )
     step_size: float | None = setting(
         "Length of a step; by default it follows from n, the bounds, the budget and the steps (docs/rules.md).",
         default=None,
     )
     grad_norm: float | None = setting(
-        "Public L2 bound to which each record's gradient is clipped. By default a quarter of the largest for a "
-        "classifier; the squared loss needs it, or the next two.",
+        "Public L2 bound to which each record's gradient is clipped. By default a quarter of the largest norm for "
+        "classification; the squared loss needs it, or both label_bound and margin_bound.",
         default=None,
     )
 

@@ -49,8 +49,8 @@ class DpIght(ThresholdingSettings):
     solver: ClassVar[str] = "dp_ight"
 
     steps: int | None = setting(
-        "Number of iterations; by default it, an absent step_size and, for binary losses, an absent grad_norm follow "
-        "from n, the bounds and the budget (docs/rules.md).",
+        "Number of iterations. If omitted, it follows from n, the bounds and the budget, and so do a step_size and, "
+        "for binary losses, a grad_norm that are not given (docs/rules.md).",
         default=None,
     )
 

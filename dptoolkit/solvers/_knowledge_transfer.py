@@ -87,44 +87,48 @@ class KnowledgeTransfer(Settings):
     solver: ClassVar[str] = "knowledge_transfer"
 
     loss: str = setting('"logistic", "huber" or "squared".')
-    sparsity: int = setting("Number of features of the student, and of a teacher on a support.")
+    sparsity: int = setting("Number of features of the student, and of the support of a teacher.")
     row_norm: float | None = setting(
-        "Public L2 bound of the rows that the teacher sees, on a support those of its few features; longer rows are "
-        "scaled down. By default what feature_bound implies.",
+        "Public L2 bound of the rows that the teacher uses, on a support that of the chosen features; longer rows "
+        "are scaled down. By default it follows from feature_bound.",
         default=None,
     )
     feature_bound: float | None = setting(
-        "Public bound at which entries of X are clipped; without it rows are clipped to row_norm for the choice of the "
-        "support, too.",
+        "Public bound at which entries of X are clipped. Without it, rows are clipped to row_norm for the choice of "
+        "the support too.",
         default=None,
     )
     label_bound: float | None = setting("Public bound at which labels are clipped, for the squared loss.", default=None)
     teacher: str | None = setting(
-        '"support" (default): ridge on a support that is chosen privately; "ridge": on all features; "dp-ight"; '
-        '"propose-test-release". The published calibration has the paper\'s own, "ight".',
+        "The teacher: \"support\" (default), a ridge on a support that is chosen privately; \"ridge\", a ridge on "
+        "all features; \"dp-ight\"; or \"propose-test-release\". The published calibration uses the paper's own, "
+        "\"ight\".",
         default=None,
     )
     l2: float | None = setting(
-        "Weight of |w|^2/2 beside the MEAN loss of a ridge; by default a balance of shrinking and noise.", default=None
+        "Weight of |w|^2/2 beside the MEAN loss of a ridge; by default it balances shrinkage and noise.", default=None
     )
-    radius: float | None = setting("Radius of an L2 ball that holds a ridge; by default none is needed.", default=None)
+    radius: float | None = setting(
+        "Radius of an L2 ball to which a ridge is constrained; by default there is none.",
+        default=None,
+    )
     features: Any = setting(
-        'Public features: "gaussian", "uniform" on (-1, 1), "identity", or a matrix of d columns that has nothing to '
-        'do with the records. By default "gaussian" on a support, "identity" on all features.',
+        'Public rows: "gaussian", "uniform" on (-1, 1), "identity", or a matrix of d columns that does not depend on '
+        'the records. By default "gaussian" on a support and "identity" on all features.',
         default=None,
     )
     m: int | None = setting(
-        "Number of public rows that are drawn; by default 100 for every feature of a support, 4 for every feature.",
+        "Number of public rows; by default 100 per feature on a support, and 4 per feature on all features.",
         default=None,
     )
-    feature_seed: int = setting("Public seed of the features; unrelated to the noise.", default=0)
+    feature_seed: int = setting("Public seed of the public features; it has nothing to do with the noise.", default=0)
     selection_share: float = setting(
-        "Share of epsilon and delta for which the choice of the support alone would suffice.", default=0.6
+        "Share of epsilon and delta that the choice of the support would need alone.", default=0.6
     )
-    student_steps: int = setting("Steps of the student's hard thresholding.", default=100)
-    steps: int | None = setting('Steps of the teachers "dp-ight" and "ight".', default=None)
-    step_size: float | None = setting("Their step size.", default=None)
-    grad_norm: float | None = setting('Bound of a record\'s gradient for the teacher "dp-ight".', default=None)
+    student_steps: int = setting("Number of hard-thresholding steps of the student.", default=100)
+    steps: int | None = setting('Number of steps of the teachers "dp-ight" and "ight".', default=None)
+    step_size: float | None = setting("Length of a step of these teachers.", default=None)
+    grad_norm: float | None = setting("Public bound of a record's gradient, for the teacher \"dp-ight\".", default=None)
 
     # --- what follows from the choices ---------------------------------------------------------------------------
 
@@ -272,7 +276,7 @@ class KnowledgeTransfer(Settings):
 
     def _enough(self, m: int) -> int:
         if m < self.sparsity:
-            repair = "Fewer rows than features cannot tell what the teacher knows."
+            repair = "Fewer public rows than features cannot determine the student."
             raise invalid("m", m, f">= sparsity={self.sparsity} public rows", repair)
         return m
 

@@ -1,7 +1,7 @@
 """Private multinomial (softmax) regression by Frank-Wolfe (Khanna, Lu and Raff 2023, Algorithm 3, made sound).
 
 The default chooses ONE of the 2Kd vertices +-l1_radius e_k e_j^T per step, so the dimension enters only through a
-logarithm. The paper chooses one vertex for every column: d selections a step, all of which one record can move. That
+logarithm. The paper chooses one vertex for every column: d selections per step, all of which one record can move. That
 version is an option, and is charged for every one of its selections.
 """
 
@@ -59,7 +59,7 @@ class DpMultinomialFrankWolfe(SelectionSettings):
 
     solver: ClassVar[str] = "dp_multinomial_frank_wolfe"
 
-    classes: int = setting("Number of classes, public.")
+    classes: int = setting("Public number of classes.")
     l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
     steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
     selection: str = setting(
@@ -79,7 +79,7 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         one_of("selection", self.selection, ("vertex", "columns"))
         if self.selection == "columns" and (self.l1_radius is None or self.steps is None):
             name = "steps" if self.steps is None else "l1_radius"
-            raise invalid(name, None, "given for selection='columns'", "A rule is known for selection='vertex' alone.")
+            raise invalid(name, None, "given for selection='columns'", "There is a rule only for selection='vertex'.")
         own = replace(self, **self._ruled(self.steps, self.l1_radius, n, classes * d))
         return own.settled(ResolvedMultinomial, **own._selection_checked())
 
@@ -106,7 +106,7 @@ class ResolvedMultinomial(ResolvedSelection, DpMultinomialFrankWolfe):
         return EntryBounds(self.loss_row, self.feature_bound, None, self.fit_intercept)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """The chosen vertices: one a step, or one for every column."""
+        """The chosen vertices: one per step, or one for every column."""
         if paper is not None:
             return (replace(self._silent(n, d, self.selection_law), scale=paper.scales["score"]),)
         laws = [self.selection_law]
@@ -205,7 +205,7 @@ class MultinomialRun(Run):
 
     Privacy
     -------
-    A call releases one vertex a step, or one of every column, by noisy scores with the plan's noise at these weights.
+    A call releases one vertex per step, or one of every column, by noisy scores with the plan's noise at these weights.
     """
 
     def __init__(

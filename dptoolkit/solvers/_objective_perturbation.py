@@ -75,15 +75,16 @@ class PerturbedObjective(Settings):
     )
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     constraint: str | None = setting(
-        'None, or the ball that holds the weights, the intercept\'s included: "l2", "l1" or "group-l1".', default=None
+        'Ball to which the weights are constrained, including the intercept: "l2", "l1" or "group-l1"; None for no '
+        'constraint.', default=None
     )
     radius: float | None = setting("Radius of the ball.", default=None)
-    group_size: int | None = setting('Consecutive weights in a group of "group-l1".', default=None)
+    group_size: int | None = setting('Number of consecutive weights in a group, for "group-l1".', default=None)
     label_bound: float | None = setting("Public bound at which labels are clipped, for the squared loss.", default=None)
     fit_intercept: bool = setting("Whether to fit an intercept, as the weight of a column of ones.", default=False)
     law: str = setting(
-        '"gaussian", or "gamma" for a density proportional to exp(-|b|/noise): the pure version, '
-        "whose output noise still needs delta > 0.",
+        'Law of b: "gaussian", or "gamma" for a density proportional to exp(-|b|/noise). The output noise needs '
+        'delta > 0 for both.',
         default="gaussian",
     )
 
@@ -117,7 +118,7 @@ class PerturbedObjective(Settings):
         if bounded:
             self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
         elif self.constraint is None:
-            raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
+            raise invalid("constraint", None, "a ball for the squared loss", "Its gradient is bounded only on a ball.")
         values: dict[str, Any] = {
             "row_norm": public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             "radius": None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),

@@ -70,12 +70,12 @@ class PeelingIht(Settings):
     sparsity: int = setting("Number of features that are kept.")
     steps: int = setting("Number of iterations.")
     step_size: float = setting("Length of a step.")
-    radius: float = setting("The iterate is projected on the L2 ball of this radius.")
+    radius: float = setting("Radius of the L2 ball on which the iterate is projected.")
     feature_bound: float | None = setting("Public bound at which entries of X are truncated.", default=None)
     label_bound: float | None = setting("Public bound at which labels are truncated.", default=None)
     data: str | None = setting(
-        '"full", every step uses all rows (default); "split", step t uses the t-th of ``steps`` consecutive blocks '
-        "(default of the published calibration).",
+        '"full": every step uses all rows (default); "split": step t uses the t-th of ``steps`` consecutive blocks '
+        '(default of the published calibration).',
         default=None,
     )
 
@@ -177,7 +177,7 @@ class ResolvedPeeling(Resolved, PeelingIht):
         feature, label = self.feature_bound, self.label_bound
         if feature != label:
             bound = f"equal to feature_bound={feature:g} with calibration='published'"
-            raise invalid("label_bound", label, bound, "The paper has one K.")
+            raise invalid("label_bound", label, bound, "The paper has one bound for both.")
         model = n, self.steps, self.sparsity, self.radius, feature, self.step_size
         return published.lecture_heavy_tailed_iht(*model, self.epsilon, self.delta)
 

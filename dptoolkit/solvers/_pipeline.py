@@ -92,21 +92,25 @@ class DpPipeline(Settings):
     solver: ClassVar[str] = "dp_pipeline"
 
     loss: str = setting(
-        '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for numbers.', default="logistic"
+
+            '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for regression.',
+        default="logistic"
     )
-    classes: int | None = setting("Number of classes, public, for softmax; ``coef`` is (classes, d).", default=None)
+    classes: int | None = setting("Public number of classes, for softmax; ``coef`` is (classes, d).", default=None)
     row_norm: float | None = setting(
-        "Public L2 bound of a row, for numbers; longer rows are scaled down.", default=None
+        "Public L2 bound of a row, for regression; longer rows are scaled down.", default=None
     )
-    label_bound: float | None = setting("Public bound of |y|, for numbers; larger labels are clipped.", default=None)
-    sparsity: int | None = setting("Number of features that are kept in the end; None keeps all that stand out.",
+    label_bound: float | None = setting("Public bound of |y|, for regression; larger labels are clipped.", default=None)
+    sparsity: int | None = setting(
+        "Number of features that are kept in the end; None keeps all features that exceed the noise.",
                                    default=None)  # fmt: skip
     grad_norm: float | None = setting(
-        "Bound of each record's gradient, at rows of norm 1 (and labels of 1); less is biased and blurred less.",
+        "Bound of each record's gradient, for rows of norm 1 (and labels of 1). A smaller bound adds bias and needs "
+        "less noise.",
         default=None,
     )
     margin_noise: float | None = setting(
-        "Standard deviation that the noise of a margin may have; for numbers, over label_bound.", default=None
+        "Accepted standard deviation of the noise of a margin; for regression, divided by label_bound.", default=None
     )
 
     @property
@@ -306,7 +310,7 @@ class PipelineRun(Run):
         return not (self.rows.is_sparse or self._entries > SMALL or differ)
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
-        """See ``Run``; the releases are the column means, the eigenvalue, the gradients and the slopes, one a row.
+        """See ``Run``; the releases are the column means, the eigenvalue, the gradients and the slopes, one per row.
 
         Fits that keep the same features are prepared together, and go on together if they take the same steps.
         """

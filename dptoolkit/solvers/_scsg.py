@@ -111,7 +111,7 @@ class ReducedSettings(BatchSettings):
 
     epochs: int = setting("Number of snapshots.")
     option: str = setting(
-        'Inner steps of an epoch: "I", a geometric number with mean B/b; "II", exactly B // b.', default="I"
+        'Number of inner steps of an epoch: "I", geometric with mean B/b; "II", exactly B // b.', default="I"
     )
 
     @property
@@ -241,7 +241,7 @@ class DpScsgHt(ReducedSettings):
 
     solver: ClassVar[str] = "dp_scsg_ht"
 
-    snapshot_size: int = setting("Rows B of a snapshot, at least the rows b of an inner step.")
+    snapshot_size: int = setting("Number B of rows of a snapshot, at least batch_size.")
 
     @property
     def _snapshot_rows(self) -> int:
@@ -288,7 +288,7 @@ def make_shape(n: int, epochs: Any, snapshot_size: Any, batch_size: Any, option:
     epochs = whole("epochs", epochs, low=1)
     b, big = check_batch("batch_size", batch_size, n), check_batch("snapshot_size", snapshot_size, n)
     if big < b:
-        raise invalid("snapshot_size", big, f">= batch_size={b}", "A snapshot is the larger batch.")
+        raise invalid("snapshot_size", big, f">= batch_size={b}", "A snapshot is not smaller than a batch.")
     return Shape(epochs, big, b, one_of("option", option, ("I", "II")))
 
 

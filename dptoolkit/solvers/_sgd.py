@@ -61,12 +61,13 @@ class DpSgdHt(BatchSettings):
     solver: ClassVar[str] = "dp_sgd_ht"
 
     steps: int | None = setting(
-        "Number of batches; by default it, an absent step_size and, for binary losses, an absent grad_norm follow from "
-        "n, the bounds and the budget (docs/rules.md).",
+        "Number of batches. If omitted, it follows from n, the bounds and the budget, and so do a step_size and, for "
+        "binary losses, a grad_norm that are not given (docs/rules.md).",
         default=None,
     )
     batch_size: int | None = setting(  # type: ignore[assignment]
-        "(Expected) number of rows of a batch; by default so many that the noise is hardly more than with all rows.",
+        "(Expected) number of rows of a batch; by default large enough that the noise is about as small as with all "
+        "rows.",
         default=None,
     )
 

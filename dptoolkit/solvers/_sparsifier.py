@@ -51,20 +51,28 @@ class Sparsifier(BallSettings):
 
     loss: str = setting(f"{losses.described(losses.SCALAR)}.", default="logistic")
     count: str = setting(
-        'How many weights are kept: "geometric", the paper\'s private count of the non-zeros of a non-private '
-        'solution; "fixed", the public ``number``; "threshold", all private weights of size at least ``threshold``. '
-        "The last two cost nothing.",
+        "How the number of weights to keep is found: \"geometric\", the paper's private count of the non-zeros of a "
+        "non-private solution; \"fixed\", the public ``number``; \"threshold\", all private weights of absolute "
+        "value at least ``threshold``. The last two cost no privacy.",
         default="geometric",
     )
-    count_share: float = setting("Share of epsilon that pays for the private count.", default=0.1)
-    alpha: float | None = setting("The count is clipped from below at ceil(alpha); sqrt(d) by default.", default=None)
-    beta: float | None = setting("The count is clipped from above at floor(beta); 2 sqrt(d) by default.", default=None)
+    count_share: float = setting("Share of epsilon for the private count.", default=0.1)
+    alpha: float | None = setting("Lower bound of the count, rounded up; by default sqrt(d).", default=None)
+    beta: float | None = setting("Upper bound of the count, rounded down; by default 2 sqrt(d).", default=None)
     rho: float = setting(
-        "The number kept is round(rho * count): the paper's precision parameter (no zCDP meant).", default=1.0
+
+            "The paper's precision parameter: round(rho * count) weights are kept. It has nothing to do with zCDP.",
+        default=1.0
     )
     number: int | None = setting('Public number of weights to keep, for count="fixed".', default=None)
-    threshold: float | None = setting('Public size of a weight to keep, for count="threshold".', default=None)
-    count_steps: int = setting("Steps of the non-private Frank-Wolfe whose non-zeros are counted.", default=1000)
+    threshold: float | None = setting(
+        'Smallest absolute value of a weight to keep, public, for count="threshold".',
+        default=None,
+    )
+    count_steps: int = setting(
+        "Number of steps of the non-private Frank-Wolfe whose non-zeros are counted.",
+        default=1000,
+    )
 
     def resolved(self, n: int, d: int) -> ResolvedSparsifier:
         """See ``Settings``."""
@@ -81,7 +89,7 @@ class Sparsifier(BallSettings):
         return self.settled(ResolvedSparsifier, **values)
 
     def _count_checked(self, d: int) -> dict[str, Any]:
-        repair = "It pays for the private count; count='fixed' needs none."
+        repair = "It is the share of the private count; count='fixed' needs none."
         real("count_share", self.count_share, low=0.0, high=1.0, open_low=True, open_high=True, repair=repair)
         if math.isinf(self.epsilon):
             raise invalid("epsilon", self.epsilon, "finite for a private count", "Or use count='fixed'.")

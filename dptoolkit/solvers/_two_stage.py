@@ -63,15 +63,17 @@ class TwoStage(PerturbedObjective):
     solver: ClassVar[str] = "two_stage"
 
     sparsity: int = setting("Number of features that are kept.")
-    blocks: int = setting("Number of blocks of records that vote; record i is in block i mod blocks.")
-    vote_share: float = setting("Share of epsilon and delta for which the votes alone would suffice.", default=0.5)
+    blocks: int = setting(
+        "Number of blocks of records, each of which votes for features; record i is in block i mod blocks."
+    )
+    vote_share: float = setting("Share of epsilon and delta that the votes would need alone.", default=0.5)
 
     def resolved(self, n: int, d: int) -> ResolvedTwoStage:
         """See ``Settings``."""
         check_sparsity(self.sparsity, d)
         blocks = whole("blocks", self.blocks, low=1)
         if blocks > n:
-            raise invalid("blocks", blocks, f"<= n={n}", "Every block needs records.")
+            raise invalid("blocks", blocks, f"<= n={n}", "Every block needs a record.")
         real("vote_share", self.vote_share, low=0.0, high=1.0, open_low=True, open_high=True)
         if self.constraint == "group-l1":
             repair = "The features that are kept have no public groups."

@@ -31,7 +31,7 @@ from dptoolkit.types import Array
 
 @dataclass(frozen=True)
 class Score:
-    """The mean over rows of one number a row: 1 for a right label, or minus the clipped error of a prediction.
+    """The mean over rows of one number per row: 1 for a right label, or minus the clipped error of a prediction.
 
     ``bound`` is for regression: labels and predictions are clipped to it.
     """
@@ -297,7 +297,7 @@ def _check_alike(plans: Sequence[Plan]) -> None:
     for name, kind in kinds.items():
         values = list(dict.fromkeys(kind(plan) for plan in plans))
         if len(values) > 1:
-            raise invalid("candidates", values, f"alike in {name}", "Make a choice of its own for each.")
+            raise invalid("candidates", values, f"alike in {name}", "Make a separate choice for each.")
 
 
 def _is_hopeless(plan: Plan) -> bool:
@@ -372,4 +372,4 @@ def _run_epsilon(event_at: Callable[[float], Event], epsilon: float, delta: floa
                 return run_epsilon
             # The total is about proportional to the epsilon of a run; aim at the middle of what is accepted.
             run_epsilon *= min(max((1 - _UNUSED / 2) * epsilon / total, 0.1), 2.0)
-    raise invalid("expected_runs", "these", "fewer for this budget", "Or ask for a larger epsilon.")
+    raise invalid("expected_runs", "these", "fewer for this budget", "Or use a larger epsilon.")

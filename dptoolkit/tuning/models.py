@@ -123,19 +123,23 @@ def search(
 
     Parameters
     ----------
-    candidates : sequence of mappings
+    candidates : sequence of mapping
         The arguments of the solver in which candidates differ.
-    task, solver, adjacency
-        Those of ``models.fit``.
+    task : {"classification", "regression"}
+        As in ``models.fit``.
+    solver : str or None
+        As in ``models.fit``.
     n : int
         The number of rows, which is public.
     d : int
         The number of features, which is public.
     classes : int or None
         The number of classes; None for regression.
-    how : mapping
+    adjacency : {"replace-one", "zero-out"}
+        As in ``models.fit``.
+    how : mapping of str to object
         The arguments ``HOW`` of ``tuning.plan``. In regression ``score_bound`` is ``label_bound`` unless given.
-    options : mapping
+    options : mapping of str to object
         The arguments of the solver that all candidates share.
 
     Privacy
@@ -146,7 +150,7 @@ def search(
     solver_name, times = routes.solver_for(name, classes)
     if times > 1:
         names = ", ".join(key for key, row in SOLVERS.items() if row.several is not None)
-        repair = f"It would fit each class by itself. One model for all classes, as a choice needs, have {names}."
+        repair = f"It fits each class by itself. These solvers fit one model for all classes: {names}."
         raise invalid("classes", classes, f"2 for a private choice with {name}", repair)
     check_candidates(candidates)
     if how.get("validation") == "public":

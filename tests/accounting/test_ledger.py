@@ -384,7 +384,7 @@ def test_the_budget_of_a_file_stands(path):
     Ledger.open(path, 1.0, 1e-5)
     assert Ledger.open(path, 1.0, 1e-5).budget == Ledger.open(path).budget == (1.0, 1e-5)
     for other in ((2.0, 1e-5), (1.0, 1e-6), (0.5, 1e-5)):
-        with pytest.raises(InvalidValue, match="the budget in .* is not changed"):
+        with pytest.raises(InvalidValue, match="the budget in .* cannot change"):
             Ledger.open(path, *other)
     with pytest.raises(InvalidValue, match="must be given together"):
         Ledger.open(path, 1.0)

@@ -155,7 +155,7 @@ def test_bad_searches_are_refused_and_spend_nothing(search, y, words):
 
 
 def test_fits_of_one_class_against_the_rest_are_refused_with_what_can_be_had():
-    with pytest.raises(InvalidValue, match="One model for all classes, as a choice needs, have dp_frank_wolfe"):
+    with pytest.raises(InvalidValue, match="fit one model for all classes: dp_frank_wolfe"):
         choosing.choose(ROWS, THREE, [{"steps": 3}], task="classification", solver="dp_ight", how={}, row_norm=1.0)
 
 

@@ -46,13 +46,14 @@ def test_few_integers_or_texts_may_be_read_from_the_labels(y):
     ([f"patient {k}" for k in range(500)], "of at most 20 labels"),
     ([0.0, np.nan], "NaN"), ([0.0, np.inf], "infinity"), (["a", 1], "several types"), (["a", None], "several types"),
     (np.array(["a", 1.0], dtype=object), "several types"), (np.array(["a", np.nan], dtype=object), "several types"),
-    (np.array(["2020-01-01", "2020-01-02"], dtype="M8[D]"), "one label a row"), ([[0, 1], [1, 0]], "one label a row"),
+    (np.array(["2020-01-01", "2020-01-02"], dtype="M8[D]"), "one label per row"),
+    ([[0, 1], [1, 0]], "one label per row"),
     ([None, None], "neither text nor numbers"), (["a", b"a"], "several types"), ([1, 1], "at least two"),
 ], ids=lambda value: str(value)[:30].strip())  # fmt: skip
 def test_other_labels_are_refused_and_not_shown(y, words):
     with pytest.raises(InvalidValue, match=words) as found:
         class_set(y, None)
-    assert "patient" not in str(found.value) and "0.5" not in str(found.value).replace("[0.5, 1.5], say", "")
+    assert "patient" not in str(found.value) and "0.5" not in str(found.value).replace("example classes=[0.5, 1.5]", "")
 
 
 @pytest.mark.parametrize("classes", [[0.5, 1.5], range(30), [f"patient {k}" for k in range(500)]], ids=["a", "b", "c"])

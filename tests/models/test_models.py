@@ -194,7 +194,7 @@ def test_a_plan_for_fewer_fits_than_there_are_classes_is_refused(tmp_path, count
     files.save(model, tmp_path / "m.json")
     assert models.load(tmp_path / "m.json").plan.count == 3
     files.save(forged, tmp_path / "m.json")
-    with pytest.raises(InvalidValue, match="do not fit together"):
+    with pytest.raises(InvalidValue, match="contradict each other"):
         models.load(tmp_path / "m.json")
 
 
@@ -257,9 +257,9 @@ def test_a_delta_that_the_fits_were_not_asked_for_is_refused(tmp_path, joint, ch
     (("plan", "settings", "epsilon"), 0.01, "states an epsilon of 0.01 and gives away"),
     (("guarantee", "asked_delta"), 0.3, "asked_delta"), (("guarantee", "asked_delta"), None, "asked_delta"),
     (("guarantee", "asked_delta"), "x", "asked_delta"), (("guarantee", "rho"), 1e-6, "rho"),
-    (("guarantee", "rho"), "x", "together"), (("plan", "releases", 0, "sensitivity"), 1e-6, "releases"),
+    (("guarantee", "rho"), "x", "contradict each other"), (("plan", "releases", 0, "sensitivity"), 1e-6, "releases"),
     (("plan", "releases", 0, "count"), 1, "releases"), (("plan", "releases", 0, "law"), "Laplace", "releases"),
-    (("plan", "releases"), [], "together"), (("guarantee", "claimed"), {"epsilon": 0.01, "delta": 1e-5,
+    (("plan", "releases"), [], "contradict each other"), (("guarantee", "claimed"), {"epsilon": 0.01, "delta": 1e-5,
      "source": "us", "conditions": []}, "claim"), (("guarantee", "epsilon", "0.5"), -1.0, "not that of its plan"),
     (("guarantee", "notes"), ["VOID: nothing holds"], "VOID"),
 ], ids=lambda value: str(value)[:40])  # fmt: skip
@@ -295,7 +295,7 @@ def test_a_choice_gives_away_at_least_what_its_best_run_did_at_every_delta(tmp_p
     guarantee = account(from_dict(weak), adjacency="replace-one")
     own = {"notes": [], "asked_delta": 0.9}
     forged = chosen | {"plan": plan, "guarantee": guarantee.to_dict() | own}
-    with pytest.raises(InvalidValue, match="less than the run that won"):
+    with pytest.raises(InvalidValue, match="a smaller privacy loss than its best run"):
         models.load(write(tmp_path / "m.json", forged))
     with pytest.raises(InvalidValue, match="rows"):
         models.load(write(tmp_path / "m.json", edited(chosen, "plan", "n", value=3)))

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -261,25 +262,31 @@ def is_documented_above(name: str, home: Any) -> bool:
     return any("Parameters" in [part.name for part in sections(inspect.getdoc(f) or "")[0]] for f in above)
 
 
+def is_protocol(kind: Any) -> bool:
+    """Whether a class only says what others must have."""
+    return bool(getattr(kind, "_is_protocol", False))
+
+
+def thing_faults(place: str, thing: Any, home: Any) -> list[str]:
+    """What is wrong with one function or class of the reference; its parameters must be described."""
+    if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, (Enum, Exception))) or is_protocol(home):
+        return []
+    doc, signature = inspect.getdoc(thing) or "", inspect.signature(thing)
+    if not written_names(signature) or is_documented_above(place.rpartition(".")[2], home):
+        return []
+    if inspect.isclass(thing) and (inspect.isabstract(thing) or is_protocol(thing)):
+        return []
+    parts, faults = sections(doc)[0], form_faults(doc, signature)
+    if not described(parts):
+        faults.append(f"no section Parameters for {', '.join(written_names(signature))}")
+    elif inspect.isclass(thing):
+        faults += [fault for fault in parameter_faults(parts, signature) if fault not in faults]
+    return faults
+
+
 def reference_faults() -> dict[str, list[str]]:
-    found = {}
-    for place, thing, home in reference():
-        if not callable(thing) or (inspect.isclass(thing) and issubclass(thing, (Enum, Exception))):
-            continue
-        doc, signature = inspect.getdoc(thing) or "", inspect.signature(thing)
-        if not written_names(signature) or is_documented_above(place.rpartition(".")[2], home):
-            continue
-        if inspect.isclass(thing) and inspect.isabstract(thing):
-            continue
-        parts, _ = sections(doc)
-        faults = form_faults(doc, signature)
-        if not described(parts):
-            faults.append(f"no section Parameters for {', '.join(written_names(signature))}")
-        elif inspect.isclass(thing):
-            faults += [fault for fault in parameter_faults(parts, signature) if fault not in faults]
-        if faults:
-            found[place] = faults
-    return found
+    found = {place: thing_faults(place, thing, home) for place, thing, home in reference()}
+    return {place: faults for place, faults in found.items() if faults}
 
 
 def test_everything_in_the_reference_describes_its_parameters() -> None:
@@ -364,3 +371,46 @@ def test_types_are_types(text: str) -> None:
 @pytest.mark.parametrize("text", ["a Plan, or any callable", "of epsilon_lower", "the seed", "how many trials", ""])
 def test_sentences_are_no_types(text: str) -> None:
     assert not is_type(text)
+
+
+class Above:
+    def method(self, a: int) -> None:
+        """Words.
+
+        Parameters
+        ----------
+        a : int
+            Words.
+        """
+
+
+class Below(Above):
+    def method(self, a: int) -> None:
+        """Other words."""
+
+    def own(self, a: int) -> None:
+        """Words without a section."""
+
+
+@dataclass
+class Fields:
+    """Words.
+
+    Attributes
+    ----------
+    a : int
+        Words.
+    b : int
+        Words, without the default.
+    """
+
+    a: int
+    b: int = 1
+
+
+def test_the_reference_asks_for_parameters() -> None:
+    assert thing_faults("Below.method", Below.method, Below) == []
+    assert thing_faults("Below.own", Below.own, Below) == ["no section Parameters for a"]
+    (fault,) = thing_faults("Fields", Fields, None)
+    assert "default differs" in fault
+    assert len(list(reference())) > 150

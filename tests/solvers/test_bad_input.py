@@ -217,7 +217,7 @@ def test_missing_public_bounds_say_what_they_are():
     refused("dp_frank_wolfe", "feature_bound=None: must be given. It is the largest .entry. of X", feature_bound=None)
     refused("dp_frank_wolfe", "label_bound=None: must be given. It is the largest .label.", loss="squared")
     refused("sparsifier", "label_bound=None: must be given", loss="squared")
-    refused("sparsifier", "count_share=0.*It pays for the private count", count_share=0)
+    refused("sparsifier", "count_share=0.*It is the share of the private count", count_share=0)
     refused("sparsifier", "epsilon=inf: must be finite for a private count", epsilon=math.inf)
     refused("sparsifier", "number=None.*public number of weights", count="fixed")
     refused("sparsifier", "number=7: must be <= d=6", count="fixed", number=7)

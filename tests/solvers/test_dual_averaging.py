@@ -40,7 +40,7 @@ def problem(seed, n, d):
 
 
 def plain_loop(X, y, plan, noise=None):
-    """The solver in plain NumPy, with the given standard normals, one row a step."""
+    """The solver in plain NumPy, with the given standard normals, one row per step."""
     s = plan.settings
     rows, labels, caps = s.bounds.clip(check_rows(X), np.asarray(y, dtype=float))
     matrix, free = np.asarray(rows.matrix), plan.d

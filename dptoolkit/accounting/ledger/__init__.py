@@ -51,7 +51,10 @@ class Reservation:
 
     def _settle(self, do: str, state: str) -> None:
         if self._state != "reserved":
-            raise invalid(f"{do} of a reservation", self._state, "done while it is open", "Reserve for every release.")
+            raise invalid(
+                f"{do} of a reservation", self._state, "done while it is open",
+                "Make a new reservation for every release.",
+            )
         self._ledger._settle(do, self._number)
         self._state = state
 
@@ -138,13 +141,13 @@ class Ledger(Printed):
     def _from_file(cls, place: str, budget: Budget | None = None, head: bytes | None = None) -> Ledger:
         line, facts = journal.first_line(place)
         if head not in (None, line):
-            raise invalid("path", place, "the ledger that was sent here", "Another one is in its place.")
+            raise invalid("path", place, "the ledger that was sent here", "Another ledger has replaced it.")
         ledger = cls()
         ledger._budget = _read_budget(facts, f"path={place!r}, line 1")
         if budget is not None and budget != ledger._budget:
             raise invalid(
                 "(epsilon, delta)", budget, f"{ledger._budget}, the budget in {place}",
-                "Leave them out to open it. A budget that was fixed is not changed.",
+                "Leave them out to open the file. The budget of a ledger cannot change.",
             )
         ledger._journal = Journal(place, line)
         ledger._guard = ledger._journal.guard
@@ -157,7 +160,7 @@ class Ledger(Printed):
         if to_spend and self._journal is None and self._process != os.getpid():
             raise invalid(
                 "ledger", f"{self!r} of process {self._process}", f"used there, not in process {os.getpid()}",
-                "A copy would spend the budget again: keep it in a file with Ledger.open(path).",
+                "A copy would spend the budget again. To share a ledger, keep it in a file with Ledger.open(path).",
             )
         with self._guard.turn():
             if self._journal is not None:
@@ -306,7 +309,7 @@ class Ledger(Printed):
     def _settle(self, do: str, number: int) -> None:
         with self._turn(to_spend=True) as book:
             if number not in book.pending:
-                raise invalid(f"{do} of a reservation", number, "done once", "It was settled elsewhere.")
+                raise invalid(f"{do} of a reservation", number, "done once", "It was confirmed or cancelled elsewhere.")
             if self._journal is not None:
                 self._write(self._journal, {"do": do, "of": number})
             else:

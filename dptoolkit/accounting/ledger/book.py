@@ -120,7 +120,7 @@ class Book:
         if relation is not None and self.adjacency is not None and relation is not self.adjacency:
             raise invalid(
                 "adjacency", str(relation), f"'{self.adjacency}', for which this ledger's releases are stated",
-                "Plan this release for that adjacency, or keep a ledger for each.",
+                "Plan this release under that adjacency, or use one ledger per adjacency.",
             )
 
     def check(self, budget: Budget | None, event: Event, count: int, relation: Adjacency | None) -> None:

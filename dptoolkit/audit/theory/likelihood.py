@@ -1,6 +1,6 @@
 """Exact log-likelihood ratios of what hard thresholding releases: the best scores there are.
 
-A score takes the outputs of many trials, one a row, and is larger where the first dataset is more likely.
+A score takes the outputs of many trials, one per row, and is larger where the first dataset is more likely.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class _Batches:
         return Batch(size, size / n, n, self.kinds.plan.settings.sampling == POISSON and size < n)
 
     def shown(self, vectors: Array, support: Array) -> Array:
-        """What the score uses of vectors, one a row, that are seen where ``support`` is 1."""
+        """What the score uses of vectors, one per row, that are seen where ``support`` is 1."""
         if self.along is None:
             return np.asarray(support * vectors)
         # A direction is seen where all its coordinates are.
@@ -269,7 +269,7 @@ class EpochRatio(_Batches):
         return total
 
     def inner_noise(self, w: Array, start: Array) -> Array:
-        """The noise of an inner step at w, one row a trial, after a snapshot at ``start``."""
+        """The noise of an inner step at w, one row per trial, after a snapshot at ``start``."""
         plan = self.kinds.plan
         share = np.minimum(1.0, _times(plan.settings.slope, np.linalg.norm(w - start, axis=1)))
         return np.asarray(plan.noise * share)

@@ -115,7 +115,7 @@ class Replay:
             yield -rows.gradient(weights) / scale
 
     def scores_at(self, weights: Array) -> Iterator[Array]:
-        """For each dataset the raw scores or, by halves, the log odds of the favoured vertices, one number a group."""
+        """For each dataset the raw scores or, by halves, the log odds of the favoured vertices, one per group."""
         for scores in self.raw_scores(weights):
             if self._odds is None:
                 yield scores

@@ -29,15 +29,17 @@ class BatchSettings(ThresholdingSettings):
 
     batch_size: int = setting("(Expected) number of rows of a batch.")
     l2: float = setting(
-        "Weight of a term l2/2 |w|^2; its gradient is public and stays outside the clipping.", default=0.0
+        "Weight of a term l2/2 |w|^2, whose gradient is public and not clipped.", default=0.0
     )
     sampling: str = setting(
-        '"without-replacement", batches of fixed size, under replace-one; or "poisson", a coin for every row, under '
-        "zero-out (default) or replace-one. Sums are divided by the expected size, never by the realised one.",
+        'How batches are drawn: "without-replacement", of fixed size, under replace-one; or "poisson", each row '
+        'independently, under zero-out (default) or replace-one. Sums are divided by the expected size, never by the '
+        'realised one.',
         default=WITHOUT_REPLACEMENT,
     )
     adjacency: Adjacency | str | None = setting(
-        'Which datasets are neighbours: "replace-one" or "zero-out"; by default the one that the sampling suggests.',
+        'Which datasets are neighbours: "replace-one" or "zero-out"; by default "replace-one", or "zero-out" for '
+        'Poisson sampling.',
         default=None,
     )
 
@@ -90,7 +92,7 @@ def check_batch(name: str, size: Any, n: int) -> int:
     """1 <= size <= n."""
     b = whole(name, size, low=1)
     if b > n:
-        raise invalid(name, b, f"<= n={n}", "A batch is a part of the data.")
+        raise invalid(name, b, f"<= n={n}", "A batch cannot be larger than the data.")
     return b
 
 

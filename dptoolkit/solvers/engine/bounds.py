@@ -71,7 +71,7 @@ class GradientBounds:
         why = f"for the {self.loss.name} loss" if self._is_lipschitz else "with grad_norm, which bounds gradients alone"
         for name in ("label_bound", "margin_bound"):
             if getattr(self, name) is not None:
-                repair = "It works for the squared loss without grad_norm: leave it out."
+                repair = "It is only for the squared loss without grad_norm: leave it out."
                 raise invalid(name, getattr(self, name), f"None {why}", repair)
 
     @property
@@ -236,7 +236,7 @@ class NoiseLaw:
         return self.scale, self.shares, self.places
 
     def __call__(self, w: Any) -> Any:
-        """The standard deviation at public weights, or at many of them, one a row."""
+        """The standard deviation at public weights, or at many of them, one per row."""
         scales = self.scale * self.share(_norms(w))
         return float(scales) if np.ndim(scales) == 0 else scales
 

@@ -30,20 +30,24 @@ class ThresholdingSettings(Settings):
     """Settings of gradient hard thresholding."""
 
     loss: str = setting(f"{losses.described(losses.SCALAR)}.")
-    sparsity: int = setting("Number of features that are kept; an intercept is kept besides.")
+    sparsity: int = setting("Number of features that are kept, not counting an intercept.")
     step_size: float | None = setting(
-        "Length of a step; the default is 1 / smoothness, with l2 where there is one.", default=None
+        "Length of a step; by default 1 / smoothness, where the smoothness includes l2.", default=None
     )
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     grad_norm: float | None = setting(
-        "Public L2 bound to which each record's gradient is clipped; for the squared loss instead of the next two.",
+        "Public L2 bound to which each record's gradient is clipped; the squared loss needs it, or both label_bound "
+        "and margin_bound.",
         default=None,
     )
     label_bound: float | None = setting("Public bound to which labels are clipped (squared loss).", default=None)
     margin_bound: float | None = setting("Public bound to which predictions are clipped (squared loss).", default=None)
-    fit_intercept: bool = setting("Add a column of ones, bounded and charged like any other.", default=False)
+    fit_intercept: bool = setting(
+        "Whether to add a column of ones; it is bounded and charged like any other.",
+        default=False,
+    )
     adaptive: bool | None = setting(
-        "Scale the noise with the sensitivity at the current, public iterate; by default wherever that is known.",
+        "Whether the noise follows the sensitivity at the current, public iterate; by default wherever that is known.",
         default=None,
     )
 
@@ -79,7 +83,7 @@ class ThresholdingSettings(Settings):
             return magnitude("step_size", self.step_size)
         smoothness = self.bounds.smoothness
         if not SMALLEST <= smoothness + self.penalty <= LARGEST:
-            raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
+            raise invalid("step_size", None, "given", "Without row_norm, or if it is extreme, there is no default.")
         return 1 / (smoothness + self.penalty)
 
     @property

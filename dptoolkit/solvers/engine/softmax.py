@@ -83,7 +83,7 @@ class SoftmaxRun(Run):
         return np.where(stays[..., None, :], total, 0.0)
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
-        """See ``Run``; releases and iterates are flattened, one row a step."""
+        """See ``Run``; releases and iterates are flattened, one row per step."""
         iteration, releases, iterates = self.iteration, list[Array](), list[Array]()
         shape = len(streams), *self.shape
         total: Array = np.zeros(shape)

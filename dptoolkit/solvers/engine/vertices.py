@@ -39,8 +39,8 @@ from dptoolkit.types import Array
 LAWS = {"gumbel": GUMBEL_MAXIMUM, "laplace": LAPLACE_MAXIMUM}
 # How radius and steps are described in settings that have a rule for them.
 RULED_RADIUS = (
-    "Radius of the ball that holds the weights, the intercept's included; by default it follows from n, d, the bounds "
-    "and the budget (docs/rules.md)."
+    "Radius of the L1 ball to which the weights are constrained, including the intercept; by default it follows from "
+    "n, d, the bounds and the budget (docs/rules.md)."
 )
 RULED_STEPS = "Number of selections; by default it follows from n, d and the budget."
 # Up to this many entries the exact iteration makes a whole pass at every step.
@@ -51,16 +51,17 @@ _SMALL = 2**12
 class SelectionSettings(Settings):
     """Settings of solvers that choose vertices of an L1 ball by noisy scores."""
 
-    l1_radius: float = setting("Radius of the ball that holds the weights, the intercept's included.")
+    l1_radius: float = setting("Radius of the L1 ball to which the weights are constrained, including the intercept.")
     steps: int = setting("Number of selections.")
     feature_bound: float | None = setting("Public bound of |X_ij|; larger entries are clipped.", default=None)
     law: str | None = setting(
-        'Law of the noise on the scores: "gumbel" (the exponential mechanism) or "laplace"; by default the one that '
-        "the calibration is made for.",
+        'Law of the noise on the scores: "gumbel" (the exponential mechanism) or "laplace"; by default that of the '
+        'calibration.',
         default=None,
     )
     fit_intercept: bool = setting(
-        "Add a column constant at a tenth of feature_bound, bounded and charged like any other.", default=False
+        "Whether to add a column that is constant at a tenth of feature_bound; it is bounded and charged like any "
+        "other.", default=False
     )
 
     def _selection_checked(self) -> dict[str, Any]:
@@ -125,9 +126,9 @@ class BallSettings(SelectionSettings):
     loss: str = setting(f"{losses.described(losses.SCALAR)}.")
     label_bound: float | None = setting("Public bound of |y|; needed for the squared loss.", default=None)
     refresh: float = setting(
-        "On sparse data residuals are dithered, and rows that do not contain the chosen feature keep theirs until the "
-        "weights have shrunk by this factor; 1 is the textbook iteration, with all residuals exact at every step. So "
-        "is the squared loss with few features, whatever the factor.",
+        "Factor by which the weights may shrink before all residuals are updated, on sparse data, where residuals "
+        "are dithered. 1 is the textbook iteration, with exact residuals at every step. For the squared loss with "
+        "few features the iteration is always exact.",
         default=0.25,
     )
 
@@ -192,7 +193,7 @@ class VertexNoise:
     adaptive: bool
 
     def __call__(self, w: Any) -> Any:
-        """The noise scale at public weights, or at many of them, one a row."""
+        """The noise scale at public weights, or at many of them, one per row."""
         norms = np.abs(w).sum(axis=-1)
         if np.ndim(norms) == 0:
             return self.at_norm(float(norms))
@@ -219,7 +220,7 @@ class VertexRun(Run):
 
     Privacy
     -------
-    A call releases one vertex a step, by noisy scores whose noise is the plan's law at the public weights.
+    A call releases one vertex per step, by noisy scores whose noise is the plan's law at the public weights.
     """
 
     def __init__(self, plan: Plan[ResolvedBall], rows: Rows, y: Array) -> None:

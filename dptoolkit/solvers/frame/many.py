@@ -111,7 +111,7 @@ def _checked_plans(plans: Any) -> list[Plan]:
     if len(sizes) > 1:
         raise invalid("plans", f"plans for (n, d) = {sizes}", "for one n and d", "They are fitted to the same data.")
     if len({plan.fingerprint for plan in several}) < len(several):
-        repair = "The same plan and seed is the same fit; for more fits of a plan give more seeds or runs."
+        repair = "The same plan and seed would repeat the same fit; for more fits of a plan give more seeds or runs."
         raise invalid("plans", "a sequence with equal plans", "different", repair)
     return several
 
@@ -120,7 +120,10 @@ def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:
     """A seed for every fit of a plan, None for fresh entropy."""
     if (seeds is None) == (runs is None):
         words = "neither" if seeds is None else "both"
-        raise invalid("seeds and runs", words, "one of them given", "seeds=range(16) repeats; runs=16 is fresh.")
+        raise invalid(
+            "seeds and runs", words, "one of them given",
+            "seeds=range(16) makes reproducible fits; runs=16 uses fresh entropy.",
+        )
     if runs is not None:
         return [None] * whole("runs", runs, low=1)
     try:
@@ -131,7 +134,7 @@ def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:
         raise invalid("seeds", seeds, "at least one integer >= 0")
     numbers = [whole("seeds", seed, low=0) for seed in values]
     if len(set(numbers)) < len(numbers):
-        raise invalid("seeds", seeds, "different", "The same seed and plan is the same fit.")
+        raise invalid("seeds", seeds, "different", "The same seed and plan would repeat the same fit.")
     return list(numbers)
 
 

@@ -161,7 +161,7 @@ class Plan(Printed, Generic[S]):
             magnitude(f"sensitivity of the {release.query}", release.sensitivity, "Use less extreme public bounds.")
             noise_scale(f"noise of the {release.query}", release.scale)
             if math.isinf(release.scale):
-                raise invalid(f"noise of the {release.query}", release.scale, "finite", "Ask for a larger epsilon.")
+                raise invalid(f"noise of the {release.query}", release.scale, "finite", "Use a larger epsilon.")
 
     @property
     def solver(self) -> str:

@@ -105,13 +105,13 @@ def filled(settings: ThresholdingSettings, steps: int | None, adjacency: Adjacen
     bounds, norm = own.bounds, own.bounds.joint_norm
     if math.isinf(norm):
         name = "steps" if steps is None else "step_size"
-        raise invalid(name, None, "given", "Without row_norm no rule is known; give row_norm, or steps and step_size.")
+        raise invalid(name, None, "given", "The rule needs row_norm: give it, or give steps and step_size.")
     curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm + own.penalty
     mu = budget_mu(own.epsilon, own.delta)
     time = min(total_time(bounds, adjacency, n, mu, own.class_count or 2), LARGEST)
     count, step = schedule(time, curvature, steps, own.step_size)
     if not SMALLEST <= step <= LARGEST:
-        raise invalid("step_size", None, "given", "Where row_norm or the budget is extreme, no rule is known.")
+        raise invalid("step_size", None, "given", "There is no rule for such an extreme row_norm or budget.")
     return {"grad_norm": own.grad_norm, "steps": count, "step_size": step}
 
 

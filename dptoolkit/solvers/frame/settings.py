@@ -56,14 +56,15 @@ class Settings(ABC):
     solver: ClassVar[str]
 
     epsilon: float = setting(
-        "Total budget of the fit; ``math.inf`` for no noise, on records that are bounded all the same."
+        "Epsilon of the total budget of the fit; ``math.inf`` adds no noise, but records are still clipped."
     )
-    delta: float = setting("Total budget of the fit; must be above 0 unless epsilon is infinite.", default=0.0)
+    delta: float = setting("Delta of the total budget; must be above 0 unless epsilon is infinite.", default=0.0)
     adjacency: Adjacency | str | None = setting(
         'Which datasets are neighbours: "replace-one" or "zero-out".', default=Adjacency.REPLACE_ONE
     )
     calibration: str = setting(
-        '"tight", or "published" for the paper\'s own constant; the guarantee then states claim and truth.',
+        "\"tight\" for the exact accounting, or \"published\" for the paper's own constant; the guarantee then "
+        "states the claim and the truth.",
         default=TIGHT,
     )
 
@@ -85,7 +86,7 @@ class Settings(ABC):
         """X in the layout that the solver works on; ``n_features`` is its public width."""
         rows = check_rows(X, n_features)
         if rows.is_single and not self.reads_single:
-            repair = "It would copy them to float64 at every step: use data.prepare(X) without dtype."
+            repair = "The solver would convert them to float64 at every step: use data.prepare(X) without dtype."
             raise invalid("X", "rows in single precision", f"float64 for {self.solver} with these settings", repair)
         return rows
 
@@ -95,7 +96,7 @@ class Settings(ABC):
         return False
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
-        """Checked labels, one a row; ``label_values`` are the public two of a binary loss."""
+        """Checked labels, one per row; ``label_values`` are the public two of a binary loss."""
         return check_labels(y, n, self.loss_row, label_values)
 
     @property
@@ -315,7 +316,7 @@ def check_sparsity(sparsity: Any, d: int) -> int:
     """1 <= sparsity <= d."""
     s = whole("sparsity", sparsity, low=1)
     if s > d:
-        raise invalid("sparsity", s, f"<= d={d}", "It counts the features that are kept.")
+        raise invalid("sparsity", s, f"<= d={d}", "It is the number of features that are kept.")
     return s
 
 

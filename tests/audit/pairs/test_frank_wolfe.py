@@ -291,7 +291,7 @@ def test_larger_scores_mean_the_first_dataset(name, adjacency):
         large["epsilon"] = 6.0
     plan = make(name, adjacency=adjacency, **large)
     pair = getattr(pairs, plan.solver)(plan)
-    # Six selections a step, of which one record moves each a little: more runs until that shows.
+    # Six selections per step, of which one record moves each a little: more runs until that shows.
     runs = 3000 if name == "columns" else 1000
     for adversary, score in pair.scores.items():
         a, b = (score(outputs(plan, data, runs, adversary, seed)) for seed, data in enumerate(pair))

@@ -29,6 +29,7 @@ from dptoolkit.accounting import (
 )
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.accounting.rules import rules_of
+from dptoolkit.accounting.structure import scaled
 from dptoolkit.errors import InvalidValue
 
 LOSSES = np.array([0.0, 0.05, 0.3, 1.0, 2.5])
@@ -201,3 +202,33 @@ def test_normal_tails_agree():
     tails = pair.tails(np.array([loss]))
     assert tails.q_above[0] == pytest.approx(ndtr(-t)) and tails.q_below[0] == pytest.approx(ndtr(t))
     assert tails.p_above[0] == pytest.approx(0.2 * ndtr(-t) + 0.6 * ndtr(1 - t) + 0.2 * ndtr(2 - t))
+
+
+noises = st.floats(0.3, 20.0)
+mixtures_drawn = st.builds(
+    lambda scale, shifts: MixtureOfGaussians(
+        scale, tuple(c for c, _ in shifts), tuple(p / math.fsum(q for _, q in shifts) for _, p in shifts)),
+    noises, st.lists(st.tuples(st.floats(0.0, 4.0), st.floats(0.01, 1.0)), min_size=1, max_size=5),
+)
+truncated_drawn = st.builds(
+    TruncatedPoisson, noises, st.floats(1e-4, 1.0), st.integers(0, 5000), st.integers(1, 300),
+    st.sampled_from(["zero-out", "replace-one"]),
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(event=st.one_of(mixtures_drawn, truncated_drawn), delta=st.sampled_from([1e-3, 1e-6]))
+def test_drawn_events_keep_the_algebra(event, delta):
+    """More noise and a larger delta are never worse, a bracket holds, and delta at epsilon is what was asked for."""
+    assert from_dict(json.loads(json.dumps(event.to_dict()))) == event
+    here, less = account(event), account(scaled(event, 1.5))
+    epsilon = here.epsilon(delta)
+    assert here.delta(epsilon) <= delta and here.epsilon(10 * delta) <= epsilon <= less.epsilon(delta) * (1 + 1e-9)
+    lower, upper = here.bounds(delta)
+    assert lower <= upper * (1 + 1e-9) and epsilon <= account(event, "rdp").epsilon(delta) * (1 + 1e-6) + 1e-9
+    pair = rules_of(event).dominating(event)
+    x = np.linspace(0, 3, 200)
+    for curve in (pair.above(x), pair.below(x)):
+        # Convex in e^x, falling, and at most 1: a dominating pair is one.
+        slopes = np.diff(curve) / np.diff(np.exp(x))
+        assert np.all(curve <= 1 + 1e-9) and np.all(slopes <= 1e-12) and np.all(np.diff(slopes) >= -1e-9)

@@ -85,6 +85,8 @@ def run_console(text: str, names: dict[str, Any]) -> Iterator[tuple[str, list[st
             yield command, expected, printed.getvalue()
 
 
+# As in a shell, where warnings are printed.
+@pytest.mark.filterwarnings("default::UserWarning")
 @pytest.mark.parametrize("page", cases(console_pages(), LONG_COMMANDS))
 def test_commands_print_what_the_page_says(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -163,7 +163,9 @@ _HEAD = f"""\
 
 How much of a guarantee the worst pair of every private solver shows, and how much noise must be missing before an audit
 finds it. `python -m benchmarks.audit_power` writes this page from benchmarks/results/audit_power.json. Rows whose plan
-and pair did not change are kept; `--only SOLVER` measures those of one solver anew.
+and pair did not change are kept; `--only SOLVER` measures those of one solver anew. Rows of `dp_sgd_ht`, `dp_svrg_ht`
+and `dp_scsg_ht` on batches without replacement were measured with the noise of an earlier, looser bound, which was 4 to
+8 % larger. With the noise of today their pairs show a little more.
 
 *Reach* is the share of the guarantee that an exact attack on the pair has, for the adversary of the largest reach. A
 reach of less than {TIGHT:g} is marked: no pair that shows more is known. The last two columns are the smallest factors

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import plans
 from dptoolkit.accounting import Event, Gaussian, Repeated, Subsampled, calibrate
 from dptoolkit.accounting.pld.curve import Composition
 from dptoolkit.accounting.pld.trees import directions, dominating
@@ -174,7 +175,7 @@ def rendered(results: list[dict[str, Any]]) -> str:
         ])  # fmt: skip
     head = ["rate", "steps", "budget", "multiplier", "ours, ms", "above", "dp_accounting, ms", "above", "ratio"]
     lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows)]
-    return _top(ratios, len(settings())) + "\n".join(lines) + "\n"
+    return _top(ratios, len(settings())) + "\n".join(lines) + "\n\n" + plans.section()
 
 
 def _top(ratios: list[float], total: int) -> str:

@@ -164,7 +164,9 @@ _HEAD = f"""\
 This page shows, for every private solver, how much of its guarantee an attack on its worst pair reaches, and how much
 noise must be missing before an audit detects it. [audit](audit.md) explains how audits work.
 `python -m benchmarks.audit_power` writes this page from benchmarks/results/audit_power.json. Rows whose plan and pair
-did not change are kept; `--only SOLVER` measures the rows of one solver again.
+did not change are kept; `--only SOLVER` measures the rows of one solver again. Rows of `dp_sgd_ht`, `dp_svrg_ht` and
+`dp_scsg_ht` on batches without replacement were measured with the noise of an earlier, looser bound, which was 4 to 8 %
+larger. With the noise of today their pairs show a little more.
 
 *Reach* is the epsilon of an exact attack on the pair, as a share of the guarantee at delta {DELTA:g}, for the adversary
 with the largest reach. A reach below {TIGHT:g} is marked: no better pair is known. The last two columns are the

@@ -29,6 +29,8 @@ SAVED = Path(__file__).parent / "results" / "plans.json"
 SHAPES = {"small": (2_000, 50), "text": (20_242, 47_236)}
 EPSILONS = (0.5, 2.0, 8.0)
 RUNS = 5
+# The two saved runs that the page compares.
+LABELS = ("before", "after")
 # Numbers of budgets: no two plans are asked for the same one.
 _BUDGETS = itertools.count(1)
 # Further paths of solvers that sample: other events, and searches of their own.
@@ -120,6 +122,35 @@ def table(before: dict[str, Measured], after: dict[str, Measured]) -> str:
         spread = f"{min(ratios):.5f} to {max(ratios):.5f}"
         lines.append("| " + " | ".join([name, shape, *cells, spread]) + " |")
     return "\n".join(lines)
+
+
+_SECTION = """## Cold plans
+
+CPU time of `solvers.plan` for a budget that was never asked for before, in one process whose imports are done, with the
+arguments of the [suite](performance.md) on 2,000 x 50 (small) and 20,242 x 47,236 (text) records at delta 1e-6. Each
+time is the least of {runs} budgets; *before* is the version that this search replaced, on the same machine.
+`python -m benchmarks.plans --save after` measures it, `python -m benchmarks.accounting_grid --page` writes this page.
+
+A search takes two or three rough looks, which take the tilted law of the loss for a normal one, then about two exact
+ones, of which the last is the verification. Noise is at most {tolerance:g} above the smallest one, relatively. What is
+still above 10 ms, and why:
+
+- Batches without replacement: an exact look follows an adversary through up to 768 steps with 24 transforms each. Two
+  of them are needed, because no quicker estimate is good to a thousandth.
+- Selections (`sparsifier`, `dp_multinomial_frank_wolfe`): an exact look is the recursion for adaptive selections, whose
+  time grows with the square of their number. `two_stage` and `knowledge_transfer` search twice, once for the
+  selections' share of the budget, once for the rest.
+- Poisson batches: an exact look takes 3 to 6 ms, in both directions of the neighbours, and two or three are needed.
+- `objective_perturbation`: the convex hull of its curve and the first guess by closed form take about 3 ms each.
+
+"""
+
+
+def section() -> str:
+    """The part of the page on calibration about plans, from the saved times."""
+    from dptoolkit.solvers.frame.plan import TOLERANCE
+
+    return _SECTION.format(runs=RUNS, tolerance=TOLERANCE) + table(*(saved()[label] for label in LABELS)) + "\n"
 
 
 def main() -> None:

@@ -209,7 +209,9 @@ class Composition:
         if coarse.infinite >= self._hopeless:
             return coarse, view
         predicted = self._spans.aligned(self._predicted_step(coarse, view))
-        if self._smallest_step < predicted < coarse.step:
+        # Where most losses are smaller than a step, the error does not yet fall with the square of it.
+        regular = coarse.spread >= coarse.step * math.sqrt(coarse.steps)
+        if regular and self._smallest_step < predicted < coarse.step:
             fine = self._spans.sum_at(predicted, connect_the_dots)
             view = fine.look_near(self._delta, view)
             if grid_error(coarse, fine, view.tilt) <= self._tolerance * view.size:
@@ -226,8 +228,8 @@ class Composition:
             coarse = fine if shrink > 0.4 else self._spans.sum_at(self._spans.aligned(step), connect_the_dots)
 
     def _predicted_step(self, coarse: Sum, view: View) -> float:
-        """The step at which half the tolerance is added to epsilon."""
-        return coarse.step * math.sqrt(0.5 * self._tolerance * view.size / _added(coarse, view))
+        """The step at which a third of the tolerance is added to epsilon."""
+        return coarse.step * math.sqrt(self._tolerance * view.size / (3 * _added(coarse, view)))
 
     def _tail(self, index: int) -> Tail:
         """The law of the sum at the tilt of ``index``: each next tilt is smaller and reaches further down."""

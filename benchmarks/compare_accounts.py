@@ -1,0 +1,148 @@
+"""Epsilons of random events by two versions of the code: what a change of the accounting gained or lost.
+
+    PYTHONPATH=OTHER/TREE python benchmarks/compare_accounts.py --write before.json --count 10000
+    python -m benchmarks.compare_accounts --write after.json --count 10000
+    python -m benchmarks.compare_accounts --compare before.json after.json
+
+The events are drawn from seeds, so that both versions see the same ones: steps on batches, by Poisson sampling and
+without replacement, random rounds, selections, other noise, and compositions of these. A lower bound that is certified
+by a pair of neighbours is computed too, where that is cheap. ``--compare`` says by how much the second version is above
+the first, at most, and whether any epsilon is below a lower bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dptoolkit.accounting import (
+    Composed,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    Geometric,
+    Laplace,
+    RandomRounds,
+    Repeated,
+    Subsampled,
+    account,
+)
+from dptoolkit.accounting.pld import lower_epsilon
+
+# The most that an epsilon may be above that of another version, relatively, and how far below a lower bound rounding
+# may put it.
+ALLOWED, ROUNDING = 2e-4, 1e-9
+KINDS = ("poisson", "without-replacement", "rounds", "selections", "laplace", "gaussian", "two kinds", "mixed")
+
+
+def drawn(seed: int) -> tuple[str, Event, float]:
+    """(kind, event, delta) of a seed."""
+    rng = np.random.default_rng(seed)
+    kind = KINDS[seed % len(KINDS)]
+    return kind, _EVENTS[kind](rng), float(10 ** rng.uniform(-9, -2))
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def _steps(rng: np.random.Generator, scheme: str, most: float = 3000.0) -> Event:
+    one = Subsampled(Gaussian(_log_uniform(rng, 0.5, 10.0)), scheme, _log_uniform(rng, 1e-3, 0.7))
+    return Repeated(one, int(_log_uniform(rng, 1, most)))
+
+
+def _selections(rng: np.random.Generator) -> Event:
+    return Repeated(ExponentialMechanism(_log_uniform(rng, 0.01, 1.0)), int(_log_uniform(rng, 1, 300)))
+
+
+def _laplace(rng: np.random.Generator) -> Event:
+    one = Laplace(_log_uniform(rng, 0.5, 30.0))
+    sampled: Event = Subsampled(one, "poisson", _log_uniform(rng, 1e-2, 0.7)) if rng.random() < 0.5 else one
+    return Repeated(sampled, int(_log_uniform(rng, 1, 300)))
+
+
+def _rounds(rng: np.random.Generator) -> Event:
+    scheme = "poisson" if rng.random() < 0.7 else "without-replacement"
+    one = Subsampled(Gaussian(_log_uniform(rng, 0.7, 10.0)), scheme, _log_uniform(rng, 5e-3, 0.5))
+    return Repeated(RandomRounds(one, Geometric(float(rng.uniform(0.5, 0.95)))), int(_log_uniform(rng, 1, 30)))
+
+
+def _gaussian(rng: np.random.Generator) -> Event:
+    return Repeated(Gaussian(_log_uniform(rng, 0.3, 30.0)), int(_log_uniform(rng, 1, 3000)))
+
+
+_EVENTS = {
+    "poisson": lambda rng: _steps(rng, "poisson"),
+    "without-replacement": lambda rng: _steps(rng, "without-replacement", 600.0),
+    "rounds": _rounds,
+    "selections": _selections,
+    "laplace": _laplace,
+    "gaussian": _gaussian,
+    "two kinds": lambda rng: Composed(_steps(rng, "poisson"), _steps(rng, "poisson")),
+    "mixed": lambda rng: Composed(_selections(rng), _gaussian(rng), _steps(rng, "poisson")),
+}
+
+
+def write(path: Path, count: int, seconds: float) -> None:
+    """Epsilon and, where it is cheap, its lower bound of every event, until the time is up."""
+    end, rows = time.process_time() + seconds, []
+    for seed in range(count):
+        kind, event, delta = drawn(seed)
+        start = time.process_time()
+        epsilon, lower = account(event).epsilon(delta), None
+        if kind in ("poisson", "laplace", "gaussian", "two kinds"):
+            lower = lower_epsilon(event, delta)
+        rows.append({"kind": kind, "epsilon": epsilon, "lower": lower, "seconds": time.process_time() - start})
+        if time.process_time() > end:
+            break
+        if seed % 200 == 0:
+            path.write_text(json.dumps(rows), encoding="utf-8")
+    path.write_text(json.dumps(rows), encoding="utf-8")
+
+
+def compare(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+    """One line per kind, and the seeds that are out of bounds."""
+    lines, wrong = [], []
+    for kind in KINDS:
+        both = [(i, a, b) for i, (a, b) in enumerate(zip(before, after, strict=False)) if a["kind"] == kind]
+        changes = [_change(a["epsilon"], b["epsilon"]) for _, a, b in both]
+        lowers = [(i, b) for i, _, b in both if b["lower"] is not None]
+        wrong += [i for (i, _, _), change in zip(both, changes, strict=True) if change > ALLOWED]
+        wrong += [i for i, b in lowers if b["epsilon"] < b["lower"] * (1 - ROUNDING)]
+        seconds = [sum(row["seconds"] for _, *rows in both for row in rows[k : k + 1]) for k in (0, 1)]
+        spread = f"{min(changes, default=0):+.1e} to {max(changes, default=0):+.1e}"
+        lines.append(
+            f"{kind:20s} {len(both):5d} events: change {spread}, {len(lowers)} lower bounds, "
+            f"CPU {seconds[0]:.0f} s -> {seconds[1]:.0f} s"
+        )
+    return "\n".join([*lines, f"out of bounds: {sorted(set(wrong)) or 'none'}"])
+
+
+def _change(before: float, after: float) -> float:
+    if before == after:
+        return 0.0
+    return after / before - 1 if 0 < before < math.inf else math.inf
+
+
+def main() -> None:
+    """Write or compare, by the arguments."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of CPU, after which it stops")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
+    options = parser.parse_args()
+    if options.write:
+        write(options.write, options.count, options.seconds)
+    if options.compare:
+        print(compare(*(json.loads(path.read_text(encoding="utf-8")) for path in options.compare)))
+
+
+if __name__ == "__main__":
+    main()

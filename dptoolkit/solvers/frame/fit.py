@@ -261,8 +261,8 @@ def charge(
 ) -> Reservation | None:
     """The reservation of the event in the ledger, made before the data are used; None without a ledger.
 
-    The ledger raises if it cannot pay, and no budget covers marked rows. The charge stays even if the fit fails before
-    ``record``.
+    The ledger raises if its budget is too small, and no budget covers marked rows. The charge stays even if the fit
+    fails before ``record``.
     """
     if ledger is None:
         return None
@@ -332,7 +332,7 @@ def plain_result(weights: NDArray[np.float64], history: dict[str, Any], fit_inte
 def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     """The margins of new rows under a fitted model; rows are prepared as the fit's were.
 
-    They are positive for label 1 of two, (rows, classes) for several, and the predictions themselves for numbers.
+    They are positive for label 1 of two, (rows, classes) for several, and the predictions themselves for regression.
 
     Parameters
     ----------

@@ -94,7 +94,9 @@ def guarantee_trade_off(guarantee: Guarantee) -> Figure:
     """
     figure, (axes,) = grid(1, 1, "Trade-off curve")
     relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
-    detail = f"no test is below the curve{relation}; both errors add up to at least {1 - guarantee.advantage:.3g}"
+    # Rounded down, so that the sum stays a bound.
+    least = math.floor(1000 * (1 - guarantee.advantage)) / 1000
+    detail = f"no test is below{relation}; errors add up to at least {least:g}"
     describe(axes, "Detecting one record", detail, "false alarms", "missed detections")
     rates = np.linspace(0, 1, 201)
     curve = guarantee.tradeoff(rates)

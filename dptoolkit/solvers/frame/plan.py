@@ -31,6 +31,7 @@ from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.accounting.rounds import RunCountLaw
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.errors import DpToolkitError
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum, SymmetricMaximum
 from dptoolkit.mechanisms.objective import GammaTerm, GaussianTerm, Squeeze
 from dptoolkit.mechanisms.stability import StabilityTest
@@ -324,7 +325,10 @@ def _first_guess(make_event: Callable[[float], Event], epsilon: float, delta: fl
     """About the noise: that with the rho of a Gaussian release that keeps the budget; None where there is no rho."""
     rho, noise = 0.5 * gaussian.mu(epsilon, delta) ** 2, 1.0
     for _ in range(_GUESSES if rho > 0 else 0):
-        own = account(make_event(noise)).rho
+        try:
+            own = account(make_event(noise)).rho
+        except DpToolkitError:
+            return None
         if not 0 < own < math.inf:
             return None
         factor = math.sqrt(own / rho)

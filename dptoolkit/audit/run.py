@@ -37,9 +37,10 @@ def audit(
 
     Parameters
     ----------
-    mechanism : a Plan, or any callable (dataset, rng) -> output. It must leave its dataset as it is, store no answers
-        between calls, and draw all its randomness from the Generator; one that gives other outputs when a trial is
-        played again is audited in this process alone, and the report says that it cannot be repeated.
+    mechanism : a Plan, or any callable (dataset, rng) -> output. Of a FederatedPlan one message of its worst client is
+        attacked. A callable must leave its dataset as it is, store no answers between calls, and draw all its
+        randomness from the Generator; one that gives other outputs when a trial is played again is audited in this
+        process alone, and the report says that it cannot be repeated.
     pair : a Pair, or a tuple of two neighbouring datasets; for a Plan, see ``audit.pairs``.
     claim : a typed claim, a Guarantee, an event, or (epsilon, delta); the plan's own guarantee if left out.
     trials : how many trials to play; give this or ``seconds``.
@@ -66,6 +67,7 @@ def audit(
     For test data only: the audit looks at outputs without a budget. Do not run it on data that need protection.
     """
     settings = _settings(trials, seconds, confidence, alpha, mode, rng, n_jobs)
+    mechanism = attacked(mechanism)
     neighbour_pair = as_pair(pair, neighbours)
     goal = claim_of(mechanism, claim)
     session = _prepared(mechanism, neighbour_pair, goal, settings, adversary, attack, encode, delta, resume)
@@ -96,6 +98,7 @@ def evidence(
     -------
     For test data only: see ``audit``.
     """
+    mechanism = attacked(mechanism)
     settings, goal = _settings(trials, None, 0.95, alpha, mode, rng, n_jobs), claim_of(mechanism, claim)
     session = _prepared(
         mechanism, as_pair(pair, neighbours), goal, settings, adversary, attack, encode, delta, resume
@@ -163,8 +166,16 @@ def as_pair(pair: Any, neighbours: str = neighbouring.CHECKED) -> Pair:
     return pair
 
 
+def attacked(mechanism: Any) -> Any:
+    """The mechanism; of a federation one message of its worst client."""
+    from dptoolkit.federated.plan import FederatedPlan
+
+    return mechanism.attacked() if isinstance(mechanism, FederatedPlan) else mechanism
+
+
 def claim_of(mechanism: Any, claim: Any) -> Claim:
     """The typed claim; if it is left out, the guarantee of the plan."""
+    mechanism = attacked(mechanism)
     if claim is None and isinstance(mechanism, Plan):
         return as_claim(mechanism.guarantee)
     return as_claim(claim)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit import losses
 from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import layout, streams
 from dptoolkit.audit.pair import Counted, Pair
@@ -18,7 +19,7 @@ from dptoolkit.types import Array
 
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 # These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
-_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
+_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht", "dp_fed_sgd_ht")
 # Numbers that the fits which are made at once may keep together, 32 MB.
 _LARGEST = 2**22
 
@@ -35,7 +36,8 @@ class PlanTarget:
 
     def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
         one_of("adversary", adversary, ADVERSARIES)
-        if adversary in ("gradients", "releases", "step") and plan.solver in _WITHOUT_GRADIENTS:
+        is_lazy = plan.solver in _WITHOUT_GRADIENTS and plan.settings.loss_row.task != losses.MULTICLASS
+        if adversary in ("gradients", "releases", "step") and is_lazy:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
         is_sure = plan.solver != "dp_pipeline" or plan.settings.is_sure_of_steps(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ from dptoolkit._validate import invalid, positive, unheard, whole
 from dptoolkit.accounting import Guarantee
 from dptoolkit.accounting.report import Printed, at_most, delta_text, number, table
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.losses import BINARY
 from dptoolkit.solvers.engine.initial import InitialModel
 from dptoolkit.solvers.frame.outlook import HopelessPlanWarning
 from dptoolkit.solvers.frame.plan import Plan
@@ -22,6 +24,10 @@ from dptoolkit.solvers.frame.settings import DeltaWarning
 
 # A coordinate counts as kept for certain if it exceeds everything that noise can do by this many standard deviations.
 _CERTAIN = 40.0
+# For binary losses, which need small weights, fewer must do.
+_LEAD = 8.0
+# The largest value of x sigmoid(-x): a logistic gradient reaches its bound C at weights up to this over C.
+_STEEPEST = 0.278
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,9 +161,10 @@ class FederatedPlan(Printed):
     def attacked(self, client: int | None = None, rounds: int = 1) -> Plan:
         """The plan of one client as an audit attacks it, by default of the worst: what it sends in ``rounds`` rounds.
 
-        The adversary is the server, so it chooses the model that a round starts from: one whose first weight is so
-        large that thresholds keep it, and which has no other. In later rounds the client's own message is sent back.
-        The noise is that of the whole plan; event and guarantee are those of ``rounds`` rounds.
+        The adversary is the server, so it chooses the model that a round starts from: one whose first weight (for
+        softmax, the first weights of two classes) is so large that thresholds keep it, and which has no other. Full
+        gradients of scalar losses push that weight themselves, and start at 0. In later rounds the client's own message
+        is sent back. The noise is that of the whole plan; event and guarantee are those of ``rounds`` rounds.
 
         Parameters
         ----------
@@ -184,10 +191,7 @@ class FederatedPlan(Printed):
         plan = self.clients[place]
         settings: Any = plan.settings
         steps = rounds * settings.local_steps
-        # Larger than all steps together can move a weight, by gradients and by noise.
-        far = 2 * steps * settings.step_size * (settings.grad_norm + _CERTAIN * plan.noise)
-        begun = InitialModel((j, far) for j in range(min(2, settings.outputs)))
-        settings = replace(settings, rounds=rounds, steps=steps, initial=begun)
+        settings = replace(settings, rounds=rounds, steps=steps, initial=_hostile(plan, steps))
         releases = tuple(replace(release, count=steps) for release in plan.releases)
         return Plan(settings, plan.n, plan.d, releases)
 
@@ -220,6 +224,23 @@ class FederatedPlan(Printed):
             head += f", rate={s.rate}, sampling={s.sampling}"
         return "\n\n".join([head, client_table(self.clients, self.guarantees, self.weights, self.delta),
                             str(self.guarantee)])  # fmt: skip
+
+
+def _hostile(plan: Plan, steps: int) -> InitialModel | None:
+    """The model by which a server learns most of one record of a client: it keeps what the record moves."""
+    settings: Any = plan.settings
+    step, spread = settings.step_size, settings.step_size * plan.noise * math.sqrt(steps)
+    # More than all steps together can move a weight, by gradients and by noise.
+    far = 2 * steps * step * (settings.grad_norm + _CERTAIN * plan.noise)
+    if settings.is_multiclass:
+        return InitialModel([(0, far), (1, far)])
+    if not hasattr(settings, "batch_size"):
+        return None
+    if settings.loss_row.task != BINARY:
+        return InitialModel([(0, far)])
+    # A large weight would make the residual of one of the two labels vanish.
+    near = _LEAD * spread
+    return InitialModel([(0, near)]) if settings.grad_norm * (near + spread) < _STEEPEST else None
 
 
 def client_table(

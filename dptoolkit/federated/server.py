@@ -52,8 +52,8 @@ class Server:
             if not 0 <= message.client < len(self.weights):
                 raise invalid("messages", f"one of client {message.client}", f"of {len(self.weights)} clients")
             if message.round != expected:
-                what = f"client {message.client}'s of round {message.round}"
-                raise invalid("messages", what, f"of round {expected}")
+                what = f"one of client {message.client} for round {message.round}"
+                raise invalid("messages", what, f"for round {expected}")
             by_client[message.client] = message
         absent = sorted(set(range(len(self.weights))) - set(by_client))
         if absent:

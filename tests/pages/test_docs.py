@@ -89,8 +89,8 @@ def test_every_algorithm_has_a_page() -> None:
 
 
 ROOMS = ["data", "data.store", "solvers", "audit", "mechanisms", "models", "tuning", "estimators", "datasets"]
-ROOMS += ["audit.probes"]
-RECORDS = {"X", "y", "rows", "data", "pair", "pairs", "mechanism", "scores", "value"}
+ROOMS += ["audit.probes", "federated"]
+RECORDS = {"X", "y", "clients", "rows", "data", "pair", "pairs", "mechanism", "scores", "value"}
 
 
 def public_callables(room: str) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:

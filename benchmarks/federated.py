@@ -43,10 +43,10 @@ def runs(rounds: int) -> list[tuple[str, Any, dict[str, Any]]]:
     batches, private = {"rate": RATE, "rounds": rounds}, []
     for epsilon in (6.0, 4.0):
         budget = BUDGET | batches | {"epsilon": epsilon}
-        fixed = budget | {"sampling": "without-replacement"}
+        late, fixed = budget | {"threshold": "server"}, budget | {"sampling": "without-replacement"}
         private += [
             (f"dp_fed_sgd_ht, Poisson, epsilon {epsilon:g}", federated.dp_fed_sgd_ht, budget),
-            (f"  threshold at the server, epsilon {epsilon:g}", federated.dp_fed_sgd_ht, budget | {"threshold": "server"}),
+            (f"  threshold at the server, epsilon {epsilon:g}", federated.dp_fed_sgd_ht, late),
             (f"dp_fed_sgd_ht, fixed batches, epsilon {epsilon:g}", federated.dp_fed_sgd_ht, fixed),
         ]
     full = BUDGET | {"rounds": rounds, "epsilon": 4.0}

@@ -36,6 +36,11 @@ CASES = {
 QUICK = ["Poisson", "fixed batches", "full gradients"]
 
 
+def some(names, quick):
+    """All names, of which only the quick ones are run in the ordinary suite."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
 @functools.lru_cache
 def attacked(case):
     name, more = CASES[case]
@@ -51,14 +56,14 @@ def test_the_pair_shows_nearly_all_of_the_guarantee(case):
 
 
 @pytest.mark.parametrize("adversary", ["iterates", "final"])
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize("case", some(CASES, QUICK))
 def test_message_and_trace_stay_within_the_guarantee(case, adversary):
     plan, pair = attacked(case)
     found = audit.evidence(plan, pair, trials=2000, alpha=ALPHA, adversary=adversary)
     assert not found.refuted
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize("case", some(CASES, QUICK))
 def test_half_the_noise_is_found_in_the_trace(case):
     plan, pair = attacked(case)
     weak = plan.with_noise(factor=0.5)
@@ -112,7 +117,7 @@ def test_every_fault_of_the_specification_is_there():
     assert list(faults()) == LISTED
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in LISTED])
+@pytest.mark.parametrize("name", some(LISTED, FAST))
 def test_a_fault_is_found(name):
     fault = faults()[name]
     assert fault.examine(fault.mechanism, alpha=ALPHA).caught

@@ -111,6 +111,12 @@ def _own_parameters(kind: Any) -> list[inspect.Parameter]:
     return [parameter for parameter in keywords(kind) if parameter.name not in DERIVED]
 
 
+def described_parameters(name: str) -> list[tuple[inspect.Parameter, str]]:
+    """The settings of a private solver, each with its description."""
+    kind = _KINDS[one_of("name", name, tuple(_KINDS))]
+    return [(p, kind.__dataclass_fields__[p.name].metadata["text"]) for p in _own_parameters(kind)]
+
+
 # --- a private fit -------------------------------------------------------------------------------------
 
 
@@ -244,9 +250,8 @@ FederatedResult
 _RUN = ("weights", "label_values", "n_features", "rng", "ledgers", "trace")
 
 
-def _describe(kind: Any, parameters: Sequence[inspect.Parameter]) -> Iterator[str]:
-    for parameter in parameters:
-        text = kind.__dataclass_fields__[parameter.name].metadata["text"]
+def _describe(name: str) -> Iterator[str]:
+    for parameter, text in described_parameters(name):
         default = parameter.default
         shown = repr(str(default)) if default is not None and not isinstance(default, (bool, float)) else repr(default)
         ending = "" if default is inspect.Parameter.empty else f", default {shown}"
@@ -267,7 +272,7 @@ def _private(kind: Any) -> Callable[..., FederatedResult]:
     solve.__module__ = __name__
     solve.__signature__ = inspect.Signature(parameters, return_annotation="FederatedResult")  # type: ignore[attr-defined]
     summary, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
-    lines = ["Parameters", "----------", _CLIENTS, *_describe(kind, own), _RUN_PARAMETERS]
+    lines = ["Parameters", "----------", _CLIENTS, *_describe(kind.solver), _RUN_PARAMETERS]
     solve.__doc__ = "\n\n".join([summary, "\n".join(lines), _RETURNS, rest])
     return solve
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,14 +15,14 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_rows, with_intercept
 from dptoolkit.federated.softmax import SoftmaxSteps
 from dptoolkit.losses import Loss
-from dptoolkit.solvers._ight import DpIght
-from dptoolkit.solvers._sgd import Batches, DpSgdHt, SgdRun
+from dptoolkit.solvers._ight import DpIght, ResolvedIght
+from dptoolkit.solvers._sgd import Batches, DpSgdHt, ResolvedSgd, SgdRun
 from dptoolkit.solvers.engine.batches import SCHEMES, check_sampling
 from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun
 from dptoolkit.solvers.engine.initial import InitialModel, start_of
 from dptoolkit.solvers.frame.plan import Plan, Sampling
-from dptoolkit.solvers.frame.run import written_out
+from dptoolkit.solvers.frame.run import Run, written_out
 from dptoolkit.solvers.frame.settings import check_classes_setting, class_labels, public_bound, setting
 from dptoolkit.types import Array
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dptoolkit.published import Published
 
 ITERATIVE, SERVER = "iterative", "server"
-Self = TypeVar("Self", bound="Participation")
 
 
 class ClippedGradients(GradientBounds):
@@ -46,10 +45,6 @@ class ClippedGradients(GradientBounds):
 @dataclass(frozen=True, kw_only=True)
 class Participation:
     """What all clients of a federation have in common; the fields of a federated solver besides its budget."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
 
     loss: str = setting(f"{losses.described(tuple(losses.LOSSES))}; softmax has labels 0, ..., classes-1.")
     sparsity: int = setting(
@@ -85,6 +80,11 @@ class Participation:
     def is_multiclass(self) -> bool:
         """Whether there is a weight for every class."""
         return self.loss_row.task == losses.MULTICLASS
+
+    @property
+    def class_count(self) -> int | None:
+        """See ``Settings``."""
+        return self.classes
 
     @property
     def reads_single(self) -> bool:
@@ -132,8 +132,8 @@ class Participation:
             return class_labels(y, n, self.classes, label_values)
         return super().labels(y, n, label_values)  # type: ignore[misc]
 
-    def participating(self: Self, d: int) -> Self:
-        """These settings checked, with the number of all local steps and of the weights that a client keeps."""
+    def participating(self, d: int) -> dict[str, Any]:
+        """The values of what follows from the others, after all are checked: steps, what a client keeps, its start."""
         check_classes_setting(self.loss_row, self.classes)
         one_of("threshold", self.threshold, (ITERATIVE, SERVER))
         steps = whole("rounds", self.rounds, low=1) * whole("local_steps", self.local_steps, low=1)
@@ -145,19 +145,17 @@ class Participation:
         self.bounds.check()
         initial = InitialModel.of(self.initial, self.width(d), free, sparsity)
         kept = sparsity if self.threshold == ITERATIVE else free
-        filled: dict[str, Any] = {"steps": steps, "adaptive": False}
-        return replace(self, sparsity=kept, initial=initial, **filled)
+        return {"steps": steps, "sparsity": kept, "initial": initial, "adaptive": False}
 
-    def softmax_run(self, plan: Plan, rows: Rows, y: Array, counts: Any, size: float | None) -> SoftmaxSteps:
-        """The steps of a client with several classes, on batches of ``size``; None for all its records."""
+    def softmax_run(
+        self, plan: Plan, rows: Rows, y: Array, counts: Any, steps: int, size: float, sampling: str
+    ) -> SoftmaxSteps:
+        """The steps of a client with several classes, on batches of ``size``; NaN for all its records."""
         rows, y = written_out(rows, y, counts)
         bounded, _, caps = self.bounds.clip(rows, np.zeros(0))
         # ``adaptive`` is False, and so the noise is the plan's at any weights.
-        how = Batches(
-            self.steps, math.nan if size is None else size, self.step_size, self.sparsity, 0.0,
-            getattr(self, "sampling", WITHOUT_REPLACEMENT), self.fit_intercept,
-        )
-        return SoftmaxSteps(bounded, y, caps, how, plan.noise, start_of(self.initial))
+        iteration = Batches(steps, size, self.step_size, self.sparsity, 0.0, sampling, self.fit_intercept)
+        return SoftmaxSteps(bounded, y, caps, iteration, plan.noise, start_of(self.initial))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,36 +188,53 @@ class DpFedSgdHt(Participation, DpSgdHt):
     # Filled in; no arguments of the public function.
     batch_size: float | None = setting("Expected number of records of a batch.", default=None)  # type: ignore[assignment]
 
-    def resolved(self, n: int, d: int) -> DpFedSgdHt:
+    def resolved(self, n: int, d: int) -> ResolvedFedSgd:
         """See ``Settings``."""
+        return self.settled(ResolvedFedSgd, **self.batched(n, d))
+
+    def batched(self, n: int, d: int) -> dict[str, Any]:
+        """The values of what follows from the others, for a client of n records."""
         sampling = one_of("sampling", self.sampling, SCHEMES)
         adjacency = check_sampling(sampling, self.adjacency)
         rate = real("rate", self.rate, low=0.0, high=1.0, open_low=True)
         size = rate * n if sampling == POISSON else max(1, round(rate * n))
-        return replace(self.participating(d), adjacency=adjacency, batch_size=size)
-
-    def sampled(self, size: float, n: int) -> Sampling:
-        """Fresh batches of n records."""
-        return Sampling(self.sampling, self.rate if self.sampling == POISSON else size / n, self.relation)
+        return self.participating(d) | {"adjacency": adjacency, "batch_size": size}
 
     def validated_rows(self, X: Any, n_features: int | None = None) -> Rows:
         """See ``Settings``; softmax takes dense rows as they are."""
         return check_rows(X, n_features) if self.is_multiclass else super().validated_rows(X, n_features)
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedFedSgd(DpFedSgdHt, ResolvedSgd):
+    """The settings of a client of ``dp_fed_sgd_ht`` in a plan."""
+
+    adjacency: Adjacency
+    steps: int
+    batch_size: float  # type: ignore[assignment]
+
+    @property
+    def has_lazy_steps(self) -> bool:  # type: ignore[override]
+        """See ``Resolved``; softmax forms whole gradients."""
+        return not self.is_multiclass
+
+    def sampled(self, size: float, n: int) -> Sampling:
+        """Fresh batches of n records."""
+        return Sampling(self.sampling, self.rate if self.sampling == POISSON else size / n, self.adjacency)
+
     def published(self, n: int, d: int) -> Published:
         """The noise of Section 6.4: TensorFlow Privacy's for this rate and number of steps."""
         from dptoolkit import published
 
-        assert self.steps is not None and self.batch_size is not None
         rate = self.sampled(self.batch_size, n).rate
         return published.fed_sgd_ht_section_6_4(
             self.batch_size, rate, self.steps, self.grad_norm, self.epsilon, self.delta
         )
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SgdRun | SoftmaxSteps:  # type: ignore[override]
-        """See ``Settings``."""
+        """See ``Resolved``."""
         if self.is_multiclass:
-            return self.softmax_run(plan, rows, y, counts, self.batch_size)
+            return self.softmax_run(plan, rows, y, counts, self.steps, self.batch_size, self.sampling)
         return super().bind(plan, rows, y, counts)
 
 
@@ -258,6 +273,15 @@ class FedSgdHt(DpFedSgdHt):
         """None hold."""
         return _Unbounded(self.loss_row, fit_intercept=self.fit_intercept)
 
+    def resolved(self, n: int, d: int) -> ResolvedOpenSgd:
+        """See ``Settings``."""
+        return self.settled(ResolvedOpenSgd, **self.batched(n, d))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedOpenSgd(FedSgdHt, ResolvedFedSgd):
+    """The settings of a client of ``fed_sgd_ht``, with everything filled in."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DpFedGdHt(Participation, DpIght):
@@ -274,21 +298,28 @@ class DpFedGdHt(Participation, DpIght):
 
     solver: ClassVar[str] = "dp_fed_gd_ht"
 
-    def resolved(self, n: int, d: int) -> DpFedGdHt:
+    def resolved(self, n: int, d: int) -> ResolvedFedGd:
         """See ``Settings``."""
-        return replace(self.participating(d), adjacency=Adjacency.parse(self.adjacency))
+        return self.settled(ResolvedFedGd, **self.participating(d))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedFedGd(DpFedGdHt, ResolvedIght):
+    """The settings of a client of ``dp_fed_gd_ht`` in a plan."""
+
+    adjacency: Adjacency
+    steps: int
 
     def published(self, n: int, d: int) -> Published:
         """The noise of Section 6.4: TensorFlow Privacy's for batches of all records."""
         from dptoolkit import published
 
-        assert self.steps is not None
         return published.fed_sgd_ht_section_6_4(n, 1.0, self.steps, self.grad_norm, self.epsilon, self.delta)
 
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> IhtRun | SoftmaxSteps:  # type: ignore[override]
-        """See ``Settings``."""
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
+        """See ``Resolved``."""
         if self.is_multiclass:
-            return self.softmax_run(plan, rows, y, counts, None)
+            return self.softmax_run(plan, rows, y, counts, self.steps, math.nan, WITHOUT_REPLACEMENT)
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = ClippedRecords(bounded, labels, self.loss_row, math.inf, caps, counts)
         return IhtRun(data, self.iteration, self.noise_law(plan), start_of(self.initial))

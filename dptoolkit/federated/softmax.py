@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit.data import Rows
+from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._sgd import Batches
 from dptoolkit.solvers.engine.batches import batch_sizes
 from dptoolkit.solvers.engine.initial import NOTHING, Start
 from dptoolkit.solvers.engine.softmax import LOSS, clipped_residuals
-from dptoolkit.solvers.frame.run import Trace
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
 from dptoolkit.types import Array
 
 
-class SoftmaxSteps:
+class SoftmaxSteps(Run):
     """Hard thresholding on bounded rows, dense or CSR, and one-hot labels; ``caps`` bound each record's residuals.
 
     Weights are flat: those of feature 0, one for every class, then those of feature 1, and so on; intercepts last. A
@@ -37,11 +38,12 @@ class SoftmaxSteps:
     """
 
     def __init__(
-        self, rows: Rows, labels: Array, caps: Array | None, how: Batches, noise: float, start: Start = NOTHING
+        self, rows: Rows, labels: Array, caps: Array | None, iteration: Batches, noise: float, start: Start = NOTHING
     ) -> None:
-        self.rows, self.labels, self.caps, self.how, self.noise, self.start = rows, labels, caps, how, noise, start
+        self.rows, self.labels, self.caps, self.start = rows, labels, caps, start
+        self.iteration, self.noise = iteration, noise
         self.shape = rows.shape[1], labels.shape[1]
-        self.free = (self.shape[0] - (1 if how.fit_intercept else 0)) * self.shape[1]
+        self.free = (self.shape[0] - (1 if iteration.fit_intercept else 0)) * self.shape[1]
 
     def advance(self, rng: np.random.Generator, start: Start, steps: int) -> Start:
         """The weights after ``steps`` steps from ``start``, both as (support, values).
@@ -64,16 +66,16 @@ class SoftmaxSteps:
         X, y, caps = self.rows.matrix, self.labels, self.caps
         if batch is not None:
             X, y, caps = X[batch], y[batch], None if caps is None else caps[batch]
-        size = len(y) if batch is None else self.how.batch_size
+        size = len(y) if batch is None else self.iteration.batch_size
         r = clipped_residuals(np.asarray(X @ weights.reshape(self.shape)), y, caps)
         return np.asarray(X.T @ r).ravel() / size
 
     def _batches(self, rng: np.random.Generator, steps: int) -> list[NDArray[np.int64] | None]:
         """The records of fresh batches."""
-        if math.isnan(self.how.batch_size):
+        if math.isnan(self.iteration.batch_size):
             return [None] * steps
         n = len(self.labels)
-        sizes = batch_sizes(rng, self.how.sampling, n, self.how.batch_size, steps)
+        sizes = batch_sizes(rng, self.iteration.sampling, n, self.iteration.batch_size, steps)
         return [rng.choice(n, size, replace=False, shuffle=False) for size in sizes.tolist()]
 
     def _steps(
@@ -87,8 +89,8 @@ class SoftmaxSteps:
             noisy = self.mean_gradient(w, batch)
             if self.noise > 0:
                 noisy += self.noise * rng.standard_normal(len(noisy))
-            w = w - self.how.step_size * noisy
-            kept = largest(w[: self.free], self.how.sparsity)
+            w = w - self.iteration.step_size * noisy
+            kept = largest(w[: self.free], self.iteration.sparsity)
             if len(kept) < self.free:
                 top = w[kept]
                 w[: self.free] = 0.0
@@ -97,16 +99,20 @@ class SoftmaxSteps:
                 releases[t], iterates[t] = noisy, w
         return w
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; every fit has its own batches."""
+        return False
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        return one_after_another(self, streams, trace)
+
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """All steps of the plan from its initial model, as one client sees them whose own messages are sent back."""
-        steps, width = self.how.steps, math.prod(self.shape)
+        steps, width = self.iteration.steps, math.prod(self.shape)
         releases, iterates = (np.empty((steps, width)), np.empty((steps, width))) if trace else (None, None)
         w = self._steps(rng, self.start, steps, releases, iterates)
         return Trace(w, {"thresholdings": steps}, releases, iterates)
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

@@ -16,7 +16,7 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.errors import BudgetExceeded, InvalidValue
 from dptoolkit.federated.client import Client, Key, Message
 from dptoolkit.federated.server import Server
-from dptoolkit.federated.settings import DERIVED, DpFedSgdHt
+from dptoolkit.federated.settings import DERIVED, ResolvedFedSgd
 from dptoolkit.solvers.engine.initial import NOTHING
 from tests.statistics import assert_ks
 
@@ -248,7 +248,7 @@ def test_every_client_has_its_own_ledger():
 
 def test_all_are_refused_if_one_ledger_is_short_and_no_data_are_used():
     books = [Ledger(10.0, 1e-3), Ledger(1.0, 1e-3), Ledger(10.0, 1e-3)]
-    unused = mock.patch.object(DpFedSgdHt, "bind", side_effect=AssertionError("data were used"))
+    unused = mock.patch.object(ResolvedFedSgd, "bind", side_effect=AssertionError("data were used"))
     with unused, pytest.raises(BudgetExceeded, match=r"ledgers\[1\]: "):
         federated.dp_fed_sgd_ht(clients(), **SGD, ledgers=books)
     assert all(not book.entries for book in books)
@@ -256,7 +256,7 @@ def test_all_are_refused_if_one_ledger_is_short_and_no_data_are_used():
 
 def test_charges_come_before_the_data_and_stay_when_a_fit_fails():
     books = [Ledger(10.0, 1e-3) for _ in range(3)]
-    with mock.patch.object(DpFedSgdHt, "bind", side_effect=RuntimeError("power cut")), pytest.raises(RuntimeError):
+    with mock.patch.object(ResolvedFedSgd, "bind", side_effect=RuntimeError("power cut")), pytest.raises(RuntimeError):
         federated.dp_fed_sgd_ht(clients(), **SGD, ledgers=books)
     assert all(len(book.reserved) == 1 for book in books)
 

@@ -151,7 +151,7 @@ def federated_faults() -> tuple[Broken, ...]:
     # Many steps on small batches: who is in one of fresh batches is seldom in the next.
     rare = _plan(rate=0.1, local_steps=400, epsilon=1.5, sparsity=4)
     choosing = _plan(local_steps=1, sparsity=1)
-    at_zero: Any = replace(choosing.settings, initial=None)  # type: ignore[call-arg]
+    at_zero: Any = replace(choosing.settings, initial=None)
     single = replace(choosing, settings=at_zero)
     full = _plan("dp_fed_gd_ht", local_steps=1, sparsity=4)
     given: dict[str, Any] = {"trials": 4_000, "power": None}

@@ -56,7 +56,7 @@ def whole_call(data: Dataset, radius: float, epsilon: float, target: float, roun
     ours, plain = best["ours"].cpu, best["plain"].cpu * STEPS / PLAIN_STEPS
     work = np.zeros(len(WORK), dtype=np.int64)
     run: Any = solvers.bind(plan, X, y)
-    run(np.random.default_rng(0), False, work)
+    run.counted(np.random.default_rng(0), False, work)
     counts = ", ".join(f"{name} {value / STEPS:,.0f}" for name, value in zip(WORK, work, strict=True))
     times = f"ours {1e3 * ours:.0f} ms, plain {1e3 * plain:.0f} ms"
     print(f"  {data.name}, epsilon {epsilon:g}: {times}; a step: {counts}")

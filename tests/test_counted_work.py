@@ -82,7 +82,7 @@ def test_frank_wolfe_weighs_a_feature_once_and_then_hardly_ever(data, epsilon):
     ball = {"loss": "logistic", "l1_radius": 50.0, "steps": 1000, "feature_bound": 1.0}
     plan = solvers.plan("dp_frank_wolfe", n=n, d=d, **BUDGET | ball | {"epsilon": epsilon})
     done = np.zeros(4, np.int64)
-    solvers.bind(plan, data.X, data.y)(np.random.default_rng(0), work=done)
+    solvers.bind(plan, data.X, data.y).counted(np.random.default_rng(0), False, done)
     _, pushed, entries, weighted = done.tolist()
     assert d <= weighted < d + 1000
     assert pushed > 3000 and entries > 15 * d

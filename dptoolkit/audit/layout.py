@@ -31,7 +31,7 @@ def width(plan: Plan) -> int:
 
 def is_reduced(plan: Plan) -> bool:
     """Whether a variance-reduced solver is planned."""
-    return hasattr(plan.settings, "shape")
+    return bool(plan.settings.has_epochs)
 
 
 def most_inner_steps(plan: Plan) -> int:

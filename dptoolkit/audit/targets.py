@@ -17,8 +17,6 @@ from dptoolkit.solvers.frame.run import Run, Trace, Trials, restore_order
 from dptoolkit.types import Array
 
 ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
-# These solvers take lazy steps, which have the law of steps with a noisy gradient but never form that gradient.
-_WITHOUT_GRADIENTS = ("dp_sgd_ht", "dp_scsg_ht", "dp_svrg_ht")
 # Numbers that the fits which are made at once may keep together, 32 MB.
 _LARGEST = 2**22
 
@@ -35,11 +33,10 @@ class PlanTarget:
 
     def __init__(self, plan: Plan, pair: Pair, adversary: str = "final") -> None:
         one_of("adversary", adversary, ADVERSARIES)
-        if adversary in ("gradients", "releases", "step") and plan.solver in _WITHOUT_GRADIENTS:
+        if adversary in ("gradients", "releases", "step") and plan.settings.has_lazy_steps:
             repair = "Its lazy steps never form a whole noisy gradient; the iterates are what it releases."
             raise invalid("adversary", adversary, f"'final', 'support' or 'iterates' for {plan.solver}", repair)
-        is_sure = plan.solver != "dp_pipeline" or plan.settings.is_sure_of_steps(plan)
-        if adversary in ("iterates", "gradients", "releases") and not is_sure:
+        if adversary in ("iterates", "gradients", "releases") and not plan.settings.is_sure_of_steps(plan):
             repair = "Runs differ in the number of steps, which follows a noisy eigenvalue."
             raise invalid("adversary", adversary, "'final', 'support' or 'step' for this plan", repair)
         self.plan, self.pair, self.adversary = plan, pair, adversary
@@ -78,22 +75,19 @@ class PlanTarget:
     def _together(
         self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
     ) -> Array | None:
-        """All trials in one compiled call, or as many fits at once, where the solver has them; else None."""
+        """All trials in one compiled call, or many fits at once, where the solver makes them so; else None."""
         memory = streams.place(generator)
         if memory is None:
             return None
-        if hasattr(one, "trials"):
-            traces = one.trials(two, generator, memory, first, bits, self._traced)
-        elif hasattr(one, "fits"):
+        traces = one.trials(two, generator, memory, first, bits, self._traced)
+        if traces is None and one.at_once(self._traced) and two.at_once(self._traced):
             traces = self._many(one, two, generator, memory, first, bits)
-        else:
-            return None
         return None if traces is None else self._rows(traces, len(bits))
 
     def _many(
-        self, one: Any, two: Any, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
+        self, one: Run, two: Run, generator: np.random.Generator, memory: streams.Place, first: int, bits: NDArray[Any]
     ) -> Trials | None:
-        """Many fits at once on each of the datasets; None if one of them fails, or if the run makes one at a time."""
+        """Many fits at once on each of the datasets; None if one of them fails."""
         parts = []
         for run, bit in ((two, 0), (one, 1)):
             trials, at_once = np.flatnonzero(bits == bit), max(1, _LARGEST // run.size)
@@ -106,8 +100,6 @@ class PlanTarget:
         # A failure of one training is the outcome of its trial, so all are run again one by one, which shows whose it
         # is.
         except Exception:
-            return None
-        if any(result is None for result in results):
             return None
         return restore_order([(trials, result) for (_, trials), result in zip(parts, results, strict=True)])
 

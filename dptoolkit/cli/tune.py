@@ -67,7 +67,7 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
         announce(args, table, found)
         if not args.quiet:
             output.say(search.advice(plan))
-        stage(f"{plan.runs.mean:.3g} runs expected of {search.runs} on {plan.training:,} rows")
+        stage(f"{plan.runs.mean:.3g} runs expected of {search.solver_name} on {plan.training:,} rows")
 
     choice = choosing.choose(
         table.X, table.y, candidates, task=args.task, solver=name, classes=classes, adjacency=args.adjacency,
@@ -99,7 +99,7 @@ def _planned(
                              how=how, options=options)  # fmt: skip
     plan = search.plan(n, d)
     if args.json:
-        record = {"solver": search.runs, "n": n, "d": d, "candidates": candidates, "price": plan.price,
+        record = {"solver": search.solver_name, "n": n, "d": d, "candidates": candidates, "price": plan.price,
                   "expected_runs": plan.runs.mean, "run_epsilon": plan.run_epsilon, "chance": plan.chance,
                   "rule_for": list(search.ruled(n, d)), "guarantee": plan.guarantee.to_dict()}  # fmt: skip
         return json_text(record)

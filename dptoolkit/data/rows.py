@@ -266,7 +266,9 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
         width = whole("n_features", n_features, low=1)
         wider: Rows = X.cached(("width", width), lambda: _widened(X, width))
         return wider
-    check_kinds(X)
+    # A plain array of numbers has neither names nor types of columns that could be refused.
+    if type(X) is not np.ndarray or X.dtype.kind not in "biuf":
+        check_kinds(X)
     is_marked = marks.is_marked(X)
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(marks.plain(X)), True, is_marked)

@@ -31,18 +31,18 @@ class Search:
 
     task: str
     solver: str
-    runs: str
+    solver_name: str
     candidates: tuple[Mapping[str, Any], ...]
     shared: Mapping[str, Any]
     how: Mapping[str, Any]
 
     def plan(self, n: int, d: int) -> TuningPlan:
         """The plan of the choice; needs no data."""
-        return tuning.plan(self.runs, self.candidates, n=n, d=d, **self.how, **self.shared)
+        return tuning.plan(self.solver_name, self.candidates, n=n, d=d, **self.how, **self.shared)
 
     def ruled(self, n: int, d: int) -> tuple[str, ...]:
         """The settings that candidates differ in for which the solver has a rule, which costs nothing."""
-        free = {entry.name for entry in keywords(solvers.settings_class(self.runs)) if entry.default is None}
+        free = {entry.name for entry in keywords(solvers.settings_class(self.solver_name)) if entry.default is None}
         names = sorted({name for candidate in self.candidates for name in candidate} & free)
         return tuple(name for name in names if self._plans_without(name, n, d))
 
@@ -51,7 +51,7 @@ class Search:
         budget = {key: self.how[key] for key in ("epsilon", "delta")}
         try:
             with unheard():
-                solvers.plan(self.runs, n=n, d=d, **rest, **budget)
+                solvers.plan(self.solver_name, n=n, d=d, **rest, **budget)
         except DpToolkitError:
             return False
         return True
@@ -60,8 +60,8 @@ class Search:
         """A sentence on the settings in which candidates differ although the solver has a rule for them; "" if none."""
         names = self.ruled(plan.n, plan.plans[0].d)
         if not names:
-            return f"{self.runs} has no rule for these settings."
-        return f"{self.runs} has a rule for {', '.join(names)}: leaving that out is free, and often better."
+            return f"{self.solver_name} has no rule for these settings."
+        return f"{self.solver_name} has a rule for {', '.join(names)}: leaving that out is free, and often better."
 
     def advice(self, plan: TuningPlan) -> str:
         """What the choice costs, and which settings a rule would choose without cost."""
@@ -93,7 +93,7 @@ def search(
     ``how`` are the arguments of ``tuning.plan`` besides: epsilon, delta, expected_runs, law, validation, score_bound.
     """
     name = routes.solver_name(task, solver)
-    runs, times = routes.solver_for(name, classes)
+    solver_name, times = routes.solver_for(name, classes)
     if times > 1:
         names = ", ".join(key for key, route in routes.ROUTES.items() if route.several is not None)
         repair = f"It would fit each class by itself. One model for all classes, as a choice needs, have {names}."
@@ -113,7 +113,7 @@ def search(
     }
     common = {key: value for key, value in entries[0].items() if key not in differ}
     own = tuple({key: value for key, value in entry.items() if key in differ} for entry in entries)
-    return Search(task, name, runs, own, common | {"adjacency": adjacency}, dict(how))
+    return Search(task, name, solver_name, own, common | {"adjacency": adjacency}, dict(how))
 
 
 def choose(
@@ -147,7 +147,7 @@ def choose(
     if announce is not None:
         announce(question, question.plan(n, d))
     best = tuning.tune(
-        question.runs, question.candidates, rows, targets, rng=rng, ledger=ledger,
+        question.solver_name, question.candidates, rows, targets, rng=rng, ledger=ledger,
         **question.how, **question.shared,
     )  # fmt: skip
     number = next(k for k, candidate in enumerate(best.plan.candidates) if candidate is best.choice)

@@ -228,17 +228,16 @@ def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:
     return values
 
 
-def _preparation(record: Mapping[str, Any], d: int, plan: Plan | JointPlan | ChosenPlan) -> Preparation:
+def _preparation(record: Mapping[str, Any], d: int, plan: Plan) -> Preparation:
     """How rows are prepared; what they are divided by is in the plan's settings."""
     means, weights = (_dense({"index": record["index"], "value": record[key]}, d) for key in ("mean", "weight"))
     return Preparation(means, weights, float(record["level"]), plan.settings.units)
 
 
-def _plan(record: Mapping[str, Any]) -> Plan | JointPlan | ChosenPlan:
+def _plan(record: Mapping[str, Any]) -> Plan:
     """The plan, made again from its settings, with the noise of the file; it must release what the file says."""
     if "part" in record:
         part = _plan(record["part"])
-        assert isinstance(part, Plan)
         return _chosen_plan(record, part) if "choice" in record else _joint_plan(record, part)
     # How good the plan can be was said at the fit; a delta that allows anything is said again.
     with unheard(HopelessPlanWarning):
@@ -274,7 +273,7 @@ def _check_noise(made: Plan, plan: Plan) -> None:
         _check_kept(plan, plan.settings.epsilon, plan.settings.delta)
 
 
-def _check_kept(plan: Plan | JointPlan, epsilon: float, delta: float) -> None:
+def _check_kept(plan: Plan, epsilon: float, delta: float) -> None:
     """Refuse a budget that the event does not keep."""
     if math.isinf(epsilon):
         return
@@ -306,7 +305,7 @@ def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
     return ChosenPlan(part, event, n, delta)
 
 
-def is_stated_budget(plan: Plan | JointPlan | ChosenPlan, epsilon: Any, delta: Any) -> bool:
+def is_stated_budget(plan: Plan, epsilon: Any, delta: Any) -> bool:
     """Whether a plan was asked for this budget; of a choice, whose epsilon is not kept, whether it keeps it."""
     if isinstance(plan, ChosenPlan):
         is_number = isinstance(epsilon, (int, float))
@@ -315,7 +314,7 @@ def is_stated_budget(plan: Plan | JointPlan | ChosenPlan, epsilon: Any, delta: A
     return bool((epsilon, delta) == (own.epsilon, own.delta))
 
 
-def _guarantee(record: Mapping[str, Any], plan: Plan | JointPlan | ChosenPlan) -> Any:
+def _guarantee(record: Mapping[str, Any], plan: Plan) -> Any:
     """The guarantee of the plan, or one that is void, computed again; what the file states must not be less."""
     event, notes = from_dict(record["event"]), [str(note) for note in record["notes"]]
     is_void = event == Gaussian(0.0) != plan.event

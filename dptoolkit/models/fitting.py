@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import marks, progress, solvers
-from dptoolkit._validate import invalid, unheard, warn
+from dptoolkit._validate import invalid, warn
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import Rows, check_rows
 from dptoolkit.models import routes
@@ -24,7 +24,7 @@ from dptoolkit.models.planning import class_plan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult
 from dptoolkit.solvers._pipeline_stages import Preparation
-from dptoolkit.solvers.frame.fit import fit_guarantee, noise_source, reserve
+from dptoolkit.solvers.frame.fit import fit_guarantee, fit_stream, noise_source, record, reserve, result_of
 from dptoolkit.tables import column_names
 
 # Labels that may be declared public by leaving out ``classes``: with more of them, or with fractions, y is more likely
@@ -86,7 +86,7 @@ def fit(
         labels = marks.like(y, codes(y, classes_of))
     n, d = rows.shape
     count = None if classes_of is None else len(classes_of)
-    runs, times = routes.solver_for(name, count)
+    solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
     arguments = routes.arguments(task, name, d, count, options) | budget
 
@@ -94,13 +94,13 @@ def fit(
     names = names_of(X, feature_names, d)
     notes = caveats(task, name, rows, classes_of, classes)
     warn_of_clipping(task, y, options.get("label_bound"))
-    with _told(runs, n, d, is_shown):
+    with _told(solver_name, n, d, is_shown):
         if times == 1:
-            result = getattr(solvers, runs)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
+            result = getattr(solvers, solver_name)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
-            plan = class_plan(runs, times, n, d, epsilon, arguments)
-            guarantee, results = _one_against_the_rest(plan, runs, rows, targets, rng, ledger, arguments)
+            plan = class_plan(solver_name, times, n, d, epsilon, arguments)
+            guarantee, results = _one_against_the_rest(plan, rows, targets, rng, ledger)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)
     coef = np.concatenate([np.atleast_2d(result.coef) for result in results])
@@ -118,16 +118,16 @@ def _is_verbose(verbose: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _told(runs: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
+def _told(solver_name: str, n: int, d: int, is_shown: bool) -> Iterator[None]:
     """Show the progress of a fit on stderr, its beginning and its end at once."""
     if not is_shown:
         yield
         return
-    print(f"{runs}: {n:,} rows of {d:,} features", file=sys.stderr)
+    print(f"{solver_name}: {n:,} rows of {d:,} features", file=sys.stderr)
     start = time.monotonic()
-    with progress.reported(runs):
+    with progress.reported(solver_name):
         yield
-    print(f"{runs}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
+    print(f"{solver_name}: fitted in {time.monotonic() - start:.3g} s", file=sys.stderr)
 
 
 def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
@@ -305,10 +305,11 @@ def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _one_against_the_rest(
-    plan: JointPlan, runs: str, rows: Rows, labels: NDArray[np.float64], rng: Any, ledger: Ledger | None,
-    arguments: Mapping[str, Any],
-) -> tuple[Any, list[FitResult]]:  # fmt: skip
-    """One fit a class, each with noise of its own; the ledger is charged once for all, before the first.
+    plan: JointPlan, rows: Rows, labels: NDArray[np.float64], rng: Any, ledger: Ledger | None
+) -> tuple[Any, list[FitResult]]:
+    """One fit per class, all by the plan's part, each with noise of its own.
+
+    The ledger is charged once for all, before the first.
 
     Privacy
     -------
@@ -316,20 +317,24 @@ def _one_against_the_rest(
     Generator, which advances. What a fit would refuse is refused before the charge, and so is what it warns of where
     warnings are errors.
     """
-    source, settings = noise_source(rng, ledger), plan.part.settings
-    settings.labels((labels == 0).astype(np.float64), settings.validated_rows(rows).shape[0])
+    source, part, settings = noise_source(rng, ledger), plan.part, plan.settings
+    own_rows = settings.validated_rows(rows)
+
+    def targets(number: int) -> NDArray[np.float64]:
+        return settings.labels((labels == number).astype(np.float64), own_rows.shape[0])
+
+    targets(0)
     is_void = marks.is_marked(rows, labels)
-    reservation = reserve(ledger, plan, is_void)  # type: ignore[arg-type]
-    generator = None if rng is None else source.generator
+    reservation = reserve(ledger, plan, is_void)
     results = []
-    # All fits have the plan of which was warned when it was made.
-    with unheard():
-        for number in progress.steps(plan.count, "class"):
-            target = (labels == number).astype(np.float64)
-            results.append(getattr(solvers, runs)(rows, target, epsilon=settings.epsilon, rng=generator, **arguments))
-    if reservation is not None:
-        reservation.confirm()
-    return fit_guarantee(plan, source, is_void), results  # type: ignore[arg-type]
+    for number in progress.steps(plan.count, "class"):
+        run = settings.bind(part, own_rows, targets(number))
+        # Without a seed every fit has entropy of its own.
+        own_source = noise_source(None if rng is None else source.generator, None)
+        weights, history = run.fit(fit_stream(part, own_source))
+        results.append(result_of(part, own_source, is_void, run, weights, history, diagnose=False))
+    record(reservation)
+    return fit_guarantee(plan, source, is_void), results
 
 
 def prepared(result: FitResult) -> Preparation | None:
@@ -343,6 +348,4 @@ def prepared(result: FitResult) -> Preparation | None:
 def steps_of(result: FitResult) -> int:
     """The number of iterations of a fit; 1 where the solver has none of its own."""
     assert result.plan is not None
-    settings = result.plan.settings
-    own = getattr(settings, "steps", None) or getattr(settings, "epochs", None) or 1
-    return int(result.history.get("steps", own))
+    return int(result.history.get("steps", result.plan.settings.iterations))

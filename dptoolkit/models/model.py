@@ -15,7 +15,7 @@ from dptoolkit._validate import invalid
 from dptoolkit.accounting import Guarantee
 from dptoolkit.accounting.report import as_html
 from dptoolkit.data import check_rows
-from dptoolkit.models.joint import ChosenPlan, JointPlan
+from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult, Plan
 from dptoolkit.solvers._pipeline_stages import Preparation
@@ -38,7 +38,7 @@ class Model:
     solver: str
     coef: Array
     intercept: Array
-    plan: Plan | JointPlan | ChosenPlan
+    plan: Plan
     guarantee: Guarantee
     steps: int
     preparations: tuple[Preparation | None, ...]

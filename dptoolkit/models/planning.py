@@ -16,7 +16,7 @@ from dptoolkit.solvers import Plan
 def plan(
     n: int, d: int, *, task: str, solver: str | None = None, classes: int | None = None, epsilon: float = 2.0,
     delta: float = 1e-5, adjacency: str = "replace-one", **options: Any,
-) -> Plan | JointPlan:  # fmt: skip
+) -> Plan:  # fmt: skip
     """The plan that ``models.fit`` makes for n records of d features.
 
     Parameters
@@ -32,7 +32,7 @@ def plan(
 
     Returns
     -------
-    Plan or JointPlan
+    Plan
         A JointPlan if the solver fits each class against the rest.
 
     Privacy
@@ -43,12 +43,12 @@ def plan(
     if task != CLASSIFICATION and classes is not None:
         raise invalid("classes", classes, f"left out for {task}")
     count = None if task != CLASSIFICATION else whole("classes", 2 if classes is None else classes, low=2)
-    runs, times = routes.solver_for(name, count)
+    solver_name, times = routes.solver_for(name, count)
     arguments = routes.arguments(task, name, d, count, options) | {"delta": delta, "adjacency": adjacency}
 
     if times == 1:
-        return solvers.plan(runs, n=n, d=d, epsilon=epsilon, **arguments)
-    return class_plan(runs, times, n, d, epsilon, arguments)
+        return solvers.plan(solver_name, n=n, d=d, epsilon=epsilon, **arguments)
+    return class_plan(solver_name, times, n, d, epsilon, arguments)
 
 
 def class_plan(solver: str, count: int, n: int, d: int, epsilon: float, arguments: Mapping[str, Any]) -> JointPlan:

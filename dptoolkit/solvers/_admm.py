@@ -20,6 +20,7 @@ import numpy as np
 
 from dptoolkit import losses, progress
 from dptoolkit._validate import flag, invalid, magnitude, nonnegative, one_of, whole
+from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.optimise import minimise, newton
@@ -29,8 +30,8 @@ from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_rec
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, gaussian_multiplier
-from dptoolkit.solvers.frame.run import Trace, Trials, trace_interval, written_out
-from dptoolkit.solvers.frame.settings import Settings, public_bound, setting
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, trace_interval, written_out
+from dptoolkit.solvers.frame.settings import Resolved, Settings, public_bound, setting
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -142,11 +143,6 @@ class DpAdmm(Settings):
         return losses.get(self.loss, losses.CURVED)
 
     @property
-    def ball(self) -> Ball | None:
-        """The ball in which the minimisers are searched, None for all weights; ``self`` is checked."""
-        return None if self.radius is None else l2_ball(self.radius)
-
-    @property
     def bounds(self) -> GradientBounds:
         """The public bounds of one record, on the ball if there is one."""
         free = GradientBounds(
@@ -154,7 +150,7 @@ class DpAdmm(Settings):
         )
         return free if self.radius is None else free.within(self.radius)
 
-    def resolved(self, n: int, d: int) -> DpAdmm:
+    def resolved(self, n: int, d: int) -> ResolvedAdmm:
         """See ``Settings``."""
         one_of("penalty", self.penalty, tuple(PENALTIES))
         is_squared = not self.loss_row.is_bounded
@@ -162,46 +158,72 @@ class DpAdmm(Settings):
             raise invalid("radius", None, "given for the squared loss", "Its gradient has no bound without a ball.")
         if not is_squared and self.label_bound is not None:
             raise invalid("label_bound", self.label_bound, "None here", "It works for the squared loss: leave it out.")
-        settings = replace(
+        bounded = replace(
             self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             radius=None if self.radius is None else magnitude("radius", self.radius),
             label_bound=public_bound("label_bound", self.label_bound, "the largest |label|") if is_squared else None,
-            steps=rules.UPDATES if self.steps is None else whole("steps", self.steps, low=1),
         )  # fmt: skip
-        settings = replace(settings, rho=settings._rho(n))
-        return replace(settings, weight=settings._weight(n, d))
+        steps = rules.UPDATES if self.steps is None else whole("steps", self.steps, low=1)
+        # The weight of the penalty is the one number that follows from the noise, which does not depend on it.
+        settings = bounded.settled(ResolvedAdmm, steps=steps, rho=bounded._rho(n, steps), weight=self.weight or 0.0)
+        return replace(settings, weight=self._weight(settings, n, d))
 
-    def _rho(self, n: int) -> float:
+    def _rho(self, n: int, steps: int) -> float:
         """The rho asked for, or the one for which all updates together are the rule's time of descent."""
         if self.rho is not None:
             return magnitude("rho", self.rho)
         if math.isinf(self.epsilon):
             raise invalid("rho", None, "given where epsilon is infinite", "The rule weighs it against the noise.")
-        assert self.steps is not None
         mu = rules.budget_mu(self.epsilon, self.delta)
-        rho = self.steps / rules.total_time(self.bounds, self.relation, n, mu)
+        rho = steps / rules.total_time(self.bounds, Adjacency.parse(self.adjacency), n, mu)
         return magnitude("rho", rho, "Give rho: where row_norm or the budget is extreme, no rule is known.")
 
-    def _weight(self, n: int, d: int) -> float:
+    def _weight(self, settings: ResolvedAdmm, n: int, d: int) -> float:
         """The weight asked for, or the one whose prox makes zeros of what noise alone seldom exceeds."""
         if self.weight is not None:
             return nonnegative("weight", self.weight)
         if math.isinf(self.epsilon):
             raise invalid("weight", None, "given where epsilon is infinite", "The rule weighs it against the noise.")
-        assert self.rho is not None
-        threshold = rules.THRESHOLD * self.releases(n, d, None)[0].scale
-        return self.rho * PENALTIES[self.penalty][1](threshold)
+        threshold = rules.THRESHOLD * settings.releases(n, d, None)[0].scale
+        return settings.rho * PENALTIES[self.penalty][1](threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedAdmm(Resolved, DpAdmm):
+    """The settings of ``dp_admm`` in a plan; without a radius the minimisers are searched everywhere."""
+
+    weight: float
+    rho: float
+    steps: int
+    row_norm: float
+
+    @property
+    def has_intercept(self) -> bool:
+        """See ``Resolved``."""
+        return self.fit_intercept
+
+    @property
+    def iterations(self) -> int:
+        """See ``Resolved``."""
+        return self.steps
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
+    @property
+    def ball(self) -> Ball | None:
+        """The ball in which the minimisers are searched, None for all weights."""
+        return None if self.radius is None else l2_ball(self.radius)
 
     def sums(self, n: int) -> SumScaling:
-        """The problem of one update in the scaling of the sum; ``self`` is checked."""
-        bounds = self.bounds
-        assert bounds.smoothness is not None and self.rho is not None
-        return SumScaling(n, self.rho, bounds.gradient, bounds.smoothness)
+        """The problem of one update in the scaling of the sum."""
+        return SumScaling(n, self.rho, self.bounds.gradient, self.bounds.smoothness)
 
     def tolerance(self, n: int, d: int, multiplier: float) -> float:
         """tau of every update: a small share of one record's gradient, but not what takes decimals to reach."""
         sums, joint = self.sums(n), self.bounds.joint_norm
-        assert joint is not None and self.steps is not None
         width = self.width(d)
         # About how far the centre moves in one update at most: by the pull of all losses, and by noise.
         movement = sums.gradient * (n + 3 * multiplier * (math.sqrt(width) + 8)) / sums.l2
@@ -215,21 +237,19 @@ class DpAdmm(Settings):
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The minimiser, once an update."""
-        assert self.steps is not None
         sums = self.sums(n)
         multiplier = gaussian_multiplier(self.steps, self.epsilon, self.delta)
         tau = self.tolerance(n, d, multiplier)
-        movement = sums.movement(self.relation, tau) * ROUNDING
+        movement = sums.movement(self.adjacency, tau) * ROUNDING
         return (Release("minimiser", GAUSSIAN, movement, movement * multiplier, self.steps),)
 
     def splitting(self, d: int) -> Splitting:
-        """The iteration; ``self`` is checked."""
-        assert self.rho is not None and self.steps is not None and self.weight is not None
+        """The iteration."""
         return Splitting(self.rho, self.steps, self.penalty, self.weight, d)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> AdmmRun:
-        """See ``Settings``."""
-        return AdmmRun(plan, *bounded_records(self, *written_out(rows, y, counts)))
+        """See ``Resolved``."""
+        return AdmmRun(plan, *bounded_records(self.bounds, self.adjacency, *written_out(rows, y, counts)))
 
 
 dp_admm = private_solver(DpAdmm)
@@ -250,7 +270,7 @@ def admm(
     rows = check_rows(X)
     terms = losses.get(loss, losses.CURVED)
     labels = check_labels(y, rows.shape[0], terms, label_values)
-    how = Splitting(
+    splitting = Splitting(
         magnitude("rho", rho), whole("steps", steps, low=1), one_of("penalty", penalty, tuple(PENALTIES)),
         nonnegative("weight", weight), rows.shape[1],
     )  # fmt: skip
@@ -258,9 +278,9 @@ def admm(
     every = trace_interval(trace)
 
     def update(centre: Array) -> Array:
-        return _precise_minimiser(data, labels, terms, how.rho, centre)
+        return _precise_minimiser(data, labels, terms, splitting.rho, centre)
 
-    _, path = how.run(update, data.shape[1])
+    _, path = splitting.run(update, data.shape[1])
     w, history = Trace(path[-1], {}, None, np.array(path)).fit(every)
     return plain_result(w, history, fit_intercept)
 
@@ -280,7 +300,7 @@ def _precise_minimiser(data: Rows, y: Array, terms: losses.Loss, rho: float, cen
     return minimise.minimise(task, 1e-9 * sums.l2 * reach).theta
 
 
-class AdmmRun:
+class AdmmRun(Run):
     """Private ADMM with bounded data in place.
 
     Privacy
@@ -289,9 +309,8 @@ class AdmmRun:
     leaves the run, nor does anything about the search.
     """
 
-    def __init__(self, plan: Plan, matrix: Any, y: Array) -> None:
+    def __init__(self, plan: Plan[ResolvedAdmm], matrix: Any, y: Array) -> None:
         settings = plan.settings
-        assert isinstance(settings, DpAdmm)
         self.plan, self.settings, self.matrix, self.y = plan, settings, matrix, y
         self.sums, self.splitting = settings.sums(plan.n), settings.splitting(plan.d)
         self.size = 2 * matrix.shape[0] * matrix.shape[1] + (16 + 2 * self.splitting.steps) * matrix.shape[1] ** 2
@@ -304,35 +323,27 @@ class AdmmRun:
     def problem(self, centre: Array) -> minimise.Problem:
         """The problem that an update at this centre minimises, but for a constant."""
         joint = self.settings.bounds.joint_norm
-        assert joint is not None
         return minimise.Problem(
             self.matrix, self.y, self.settings.loss_row, self.sums.l2, -self.sums.l2 * centre, joint,
             self.sums.gradient / joint, self.settings.ball,
         )  # fmt: skip
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the noisy minimisers, its iterates the sparse vectors after them."""
-        weights, releases, path, _ = self.fits(Generators(rng))
-        assert releases is not None and path is not None
-        history = {"noise_scale": [self.plan.noise] * self.splitting.steps}
-        return Trace(weights[0], history, *((releases[0], path[0]) if trace else ()))
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the noisy minimisers, the iterates the sparse vectors after them."""
         mechanism, width = self.plan.releases[0].mechanism, self.matrix.shape[1]
         problem, tau = self.problem(np.zeros(width)), self.tau
 
         def update(centres: Array) -> Array:
             theta, remainder = newton.minimise_rows(problem, -self.sums.l2 * centres, tau)
             # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-            return np.asarray(theta + mechanism.release(remainder, rng))
+            return np.asarray(theta + mechanism.release(remainder, streams))
 
-        releases, path = self.splitting.run(update, (len(rng), width))
-        return Trials(path[-1], np.stack(releases, axis=1), np.stack(path, axis=1))
+        releases, path = self.splitting.run(update, (len(streams), width))
+        kept = (np.stack(releases, axis=1), np.stack(path, axis=1)) if trace else (None, None)
+        return Trials(path[-1], *kept, history=self._history)
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
-        return self(rng, trace=every > 0).fit(every)
+    def _history(self, i: int) -> dict[str, Any]:
+        return {"noise_scale": [self.plan.noise] * self.splitting.steps}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the bounded records that have features, without the penalty; NOT private."""

@@ -15,14 +15,16 @@ import numpy as np
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid
+from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
-from dptoolkit.solvers._ight import DpIght
-from dptoolkit.solvers.engine.descent import IhtRun, Steps
+from dptoolkit.solvers._ight import DpIght, ResolvedIght
+from dptoolkit.solvers.engine.descent import Steps
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.run import Run
 from dptoolkit.solvers.frame.settings import (
     PUBLISHED,
     TIGHT,
@@ -80,23 +82,24 @@ class DpDualAveraging(DpIght):
         """See ``Settings``; softmax makes its products with SciPy."""
         return not self.is_multiclass
 
-    def resolved(self, n: int, d: int) -> DpDualAveraging:
+    @property
+    def class_count(self) -> int | None:
+        """See ``Settings``."""
+        return self.classes
+
+    def resolved(self, n: int, d: int) -> ResolvedDualAveraging:
         """See ``Settings``."""
         check_classes_setting(self.loss_row, self.classes)
         if self.calibration != TIGHT:
             raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
         self._check_sparsity(d)
         self.bounds.check()
-        return rules.filled(self, n)._checked(d)
+        own = replace(self, **rules.filled(self, self.steps, Adjacency.parse(self.adjacency), n))
+        return own.settled(ResolvedDualAveraging, **own._checked(d))
 
     def _check_sparsity(self, d: int) -> None:
         if self.sparsity is not None:
             check_sparsity(self.sparsity, d)
-
-    @property
-    def iteration(self) -> Steps:
-        """See ``DpIght``."""
-        return replace(super().iteration, accumulate=True)
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """See ``Settings``; one-hot for softmax."""
@@ -104,15 +107,27 @@ class DpDualAveraging(DpIght):
             y, n, label_values
         )
 
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> IhtRun | SoftmaxRun:  # type: ignore[override]
-        """See ``Settings``."""
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedDualAveraging(ResolvedIght, DpDualAveraging):
+    """The settings of ``dp_dual_averaging`` in a plan; a sparsity of None keeps all features."""
+
+    sparsity: int | None  # type: ignore[assignment]
+
+    @property
+    def iteration(self) -> Steps:
+        """See ``ResolvedIght``."""
+        return replace(super().iteration, accumulate=True)
+
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
+        """See ``Resolved``."""
         if not self.is_multiclass:
             return super().bind(plan, rows, y, counts)
         bounded, _, caps = self.bounds.clip(rows, np.zeros(0))
         return SoftmaxRun(bounded, y, caps, self.iteration, plan.noise, counts)
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
-        """See ``Settings``; of every class for softmax."""
+        """See ``Resolved``; of every class for softmax."""
         if not self.is_multiclass:
             return super().model(weights)
         return (weights[:, :-1], weights[:, -1]) if self.fit_intercept else (weights, np.zeros(len(weights)))

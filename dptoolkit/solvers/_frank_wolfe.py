@@ -18,6 +18,7 @@ from dptoolkit.solvers.engine.vertices import (
     RULED_RADIUS,
     RULED_STEPS,
     BallSettings,
+    ResolvedBall,
     VertexRun,
     frank_wolfe_path,
     objective_and_gap,
@@ -60,21 +61,29 @@ class DpFrankWolfe(BallSettings):
     l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
     steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
 
-    def resolved(self, n: int, d: int) -> DpFrankWolfe:
+    def resolved(self, n: int, d: int) -> ResolvedFrankWolfe:
         """See ``Settings``."""
         label = None
         if self.loss_row.task == losses.REGRESSION:
             label = losses.HUBER_THRESHOLD if self.label_bound is None else magnitude("label_bound", self.label_bound)
-        return self._filled(n, d, label)._checked()
+        own = replace(self, **self._ruled(self.steps, self.l1_radius, n, d, label))
+        return own.settled(ResolvedFrankWolfe, **own._checked())
 
     @property
     def reads_single(self) -> bool:
         """See ``Settings``; the textbook iteration makes its products with SciPy."""
         return self.refresh != 1
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedFrankWolfe(ResolvedBall, DpFrankWolfe):
+    """The settings of ``dp_frank_wolfe`` in a plan."""
+
+    l1_radius: float
+    steps: int
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertex, once a step."""
-        assert self.steps is not None
         silent = Release("vertex of the L1 ball", self.selection_law, self.score_range(n), 0.0, self.steps)
         if paper is not None:
             return (replace(silent, scale=paper.scales["score"]),)
@@ -84,12 +93,11 @@ class DpFrankWolfe(BallSettings):
         """The noise of Private LASSO."""
         from dptoolkit import published
 
-        assert self.steps is not None and self.l1_radius is not None
-        budget = self.epsilon, self.delta, self.relation
+        budget = self.epsilon, self.delta, self.adjacency
         return published.lasso_frank_wolfe(n, self.steps, self.l1_radius, self.lipschitz, *budget, rounds=self.steps)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> VertexRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return VertexRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
 
 

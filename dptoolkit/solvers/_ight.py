@@ -8,7 +8,7 @@ thresholding is post-processing, so the whole run is ``steps`` Gaussian releases
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,11 +18,12 @@ from dptoolkit._validate import flag, positive, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
-from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, Steps, ThresholdingSettings
+from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps, ThresholdingSettings
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
+from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, gaussian_multiplier
-from dptoolkit.solvers.frame.run import trace_interval
+from dptoolkit.solvers.frame.run import Run, trace_interval
 from dptoolkit.solvers.frame.settings import check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -53,24 +54,36 @@ class DpIght(ThresholdingSettings):
         default=None,
     )
 
-    def resolved(self, n: int, d: int) -> DpIght:
+    def resolved(self, n: int, d: int) -> ResolvedIght:
         """See ``Settings``."""
         self._check_sparsity(d)
         self.bounds.check()
-        if self.steps is None:
-            return rules.filled(self, n)._checked(d)
-        whole("steps", self.steps, low=1)
-        return self._checked(d)
+        if self.steps is not None:
+            whole("steps", self.steps, low=1)
+            return self.settled(ResolvedIght, **self._checked(d))
+        own = replace(self, **rules.filled(self, self.steps, Adjacency.parse(self.adjacency), n))
+        return own.settled(ResolvedIght, **own._checked(d))
 
     @property
     def reads_single(self) -> bool:
         """See ``Settings``."""
         return True
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedIght(ResolvedThresholding, DpIght):
+    """The settings of ``dp_ight`` in a plan."""
+
+    steps: int
+
+    @property
+    def iterations(self) -> int:
+        """See ``Resolved``."""
+        return self.steps
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The mean gradient, once a step."""
-        assert self.steps is not None
-        sensitivity = self.bounds.sensitivity(self.relation, n)
+        sensitivity = self.bounds.sensitivity(self.adjacency, n)
         tight = sensitivity * gaussian_multiplier(self.steps, self.epsilon, self.delta)
         scale = tight if paper is None else paper.scales["gradient"]
         return (Release("mean gradient", GAUSSIAN, sensitivity, scale, self.steps),)
@@ -80,24 +93,26 @@ class DpIght(ThresholdingSettings):
         from dptoolkit import published
 
         claim = _CLAIMS.get(self.loss, "ight_remark_5_3")
-        assert self.steps is not None
-        model = n, self.steps, self.bounds.gradient, self.epsilon, self.delta, self.relation
+        model = n, self.steps, self.bounds.gradient, self.epsilon, self.delta, self.adjacency
         return getattr(published, claim)(*model)
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Resolved``."""
+        return self.descent_outlook(plan, self.steps)
 
     def noise_law(self, plan: Plan) -> NoiseLaw:
         """The noise of a step at its public iterate."""
         return self.gradient_law(plan.noise, plan.adjacency is Adjacency.ZERO_OUT)
 
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> IhtRun:
-        """See ``Settings``."""
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
+        """See ``Resolved``."""
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = ClippedRecords(bounded, labels, self.loss_row, self.bounds.largest_margin, caps, counts)
         return IhtRun(data, self.iteration, self.noise_law(plan))
 
     @property
     def iteration(self) -> Steps:
-        """The steps that are made with the noisy gradients; ``self`` is checked."""
-        assert self.steps is not None and self.step_size is not None
+        """The steps that are made with the noisy gradients."""
         return Steps(self.steps, self.step_size, self.sparsity, self.fit_intercept)
 
 
@@ -118,12 +133,12 @@ def ight(
     table_loss = losses.get(loss, losses.SCALAR)
     labels = check_labels(y, n, table_loss, label_values)
     flag("diagnostics", diagnostics)
-    how = Steps(
+    iteration = Steps(
         whole("steps", steps, low=1), positive("step_size", step_size), check_sparsity(sparsity, d),
         flag("fit_intercept", fit_intercept),
     )
     data = with_intercept(rows, 1.0) if fit_intercept else rows
-    run = IhtRun(ClippedRecords(data, labels, table_loss), how, constant(0.0))
+    run = IhtRun(ClippedRecords(data, labels, table_loss), iteration, constant(0.0))
     w, history = run.fit(np.random.default_rng(0), trace_interval(trace) or int(diagnostics))
     if diagnostics:
         history["not_private"] = run.diagnose(w, history)

@@ -23,7 +23,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.stability import threshold
 from dptoolkit.solvers import _knowledge_transfer_features as public_features
-from dptoolkit.solvers._ight import DpIght
+from dptoolkit.solvers._ight import DpIght, ResolvedIght
 from dptoolkit.solvers._knowledge_transfer_features import GivenFeatures
 from dptoolkit.solvers._knowledge_transfer_teachers import (
     DP_IGHT,
@@ -52,7 +52,7 @@ from dptoolkit.solvers.frame.plan import (
     with_smallest_noise,
 )
 from dptoolkit.solvers.frame.run import written_out
-from dptoolkit.solvers.frame.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
+from dptoolkit.solvers.frame.settings import PUBLISHED, Resolved, Settings, check_sparsity, public_bound, setting
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -133,16 +133,6 @@ class KnowledgeTransfer(Settings):
         return losses.get(self.loss, ("logistic", "huber", "squared"))
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """See ``Settings``."""
-        if self.teacher != IGHT:
-            return ()
-        return (
-            "nothing that could be proved: one record can flip the support of the sparse teacher, which then moves by "
-            "its own size, and Theorem 4.3 has no bound of that (docs/knowledge_transfer.md)",
-        )
-
-    @property
     def on_support(self) -> bool:
         """Whether the student works on a public support of ``sparsity`` features."""
         return self.teacher in (SUPPORT, DP_IGHT, TESTED)
@@ -156,49 +146,25 @@ class KnowledgeTransfer(Settings):
         """The number of features that public rows have."""
         return self.sparsity if self.on_support else d
 
-    def ridge(self, n: int, d: int) -> Ridge:
-        """The ridge teacher's public numbers; ``self`` is checked."""
-        assert self.row_norm is not None and self.l2 is not None
-        return Ridge(
-            self.loss_row,
-            n,
-            self.feature_count(d),
-            self.row_norm,
-            self.l2,
-            self.label_bound,
-            self.radius,
-            self.relation,
-        )
+    def _ridge(self, n: int, d: int, row_norm: float, l2: float) -> Ridge:
+        """A ridge teacher's public numbers."""
+        adjacency = Adjacency.parse(self.adjacency)
+        bounds = self.label_bound, self.radius
+        return Ridge(self.loss_row, n, self.feature_count(d), row_norm, l2, *bounds, adjacency)
 
     def dp_ight(self) -> DpIght:
-        """The settings of the private teacher; predictions are clipped like labels."""
+        """The settings of the private teacher; predictions are clipped like labels, and the noise is constant."""
         is_clipped = not self.loss_row.is_bounded and self.grad_norm is None
         return DpIght(
             epsilon=self.epsilon, delta=self.delta, adjacency=self.adjacency, loss=self.loss, sparsity=self.sparsity,
             row_norm=self.row_norm, grad_norm=self.grad_norm, label_bound=self.label_bound if is_clipped else None,
             margin_bound=self.label_bound if is_clipped else None, steps=self.steps, step_size=self.step_size,
+            adaptive=False,
         )  # fmt: skip
-
-    def matrix(self, d: int, columns: NDArray[np.intp] | None = None) -> Any:
-        """The public features, on a support those of its ``columns``; ``self`` is checked."""
-        if isinstance(self.features, GivenFeatures):
-            whole_matrix = self.features.matrix
-            return whole_matrix if columns is None else whole_matrix[:, columns]
-        return public_features.draw(*self._draw(d))
-
-    def norm(self, d: int) -> float:
-        """An upper bound of the operator norm of the public features, whatever the support."""
-        if isinstance(self.features, GivenFeatures):
-            return self.features.norm
-        return public_features.draw_norm(*self._draw(d))
-
-    def _draw(self, d: int) -> tuple[str, int, int, int]:
-        assert self.m is not None
-        return self.features, self.m, self.feature_count(d), self.feature_seed
 
     # --- checks and defaults -------------------------------------------------------------------------------------
 
-    def resolved(self, n: int, d: int) -> KnowledgeTransfer:
+    def resolved(self, n: int, d: int) -> ResolvedTransfer:
         """See ``Settings``."""
         losses.get(self.loss, losses.CURVED)
         check_sparsity(self.sparsity, d)
@@ -207,10 +173,11 @@ class KnowledgeTransfer(Settings):
         whole("feature_seed", self.feature_seed, low=0)
         settings = replace(self, teacher=self._teacher())
         settings._refuse_unused()
-        bounded = settings._bounded(d)
-        regularised = replace(bounded, l2=bounded._l2(n, d))
-        trained = regularised._trained(n, d)
-        return replace(trained, **trained._public_features(n, d))
+        bounds = settings._bounds(d)
+        bounded = replace(settings, **bounds)
+        l2 = bounded._l2(n, d, bounds["row_norm"])
+        descent = bounded._descent(n, d, bounds["row_norm"], l2)
+        return bounded.settled(ResolvedTransfer, l2=l2, **descent, **bounded._public_features(n, d))
 
     def _teacher(self) -> str:
         if self.calibration != PUBLISHED:
@@ -218,8 +185,8 @@ class KnowledgeTransfer(Settings):
             return one_of("teacher", SUPPORT if self.teacher is None else self.teacher, TEACHERS, why)
         if self.teacher not in (None, IGHT):
             raise invalid("teacher", self.teacher, f"{IGHT!r} or None with calibration='published'")
-        if self.relation is not Adjacency.REPLACE_ONE:
-            raise invalid("adjacency", str(self.relation), "'replace-one' with calibration='published'")
+        if self.adjacency != Adjacency.REPLACE_ONE:
+            raise invalid("adjacency", str(self.adjacency), "'replace-one' with calibration='published'")
         return IGHT
 
     def _refuse_unused(self) -> None:
@@ -236,7 +203,7 @@ class KnowledgeTransfer(Settings):
             if getattr(self, name) is not None and not is_used:
                 raise invalid(name, getattr(self, name), "None here", f"It works for {where}: leave it out.")
 
-    def _bounded(self, d: int) -> KnowledgeTransfer:
+    def _bounds(self, d: int) -> dict[str, Any]:
         feature, norm, label = self.feature_bound, self.row_norm, self.label_bound
         if feature is not None:
             magnitude("feature_bound", feature)
@@ -248,9 +215,9 @@ class KnowledgeTransfer(Settings):
         if self.radius is not None:
             magnitude("radius", self.radius)
         norm = public_bound("row_norm", norm, "the L2 norm of a row on the teacher's features")
-        return replace(self, feature_bound=feature, row_norm=norm, label_bound=label)
+        return {"feature_bound": feature, "row_norm": norm, "label_bound": label}
 
-    def _l2(self, n: int, d: int) -> float | None:
+    def _l2(self, n: int, d: int, row_norm: float) -> float | None:
         if self.l2 is not None:
             return magnitude("l2", self.l2)
         if self.teacher == DP_IGHT:
@@ -258,29 +225,27 @@ class KnowledgeTransfer(Settings):
         if self.teacher == IGHT:
             from dptoolkit import published
 
-            assert self.feature_bound is not None
-            entry = self.feature_bound * (self.label_bound or 1.0)
+            entry = (self.feature_bound or 0.0) * (self.label_bound or 1.0)
             return published.transfer_regularization(n, self.sparsity, max(d, 2), entry, self.epsilon, self.delta)
         rest = 1.0 if self.teacher == RIDGE else 1 - self.selection_share
         mu = rules.budget_mu(rest * self.epsilon, rest * self.delta)
         # A student that chooses among d features keeps those whose noise is largest, so its weights carry more noise
         # than those of a fixed support.
         noisy = self.sparsity if self.on_support else 2 * self.sparsity * math.log(1 + d / self.sparsity)
-        l2 = best_l2(replace(self, l2=1.0).ridge(n, d), mu, noisy)
+        l2 = best_l2(self._ridge(n, d, row_norm, 1.0), mu, noisy)
         return magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known.")
 
-    def _trained(self, n: int, d: int) -> KnowledgeTransfer:
-        """The settings with the steps of a teacher that iterates."""
+    def _descent(self, n: int, d: int, row_norm: float, l2: float | None) -> dict[str, Any]:
+        """The steps of a teacher that iterates."""
         if self.teacher == DP_IGHT:
             inner = self.dp_ight().resolved(n, d)
-            return replace(self, steps=inner.steps, step_size=inner.step_size, grad_norm=inner.grad_norm)
+            return {"steps": inner.steps, "step_size": inner.step_size, "grad_norm": inner.grad_norm}
         if self.teacher != IGHT:
-            return self
-        assert self.row_norm is not None and self.l2 is not None
+            return {}
         steps = _TEACHER_STEPS if self.steps is None else whole("steps", self.steps, low=1)
-        longest = 1 / (self.loss_row.smoothness * self.row_norm**2 + self.l2)
+        longest = 1 / (self.loss_row.smoothness * row_norm**2 + (l2 or 0.0))
         step = longest if self.step_size is None else magnitude("step_size", self.step_size)
-        return replace(self, steps=steps, step_size=step)
+        return {"steps": steps, "step_size": step}
 
     def _public_features(self, n: int, d: int) -> dict[str, Any]:
         features, width = self.features, self.feature_count(d)
@@ -316,14 +281,75 @@ class KnowledgeTransfer(Settings):
         is_matrix = isinstance(self.features, GivenFeatures)
         return record | ({"features": repr(self.features)} if is_matrix else {})
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedTransfer(Resolved, KnowledgeTransfer):
+    """The settings of ``knowledge_transfer`` in a plan.
+
+    A teacher that is ``dp_ight`` has no l2, one that does not iterate has no steps and no step size.
+    """
+
+    row_norm: float
+    teacher: str
+    m: int
+
+    @property
+    def iterations(self) -> int:
+        """See ``Resolved``."""
+        return self.steps or 1
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
+    @property
+    def penalty(self) -> float:
+        """The weight of |w|^2/2 beside the mean loss; 0 where the teacher has none."""
+        return self.l2 or 0.0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See ``Settings``."""
+        if self.teacher != IGHT:
+            return ()
+        return (
+            "nothing that could be proved: one record can flip the support of the sparse teacher, which then moves by "
+            "its own size, and Theorem 4.3 has no bound of that (docs/knowledge_transfer.md)",
+        )
+
+    def ridge(self, n: int, d: int) -> Ridge:
+        """The ridge teacher's public numbers."""
+        return self._ridge(n, d, self.row_norm, self.penalty)
+
+    def private_teacher(self) -> ResolvedIght:
+        """The settings of the private teacher, whose steps were filled in with the others."""
+        return self.dp_ight().settled(ResolvedIght)
+
+    def matrix(self, d: int, columns: NDArray[np.intp] | None = None) -> Any:
+        """The public features, on a support those of its ``columns``."""
+        if isinstance(self.features, GivenFeatures):
+            whole_matrix = self.features.matrix
+            return whole_matrix if columns is None else whole_matrix[:, columns]
+        return public_features.draw(*self._draw(d))
+
+    def norm(self, d: int) -> float:
+        """An upper bound of the operator norm of the public features, whatever the support."""
+        if isinstance(self.features, GivenFeatures):
+            return self.features.norm
+        return public_features.draw_norm(*self._draw(d))
+
+    def _draw(self, d: int) -> tuple[str, int, int, int]:
+        return self.features, self.m, self.feature_count(d), self.feature_seed
+
     # --- the releases --------------------------------------------------------------------------------------------
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The answers, and the choice of the support; or the private teacher's gradients."""
         if self.teacher == DP_IGHT:
-            return self.dp_ight().releases(n, d, None)
+            return self.private_teacher().releases(n, d, None)
         if paper is not None:
-            paper_movement = 2 * math.sqrt(self.sparsity) * self._gamma() / (n * self._l2_value())
+            paper_movement = 2 * math.sqrt(self.sparsity) * self._gamma() / (n * self.penalty)
             return (Release("answers", UNBOUNDED, self.norm(d) * paper_movement, paper.scales["answer"], 1),)
         choice = self._choice(n)
         movement = self.answers_movement(n, d)
@@ -341,7 +367,7 @@ class KnowledgeTransfer(Settings):
         if self.teacher == RIDGE:
             return ()
         score_range = scores_range(
-            self.loss_row, self.relation, n, self.row_norm, self.feature_bound, self.label_bound
+            self.loss_row, self.adjacency, n, self.row_norm, self.feature_bound, self.label_bound
         )  # fmt: skip
         epsilon, delta = self.selection_share * self.epsilon, self.selection_share * self.delta
         if self.teacher == SUPPORT:
@@ -351,31 +377,26 @@ class KnowledgeTransfer(Settings):
         least = 0.0 if scale == 0 else threshold(score_range, scale, delta)
         return (Release("stability of the support", STABILITY_TEST, score_range, scale, 1, threshold=least),)
 
-    def _l2_value(self) -> float:
-        assert self.l2 is not None
-        return self.l2
-
     def _gamma(self) -> float:
         """The paper's bound on the entries of a record's gradient at the minimiser."""
-        assert self.feature_bound is not None
-        label = self.label_bound if not self.loss_row.is_bounded else math.sqrt(2 * math.log(2))
-        assert label is not None
+        assert self.feature_bound is not None, "the teacher of the published calibration has one"
+        # Losses with bounded slopes have no bound of the labels; their value at 0 takes its place.
+        label = math.sqrt(2 * math.log(2)) if self.label_bound is None else self.label_bound
         bounds = EntryBounds(self.loss_row, self.feature_bound, self.label_bound)
-        return bounds.entry(math.sqrt(self.sparsity) * label / math.sqrt(self._l2_value()))
+        return bounds.entry(math.sqrt(self.sparsity) * label / math.sqrt(self.penalty))
 
     def published(self, n: int, d: int) -> Published:
         """Theorem 4.3 at the covariance of the named features, or of the given ones."""
         from dptoolkit import published
 
-        assert self.m is not None
         norm = public_features.COVARIANCE.get(self.features) if isinstance(self.features, str) else None
         covariance = self.norm(d) ** 2 / self.m if norm is None else norm
         return published.kt_theorem_4_3(
-            n, self.m, self.sparsity, d, self._gamma(), self._l2_value(), self.epsilon, self.delta, covariance
+            n, self.m, self.sparsity, d, self._gamma(), self.penalty, self.epsilon, self.delta, covariance
         )
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> TransferRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return TransferRun(plan, *written_out(rows, y, counts))
 
 

@@ -41,11 +41,11 @@ from dptoolkit.solvers.engine.bounds import GradientBounds, constant
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, Steps
 from dptoolkit.solvers.engine.objective import SumScaling
 from dptoolkit.solvers.frame.plan import Plan, Release
-from dptoolkit.solvers.frame.run import Trace, Trials, group_equal
+from dptoolkit.solvers.frame.run import Run, Trials, group_equal
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
-    from dptoolkit.solvers._knowledge_transfer import KnowledgeTransfer
+    from dptoolkit.solvers._knowledge_transfer import ResolvedTransfer
 
 
 
@@ -98,9 +98,7 @@ class Ridge:
     @property
     def sums(self) -> SumScaling:
         """The problem in the scaling of the sum."""
-        smoothness = self.bounds.smoothness
-        assert smoothness is not None
-        return SumScaling(self.n, self.l2, self.bounds.gradient, smoothness)
+        return SumScaling(self.n, self.l2, self.bounds.gradient, self.bounds.smoothness)
 
     @property
     def residual_bound(self) -> float:
@@ -188,7 +186,7 @@ def best_l2(ridge: Ridge, mu: float, noisy_weights: float) -> float:
 
 
 def scores_range(
-    loss: Loss, adjacency: Adjacency, n: int, row_norm: float | None, feature_bound: float | None,
+    loss: Loss, adjacency: Adjacency, n: int, row_norm: float, feature_bound: float | None,
     label_bound: float | None,
 ) -> float:  # fmt: skip
     """How far the difference of two scores moves between neighbours; see ``scores``.
@@ -201,7 +199,6 @@ def scores_range(
     """
     residual = loss.residual_limit(0.0, math.inf if label_bound is None else label_bound)
     entry = row_norm if feature_bound is None else feature_bound
-    assert entry is not None
     pair = math.sqrt(2) * entry * (1 + 2.0**-50) if feature_bound is None else 2 * entry
     rounding = 4 * 2 * (n + 4) * _UNIT * residual * entry
     return adjacency.contributions * residual * pair / n + rounding
@@ -228,7 +225,7 @@ class Teacher(NamedTuple):
     weights: Array
 
 
-class TransferRun:
+class TransferRun(Run):
     """Teacher, answers and student with the data in place; exact scores and teachers are computed once.
 
     Privacy
@@ -237,8 +234,8 @@ class TransferRun:
     more than those. Exact scores and teachers never leave the run.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
-        settings: KnowledgeTransfer = plan.settings  # type: ignore[assignment]
+    def __init__(self, plan: Plan[ResolvedTransfer], rows: Rows, y: Array) -> None:
+        settings = plan.settings
         self.plan, self.settings = plan, settings
         self.rows = rows if settings.feature_bound is None else clip_entries(rows, settings.feature_bound)
         bound = settings.label_bound
@@ -246,51 +243,41 @@ class TransferRun:
         # Exact teachers by their features: a run that is called often fits each once.
         self._teachers: dict[bytes, Array] = {}
         self._known: dict[bytes, Teacher] = {}
-        self.size = 2 * (settings.m or 0) + 8 * plan.d
+        self.size = 2 * (settings.m) + 8 * plan.d
         if settings.teacher in (SUPPORT, TESTED):
             self.scores = scores(self._scored(), self.y, settings.loss_row)
         if settings.teacher == DP_IGHT:
-            inner = settings.dp_ight()
+            inner = settings.private_teacher()
             self._private = inner.bind(Plan(inner, plan.n, plan.d, plan.releases), rows, y)
 
     def _scored(self) -> Rows:
         settings = self.settings
-        assert settings.row_norm is not None
         return self.rows if settings.feature_bound is not None else clip_rows(self.rows, settings.row_norm)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its one row of releases: a test's noisy gap, the support, the noisy answers; 0 if absent."""
-        (weights, releases, iterates, _), (history,) = self._fits(Generators(rng))
-        assert releases is not None and iterates is not None
-        return Trace(weights[0], history, releases[0], iterates[0]) if trace else Trace(weights[0], history)
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; those of one teacher are made together.
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng)[0]
-
-    def _fits(self, rng: Generators) -> tuple[Trials, list[dict[str, Any]]]:
-        """Fits, and the history of each. Those of one teacher are made together."""
-        settings, runs = self.settings, len(rng)
+        The one row of releases holds a test's noisy gap, the support and the noisy answers; 0 for what is absent.
+        """
+        settings, runs = self.settings, len(streams)
         histories: list[dict[str, Any]] = [{} for _ in range(runs)]
-        teachers = self._teach(rng, histories)
-        weights, answers = np.zeros((runs, self.plan.d)), np.zeros((runs, settings.m or 0))
+        teachers = self._teach(streams, histories)
+        weights, answers = np.zeros((runs, self.plan.d)), np.zeros((runs, settings.m))
         for members in group_equal([id(one) for one in teachers]):
             teacher = teachers[members[0]]
             if teacher is None:
                 continue
             matrix = settings.matrix(self.plan.d, teacher.columns)
-            answers[members] = self._answers(matrix, teacher, rng, members, histories)
+            answers[members] = self._answers(matrix, teacher, streams, members, histories)
             places = np.arange(self.plan.d) if teacher.columns is None else teacher.columns
             weights[np.ix_(np.array(members), places)] = self._student(matrix, answers[members])
+        if not trace:
+            return Trials(weights, history=histories.__getitem__)
         supports = [history.get("support", np.zeros(settings.sparsity)) for history in histories]
         gaps = [[history.get("noisy_gap", 0.0)] for history in histories]
         columns = np.reshape(gaps, (runs, 1)), np.reshape(supports, (runs, settings.sparsity)), answers
         release = np.concatenate(columns, axis=1)
-        return Trials(weights, release[:, None], weights[:, None]), histories
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); there is one iterate, the student."""
-        return self(rng, trace=every > 0).fit(every)
+        return Trials(weights, release[:, None], weights[:, None], history=histories.__getitem__)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records; NOT private."""
@@ -351,13 +338,12 @@ class TransferRun:
     def ight(self) -> Array:
         """The paper's teacher: hard thresholding with an l2 term, without noise; NOT private."""
         settings = self.settings
-        assert settings.row_norm is not None and settings.steps is not None
-        assert settings.step_size is not None and settings.l2 is not None
+        assert settings.steps is not None and settings.step_size is not None, "this teacher iterates"
         matrix = clip_rows(self.rows, settings.row_norm).matrix
         w: Array = np.zeros(self.plan.d)
         for _ in progress.steps(settings.steps):
             slopes = settings.loss_row.residual(np.asarray(matrix @ w), self.y)
-            v = w - settings.step_size * (np.asarray(matrix.T @ slopes) / self.plan.n + settings.l2 * w)
+            v = w - settings.step_size * (np.asarray(matrix.T @ slopes) / self.plan.n + settings.penalty * w)
             top = np.argsort(-np.abs(v), kind="stable")[: settings.sparsity]
             w = np.zeros_like(v)
             w[top] = v[top]

@@ -21,10 +21,10 @@ from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.bounds import EntryBounds, score_range
 from dptoolkit.solvers.engine.vertex_paths import add_feature, without_empty_rows
-from dptoolkit.solvers.engine.vertices import RULED_RADIUS, RULED_STEPS, SelectionSettings
+from dptoolkit.solvers.engine.vertices import RULED_RADIUS, RULED_STEPS, ResolvedSelection, SelectionSettings
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import SYMMETRIC_MAXIMUM, Plan, Release, with_smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, written_out
+from dptoolkit.solvers.frame.run import Run, Trials, written_out
 from dptoolkit.solvers.frame.settings import PUBLISHED, class_labels, setting
 from dptoolkit.types import Array
 
@@ -73,20 +73,37 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         """The softmax loss."""
         return losses.get("softmax")
 
-    @property
-    def bounds(self) -> EntryBounds:
-        """The public bounds of one record's gradient."""
-        assert self.feature_bound is not None
-        return EntryBounds(self.loss_row, self.feature_bound, None, self.fit_intercept)
-
-    def resolved(self, n: int, d: int) -> DpMultinomialFrankWolfe:
+    def resolved(self, n: int, d: int) -> ResolvedMultinomial:
         """See ``Settings``."""
         classes = whole("classes", self.classes, low=2)
         one_of("selection", self.selection, ("vertex", "columns"))
         if self.selection == "columns" and (self.l1_radius is None or self.steps is None):
             name = "steps" if self.steps is None else "l1_radius"
             raise invalid(name, None, "given for selection='columns'", "A rule is known for selection='vertex' alone.")
-        return self._filled(n, classes * d)._selection_checked()
+        own = replace(self, **self._ruled(self.steps, self.l1_radius, n, classes * d))
+        return own.settled(ResolvedMultinomial, **own._selection_checked())
+
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """One-hot labels."""
+        return class_labels(y, n, self.classes, label_values)
+
+    @property
+    def class_count(self) -> int | None:
+        """See ``Settings``."""
+        return self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedMultinomial(ResolvedSelection, DpMultinomialFrankWolfe):
+    """The settings of ``dp_multinomial_frank_wolfe`` in a plan."""
+
+    l1_radius: float
+    steps: int
+
+    @property
+    def bounds(self) -> EntryBounds:
+        """The public bounds of one record's gradient."""
+        return EntryBounds(self.loss_row, self.feature_bound, None, self.fit_intercept)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The chosen vertices: one a step, or one for every column."""
@@ -101,25 +118,22 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         return (min(made, key=lambda release: release.scale * float(self._law(release, d).shares(self._spread(d))[0])),)
 
     def _silent(self, n: int, d: int, law: str) -> Release:
-        assert self.steps is not None and self.l1_radius is not None
-        count = self.steps * (self._columns(d) if self.selection == "columns" else 1)
-        spread = score_range(self.relation, self.l1_radius, self.lipschitz(d, law), n)
+        count = self.steps * (self.width(d) if self.selection == "columns" else 1)
+        spread = score_range(self.adjacency, self.l1_radius, self.lipschitz(d, law), n)
         return Release(f"{self.selection} of the L1 ball", law, spread, 0.0, count)
 
     def _spread(self, d: int) -> Array:
-        assert self.l1_radius is not None
-        return np.full((1, self.classes, self._columns(d)), self.l1_radius / self.classes)
+        return np.full((1, self.classes, self.width(d)), self.l1_radius / self.classes)
 
     def lipschitz(self, d: int, law: str) -> float:
         """The largest L in the ball, see Privacy; with published noise, as in the paper, anywhere."""
-        assert self.feature_bound is not None and self.l1_radius is not None
         if self.calibration == PUBLISHED:
             return self.bounds.entry(self.l1_radius)
         margins = np.zeros(self.classes)
         # With all weights in one class its margin is largest; by columns each of them has a ball of its own. The limit
         # of two residuals is largest there too: it grows with each sum of two margins, and no other weights have larger
         # ones.
-        margins[0] = self.feature_bound * self.l1_radius * (self._columns(d) if self.selection == "columns" else 1)
+        margins[0] = self.feature_bound * self.l1_radius * (self.width(d) if self.selection == "columns" else 1)
         return self.feature_bound * float(_limit(law)(margins))
 
     def noise_law(self, plan: Plan) -> MatrixNoise:
@@ -127,27 +141,18 @@ class DpMultinomialFrankWolfe(SelectionSettings):
         return self._law(plan.releases[0], plan.d)
 
     def _law(self, release: Release, d: int) -> MatrixNoise:
-        assert self.feature_bound is not None
         largest, adaptive = self.lipschitz(d, release.law), self.calibration != PUBLISHED
         return MatrixNoise(release.scale, self.feature_bound, largest, adaptive, _limit(release.law))
-
-    def _columns(self, d: int) -> int:
-        return d + 1 if self.fit_intercept else d
 
     def published(self, n: int, d: int) -> Published:
         """The noise of Theorem 5; steps + 1, as the printed loop makes one step less than the number in its noise."""
         from dptoolkit import published
 
-        assert self.feature_bound is not None and self.steps is not None and self.l1_radius is not None
         ball, budget = self.l1_radius * self.feature_bound, (self.epsilon, self.delta)
-        return published.multinomial(n, self.steps + 1, self.classes, self._columns(d), ball, _PAPER_LIPSCHITZ, *budget)
-
-    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
-        """One-hot labels."""
-        return class_labels(y, n, self.classes, label_values)
+        return published.multinomial(n, self.steps + 1, self.classes, self.width(d), ball, _PAPER_LIPSCHITZ, *budget)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> MultinomialRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         bounded_rows, _ = self.bounds.clip(rows, np.zeros(0))
         return MultinomialRun(plan, bounded_rows, y, counts)
 
@@ -188,12 +193,12 @@ class MatrixNoise:
         # Written so that NaN counts as the largest.
         return np.where(entries < self.lipschitz, entries / self.lipschitz, 1.0)
 
-    def at(self, weights: Array) -> Array:
+    def __call__(self, weights: Array) -> Array:
         """The noise scale at each of many (classes, features) matrices."""
         return self.scale * self.shares(weights)
 
 
-class MultinomialRun:
+class MultinomialRun(Run):
     """Private softmax regression on bounded data and one-hot labels; ``counts`` says how often each record occurs.
 
     The vertex +e_k e_j^T has the number k d + j, and its negative K d + k d + j; in a column they are k and K + k.
@@ -203,32 +208,20 @@ class MultinomialRun:
     A call releases one vertex a step, or one of every column, by noisy scores with the plan's noise at these weights.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, labels: Array, counts: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self, plan: Plan[ResolvedMultinomial], rows: Rows, labels: Array, counts: NDArray[np.int64] | None = None
+    ) -> None:
         settings = plan.settings
-        assert isinstance(settings, DpMultinomialFrankWolfe)
         self.plan, self.settings, self.all = plan, settings, (rows, labels, counts)
         self.rows, self.y = without_empty_rows(rows, labels)
         self.times = None if counts is None else without_empty_rows(rows, counts.astype(float))[1][:, None]
         self.loss, self._transposed = settings.loss_row, self.rows.transpose()
-        self.width, self.mechanism, self.law = rows.shape[1], plan.releases[0].mechanism, settings.noise_law(plan)
+        self.width, self.mechanism, self.noise_at = rows.shape[1], plan.releases[0].mechanism, settings.noise_law(plan)
         self.size = settings.classes * (2 * len(self.y) + 4 * self.width)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the chosen vertices."""
-        (weights, vertices, iterates, _), scales = self._fits(Generators(rng), trace)
-        history: dict[str, Any] = {"noise_scale": [float(scale[0]) for scale in scales]}
-        if vertices is None or iterates is None:
-            return Trace(weights[0], history)
-        return Trace(weights[0], history, vertices[0], iterates[0])
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng, trace)[0]
-
-    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, list[Array]]:
-        """The fits, and the noise scales of every step."""
-        settings, steps, runs = self.settings, self.settings.steps, len(rng)
-        assert steps is not None
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the chosen vertices."""
+        settings, steps, runs = self.settings, self.settings.steps, len(streams)
         weights: Array = np.zeros((runs, settings.classes, self.width))
         groups = self.width if settings.selection == "columns" else 1
         margins = np.zeros((runs, len(self.y), settings.classes))
@@ -236,19 +229,18 @@ class MultinomialRun:
         iterates = np.empty((runs, steps if trace else 0, settings.classes * self.width))
         scales = []
         for t in (number + 1 for number in progress.steps(steps)):
-            shares = self.law.shares(weights)
-            scales.append(self.law.scale * shares)
-            vertices[:, t - 1] = self._step(weights, margins, t, shares, rng)
+            shares = self.noise_at.shares(weights)
+            scales.append(self.noise_at.scale * shares)
+            vertices[:, t - 1] = self._step(weights, margins, t, shares, streams)
             if trace:
                 iterates[:, t - 1] = weights.reshape(runs, -1)
-        if not trace:
-            return Trials(weights), scales
-        return Trials(weights, vertices[:, :, 0] if settings.selection == "vertex" else vertices, iterates), scales
+        released = vertices[:, :, 0] if settings.selection == "vertex" else vertices
+        kept = (released, iterates) if trace else (None, None)
+        return Trials(weights, *kept, history=lambda i: {"noise_scale": [float(scale[i]) for scale in scales]})
 
     def _step(self, weights: Array, margins: Array, t: int, shares: Array, rng: Generators) -> NDArray[np.intp]:
         """One step of every run: the chosen vertices. ``weights`` and their ``margins`` are updated in place."""
         gradient, radius, mu = self._gradient(margins), self.settings.l1_radius, 2 / (t + 2)
-        assert radius is not None
         runs, size = len(weights), weights[0].size
         if self.settings.selection == "vertex":
             picks = _pick(gradient.reshape(runs, size), radius, self.mechanism, shares, rng)[:, None]
@@ -284,10 +276,6 @@ class MultinomialRun:
                 add_feature(margins[i, :, k], self._transposed, j, push)
         else:
             margins[np.arange(len(margins)), :, classes] += pushes[:, None] * self._transposed[features]
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates are of the flattened weights."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

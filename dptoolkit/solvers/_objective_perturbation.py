@@ -22,6 +22,7 @@ from dptoolkit import losses
 from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, Gaussian, calibrate, objective
 from dptoolkit.accounting.events import Event
+from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.objective import Squeeze
 from dptoolkit.mechanisms.randomness import Generators
@@ -33,8 +34,8 @@ from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, Plan, Release
-from dptoolkit.solvers.frame.run import Run, Trace, Trials, written_out
-from dptoolkit.solvers.frame.settings import Settings, public_bound, setting
+from dptoolkit.solvers.frame.run import Run, Trials, written_out
+from dptoolkit.solvers.frame.settings import Resolved, Settings, public_bound, setting
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -92,17 +93,6 @@ class PerturbedObjective(Settings):
         return losses.get(self.loss, losses.CURVED)
 
     @property
-    def ball(self) -> Ball | None:
-        """The constraint set; ``self`` is checked."""
-        if self.constraint is None:
-            return None
-        assert self.radius is not None
-        if self.constraint == "group-l1":
-            assert self.group_size is not None
-            return group_l1_ball(self.radius, self.group_size)
-        return {"l2": l2_ball, "l1": l1_ball}[self.constraint](self.radius)
-
-    @property
     def bounds(self) -> GradientBounds:
         """The public bounds of one record, on the ball if there is one."""
         free = GradientBounds(
@@ -110,14 +100,12 @@ class PerturbedObjective(Settings):
         )
         return free if self.radius is None else free.within(self.radius)
 
-    def sums(self, n: int) -> SumScaling:
-        """The problem in the scaling of the sum; ``self`` is checked."""
-        bounds = self.bounds
-        assert bounds.smoothness is not None and self.l2 is not None
-        return SumScaling(n, self.l2, bounds.gradient, bounds.smoothness)
-
-    def resolved(self, n: int, d: int) -> PerturbedObjective:
+    def resolved(self, n: int, d: int) -> ResolvedPerturbed:
         """See ``Settings``."""
+        return self.settled(ResolvedPerturbed, **self._perturbed_checked(n))
+
+    def _perturbed_checked(self, n: int) -> dict[str, Any]:
+        """The values of the settings, checked, with their defaults filled in."""
         one_of("law", self.law, tuple(LINEAR_LAWS))
         if self.constraint is not None:
             one_of("constraint", self.constraint, CONSTRAINTS, "Or None.")
@@ -130,18 +118,19 @@ class PerturbedObjective(Settings):
             self._refuse("label_bound", "for the squared loss; the others have bounded slopes")
         elif self.constraint is None:
             raise invalid("constraint", None, "a ball for the squared loss", "Its gradient has no bound without one.")
-        settings = replace(
-            self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
-            radius=None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),
-            group_size=None if self.group_size is None and self.constraint != "group-l1"
+        values: dict[str, Any] = {
+            "row_norm": public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
+            "radius": None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),
+            "group_size": None if self.group_size is None and self.constraint != "group-l1"
             else whole("group_size", self.group_size, low=1),
-            label_bound=public_bound("label_bound", self.label_bound, "the largest |label|")
+            "label_bound": public_bound("label_bound", self.label_bound, "the largest |label|")
             if not bounded else None,
-        )  # fmt: skip
+        }  # fmt: skip
         if self.l2 is not None:
-            return replace(settings, l2=magnitude("l2", self.l2))
-        l2 = rules.penalty(settings.bounds, self.relation, n, *self.linear_budget)
-        return replace(settings, l2=magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known."))
+            return values | {"l2": magnitude("l2", self.l2)}
+        bounds, adjacency = replace(self, **values).bounds, Adjacency.parse(self.adjacency)
+        l2 = rules.penalty(bounds, adjacency, n, *self.linear_budget)
+        return values | {"l2": magnitude("l2", l2, "Give l2: where row_norm is extreme, no rule is known.")}
 
     @property
     def linear_budget(self) -> tuple[float, float]:
@@ -152,11 +141,42 @@ class PerturbedObjective(Settings):
         if getattr(self, name) is not None:
             raise invalid(name, getattr(self, name), "None here", f"It works {use}: leave it out.")
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedPerturbed(Resolved, PerturbedObjective):
+    """The settings of ``objective_perturbation`` in a plan; without a constraint there is no radius."""
+
+    l2: float
+    row_norm: float
+
+    @property
+    def has_intercept(self) -> bool:
+        """See ``Resolved``."""
+        return self.fit_intercept
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
+    @property
+    def ball(self) -> Ball | None:
+        """The constraint set; None for all weights."""
+        if self.constraint is None or self.radius is None:
+            return None
+        if self.group_size is not None:
+            return group_l1_ball(self.radius, self.group_size)
+        return {"l2": l2_ball, "l1": l1_ball}[self.constraint](self.radius)
+
+    def sums(self, n: int) -> SumScaling:
+        """The problem in the scaling of the sum."""
+        return SumScaling(n, self.l2, self.bounds.gradient, self.bounds.smoothness)
+
     # --- the releases ---------------------------------------------------------------------------------
 
     def squeeze(self, n: int) -> Squeeze:
-        """How much one record changes volume under the map from noise to minimiser; ``self`` is checked."""
-        return Squeeze(self.sums(n).jacobian, self.loss_row.signed, self.relation)
+        """How much one record changes volume under the map from noise to minimiser."""
+        return Squeeze(self.sums(n).jacobian, self.loss_row.signed, self.adjacency)
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The linear term, and the output noise that hides the inexact solve."""
@@ -168,18 +188,17 @@ class PerturbedObjective(Settings):
         else:
             sums.check_affordable(self.epsilon)
             multiplier = _multiplier(law, self.squeeze(n), self.epsilon, self.delta)
-            noise = sums.sensitivity(self.relation) * multiplier * ROUNDING
+            noise = sums.sensitivity(self.adjacency) * multiplier * ROUNDING
         return self.linear_releases(n, d, noise)
 
     def linear_releases(self, n: int, d: int, noise: float) -> tuple[Release, ...]:
         """The two releases with a linear term of scale ``noise`` in the scaling of the sum; 0 for none."""
         sums, law = self.sums(n), LINEAR_LAWS[self.law]
-        sensitivity = sums.sensitivity(self.relation)
+        sensitivity = sums.sensitivity(self.adjacency)
         width = self.width(d)
         # Without noise the solve is as precise as with that of one record's size.
         effective = noise or sums.gradient
         spread = effective * math.sqrt(width + 1) if law == GAMMA_TERM else effective
-        assert self.bounds.joint_norm is not None
         tolerance = minimise.reachable_tolerance(
             n=n, d=width, row_norm=self.bounds.joint_norm, residual_bound=sums.gradient / self.bounds.joint_norm,
             smoothness=self.loss_row.smoothness, l2=sums.l2, noise=spread,
@@ -198,19 +217,19 @@ class PerturbedObjective(Settings):
         sums = self.sums(n)
         if self.law == "gamma":
             return published.objective_perturbation_pure(
-                sums.gradient, self.epsilon, sums.curvature, sums.l2, self.relation
+                sums.gradient, self.epsilon, sums.curvature, sums.l2, self.adjacency
             )
         return published.objective_perturbation(
-            sums.gradient, self.epsilon, self.delta, sums.curvature, sums.l2, self.relation
+            sums.gradient, self.epsilon, self.delta, sums.curvature, sums.l2, self.adjacency
         )
 
     def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; where the loss is flat, the minimiser is the mean gradient over l2, and so is the noise."""
-        norm = self.bounds.joint_norm
-        if self.law != "gaussian" or norm is None or self.l2 is None:
+        """See ``Resolved``; where the loss is flat, the minimiser is the mean gradient over l2, and so is the noise."""
+        if self.law != "gaussian":
             return None
         return outlook.descent(
-            time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient, row_norm=norm,
+            time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient,
+            row_norm=self.bounds.joint_norm,
             classes=2 if self.loss_row.task == losses.BINARY else None,
             remedy="A larger l2 helps: leave it out for the rule's.",
         )  # fmt: skip
@@ -218,12 +237,12 @@ class PerturbedObjective(Settings):
     # --- the run --------------------------------------------------------------------------------------
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return self.perturbed_run(plan, *written_out(rows, y, counts))
 
     def perturbed_run(self, plan: Plan, rows: Rows, y: Array) -> PerturbedRun:
-        """The run on these records, clipped, with their intercept; ``self`` is checked."""
-        return PerturbedRun(plan, *bounded_records(self, rows, y))
+        """The run on these records, clipped, with their intercept."""
+        return PerturbedRun(plan, *bounded_records(self.bounds, self.adjacency, rows, y))
 
 
 objective_perturbation = private_solver(PerturbedObjective)
@@ -257,7 +276,7 @@ def first_guess(law: str, squeeze: Squeeze, epsilon: float, delta: float) -> flo
     return noise / squeeze.adjacency.contributions
 
 
-class PerturbedRun:
+class PerturbedRun(Run):
     """Objective perturbation with bounded data in place.
 
     Privacy
@@ -266,9 +285,8 @@ class PerturbedRun:
     the linear term nor the minimiser without noise leaves the run, nor does anything about the search.
     """
 
-    def __init__(self, plan: Plan, matrix: Any, y: Array) -> None:
+    def __init__(self, plan: Plan[ResolvedPerturbed], matrix: Any, y: Array) -> None:
         settings = plan.settings
-        assert isinstance(settings, PerturbedObjective)
         self.plan, self.settings, self.matrix, self.y = plan, settings, matrix, y
         self.sums, self.ball = settings.sums(plan.n), settings.ball
         self.linear, self.output = plan.releases[:2]
@@ -282,35 +300,26 @@ class PerturbedRun:
     def problem(self, mean_term: Array) -> minimise.Problem:
         """The problem to minimise for this linear term, which is given in the scaling of the mean."""
         joint = self.settings.bounds.joint_norm
-        assert joint is not None
         return minimise.Problem(
             self.matrix, self.y, self.settings.loss_row, self.sums.l2, self.sums.up(mean_term), joint,
             self.sums.gradient / joint, self.ball,
         )  # fmt: skip
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; what it releases is the noisy minimiser, before projection on the ball."""
-        weights, releases, iterates, _ = self.fits(Generators(rng))
-        assert releases is not None and iterates is not None
-        history = {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
-        return Trace(weights[0], history, *((releases[0], iterates[0]) if trace else ()))
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        width = self.matrix.shape[1]
-        terms = self.linear.mechanism.draw_rows(width, rng) if self.linear.scale > 0 else np.zeros((len(rng), width))
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; there is one release, the noisy minimiser before projection, and one iterate, after it."""
+        width, none = self.matrix.shape[1], np.zeros((len(streams), self.matrix.shape[1]))
+        terms = self.linear.mechanism.draw_rows(width, streams) if self.linear.scale > 0 else none
         theta, remainder = newton.minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        releases = theta + self.output.mechanism.release(remainder, rng)
+        releases = theta + self.output.mechanism.release(remainder, streams)
         weights = releases if self.ball is None else np.array([self.ball.project(row) for row in releases])
-        return Trials(weights, releases[:, None], weights[:, None])
+        kept = (releases[:, None], weights[:, None]) if trace else (None, None)
+        return Trials(weights, *kept, history=self._history)
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); there is one iterate, the released one."""
-        return self(rng, trace=every > 0).fit(every)
+    def _history(self, i: int) -> dict[str, Any]:
+        return {"noise_scale": self.linear.scale, "output_scale": self.output.scale}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term; NOT private."""
-        assert self.settings.l2 is not None
         penalty = self.settings.l2 / 2 * float(weights @ weights)
         return {"objective": self.settings.loss_row.objective(np.asarray(self.matrix @ weights), self.y) + penalty}

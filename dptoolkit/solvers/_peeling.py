@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -37,8 +37,8 @@ from dptoolkit.solvers.frame.plan import (
     Release,
     smallest_noise,
 )
-from dptoolkit.solvers.frame.run import Trace, Trials, written_out
-from dptoolkit.solvers.frame.settings import PUBLISHED, Settings, check_sparsity, public_bound, setting
+from dptoolkit.solvers.frame.run import Run, Trials, written_out
+from dptoolkit.solvers.frame.settings import PUBLISHED, Resolved, Settings, check_sparsity, public_bound, setting
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -85,21 +85,11 @@ class PeelingIht(Settings):
         return losses.get("squared")
 
     @property
-    def bounds(self) -> EntryBounds:
-        """The public bounds of one record's gradient."""
-        assert self.feature_bound is not None
-        return EntryBounds(self.loss_row, self.feature_bound, self.label_bound)
-
-    @property
     def reads_single(self) -> bool:
         """See ``Settings``."""
         return True
 
-    def block(self, n: int) -> int:
-        """How many rows a step uses."""
-        return n // self.steps if self.data == "split" else n
-
-    def resolved(self, n: int, d: int) -> PeelingIht:
+    def resolved(self, n: int, d: int) -> ResolvedPeeling:
         """See ``Settings``."""
         check_sparsity(self.sparsity, d)
         steps = whole("steps", self.steps, low=1)
@@ -107,11 +97,40 @@ class PeelingIht(Settings):
         data = one_of("data", self.data or default, ("full", "split"))
         if data == "split" and steps > n:
             raise invalid("steps", steps, f"<= n={n} when the data are split", "Use data='full'.")
-        return replace(
-            self, step_size=magnitude("step_size", self.step_size), radius=magnitude("radius", self.radius), data=data,
+        return self.settled(
+            ResolvedPeeling, step_size=magnitude("step_size", self.step_size), data=data,
+            radius=magnitude("radius", self.radius),
             feature_bound=public_bound("feature_bound", self.feature_bound, "where entries of X are truncated"),
             label_bound=public_bound("label_bound", self.label_bound, "where labels are truncated"),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedPeeling(Resolved, PeelingIht):
+    """The settings of ``peeling_iht`` in a plan."""
+
+    feature_bound: float
+    label_bound: float
+    data: str
+
+    @property
+    def iterations(self) -> int:
+        """See ``Resolved``."""
+        return self.steps
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
+    @property
+    def bounds(self) -> EntryBounds:
+        """The public bounds of one record's gradient."""
+        return EntryBounds(self.loss_row, self.feature_bound, self.label_bound)
+
+    def block(self, n: int) -> int:
+        """How many rows a step uses."""
+        return n // self.steps if self.data == "split" else n
 
     def entry_change(self, n: int, l1_norm: Any = None) -> Any:
         """How far an entry of v moves at weights of that |w|_1, or of many; by default at the largest, sqrt(s) radius.
@@ -120,7 +139,7 @@ class PeelingIht(Settings):
         radius.
         """
         entry = self.bounds.entry(math.sqrt(self.sparsity) * self.radius if l1_norm is None else l1_norm)
-        return self.relation.contributions * (self.step_size * entry / self.block(n)) + _LAST_BITS * self.radius
+        return self.adjacency.contributions * (self.step_size * entry / self.block(n)) + _LAST_BITS * self.radius
 
     def noise_shares(self, n: int, w: Array) -> Array:
         """The share of the plan's noise at each row of public weights: how far an entry can move there, over the most.
@@ -156,7 +175,6 @@ class PeelingIht(Settings):
         from dptoolkit import published
 
         feature, label = self.feature_bound, self.label_bound
-        assert feature is not None
         if feature != label:
             bound = f"equal to feature_bound={feature:g} with calibration='published'"
             raise invalid("label_bound", label, bound, "The paper has one K.")
@@ -164,7 +182,7 @@ class PeelingIht(Settings):
         return published.lecture_heavy_tailed_iht(*model, self.epsilon, self.delta)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PeelingRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         if self.data == "split":
             rows, y = written_out(rows, y, counts)
             counts = None
@@ -184,7 +202,7 @@ def _per_selection(noise: float, s: int) -> float:
     return math.sqrt(4 / s) / noise if noise > 0 else math.inf
 
 
-class PeelingRun:
+class PeelingRun(Run):
     """Peeling on bounded data.
 
     Privacy
@@ -193,9 +211,10 @@ class PeelingRun:
     the share of their noise that the public iterate asks for.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array, counts: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self, plan: Plan[ResolvedPeeling], rows: Rows, y: Array, counts: NDArray[np.int64] | None = None
+    ) -> None:
         settings = plan.settings
-        assert isinstance(settings, PeelingIht)
         self.plan, self.settings, self.all = plan, settings, (rows, y, counts)
         self.block = settings.block(plan.n)
         self.parts = self._parts(rows, y, np.ones(len(y)) if counts is None else counts.astype(float))
@@ -208,44 +227,32 @@ class PeelingRun:
         blocks = [slice(i * m, (i + 1) * m) for i in range(count)]
         return [_part(rows.take(block), y[block], times[block]) for block in blocks]
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the peeled vectors, before projection."""
-        (weights, vectors, iterates, _), shares = self._fits(Generators(rng), trace)
-        support, values = self.plan.releases
-        laws = {"selection_scale": support, "value_scale": values}
-        history = {name: [release.scale * float(share[0]) for share in shares] for name, release in laws.items()}
-        if vectors is None or iterates is None:
-            return Trace(weights[0], history)
-        return Trace(weights[0], history, vectors[0], iterates[0])
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng, trace)[0]
-
-    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, list[Array]]:
-        """The fits, and every step's shares of the plan's noise."""
-        settings, steps, d, runs = self.settings, self.settings.steps, self.plan.d, len(rng)
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the peeled vectors, before projection."""
+        settings, steps, d, runs = self.settings, self.settings.steps, self.plan.d, len(streams)
         vectors, iterates = np.empty((2, runs, steps if trace else 0, d))
         # The iterate has few nonzeros, and only their features are read.
         support, values, row = np.zeros((runs, 0), np.intp), np.zeros((runs, 0)), np.arange(runs)[:, None]
-        every = []
+        shares = []
         for t in progress.steps(steps):
             part = self.parts[t % len(self.parts)]
             v = part.gradients(part.margins(support, values) - part.target)
             v *= -settings.step_size
             v /= self.block
             v[row, support] += values
-            every.append(settings.noise_shares(self.plan.n, values))
-            vector, support = peel_rows(v, self.plan, every[-1], rng)
+            shares.append(settings.noise_shares(self.plan.n, values))
+            vector, support = peel_rows(v, self.plan, shares[-1], streams)
             values = _project(vector[row, support], settings.radius)
             if trace:
                 vectors[:, t], iterates[:, t] = vector, _dense(d, support, values)
         w = _dense(d, support, values)
-        return (Trials(w, vectors, iterates) if trace else Trials(w)), every
+        choice, blur = self.plan.releases
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
-        return self(rng, trace=every > 0).fit(every)
+        def history(i: int) -> dict[str, Any]:
+            scales = {"selection_scale": choice.scale, "value_scale": blur.scale}
+            return {name: [scale * float(share[i]) for share in shares] for name, scale in scales.items()}
+
+        return Trials(w, *((vectors, iterates) if trace else (None, None)), history=history)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the truncated records; NOT private."""
@@ -310,7 +317,7 @@ def _dense(d: int, support: NDArray[np.intp], values: Array) -> Array:
     return w
 
 
-def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
+def peel(v: Array, plan: Plan[ResolvedPeeling], rng: np.random.Generator) -> Array:
     """The plan's s entries of v, chosen and blurred privately; zero elsewhere.
 
     Privacy
@@ -320,13 +327,12 @@ def peel(v: Array, plan: Plan, rng: np.random.Generator) -> Array:
     return np.asarray(peel_rows(v[None], plan, np.ones(1), Generators(rng))[0][0])
 
 
-def peel_rows(v: Array, plan: Plan, shares: Array, rng: Generators) -> tuple[Array, NDArray[np.intp]]:
+def peel_rows(v: Array, plan: Plan[ResolvedPeeling], shares: Array, rng: Generators) -> tuple[Array, NDArray[np.intp]]:
     """(what ``peel`` gives for every row of v, each with its own Generator, and the indices of the entries).
 
     Run i gets shares[i] times the plan's noise.
     """
     choice, values = plan.releases
-    assert isinstance(plan.settings, PeelingIht)
     s, mechanism, sizes = plan.settings.sparsity, choice.mechanism, np.abs(v)
     if choice.law == GUMBEL_MAXIMUM:
         indices = top_rows(mechanism, sizes, s, rng, shares)

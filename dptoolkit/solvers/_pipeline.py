@@ -45,10 +45,11 @@ from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
-from dptoolkit.solvers.frame.run import Trace, Trials, group_fits
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, group_fits, one_after_another
 from dptoolkit.solvers.frame.settings import (
     PUBLISHED,
     TIGHT,
+    Resolved,
     Settings,
     check_classes_setting,
     check_sparsity,
@@ -118,7 +119,12 @@ class DpPipeline(Settings):
         """The numbers that rows and labels are divided by."""
         return Units(self.row_norm, self.label_bound)
 
-    def resolved(self, n: int, d: int) -> DpPipeline:
+    @property
+    def class_count(self) -> int | None:
+        """See ``Settings``."""
+        return self.classes
+
+    def resolved(self, n: int, d: int) -> ResolvedPipeline:
         """See ``Settings``."""
         if self.calibration != TIGHT:
             raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
@@ -126,11 +132,11 @@ class DpPipeline(Settings):
             check_sparsity(self.sparsity, d)
         check_classes_setting(self.loss_row, self.classes)
         self._check_units()
-        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes)
+        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2)
         cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
                    repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
         noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
-        return replace(self, grad_norm=cap, margin_noise=noise)
+        return self.settled(ResolvedPipeline, grad_norm=cap, margin_noise=noise)
 
     def _check_units(self) -> None:
         """Numbers need both bounds; a classifier has no use for them."""
@@ -142,10 +148,33 @@ class DpPipeline(Settings):
                 repair = "Rows are scaled to norm 1 and labels are classes: leave it out."
                 raise invalid(name, getattr(self, name), f"None for loss {self.loss!r}", repair)
 
+    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
+        """See ``Settings``; one-hot for softmax."""
+        if self.loss_row.task == losses.MULTICLASS:
+            return class_labels(y, n, self.classes, label_values)
+        return super().labels(y, n, label_values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedPipeline(Resolved, DpPipeline):
+    """The settings of ``dp_pipeline`` in a plan."""
+
+    grad_norm: float
+    margin_noise: float
+
+    @property
+    def has_intercept(self) -> bool:
+        """See ``Resolved``; there is always one."""
+        return True
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The descent, the column means, the eigenvalue and, for classes, the slopes."""
         mu = rules.budget_mu(self.epsilon, self.delta)
-        relation = self.relation
 
         def gaussian(query: str, sensitivity: float, share: float, count: int = 1) -> Release:
             # One part in 1e12 more, so that rounding cannot put the sum of the stages above the budget.
@@ -156,21 +185,20 @@ class DpPipeline(Settings):
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
         stages = (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
-            gaussian("column means", means_sensitivity(relation, n), rules.MEANS_SHARE),
+            gaussian("column means", means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
             gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
         )
         if numbers:
             return stages
-        slopes = largest_slope(relation, self.classes) / n
+        slopes = largest_slope(self.adjacency, self.classes) / n
         return (*stages, gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS))
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
-        return GradientBounds(self.loss_row, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.relation, n)
+        return GradientBounds(self.loss_row, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.adjacency, n)
 
     def schedule(self, plan: Plan, eigenvalue: float) -> tuple[int, float]:
         """(steps, step size) of the descent for a released bound on the eigenvalue."""
-        assert self.grad_norm is not None and self.margin_noise is not None
         noise = plan.releases[DESCENT].scale
         # Rows have norm at most 1: the noise of a margin is at most that of a weight, time * scale.
         time = min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
@@ -178,12 +206,11 @@ class DpPipeline(Settings):
         return rules.schedule(time, curvature)
 
     def is_sure_of_steps(self, plan: Plan) -> bool:
-        """Whether all runs take as many steps: even the largest eigenvalue asks for the fewest."""
+        """See ``Resolved``; where even the largest eigenvalue asks for the fewest steps."""
         return self.schedule(plan, 1.0)[0] == rules.FEWEST
 
     def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; for rows whose eigenvalue is the largest, so that the steps are the most."""
-        assert self.grad_norm is not None
+        """See ``Resolved``; for rows whose eigenvalue is the largest, so that the steps are the most."""
         steps, step = self.schedule(plan, 1.0)
         unit = 1.0 if self.label_bound is None else self.label_bound
         return outlook.descent(
@@ -193,23 +220,13 @@ class DpPipeline(Settings):
             remedy="A smaller margin_noise helps: leave it out for the rule's.",
         )  # fmt: skip
 
-    def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
-        """See ``Settings``; one-hot for softmax."""
-        if self.loss_row.task == losses.MULTICLASS:
-            return class_labels(y, n, self.classes, label_values)
-        return super().labels(y, n, label_values)
-
-    def width(self, d: int) -> int:
-        """See ``Settings``; the intercept is always there."""
-        return d + 1
-
     def model(self, weights: Array) -> tuple[Array, float | Array]:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         intercept = weights[..., -1]
         return weights[..., :-1], float(intercept) if intercept.ndim == 0 else intercept
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
 
@@ -233,6 +250,15 @@ class _Start(NamedTuple):
         preparation = replace(self.preparation, means=means, weights=weights)
         return _Start(preparation, self.rows.take(fits), self.eigenvalue[fits], [self.schedules[k] for k in fits])
 
+    def facts(self, fit: Any) -> dict[str, Any]:
+        """Public facts of one fit, () where there is no axis in front."""
+        means, weights = self.preparation.means[fit], self.preparation.weights[fit]
+        steps, step = self.schedules[fit or 0]
+        return {
+            "preparation": replace(self.preparation, means=means, weights=weights),
+            "eigenvalue": float(self.eigenvalue[fit]), "steps": steps, "step_size": step,
+        }  # fmt: skip
+
 
 class _End(NamedTuple):
     """What comes of the descent and after it; ``descent`` is its Trace, or its Trials."""
@@ -242,8 +268,12 @@ class _End(NamedTuple):
     slopes: Array
     scale: Array
 
+    def facts(self, fit: Any) -> dict[str, Any]:
+        """Public facts of one fit, () where there is no axis in front."""
+        return {"slopes": self.slopes[fit].tolist(), "scale": float(self.scale[fit])}
 
-class PipelineRun:
+
+class PipelineRun(Run):
     """The stages on rows of norm at most 1, in order; each call is a fit.
 
     Every stage is written for arrays with no axis in front, a user's fit, or with one, many fits.
@@ -253,7 +283,7 @@ class PipelineRun:
     A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> None:
+    def __init__(self, plan: Plan[ResolvedPipeline], rows: Rows, y: Array, counts: Any = None) -> None:
         self.plan, self.rows, self.y, self.counts = plan, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
         self.share = times / plan.n
@@ -263,26 +293,26 @@ class PipelineRun:
         width, most = (plan.settings.classes or 1) * (plan.d + 1), plan.settings.schedule(plan, 1.0)[0]
         self.size = 8 * (self._entries + most * width)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the column means, the eigenvalue, the gradients and the slopes, one a row."""
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; without an axis in front, so that rows may be sparse or large."""
         start = self._start(self._noisy_means(rng, ()), rng)
         end = self._end(start, rng, trace)
-        steps, step = start.schedules[0]
-        history = end.descent.history | {
-            "preparation": start.preparation, "eigenvalue": float(start.eigenvalue), "steps": steps,
-            "step_size": step, "slopes": end.slopes.tolist(), "scale": float(end.scale),
-        }  # fmt: skip
+        history = end.descent.history | start.facts(()) | end.facts(())
         return Trace(end.weights, history, *(self._kept(start, end) if trace else ()))
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
-        """See ``ManyRuns``; None on sparse or large rows, and where traces differ in length: one fit at a time.
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; not on sparse or large rows, nor where traces differ in length."""
+        differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
+        return not (self.rows.is_sparse or self._entries > SMALL or differ)
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the column means, the eigenvalue, the gradients and the slopes, one a row.
 
         Fits that keep the same features are prepared together, and go on together if they take the same steps.
         """
-        differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
-        if self.rows.is_sparse or self._entries > SMALL or differ:
-            return None
-        means = self._noisy_means(rng, (len(rng),))
+        if not self.at_once(trace):
+            return one_after_another(self, streams, trace)
+        means = self._noisy_means(streams, (len(streams),))
 
         def same_features(fits: list[int], rng: Generators) -> Trials:
             start = self._start(means[fits], rng)
@@ -290,11 +320,16 @@ class PipelineRun:
             def same_steps(fits: list[int], rng: Generators) -> Trials:
                 own = start.of(fits)
                 end = self._end(own, rng, trace)
-                return Trials(end.weights, *(self._kept(own, end) if trace else ()))
+
+                def history(i: int) -> dict[str, Any]:
+                    facts: dict[str, Any] = end.descent.history(i) | own.facts(i) | end.facts(i)
+                    return facts
+
+                return Trials(end.weights, *(self._kept(own, end) if trace else (None, None)), history=history)
 
             return group_fits(start.schedules, rng, same_steps)
 
-        return group_fits([row.tobytes() for row in stands_out(means, self.noise[MEANS])], rng, same_features)
+        return group_fits([row.tobytes() for row in stands_out(means, self.noise[MEANS])], streams, same_features)
 
     def _noisy_means(self, rng: Any, many: tuple[int, ...]) -> Array:
         return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
@@ -321,16 +356,16 @@ class PipelineRun:
     def _descent(self, rows: Rows, steps: int, step: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
         settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
-        how = Steps(steps, step, settings.sparsity, True, accumulate=True)
+        iteration = Steps(steps, step, settings.sparsity, True, accumulate=True)
         caps: Array = np.full(rows.shape[0], settings.grad_norm)
         if settings.loss_row.task == losses.MULTICLASS:
-            return SoftmaxRun(rows, self.y, caps, how, noise, self.counts)
+            return SoftmaxRun(rows, self.y, caps, iteration, noise, self.counts)
         if settings.loss_row.task == losses.REGRESSION:
             # Rows may be shorter than 1, so the residual is clipped for each row such that its gradient obeys the
             # bound.
             caps = rows.caps(settings.grad_norm)
         return IhtRun(
-            ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), how, constant(noise)
+            ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), iteration, constant(noise)
         )
 
     def _scaled(self, rows: Rows, w: Array, rng: Any) -> tuple[Array, Array]:
@@ -364,10 +399,6 @@ class PipelineRun:
             self._unfold(preparation, end.descent.releases), _rows(end.slopes[..., None], width),
         ]  # fmt: skip
         return np.concatenate(releases, axis=-2), self._unfold(preparation, end.descent.iterates)
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates of softmax are of the flattened weights."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the fit's own records, numbers in units of their bound; NOT private."""

@@ -25,11 +25,12 @@ from dptoolkit._validate import flag, invalid, one_of, positive, whole
 from dptoolkit.accounting import Composed, Geometric, Repeated
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event
 from dptoolkit.data import Rows, check_labels, with_intercept
-from dptoolkit.mechanisms.randomness import as_generator, exclusive
+from dptoolkit.mechanisms.randomness import Generators, as_generator, exclusive
 from dptoolkit.solvers.engine.batches import (
     BatchData,
     BatchSettings,
     Iterate,
+    ResolvedBatches,
     batch_sizes,
     check_batch,
     check_sparse_rows,
@@ -45,7 +46,7 @@ from dptoolkit.solvers.engine.snapshots import (
 )
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, trace_interval
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, trace_interval
 from dptoolkit.solvers.frame.settings import TIGHT, check_l2, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -93,7 +94,7 @@ class Shape:
         return self.epochs * (self.steps - 1 if self.option == "II" else 1)
 
     @property
-    def rounds(self) -> Geometric | None:
+    def round_count_law(self) -> Geometric | None:
         """The law of the number of inner steps of an epoch; None where it is fixed."""
         return Geometric(self.snapshot / (self.snapshot + self.batch)) if self.option == "I" else None
 
@@ -114,7 +115,7 @@ class ReducedSettings(BatchSettings):
     )
 
     @property
-    def _snapshot_rows(self) -> Any:
+    def _snapshot_rows(self) -> int | None:
         """How many rows a snapshot has; None for all."""
         return None
 
@@ -126,7 +127,26 @@ class ReducedSettings(BatchSettings):
     @property
     def can_adapt(self) -> bool:
         """An inner step's noise can follow the iterate wherever the smoothness is public."""
-        return self.bounds.smoothness is not None and self.calibration == TIGHT
+        return math.isfinite(self.bounds.smoothness) and self.calibration == TIGHT
+
+    def _reduced_checked(self, n: int, d: int) -> dict[str, Any]:
+        """The values of what was left out, after the settings are checked."""
+        self.shape(n)
+        return self._batches_checked(n, d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedReduced(ResolvedBatches, ReducedSettings):
+    """Settings of variance-reduced hard thresholding in a plan."""
+
+    has_epochs: ClassVar[bool] = True
+
+    batch_size: int
+
+    @property
+    def iterations(self) -> int:
+        """See ``Resolved``."""
+        return self.epochs
 
     @property
     def slope(self) -> float:
@@ -139,7 +159,6 @@ class ReducedSettings(BatchSettings):
         """
         if not self.adaptive:
             return math.inf
-        assert self.bounds.smoothness is not None
         reach = 0.5 if self.sampling == WITHOUT_REPLACEMENT else 1.0
         return reach * self.bounds.smoothness / self.bounds.difference
 
@@ -154,24 +173,18 @@ class ReducedSettings(BatchSettings):
         if not self.adaptive:
             return 0.0
         norm, residual = self.bounds.joint_norm, self.loss_row.residual_bound
-        assert norm is not None
         largest = residual * norm if math.isfinite(residual) else 0.0
         return 2e-15 * (1.0 + largest / self.bounds.difference)
 
-    def resolved(self, n: int, d: int) -> Any:
-        """See ``Settings``."""
-        self.shape(n)
-        return self._batches_checked(n, d)
-
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The inner steps, or loops of them, and the snapshots."""
-        shape, relation = self.shape(n), self.relation
+        shape = self.shape(n)
         inner = Release(
-            shape.inner_query, GAUSSIAN, self.bounds.difference_sensitivity(relation, shape.batch), 0.0,
-            shape.inner_count, self.sampled(shape.batch, n), shape.rounds,
+            shape.inner_query, GAUSSIAN, self.bounds.difference_sensitivity(self.adjacency, shape.batch), 0.0,
+            shape.inner_count, self.sampled(shape.batch, n), shape.round_count_law,
         )  # fmt: skip
         outer = Release(
-            "snapshot gradient", GAUSSIAN, self.bounds.sensitivity(relation, shape.snapshot), 0.0, shape.epochs,
+            "snapshot gradient", GAUSSIAN, self.bounds.sensitivity(self.adjacency, shape.snapshot), 0.0, shape.epochs,
             self.sampled(shape.snapshot, n),
         )  # fmt: skip
         if paper is not None:
@@ -200,13 +213,12 @@ class ReducedSettings(BatchSettings):
         return self.batch_law(plan.releases[1].scale)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> ScsgRun:
-        """See ``Settings``."""
-        assert self.step_size is not None
-        how = Epochs(
+        """See ``Resolved``."""
+        iteration = Epochs(
             self.shape(plan.n), self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept, self.slope,
             self.grain,
         )  # fmt: skip
-        return ScsgRun(self.bounded_batches(rows, y, counts), how, self.noise_law(plan), plan.noise)
+        return ScsgRun(self.bounded_batches(rows, y, counts), iteration, self.noise_law(plan), plan.noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +244,17 @@ class DpScsgHt(ReducedSettings):
     snapshot_size: int = setting("Rows B of a snapshot, at least the rows b of an inner step.")
 
     @property
-    def _snapshot_rows(self) -> Any:
+    def _snapshot_rows(self) -> int:
         return self.snapshot_size
+
+    def resolved(self, n: int, d: int) -> ResolvedScsg:
+        """See ``Settings``."""
+        return self.settled(ResolvedScsg, **self._reduced_checked(n, d))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedScsg(ResolvedReduced, DpScsgHt):
+    """The settings of ``dp_scsg_ht`` in a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +268,15 @@ class DpSvrgHt(ReducedSettings):
     """
 
     solver: ClassVar[str] = "dp_svrg_ht"
+
+    def resolved(self, n: int, d: int) -> ResolvedSvrg:
+        """See ``Settings``."""
+        return self.settled(ResolvedSvrg, **self._reduced_checked(n, d))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSvrg(ResolvedReduced, DpSvrgHt):
+    """The settings of ``dp_svrg_ht`` in a plan."""
 
 
 dp_scsg_ht = private_solver(DpScsgHt)
@@ -298,12 +328,12 @@ def scsg_ht(
     labels = check_labels(y, n, terms, label_values)
     fit_intercept = flag("fit_intercept", fit_intercept)
     shape = make_shape(n, epochs, n if snapshot_size is None else snapshot_size, batch_size, option)
-    how = Epochs(
+    iteration = Epochs(
         shape, positive("step_size", step_size), check_sparsity(sparsity, d), check_l2(l2),
         WITHOUT_REPLACEMENT, fit_intercept,
     )  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
-    w, history = ScsgRun(data, how, constant(0.0), 0.0).fit(as_generator(rng), trace_interval(trace))
+    w, history = ScsgRun(data, iteration, constant(0.0), 0.0).fit(as_generator(rng), trace_interval(trace))
     return plain_result(w, history, fit_intercept)
 
 
@@ -319,7 +349,7 @@ svrg_ht.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 without_privacy(**_EPOCH_TEXTS)(svrg_ht)
 
 
-class ScsgRun:
+class ScsgRun(Run):
     """Variance-reduced hard thresholding on bounded data; calls share nothing that they change.
 
     Privacy
@@ -328,15 +358,15 @@ class ScsgRun:
     mean of gradient differences.
     """
 
-    def __init__(self, data: BatchData, how: Epochs, snapshots: NoiseLaw, inner_scale: float) -> None:
-        self.data, self.how, self.snapshots, self.shape = data, how, snapshots, how.shape
+    def __init__(self, data: BatchData, iteration: Epochs, snapshots: NoiseLaw, inner_scale: float) -> None:
+        self.data, self.iteration, self.snapshots, self.shape = data, iteration, snapshots, iteration.shape
         self.n, self.width = data.n, data.rows.shape[1]
-        protected = 1 if how.fit_intercept else 0
-        self.kept_count, self.free = how.sparsity + protected, self.width - protected
+        protected = 1 if iteration.fit_intercept else 0
+        self.kept_count, self.free = iteration.sparsity + protected, self.width - protected
         # The kernel's arguments after the records.
         self.arguments = (
-            how.shape.batch, how.step_size, how.l2, inner_scale, how.slope, how.grain, self.free, protected,
-            how.sparsity,
+            iteration.shape.batch, iteration.step_size, iteration.l2, inner_scale, iteration.slope, iteration.grain,
+            self.free, protected, iteration.sparsity,
         )  # fmt: skip
 
     @cached_property
@@ -345,22 +375,31 @@ class ScsgRun:
         data, numbering = numbered(self.data, self.free, self.kept_count)
         return data, numbering.features
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit. A trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; every lazy step depends on what its own fit drew before."""
+        return False
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        return one_after_another(self, streams, trace)
+
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; a trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient."""
         if not trace:
             return Trace(*self.fit(rng))
         epochs: list[tuple[Array, Array]] = []
-        w, history = self.fit(rng, watch=lambda gradient, iterates: epochs.append((gradient, iterates)))
+        w, history = self._fitted(rng, 0, lambda gradient, iterates: epochs.append((gradient, iterates)))
         gradients, inner = zip(*epochs, strict=True)
         return Trace(w, history | {"snapshots": np.array(gradients)}, None, np.concatenate(inner))
 
-    def fit(
-        self, rng: np.random.Generator, every: int = 0, watch: Callable[[Array, Array], Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """(weights, history), a step of the trace being an epoch.
+    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """See ``Run``; a step of the trace is an epoch."""
+        return self._fitted(rng, every, None)
 
-        ``watch`` is called in every epoch with the noisy snapshot gradient and all inner iterates.
-        """
+    def _fitted(
+        self, rng: np.random.Generator, every: int, watch: Callable[[Array, Array], Any] | None
+    ) -> tuple[Array, dict[str, Any]]:
+        """(weights, history); ``watch`` is called in every epoch with the noisy snapshot gradient and all iterates."""
         counts = self.shape.draw(rng)
         # ``watch`` is shown all coordinates, so none may be hidden.
         data, features = (self.data, None) if watch else self._numbered
@@ -378,17 +417,14 @@ class ScsgRun:
     def trials(
         self, other: ScsgRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
     ) -> Trials | None:
-        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
-
-        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small or not alike.
-        """
+        """See ``Run``; None if the data are not small or not alike."""
         from dptoolkit.kernels import stochastic as kernel
 
-        shape, poisson = self.shape, self.how.sampling == POISSON
+        shape, poisson = self.shape, self.iteration.sampling == POISSON
         small = few_entries(self.data) and few_entries(other.data) and self.free <= ONE_BUCKET
         if not small or not self.data.alike(other.data):
             return None
-        how = kernel.Epochs(
+        epochs = kernel.Epochs(
             shape.steps, 0.0 if shape.option == "II" else shape.batch / (shape.snapshot + shape.batch), shape.snapshot,
             shape.snapshot / self.n if poisson else 0.0, shape.batch / self.n if poisson else 0.0,
             *self.snapshots.arguments,
@@ -398,7 +434,7 @@ class ScsgRun:
         iterates = np.empty((*counts.shape, shape.usual_steps if trace else 0, self.width))
         records = self.data.records(), other.data.records()
         arguments: tuple[Any, ...] = (
-            rng, *place, first, np.ascontiguousarray(bits, np.int8), *records, how, *self.arguments, weights, counts,
+            rng, *place, first, np.ascontiguousarray(bits, np.int8), *records, epochs, *self.arguments, weights, counts,
             snapshots, iterates,
         )  # fmt: skip
         with exclusive(rng):
@@ -415,13 +451,13 @@ class ScsgRun:
     ) -> None:
         from dptoolkit.kernels import stochastic as kernel
 
-        how = self.how
+        iteration = self.iteration
         support, values = iterate.snapshot()
-        scale = self.snapshots.at(values)
+        scale = self.snapshots(values)
         gradient = snapshot_gradient(
-            data, records, how.shape.snapshot, how.sampling, support, values, scale, rng, numbering
+            data, records, iteration.shape.snapshot, iteration.sampling, support, values, scale, rng, numbering
         )
-        sizes = batch_sizes(rng, how.sampling, self.n, how.shape.batch, count)
+        sizes = batch_sizes(rng, iteration.sampling, self.n, iteration.shape.batch, count)
         means = ranked_means(gradient, numbering.known, self.free, scale, rng)
         arguments = (
             rng, sizes, records, *self.arguments, means, iterate.support, iterate.values, iterate.filled,

@@ -19,12 +19,13 @@ from dptoolkit import losses, progress
 from dptoolkit._validate import flag, one_of, positive, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
-from dptoolkit.mechanisms.randomness import as_generator, exclusive
+from dptoolkit.mechanisms.randomness import Generators, as_generator, exclusive
 from dptoolkit.solvers.engine.batches import (
     SCHEMES,
     BatchData,
     BatchSettings,
     Iterate,
+    ResolvedBatches,
     batch_sizes,
     check_batch,
     check_sampling,
@@ -33,8 +34,9 @@ from dptoolkit.solvers.engine.batches import (
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
+from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, with_smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, trace_interval
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, trace_interval
 from dptoolkit.solvers.frame.settings import check_l2, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -68,29 +70,41 @@ class DpSgdHt(BatchSettings):
         default=None,
     )
 
-    def resolved(self, n: int, d: int) -> DpSgdHt:
+    def resolved(self, n: int, d: int) -> ResolvedSgd:
         """See ``Settings``."""
-        settings = replace(self, adjacency=check_sampling(self.sampling, self.adjacency))
+        adjacency, own = check_sampling(self.sampling, self.adjacency), self
         if self.steps is None:
             self._check_sparsity(d)
             self.bounds.check()
             check_l2(self.l2)
-            settings = rules.filled(settings, n)
-        steps = whole("steps", settings.steps, low=1)
+            own = replace(self, **rules.filled(self, self.steps, adjacency, n))
+        steps = whole("steps", own.steps, low=1)
         if self.batch_size is None:
             size = rules.batch_size(n, steps, rules.budget_mu(self.epsilon, self.delta))
-            settings = replace(settings, batch_size=size)
-        return settings._batches_checked(n, d)
+            own = replace(own, batch_size=size)
+        return own.settled(ResolvedSgd, **own._batches_checked(n, d))
 
     @property
     def reads_single(self) -> bool:
         """See ``Settings``."""
         return True
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSgd(ResolvedBatches, DpSgdHt):
+    """The settings of ``dp_sgd_ht`` in a plan."""
+
+    steps: int
+    batch_size: int
+
+    @property
+    def iterations(self) -> int:
+        """See ``Resolved``."""
+        return self.steps
+
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The gradient of a fresh batch, once a step."""
-        assert self.steps is not None and self.batch_size is not None
-        sensitivity = self.bounds.sensitivity(self.relation, self.batch_size)
+        sensitivity = self.bounds.sensitivity(self.adjacency, self.batch_size)
         silent = Release("batch gradient", GAUSSIAN, sensitivity, 0.0, self.steps, self.sampled(self.batch_size, n))
         if paper is not None:
             return (replace(silent, scale=paper.scales["gradient"]),)
@@ -101,18 +115,20 @@ class DpSgdHt(BatchSettings):
         from dptoolkit import published
 
         self.refuse_other_sampling("Theorem 4.1")
-        assert self.steps is not None and self.batch_size is not None
         return published.sgd_ht_theorem_4_1(
             n, self.batch_size, self.steps, self.bounds.gradient, self.epsilon, self.delta
         )
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """See ``Resolved``."""
+        return self.descent_outlook(plan, self.steps)
 
     def noise_law(self, plan: Plan) -> NoiseLaw:
         """The noise of a step at its public iterate."""
         return self.batch_law(plan.noise)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SgdRun:
-        """See ``Settings``."""
-        assert self.steps is not None and self.batch_size is not None and self.step_size is not None
+        """See ``Resolved``."""
         steps = Batches(
             self.steps, self.batch_size, self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept
         )
@@ -138,12 +154,12 @@ def sgd_ht(
     terms = losses.get(loss, losses.SCALAR)
     labels = check_labels(y, n, terms, label_values)
     fit_intercept = flag("fit_intercept", fit_intercept)
-    how = Batches(
+    iteration = Batches(
         whole("steps", steps, low=1), check_batch("batch_size", batch_size, n), positive("step_size", step_size),
         check_sparsity(sparsity, d), check_l2(l2), one_of("sampling", sampling, SCHEMES), fit_intercept,
     )  # fmt: skip
     data = BatchData(with_intercept(rows, 1.0) if fit_intercept else rows, labels, terms, math.inf, None)
-    w, history = SgdRun(data, how, constant(0.0)).fit(as_generator(rng), trace_interval(trace))
+    w, history = SgdRun(data, iteration, constant(0.0)).fit(as_generator(rng), trace_interval(trace))
     return plain_result(w, history, fit_intercept)
 
 
@@ -160,7 +176,7 @@ class Batches:
     fit_intercept: bool
 
 
-class SgdRun:
+class SgdRun(Run):
     """Stochastic hard thresholding on bounded data; calls share nothing that they change.
 
     Privacy
@@ -168,31 +184,40 @@ class SgdRun:
     A call is ``steps`` lazy steps, each equal in law to one noisy mean gradient of a fresh batch.
     """
 
-    def __init__(self, data: BatchData, how: Batches, law: NoiseLaw) -> None:
-        self.data, self.how = data, how
+    def __init__(self, data: BatchData, iteration: Batches, noise_at: NoiseLaw) -> None:
+        self.data, self.iteration = data, iteration
         self.n, self.width = data.n, data.rows.shape[1]
-        protected = 1 if how.fit_intercept else 0
-        self.kept_count = how.sparsity + protected
+        protected = 1 if iteration.fit_intercept else 0
+        self.kept_count = iteration.sparsity + protected
         # The kernel's arguments after the records.
         self.arguments = (
-            how.batch_size, how.step_size, how.l2, *law.arguments, self.width - protected, protected, how.sparsity,
+            iteration.batch_size, iteration.step_size, iteration.l2, *noise_at.arguments, self.width - protected,
+            protected, iteration.sparsity,
         )  # fmt: skip
 
     def sizes(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """The realised sizes of all batches."""
-        return batch_sizes(rng, self.how.sampling, self.n, self.how.batch_size, self.how.steps)
+        return batch_sizes(rng, self.iteration.sampling, self.n, self.iteration.batch_size, self.iteration.steps)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; every lazy step depends on what its own fit drew before."""
+        return False
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        return one_after_another(self, streams, trace)
+
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
         from dptoolkit.kernels.stochastic import sgd_steps
 
-        iterate, history = Iterate(self.kept_count), {"thresholdings": self.how.steps}
+        iterate, history = Iterate(self.kept_count), {"thresholdings": self.iteration.steps}
         arguments = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
         if not trace:
             with exclusive(rng):
                 iterate.filled = sgd_steps(*arguments)
             return Trace(iterate.dense(self.width), history)
-        iterates = np.empty((self.how.steps, self.width))
+        iterates = np.empty((self.iteration.steps, self.width))
         with exclusive(rng):
             iterate.filled = sgd_steps(*arguments, iterates)
         return Trace(iterate.dense(self.width), history, None, iterates)
@@ -200,16 +225,13 @@ class SgdRun:
     def trials(
         self, other: SgdRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
     ) -> Trials | None:
-        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
-
-        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not alike.
-        """
+        """See ``Run``; None if the data are not alike."""
         from dptoolkit.kernels.stochastic import sgd_trials
 
         if not self.data.alike(other.data):
             return None
-        steps, b = self.how.steps, self.how.batch_size
-        rate = b / self.n if self.how.sampling == POISSON else 0.0
+        steps, b = self.iteration.steps, self.iteration.batch_size
+        rate = b / self.n if self.iteration.sampling == POISSON else 0.0
         weights = np.empty((len(bits), self.width))
         iterates = np.empty((len(bits), steps, self.width)) if trace else None
         arguments: tuple[Any, ...] = (
@@ -221,10 +243,10 @@ class SgdRun:
         return Trials(weights, None, iterates)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
+        """See ``Run``; the iterates that are kept are taken between calls, and nothing of size steps x d is made."""
         from dptoolkit.kernels import stochastic as kernel
 
-        records, sizes, steps = self.data.records(), self.sizes(rng), self.how.steps
+        records, sizes, steps = self.data.records(), self.sizes(rng), self.iteration.steps
         iterate, iterates = Iterate(self.kept_count), []
         size = every or progress.at_once(steps)
         starts = range(0, steps, size)

@@ -21,10 +21,10 @@ from dptoolkit.accounting import Composed, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.solvers.engine.vertices import BallSettings, VertexRun, frank_wolfe_path
+from dptoolkit.solvers.engine.vertices import BallSettings, ResolvedBall, VertexRun, frank_wolfe_path
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import GEOMETRIC, Plan, Release, smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, written_out
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, written_out
 from dptoolkit.solvers.frame.settings import setting
 from dptoolkit.types import Array
 
@@ -66,10 +66,10 @@ class Sparsifier(BallSettings):
     threshold: float | None = setting('Public size of a weight to keep, for count="threshold".', default=None)
     count_steps: int = setting("Steps of the non-private Frank-Wolfe whose non-zeros are counted.", default=1000)
 
-    def resolved(self, n: int, d: int) -> Sparsifier:
+    def resolved(self, n: int, d: int) -> ResolvedSparsifier:
         """See ``Settings``."""
         one_of("count", self.count, _COUNTS)
-        settings = self._checked()
+        values = self._checked()
         if self.count == "fixed":
             number = whole("number", self.number, low=1, repair="It is the public number of weights to keep.")
             if number > d:
@@ -77,10 +77,10 @@ class Sparsifier(BallSettings):
         elif self.count == "threshold":
             positive("threshold", self.threshold)
         else:
-            settings = settings._count_checked(d)
-        return settings
+            values |= self._count_checked(d)
+        return self.settled(ResolvedSparsifier, **values)
 
-    def _count_checked(self, d: int) -> Sparsifier:
+    def _count_checked(self, d: int) -> dict[str, Any]:
         repair = "It pays for the private count; count='fixed' needs none."
         real("count_share", self.count_share, low=0.0, high=1.0, open_low=True, open_high=True, repair=repair)
         if math.isinf(self.epsilon):
@@ -92,12 +92,17 @@ class Sparsifier(BallSettings):
             raise invalid("beta", high, bound, "Or use count='fixed'.")
         positive("rho", self.rho)
         whole("count_steps", self.count_steps, low=1)
-        return replace(self, alpha=low, beta=min(high, float(d)))
+        return {"alpha": low, "beta": min(high, float(d))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSparsifier(ResolvedBall, Sparsifier):
+    """The settings of ``sparsifier`` in a plan; of alpha, beta, number and threshold it has what ``count`` needs."""
 
     @property
     def span(self) -> tuple[int, int]:
-        """The integers between which the count is clipped; ``self`` is checked."""
-        assert self.alpha is not None and self.beta is not None
+        """The integers between which a private count is clipped."""
+        assert self.alpha is not None and self.beta is not None, 'only count="geometric" has a span'
         return math.ceil(self.alpha), math.floor(self.beta)
 
     @property
@@ -133,18 +138,18 @@ class Sparsifier(BallSettings):
 
         model = n, self.steps, self.l1_radius, self.lipschitz
         if self.count != "geometric":
-            return published.lasso_frank_wolfe(*model, self.epsilon, self.delta, self.relation, rounds=self.steps)
+            return published.lasso_frank_wolfe(*model, self.epsilon, self.delta, self.adjacency, rounds=self.steps)
         return published.sparsifier(*model, *self.span, *self.epsilons, self.delta)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SparsifierRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return SparsifierRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
 
 
 sparsifier = private_solver(Sparsifier)
 
 
-class SparsifierRun:
+class SparsifierRun(Run):
     """The sparsifier on bounded data; the exact count is computed once.
 
     Privacy
@@ -152,38 +157,39 @@ class SparsifierRun:
     A call releases the vertices of ``dp_frank_wolfe`` and, for a private count, that count with its noise.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
-        settings = plan.settings
-        assert isinstance(settings, Sparsifier)
-        self.plan, self.settings, self.vertices = plan, settings, VertexRun(plan, rows, y)
-        self._number = self._rule(rows, y)
+    def __init__(self, plan: Plan[ResolvedSparsifier], rows: Rows, y: Array) -> None:
+        self.plan, self.settings, self.vertices = plan, plan.settings, VertexRun(plan, rows, y)
+        self._number, self.size = self._rule(rows, y), self.vertices.size
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; its releases are the vertices, then the noisy count."""
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; on sparse rows a fit of Frank-Wolfe is a path of its own."""
         w, history, vertices, _ = self.vertices(rng, trace)
         number, count = self._number(w, rng)
         releases = None if vertices is None else np.append(vertices, count)
         return Trace(self._largest(w, number), history | {"number": number}, releases)
 
-    @property
-    def size(self) -> int:
-        """See ``ManyRuns``."""
-        return self.vertices.size
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; where Frank-Wolfe makes its fits together."""
+        return self.vertices.at_once(trace)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
-        """See ``ManyRuns``; None where Frank-Wolfe makes one fit at a time."""
-        found = self.vertices.fits(rng, trace)
-        if found is None:
-            return None
-        numbers = [rng.of(i, partial(self._number, w)) for i, w in enumerate(found.weights)]
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; the releases are the vertices, then the noisy count."""
+        if not self.at_once(trace):
+            return one_after_another(self, streams, trace)
+        found = self.vertices.fits(streams, trace)
+        numbers = [streams.of(i, partial(self._number, w)) for i, w in enumerate(found.weights)]
         weights = np.array([self._largest(w, number) for w, (number, _) in zip(found.weights, numbers, strict=True)])
+
+        def history(i: int) -> dict[str, Any]:
+            return found.history(i) | {"number": numbers[i][0]}
+
         if found.releases is None:
-            return Trials(weights)
-        counts = np.array([count for _, count in numbers], dtype=float).reshape(len(rng), -1)
-        return Trials(weights, np.concatenate([found.releases, counts], axis=1))
+            return Trials(weights, history=history)
+        counts = np.array([count for _, count in numbers], dtype=float).reshape(len(streams), -1)
+        return Trials(weights, np.concatenate([found.releases, counts], axis=1), history=history)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates are those of Frank-Wolfe, before weights are dropped."""
+        """See ``Run``; iterates are those of Frank-Wolfe, before weights are dropped."""
         w, history = self.vertices.fit(rng, every)
         number, _ = self._number(w, rng)
         return self._largest(w, number), history | {"number": number}
@@ -218,14 +224,13 @@ class SparsifierRun:
         return count
 
 
-def noisy_count(nonzeros: int, plan: Plan, rng: np.random.Generator) -> int:
+def noisy_count(nonzeros: int, plan: Plan[ResolvedSparsifier], rng: np.random.Generator) -> int:
     """clip(clip(count) + noise): an integer in the settings' span.
 
     Privacy
     -------
     One call is the plan's release of the count: the noise is drawn by that release.
     """
-    assert isinstance(plan.settings, Sparsifier)
     lower, upper = plan.settings.span
     noisy = plan.releases[1].mechanism.release(min(max(nonzeros, lower), upper), rng)
     return min(max(noisy, lower), upper)

@@ -23,12 +23,19 @@ from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.objective import Squeeze
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.solvers._objective_perturbation import LINEAR_LAWS, PerturbedObjective, PerturbedRun, events, first_guess
+from dptoolkit.solvers._objective_perturbation import (
+    LINEAR_LAWS,
+    PerturbedObjective,
+    PerturbedRun,
+    ResolvedPerturbed,
+    events,
+    first_guess,
+)
 from dptoolkit.solvers.engine.objective import ROUNDING
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, Plan, Release, smallest_noise
-from dptoolkit.solvers.frame.run import Trace, Trials, group_equal, written_out
-from dptoolkit.solvers.frame.settings import Settings, check_sparsity, setting
+from dptoolkit.solvers.frame.run import Run, Trials, group_equal, written_out
+from dptoolkit.solvers.frame.settings import Resolved, check_sparsity, setting
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -59,7 +66,7 @@ class TwoStage(PerturbedObjective):
     blocks: int = setting("Number of blocks of records that vote; record i is in block i mod blocks.")
     vote_share: float = setting("Share of epsilon and delta for which the votes alone would suffice.", default=0.5)
 
-    def resolved(self, n: int, d: int) -> TwoStage:
+    def resolved(self, n: int, d: int) -> ResolvedTwoStage:
         """See ``Settings``."""
         check_sparsity(self.sparsity, d)
         blocks = whole("blocks", self.blocks, low=1)
@@ -69,14 +76,17 @@ class TwoStage(PerturbedObjective):
         if self.constraint == "group-l1":
             repair = "The features that are kept have no public groups."
             raise invalid("constraint", self.constraint, "None, 'l2' or 'l1' for two_stage", repair)
-        settings = super().resolved(n, d)
-        assert isinstance(settings, TwoStage)
-        return settings
+        return self.settled(ResolvedTwoStage, **self._perturbed_checked(n))
 
     @property
     def linear_budget(self) -> tuple[float, float]:
         """The part of (epsilon, delta) that the votes leave."""
         return (1 - self.vote_share) * self.epsilon, (1 - self.vote_share) * self.delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedTwoStage(ResolvedPerturbed, TwoStage):
+    """The settings of ``two_stage`` in a plan."""
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
         """The linear term and the output noise on the support, and the votes that choose it."""
@@ -87,16 +97,16 @@ class TwoStage(PerturbedObjective):
         sums.check_affordable((1 - share) * self.epsilon, "(1 - vote_share) * epsilon")
         law, squeeze = LINEAR_LAWS[self.law], self.squeeze(n)
         scale, multiplier = _noise(self.sparsity, share, law, squeeze, self.epsilon, self.delta)
-        noise = sums.sensitivity(self.relation) * multiplier * ROUNDING
+        noise = sums.sensitivity(self.adjacency) * multiplier * ROUNDING
         linear = self.linear_releases(n, self.sparsity, noise)
         return (*linear, replace(votes, scale=scale * VOTE_RANGE))
 
     def published(self, n: int, d: int) -> Published:
         """Refused: the paper's selection is not this one."""
-        return Settings.published(self, n, d)
+        return Resolved.published(self, n, d)
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> TwoStageRun:
-        """See ``Settings``."""
+        """See ``Resolved``."""
         return TwoStageRun(plan, *written_out(rows, y, counts))
 
 
@@ -132,7 +142,7 @@ def _joint_guess(share: float, law: str, squeeze: Squeeze, epsilon: float, delta
     return first_guess(law, squeeze, epsilon, delta) / math.sqrt(max(1 - votes * votes, 0.01))
 
 
-class TwoStageRun:
+class TwoStageRun(Run):
     """Both stages with the data in place; the exact votes are counted once.
 
     Privacy
@@ -140,38 +150,32 @@ class TwoStageRun:
     A call releases the chosen support and the noisy minimiser on it: the plan's three releases.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+    def __init__(self, plan: Plan[ResolvedTwoStage], rows: Rows, y: Array) -> None:
         settings = plan.settings
-        assert isinstance(settings, TwoStage)
         self.plan, self.settings, self.rows, self.y = plan, settings, rows, y
         self.votes = count_votes(rows, y, settings.loss_row, settings.sparsity, settings.blocks)
         self._seconds: dict[bytes, PerturbedRun] = {}
         self.size = 2 * rows.shape[0] * settings.width(settings.sparsity) + 8 * plan.d
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; what it releases is the support with the noisy minimiser on it, before projection."""
-        (weights, releases, iterates, _), (support,) = self._fits(Generators(rng))
-        assert releases is not None and iterates is not None
-        linear, output, votes = self.plan.releases
-        history = {"noise_scale": linear.scale, "output_scale": output.scale, "support": support,
-                   "vote_scale": votes.scale}  # fmt: skip
-        return Trace(weights[0], history, *((releases[0], iterates[0]) if trace else ()))
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng)[0]
-
-    def _fits(self, rng: Generators) -> tuple[Trials, NDArray[np.intp]]:
-        """Fits, and the support of each. Those on one support are made together."""
-        choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(rng)
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; those on one support are made together. The release is the noisy minimiser on the support."""
+        choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(streams)
         votes = np.broadcast_to(self.votes, (runs, len(self.votes)))
-        supports = np.sort(choice.top_rows(votes, s, rng), axis=1)
+        supports = np.sort(choice.top_rows(votes, s, streams), axis=1)
         weights, releases = np.zeros((2, runs, self.settings.width(self.plan.d)))
         for members in group_equal([columns.tobytes() for columns in supports]):
             columns = supports[members[0]]
-            fit = rng.among(members, self._second(columns).fits)
-            weights[members], releases[members] = (self._full(columns, v) for v in (fit[0], fit[1][:, 0]))
-        return Trials(weights, releases[:, None], weights[:, None]), supports
+            fit = streams.among(members, functools.partial(self._second(columns).fits, trace=True))
+            weights[members], releases[members] = (
+                self._full(columns, part) for part in (fit.weights, fit.releases[:, 0])
+            )
+        linear, output, votes_release = self.plan.releases
+
+        def history(i: int) -> dict[str, Any]:
+            return {"noise_scale": linear.scale, "output_scale": output.scale, "support": supports[i],
+                    "vote_scale": votes_release.scale}  # fmt: skip
+
+        return Trials(weights, *((releases[:, None], weights[:, None]) if trace else (None, None)), history=history)
 
     def _second(self, support: NDArray[np.intp]) -> PerturbedRun:
         """The second stage on these features; a run that is called often makes each once."""
@@ -183,10 +187,6 @@ class TwoStageRun:
                 self._seconds.clear()
             self._seconds[key] = second
         return second
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); there is one iterate, the released one."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective without the linear term on the chosen support, and the exact votes; NOT private."""

@@ -288,7 +288,7 @@ def _check_alike(plans: Sequence[Plan]) -> None:
     kinds = {
         "adjacency": lambda plan: str(plan.adjacency),
         "the labels of their loss": lambda plan: plan.settings.loss_row.task,
-        "classes": lambda plan: getattr(plan.settings, "classes", None),
+        "classes": lambda plan: plan.settings.class_count,
     }
     for name, kind in kinds.items():
         values = list(dict.fromkeys(kind(plan) for plan in plans))

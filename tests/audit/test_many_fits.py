@@ -239,7 +239,7 @@ def test_a_fit_that_fails_is_an_output(monkeypatch):
     bits = source.bits(0, 9)
     good = PlanTarget(plan, pair, "final").run(bits, 0, source)
     kind = type(solvers.bind(plan, *pair.first.expand()))
-    real, calls = kind._fits, []
+    real, calls = kind.fits, []
 
     def breaks(self, rng, trace=False):
         calls.append(len(rng))
@@ -247,7 +247,7 @@ def test_a_fit_that_fails_is_an_output(monkeypatch):
             raise RuntimeError
         return real(self, rng, trace)
 
-    monkeypatch.setattr(kind, "_fits", breaks)
+    monkeypatch.setattr(kind, "fits", breaks)
     outputs = PlanTarget(plan, pair, "final").run(bits, 0, source)
     failed = np.isnan(outputs).all(axis=1)
     assert 0 < failed.sum() < 9

@@ -94,7 +94,7 @@ def test_one_record_moves_no_iterates_gradient_by_more_than_its_noise_is_for(mod
         normals = np.random.default_rng(seed).standard_normal(trace.releases.shape)
         before = np.vstack([np.zeros(run.width), trace.iterates[:-1]])
         for w, release, noise, scale in zip(before, trace.releases, normals, trace.history["noise_scale"], strict=True):
-            assert scale == plan.settings.noise_law(plan).at(w)
+            assert scale == plan.settings.noise_law(plan)(w)
             support, theirs = np.flatnonzero(w), np.empty(run.width)
             threshold.mean_gradient(twin.compiled_records, w, support, len(support), theirs)
             moved = np.linalg.norm(release - scale * noise - theirs)
@@ -141,13 +141,13 @@ def test_data_must_be_the_plans():
 def test_many_fits_on_matrices_of_their_own_are_those_of_single_fits(mode, trace):
     """Bit for bit, each with its own matrix, caps and noise. Noise in another order is another fit: the broken twin."""
     plan = make_plan(mode, 9, 6, 2, 5)
-    law, bounds = plan.settings.noise_law(plan), plan.settings.bounds
+    noise_at, bounds = plan.settings.noise_law(plan), plan.settings.bounds
     y, counts = problem(0, 9, 6)[1], np.array([1, 2, 0, 1, 1, 1, 1, 1, 1])
     parts = [bounds.clip(check_rows(problem(seed, 9, 6)[0]), y) for seed in range(3)]
 
     def run(rows, labels, caps):
         data = ClippedRecords(rows, labels, plan.settings.loss_row, bounds.largest_margin, caps, counts)
-        return IhtRun(data, plan.settings.iteration, law)
+        return IhtRun(data, plan.settings.iteration, noise_at)
 
     caps = None if parts[0][2] is None else np.array([part[2] for part in parts])
     stack = run(Rows(np.array([part[0].matrix for part in parts]), False), parts[0][1], caps)
@@ -181,9 +181,9 @@ def test_every_draw_of_the_kernel(mode, intercept):
     normals = np.array(spy.of("standard_normal")).reshape(5, width)
     bounds = plan.settings.bounds
     bounded, labels, caps = bounds.clip(check_rows(X), y)
-    before, law, loss = np.zeros(width), plan.settings.noise_law(plan), losses.get(plan.settings.loss)
+    before, noise_at, loss = np.zeros(width), plan.settings.noise_law(plan), losses.get(plan.settings.loss)
     for t in range(5):
-        assert scales[t] == pytest.approx(law.at(before), rel=1e-12)
+        assert scales[t] == pytest.approx(noise_at(before), rel=1e-12)
         r = loss.clipped_residual(bounded.matrix @ before, labels, bounds.largest_margin, caps)
         exact = reference.mean_gradient(bounded.matrix, r)
         np.testing.assert_allclose(releases[t], exact + scales[t] * normals[t], rtol=1e-9, atol=1e-12)

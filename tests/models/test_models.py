@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from dptoolkit import estimators, models, solvers
-from dptoolkit.accounting import Gaussian, Ledger, PureDp, Repeated, account
+from dptoolkit.accounting import Composed, Gaussian, Ledger, PureDp, Repeated, account
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.errors import InvalidValue
 from dptoolkit.models import choosing, files, routes
 from dptoolkit.models.joint import joint_plan
-from dptoolkit.solvers import plan
+from dptoolkit.solvers import bind, fit_many, plan
 from dptoolkit.solvers.frame import rules
+from dptoolkit.solvers.frame.settings import Settings
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -474,3 +475,38 @@ def test_a_plan_of_several_fits_is_warned_of():
     with pytest.warns(solvers.HopelessPlanWarning) as found:
         models.plan(20, 20, **few)
     assert [w.filename for w in found] == [__file__]
+
+
+def test_a_joint_plan_has_the_releases_of_all_fits():
+    """Releases, event and print are those of all classes; the event of the releases is the event of the plan."""
+    made = plans_of(4)
+    one, counts = made.part, [release.count for release in made.releases]
+    assert counts == [4 * release.count for release in one.releases] and counts != [r.count for r in one.releases]
+    composed = Composed(*(Repeated(release.event, release.count) for release in made.releases))
+    assert account(composed).epsilon(1e-6) == account(made.event).epsilon(1e-6)
+    assert f"{counts[0]:,}" in str(made).split("count", 1)[1].split("\n")[2]
+    quiet = made.with_noise(factor=2.0)
+    assert quiet.event == Repeated(one.with_noise(factor=2.0).event, 4) and quiet.count == 4
+
+
+def test_no_single_run_can_spend_the_event_of_several():
+    made = plans_of(3)
+    for use in (lambda: bind(made, ROWS, BINARY), lambda: fit_many(made, ROWS, BINARY, runs=1)):
+        with pytest.raises(InvalidValue, match="a JointPlan': must be the plan of one fit"):
+            use()
+
+
+def plans_of(count):
+    return joint_plan(
+        lambda share: plan("dp_ight", n=len(ROWS), d=12, loss="logistic", sparsity=5, row_norm=1.0, epsilon=share,
+                           delta=1e-6), count, 2.0, 1e-6)  # fmt: skip
+
+
+def test_a_fit_of_several_classes_is_planned_once(monkeypatch):
+    """Besides one plan with the whole budget, which shows how epsilon depends on the noise."""
+    made, real = [], Settings.plan
+    monkeypatch.setattr(Settings, "plan", lambda self, n, d: made.append(self.epsilon) or real(self, n, d))
+    labels = np.arange(len(ROWS)) % 4
+    model = models.fit(ROWS, labels, task="classification", solver="dp_ight", classes=range(4), row_norm=1.0,
+                       sparsity=5, epsilon=2.0, delta=1e-5, rng=0)  # fmt: skip
+    assert made == [2.0, model.plan.part.settings.epsilon]

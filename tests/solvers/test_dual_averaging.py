@@ -44,12 +44,12 @@ def plain_loop(X, y, plan, noise=None):
     s = plan.settings
     rows, labels, caps = s.bounds.clip(check_rows(X), np.asarray(y, dtype=float))
     matrix, free = np.asarray(rows.matrix), plan.d
-    law, total = s.noise_law(plan), np.zeros(matrix.shape[1])
+    noise_at, total = s.noise_law(plan), np.zeros(matrix.shape[1])
     kept = free if s.sparsity is None else s.sparsity
     protected = matrix.shape[1] - free
     for t in range(s.steps):
         w = reference.hard_threshold(total, kept, protected)
-        blur = 0.0 if noise is None else law.at(w) * noise[t]
+        blur = 0.0 if noise is None else noise_at(w) * noise[t]
         total = reference.dual_step(
             matrix, labels, total, s.loss_row, s.step_size, blur, kept, s.bounds.largest_margin, caps, protected
         )
@@ -117,11 +117,11 @@ def test_one_record_moves_the_gradient_by_no_more_than_planned(mode):
     def check(pair, seed):
         n, d = pair.X.shape
         plan = solvers.plan("dp_dual_averaging", n=n, d=d, **BUDGET | MODES[mode])
-        law = plan.settings.noise_law(plan)
+        noise_at = plan.settings.noise_law(plan)
         for size in (0.0, 0.3, 1.0, 10.0, 1e3):
             w = size * np.random.default_rng(seed).standard_normal(d)
             moved = np.linalg.norm(mean_gradient(pair.X, pair.y, plan, w) - mean_gradient(pair.X2, pair.y2, plan, w))
-            assert moved <= plan.sensitivity * law.at(w) / plan.noise * (1 + 1e-12)
+            assert moved <= plan.sensitivity * noise_at(w) / plan.noise * (1 + 1e-12)
 
     check()
 
@@ -134,7 +134,7 @@ def test_some_record_moves_it_that_much(mode):
     X[0, 0] = plan.settings.row_norm or 1.0
     low, high = (-1e6, 1e6) if TASKS[mode] == losses.REGRESSION else (0.0, 1.0)
     first, second = (mean_gradient(X, np.array([label, 0.0, 0.0]), plan, w) for label in (low, high))
-    allowed = plan.sensitivity * plan.settings.noise_law(plan).at(w) / plan.noise
+    allowed = plan.sensitivity * plan.settings.noise_law(plan)(w) / plan.noise
     share = 0.5 if mode == "squared, labels and margins" else 0.999
     assert np.linalg.norm(first - second) >= share * allowed
 

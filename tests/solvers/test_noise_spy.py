@@ -275,7 +275,7 @@ def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, s
     assert len(drawn) == plan.releases[0].count == steps * (1 if selection == "vertex" else d)
     A, W, i, scales = np.clip(X, -1, 1), np.zeros((K, d)), 0, []
     for t in range(1, steps + 1):
-        scales.append(float(plan.settings.noise_law(plan).at(W[None])[0]))
+        scales.append(float(plan.settings.noise_law(plan)(W[None])[0]))
         gradient = (A.T @ loss.residual(A @ W.T, np.eye(K)[y])).T / 12
         step = np.zeros((K, d))
         groups = [np.arange(K * d)] if selection == "vertex" else [np.arange(K) * d + j for j in range(d)]

@@ -45,7 +45,7 @@ def plan(n, d, mode, adjacency="replace-one", intercept=False, steps=2, **more):
 
 def sensitivity_at(made, w):
     """What the noise at public weights is for."""
-    return made.sensitivity * made.settings.noise_law(made).at(w) / made.noise
+    return made.sensitivity * made.settings.noise_law(made)(w) / made.noise
 
 
 def drop(X, index):

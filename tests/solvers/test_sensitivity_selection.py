@@ -424,7 +424,7 @@ def test_the_two_largest_are_attained_at_given_weights(adjacency, classes, weigh
     residual = losses.softmax(W @ [bound, bound]) - np.eye(classes)[0]
     other = -bound * residual if adjacency == "replace-one" else 0 * residual
     change = plan.settings.l1_radius * (bound * residual - other) / n
-    scale = float(plan.settings.noise_law(plan).at(W[None])[0])
+    scale = float(plan.settings.noise_law(plan)(W[None])[0])
     assert two_largest(symmetric(change)) == pytest.approx(allowed(plan, scale), rel=1e-8)
 
 
@@ -445,10 +445,10 @@ def test_the_noise_follows_all_weights_of_a_class_together(classes, selection):
     W[own] = 0.25, 0.25
     residual = losses.softmax(W @ [sign * bound, sign * bound]) - np.eye(classes)[0]
     change = radius * 2 * bound * residual / n
-    scale = float(plan.settings.noise_law(plan).at(W[None])[0])
+    scale = float(plan.settings.noise_law(plan)(W[None])[0])
     moved = two_largest(symmetric(change)) if pairs else spread(symmetric(change))
     assert moved == pytest.approx(allowed(plan, scale), rel=1e-8)
-    alone = float(plan.settings.noise_law(plan).at(np.abs(W).max(axis=1)[None, :, None] * [[[1.0, 0.0]]])[0])
+    alone = float(plan.settings.noise_law(plan)(np.abs(W).max(axis=1)[None, :, None] * [[[1.0, 0.0]]])[0])
     assert moved > 1.01 * allowed(plan, alone), "the twin"
 
 

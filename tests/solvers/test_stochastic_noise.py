@@ -83,11 +83,11 @@ def watch_plain():
     with mock.patch.object(kernel, "offer_touched", seen), mock.patch.object(kernel, "offer_iid", record):
         result = solvers.dp_sgd_ht(X, y, steps=60, batch_size=5, trace=True, rng=spy, **PLAIN)
     plan = result.plan
-    law = plan.settings.noise_law(plan)
+    noise_at = plan.settings.noise_law(plan)
     norms = [0.0] + [float(np.linalg.norm(values)) for _, _, values in result.history["iterates"][:-1]]
     assert np.allclose(norms, seen.distances, rtol=1e-12, atol=0)
-    wanted = [law.scale * law.share(norm) for norm in norms]
-    assert law.scale == plan.noise
+    wanted = [noise_at.scale * noise_at.share(norm) for norm in norms]
+    assert noise_at.scale == plan.noise
     assert np.allclose(seen.spreads, wanted, rtol=1e-12)
     assert outside == seen.spreads, "coordinates outside have the same noise"
     assert len(seen.spreads) == plan.releases[0].count and len(set(wanted)) > 1
@@ -122,9 +122,9 @@ def watch_reduced(adaptive):
     ):
         result = solvers.dp_scsg_ht(X, y, adaptive=adaptive, trace=True, rng=spy, **REDUCED)
     inner, outer = result.plan.releases
-    law = result.plan.settings.noise_law(result.plan)
-    assert law.scale == outer.scale
-    assert [scale for scale, _ in snapshots] == [law.at(values) for _, values in snapshots]
+    noise_at = result.plan.settings.noise_law(result.plan)
+    assert noise_at.scale == outer.scale
+    assert [scale for scale, _ in snapshots] == [noise_at(values) for _, values in snapshots]
     assert len(snapshots) == outer.count
     assert len(seen.spreads) == result.history["inner_steps"].sum() == result.history["thresholdings"]
     full = inner.scale

@@ -155,7 +155,7 @@ def test_the_noise_of_the_second_stage_is_the_plans(law, adjacency, monkeypatch)
     monkeypatch.setattr(newton, "minimise_rows", lambda problem, terms, tau: (given.append(terms), terms * 0.0)[1:] * 2)
     spies = [Spy(seed) for seed in range(4)]
     run = solvers.bind(plan, X, y)
-    releases = run.fits(Generators(*spies)).releases[:, 0]
+    releases = run.fits(Generators(*spies), trace=True).releases[:, 0]
     terms = np.concatenate(given)
     supports = [np.flatnonzero(row) for row in releases]
     assert len({support.tobytes() for support in supports}) > 1 and all(len(support) == 4 for support in supports)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from dptoolkit.audit.theory.replay import Later
 from dptoolkit.losses import BINARY
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._admm import ResolvedAdmm
 
 
 def dp_admm(plan: Plan) -> Pair:
@@ -47,7 +51,7 @@ def dp_admm(plan: Plan) -> Pair:
 class MovedUpdates:
     """How far all updates lie from their centres in one direction: for constant slopes the likelihood ratio."""
 
-    plan: Plan
+    plan: Plan[ResolvedAdmm]
     direction: Array
 
     def __call__(self, outputs: Array) -> Array:
@@ -63,7 +67,7 @@ class MovedUpdates:
         return total
 
 
-def _far_label(plan: Plan) -> float:
+def _far_label(plan: Plan[ResolvedAdmm]) -> float:
     """The bound, or a label that no margin comes near: a million times what all updates may add up to."""
     settings = plan.settings
     if settings.label_bound is not None:
@@ -72,7 +76,7 @@ def _far_label(plan: Plan) -> float:
     return float(2.0 + 1e6 * settings.row_norm * furthest)
 
 
-def _reach(plan: Plan, share: float | None) -> dict[str, float]:
+def _reach(plan: Plan[ResolvedAdmm], share: float | None) -> dict[str, float]:
     """The reach of the exact attack, where slopes are constant: all but what the tolerance adds to the sensitivity."""
     claimed = plan.guarantee.epsilon(DELTA)
     if share is None or not 0 < claimed < math.inf:

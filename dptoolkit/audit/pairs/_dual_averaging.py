@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from dptoolkit.data import check_rows
 from dptoolkit.solvers.engine.softmax import clipped_residuals
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._dual_averaging import ResolvedDualAveraging
 
 # Runs from which the reach of all releases is estimated.
 _RUNS = 256
@@ -47,8 +51,8 @@ def softmax_pair(plan: Plan) -> Pair:
     return replace(pair, reach=Later(_reach, plan, pair)) if plan.noise > 0 else pair
 
 
-def _datasets(plan: Plan, kind: str) -> tuple[tuple[Counted, Counted], str]:
-    settings, classes = plan.settings, int(plan.settings.classes)
+def _datasets(plan: Plan[ResolvedDualAveraging], kind: str) -> tuple[tuple[Counted, Counted], str]:
+    settings, classes = plan.settings, plan.settings.classes or 2
     row = (settings.row_norm or 1.0) * np.eye(1, plan.d)[0]
     other, label, text = (-row, 0.0, "a record or its negative, of class 0")
     if kind == "class":
@@ -67,10 +71,10 @@ def _datasets(plan: Plan, kind: str) -> tuple[tuple[Counted, Counted], str]:
 class _Matrices:
     """The mean gradient of one dataset at many (classes, width) weights, clipped as the solver clips it."""
 
-    def __init__(self, plan: Plan, data: Counted) -> None:
+    def __init__(self, plan: Plan[ResolvedDualAveraging], data: Counted) -> None:
         rows, _, caps = plan.settings.bounds.clip(check_rows(data.X), np.zeros(0))
         self.plan, self.rows, self.caps = plan, np.asarray(rows.matrix), caps
-        self.labels = np.eye(int(plan.settings.classes))[data.y.astype(int)]
+        self.labels = np.eye(plan.settings.classes or 2)[data.y.astype(int)]
         self.share = data.counts / data.counts.sum()
         self.shape = self.labels.shape[1], self.rows.shape[1]
 
@@ -119,14 +123,14 @@ class SoftmaxRatio:
         return ratio, square
 
 
-def _apart(plan: Plan, first: Counted, second: Counted) -> float:
+def _apart(plan: Plan[ResolvedDualAveraging], first: Counted, second: Counted) -> float:
     """How far the two mean gradients are apart at zero weights."""
     one, two = (_Matrices(plan, data) for data in (first, second))
     start = np.zeros((1, *one.shape))
     return float(np.linalg.norm(one.mean(start) - two.mean(start)))
 
 
-def _reach(plan: Plan, pair: Pair) -> dict[str, float]:
+def _reach(plan: Plan[ResolvedDualAveraging], pair: Pair) -> dict[str, float]:
     """All releases: mu^2 is the expected sum of (difference / noise)^2. The final model's is measured by runs."""
     from dptoolkit.audit.streams import Streams
     from dptoolkit.audit.targets import PlanTarget

@@ -92,7 +92,7 @@ def _pilot(plan: Plan, pair: Pair) -> tuple[float, float]:
     for w, support in zip(kept.from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
         difference = one.mean(w) - two.mean(w)
         for k, part in enumerate((difference, difference * support)):
-            squares[k] += float(np.mean((part**2).sum(axis=1) / plan.settings.noise_law(plan).at(w) ** 2))
+            squares[k] += float(np.mean((part**2).sum(axis=1) / plan.settings.noise_law(plan)(w) ** 2))
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 
@@ -138,7 +138,7 @@ def natural(plan: Plan, X: Any, y: Any) -> Pair:
 
 def _highest_leverage(plan: Plan, X: Array, y: Array) -> tuple[int, NDArray[np.intp]]:
     s = plan.settings
-    steps = getattr(s, "steps", 50)
+    steps = 50 if s.has_epochs else s.steps
     fit = solvers.ight(X, y, loss=s.loss, sparsity=s.sparsity or plan.d, steps=steps, step_size=_safe_step(plan, X))
     support = np.flatnonzero(fit.coef)
     part = X[:, support]

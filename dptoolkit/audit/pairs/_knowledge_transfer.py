@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import log_softmax
@@ -28,6 +28,9 @@ from dptoolkit.losses import BINARY
 from dptoolkit.solvers._knowledge_transfer_teachers import DP_IGHT, IGHT, RIDGE, SUPPORT
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._knowledge_transfer import ResolvedTransfer
 
 
 def knowledge_transfer(plan: Plan) -> Pair:
@@ -73,7 +76,7 @@ def support_flip(plan: Plan) -> Pair:
     return Pair(first, second, plan.adjacency, "one record flips the support of the teacher", scores)
 
 
-def _private_teacher(plan: Plan) -> Pair:
+def _private_teacher(plan: Plan[ResolvedTransfer]) -> Pair:
     """The pair of the private teacher; the student has its weights, if enough public rows tell them."""
     inner = dp_ight(Plan(plan.settings.dp_ight(), plan.n, plan.d, plan.releases))
     scores = {name: score for name, score in inner.scores.items() if name == "final"}
@@ -98,13 +101,13 @@ class _World:
         return (self.label * self.record + (n - 1) * self.crowd) / n
 
 
-def _far(plan: Plan) -> float:
+def _far(plan: Plan[ResolvedTransfer]) -> float:
     """A label that no margin comes near."""
     settings = plan.settings
-    return 10 + 10 * settings.row_norm**2 / settings.l2
+    return 10 + 10 * settings.row_norm**2 / settings.penalty
 
 
-def _along_features(plan: Plan) -> Pair:
+def _along_features(plan: Plan[ResolvedTransfer]) -> Pair:
     """A record whose answers to the public features are longest, its label far up or far down."""
     settings, replaced = plan.settings, plan.adjacency is Adjacency.REPLACE_ONE
     matrix = settings.matrix(plan.d)
@@ -125,7 +128,7 @@ def _along_features(plan: Plan) -> Pair:
     return Pair(first, second, plan.adjacency, "one record along the features' longest direction", scores)
 
 
-def _stretched_row(plan: Plan, features: Array) -> Array:
+def _stretched_row(plan: Plan[ResolvedTransfer], features: Array) -> Array:
     """The longest singular direction; where features are bounded the corner of their cube to which it leads."""
     settings = plan.settings
     v = np.linalg.svd(features)[2][0]
@@ -139,7 +142,7 @@ def _stretched_row(plan: Plan, features: Array) -> Array:
     return np.asarray(row * min(1.0, settings.row_norm / float(np.linalg.norm(row))))
 
 
-def _two_features(plan: Plan) -> Pair:
+def _two_features(plan: Plan[ResolvedTransfer]) -> Pair:
     """A record that raises one of two features and lowers the other.
 
     All other rows have both features alike; or for a tested support the second one half, so that the test is passed.
@@ -162,7 +165,7 @@ def _two_features(plan: Plan) -> Pair:
 class _Ratio:
     """The log likelihood ratio of what is released, from the pulls of both data sets."""
 
-    plan: Plan
+    plan: Plan[ResolvedTransfer]
     one: Array
     two: Array
 
@@ -218,7 +221,7 @@ class _Ratio:
 
     def distances(self) -> Array:
         """For every feature, how far apart its weight is on both datasets, in standard deviations."""
-        return np.asarray(np.abs(self.one - self.two) / (self.plan.settings.l2 * self.spread))
+        return np.asarray(np.abs(self.one - self.two) / (self.plan.settings.penalty * self.spread))
 
     def outcomes(self) -> list[Outcome]:
         """Every feature that may be chosen."""

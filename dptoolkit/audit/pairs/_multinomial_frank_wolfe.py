@@ -16,7 +16,7 @@ The intercept's column is the same for a row and its negative; rows of all class
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -29,6 +29,9 @@ from dptoolkit.audit.theory.odds import rounds_advantage, rounds_epsilon
 from dptoolkit.audit.theory.replay import Later, Replay
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._multinomial_frank_wolfe import ResolvedMultinomial
 
 # A total variation of at least this share of the largest counts as good.
 _NEARLY = 0.9
@@ -70,7 +73,7 @@ def dp_multinomial_frank_wolfe(plan: Plan) -> Pair:
     return Pair(first, second, plan.adjacency, description, scores, Later(vertex_reach, replay, scores))
 
 
-def _by_vertex(plan: Plan) -> tuple[Design, Replay]:
+def _by_vertex(plan: Plan[ResolvedMultinomial]) -> tuple[Design, Replay]:
     """The best design for single vertices, of those that attain most at first."""
     groups = [_designs(plan, kind) for kind in ("class", "sign")]
     replays = {design: _replay(plan, design) for group in groups for design in group}
@@ -80,7 +83,7 @@ def _by_vertex(plan: Plan) -> tuple[Design, Replay]:
     return best, replays[best]
 
 
-def _by_columns(plan: Plan) -> tuple[Design, Replay]:
+def _by_columns(plan: Plan[ResolvedMultinomial]) -> tuple[Design, Replay]:
     """The best design for columns, of those whose first step leaks most."""
     kinds = ("sign",) if plan.settings.fit_intercept else ("class", "sign")
     designs = [Design(kind) for kind in kinds]
@@ -103,7 +106,7 @@ def _with_more(leader: Design, designs: Iterable[Design]) -> list[Design]:
     return [design for design in alike if design.others >= leader.others][:_FINALISTS]
 
 
-def _designs(plan: Plan, kind: str) -> list[Design]:
+def _designs(plan: Plan[ResolvedMultinomial], kind: str) -> list[Design]:
     """The designs of one kind that are tried."""
     numbers = [count for count in _OTHERS if count < plan.n]
     if kind == "class":
@@ -150,13 +153,13 @@ def _best(shares: list[_Shares]) -> int:
     return next(i for i, epsilon in enumerate(epsilons) if epsilon >= 0.98 * max(epsilons))
 
 
-def _replay(plan: Plan, design: Design) -> Replay:
+def _replay(plan: Plan[ResolvedMultinomial], design: Design) -> Replay:
     # With two classes a class pair's scores are equal within each half.
     halves = design.kind == "class" and plan.settings.classes == 2
     return Replay(plan, *_pair(plan, design), halves=halves)
 
 
-def _pair(plan: Plan, design: Design) -> tuple[Counted, Counted]:
+def _pair(plan: Plan[ResolvedMultinomial], design: Design) -> tuple[Counted, Counted]:
     s = plan.settings
     ones, zero = np.full(plan.d, s.feature_bound), np.zeros(plan.d)
     plain = design.kind == "class" or s.selection == "columns"
@@ -177,7 +180,7 @@ def _pair(plan: Plan, design: Design) -> tuple[Counted, Counted]:
     return with_record(x, 0.0), with_record(other, label)
 
 
-def _others(plan: Plan, design: Design, x: Array) -> Array:
+def _others(plan: Plan[ResolvedMultinomial], design: Design, x: Array) -> Array:
     """The row of the other records of class 0."""
     s, row = plan.settings, np.full(plan.d, plan.settings.feature_bound)
     if design.gap:

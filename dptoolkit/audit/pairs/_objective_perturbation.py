@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy import optimize
@@ -28,6 +28,9 @@ from dptoolkit.audit.theory.replay import Later
 from dptoolkit.losses import BINARY, Loss
 from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN_TERM, Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._objective_perturbation import ResolvedPerturbed
 
 
 class Canary(NamedTuple):
@@ -69,7 +72,7 @@ class GammaRatio:
     up to that sum, and the two sums differ by the whole sensitivity.
     """
 
-    plan: Plan
+    plan: Plan[ResolvedPerturbed]
     first: Counted
     second: Counted
 
@@ -167,7 +170,7 @@ def _dataset(*records: tuple[Array, float, int]) -> Counted:
     return Counted(np.array(rows), np.array(labels), np.array(counts))
 
 
-def _weights(plan: Plan, features: Array, intercept: float) -> Array:
+def _weights(plan: Plan[ResolvedPerturbed], features: Array, intercept: float) -> Array:
     return np.append(features, intercept) if plan.settings.fit_intercept else features
 
 
@@ -189,13 +192,13 @@ def _tilt(terms: Loss, pushed: float, spread: float) -> float:
     return float(cosines[np.argmax(sines[:, 0] * slopes.mean(axis=1)), 0])
 
 
-def _measured(plan: Plan, pair: Pair) -> dict[str, float]:
+def _measured(plan: Plan[ResolvedPerturbed], pair: Pair) -> dict[str, float]:
     """The final model is all there is."""
     final = measured_reach(plan, pair, ("final",))["final"]
     return {"final": final, "releases": final, "step": final}
 
 
-def _reach(plan: Plan, share: float | None) -> dict[str, float]:
+def _reach(plan: Plan[ResolvedPerturbed], share: float | None) -> dict[str, float]:
     """The reach of the exact attack, which is known where the linear term is moved by the same at all weights."""
     linear = plan.releases[0]
     if share is None or linear.scale == 0:

@@ -8,6 +8,8 @@ margin too, so that the others hold the weights near 0: rows of all signs, with 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
@@ -18,6 +20,9 @@ from dptoolkit.audit.pairs._frank_wolfe import DELTA, check_plan, log_ratio
 from dptoolkit.audit.theory.replay import Later, Walk, affordable, drawn_reach
 from dptoolkit.solvers.frame.plan import GAUSSIAN, GUMBEL_MAXIMUM, Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._peeling import ResolvedPeeling
 
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(24)
 _LARGEST_PART = 500_000
@@ -58,12 +63,12 @@ def _quick(replay: _Replay) -> float:
     return drawn_reach(replay.plan, replay.walk, {"releases": log_ratio}, DELTA, _COMPARED)["releases"]
 
 
-def _ties(plan: Plan) -> int:
+def _ties(plan: Plan[ResolvedPeeling]) -> int:
     wanted = 1 if plan.adjacency is Adjacency.REPLACE_ONE else 2
     return min(wanted, plan.settings.block(plan.n) - 1)
 
 
-def _holding(plan: Plan) -> int:
+def _holding(plan: Plan[ResolvedPeeling]) -> int:
     """How often each row of signs occurs that holds the weights: enough for a step to take them to 0, if there is room.
 
     0 where they would not fit, and where only the first step counts.
@@ -75,13 +80,13 @@ def _holding(plan: Plan) -> int:
     return int(min(wanted, plan.n - 1 - _ties(plan)) // len(signs))
 
 
-def _signs(plan: Plan) -> Array:
+def _signs(plan: Plan[ResolvedPeeling]) -> Array:
     """Rows of +-1 whose columns are orthogonal, as many as the next power of two."""
     size = 1 << (plan.d - 1).bit_length()
     return np.asarray(hadamard(size)[:, : plan.d], dtype=float)
 
 
-def _datasets(plan: Plan, holding: int) -> tuple[Counted, Counted]:
+def _datasets(plan: Plan[ResolvedPeeling], holding: int) -> tuple[Counted, Counted]:
     s = plan.settings
     ones, zero = np.full(plan.d, s.feature_bound), np.zeros(plan.d)
     alternating = np.where(np.arange(plan.d) % 2 == 0, ones, -ones)
@@ -105,7 +110,7 @@ class _Replay:
     With Laplace noise the chosen set's likelihood is taken as if the noise were Gumbel.
     """
 
-    def __init__(self, plan: Plan, first: Counted, second: Counted) -> None:
+    def __init__(self, plan: Plan[ResolvedPeeling], first: Counted, second: Counted) -> None:
         self.plan, self.datasets = plan, (first, second)
         self.data = _Moments(plan, first), _Moments(plan, second)
         self.support, self.values = plan.releases
@@ -174,7 +179,7 @@ class _Replay:
 class _Moments:
     """The gradient step v = w - step_size gradient of one dataset at many weights, and the sizes |v|."""
 
-    def __init__(self, plan: Plan, data: Counted) -> None:
+    def __init__(self, plan: Plan[ResolvedPeeling], data: Counted) -> None:
         s = plan.settings
         nonzero = (data.counts > 0) & data.X.any(axis=1)
         X, counts = data.X[nonzero], data.counts[nonzero] * (s.step_size / s.block(plan.n))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
 
+if TYPE_CHECKING:
+    from dptoolkit.solvers._pipeline import ResolvedPipeline
+
 _DELTA = 1e-5
 # Runs from which the reach for several classes is estimated.
 _RUNS = 128
@@ -37,7 +41,7 @@ class DescentRatio:
     canary, whose two residuals stay at their bounds while the margin is small.
     """
 
-    plan: Plan
+    plan: Plan[ResolvedPipeline]
 
     def __call__(self, outputs: Array) -> Array:
         plan, settings = self.plan, self.plan.settings
@@ -61,7 +65,7 @@ class DescentRatio:
 class ClassDescentRatio:
     """``DescentRatio`` for several classes: the canary's row turns round, and the others are of all classes alike."""
 
-    plan: Plan
+    plan: Plan[ResolvedPipeline]
 
     def __call__(self, outputs: Array) -> Array:
         return self.parts(outputs)[0]
@@ -69,7 +73,7 @@ class ClassDescentRatio:
     def parts(self, outputs: Array) -> tuple[Array, Array]:
         """The ratio, and the sum over the steps of (difference of the means / noise)^2."""
         plan, settings = self.plan, self.plan.settings
-        slopes, classes = sum(release.count for release in plan.releases[SCALE:]), settings.classes
+        slopes, classes = sum(release.count for release in plan.releases[SCALE:]), settings.classes or 2
         path = outputs.reshape(len(outputs), -1, classes, plan.d + 1)[:, 2:][..., [0, plan.d]]
         path = path[:, : path.shape[1] - slopes]
         steps, scale = path.shape[1], plan.releases[DESCENT].scale
@@ -84,7 +88,7 @@ class ClassDescentRatio:
 
     def _means(self, weights: Array) -> tuple[Array, Array]:
         """The mean gradients of both datasets at (trials, classes, 2) weights, of the column and of the intercept."""
-        plan, classes = self.plan, self.plan.settings.classes
+        plan, classes = self.plan, self.plan.settings.classes or 2
         row = _prepared(plan)[[0, plan.d]]
         turned = row * [-1.0, 1.0]
 
@@ -93,7 +97,8 @@ class ClassDescentRatio:
             r = clipped_residuals(weights @ x, labels, np.full(len(weights), plan.settings.grad_norm))
             return np.asarray(r[:, :, None] * x / plan.n)
 
-        others = sum(count * gradient(row, k) for k, count in enumerate(_alike(plan.n - 1, classes)))
+        parts = [count * gradient(row, k) for k, count in enumerate(_alike(plan.n - 1, classes))]
+        others = sum(parts, np.zeros_like(weights))
         return others + gradient(row, 0), others + gradient(turned, 0)
 
 
@@ -102,9 +107,9 @@ def _alike(number: int, classes: int) -> list[int]:
     return [(number + k) // classes for k in range(classes)]
 
 
-def _several_classes(plan: Plan) -> Pair:
+def _several_classes(plan: Plan[ResolvedPipeline]) -> Pair:
     settings, n = plan.settings, plan.n
-    classes = int(settings.classes)
+    classes = settings.classes or 2
     row = np.eye(1, plan.d)[0]
     labels = np.array([0.0, *range(classes)])
     counts = np.array([1, *_alike(n - 1, classes)])
@@ -121,7 +126,7 @@ def _several_classes(plan: Plan) -> Pair:
     return replace(pair, reach=Later(_measured, plan, pair, ratio)) if sure and plan.noise > 0 else pair
 
 
-def _measured(plan: Plan, pair: Pair, ratio: ClassDescentRatio) -> dict[str, float]:
+def _measured(plan: Plan[ResolvedPipeline], pair: Pair, ratio: ClassDescentRatio) -> dict[str, float]:
     """Noisy gradients are Gaussian, so mu^2 is the expected sum of (difference / noise)^2, from a few runs."""
     from dptoolkit.audit.streams import Streams
     from dptoolkit.audit.targets import PlanTarget
@@ -161,12 +166,12 @@ def dp_pipeline(plan: Plan) -> Pair:
     return Pair(first, second, plan.adjacency, text, scores, _reach(plan) if sure else {})
 
 
-def _ends(plan: Plan) -> tuple[float, float]:
+def _ends(plan: Plan[ResolvedPipeline]) -> tuple[float, float]:
     """The labels that pull either way, in units of their bound."""
     return (0.0, 1.0) if plan.settings.loss_row.task == losses.BINARY else (-1.0, 1.0)
 
 
-def _prepared(plan: Plan) -> Array:
+def _prepared(plan: Plan[ResolvedPipeline]) -> Array:
     """The one row after preparation, the intercept last."""
     level = rules.NUMBER_LEVEL if plan.settings.loss_row.task == losses.REGRESSION else rules.LEVEL
     row = np.zeros(plan.d + 1)
@@ -174,14 +179,14 @@ def _prepared(plan: Plan) -> Array:
     return row
 
 
-def _of_the_model(plan: Plan, row: Array) -> Array:
+def _of_the_model(plan: Plan[ResolvedPipeline], row: Array) -> Array:
     """The vector whose product with the stored weights is the margin of the row."""
     if plan.settings.loss_row.task == losses.BINARY:
         return np.append(_prepared(plan)[:-1], 1.0)
     return np.append(row, 1.0)
 
 
-def _reach(plan: Plan) -> dict[str, float]:
+def _reach(plan: Plan[ResolvedPipeline]) -> dict[str, float]:
     whole = plan.guarantee.epsilon(_DELTA)
     if not 0 < whole < math.inf:
         return {}

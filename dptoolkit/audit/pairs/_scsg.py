@@ -11,7 +11,7 @@ the snapshot, and by that of every inner step but the first, which starts at the
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -27,6 +27,9 @@ from dptoolkit.audit.theory.kept import as_counted, expect_solver, few_runs, gra
 from dptoolkit.audit.theory.likelihood import EpochRatio, SumRatio, gradients
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._scsg import ResolvedReduced
 
 # Standard deviations by which coordinate 1 must lead the rest, and the push must exceed the noise, to count as certain.
 _LEAD = 5.0
@@ -80,7 +83,7 @@ def dp_scsg_ht(plan: Plan) -> Pair:
 dp_svrg_ht = dp_scsg_ht
 
 
-def _applies(plan: Plan) -> bool:
+def _applies(plan: Plan[ResolvedReduced]) -> bool:
     s = plan.settings
     unbounded = s.loss_row.task != losses.BINARY and s.grad_norm is not None and s.label_bound is None
     plain = s.row_norm is None and not s.fit_intercept and s.l2 == 0
@@ -88,7 +91,7 @@ def _applies(plan: Plan) -> bool:
     return unbounded and plain and room and layout.most_inner_steps(plan) >= 2
 
 
-def _slants(plan: Plan) -> _Slants | None:
+def _slants(plan: Plan[ResolvedReduced]) -> _Slants | None:
     """The smallest slants at which neither noise nor the canary's own moves undo the crossing; None if none exist."""
     s, bound = plan.settings, gradient_bound(plan)
     size, batch = s.shape(plan.n).snapshot, s.batch_size
@@ -107,7 +110,7 @@ def _slants(plan: Plan) -> _Slants | None:
     return _Slants(slant, lead) if slant < 1 else None
 
 
-def _weak(plan: Plan) -> float:
+def _weak(plan: Plan[ResolvedReduced]) -> float:
     """The push along coordinate 1 at which the random number of others in a snapshot adds little to the noise."""
     size = plan.settings.shape(plan.n).snapshot
     if plan.settings.sampling != POISSON or size == plan.n:
@@ -116,7 +119,7 @@ def _weak(plan: Plan) -> float:
     return math.sqrt(_EXTRA) * scale * math.sqrt(size / (1 - size / plan.n))
 
 
-def _datasets(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio]:
+def _datasets(plan: Plan[ResolvedReduced], slants: _Slants) -> tuple[Counted, Counted, EpochRatio]:
     bound, step = gradient_bound(plan), plan.settings.step_size
     # The gradient before clipping has size |row|^2 times the distance of margin / |row| from label / |row|.
     distance = _PLACE * slants.canary * step * bound / math.hypot(slants.canary, 1.0)
@@ -135,13 +138,13 @@ def _datasets(plan: Plan, slants: _Slants) -> tuple[Counted, Counted, EpochRatio
     return first, second, EpochRatio(gradients(plan, np.array(rows), labels), along)
 
 
-def _along(plan: Plan, zero: float, one: float, length: float) -> Array:
+def _along(plan: Plan[ResolvedReduced], zero: float, one: float, length: float) -> Array:
     row = np.zeros(plan.d)
     row[:2] = zero, one
     return np.asarray(length * row / np.linalg.norm(row))
 
 
-def _final(plan: Plan, slants: _Slants) -> SumRatio:
+def _final(plan: Plan[ResolvedReduced], slants: _Slants) -> SumRatio:
     """Score of the last weight of coordinate 1, which every step moves by the snapshot's gradient and by its own."""
     s, steps = plan.settings, layout.most_inner_steps(plan)
     size, batch, step, bound = s.shape(plan.n).snapshot, s.batch_size, s.step_size, gradient_bound(plan)
@@ -156,7 +159,7 @@ def _final(plan: Plan, slants: _Slants) -> SumRatio:
     return SumRatio(1, center, step * deviation, np.asarray(shifts), np.asarray(weights))
 
 
-def _reach(plan: Plan, score: EpochRatio, first: Counted, second: Counted) -> float:
+def _reach(plan: Plan[ResolvedReduced], score: EpochRatio, first: Counted, second: Counted) -> float:
     """The reach by accounting: both datasets give mixtures around one point, with shifts in opposite directions.
 
     That is the pair of Poisson sampling, for the snapshots and for every inner step.

@@ -10,6 +10,7 @@ With an intercept zero rows of both labels hold it, as many as make up for the r
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from dptoolkit.audit.theory.kept import check_zero_out
 from dptoolkit.audit.theory.replay import FinalScore, Later, Replay, Walk, drawn_reach, exact_count
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._sparsifier import ResolvedSparsifier
 
 # As shares of the feature bound: the largest entries of the rows on single features, the lead of the preferred feature.
 _SINGLE, _FAVOUR = 0.05, 0.02
@@ -52,7 +56,7 @@ def sparsifier(plan: Plan) -> Pair:
     return Pair(first, second, plan.adjacency, description, scores, Later(_reach, replay, law))
 
 
-def _datasets(plan: Plan) -> tuple[Counted, Counted]:
+def _datasets(plan: Plan[ResolvedSparsifier]) -> tuple[Counted, Counted]:
     bound, (low, high) = plan.settings.feature_bound, extreme_labels(plan)
     ones, zero = np.full(plan.d, bound), np.zeros(plan.d)
     record = ones * (1 - _FAVOUR)
@@ -77,7 +81,7 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
     return with_record(record, low), with_record(other, label)
 
 
-def _single(plan: Plan, label: float) -> float:
+def _single(plan: Plan[ResolvedSparsifier], label: float) -> float:
     """The entries of the rows on single features: so small that the record's preference wins at the end of the ball.
 
     There its residual is least, while the row on its feature pulls back more than the others, by its own curvature.
@@ -91,7 +95,7 @@ def _single(plan: Plan, label: float) -> float:
 class CountLaw:
     """The law of the noisy count under both datasets: two-sided geometric, clipped to [lower, upper]."""
 
-    def __init__(self, plan: Plan, first: int, second: int) -> None:
+    def __init__(self, plan: Plan[ResolvedSparsifier], first: int, second: int) -> None:
         s = plan.settings
         self.lower, self.upper = s.span
         self.rho, self.d = s.rho, plan.d

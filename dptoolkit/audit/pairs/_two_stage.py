@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,9 @@ from dptoolkit.data import check_rows, clip_rows
 from dptoolkit.solvers._two_stage import count_votes
 from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, Plan
 from dptoolkit.types import Array
+
+if TYPE_CHECKING:
+    from dptoolkit.solvers._two_stage import ResolvedTwoStage
 
 # Entries over the row bound: of the half that gets the votes, of the other, and of the common records.
 _LARGER, _SMALLER, _COMMON = 1.5, 1.0, 2.0
@@ -52,7 +56,7 @@ def two_stage(plan: Plan) -> Pair:
     return Pair(worlds.first, worlds.second, plan.adjacency, description, scores, Later(_reach, worlds))
 
 
-def _datasets(plan: Plan) -> tuple[Counted, Counted]:
+def _datasets(plan: Plan[ResolvedTwoStage]) -> tuple[Counted, Counted]:
     settings, label = plan.settings, far_label(plan)
     half, bound, zero = settings.sparsity, settings.row_norm, np.zeros(plan.d)
     leading, trailing, common = zero.copy(), zero.copy(), zero.copy()
@@ -78,7 +82,7 @@ def _datasets(plan: Plan) -> tuple[Counted, Counted]:
 class _Worlds:
     """Both datasets; as a score, the exact log likelihood ratio of a support and the weights on it."""
 
-    plan: Plan
+    plan: Plan[ResolvedTwoStage]
     first: Counted
     second: Counted
 

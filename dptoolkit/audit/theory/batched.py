@@ -156,21 +156,21 @@ def _shown(
     """
     if plan.releases[-1].scale == 0:
         return 0.0
-    path, relation = kept.few_runs(plan, first, second, runs), Adjacency.ZERO_OUT if one_sided else plan.adjacency
+    path, adjacency = kept.few_runs(plan, first, second, runs), Adjacency.ZERO_OUT if one_sided else plan.adjacency
     if isinstance(score, BatchRatio):
         steps = path.reshape(len(path), -1, layout.width(plan))
-        law, batch = plan.settings.noise_law(plan), score.batch(size)
+        noise_at, batch = plan.settings.noise_law(plan), score.batch(size)
         views = zip(kept.from_zero(steps[:, :-1]), (steps != 0).swapaxes(0, 1), strict=True)
         signals = [
-            batch.signal([score.shown(kind, support) for kind in score.each(w)], law.at(w)).mean()
+            batch.signal([score.shown(kind, support) for kind in score.each(w)], noise_at(w)).mean()
             for w, support in views
         ]
-        shown = [repeated(float(np.mean(signals)), size / plan.n, relation, len(signals))]
+        shown = [repeated(float(np.mean(signals)), size / plan.n, adjacency, len(signals))]
     else:
         seen, inner = epoch_signals(plan, score, path)
         shown = [
-            repeated(float(np.mean(seen)), size / plan.n, relation, len(seen)),
-            repeated(inner.mean, plan.settings.batch_size / plan.n, relation, round(inner.number)),
+            repeated(float(np.mean(seen)), size / plan.n, adjacency, len(seen)),
+            repeated(inner.mean, plan.settings.batch_size / plan.n, adjacency, round(inner.number)),
         ]
     found = [event for event in shown if event.count > 0]
     return kept.share(Composed(*found), plan) if found else 0.0
@@ -185,7 +185,7 @@ class Inner(NamedTuple):
 
 def epoch_signals(plan: Plan, score: EpochRatio, path: Array) -> tuple[list[float], Inner]:
     """(difference / noise)^2 of every snapshot, and of the inner steps, in runs of a variance-reduced solver."""
-    settings, law = plan.settings, plan.settings.noise_law(plan)
+    settings, noise_at = plan.settings, plan.settings.noise_law(plan)
     counts, _, iterates = layout.read_epochs(plan, path)
     outer, batch = score.batch(settings.shape(plan.n).snapshot), score.batch(settings.batch_size)
     snapshots, total = [], 0.0
@@ -193,7 +193,7 @@ def epoch_signals(plan: Plan, score: EpochRatio, path: Array) -> tuple[list[floa
     for epoch in range(iterates.shape[1]):
         before = score.each(start)
         seen = [score.shown(kind, np.ones_like(start)) for kind in before]
-        snapshots.append(float(outer.signal(seen, law.at(start)).mean()))
+        snapshots.append(float(outer.signal(seen, noise_at(start)).mean()))
         w = start
         for t, after in enumerate(iterates[:, epoch].swapaxes(0, 1)):
             pairs = zip(score.each(w), before, strict=True)
@@ -207,7 +207,7 @@ def epoch_signals(plan: Plan, score: EpochRatio, path: Array) -> tuple[list[floa
     return snapshots, Inner(total / number if number > 0 else 0.0, number)
 
 
-def repeated(signal: float, rate: float, relation: Adjacency, count: int) -> Repeated:
+def repeated(signal: float, rate: float, adjacency: Adjacency, count: int) -> Repeated:
     """The event of ``count`` releases of batches that hold the canary with probability ``rate``."""
-    event = Subsampled(Gaussian(1 / math.sqrt(max(signal, 1e-12))), POISSON, min(rate, 1.0), relation)
+    event = Subsampled(Gaussian(1 / math.sqrt(max(signal, 1e-12))), POISSON, min(rate, 1.0), adjacency)
     return Repeated(event, count if signal > 0 else 0)

@@ -156,8 +156,8 @@ def number_pushing(plan: Plan, records: Records) -> int:
     w = np.zeros((1, layout.width(plan)))
     alone = gradients(plan, records.pusher[None, :], [records.pusher_label])
     push = float(np.linalg.norm(alone.mean(w))) / plan.n
-    law = plan.settings.noise_law(plan)
-    return min(plan.n - 1, math.ceil(LEAD * float(law.at(w)[0]) / push))
+    noise_at = plan.settings.noise_law(plan)
+    return min(plan.n - 1, math.ceil(LEAD * float(noise_at(w)[0]) / push))
 
 
 def direction(plan: Plan, records: Records) -> Array:

@@ -105,10 +105,10 @@ class GradientRatio:
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.first.plan
-        law, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
+        noise_at, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
         start = w
         for t in range(path.shape[1]):
-            total += _gaussian_ratio(path[:, t], self.first.mean(w), self.second.mean(w), law.at(w))
+            total += _gaussian_ratio(path[:, t], self.first.mean(w), self.second.mean(w), noise_at(w))
             moved = start - plan.settings.step_size * path[:, t]
             w = _largest_kept(plan, moved)
             start = moved if plan.settings.iteration.accumulate else w
@@ -129,11 +129,11 @@ class IterateRatio:
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.first.plan
-        law, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
+        noise_at, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
         sums = _Sums(plan, w)
         for t in range(path.shape[1]):
             kept = path[:, t] != 0
-            total += sums.ratio(path[:, t], kept, self.first.mean(w), self.second.mean(w), law.at(w))
+            total += sums.ratio(path[:, t], kept, self.first.mean(w), self.second.mean(w), noise_at(w))
             w = path[:, t]
         return total
 
@@ -240,12 +240,12 @@ class BatchRatio(_Batches):
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
-        law, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
+        noise_at, (path, w, total) = plan.settings.noise_law(plan), _path(plan, outputs)
         batch, step = self.batch(plan.settings.batch_size), plan.settings.step_size
         for t in range(path.shape[1]):
             support = path[:, t] != 0
             gradient = self.shown(((1 - step * plan.settings.l2) * w - path[:, t]) / step, support)
-            total += batch.log_ratio(gradient, [self.shown(kind, support) for kind in self.each(w)], law.at(w))
+            total += batch.log_ratio(gradient, [self.shown(kind, support) for kind in self.each(w)], noise_at(w))
             w = path[:, t]
         return total
 
@@ -255,13 +255,13 @@ class EpochRatio(_Batches):
 
     def __call__(self, outputs: Array) -> Array:
         plan = self.kinds.plan
-        law = plan.settings.noise_law(plan)
+        noise_at = plan.settings.noise_law(plan)
         counts, snapshots, iterates = layout.read_epochs(plan, outputs)
         total = np.zeros(len(outputs))
         w: Array = np.zeros((len(outputs), layout.width(plan)))
         for epoch in range(snapshots.shape[1]):
             batch = self.batch(plan.settings.shape(plan.n).snapshot)
-            noise = law.at(w)
+            noise = noise_at(w)
             kinds = [self.shown(kind, np.ones_like(w)) for kind in self.each(w)]
             total += batch.log_ratio(self.shown(snapshots[:, epoch], np.ones_like(w)), kinds, noise)
             total += self._inner(w, snapshots[:, epoch], iterates[:, epoch], counts[:, epoch])

@@ -31,8 +31,9 @@ def natural_choice(plan: Plan, X: Any, y: Any) -> Pair:
     rows = np.asarray(X.toarray() if sparse.issparse(X) else X, dtype=float)
     bound = plan.settings.feature_bound
     clipped, labels = np.clip(rows, -bound, bound), np.asarray(y, dtype=float)
-    if getattr(plan.settings, "label_bound", None) is not None:
-        labels = np.clip(labels, -plan.settings.label_bound, plan.settings.label_bound)
+    limit = plan.settings.label_limit
+    if limit is not None:
+        labels = np.clip(labels, -limit, limit)
     changed = _changed_labels(plan, labels)
     zeroed = plan.adjacency is Adjacency.ZERO_OUT
     index = int(np.argmax(_leaks(plan, clipped, labels, changed, zeroed)))
@@ -66,7 +67,7 @@ def _leaks(plan: Plan, X: Array, y: Array, changed: Array, zeroed: bool) -> Arra
     start = np.zeros((1, replay.groups, replay.size))
     scores = next(replay.raw_scores(start))[0]
     law = softmax(np.concatenate([scores, -scores], axis=1), axis=1)
-    unit = plan.settings.l1_radius / plan.n / float(plan.settings.noise_law(plan).at(_zero(plan))[0])
+    unit = plan.settings.l1_radius / plan.n / float(plan.settings.noise_law(plan)(_zero(plan))[0])
     rows = np.column_stack([X, np.full(len(X), plan.settings.bounds.level)]) if plan.settings.fit_intercept else X
     ours, theirs = (_residuals(plan, labels) for labels in (y, changed))
     moves = unit * (ours - (0 * ours if zeroed else theirs))[:, :, None] * rows[:, None, :]
@@ -79,7 +80,7 @@ def _leaks(plan: Plan, X: Array, y: Array, changed: Array, zeroed: bool) -> Arra
 
 def _residuals(plan: Plan, labels: Array) -> Array:
     """The residuals at zero weights, (records, classes)."""
-    terms, classes = plan.settings.loss_row, int(getattr(plan.settings, "classes", 0))
+    terms, classes = plan.settings.loss_row, plan.settings.class_count
     if classes:
         return np.asarray(terms.residual(np.zeros((len(labels), classes)), np.eye(classes)[labels.astype(int)]))
     return np.asarray(terms.residual(np.zeros(len(labels)), labels))[:, None]
@@ -87,5 +88,5 @@ def _residuals(plan: Plan, labels: Array) -> Array:
 
 def _zero(plan: Plan) -> Array:
     """Zero weights, in the form in which the noise law takes them."""
-    width, classes = plan.settings.width(plan.d), int(getattr(plan.settings, "classes", 0))
+    width, classes = plan.settings.width(plan.d), plan.settings.class_count
     return np.zeros((1, classes, width)) if classes else np.zeros((1, width))

@@ -60,7 +60,7 @@ class Replay:
     def __init__(self, plan: Plan, first: Counted, second: Counted, halves: bool = False) -> None:
         self.plan, self.data = plan, tuple(_Rows(plan, data) for data in (first, second))
         s = plan.settings
-        self.steps, self.radius, self.classes = int(s.steps), float(s.l1_radius), int(getattr(s, "classes", 0))
+        self.steps, self.radius, self.classes = int(s.steps), float(s.l1_radius), s.class_count or 0
         columns = self.classes > 0 and s.selection == "columns"
         self.groups = s.width(plan.d) if columns else 1
         width = s.width(plan.d)
@@ -187,7 +187,7 @@ class _Rows:
         if plan.settings.fit_intercept:
             X = np.column_stack([X, np.full(len(X), plan.settings.bounds.level)])
         nonzero = (data.counts > 0) & X.any(axis=1)
-        self.X, self.classes = X[nonzero], int(getattr(plan.settings, "classes", 0))
+        self.X, self.classes = X[nonzero], plan.settings.class_count or 0
         self.y = np.eye(self.classes)[data.y[nonzero].astype(int)] if self.classes else data.y[nonzero]
         self.share = data.counts[nonzero] * (plan.settings.l1_radius / plan.n)
         self.columns = self.classes > 0 and plan.settings.selection == "columns"
@@ -209,7 +209,7 @@ def noise_scale(plan: Plan, weights: Array) -> Array:
     """The noise scale of a selection at each of many weights (the solver's own law)."""
     s = plan.settings
     many = weights.reshape(len(weights), -1) if isinstance(s, BallSettings) else _matrices(weights, s.classes)
-    return np.asarray(s.noise_law(plan).at(many))[:, None, None]
+    return np.asarray(s.noise_law(plan)(many))[:, None, None]
 
 
 def _matrices(weights: Array, classes: int) -> Array:

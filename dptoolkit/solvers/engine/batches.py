@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,12 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_rows, kernel_arrays
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.engine.bounds import NoiseLaw
-from dptoolkit.solvers.engine.descent import ThresholdingSettings
+from dptoolkit.solvers.engine.descent import ResolvedThresholding, ThresholdingSettings
 from dptoolkit.solvers.frame.plan import Sampling
 from dptoolkit.solvers.frame.settings import check_l2, setting
 from dptoolkit.types import Array
 
 SCHEMES = (WITHOUT_REPLACEMENT, POISSON)
-Self = TypeVar("Self", bound="BatchSettings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +46,33 @@ class BatchSettings(ThresholdingSettings):
         """The weight of the l2 term."""
         return self.l2
 
-    def _batches_checked(self: Self, n: int, d: int) -> Self:
-        """The shared settings checked, with their defaults filled in."""
+    def _batches_checked(self, n: int, d: int) -> dict[str, Any]:
+        """The values of what was left out, after the shared settings are checked."""
         check_batch("batch_size", self.batch_size, n)
         check_l2(self.l2)
-        return replace(self, adjacency=check_sampling(self.sampling, self.adjacency))._checked(d)
-
-    def sampled(self, size: int, n: int) -> Sampling:
-        """Fresh batches of ``size`` of n rows."""
-        return Sampling(self.sampling, size / n, self.relation)
-
-    def batch_law(self, scale: float) -> NoiseLaw:
-        """The noise of a batch gradient; the law differs for Poisson sampling, which may leave a record out."""
-        return self.gradient_law(scale, self.sampling == POISSON)
+        return {"adjacency": check_sampling(self.sampling, self.adjacency)} | self._checked(d)
 
     def validated_rows(self, X: Any, n_features: int | None = None) -> Rows:
         """X as CSR rows. Dense input is converted first, so that it gives the same fit as sparse input bit for bit."""
         return check_sparse_rows(super().validated_rows(X, n_features))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedBatches(ResolvedThresholding, BatchSettings):
+    """Settings of hard thresholding on batches in a plan."""
+
+    has_lazy_steps: ClassVar[bool] = True
+
+    adjacency: Adjacency
+    batch_size: int
+
+    def sampled(self, size: int, n: int) -> Sampling:
+        """Fresh batches of ``size`` of n rows."""
+        return Sampling(self.sampling, size / n, self.adjacency)
+
+    def batch_law(self, scale: float) -> NoiseLaw:
+        """The noise of a batch gradient; the law differs for Poisson sampling, which may leave a record out."""
+        return self.gradient_law(scale, self.sampling == POISSON)
 
     def refuse_other_sampling(self, theorem: str) -> None:
         """Refuse other sampling with published noise: the paper's theorems are for batches of fixed size."""
@@ -160,8 +169,8 @@ class BatchData:
 class Iterate:
     """Weights kept as (support, values); nothing of length d."""
 
-    def __init__(self, places: int) -> None:
-        self.support, self.values = np.zeros(places, dtype=np.int64), np.zeros(places)
+    def __init__(self, kept_count: int) -> None:
+        self.support, self.values = np.zeros(kept_count, dtype=np.int64), np.zeros(kept_count)
         self.filled = 0
 
     def snapshot(self) -> tuple[NDArray[np.int64], Array]:

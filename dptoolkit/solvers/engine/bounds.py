@@ -75,9 +75,9 @@ class GradientBounds:
                 raise invalid(name, getattr(self, name), f"None {why}", repair)
 
     @property
-    def joint_norm(self) -> float | None:
-        """The L2 bound of a row with its intercept; None where there is none."""
-        return None if self.row_norm is None else joint_norm(self.row_norm, self.fit_intercept)
+    def joint_norm(self) -> float:
+        """The L2 bound of a row with its intercept; infinite where there is none."""
+        return math.inf if self.row_norm is None else joint_norm(self.row_norm, self.fit_intercept)
 
     @property
     def largest_margin(self) -> float:
@@ -86,7 +86,6 @@ class GradientBounds:
 
     def within(self, radius: float) -> GradientBounds:
         """The bounds where |w|_2 <= ``radius``, as in an L2 or L1 ball of that radius: a margin is at most |x| |w|."""
-        assert self.joint_norm is not None
         return replace(self, margin_bound=self.joint_norm * radius)
 
     @property
@@ -94,7 +93,7 @@ class GradientBounds:
         """The largest |gradient|_2 of one bounded record, at any weights."""
         label = math.inf if self.label_bound is None else self.label_bound
         residual = self.loss.residual_norm(self.largest_margin, label)
-        natural = math.inf if self.joint_norm is None else residual * self.joint_norm
+        natural = math.inf if self.row_norm is None else residual * self.joint_norm
         return natural if self.grad_norm is None else min(self.grad_norm, natural)
 
     @property
@@ -108,13 +107,12 @@ class GradientBounds:
             return self.gradient
         if self.label_bound is None:
             return 2 * self.gradient
-        assert self.joint_norm is not None
         return 2 * self.largest_margin * self.joint_norm
 
     @property
-    def smoothness(self) -> float | None:
-        """A bound on the second derivative of one record's loss; None where rows are not bounded."""
-        return None if self.joint_norm is None else self.loss.smoothness * self.joint_norm * self.joint_norm
+    def smoothness(self) -> float:
+        """A bound on the second derivative of one record's loss; infinite where rows are not bounded."""
+        return math.inf if self.row_norm is None else self.loss.smoothness * self.joint_norm * self.joint_norm
 
     def sensitivity(self, adjacency: Adjacency, size: int) -> float:
         """How far the mean of ``size`` gradients moves in L2 between neighbours."""
@@ -228,11 +226,16 @@ class NoiseLaw:
     places: float
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the noise is the same at all weights."""
+        return len(self.shares) == 1
+
+    @property
     def arguments(self) -> tuple[float, Array, float]:
         """(scale, shares, places), as kernels take them."""
         return self.scale, self.shares, self.places
 
-    def at(self, w: Any) -> Any:
+    def __call__(self, w: Any) -> Any:
         """The standard deviation at public weights, or at many of them, one a row."""
         scales = self.scale * self.share(_norms(w))
         return float(scales) if np.ndim(scales) == 0 else scales

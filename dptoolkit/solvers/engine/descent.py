@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,9 @@ from dptoolkit.solvers.engine.gradients import MeanGradient, MeanGradients, Poin
 from dptoolkit.solvers.frame import outlook
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import Plan
-from dptoolkit.solvers.frame.run import Trace, Trials
-from dptoolkit.solvers.frame.settings import TIGHT, Settings, check_sparsity, setting
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
+from dptoolkit.solvers.frame.settings import TIGHT, Resolved, Settings, check_sparsity, setting
 from dptoolkit.types import Array
-
-Self = TypeVar("Self", bound="ThresholdingSettings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +64,11 @@ class ThresholdingSettings(Settings):
         """The weight of an l2 term; 0 where a solver has none."""
         return 0.0
 
-    def _checked(self: Self, d: int) -> Self:
-        """The shared settings checked, with their defaults filled in."""
+    def _checked(self, d: int) -> dict[str, Any]:
+        """The values of the step and of adaptive noise, after the shared settings are checked."""
         self._check_sparsity(d)
         self.bounds.check()
-        return replace(self, step_size=self._step(), adaptive=self._adapts())
+        return {"step_size": self._step(), "adaptive": self._adapts()}
 
     def _check_sparsity(self, d: int) -> None:
         check_sparsity(self.sparsity, d)
@@ -80,21 +78,9 @@ class ThresholdingSettings(Settings):
         if self.step_size is not None:
             return magnitude("step_size", self.step_size)
         smoothness = self.bounds.smoothness
-        if smoothness is None or not SMALLEST <= smoothness + self.penalty <= LARGEST:
+        if not SMALLEST <= smoothness + self.penalty <= LARGEST:
             raise invalid("step_size", None, "given", "Without row_norm, or where it is extreme, no default is known.")
         return 1 / (smoothness + self.penalty)
-
-    def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; it is for the noise of a weight that is kept in all steps."""
-        norm, steps = self.bounds.joint_norm, getattr(self, "steps", None)
-        if norm is None or steps is None or self.step_size is None:
-            return None
-        classes = None if self.loss_row.task == losses.REGRESSION else getattr(self, "classes", None) or 2
-        return outlook.descent(
-            time=steps * self.step_size, weight_noise=self.step_size * math.sqrt(steps) * plan.noise,
-            gradient=self.bounds.gradient, row_norm=norm, classes=classes, label_bound=self.bounds.label_bound,
-            remedy="Fewer or shorter steps help: leave steps and step_size out for the rule's.",
-        )  # fmt: skip
 
     @property
     def can_adapt(self) -> bool:
@@ -109,15 +95,45 @@ class ThresholdingSettings(Settings):
             raise invalid("adaptive", self.adaptive, f"None or False for these settings of {self.solver}", repair)
         return self.can_adapt if self.adaptive is None else bool(self.adaptive)
 
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedThresholding(Resolved, ThresholdingSettings):
+    """Settings of gradient hard thresholding in a plan."""
+
+    step_size: float
+    adaptive: bool
+
+    @property
+    def has_intercept(self) -> bool:
+        """See ``Resolved``."""
+        return self.fit_intercept
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
+    def descent_outlook(self, plan: Plan, steps: int) -> Outlook | None:
+        """The outlook of this many steps; it is for the noise of a weight that is kept in all of them."""
+        norm = self.bounds.joint_norm
+        if math.isinf(norm):
+            return None
+        classes = None if self.loss_row.task == losses.REGRESSION else self.class_count or 2
+        return outlook.descent(
+            time=steps * self.step_size, weight_noise=self.step_size * math.sqrt(steps) * plan.noise,
+            gradient=self.bounds.gradient, row_norm=norm, classes=classes, label_bound=self.bounds.label_bound,
+            remedy="Fewer or shorter steps help: leave steps and step_size out for the rule's.",
+        )  # fmt: skip
+
     def gradient_law(self, scale: float, around_zero: bool) -> NoiseLaw:
-        """The noise of a mean gradient at public weights; see noise.gradient_law for ``around_zero``."""
+        """The noise of a mean gradient at public weights; see bounds.gradient_law for ``around_zero``."""
         applies = self.loss_row.diameter is not None and self.grad_norm is None
         if not (self.adaptive and applies):
             return constant(scale)
-        norm, label = self.bounds.joint_norm, self.bounds.label_bound
-        assert norm is not None
+        label = self.bounds.label_bound
         limits = self.bounds.largest_margin, math.inf if label is None else label
-        return gradient_law(scale, self.loss_row, norm, around_zero, *limits)
+        return gradient_law(scale, self.loss_row, self.bounds.joint_norm, around_zero, *limits)
+
 
 # Up to this many entries of X, zeros included, one compiled call for the whole fit is faster than one for every step.
 SMALL = 50_000
@@ -181,35 +197,31 @@ class ClippedRecords:
         return Records(self.loss.id, rows, labels, weights, float(self.margin_bound), bounds)
 
 
-class IhtRun:
+class IhtRun(Run):
     """Hard thresholding on bounded data. Small data are fitted by one compiled call, others step by step.
 
     Privacy
     -------
-    A call releases the mean gradient ``steps`` times, each with Gaussian noise of scale ``law.at(w)`` on every
+    A call releases the mean gradient ``steps`` times, each with Gaussian noise of scale ``noise_at(w)`` on every
     coordinate, w being the public iterate.
     """
 
-    def __init__(self, data: ClippedRecords, steps: Steps, law: NoiseLaw) -> None:
-        self.steps, self.law = steps, law
+    def __init__(self, data: ClippedRecords, iteration: Steps, noise_at: NoiseLaw) -> None:
+        self.iteration, self.noise_at = iteration, noise_at
         self.width = data.rows.shape[1]
-        self.free = self.width - (1 if steps.fit_intercept else 0)
-        self.kept_count = self.free if steps.sparsity is None else min(steps.sparsity, self.free)
+        self.free = self.width - (1 if iteration.fit_intercept else 0)
+        self.kept_count = self.free if iteration.sparsity is None else min(iteration.sparsity, self.free)
         self.compiled_records = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
         self._data = data
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
         self._idle = [] if self.compiled_records is not None else [self._mean_gradient()]
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit, with all noisy gradients and iterates if asked for."""
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; the compiled call draws its noise step by step, so that nothing of size steps x d is drawn."""
         # A subclass of Generator may draw in its own way, which compiled code would ignore.
         if self.compiled_records is not None and type(rng) is np.random.Generator:
             return self._compiled(rng, trace)
         return self._step_by_step(rng, trace)
-
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
-        return self(rng, trace=every > 0).fit(every)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records at the result, and at the iterates that were kept; NOT private."""
@@ -225,13 +237,13 @@ class IhtRun:
         """The steps as kernels/threshold.py takes them."""
         from dptoolkit.kernels.threshold import Schedule
 
-        s = self.steps
-        return Schedule(s.steps, s.step_size, *self.law.arguments, self.free, self.kept_count, s.accumulate)
+        s = self.iteration
+        return Schedule(s.steps, s.step_size, *self.noise_at.arguments, self.free, self.kept_count, s.accumulate)
 
     def _compiled(self, rng: np.random.Generator, trace: bool) -> Trace:
         from dptoolkit.kernels.threshold import iht_fit
 
-        steps, width = self.steps.steps, self.width
+        steps, width = self.iteration.steps, self.width
         w, support, step, scales = np.empty(width), np.empty(width, np.int64), np.empty(width), np.empty(steps)
         releases, iterates = np.empty((2, steps if trace else 0, width))
         schedule, none_drawn = self.schedule(), np.empty((0, 0))
@@ -243,39 +255,50 @@ class IhtRun:
     def trials(
         self, other: IhtRun, rng: np.random.Generator, place: Any, first: int, bits: NDArray[Any], trace: bool
     ) -> Trials | None:
-        """Trials first, first + 1, ... on these data (bit 1) or the other's, each from its own place of the stream.
-
-        ``place`` is the memory of ``rng`` (audit.streams.place). Returns None if the data are not small.
-        """
+        """See ``Run``; None if the data are not small."""
         if self.compiled_records is None or other.compiled_records is None:
             return None
         from dptoolkit.kernels.threshold import iht_trials
 
         weights = np.empty((len(bits), self.width))
-        size = (len(bits), self.steps.steps, self.width) if trace else (0, 0, 0)
+        size = (len(bits), self.iteration.steps, self.width) if trace else (0, 0, 0)
         releases, iterates = np.empty(size), np.empty(size)
         arguments = np.ascontiguousarray(bits, np.int8), self.compiled_records, other.compiled_records, self.schedule()
         with exclusive(rng):
             iht_trials(rng, *place, first, *arguments, weights, releases, iterates)
         return Trials(weights, releases, iterates) if trace else Trials(weights)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``; each fit is on its own matrix of small rows."""
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; where every fit has a matrix of its own."""
+        return self._is_stack
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; where rows are a stack of small matrices, fit i is on matrix i."""
+        if not self._is_stack:
+            return one_after_another(self, streams, trace)
         from dptoolkit.kernels.threshold import iht_fits
 
-        assert self.compiled_records is not None
-        runs, size = len(rng), (len(rng), self.steps.steps, self.width)
-        normals = rng.standard_normal(size) if self.law.scale > 0 else np.empty((runs, 0, 0))
-        weights, kept = np.empty((runs, self.width)), np.empty((2, *(size if trace else (0, 0, 0))))
+        runs, size = len(streams), (len(streams), self.iteration.steps, self.width)
+        normals = streams.standard_normal(size) if self.noise_at.scale > 0 else np.empty((runs, 0, 0))
+        weights, (releases, iterates) = np.empty((runs, self.width)), np.empty((2, *(size if trace else (0, 0, 0))))
         # All normals are drawn, so this Generator is not asked for any.
         resting = np.random.default_rng(0)
-        iht_fits(resting, normals, self.compiled_records, self.schedule(), weights, *kept)
-        return Trials(weights, *kept) if trace else Trials(weights)
+        iht_fits(resting, normals, self.compiled_records, self.schedule(), weights, releases, iterates)
+        kept = (releases, iterates) if trace else (None, None)
+        return Trials(weights, *kept, history=self._stack_history)
+
+    def _stack_history(self, i: int) -> dict[str, Any]:
+        """The facts of a fit of a stack: its noise, which the kernel does not return, where it is that of the plan."""
+        return {"noise_scale": [self.noise_at.scale] * self.iteration.steps} if self.noise_at.is_constant else {}
+
+    @property
+    def _is_stack(self) -> bool:
+        return not self._data.rows.is_sparse and self._data.rows.matrix.ndim == 3
 
     def relabelled(self, labels: Array) -> Array:
         """The weights without noise for each row of ``labels``, which take the place of the records'."""
         if self.compiled_records is None or len(labels) == 1:
-            runs = (IhtRun(replace(self._data, y=y), self.steps, constant(0.0)) for y in labels)
+            runs = (IhtRun(replace(self._data, y=y), self.iteration, constant(0.0)) for y in labels)
             return np.array([run.fit(np.random.default_rng(0))[0] for run in runs])
         from dptoolkit.kernels.threshold import iht_relabelled
 
@@ -294,7 +317,7 @@ class IhtRun:
         path = self._path(trace)
         point = next(path)
         try:
-            for _ in progress.steps(self.steps.steps):
+            for _ in progress.steps(self.iteration.steps):
                 point = path.send(gradient.noisy(*point, rng))
         except StopIteration as end:
             trace_of_run: Trace = end.value
@@ -309,7 +332,7 @@ class IhtRun:
     def fit_block(
         self, runs: Sequence[IhtRun], rngs: Sequence[np.random.Generator], every: int = 0
     ) -> list[tuple[Array, dict[str, Any]]]:
-        """What ``fit`` of each of ``runs`` returns, each with its own stream; all read the same ``shared`` rows.
+        """See ``Run``; all read the same ``shared`` rows.
 
         Privacy
         -------
@@ -337,21 +360,21 @@ class IhtRun:
         from dptoolkit.kernels.sums import add_scaled
         from dptoolkit.kernels.threshold import largest
 
-        how, always = self.steps, np.arange(self.free, self.width)
+        iteration, always = self.iteration, np.arange(self.free, self.width)
         values: Array
         support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
-        total = np.zeros(self.width if how.accumulate else 0)
+        total = np.zeros(self.width if iteration.accumulate else 0)
         scales, releases, iterates, border = [], [], [], math.inf
-        for _ in range(how.steps):
-            scale = self.law.at(values)
+        for _ in range(iteration.steps):
+            scale = self.noise_at(values)
             step = yield Point(support, values, scale)
             if trace:
                 releases.append(step.copy())
-            if how.accumulate:
-                add_scaled(total, step, -how.step_size)
+            if iteration.accumulate:
+                add_scaled(total, step, -iteration.step_size)
                 step = total
             else:
-                step *= -how.step_size
+                step *= -iteration.step_size
                 step[support] += values
             # The smallest kept value changes little from step to step: looking only at values above nine tenths of the
             # last one usually leaves a few more candidates than are needed.

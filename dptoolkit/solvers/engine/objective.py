@@ -13,7 +13,7 @@ from dptoolkit._validate import invalid
 from dptoolkit.accounting import objective
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
-from dptoolkit.solvers.frame.settings import Settings
+from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.types import Array
 
 # A factor on the noise, so that rounding cannot put the plan above its budget.
@@ -70,16 +70,16 @@ class SumScaling:
         )  # fmt: skip
 
 
-def bounded_records(settings: Settings, rows: Rows, y: Array) -> tuple[Any, Array]:
+def bounded_records(bounds: GradientBounds, adjacency: Adjacency, rows: Rows, y: Array) -> tuple[Any, Array]:
     """(matrix, labels) of a sum of losses: clipped to the bounds, with the intercept, without rows of zeros.
 
     Privacy
     -------
     Each record is changed on its own, by public numbers. Under zero-out a row of zeros contributes nothing.
     """
-    bounded, labels, _ = settings.bounds.clip(rows, y)
+    bounded, labels, _ = bounds.clip(rows, y)
     matrix = bounded.matrix
-    if settings.fit_intercept and settings.relation is Adjacency.ZERO_OUT:
+    if bounds.fit_intercept and adjacency is Adjacency.ZERO_OUT:
         matrix = _without_absent(matrix, rows)
     return _filled(matrix, labels)
 

@@ -108,7 +108,7 @@ class Numbering:
         return fresh
 
 
-def numbered(data: BatchData, free: int, places: int) -> tuple[BatchData, Numbering]:
+def numbered(data: BatchData, free: int, kept_count: int) -> tuple[BatchData, Numbering]:
     """The records by numbers of their features, where at least half of the coordinates have no data."""
     matrix = data.rows.matrix
     width = matrix.shape[1]
@@ -117,7 +117,7 @@ def numbered(data: BatchData, free: int, places: int) -> tuple[BatchData, Number
     occurs = np.zeros(width, dtype=bool)
     occurs[matrix.indices] = True
     features = np.flatnonzero(occurs[:free])
-    if free - len(features) < max(len(features), 4 * places, _FEW_HIDDEN) or len(features) == 0:
+    if free - len(features) < max(len(features), 4 * kept_count, _FEW_HIDDEN) or len(features) == 0:
         return data, Numbering(free)
     numbers = np.empty(width, matrix.indices.dtype)
     numbers[features] = np.arange(len(features))

@@ -20,7 +20,7 @@ from dptoolkit import losses, progress
 from dptoolkit.data import Rows, product
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.descent import Steps
-from dptoolkit.solvers.frame.run import Trace, Trials
+from dptoolkit.solvers.frame.run import Run, Trials
 from dptoolkit.types import Array
 
 LOSS = losses.get("softmax")
@@ -41,7 +41,7 @@ def clipped_residuals(margins: Array, labels: Array, caps: Array | None) -> Arra
         return np.asarray(r * np.where(norms > caps, caps / norms * (1 - 1e-13), 1.0)[..., None])
 
 
-class SoftmaxRun:
+class SoftmaxRun(Run):
     """Dual averaging on bounded rows and one-hot labels; ``caps`` bound the norm of each record's residuals.
 
     Many fits at once are on the same rows or, where these are a stack of matrices, each on its own.
@@ -53,16 +53,16 @@ class SoftmaxRun:
     """
 
     def __init__(
-        self, rows: Rows, labels: Array, caps: Array | None, steps: Steps, noise: float,
+        self, rows: Rows, labels: Array, caps: Array | None, iteration: Steps, noise: float,
         counts: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        self.rows, self.labels, self.caps, self.steps, self.noise = rows, labels, caps, steps, noise
+        self.rows, self.labels, self.caps, self.iteration, self.noise = rows, labels, caps, iteration, noise
         self.counts = np.ones(len(labels), dtype=np.int64) if counts is None else counts
         self.share = self.counts / self.counts.sum()
         self.shape = labels.shape[1], rows.shape[1]
         self._transposed = rows.transpose()
         # Of one fit: margins and residuals of every record, and what a trace keeps of every step.
-        self.size = 8 * labels.size + (8 + 3 * steps.steps) * math.prod(self.shape)
+        self.size = 8 * labels.size + (8 + 3 * iteration.steps) * math.prod(self.shape)
 
     def mean_gradient(self, weights: Array) -> Array:
         """The mean of the clipped gradients, (classes, width); with an axis in front, of many weights, one each."""
@@ -71,8 +71,8 @@ class SoftmaxRun:
 
     def thresholded(self, total: Array) -> Array:
         """The features with the longest columns; an intercept is kept besides."""
-        free = self.shape[1] - (1 if self.steps.fit_intercept else 0)
-        sparsity = self.steps.sparsity
+        free = self.shape[1] - (1 if self.iteration.fit_intercept else 0)
+        sparsity = self.iteration.sparsity
         if sparsity is None or sparsity >= free:
             return total
         lengths = np.einsum("...kj,...kj->...j", total[..., :free], total[..., :free])
@@ -82,38 +82,25 @@ class SoftmaxRun:
         stays[..., free:] = True
         return np.where(stays[..., None, :], total, 0.0)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False) -> Trace:
-        """One fit; releases and iterates are flattened, one row a step."""
-        history: dict[str, Any] = {"noise_scale": [self.noise] * self.steps.steps}
-        weights, releases, iterates = self._iterate(rng, self.shape, trace)
-        return Trace(weights, history, releases, iterates)
-
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        weights, releases, iterates = self._iterate(rng, (len(rng), *self.shape), trace)
-        return Trials(weights, releases, iterates)
-
-    def _iterate(
-        self, rng: Any, shape: tuple[int, ...], trace: bool
-    ) -> tuple[Array, Array | None, Array | None]:
-        """The weights and, if asked for, the releases and iterates; ``shape`` has one axis more for many fits."""
-        how, releases, iterates = self.steps, [], []
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``; releases and iterates are flattened, one row a step."""
+        iteration, releases, iterates = self.iteration, list[Array](), list[Array]()
+        shape = len(streams), *self.shape
         total: Array = np.zeros(shape)
-        for _ in progress.steps(how.steps):
+        for _ in progress.steps(iteration.steps):
             gradient = self.mean_gradient(self.thresholded(total))
             if self.noise > 0:
-                gradient += self.noise * rng.standard_normal(shape)
+                gradient += self.noise * streams.standard_normal(shape)
             # A new array: what a threshold that keeps all returns may be this one.
-            total = total - how.step_size * gradient
+            total = total - iteration.step_size * gradient
             if trace:
                 releases.append(gradient)
                 iterates.append(self.thresholded(total))
-        weights = self.thresholded(total)
-        return (weights, _flat(releases), _flat(iterates)) if trace else (weights, None, None)
+        kept = (_flat(releases), _flat(iterates)) if trace else (None, None)
+        return Trials(self.thresholded(total), *kept, history=self._history)
 
-    def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history); iterates are of the flattened weights."""
-        return self(rng, trace=every > 0).fit(every)
+    def _history(self, i: int) -> dict[str, Any]:
+        return {"noise_scale": [self.noise] * self.iteration.steps}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""

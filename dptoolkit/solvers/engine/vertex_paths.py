@@ -23,6 +23,7 @@ from dptoolkit.solvers.frame.run import Trace, Trials
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
+    from dptoolkit.solvers.engine.vertices import ResolvedBall
     from dptoolkit.solvers.frame.plan import Plan
 
 WorkCounters = NDArray[np.int64]
@@ -39,7 +40,7 @@ _PER_ROOT, _PER_NOISE = 150.0, 0.39
 _MOST_LEVELS = 2**20
 
 
-def vertex_path(plan: Plan, rows: Rows, y: Array) -> Path:
+def vertex_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
     """The path for rows that obey the plan's bounds.
 
     Privacy
@@ -91,7 +92,7 @@ def reachable(norm: float, radius: float, first: int, count: int) -> float:
     return max(norm, radius - (radius - norm) * (first * (first + 1) / (last * (last + 1))))
 
 
-def level_count(plan: Plan) -> int:
+def level_count(plan: Plan[ResolvedBall]) -> int:
     """The number of steps between the levels of dithered residuals: a power of two, from public numbers alone.
 
     Dithering with levels h apart has a standard error of at most h/(2 sqrt(n)) in a mean gradient over the feature
@@ -99,9 +100,10 @@ def level_count(plan: Plan) -> int:
     statistical error of n rows or of the noise, whichever is easier.
     """
     settings = plan.settings
-    law, root = settings.noise_law(plan), math.sqrt(plan.n)
-    limit = law.residual_limit(settings.l1_radius)
-    size = settings.label_bound if settings.loss_row.linear else 1.0
+    noise_at, root = settings.noise_law(plan), math.sqrt(plan.n)
+    limit = noise_at.residual_limit(settings.l1_radius)
+    label = settings.label_bound
+    size = 1.0 if label is None or not settings.loss_row.linear else label
     sharpness = settings.l1_radius * settings.feature_bound / (plan.n * plan.noise)
     fine = limit * min(_PER_ROOT / (size * root), _PER_NOISE * sharpness * root)
     return int(min(2.0 ** (1 + math.ceil(math.log2(max(fine, 1.0)))), _MOST_LEVELS))
@@ -132,7 +134,7 @@ def both_sides(rows: Rows, bound: float) -> CsrAndCsc:
     return CsrAndCsc(kernel.Matrix(*arrays), filled)
 
 
-def _sides(plan: Plan, rows: Rows) -> CsrAndCsc:
+def _sides(plan: Plan[ResolvedBall], rows: Rows) -> CsrAndCsc:
     bound = plan.settings.feature_bound
     return rows.cached(("both sides", bound), lambda: both_sides(rows, bound))
 
@@ -151,9 +153,9 @@ class DitherStart(NamedTuple):
 class DitheredPath:
     """The iteration with dithered residuals, whose fits begin with a pass over X; fits on the same rows share it."""
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
+    def __init__(self, plan: Plan[ResolvedBall], rows: Rows, y: Array) -> None:
         settings = plan.settings
-        self.plan, self.law, self.d = plan, settings.noise_law(plan), rows.shape[1]
+        self.plan, self.noise_at, self.d = plan, settings.noise_law(plan), rows.shape[1]
         self.matrix, self.filled = _sides(plan, rows)
         self.y, self.reach, self.count = y[self.filled], settings.l1_radius * settings.feature_bound, level_count(plan)
         self.parts = blocks(settings.steps, settings.refresh)
@@ -169,7 +171,7 @@ class DitheredPath:
         """The levels of residuals at weights with |w|_1 <= ``norm``."""
         from dptoolkit.kernels import frank_wolfe as kernel
 
-        return kernel.Grid(self.plan.settings.loss_row.id, self.law.residual_limit(norm), self.count, self.reach)
+        return kernel.Grid(self.plan.settings.loss_row.id, self.noise_at.residual_limit(norm), self.count, self.reach)
 
     def theta(self, rng: np.random.Generator) -> NDArray[np.float32]:
         """Drawn for every row of the data, whatever it holds: a number belongs to a place in X, not to a record."""
@@ -198,7 +200,7 @@ class DitheredPath:
         vertices, before = np.empty(settings.steps, dtype=np.int64), None
         for first, steps in _watched_parts(self.parts, settings.steps):
             norm = reachable(radius * scale * float(np.abs(v).sum()), radius, first, steps)
-            noise_scale, grid = self.law.at_norm(norm), self.grid(norm)
+            noise_scale, grid = self.noise_at.at_norm(norm), self.grid(norm)
             moved = before is None or grid.limit != before.limit
             with exclusive(rng):
                 scale = dithered(
@@ -237,11 +239,11 @@ def dithered_starts(paths: Sequence[DitheredPath], rngs: Sequence[np.random.Gene
     ]
 
 
-def _gram_path(plan: Plan, rows: Rows, y: Array) -> Path:
+def _gram_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
     from dptoolkit.kernels import frank_wolfe as kernel
 
     settings, n, d = plan.settings, plan.n, rows.shape[1]
-    law, radius = settings.noise_law(plan), settings.l1_radius
+    noise_at, radius = settings.noise_law(plan), settings.l1_radius
     matrix, _ = _sides(plan, rows)
     reach, by_laplace = radius * settings.feature_bound, settings.law == "laplace"
     target = np.asarray(rows.matrix.T @ y) / settings.feature_bound
@@ -253,7 +255,7 @@ def _gram_path(plan: Plan, rows: Rows, y: Array) -> Path:
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
         for first, steps in _watched_parts(parts, settings.steps):
             norm = radius * scale * float(np.abs(v).sum())
-            noise_scale = law.at_norm(reachable(norm, radius, first, steps))
+            noise_scale = noise_at.at_norm(reachable(norm, radius, first, steps))
             with exclusive(rng):
                 scale = kernel.gram_block(
                     rng, by_laplace, matrix, first, steps, reach, reach / (n * noise_scale), scale, v, q, target, gram,
@@ -265,12 +267,12 @@ def _gram_path(plan: Plan, rows: Rows, y: Array) -> Path:
     return run
 
 
-def _textbook_path(plan: Plan, rows: Rows, y: Array) -> Path:
+def _textbook_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
     """All residuals and all gradients exact at every step; two passes over the data a step."""
     from dptoolkit.kernels import frank_wolfe as kernel
 
     settings, d = plan.settings, rows.shape[1]
-    loss, law, radius = settings.loss_row, settings.noise_law(plan), settings.l1_radius
+    loss, noise_at, radius = settings.loss_row, settings.noise_law(plan), settings.l1_radius
     columns = rows.transpose()
     by_laplace = settings.law == "laplace"
 
@@ -279,7 +281,7 @@ def _textbook_path(plan: Plan, rows: Rows, y: Array) -> Path:
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
         for t in (number + 1 for number in progress.steps(settings.steps)):
             gradient = np.asarray(columns @ loss.residual(margins, y))
-            scales.append(law.at(w))
+            scales.append(noise_at(w))
             sharpness = radius / (plan.n * scales[-1])
             with exclusive(rng):
                 if by_laplace:
@@ -317,41 +319,37 @@ class DensePath:
     ``size`` is about how many numbers a fit keeps at a time.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
-        settings, law = plan.settings, plan.settings.noise_law(plan)
+    def __init__(self, plan: Plan[ResolvedBall], rows: Rows, y: Array) -> None:
+        settings, noise_at = plan.settings, plan.settings.noise_law(plan)
         self.plan, self.rows, self.y, self.draw = plan, rows, y, _DRAWS[settings.law]
         steps, d = settings.steps, rows.shape[1]
         label = math.inf if settings.label_bound is None else settings.label_bound
-        self.bounds = law.scale, law.adaptive, law.bounds.feature_bound, label, law.lipschitz
+        self.bounds = noise_at.scale, noise_at.adaptive, noise_at.bounds.feature_bound, label, noise_at.lipschitz
         at_once = min(steps, max(1, _LARGEST_DRAW // (2 * d)))
         self.parts = [(first, min(at_once, steps - first)) for first in range(0, steps, at_once)]
         self.size = len(y) + d * (2 * at_once + steps)
 
     def __call__(self, rng: np.random.Generator, trace: bool, work: WorkCounters) -> Trace:
-        """One fit."""
-        found, scales, vertices = self._fits(Generators(rng), trace)
-        history = {"noise_scale": scales[0].tolist(), "vertices": vertices[0]}
-        if found.releases is None or found.iterates is None:
-            return Trace(found.weights[0], history)
-        return Trace(found.weights[0], history, found.releases[0], found.iterates[0])
+        """One fit: the case of one."""
+        return self.fits(Generators(rng), trace).one(0)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials:
-        """See ``ManyRuns``."""
-        return self._fits(rng, trace)[0]
-
-    def _fits(self, rng: Generators, trace: bool) -> tuple[Trials, Array, NDArray[np.int64]]:
-        """The fits, and the noise scales and vertices of every step."""
+    def fits(self, streams: Generators, trace: bool) -> Trials:
+        """See ``Run``."""
         from dptoolkit.kernels import frank_wolfe as kernel
 
-        settings, runs, d = self.plan.settings, len(rng), self.rows.shape[1]
+        settings, runs, d = self.plan.settings, len(streams), self.rows.shape[1]
         w, u, gradient, steps = np.zeros((runs, d)), np.zeros((runs, len(self.y))), np.empty(d), settings.steps
         scales, vertices = np.empty((runs, steps)), np.empty((runs, steps), dtype=np.int64)
         iterates = np.empty((runs, steps if trace else 0, d))
         for first, count in progress.counted(self.parts, (first + 1 for first, _ in self.parts), steps):
             part = slice(first, first + count)
-            noise = self.draw(rng, 1.0, (runs, count, 2 * d))
+            noise = self.draw(streams, 1.0, (runs, count, 2 * d))
             kernel.dense_steps(
                 self.rows.matrix, self.y, settings.loss_row.id, noise, first + 1, settings.l1_radius, self.plan.n,
                 *self.bounds, w, u, gradient, scales[:, part], vertices[:, part], iterates[:, part],
             )  # fmt: skip
-        return Trials(w, vertices.astype(float), iterates) if trace else Trials(w), scales, vertices
+
+        def history(i: int) -> dict[str, Any]:
+            return {"noise_scale": scales[i].tolist(), "vertices": vertices[i]}
+
+        return Trials(w, vertices.astype(float) if trace else None, iterates if trace else None, history=history)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +32,10 @@ from dptoolkit.solvers.engine.vertex_paths import (
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.outlook import SPREAD, Outlook, Selections
 from dptoolkit.solvers.frame.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan
-from dptoolkit.solvers.frame.run import Trace, Trials
-from dptoolkit.solvers.frame.settings import PUBLISHED, TIGHT, Settings, public_bound, setting
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
+from dptoolkit.solvers.frame.settings import PUBLISHED, TIGHT, Resolved, Settings, public_bound, setting
 from dptoolkit.types import Array
 
-Self = TypeVar("Self", bound="BallSettings")
 LAWS = {"gumbel": GUMBEL_MAXIMUM, "laplace": LAPLACE_MAXIMUM}
 # How radius and steps are described in settings that have a rule for them.
 RULED_RADIUS = (
@@ -64,26 +63,35 @@ class SelectionSettings(Settings):
         "Add a column constant at a tenth of feature_bound, bounded and charged like any other.", default=False
     )
 
-    def _selection_checked(self: Any) -> Any:
-        """The shared settings checked, with their defaults filled in."""
+    def _selection_checked(self) -> dict[str, Any]:
+        """The values of the shared settings, checked, with their defaults filled in."""
         default = "laplace" if self.calibration == PUBLISHED else "gumbel"
-        return replace(
-            self, l1_radius=magnitude("l1_radius", self.l1_radius), steps=whole("steps", self.steps, low=1),
-            feature_bound=public_bound("feature_bound", self.feature_bound, "the largest |entry| of X"),
-            law=default if self.law is None else one_of("law", self.law, tuple(LAWS)),
-        )  # fmt: skip
+        return {
+            "l1_radius": magnitude("l1_radius", self.l1_radius), "steps": whole("steps", self.steps, low=1),
+            "feature_bound": public_bound("feature_bound", self.feature_bound, "the largest |entry| of X"),
+            "law": default if self.law is None else one_of("law", self.law, tuple(LAWS)),
+        }  # fmt: skip
 
-    def _filled(self: Any, n: int, entries: int, label_bound: float | None = None) -> Any:
-        """The settings with the rule's radius and steps where they were left out; 2 * ``entries`` vertices compete."""
-        if self.l1_radius is not None and self.steps is not None:
-            return self
-        feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
-        mu = rules.budget_mu(self.epsilon, self.delta)
-        steps, radius = rules.vertices(n, entries, feature, label_bound, mu)
-        return replace(
-            self, steps=steps if self.steps is None else self.steps,
-            l1_radius=radius if self.l1_radius is None else self.l1_radius,
-        )  # fmt: skip
+    def _ruled(
+        self, steps: int | None, radius: float | None, n: int, entries: int, label_bound: float | None = None
+    ) -> dict[str, Any]:
+        """Steps and radius, the rule's where they were left out; 2 * ``entries`` vertices compete."""
+        if radius is None or steps is None:
+            feature = public_bound("feature_bound", self.feature_bound, "the largest |entry| of X")
+            mu = rules.budget_mu(self.epsilon, self.delta)
+            count, reach = rules.vertices(n, entries, feature, label_bound, mu)
+            steps, radius = count if steps is None else steps, reach if radius is None else radius
+        return {"steps": steps, "l1_radius": radius}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSelection(Resolved, SelectionSettings):
+    """Settings of solvers that choose vertices in a plan."""
+
+    l1_radius: float
+    steps: int
+    feature_bound: float
+    law: str
 
     @property
     @abstractmethod
@@ -93,11 +101,20 @@ class SelectionSettings(Settings):
     @property
     def selection_law(self) -> str:
         """The law of one selection, as a plan names it."""
-        assert self.law is not None
         return LAWS[self.law]
 
+    @property
+    def has_intercept(self) -> bool:
+        """See ``Resolved``."""
+        return self.fit_intercept
+
+    @property
+    def iterations(self) -> int:
+        """See ``Resolved``."""
+        return self.steps
+
     def model(self, weights: Array) -> tuple[Array, float | Array]:
-        """See ``Settings``; the intercept's column is not 1 but what the bounds say."""
+        """See ``Resolved``; the intercept's column is not 1 but what the bounds say."""
         return (weights[:-1], float(weights[-1] * self.bounds.level)) if self.fit_intercept else (weights, 0.0)
 
 
@@ -119,38 +136,46 @@ class BallSettings(SelectionSettings):
         """The row of the loss table."""
         return losses.get(self.loss, losses.SCALAR)
 
+    def _checked(self) -> dict[str, Any]:
+        """The values of the settings, checked, with their defaults filled in."""
+        label = None if self.label_bound is None else magnitude("label_bound", self.label_bound)
+        if self.loss_row.residual_bound == math.inf:
+            label = public_bound("label_bound", self.label_bound, "the largest |label|")
+        real("refresh", self.refresh, low=0.0, high=1.0, repair="1 recomputes every row at every step, 0 never.")
+        return self._selection_checked() | {"label_bound": label}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedBall(ResolvedSelection, BallSettings):
+    """Settings of private Frank-Wolfe for losses of one margin in a plan."""
+
+    @property
+    def label_limit(self) -> float | None:
+        """See ``Resolved``."""
+        return self.label_bound
+
     @property
     def bounds(self) -> EntryBounds:
         """The public bounds of one record's gradient."""
-        assert self.feature_bound is not None
         return EntryBounds(self.loss_row, self.feature_bound, self.label_bound, self.fit_intercept)
 
     @property
     def lipschitz(self) -> float:
         """The largest |entry| of a record's gradient in the ball; with published noise, as in the paper, anywhere."""
-        assert self.feature_bound is not None
         if self.calibration == PUBLISHED and self.loss_row.residual_bound < math.inf:
             return self.feature_bound * self.loss_row.residual_bound
         return self.bounds.entry(self.l1_radius)
 
-    def _checked(self: Self) -> Self:
-        """The settings checked, with their defaults filled in."""
-        label = None if self.label_bound is None else magnitude("label_bound", self.label_bound)
-        if self.loss_row.residual_bound == math.inf:
-            label = public_bound("label_bound", self.label_bound, "the largest |label|")
-        real("refresh", self.refresh, low=0.0, high=1.0, repair="1 recomputes every row at every step, 0 never.")
-        return replace(self._selection_checked(), label_bound=label)
-
     def score_range(self, n: int) -> float:
         """The range of the change of the vertices' scores."""
-        return score_range(self.relation, self.l1_radius, self.lipschitz, n)
+        return score_range(self.adjacency, self.l1_radius, self.lipschitz, n)
 
     def noise_law(self, plan: Plan) -> VertexNoise:
         """The noise of a selection at public weights."""
         return VertexNoise(plan.noise, self.bounds, self.l1_radius, self.lipschitz, self.calibration == TIGHT)
 
     def outlook(self, plan: Plan) -> Outlook | None:
-        """See ``Settings``; of the first selection, at weights of zero."""
+        """See ``Resolved``; of the first selection, at weights of zero."""
         largest = self.l1_radius * self.bounds.entry(0.0)
         spread = SPREAD if self.loss_row.task == losses.REGRESSION else 1.0
         return Selections(self.noise_law(plan).at_norm(0.0) / largest, 2 * self.width(plan.d), spread)
@@ -166,7 +191,7 @@ class VertexNoise:
     lipschitz: float
     adaptive: bool
 
-    def at(self, w: Any) -> Any:
+    def __call__(self, w: Any) -> Any:
         """The noise scale at public weights, or at many of them, one a row."""
         norms = np.abs(w).sum(axis=-1)
         if np.ndim(norms) == 0:
@@ -186,7 +211,7 @@ class VertexNoise:
         return self.scale * min(self.bounds.entry(min(l1_norm, self.radius)) / self.lipschitz, 1.0)
 
 
-class VertexRun:
+class VertexRun(Run):
     """Private Frank-Wolfe on bounded data; the exact iteration where the plan has no noise.
 
     Everything that does not depend on the draws is computed once, because an audit runs the same data a hundred
@@ -197,38 +222,43 @@ class VertexRun:
     A call releases one vertex a step, by noisy scores whose noise is the plan's law at the public weights.
     """
 
-    def __init__(self, plan: Plan, rows: Rows, y: Array) -> None:
-        settings = plan.settings
-        assert isinstance(settings, BallSettings)
-        self.plan, self.settings, self.loss = plan, settings, settings.loss_row
+    def __init__(self, plan: Plan[ResolvedBall], rows: Rows, y: Array) -> None:
+        self.plan, self.settings, self.loss = plan, plan.settings, plan.settings.loss_row
         self.rows, self.y, self.width = rows, y, rows.shape[1]
         self._path: Path = self._exact if plan.noise == 0 else vertex_path(plan, rows, y)
+        if isinstance(self._path, DensePath):
+            self.size = self._path.size
 
     @property
     def threads(self) -> bool:
         """Whether ``fit_many`` makes its fits in threads: on large sparse data they are mostly compiled calls."""
         return self.plan.noise > 0 and self.settings.refresh != 1 and worth_a_thread(self.rows)
 
-    def __call__(self, rng: np.random.Generator, trace: bool = False, work: WorkCounters | None = None) -> Trace:
-        """One fit; its releases are the chosen vertices. ``work`` counts what was done, which is NOT private."""
-        return self._path(rng, trace, np.zeros(len(WORK), np.int64) if work is None else work)
+    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
+        """See ``Run``; on sparse rows a fit is a path of its own. The releases are the chosen vertices."""
+        return self.counted(rng, trace, np.zeros(len(WORK), np.int64))
 
-    @property
-    def size(self) -> int:
-        """See ``ManyRuns``."""
-        return self._path.size if isinstance(self._path, DensePath) else 1
+    def counted(self, rng: np.random.Generator, trace: bool, work: WorkCounters) -> Trace:
+        """One fit, which adds to ``work`` what was done (WORK), which is NOT private."""
+        return self._path(rng, trace, work)
 
-    def fits(self, rng: Generators, trace: bool = False) -> Trials | None:
-        """See ``ManyRuns``; None for paths that make one fit at a time."""
-        return self._path.fits(rng, trace) if isinstance(self._path, DensePath) else None
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``."""
+        return isinstance(self._path, DensePath)
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        if isinstance(self._path, DensePath):
+            return self._path.fits(streams, trace)
+        return one_after_another(self, streams, trace)
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
-        """(weights, history)."""
+        """See ``Run``; iterates are made of the vertices, so that a trace keeps nothing of size steps x d."""
         return self._fitted(self(rng), every)
 
     @property
     def shared(self) -> Any:
-        """See ``BlockRun``; the rows both ways, where fits begin with a pass over them that they can share."""
+        """See ``Run``; the rows both ways, where fits begin with a pass over them that they can share."""
         if not self.threads:
             return None
         return self._path.matrix if isinstance(self._path, DitheredPath) else self.rows
@@ -236,7 +266,7 @@ class VertexRun:
     def fit_block(
         self, runs: Sequence[VertexRun], rngs: Sequence[np.random.Generator], every: int = 0
     ) -> list[tuple[Array, dict[str, Any]]]:
-        """What ``fit`` of each of ``runs`` returns, each with its own stream; in threads, after a pass for all of them.
+        """See ``Run``; in threads, after a pass for all of them.
 
         Privacy
         -------

@@ -81,9 +81,17 @@ def fit(
     reservation = reserve(ledger, plan, is_void)
     run = plan.settings.bind(plan, rows, labels)
     weights, history = run.fit(fit_stream(plan, source), every)
+    result = result_of(plan, source, is_void, run, weights, history, diagnose)
+    record(reservation)
+    return result
+
+
+def result_of(
+    plan: Plan, source: Source, is_void: bool, run: Run, weights: Array, history: dict[str, Any], diagnose: bool
+) -> FitResult:
+    """The result of what a run's ``fit`` returned."""
     if diagnose:
         history["not_private"] = run.diagnose(weights, history)
-    record(reservation)
     coef, intercept = plan.settings.model(weights)
     return FitResult(coef, intercept, fit_guarantee(plan, source, is_void), plan, history)
 
@@ -162,6 +170,8 @@ def bind(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
 
 def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.int64] | None:
     """The checked counts of the rows, None if each occurs once; in all they must be the plan's n rows of d features."""
+    if not plan.is_one_fit:
+        raise invalid("plan", f"a {type(plan).__name__}", "the plan of one fit", "Its part is: plan.part.")
     times = None if counts is None else np.array(counts)
     if times is not None and not (times.shape == shape[:1] and times.dtype.kind in "iu" and (times >= 0).all()):
         raise invalid("counts", type(counts).__name__, f"{shape[0]} integers >= 0, one for every row of X")

@@ -12,19 +12,19 @@ from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows, prepare
 from dptoolkit.mechanisms.randomness import Source
 from dptoolkit.solvers.engine.gradients import LANES
-from dptoolkit.solvers.frame.fit import FitResult, charge, check_counts, fit_guarantee, fit_stream, noise_source, record
+from dptoolkit.solvers.frame.fit import FitResult, charge, check_counts, fit_stream, noise_source, record, result_of
 from dptoolkit.solvers.frame.plan import Plan
-from dptoolkit.solvers.frame.run import BlockRun, Run, trace_interval
+from dptoolkit.solvers.frame.run import Run, trace_interval
 from dptoolkit.types import Array
 
 
 class _Job(NamedTuple):
-    """One fit: its plan, where its noise comes from, the solver on the data, and whether those are marked."""
+    """One fit: its plan, where its noise comes from, whether the data are marked, and the solver on them."""
 
     plan: Plan
     source: Source
-    run: Run
     is_void: bool
+    run: Run
 
 
 def fit_many(
@@ -86,14 +86,14 @@ def fit_many(
     sources = [[noise_source(seed, ledger) for seed in choices] for _ in several]
     solvers = [plan.settings.bind(plan, rows, labels) for plan, (rows, labels) in zip(several, data, strict=True)]
     jobs = [
-        _Job(plan, source, run, is_void)
+        _Job(plan, source, is_void, run)
         for plan, own, run in zip(several, sources, solvers, strict=True)
         for source in own
     ]  # fmt: skip
     results: dict[int, FitResult] = {}
     for block in _blocks(jobs):
         for k, (weights, history) in zip(block, _fitted([jobs[k] for k in block], every), strict=True):
-            results[k] = _result(jobs[k], weights, history, diagnose)
+            results[k] = result_of(*jobs[k], weights, history, diagnose)
     record(reservation)
     width = len(choices)
     by_plan = [[results[k] for k in range(first, first + width)] for first in range(0, len(jobs), width)]
@@ -142,9 +142,9 @@ def _checked_data(plan: Plan, all_rows: Rows, y: Any, label_values: Any) -> tupl
 
 def _reserve(ledger: Ledger | None, plans: Sequence[Plan], runs: int, is_void: bool) -> Reservation | None:
     """Charge the ledger for ``runs`` fits of every plan, in one step, or refuse all of them."""
-    relations = sorted({str(plan.adjacency) for plan in plans})
-    if ledger is not None and len(relations) > 1:
-        raise invalid("plans", f"plans under {relations}", "under one adjacency where a ledger is charged")
+    adjacencies = sorted({str(plan.adjacency) for plan in plans})
+    if ledger is not None and len(adjacencies) > 1:
+        raise invalid("plans", f"plans under {adjacencies}", "under one adjacency where a ledger is charged")
     event = Composed(*(Repeated(plan.event, runs) for plan in plans))
     label = ", ".join(dict.fromkeys(plan.solver for plan in plans))
     return charge(ledger, event, label, plans[0].adjacency, is_void)
@@ -154,7 +154,7 @@ def _blocks(jobs: Sequence[_Job]) -> Iterator[list[int]]:
     """The numbers of the jobs that are computed together, at most LANES each."""
     blocks: dict[Any, list[int]] = {}
     for k, job in enumerate(jobs):
-        data = job.run.shared if isinstance(job.run, BlockRun) else None
+        data = job.run.shared
         blocks.setdefault(("alone", k) if data is None else (type(job.run), id(data)), []).append(k)
     for block in blocks.values():
         yield from (block[first : first + LANES] for first in range(0, len(block), LANES))
@@ -162,14 +162,6 @@ def _blocks(jobs: Sequence[_Job]) -> Iterator[list[int]]:
 
 def _fitted(jobs: Sequence[_Job], every: int) -> list[tuple[Array, dict[str, Any]]]:
     rngs = [fit_stream(job.plan, job.source) for job in jobs]
-    first = jobs[0].run
-    if len(jobs) > 1 and isinstance(first, BlockRun):
-        return first.fit_block([job.run for job in jobs], rngs, every)
-    return [job.run.fit(rng, every) for job, rng in zip(jobs, rngs, strict=True)]
-
-
-def _result(job: _Job, weights: Array, history: dict[str, Any], diagnose: bool) -> FitResult:
-    if diagnose:
-        history["not_private"] = job.run.diagnose(weights, history)
-    coef, intercept = job.plan.settings.model(weights)
-    return FitResult(coef, intercept, fit_guarantee(job.plan, job.source, job.is_void), job.plan, history)
+    if len(jobs) == 1:
+        return [jobs[0].run.fit(rngs[0], every)]
+    return jobs[0].run.fit_block([job.run for job in jobs], rngs, every)

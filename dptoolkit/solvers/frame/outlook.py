@@ -10,6 +10,7 @@ An outlook is computed from the plan, which is made without data. It reads no re
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -82,14 +83,20 @@ class Outlook(ABC):
         if enough > _MOST_ROWS:
             return "far more rows"
         rows = f"about {rounded_up(enough):,.0f} rows"
-        budget = plan.settings.epsilon, plan.settings.delta
-        # Twice as many rows are as good as twice the mu. From a mu of 10 on, epsilon is far above any that is of use.
-        mu = self.shortage * gaussian.mu(*budget)
-        epsilon = gaussian.epsilon(mu, budget[1]) if mu < LARGEST_EPSILON else math.inf
+        # Twice as many rows are as good as twice the mu.
+        epsilon = _larger_epsilon(self.shortage, plan.settings.epsilon, plan.settings.delta)
         return f"{rows}, or epsilon {rounded_up(epsilon):g}" if epsilon <= LARGEST_EPSILON else rows
 
     def __str__(self) -> str:
         return "Outlook, from public numbers alone\n" + "\n".join(f"- {line}" for line in self.lines())
+
+
+@functools.lru_cache(maxsize=256)
+def _larger_epsilon(factor: float, epsilon: float, delta: float) -> float:
+    """The epsilon whose mu is ``factor`` times that of the budget; it is remembered, because fits are repeated."""
+    mu = factor * gaussian.mu(epsilon, delta)
+    # From a mu of 10 on, epsilon is far above any that is of use.
+    return gaussian.epsilon(mu, delta) if mu < LARGEST_EPSILON else math.inf
 
 
 def _introduction(plan: Plan) -> str:
@@ -215,7 +222,7 @@ class Targets(Descent):
                 f"{self.bound:.3g}. {self.remedy}"
             )
         # A loss whose slopes are at most 1, in the unit of the labels, takes no bound on them.
-        has_bound = getattr(plan.settings, "label_bound", None) is not None
+        has_bound = plan.settings.label_limit is not None
         labels = f"labels divided by a public bound to lie within {self.bound:.3g}"
         smaller = "a smaller public label_bound" if has_bound else labels
         return (

@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dptoolkit._validate import invalid, magnitude, noise_scale, nonnegative
 from dptoolkit.accounting import (
@@ -39,9 +39,11 @@ from dptoolkit.mechanisms.stability import StabilityTest
 if TYPE_CHECKING:
     from dptoolkit.published import Published
     from dptoolkit.solvers.frame.outlook import Outlook
-    from dptoolkit.solvers.frame.settings import Settings
+    from dptoolkit.solvers.frame.settings import Resolved
 
 
+# The settings of the solver that a plan is for.
+S = TypeVar("S", bound="Resolved", covariant=True)
 
 GAUSSIAN, LAPLACE, GEOMETRIC = "Gaussian", "Laplace", "two-sided geometric"
 GUMBEL_MAXIMUM, LAPLACE_MAXIMUM = "Gumbel maximum", "Laplace maximum"
@@ -127,16 +129,19 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Plan(Printed):
+class Plan(Printed, Generic[S]):
     """Everything about a private fit that is fixed before the data are seen. It can be printed, tested and audited."""
 
-    settings: Settings
+    settings: S
     n: int
     d: int
     releases: tuple[Release, ...]
     # It follows from the other fields, and is left out of comparisons because it holds functions, which never compare
     # equal.
     published: Published | None = field(default=None, compare=False)
+
+    # Plans that are made of others are those of several fits, and no single run can spend their event.
+    is_one_fit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for release in self.releases:
@@ -153,7 +158,7 @@ class Plan(Printed):
     @property
     def adjacency(self) -> Adjacency:
         """The neighbouring relation of every number in the plan."""
-        return Adjacency.parse(self.settings.adjacency)
+        return self.settings.adjacency
 
     @property
     def calibration(self) -> str:
@@ -249,11 +254,14 @@ class Plan(Printed):
         rows = [
             [r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases
         ]
-        head = f"Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
         outlook = [] if self.outlook is None else [str(self.outlook)]
-        parts = [f"{head}\n{self.settings}", releases, str(self.guarantee), *outlook]
-        return "\n\n".join(parts)
+        return "\n\n".join([self._head, releases, str(self.guarantee), *outlook])
+
+    @property
+    def _head(self) -> str:
+        size = f"n={self.n:,}, d={self.d:,}, {self.adjacency}, calibration {self.calibration}"
+        return f"Plan for {self.solver}: {size}\n{self.settings}"
 
 
 def _canonical(value: Any) -> Any:
@@ -295,8 +303,9 @@ def _smallest_multiplier(unit: Release, epsilon: float, delta: float) -> float:
     return smallest_noise(lambda m: Repeated(replace(unit, scale=m).event, unit.count), epsilon, delta)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_multiplier(steps: int, epsilon: float, delta: float) -> float:
-    """The noise multiplier for ``steps`` Gaussian releases: exact."""
+    """The noise multiplier for ``steps`` Gaussian releases: exact. It is remembered, because fits are repeated."""
     if math.isinf(epsilon):
         return 0.0
     # Raised by one part in 1e12, so that rounding cannot put the sum of the steps above the budget.

@@ -9,9 +9,10 @@ stable. All constants are here; they were chosen on rcv1_sub, news20, w8a and a9
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import LARGEST, SMALLEST, invalid, magnitude, whole
 from dptoolkit.accounting import gaussian
@@ -21,8 +22,6 @@ from dptoolkit.solvers.engine.bounds import GradientBounds
 if TYPE_CHECKING:
     from dptoolkit.adjacency import Adjacency
     from dptoolkit.solvers.engine.descent import ThresholdingSettings
-
-    Kind = TypeVar("Kind", bound=ThresholdingSettings)
 
 # The standard deviation that the noise of a margin may have, as a part of the margin's natural unit. A logistic margin
 # of 1 means odds of 2.7. Noise of 0.8 blurs such odds, but the longer descent that it allows is worth more. Predictions
@@ -53,36 +52,32 @@ def residual_curvature(loss: Loss, cap: float) -> float:
     return loss.smoothness if loss.capped_smoothness is None else loss.capped_smoothness(cap)
 
 
-def first_residual(classes: int | None) -> float:
+def first_residual(classes: int) -> float:
     """The norm of a record's softmax residual at weights of zero: what noise and clipping are measured by.
 
     For two classes it is 1/sqrt(2), which makes the fit a logistic one; each of their two margins carries as much less
     noise as is right for a difference.
     """
-    assert classes is not None
     return math.sqrt(1 - 1 / classes)
 
 
-def margin_noise(bounds: GradientBounds, classes: int | None = None) -> float:
+def margin_noise(bounds: GradientBounds, classes: int = 2) -> float:
     """The standard deviation that a margin's noise may have: for numbers, a part of the largest residual."""
     if bounds.loss.task == BINARY:
         return MARGIN_NOISE
     if bounds.loss.task == MULTICLASS:
         return MARGIN_NOISE * first_residual(classes)
-    assert bounds.joint_norm is not None
     return PREDICTION_NOISE * bounds.gradient / bounds.joint_norm
 
 
+@functools.lru_cache(maxsize=256)
 def budget_mu(epsilon: float, delta: float) -> float:
-    """The mu of a Gaussian release that spends the whole budget."""
+    """The mu of a Gaussian release that spends the whole budget. It is remembered, because fits are repeated."""
     return math.inf if math.isinf(epsilon) else gaussian.mu(epsilon, delta)
 
 
-def total_time(
-    bounds: GradientBounds, adjacency: Adjacency, n: int, mu: float, classes: int | None = None
-) -> float:
+def total_time(bounds: GradientBounds, adjacency: Adjacency, n: int, mu: float, classes: int = 2) -> float:
     """The total time tau after which a margin has the largest noise that it may have; infinite without noise."""
-    assert bounds.joint_norm is not None
     return margin_noise(bounds, classes) * mu / (bounds.joint_norm * bounds.sensitivity(adjacency, n))
 
 
@@ -98,38 +93,37 @@ def schedule(time: float, smoothness: float, steps: int | None = None, step: flo
     return steps, min(time / steps, longest) if step is None else step
 
 
-def filled(settings: Kind, n: int) -> Kind:
-    """Settings with clipping, steps and step size where they were left out; their bounds are checked."""
-    if settings.steps is not None:
-        whole("steps", settings.steps, low=1)
+def filled(settings: ThresholdingSettings, steps: int | None, adjacency: Adjacency, n: int) -> dict[str, Any]:
+    """The values of clipping, steps and step size, also where they were left out; the bounds are checked."""
+    if steps is not None:
+        whole("steps", steps, low=1)
     if settings.step_size is not None:
         magnitude("step_size", settings.step_size)
-    if settings.steps is not None and settings.step_size is not None:
-        return clipped(settings)
-    norm = settings.bounds.joint_norm
-    if norm is None:
-        name = "steps" if settings.steps is None else "step_size"
+    own = replace(settings, grad_norm=clipping(settings))
+    if steps is not None and settings.step_size is not None:
+        return {"grad_norm": own.grad_norm, "steps": steps, "step_size": settings.step_size}
+    bounds, norm = own.bounds, own.bounds.joint_norm
+    if math.isinf(norm):
+        name = "steps" if steps is None else "step_size"
         raise invalid(name, None, "given", "Without row_norm no rule is known; give row_norm, or steps and step_size.")
-    own = clipped(settings)
-    bounds = own.bounds
     curvature = residual_curvature(bounds.loss, bounds.gradient / norm) * norm * norm + own.penalty
     mu = budget_mu(own.epsilon, own.delta)
-    time = min(total_time(bounds, own.relation, n, mu, getattr(own, "classes", None)), LARGEST)
-    steps, step = schedule(time, curvature, own.steps, own.step_size)
+    time = min(total_time(bounds, adjacency, n, mu, own.class_count or 2), LARGEST)
+    count, step = schedule(time, curvature, steps, own.step_size)
     if not SMALLEST <= step <= LARGEST:
         raise invalid("step_size", None, "given", "Where row_norm or the budget is extreme, no rule is known.")
-    return replace(own, steps=steps, step_size=step)  # type: ignore[call-arg]  # those that have steps
+    return {"grad_norm": own.grad_norm, "steps": count, "step_size": step}
 
 
-def clipped(settings: Kind) -> Kind:
-    """Gradients of a classifier are clipped unless the caller has bounded them, or asks for adaptive noise."""
-    norm = settings.bounds.joint_norm
-    if settings.grad_norm is not None or settings.adaptive or settings.loss_row.task == REGRESSION or norm is None:
-        return settings
-    return replace(settings, grad_norm=_usual_residual(settings.loss_row, getattr(settings, "classes", None)) * norm)
+def clipping(settings: ThresholdingSettings) -> float | None:
+    """The bound of a gradient: a classifier's is clipped unless its caller bounds it or asks for adaptive noise."""
+    loss, norm = settings.loss_row, settings.bounds.joint_norm
+    if settings.grad_norm is not None or settings.adaptive or loss.task == REGRESSION or math.isinf(norm):
+        return settings.grad_norm
+    return _usual_residual(loss, settings.class_count or 2) * norm
 
 
-def _usual_residual(loss: Loss, classes: int | None) -> float:
+def _usual_residual(loss: Loss, classes: int) -> float:
     """The bound to which a classifier's residual is clipped; for softmax half of the first one, as for two classes."""
     if loss.task == MULTICLASS:
         return 2 * RESIDUAL * first_residual(classes)
@@ -152,7 +146,6 @@ def penalty(bounds: GradientBounds, adjacency: Adjacency, n: int, epsilon: float
     It is never below curvature/n, nor so small that the change of volume, log(1 + curvature/(n l2)), takes more than
     half of epsilon.
     """
-    assert bounds.joint_norm is not None and bounds.smoothness is not None
     margin_limit = PERTURBED_MARGIN_NOISE if bounds.loss.task == BINARY else margin_noise(bounds)
     l2 = bounds.joint_norm * bounds.sensitivity(adjacency, n) / (budget_mu(epsilon, delta) * margin_limit)
     return max(l2, bounds.smoothness / n * max(1.0, 2 / epsilon))
@@ -191,7 +184,7 @@ HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
 NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.2
 
 
-def pipeline_bounds(loss: Loss, classes: int | None) -> tuple[float, float, float]:
+def pipeline_bounds(loss: Loss, classes: int) -> tuple[float, float, float]:
     """(usual, largest bound of a gradient at rows of norm 1, noise of a margin) of dp_pipeline."""
     if loss.task == REGRESSION:
         return NUMBER_RESIDUAL, 2.0, NUMBER_NOISE

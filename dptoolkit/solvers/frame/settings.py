@@ -1,9 +1,10 @@
-"""Typed settings: ONE frozen class for each solver.
+"""Typed settings of a solver: what a caller asks for, and what a plan holds.
 
-The solver's plan, its public function with signature and docstring, and its JSON all come from this class. A class
-derived from Settings says what a caller may choose (its fields), which values are allowed and how defaults are filled
-in (``resolved``), what is released (``releases``), and what runs on the data (``bind``). Numbers that follow from the
-choices are properties, never stored.
+The solver's plan, its public function with signature and docstring, and its JSON all come from its settings. A class
+derived from Settings says what a caller may choose (its fields, which may be None), which values are allowed and how
+defaults are filled in (``resolved``). A class derived from Resolved has the same fields, and nothing that the solver
+needs is None: it says what is released (``releases``) and what runs on the data (``bind``). Numbers that follow from
+the choices are properties, never stored.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 TIGHT, PUBLISHED = "tight", "published"
 Self = TypeVar("Self", bound="Settings")
+Kind = TypeVar("Kind", bound="Resolved")
 
 
 class DeltaWarning(UserWarning):
@@ -65,10 +67,6 @@ class Settings(ABC):
         default=TIGHT,
     )
 
-    if TYPE_CHECKING:
-        # For type checkers only: whoever has a solver's plan knows which further fields its settings have.
-        def __getattr__(self, name: str) -> Any: ...
-
     # --- what a solver defines ---------------------------------------------------------------------
 
     @property
@@ -77,16 +75,11 @@ class Settings(ABC):
         """The row of the loss table."""
 
     @abstractmethod
-    def resolved(self: Self, n: int, d: int) -> Self:
-        """These settings for n rows and d features, every value checked and every default filled in."""
+    def resolved(self, n: int, d: int) -> Resolved:
+        """These settings for n rows and d features, every value checked and every default filled in.
 
-    @abstractmethod
-    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """What a fit releases, the main release first, with its noise; ``self`` is checked."""
-
-    def published(self, n: int, d: int) -> Published:
-        """The paper's own noise and claim; ``self`` is checked."""
-        raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
+        An adjacency that was given is an Adjacency already.
+        """
 
     def validated_rows(self, X: Any, n_features: int | None = None) -> Rows:
         """X in the layout that the solver works on; ``n_features`` is its public width."""
@@ -105,36 +98,10 @@ class Settings(ABC):
         """Checked labels, one a row; ``label_values`` are the public two of a binary loss."""
         return check_labels(y, n, self.loss_row, label_values)
 
-    def outlook(self, plan: Plan) -> Outlook | None:
-        """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
+    @property
+    def class_count(self) -> int | None:
+        """The public number of classes where there is a weight for each of them; None elsewhere."""
         return None
-
-    @abstractmethod
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
-        """The solver with its plan and data in place: validation and clipping are done, nothing is drawn.
-
-        Privacy
-        -------
-        Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
-        """
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Further notes for the guarantee; ``self`` is checked."""
-        return ()
-
-    @property
-    def relation(self) -> Adjacency:
-        """The adjacency; ``self`` is checked."""
-        return Adjacency.parse(self.adjacency)
-
-    def width(self, d: int) -> int:
-        """The number of weights for d features: one more with an intercept."""
-        return d + 1 if getattr(self, "fit_intercept", False) else d
-
-    def model(self, weights: Array) -> tuple[Array, float | Array]:
-        """(coef, intercept) from the weights of a run, whose last column is the intercept's if there is one."""
-        return (weights[:-1], float(weights[-1])) if getattr(self, "fit_intercept", False) else (weights, 0.0)
 
     # --- what is derived from it --------------------------------------------------------------------
 
@@ -143,6 +110,7 @@ class Settings(ABC):
         n, d = whole("n", n, low=1), whole("d", d, low=1)
         self._check_common(n)
         settings = self._in_doubles().resolved(n, d)
+        Adjacency.parse(settings.adjacency)
         paper = None
         if settings.calibration == PUBLISHED:
             if math.isinf(settings.epsilon):
@@ -163,16 +131,100 @@ class Settings(ABC):
 
     def _in_doubles(self: Self) -> Self:
         """The same with Python's own numbers: a sensitivity must not be rounded to single precision."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{name: _own_number(value) for name, value in values.items()})
+        own = {name: _own_number(value) for name, value in self._values().items()}
+        adjacency = None if self.adjacency is None else Adjacency.parse(self.adjacency)
+        return dataclasses.replace(self, **own | {"adjacency": adjacency})
+
+    def _values(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def settled(self, kind: type[Kind], **values: Any) -> Kind:
+        """These settings, with ``values`` for what was left out, as ``kind``: the last step of ``resolved``."""
+        own = self._values() | values
+        return kind(**own | {"adjacency": Adjacency.parse(own["adjacency"])})
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: the arguments that make these settings again."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {name: _plain(value) for name, value in self._values().items()}
 
     def __str__(self) -> str:
-        entries = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return ", ".join(f"{name}={value}" for name, value in entries if value is not None)
+        return ", ".join(f"{name}={value}" for name, value in self._values().items() if value is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved(Settings):
+    """Settings that a plan holds: every value is checked and nothing that the solver needs is left out.
+
+    A solver whose caller has to give everything derives its one class from this one, and ``resolved`` checks it.
+    """
+
+    # What a trace of the solver's run has. Lazy steps have the law of steps with a noisy gradient, but never form that
+    # gradient, so that the iterates are what is released. A run with epochs has snapshots and inner steps.
+    has_lazy_steps: ClassVar[bool] = False
+    has_epochs: ClassVar[bool] = False
+
+    adjacency: Adjacency = setting(
+        'Which datasets are neighbours: "replace-one" or "zero-out".', default=Adjacency.REPLACE_ONE
+    )
+
+    @abstractmethod
+    def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
+        """What a fit releases, the main release first, with its noise."""
+
+    def published(self, n: int, d: int) -> Published:
+        """The paper's own noise and claim."""
+        raise invalid("calibration", PUBLISHED, f"'tight' for {self.solver}", "No published constant is known.")
+
+    @abstractmethod
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
+        """The solver with its plan and data in place: validation and clipping are done, nothing is drawn.
+
+        Privacy
+        -------
+        Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
+        """
+
+    def outlook(self, plan: Plan) -> Outlook | None:
+        """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
+        return None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Further notes for the guarantee."""
+        return ()
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the last weight is that of an intercept."""
+        return False
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations that the plan fixes; 1 where the solver has none of its own."""
+        return 1
+
+    def is_sure_of_steps(self, plan: Plan) -> bool:
+        """Whether all fits of the plan take as many steps, so that their traces are of one length."""
+        return True
+
+    @property
+    def label_limit(self) -> float | None:
+        """The public bound of |y|; None where labels have none."""
+        return None
+
+    def width(self, d: int) -> int:
+        """The number of weights for d features: one more with an intercept."""
+        return d + 1 if self.has_intercept else d
+
+    def model(self, weights: Array) -> tuple[Array, float | Array]:
+        """(coef, intercept) from the weights of a run, whose last column is the intercept's if there is one."""
+        return (weights[:-1], float(weights[-1])) if self.has_intercept else (weights, 0.0)
+
+
+def warn_of(plan: Plan) -> None:
+    """The warnings that making the plan gives, for a caller who made it without them."""
+    check_budget(plan.settings.epsilon, plan.settings.delta, plan.n)
+    outlook.warn(plan)
 
 
 def _own_number(value: Any) -> Any:

@@ -26,8 +26,8 @@ RELATIONS = [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT]
 
 
 def shares(row_norm, relation):
-    law = gradient_law(1.0, losses.get("logistic"), row_norm, relation is Adjacency.ZERO_OUT)
-    return law.shares, law.places
+    noise_at = gradient_law(1.0, losses.get("logistic"), row_norm, relation is Adjacency.ZERO_OUT)
+    return noise_at.shares, noise_at.places
 
 
 def needed(radius, relation):
@@ -86,11 +86,11 @@ def test_a_table_that_stops_is_seen(look_up):
 def test_the_noise_of_many_weights_is_that_of_each(look_up):
     """Audits look the noise up for many weights at once; it is the solvers', the compiled ones' too."""
     table = shares(2.0, Adjacency.REPLACE_ONE)
-    law, weights = NoiseLaw(3.0, *table), np.array([[radius / 2.0, 0.0] for radius in ENDS])
+    noise_at, weights = NoiseLaw(3.0, *table), np.array([[radius / 2.0, 0.0] for radius in ENDS])
     with np.errstate(over="ignore"):
-        found = law.at(weights)
+        found = noise_at(weights)
     assert found.tolist() == [3.0 * look_up(table, math.hypot(*w)) for w in weights]
-    assert law.at(weights[3]) == found[3] and isinstance(law.at(weights[3]), float)
+    assert noise_at(weights[3]) == found[3] and isinstance(noise_at(weights[3]), float)
 
 
 def test_shares_grow_and_end_with_all():
@@ -119,8 +119,8 @@ def squared_needed(radius, relation, margin=MARGIN, label=LABEL):
 @pytest.mark.parametrize(("margin", "label"), [(0.5, 2.0), (1e140, 1e-140), (1e-140, 1e140), (1e-140, 1e-140)])
 def test_squared_shares_at_the_ends(radius, relation, margin, label):
     for row_norm in (1e-140, 0.3, 1e140):
-        law = squared_law(row_norm, relation, margin, label)
-        share = law.share(radius * margin / row_norm)
+        noise_at = squared_law(row_norm, relation, margin, label)
+        share = noise_at.share(radius * margin / row_norm)
         assert share >= squared_needed(radius * margin, relation, margin, label) * (1 - 1e-15)
 
 
@@ -128,11 +128,11 @@ def test_squared_shares_at_the_ends(radius, relation, margin, label):
 @pytest.mark.parametrize("relation", RELATIONS)
 @given(st.floats(0, 60) | st.floats(0, 1e300) | st.integers(0, 700).map(lambda i: i / 32), st.floats(1e-3, 1e3))
 def test_squared_shares_everywhere(look_up, relation, radius, row_norm):
-    law = squared_law(row_norm, relation)
+    noise_at = squared_law(row_norm, relation)
     needed_here = squared_needed(radius, relation)
-    assert look_up((law.shares, law.places), radius / row_norm) >= needed_here
+    assert look_up((noise_at.shares, noise_at.places), radius / row_norm) >= needed_here
     # The grid's sixteenth of a margin bound is what is given away.
-    assert look_up((law.shares, law.places), radius / row_norm) <= needed_here * 1.02
+    assert look_up((noise_at.shares, noise_at.places), radius / row_norm) <= needed_here * 1.02
 
 
 def test_a_squared_table_in_the_wrong_unit_is_seen():
@@ -159,4 +159,4 @@ def test_weights_whose_squares_underflow_have_a_norm(row_norm, size):
     assert min(norms) > 0 and max(norms) ** 2 == 0
     for norm, scale in zip(norms, found.history["noise_scale"][1:], strict=True):
         assert scale / plan.noise >= squared_needed(row_norm * norm, Adjacency.REPLACE_ONE, margin, label)
-        assert plan.settings.noise_law(plan).at(np.array([norm, 0.0])) == scale
+        assert plan.settings.noise_law(plan)(np.array([norm, 0.0])) == scale

@@ -17,9 +17,10 @@ import pytest
 from scipy import sparse
 
 from dptoolkit import solvers
+from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue
 from dptoolkit.solvers.frame.fit import private_solver
-from dptoolkit.solvers.frame.settings import setting
+from dptoolkit.solvers.frame.settings import Resolved, setting
 
 # What every solver takes besides the fields of its settings.
 DATA, FRAME = ["X", "y"], ["label_values", "n_features", "rng", "ledger", "trace", "diagnostics"]
@@ -122,6 +123,19 @@ def test_the_docstring_follows_the_fields():
     function = private_solver(Bolder)
     assert inspect.signature(function).parameters["boldness"].default == 0.5
     assert "boldness : float, default 0.5\n    How bold the steps are." in function.__doc__
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_plan_holds_resolved_settings(name):
+    """Its fields are those that the caller may choose, in their order; none is None that is declared without None."""
+    made = solvers.plan(name, n=20, d=6, **EVERY[name])
+    asked, fields = dataclasses.fields(solvers.settings_class(name)), dataclasses.fields(made.settings)
+    assert isinstance(made.settings, Resolved) and [f.name for f in fields] == [f.name for f in asked]
+    optional = {f.name for f in fields if "None" in str(f.type) or f.type == "Any"}
+    assert all(getattr(made.settings, f.name) is not None for f in fields if f.name not in optional)
+    assert "adjacency" not in optional and isinstance(made.settings.adjacency, Adjacency)
+    again = made.settings.plan(20, 6)
+    assert again == made and type(again.settings) is type(made.settings)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -1,7 +1,6 @@
 """Hard thresholding whose releases an attacker cannot undo: integer sums on public grids, rounded noise, ChaCha20.
 
-``secured`` turns the plan of a fit into one that charges for rounding, and ``bind`` puts data in place. The public
-solvers do not offer it yet.
+``secured`` turns the plan of a fit into one that charges for rounding and says so; ``SecureIhtRun`` is its run.
 
 Privacy
 -------
@@ -59,7 +58,32 @@ class SecureNoise:
     def limit(self, scale: float) -> float:
         """The largest |residual| at weights whose noise has this scale, where that is what the noise shrinks with."""
         largest = self.grids.limit
-        return largest if self.has_diameter else min(largest * (scale / self.law.scale), largest)
+        return largest if self.has_diameter or self.law.scale == 0 else min(largest * (scale / self.law.scale), largest)
+
+    def with_noise(self, scale: float) -> SecureNoise:
+        """The same grids with other noise; for audits and without privacy if it is less than planned."""
+        return replace(self, law=replace(self.law, scale=scale))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a guarantee says about the noise."""
+        return (
+            f"secure noise ({GENERATOR}): integer sums and rounded noise, exact in every digit, so the assumption of "
+            "real-valued noise holds; rounding is included in the sensitivity",
+            "time is not protected",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description."""
+        grids = self.grids
+        return {
+            "kind": "secure", "generator": GENERATOR, "row_grid": grids.row_unit, "residual_grid": grids.residual_unit,
+            "noise_units": self.multiplier(self.law.scale), "sensitivity_growth": self.growth,
+        }  # fmt: skip
+
+    def integers(self, means: Array) -> Array:
+        """Released means as the integers, in grid units, that they were made of."""
+        return np.rint(means * self.grids.n / self.grids.residual_unit / self.grids.row_unit)
 
     def __str__(self) -> str:
         grids, units = self.grids, self.multiplier(self.law.scale)
@@ -71,22 +95,20 @@ class SecureNoise:
         )
 
 
-def secured(plan: Plan) -> tuple[Plan, SecureNoise]:
-    """(the plan with rounding charged, its noise) for a plan that releases a noisy mean gradient of all records.
+def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
+    """The plan with secure noise and rounding charged, for one that releases a noisy mean gradient of all records.
+
+    ``law`` is the plan's noise at public weights.
 
     Privacy
     -------
     Sensitivity and scale grow by the same factor, so that the event is that of the plan; with published noise the scale
     stays, and the event changes. From public numbers alone.
     """
-    settings = plan.settings
-    releases = [release for release in plan.releases if release.law == GAUSSIAN and release.sampling is None]
-    if not isinstance(settings, ResolvedThresholding) or len(releases) != len(plan.releases) or len(releases) != 1:
-        raise invalid("plan", plan.solver, "one that releases a mean gradient of all records, such as dp_ight's",
-                      "Other solvers draw noise in doubles: randomness='fast'.")  # fmt: skip
-    (release,) = releases
+    (release,) = plan.releases
+    assert release.law == GAUSSIAN and release.sampling is None
     if release.scale == 0:
-        raise invalid("noise", 0.0, "> 0 for secure noise", "Without noise there is nothing to hide.")
+        raise invalid("randomness", "secure", "'fast' for a plan without noise", "It hides nothing: give an epsilon.")
     bounds = settings.bounds
     if bounds.grad_norm is not None:
         norm, limit = 1.0, bounds.gradient
@@ -95,15 +117,14 @@ def secured(plan: Plan) -> tuple[Plan, SecureNoise]:
         norm, limit = bounds.joint_norm, bounds.loss.residual_norm(bounds.largest_margin, float(label))
     # The grids come from the noise before rounding is charged.
     grids = Grids.choose(plan.n, norm, limit, release.scale * plan.n)
-    law = settings.noise_law(plan)  # type: ignore[attr-defined]
     has_diameter = not law.is_constant and plan.adjacency.contributions == 2
     width = plan.d + int(settings.fit_intercept) if has_diameter else None
     growth = grids.charged_sensitivity(1.0, width)
     scale = release.scale if plan.published is not None else release.scale * growth
     charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
     shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
-    new = replace(plan, releases=(charged,))
-    return new, SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places))
+    noise = SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places))
+    return replace(plan, releases=(charged,), secure=noise)
 
 
 def _charged_shares(shares: Array, grids: Grids, d: int) -> Array:
@@ -150,9 +171,16 @@ class SecureMeanGradient:
         grids, n = self.noise.grids, len(self._data.y)
         # The kernel divides by n, which is undone: the residual is the same function of its record as before.
         residuals = self._doubles.residuals(self.margins(support, values)) * n
-        whole = residuals_on_grid(residuals, grids, self.noise.limit(scale), self.lengths)
+        # Equal rounding errors of very many records would add up: each is rounded by a number for its place.
+        theta = _uniforms(stream, n) if grids.needs_dither else None
+        whole = residuals_on_grid(residuals, grids, self.noise.limit(scale), self.lengths, theta)
         sums = exact_sum(self._doubles.rows, whole)
         return released_mean(sums + rounded_normals(stream, self.noise.multiplier(scale), len(sums)), grids, n)
+
+
+def _uniforms(stream: SecureStream, count: int) -> Array:
+    """Numbers in [0, 1): they need no exact law, as any number that does not depend on the data will do."""
+    return np.asarray((stream.words(count) >> np.uint64(11)) * 2.0**-53)
 
 
 class SecureIhtRun(IhtRun):
@@ -186,20 +214,3 @@ class SecureIhtRun(IhtRun):
 
     def _mean_gradient(self) -> Any:
         return SecureMeanGradient(self._data.expanded(), self._noise, self.iteration.fit_intercept)
-
-
-def bind(plan: Plan, X: Any, y: Any) -> tuple[Plan, SecureIhtRun]:
-    """(the secured plan, the solver with these data in place): each call run(None, trace) is one fit.
-
-    Privacy
-    -------
-    Every call of the run spends the secured plan's event; no ledger is charged.
-    """
-    secure, noise = secured(plan)
-    settings: Any = plan.settings
-    rows = settings.validated_rows(X)
-    bounded, labels, caps = settings.bounds.clip(rows, settings.labels(y, rows.shape[0]))
-    if (rows.shape[0], rows.shape[1]) != (plan.n, plan.d):
-        raise invalid("X.shape", rows.shape, f"({plan.n}, {plan.d}), as in the plan")
-    data = ClippedRecords(bounded, labels, settings.loss_row, settings.bounds.largest_margin, caps)
-    return secure, SecureIhtRun(data, settings.iteration, noise)

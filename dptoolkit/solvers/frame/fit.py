@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses, marks
-from dptoolkit._validate import flag, invalid
+from dptoolkit._validate import flag, invalid, one_of
 from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
@@ -63,7 +63,7 @@ class FitResult:
 
 def fit(
     settings: Settings, X: Any, y: Any, *, label_values: Any = None, n_features: int | None = None, rng: Any = None,
-    ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
+    randomness: str | None = None, ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
 ) -> FitResult:
     """One private fit.
 
@@ -74,7 +74,7 @@ def fit(
     """
     rows = settings.validated_rows(X, n_features)
     labels = settings.labels(y, rows.shape[0], label_values)
-    plan = settings.plan(*rows.shape)
+    plan = planned(settings, *rows.shape, randomness, rng)
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
     is_void = marks.is_marked(X, y)
     source = noise_source(rng, ledger)
@@ -84,6 +84,23 @@ def fit(
     result = result_of(plan, source, is_void, run, weights, history, diagnose)
     record(reservation)
     return result
+
+
+def planned(settings: Settings, n: int, d: int, randomness: Any = None, rng: Any = None) -> Plan:
+    """The plan of a fit, with secure noise if it is asked for.
+
+    Privacy
+    -------
+    Touches no data. Noise from a seed can be drawn again by whoever guesses it, so it is never called secure.
+    """
+    if randomness is not None:
+        one_of("randomness", randomness, ("secure", "fast"))
+    if randomness != "secure":
+        return settings.plan(n, d)
+    if rng is not None:
+        raise invalid("rng", "given", "left out for randomness='secure'", "Its key comes from the operating system.")
+    plan = settings.plan(n, d)
+    return plan.settings.secured(plan)
 
 
 def result_of(
@@ -114,7 +131,7 @@ def private_solver(kind: type[Settings]) -> Callable[..., FitResult]:
 
 DATA_PARAMETERS = "X : (n, d) array or scipy.sparse matrix\n    One row a record.\ny : (n,) array\n    Their labels."
 # The arguments of every private solver besides X, y and its settings.
-_FRAME = ("label_values", "n_features", "rng", "ledger", "trace", "diagnostics")
+_FRAME = ("label_values", "n_features", "rng", "randomness", "ledger", "trace", "diagnostics")
 _FRAME_PARAMETERS = """label_values : (float, float) or None, default None
     The two labels of a binary loss if they are not 0 and 1, the positive one last, for example (-1, 1). They are a
     public convention, never inferred from the data.
@@ -125,6 +142,10 @@ rng : None, int or numpy.random.Generator, default None
     Fresh entropy, a seed or a Generator. A fit from a seed is reproducible, so it is not a release; another plan draws
     other noise from the same seed. A Generator advances with every fit and may be shared by threads, but not copied:
     two fits of one plan with copies have the same noise.
+randomness : "secure", "fast" or None, default None
+    "secure" draws noise that is exact in every digit from a cryptographic generator, on sums of integers, so that the
+    bits of a release tell no more than its guarantee says; dp_ight alone has it yet, and it takes no ``rng``. "fast" is
+    noise in doubles, open to the attack of docs/secure-noise.md. None is "fast" in this version.
 ledger : Ledger or None, default None
     Refuses the fit, or is charged for it, before the data are used; a fit that fails later stays charged.
 trace : bool or int, default False

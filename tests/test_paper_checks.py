@@ -118,6 +118,7 @@ def test_every_paper_has_audits_and_the_table_shows_what_they_refute(capsys):
 NOISE = 'GaussianNoise(record.scales["query"], sensitivity)'
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("new", "words"),
     [
@@ -154,6 +155,7 @@ def test_an_audit_is_held_to_the_truth_and_to_what_its_pair_reaches():
     assert "more than the claimed 1.9" in changes(Audited(1.9, 1.9), refuted=True)[0]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [

@@ -15,6 +15,7 @@ from dptoolkit.accounting.guarantee import account
 from dptoolkit.accounting.methods import METHODS, best_epsilon, likely_method, path_of, unverified_epsilon
 from dptoolkit.errors import DpToolkitError, InvalidValue
 
+# The range of the search; noise outside it is of no use in any plan.
 SMALLEST, _LARGEST = 1e-12, 1e12
 # Rough searches, which only prepare the exact one, end where the next step would be shorter than these, in log noise.
 # The other number is the least first step of a search.

@@ -24,7 +24,9 @@ from dptoolkit.types import Array
 
 _HALF_ROOT_PI = math.sqrt(math.pi / 2)
 _ROOT_2 = math.sqrt(2.0)
+# Below this mu a difference of two Mills ratios would cancel, and a Taylor series takes its place.
 _TINY_MU = 1e-3
+# The largest mu that a search for noise considers.
 _LARGEST_MU = 1e8
 # The squares of smaller mu may underflow and lose digits.
 _TINY_SQUARE = 1e-140

@@ -18,6 +18,7 @@ from dptoolkit.accounting.structure import assumptions, total_rho, words
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 
+# The deltas at which a printed guarantee shows epsilon, besides the one that was asked for.
 TABLE_DELTAS = (1e-3, 1e-5, 1e-7, 1e-9)
 
 
@@ -57,6 +58,7 @@ def _claim_line(guarantee: Guarantee) -> str:
 
 # --- A guarantee: a bound on what a release gives away, computed from its event on demand ---------------------
 
+# The delta of one-line answers for which the caller has named none.
 REFERENCE_DELTA = 1e-5
 
 

@@ -25,7 +25,9 @@ from dptoolkit.accounting.group import GroupGuarantee
 from dptoolkit.accounting.guarantee import Guarantee, account
 from dptoolkit.accounting.structure import all_gaussian, scaled, total_mu
 
+# The delta at which epsilons are reported if the claim has none of its own.
 REFERENCE_DELTA = 1e-5
+# A family of claims is searched up to noise that is this many times smaller.
 _LARGEST_FACTOR = 1e3
 
 

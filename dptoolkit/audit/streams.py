@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dptoolkit.mechanisms.randomness import Generators, exclusive
 from dptoolkit.types import Array
 
+# Secret bits of the trials are drawn so many at a time.
 _BITS_A_BLOCK = 4096
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 import dptoolkit
 from dptoolkit.errors import InvalidValue
 
+# Exit codes; 130 is what shells use for a program that Ctrl-C ended (128 + SIGINT).
 FINE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 

@@ -16,6 +16,7 @@ from dptoolkit.errors import InvalidValue
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 # Arguments of a solver that get no option from its signature: commands have their own options for them, or set them.
 _OWN = ("epsilon", "delta", "adjacency", "calibration", "loss", "classes")
+# The delta of commands without --delta.
 DELTA = 1e-5
 
 

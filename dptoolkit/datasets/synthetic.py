@@ -15,10 +15,13 @@ from dptoolkit.datasets.dataset import BINARY, REGRESSION, Dataset
 from dptoolkit.mechanisms.randomness import as_generator
 from dptoolkit.types import Array
 
+# Wang and Gu 2019, section 6: the variance of the errors of a regression.
 _IGHT_NOISE_VARIANCE = 0.1
+# Khanna, Lu and Raff 2023, section 4.2: the weights that are not zero.
 _KHANNA_WEIGHTS = (10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 0.5)
 # Column frequencies (rank + shift)^-power resemble those of RCV1: 0.4 n for the first, 0.1 n for the hundredth.
 _RCV1_SHIFT, _RCV1_POWER = 40.0, 1.25
+# The number of weights that are not zero.
 _RCV1_SUPPORT = 100
 
 

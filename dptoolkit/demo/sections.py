@@ -50,6 +50,7 @@ class Section:
 
 # --- Private fits at several budgets: error against epsilon, with the guarantee of each fit -------------------
 
+# Delta and number of seeds of all fits of the demo.
 DELTA = 1e-5
 SEEDS = 5
 _LOOKS = {"dp_pipeline": 0, "DP-IGHT": 3, "DP-IGHT, published": 1, "Frank-Wolfe": 2, "no privacy": 5}
@@ -213,6 +214,7 @@ COUNTS = (*(m * 10**k for k in range(4) for m in (1, 2, 5)), 10_000)
 TABLE_COUNTS = (1, 10, 100, 1_000, 10_000)
 # The recursion for selections takes under a second up to here, half a minute at 10,000.
 RECURSION_LIMIT = 1_000
+# Noise multiplier and sampling rate of the sampled steps.
 NOISE, RATE = 1.5, 0.01
 
 Curves = Mapping[str, Sequence[float]]  # by the name of the line, one number for each count

@@ -29,8 +29,8 @@ from dptoolkit.tables import (
 )
 
 _WEIGHTS = (
-    "sample_weight: must be left out. A weight multiplies what one record can do, and the noise is made for records "
-    "that count once; weights that depend on the data would also be released."
+    "sample_weight: must be left out. A weight multiplies the influence of a record, and the noise is calibrated for "
+    "records that count once; weights that depend on the data would also be released."
 )
 _LABELS_MISSING = (
     "Every record needs a label. Leave out records without a label before the number of records becomes public."

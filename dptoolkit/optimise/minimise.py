@@ -481,6 +481,7 @@ class _Curvature:
         return x * size
 
 
+# The largest number of steps of one conjugate-gradient solve.
 _MOST_PRODUCTS = 500
 # From this many stored entries on, a compiled product in one pass is quicker than SciPy's in two.
 _WORTH_COMPILING = 20_000

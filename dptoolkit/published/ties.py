@@ -18,9 +18,11 @@ from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.events import Event, RandomizedResponse
 from dptoolkit.types import Array
 
+# Nodes of the Gauss-Legendre quadrature on every piece.
 _NODES = 64
 # The probability of Laplace noise beyond this many scales is negligible.
 _FAR = 40.0
+# An upper bound on the error of the FFT, subtracted so that a lower bound stays one.
 _TRANSFORM_ERROR = 1e-12
 
 

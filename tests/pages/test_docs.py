@@ -64,6 +64,31 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / match["target"]).exists(), match["target"]
 
 
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+ANCHOR = re.compile(r"\]\((?P<target>[^)#:]*\.md)?#(?P<anchor>[^)]*)\)")
+LINKED = [*sorted(DOCS.rglob("*.md")), *(DOCS.parent / name for name in ("README.md", "LIMITATIONS.md"))]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as Sphinx and forges make them."""
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
+
+
+def lost_anchors(page: Path, text: str) -> list[str]:
+    """Links to headings that do not exist."""
+    found = []
+    for match in ANCHOR.finditer(text):
+        other = (page.parent / match["target"]).read_text() if match["target"] else text
+        found += [] if match["anchor"] in anchors(other) else [match[0]]
+    return found
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    assert {page.name: lost for page in LINKED if (lost := lost_anchors(page, page.read_text()))} == {}
+    assert lost_anchors(DOCS / "index.md", "## A, b\n[x](#a-b) [y](#c) [z](audit.md#groups) [z](audit.md#gruops)") == [
+        "](#c)", "](audit.md#gruops)"]  # fmt: skip
+
+
 CONSOLE = re.compile(r"^```(?P<kind>python|console)\n(?P<text>.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 

@@ -20,6 +20,7 @@ from dptoolkit.accounting.rounds import RunCountLaw
 from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 from dptoolkit.types import Array
 
+# The largest grid; it takes about 400 MB.
 MAX_POINTS = 2**22
 # -log of the mass that may lie outside the window under the tilted law. The lower bound uses twice this number, because
 # there such mass must be subtracted.

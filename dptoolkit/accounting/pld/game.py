@@ -22,6 +22,7 @@ Markov's inequality, G the largest sum of tilted masses; from below it is at lea
 Round-off of the transforms. Let u = 2^-53, to first order in u, and let the length L have the factors 2, 3 and 5
 alone. A transform is a sequence of passes of radix r = 2, 3, 4 or 5: DFTs of length r, each an orthogonal matrix times
 sqrt(r), and products with twiddle factors. Errors relative to the norm add up over the passes.
+
     A twiddle factor is a product of two table entries, each within u/sqrt(2), and a complex product errs by at most
     sqrt(5) u (Brent, Percival and Zimmermann 2007): the factor errs by 3.7 u, and the product with it by 5.9 u in all.
     Radix 2: one sum, 1 u. Radix 4: two sums, 2 u; products with i are exact.
@@ -30,6 +31,7 @@ sqrt(r), and products with twiddle factors. Errors relative to the norm add up o
     |t|^2 + |s|^2 = 2 (|x1|^2 + |x2|^2), the norm of all is at most (5.9 / sqrt(3) + 1) u = 4.5 u of the output's.
     Radix 5: in the same way each of four outputs errs by at most u (2 |x0| + 1.6 |t1| + 3.3 |t2| + 3.9 |s1| + 2.4
     |s2|), where the squares of the four sums and differences add up to 2 (|x1|^2 + ... + |x4|^2): 8.7 u in all.
+
 Per factor of 2 of the length this is 6.9 u for radix 2, 4 u for radix 4, (4.5 + 5.9) u / log2(3) = 6.6 u for radix 3
 and (8.7 + 5.9) u / log2(5) = 6.3 u for radix 5. So a transform errs by at most 7 u log2 L of its norm. A real transform
 has the same sums and products, less those that symmetry makes equal. Fused multiply-adds only leave out roundings.

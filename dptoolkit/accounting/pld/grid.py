@@ -84,9 +84,11 @@ def _in_blocks(curve: Curve, step: float, places: Array) -> Array:
 
 # Losses among which the reach of a grid is chosen; a pair that needs more than the last has infinite epsilon here.
 REACHES = np.asarray(np.geomspace(1e-12, 1e9, 500), dtype=np.float64)
+# A search for the end of a curve refines the grid so often, with so many points each time.
 _ZOOMS, _ZOOM_POINTS = 6, 33
 
 
+# Every so many reaches are tried first, and then those between two of them.
 _STRIDE = 25
 
 

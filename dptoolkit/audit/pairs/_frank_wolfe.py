@@ -31,10 +31,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "dp_frank_wolfe": {"n": 100, "d": 4, "loss": "logistic", "steps": 10, "l1_radius": 0.1, "feature_bound": 1.0},
 }
 
+# The delta at which the reach of a pair is computed.
 DELTA = 1e-5
 # Rows that pull move the log odds by at most the first number; at most the second number of row counts is tried.
 _LARGEST_PULL = 4.0
 _NUMBERS_TRIED = 80
+# The 0.95 quantile of the standard normal law.
 _NORMAL_95 = 1.6448536
 # Runs by which pairs are compared.
 _COMPARED = 400

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # So few rows that the number of steps is the smallest there is, whatever the eigenvalue.
 PRESETS: dict[str, dict[str, Any]] = {"dp_pipeline": {"n": 60, "d": 3}}
 
+# The delta at which the reach of a pair is computed.
 _DELTA = 1e-5
 # Runs from which the reach for several classes is estimated.
 _RUNS = 128

@@ -39,8 +39,8 @@ def profile(guarantee: Guarantee, audit: AuditReport | None = None) -> Figure:
         An audit whose refuted region is shaded.
     """
     figure, (axes,) = grid(1, 1, "Privacy profile")
-    relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
-    detail = f"smaller is a stronger promise{relation}" + ("" if audit is None else "; shaded: refuted by the audit")
+    adjacency = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
+    detail = f"smaller is a stronger promise{adjacency}" + ("" if audit is None else "; shaded: refuted by the audit")
     describe(axes, "Epsilon at each delta", detail, "delta", "epsilon")
     profile_curve(axes, guarantee, audit)
     return figure
@@ -93,8 +93,8 @@ def guarantee_trade_off(guarantee: Guarantee) -> Figure:
         The guarantee to draw.
     """
     figure, (axes,) = grid(1, 1, "Trade-off curve")
-    relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
-    detail = f"no test is below the curve{relation}; both errors add up to at least {1 - guarantee.advantage:.3g}"
+    adjacency = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
+    detail = f"no test is below the curve{adjacency}; both errors add up to at least {1 - guarantee.advantage:.3g}"
     describe(axes, "Detecting one record", detail, "false alarms", "missed detections")
     rates = np.linspace(0, 1, 201)
     curve = guarantee.tradeoff(rates)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.frame.run import Run
 
 
-
 TIGHT, PUBLISHED = "tight", "published"
 Self = TypeVar("Self", bound="Settings")
 Kind = TypeVar("Kind", bound="Resolved")
@@ -259,7 +258,7 @@ def build(kind: type[Self], arguments: dict[str, Any]) -> Self:
             raise TypeError(f"{kind.solver}() got an unexpected argument {name!r}.{hint}")
     lacking = [n for n, f in fields.items() if n not in arguments and _is_required(f)]
     if lacking:
-        raise TypeError(f"{kind.solver}() lacks the arguments {', '.join(lacking)}.")
+        raise TypeError(f"{kind.solver}() also needs {', '.join(lacking)}.")
     return kind(**{name: _read(value) for name, value in arguments.items()})
 
 

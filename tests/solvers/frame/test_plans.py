@@ -281,7 +281,7 @@ def test_unknown_solver_and_unknown_arguments():
             call(row_nrom=1.0, **CALLS["dp_ight"])
         with pytest.raises(TypeError, match=far):
             call(lambda_=1, **CALLS["dp_ight"])
-        with pytest.raises(TypeError, match=r"dp_ight\(\) lacks the arguments epsilon, loss, sparsity\."):
+        with pytest.raises(TypeError, match=r"dp_ight\(\) also needs epsilon, loss, sparsity\."):
             call()
 
 

@@ -16,12 +16,13 @@ import pickle
 import sys
 import time
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,27 +41,30 @@ _CHUNK = 1024
 _WORTH_PROCESSES = 8.0
 
 
-class Target(Protocol):
-    """What is attacked: gives the outputs of trials, one row each, from their numbers and secret bits (1 = first).
+class Target(ABC):
+    """What is attacked: gives the outputs of trials, one row each, from their numbers and secret bits (1 = first)."""
 
-    A target whose attribute ``threads`` is true runs in threads, others in processes if that is worth it.
-    """
+    # Whether trials run in threads; otherwise they run in processes, if that is worth it.
+    threads: ClassVar[bool] = False
+    # The last exception that a run raised, and which parts of an output are not examined; empty if there are none.
+    last_error: str = ""
+    unseen: str = ""
 
+    @abstractmethod
     def run(self, bits: Bits, first: int, streams: Streams) -> Array:
         """Outputs of trials first, first + 1, ...; a row of nothing but NaN for a run that failed."""
 
 
 @dataclass
-class CallableTarget:
+class CallableTarget(Target):
     """Any ``mechanism(dataset, rng) -> output``: a number, an array, a dict of them, a fitted model, a FitResult."""
 
     mechanism: Callable[[Any, np.random.Generator], Any]
     pair: Pair
     encode: Callable[[Any], Any] | None = None
     last_error: str = field(default="", compare=False)
-    # Of the first output; no fields, since they are not known before a run.
+    # The keys of the first output; no field, since they are not known before a run.
     labels = None
-    unseen = ""
 
     def run(self, bits: Bits, first: int, streams: Streams) -> Array:
         """See ``Target``. A mechanism that changes its dataset is refused: later trials would run on other data."""
@@ -200,7 +204,7 @@ class Game:
         jobs = self._jobs or os.cpu_count() or 1
         if len(pieces) == 1 or jobs == 1:
             return (self.target.run(bits, first, self.streams) for first, bits in pieces)
-        if getattr(self.target, "threads", False):
+        if self.target.threads:
             with ThreadPoolExecutor(jobs) as pool:
                 return list(pool.map(lambda piece: self.target.run(piece[1], piece[0], self.streams), pieces))
         work = self._seconds_each * sum(len(bits) for _, bits in pieces)

@@ -250,7 +250,7 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
         replay = target.run(bits[:4], 0, Streams(seed, "probe"))
         repeats = repeats and np.array_equal(replay, outputs[:4], equal_nan=True)
     if not any(len(w) for w in worlds):
-        reason = getattr(target, "last_error", "") or "every output is NaN or None"
+        reason = target.last_error or "every output is NaN or None"
         repair = "A callable is called as mechanism(dataset, rng), and returns numbers."
         raise invalid("mechanism", f"failed in 16 of 16 runs ({reason})", "able to run on the pair", repair)
     # A constant mechanism that does draw is rarely random, or loses its noise: the trials will show which. One that has

@@ -339,7 +339,7 @@ class Session:
             )
         if self._gaps:
             notes.append(f"{self._gaps:,} outputs have missing numbers (NaN). Which are missing is looked at as well.")
-        unseen = getattr(self.target, "unseen", "")
+        unseen = self.target.unseen
         if unseen:
             notes.append(f"Only {unseen}: a leak there is not found. Give encode=, output -> numbers, to look at more.")
         if self._constant:
@@ -358,7 +358,7 @@ class Session:
 
     def _last_failure(self) -> str:
         """The kind of the last error that is known; its message stays out of the report, as it may quote a record."""
-        kind = getattr(self.target, "last_error", "").partition(":")[0]
+        kind = self.target.last_error.partition(":")[0]
         return f" The last error was {kind}." if kind else ""
 
     def _replay(self, trial: int) -> Array:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid, one_of
 from dptoolkit.audit import layout, streams
+from dptoolkit.audit.engine import Target
 from dptoolkit.audit.pair import Counted, Pair
 from dptoolkit.solvers import bind
 from dptoolkit.solvers.frame.plan import Plan
@@ -21,7 +22,7 @@ ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 _LARGEST = 2**22
 
 
-class PlanTarget:
+class PlanTarget(Target):
     """The solver of a plan on the two datasets of a pair, as an adversary sees it.
 
     adversary: "final", the weights; "support", which of them are not zero; "iterates", the weights after every step;

@@ -55,9 +55,9 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     ledger = opened_ledger(args)
     table, options = read_table(args, args.n_features), chosen_options(args, name)
     found, classes = found_classes(args, table), classes_of(args.classes)
-    how = choosing.how_of(args)
+    terms = choosing.terms_of(args)
     if args.plan:
-        return _planned(args, table, name, candidates, classes, how, options), FINE
+        return _planned(args, table, name, candidates, classes, terms, options), FINE
 
     def said(search: Any) -> None:
         plan = search.plan
@@ -70,7 +70,7 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
 
     choice = choosing.choose(
         table.X, table.y, candidates, task=args.task, solver=name, classes=classes, adjacency=args.adjacency,
-        rng=args.seed, ledger=ledger, feature_names=table.names, how=how, announce=said, **options,
+        rng=args.seed, ledger=ledger, feature_names=table.names, terms=terms, announce=said, **options,
     )  # fmt: skip
     model = noted(choice.model, args, table)
     stage("writing")
@@ -86,7 +86,7 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
 
 def _planned(
     args: argparse.Namespace, table: Table, name: str, candidates: list[dict[str, Any]], labels: list[Any] | None,
-    how: dict[str, Any], options: dict[str, Any],
+    terms: dict[str, Any], options: dict[str, Any],
 ) -> str:  # fmt: skip
     """The cost of a choice, as text; the data are read for their size and, without --classes, for the set of labels."""
     from dptoolkit.models import fitting
@@ -96,7 +96,7 @@ def _planned(
     classes = len(fitting.class_set(table.y, labels)) if is_classes else None
     n, d = table.X.shape
     search = choosing.search(candidates, task=args.task, solver=name, n=n, d=d, classes=classes,
-                             adjacency=args.adjacency, how=how, options=options)  # fmt: skip
+                             adjacency=args.adjacency, terms=terms, options=options)  # fmt: skip
     plan = search.plan
     if args.json:
         record = {"solver": search.solver_name, "n": n, "d": d, "candidates": candidates, "price": plan.price,

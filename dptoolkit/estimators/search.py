@@ -128,7 +128,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         choice = choosing.choose(
             X, y, own, task=first._task, solver=solver, classes=getattr(first, "classes", None),
             adjacency=first.adjacency, rng=rng, ledger=ledger,
-            feature_names=getattr(self, "feature_names_in_", None), how=choosing.how_of(self), **common,
+            feature_names=getattr(self, "feature_names_in_", None), terms=choosing.terms_of(self), **common,
         )  # fmt: skip
         model = choice.model.with_notes(*notes)
         best = candidates[choice.number].set_params(epsilon=self.epsilon, delta=self.delta)

@@ -16,6 +16,7 @@ from dptoolkit.accounting import BestOf, Guarantee, Repeated, account, calibrate
 from dptoolkit.accounting.events import Event
 from dptoolkit.models.notes import choice_notes
 from dptoolkit.solvers import Plan
+from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import Release
 from dptoolkit.solvers.frame.settings import Resolved, warn_of
 
@@ -33,7 +34,7 @@ class PlanAround(Plan):
     n: int = field(init=False)
     d: int = field(init=False)
     releases: tuple[Release, ...] = field(init=False)
-    published: Any = field(init=False, compare=False)
+    published: None = field(init=False, compare=False)
     part: Plan
 
     def _adopt(self, **own: Any) -> None:
@@ -164,7 +165,7 @@ class ChosenPlan(PlanAround):
         raise invalid("plan", "a ChosenPlan", "the plan of one fit", "plan.part is that of the run that won.")
 
     @property
-    def outlook(self) -> Any:
+    def outlook(self) -> Outlook | None:
         """See ``Plan``; that of the run that won."""
         return self.part.outlook
 

@@ -46,11 +46,11 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
     B. A solver that scales every row to norm 1 is given no bound on the norm, which would change nothing. Whatever else
     is left out is left to the solver, which has a rule for it or says that it has none.
     """
-    runs, times = solver_for(solver, classes)
+    runner, times = solver_for(solver, classes)
     own = {name: value for name, value in options.items() if value is not None}
     if "row_norm" in own:
         magnitude("row_norm", own["row_norm"])
-    row, names = SOLVERS[solver], {entry.name: entry for entry in fields(solvers.settings_class(runs))}
+    row, names = SOLVERS[solver], {entry.name: entry for entry in fields(solvers.settings_class(runner))}
     is_one_model = classes is not None and classes > 2 and times == 1
     fixed = row.several[1] if is_one_model and row.several is not None else row.tasks[task]
     for name in own:
@@ -70,19 +70,19 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
     if is_one_model:
         own["classes"] = classes
     full = dict(fixed) | own
-    _check_names(runs, full)
+    _check_names(runner, full)
     return full
 
 
-def _check_names(runs: str, arguments: Mapping[str, Any]) -> None:
+def _check_names(solver: str, arguments: Mapping[str, Any]) -> None:
     """Refuse options that the solver does not have, and a call without those that it needs."""
-    requirements = {entry.name: entry.default is entry.empty for entry in keywords(solvers.settings_class(runs))}
+    requirements = {entry.name: entry.default is entry.empty for entry in keywords(solvers.settings_class(solver))}
     for name in arguments:
         if name not in requirements:
             near = difflib.get_close_matches(name, requirements, 1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It takes {', '.join(requirements)}."
-            raise invalid(name, arguments[name], f"left out for {runs}", hint)
+            raise invalid(name, arguments[name], f"left out for {solver}", hint)
     for name, is_needed in requirements.items():
         if is_needed and name not in arguments and name != "epsilon":
-            text = solvers.settings_class(runs).__dataclass_fields__[name].metadata["text"]
-            raise invalid(name, None, f"given for {runs}", text)
+            text = solvers.settings_class(solver).__dataclass_fields__[name].metadata["text"]
+            raise invalid(name, None, f"given for {solver}", text)

@@ -26,15 +26,16 @@ from dptoolkit.tuning.search import tune_by
 
 # What all candidates share: the budget and what is public.
 SHARED = ("epsilon", "delta", "adjacency", "classes", "calibration", "loss", "label_bound", "random_state")
-# The arguments of the choice itself: those of ``tuning.plan`` that are not the solver's.
-HOW = ("epsilon", "delta", "expected_runs", "law", "validation", "score_bound")
+# The terms of the choice itself: the arguments of ``tuning.plan`` that are not the solver's.
+TERMS = ("epsilon", "delta", "expected_runs", "law", "validation", "score_bound")
 
 
 @dataclass(frozen=True)
 class Search:
     """A choice to be made on n rows of d features: candidates of one solver, and what they share.
 
-    ``solver`` is the name that was asked for and ``solver_name`` the one that runs. ``how`` are the arguments ``HOW``.
+    ``solver`` is the name that was asked for and ``solver_name`` the one that runs. ``terms`` holds the arguments
+    that ``TERMS`` names.
     """
 
     task: str
@@ -42,14 +43,14 @@ class Search:
     solver_name: str
     candidates: tuple[Mapping[str, Any], ...]
     shared: Mapping[str, Any]
-    how: Mapping[str, Any]
+    terms: Mapping[str, Any]
     n: int
     d: int
 
     @cached_property
     def plan(self) -> TuningPlan:
         """The plan of the choice, made once; it needs no data."""
-        return make_plan(self.solver_name, self.candidates, n=self.n, d=self.d, **self.how, **self.shared)
+        return make_plan(self.solver_name, self.candidates, n=self.n, d=self.d, **self.terms, **self.shared)
 
     @cached_property
     def ruled(self) -> tuple[str, ...]:
@@ -60,7 +61,7 @@ class Search:
 
     def _plans_without(self, name: str) -> bool:
         rest = {key: value for key, value in {**self.shared, **self.candidates[0]}.items() if key != name}
-        budget = {key: self.how[key] for key in ("epsilon", "delta")}
+        budget = {key: self.terms[key] for key in ("epsilon", "delta")}
         try:
             with unheard():
                 solvers.plan(self.solver_name, n=self.n, d=self.d, **rest, **budget)
@@ -91,9 +92,9 @@ class Choice:
     plan: TuningPlan
 
 
-def how_of(source: Any) -> dict[str, Any]:
+def terms_of(source: Any) -> dict[str, Any]:
     """The arguments of a choice from the attributes of an estimator or of a parsed command line."""
-    return {name: getattr(source, name) for name in HOW}
+    return {name: getattr(source, name) for name in TERMS}
 
 
 def refuse_shared(candidates: Sequence[Mapping[str, Any]]) -> None:
@@ -117,7 +118,7 @@ def own_and_shared(
 
 def search(
     candidates: Sequence[Mapping[str, Any]], *, task: str, solver: str | None, n: int, d: int, classes: int | None,
-    adjacency: str, how: Mapping[str, Any], options: Mapping[str, Any],
+    adjacency: str, terms: Mapping[str, Any], options: Mapping[str, Any],
 ) -> Search:  # fmt: skip
     """The search among candidates for n rows of d features.
 
@@ -137,8 +138,9 @@ def search(
         The number of classes; None for regression.
     adjacency : {"replace-one", "zero-out"}
         As in ``models.fit``.
-    how : mapping of str to object
-        The arguments ``HOW`` of ``tuning.plan``. In regression ``score_bound`` is ``label_bound`` unless given.
+    terms : mapping of str to object
+        The arguments of ``tuning.plan`` that ``TERMS`` names. In regression ``score_bound`` is ``label_bound`` unless
+        it is given.
     options : mapping of str to object
         The arguments of the solver that all candidates share.
 
@@ -153,20 +155,20 @@ def search(
         repair = f"It fits each class by itself. These solvers fit one model for all classes: {names}."
         raise invalid("classes", classes, f"2 for a private choice with {name}", repair)
     check_candidates(candidates)
-    if how.get("validation") == "public":
+    if terms.get("validation") == "public":
         raise invalid("validation", "public", "a share of rows", "Use tuning.tune(..., public=(X, y)).")
     refuse_shared(candidates)
     entries = [routes.arguments(task, name, d, classes, dict(options) | dict(own)) for own in candidates]
     own, shared = own_and_shared(entries, candidates)
-    if task == REGRESSION and how.get("score_bound") is None:
-        how = {**how, "score_bound": options.get("label_bound")}
-    return Search(task, name, solver_name, own, shared | {"adjacency": adjacency}, dict(how), n, d)
+    if task == REGRESSION and terms.get("score_bound") is None:
+        terms = {**terms, "score_bound": options.get("label_bound")}
+    return Search(task, name, solver_name, own, shared | {"adjacency": adjacency}, dict(terms), n, d)
 
 
 def choose(
     X: Any, y: Any, candidates: Sequence[Mapping[str, Any]], *, task: str, solver: str | None = None,
     classes: Any = None, adjacency: str = "replace-one", n_features: int | None = None, rng: Any = None,
-    ledger: Ledger | None = None, feature_names: Any = None, how: Mapping[str, Any], announce: Any = None,
+    ledger: Ledger | None = None, feature_names: Any = None, terms: Mapping[str, Any], announce: Any = None,
     **options: Any,
 ) -> Choice:  # fmt: skip
     """A private model of the rows X and labels y, chosen among candidates.
@@ -183,7 +185,7 @@ def choose(
     count = None if classes_of is None else len(classes_of)
     n, d = rows.shape
     question = search(
-        candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, how=how, options=options
+        candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, terms=terms, options=options
     )
     names = names_of(X, feature_names, d)
     notes = caveats(task, question.solver, rows, classes_of, classes)

@@ -15,9 +15,11 @@ from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.data import Rows
 from dptoolkit.solvers import FitResult, settings_class
 from dptoolkit.solvers.frame.fit import charge, noise_source, record, stated
-from dptoolkit.solvers.frame.settings import build
+from dptoolkit.solvers.frame.run import Run
+from dptoolkit.solvers.frame.settings import Settings, build
 from dptoolkit.tuning.choice import TuningPlan, check_candidates
 from dptoolkit.tuning.choice import plan as make_plan
+from dptoolkit.types import Array
 
 
 @dataclass(frozen=True)
@@ -109,16 +111,16 @@ def tune_by(plan: TuningPlan, X: Any, y: Any, *, rng: Any = None, ledger: Ledger
 class _Records(NamedTuple):
     """Checked rows and labels, the settings by which they were checked, and whether the rows are marked."""
 
-    settings: Any
+    settings: Settings
     rows: Rows
-    labels: Any
+    labels: Array
     is_void: bool
 
     def take(self, which: Any) -> _Records:
         return self._replace(rows=self.rows.take(which), labels=self.labels[which])
 
 
-def _records(settings: Any, X: Any, y: Any, label_values: Any, n_features: int | None) -> _Records:
+def _records(settings: Settings, X: Any, y: Any, label_values: Any, n_features: int | None) -> _Records:
     rows = settings.validated_rows(X, n_features)
     return _Records(settings, rows, settings.labels(y, rows.shape[0], label_values), marks.is_marked(X, y))
 
@@ -145,7 +147,7 @@ def number_of_runs(runs: TruncatedNegativeBinomial, rng: np.random.Generator) ->
 
 
 def _best_run(
-    plan: TuningPlan, rows: Rows, labels: Any, scored_rows: Rows, scored_labels: Any, rng: np.random.Generator
+    plan: TuningPlan, rows: Rows, labels: Array, scored_rows: Rows, scored_labels: Array, rng: np.random.Generator
 ) -> tuple[float, float, int, FitResult]:
     """(noisy score, tie breaker, number of the candidate, model) of the best run.
 
@@ -155,7 +157,7 @@ def _best_run(
     its score the score's. Ties are broken by a random number that is part of the run, so that runs are fully ordered,
     as the bound requires.
     """
-    runs: dict[int, Any] = {}
+    runs: dict[int, Run] = {}
     best: tuple[float, float, int, FitResult] | None = None
     for _ in range(number_of_runs(plan.runs, rng)):
         which = int(rng.integers(len(plan.plans)))

@@ -345,5 +345,5 @@ def test_a_stored_answer_is_named():
         single.append(rng.random()) if not single else None
         return single[0]
 
-    with pytest.raises(InvalidValue, match="has stored"):
+    with pytest.raises(InvalidValue, match="a stored answer"):
         audit.audit(one_for_all, PAIR, GaussianClaim(1.0), trials=400)

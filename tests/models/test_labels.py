@@ -17,7 +17,7 @@ from dptoolkit.models.notes import CLASSES_NOTE, UNITS_NOTE
 from dptoolkit.tuning import models as choosing
 from tests.estimators.cases import BINARY, NUMBERS, ROWS, THREE
 
-HOW = {"epsilon": 1.0, "delta": 1e-5, "validation": 0.2, "score_bound": None}
+TERMS = {"epsilon": 1.0, "delta": 1e-5, "validation": 0.2, "score_bound": None}
 
 
 def fitted(y, **more):
@@ -25,7 +25,8 @@ def fitted(y, **more):
 
 
 def chosen(y, **more):
-    found = choosing.choose(ROWS, y, [{"sparsity": 2}, {"sparsity": 3}], task="classification", rng=0, how=HOW, **more)
+    candidates = [{"sparsity": 2}, {"sparsity": 3}]
+    found = choosing.choose(ROWS, y, candidates, task="classification", rng=0, terms=TERMS, **more)
     return found.model
 
 
@@ -154,9 +155,9 @@ def numbers_fitted(y, **more):
 
 
 def numbers_chosen(y, label_bound):
-    how = {"epsilon": 1.0, "delta": 1e-5, "score_bound": label_bound}
+    terms = {"epsilon": 1.0, "delta": 1e-5, "score_bound": label_bound}
     return choosing.choose(ROWS, y, [{"sparsity": 1}, {"sparsity": 2}], task="regression", solver="dp_pipeline", rng=0,
-                           how=how, row_norm=9.0, label_bound=label_bound)  # fmt: skip
+                           terms=terms, row_norm=9.0, label_bound=label_bound)  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")

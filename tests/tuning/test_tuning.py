@@ -265,18 +265,18 @@ def test_a_model_is_chosen_by_one_plan(monkeypatch):
     monkeypatch.setattr(choosing, "make_plan", lambda *a, **k: made.append(plain(*a, **k)) or made[-1])
     monkeypatch.setattr(search, "make_plan", lambda *a, **k: pytest.fail("planned again"))
     announced = []
-    how = {"epsilon": 2.0, "delta": 1e-5, "score_bound": None}
+    terms = {"epsilon": 2.0, "delta": 1e-5, "score_bound": None}
     found = choosing.choose(
         X, y, [{"sparsity": 2}, {"sparsity": 4}], task="classification", solver="dp_ight", classes=[0, 1], rng=0,
-        how=how, announce=announced.append, row_norm=1.0, steps=3,
+        terms=terms, announce=announced.append, row_norm=1.0, steps=3,
     )  # fmt: skip
     assert len(made) == 1 and made[0] is found.plan is announced[0].plan
 
 
 @pytest.mark.parametrize(("given", "used"), [(None, 1.5), (0.5, 0.5)])
 def test_scores_of_regression_are_clipped_to_the_label_bound_unless_another_is_given(given, used):
-    how = {"epsilon": 2.0, "delta": 1e-5, "score_bound": given}
+    terms = {"epsilon": 2.0, "delta": 1e-5, "score_bound": given}
     found = choosing.search([{"sparsity": 2}, {"sparsity": 4}], task="regression", solver="dp_ight", n=300, d=6,
-                            classes=None, adjacency="replace-one", how=how,
+                            classes=None, adjacency="replace-one", terms=terms,
                             options={"row_norm": 1.0, "label_bound": 1.5, "steps": 3})  # fmt: skip
     assert found.plan.scoring.bound == used

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dptoolkit.solvers.frame.run import Run
 
 
-
 TIGHT, PUBLISHED = "tight", "published"
 Self = TypeVar("Self", bound="Settings")
 Kind = TypeVar("Kind", bound="Resolved")
@@ -185,6 +184,15 @@ class Resolved(Settings):
         Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
         """
 
+    def secured(self, plan: Plan) -> Plan:
+        """The plan with secure noise, and with what its rounding adds to the sensitivity.
+
+        Privacy
+        -------
+        Refused by solvers whose noise is drawn in doubles: none falls back to it silently.
+        """
+        raise invalid("randomness", "secure", f"'fast' for {self.solver}", "Only dp_ight has secure noise yet.")
+
     def outlook(self, plan: Plan) -> Outlook | None:
         """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
         return None
@@ -250,7 +258,7 @@ def build(kind: type[Self], arguments: dict[str, Any]) -> Self:
             raise TypeError(f"{kind.solver}() got an unexpected argument {name!r}.{hint}")
     lacking = [n for n, f in fields.items() if n not in arguments and _is_required(f)]
     if lacking:
-        raise TypeError(f"{kind.solver}() lacks the arguments {', '.join(lacking)}.")
+        raise TypeError(f"{kind.solver}() also needs {', '.join(lacking)}.")
     return kind(**{name: _read(value) for name, value in arguments.items()})
 
 

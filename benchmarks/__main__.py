@@ -62,10 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", metavar="FOLDER", help="folder with the real sets; default: DPTOOLKIT_DATA")
-    parser.add_argument("--quick", action="store_true", help="an eighth of the rows, few turns")
+    parser.add_argument("--quick", action="store_true", help="use an eighth of the rows and few rounds")
     parser.add_argument("--only", nargs="+", default=[], metavar="SECTION", choices=[name for name, *_ in SECTIONS])
-    parser.add_argument("--save", action="store_true", help="keep the rows and write docs/performance.md from them")
-    parser.add_argument("--page", action="store_true", help="write docs/performance.md from the saved run, and stop")
+    parser.add_argument("--save", action="store_true", help="save the results and write docs/performance.md from them")
+    parser.add_argument("--page", action="store_true", help="only write docs/performance.md from the saved results")
     options = parser.parse_args(argv)
     if options.save and options.only:
         parser.error("--save keeps whole runs, so that the page is of one: leave out --only")

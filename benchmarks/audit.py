@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print every table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__.splitlines()[0])
     parser.add_argument("--strict", action="store_true", help="exit code 1 if a target is missed")
-    parser.add_argument("--shares", action="store_true", help="measure also how much of a guarantee audits show")
-    parser.add_argument("--save", action="store_true", help=f"save the trainings a second in {RESULTS.name}")
+    parser.add_argument("--shares", action="store_true", help="also measure how much of a guarantee audits reach")
+    parser.add_argument("--save", action="store_true", help=f"save the trainings per second in {RESULTS.name}")
     options = parser.parse_args(argv)
     checks = _trainings(options.save)
     if options.shares:

@@ -182,9 +182,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not saved, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit_power", description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=list(CONFIGURATIONS), metavar="SOLVER",
-                        help="measure all rows of this solver, and no others; may be repeated")
-    parser.add_argument("--few", action="store_true", help=f"with {FEW:,} trials only")
-    parser.add_argument("--page", action="store_true", help="measure nothing")
+                        help="measure only the rows of this solver; may be repeated")
+    parser.add_argument("--few", action="store_true", help=f"use only {FEW:,} trials")
+    parser.add_argument("--page", action="store_true", help="only write the page")
     options = parser.parse_args(argv)
     every = {solver: list(configurations(solver)) for solver in CONFIGURATIONS}
     order = [(solver, name) for solver, several in every.items() for name, _ in several]

@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", type=Path, metavar="FILE")
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="of CPU, after which it stops")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="largest CPU time")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
     options = parser.parse_args()
     if options.write:

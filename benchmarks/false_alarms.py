@@ -117,9 +117,9 @@ def save(one: Result) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is not saved, and print the summary; exit code 1 if a count is too large."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.false_alarms", description=__doc__.splitlines()[0])
-    parser.add_argument("solvers", nargs="*", metavar="solver", help="of these only")
-    parser.add_argument("--again", action="store_true", help="run what is saved too")
-    parser.add_argument("--show", action="store_true", help="run nothing")
+    parser.add_argument("solvers", nargs="*", metavar="solver", help="run only these solvers")
+    parser.add_argument("--again", action="store_true", help="also repeat runs that are saved")
+    parser.add_argument("--show", action="store_true", help="only show the saved runs")
     options = parser.parse_args(argv)
     results = {} if options.again else {one["solver"]: one for one in load()}
     for solver in () if options.show else options.solvers or RUNS:

@@ -124,10 +124,10 @@ def draw(curves: dict[tuple[float, str], Array], out: Path, name: str, seeds: in
 def main() -> None:
     """Fit, print the final losses and write the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data-home", help="the folder with rcv1_sub; DPTOOLKIT_DATA by default")
-    parser.add_argument("--out", type=Path, default=Path("figure1.png"), help="where the PNG goes")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each method")
-    parser.add_argument("--largest-step", type=float, default=np.inf, help="a limit for the step sizes")
+    parser.add_argument("--data-home", help="folder with rcv1_sub; default: DPTOOLKIT_DATA")
+    parser.add_argument("--out", type=Path, default=Path("figure1.png"), help="file for the PNG")
+    parser.add_argument("--seeds", type=int, default=5, help="number of runs per method")
+    parser.add_argument("--largest-step", type=float, default=np.inf, help="largest step size")
     arguments = parser.parse_args()
     plots.require()
     split = load(arguments.data_home)

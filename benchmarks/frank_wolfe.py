@@ -94,8 +94,8 @@ def real(name: str, home: str) -> Dataset:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frank_wolfe", description=__doc__.splitlines()[0])
     parser.add_argument("--data", metavar="FOLDER", help="folder with the real sets; default: DPTOOLKIT_DATA")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each rival (default 3)")
-    parser.add_argument("--seeds", type=int, default=1, help="seeds for the comparison of objectives (default 1)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default 3)")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds to compare objectives (default 1)")
     parser.add_argument("--strict", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args(argv)
     home = options.data or os.environ.get("DPTOOLKIT_DATA")

@@ -180,8 +180,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the real data sets")
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--methods", nargs="+", choices=METHODS)
-    parser.add_argument("--seeds", type=int, help="by default 5; 2 to tune")
-    parser.add_argument("--rows", type=int, help="the most training rows; by default those of the part")
+    parser.add_argument("--seeds", type=int, help="number of seeds; default 5, and 2 for tuning")
+    parser.add_argument("--rows", type=int, help="largest number of training rows; default: that of the part")
     options = parser.parse_args()
     if options.part == "report":
         from benchmarks.lib.report import write

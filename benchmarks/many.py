@@ -87,7 +87,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="FOLDER", help="folder with rcv1_sub; default: synthetic rows of its shape")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", metavar="TEXT", default="", help="the cases whose name has this in it")
+    parser.add_argument("--only", metavar="TEXT", default="", help="run only cases whose name contains this text")
     options = parser.parse_args()
     warnings.simplefilter("ignore", solvers.HopelessPlanWarning)
     data = datasets.load("rcv1_sub", data_home=options.data) if options.data else datasets.make_rcv1_like(rng=0)

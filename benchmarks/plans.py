@@ -128,7 +128,8 @@ _SECTION = """## Cold plans
 
 CPU time of `solvers.plan` for a budget that was never asked for before, in one process whose imports are done, with the
 arguments of the [suite](performance.md) on 2,000 x 50 (small) and 20,242 x 47,236 (text) records at delta 1e-6. Each
-time is the least of {runs} budgets; *before* is the version that this search replaced, on the same machine.
+time is the least of a few budgets; *before* is the version that this search replaced, on the same machine, which was
+busy both times.
 `python -m benchmarks.plans --save after` measures it, `python -m benchmarks.accounting_grid --page` writes this page.
 
 A search takes two or three rough looks, which take the tilted law of the loss for a normal one, then about two exact
@@ -150,7 +151,7 @@ def section() -> str:
     """The part of the page on calibration about plans, from the saved times."""
     from dptoolkit.solvers.frame.plan import TOLERANCE
 
-    return _SECTION.format(runs=RUNS, tolerance=TOLERANCE) + table(*(saved()[label] for label in LABELS)) + "\n"
+    return _SECTION.format(tolerance=TOLERANCE) + table(*(saved()[label] for label in LABELS)) + "\n"
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def shares(plan: Plan, pair: Pair) -> tuple[float, float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; exit code 1 if a pair shows less than the target."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reach", description=__doc__.splitlines()[0])
-    parser.add_argument("solvers", nargs="*", metavar="solver", help="of these only")
+    parser.add_argument("solvers", nargs="*", metavar="solver", help="run only these solvers")
     options = parser.parse_args(argv)
     misses = 0
     for solver in options.solvers or CONFIGURATIONS:

@@ -286,8 +286,8 @@ def accounting_times(data: Dataset) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solvers", description=__doc__.splitlines()[0])
     parser.add_argument("--data", metavar="FOLDER", help="folder with rcv1_sub; default: the variable DPTOOLKIT_DATA")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each rival (default 15)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds for the comparison of objectives (default 3)")
+    parser.add_argument("--rounds", type=int, default=15, help="number of rounds (default 15)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds to compare objectives (default 3)")
     parser.add_argument("--strict", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args(argv)
     data = read(options.data)

@@ -207,11 +207,11 @@ def plot(means: dict[str, list[float]], path: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.transfer", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="data sets, or fits of real data, to average over")
-    parser.add_argument("--rows", type=int, default=N, help=f"records in a synthetic data set (default {N})")
+    parser.add_argument("--seeds", type=int, default=10, help="number of data sets, or of fits, to average over")
+    parser.add_argument("--rows", type=int, default=N, help=f"number of records of a synthetic data set (default {N})")
     parser.add_argument("--plot", metavar="FILE", help="also draw the errors on synthetic data")
-    parser.add_argument("--data", metavar="FOLDER", type=Path, help=f"where {' and '.join(REAL)} are")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all unless named")
+    parser.add_argument("--data", metavar="FOLDER", type=Path, help=f"folder with {' and '.join(REAL)}")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="methods; default: all")
     options = parser.parse_args(argv)
     means = errors(range(FIRST_SEED, FIRST_SEED + options.seeds), options.rows, options.methods)
     print(f"relative error of the coefficients, mean of {options.seeds} data sets of {options.rows} records:")

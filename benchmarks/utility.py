@@ -195,7 +195,7 @@ def report(case: Case, seeds: Sequence[int]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20, help="data sets to average over (default 20)")
+    parser.add_argument("--seeds", type=int, default=20, help="number of data sets to average over (default 20)")
     parser.add_argument("--case", choices=tuple(CASES), action="append", help="only this case; may be repeated")
     options = parser.parse_args(argv)
     for name in options.case or CASES:

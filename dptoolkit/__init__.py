@@ -8,7 +8,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _SUBPACKAGES = (
-    "accounting", "audit", "datasets", "estimators", "mechanisms", "models", "solvers", "tuning",
+    "accounting", "audit", "datasets", "estimators", "federated", "mechanisms", "models", "solvers", "tuning",
 )  # fmt: skip
 __all__ = ["__version__", *_SUBPACKAGES]
 

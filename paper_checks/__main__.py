@@ -47,16 +47,16 @@ OUT = "report/papers"
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("paper_checks", description="Papers' claims against what is true.")
     parser.add_argument(
-        "paper", nargs="*", help="papers (a folder's name, or IGHT, KT, LASSO, SHT, LEC), claims, items; default all"
+        "paper", nargs="*", help="papers (a folder, or IGHT, KT, LASSO, SHT, LEC), claims or items; default: all"
     )
-    parser.add_argument("--list", action="store_true", help="what is claimed and what is judged, without checking it")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--tier", choices=TIERS, default="fast", help="fast (default), or full: slow points too")
+    parser.add_argument("--list", action="store_true", help="list all claims and verdicts without checking them")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--tier", choices=TIERS, default="fast", help="fast (default), or full, which adds slow points")
     parser.add_argument("--data", metavar="FOLDER", help="folder of data sets outside the package")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all measured items (default 0)")
     parser.add_argument("--out", metavar="FOLDER", default=OUT, help=f"folder of the reports (default {OUT})")
-    parser.add_argument("--resume", action="store_true", help="take what an earlier run left in --out")
+    parser.add_argument("--resume", action="store_true", help="continue an earlier run that is saved in --out")
     return parser
 
 

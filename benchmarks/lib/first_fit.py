@@ -144,8 +144,8 @@ def measure(case: str, rounds: int = 3) -> tuple[Best, Best]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lib.first_fit", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="beginnings of the names of cases; all by default")
-    parser.add_argument("--functions", action="store_true", help="list what is compiled")
+    parser.add_argument("names", nargs="*", help="beginnings of the names of cases; default: all")
+    parser.add_argument("--functions", action="store_true", help="list the compiled functions")
     options = parser.parse_args(argv)
     cases = [case for case in CASES if not options.names or case.startswith(tuple(options.names))]
     rows = []

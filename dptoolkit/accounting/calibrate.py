@@ -20,8 +20,9 @@ SMALLEST, _LARGEST = 1e-12, 1e12
 # Rough searches, which only prepare the exact one, end where the next step would be shorter than these, in log noise.
 # The other number is the least first step of a search.
 _ROUGH_WIDTHS, _LEAST_STEP = (0.03, 0.03), 3e-5
-# Searches by secants: the most looks, the longest step, and how far apart two points are that show a slope.
-_MOST_SECANTS, _LONGEST_STEP, _APART = 6, 1.5, 5e-4
+# Searches by secants: the most looks, the longest step, how far apart two points are that show a slope, and the longest
+# step that ends a search.
+_MOST_SECANTS, _LONGEST_STEP, _APART, _FAR = 6, 1.5, 5e-4, 0.1
 
 
 def calibrate(
@@ -169,10 +170,11 @@ def _by_secants(excess: Callable[[float], float], start: float, slope: float, wi
 
     None where a few secants do not end there: where epsilon jumps, or the start was not that good.
     """
-    point, value = start, excess(start)
+    point, value, step = start, excess(start), 0.0
     for _ in range(_MOST_SECANTS):
         if -slope * width <= value <= 0:
-            return point
+            # A long step may have crossed a jump, behind which less noise is enough.
+            return point if abs(step) <= _FAR else None
         if not math.isfinite(value) or abs(value) > _LONGEST_STEP:
             return None
         other = point + value / slope + 0.5 * width
@@ -180,7 +182,7 @@ def _by_secants(excess: Callable[[float], float], start: float, slope: float, wi
         # Points that are close together say little about the slope, because each has the error of its own grid.
         if abs(other - point) > _APART:
             slope = min(max((before - value) / (other - point), 0.5 * slope), 2 * slope)
-        point = other
+        step, point = other - point, other
     return None
 
 

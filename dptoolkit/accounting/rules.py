@@ -143,7 +143,12 @@ def _response(epsilon: float) -> DominatingPair:
 
 
 def _gaussian_of(rho: float) -> DominatingPair:
-    """Gaussian noise is rho-zCDP with rho = mu^2 / 2: one of the mechanisms that a zCDP event stands for."""
+    """Gaussian noise is rho-zCDP with rho = mu^2 / 2: one of the mechanisms that a zCDP event stands for.
+
+    An infinite rho says that nothing is known of the mechanism, not that it gives everything away.
+    """
+    if math.isinf(rho):
+        raise UnsupportedEvent(f"rho={rho!r}: must be finite for a pair that neighbours attain.")
     return finite_pair(math.sqrt(2 * rho) * (1 - 1e-15), profiles.gaussian)
 
 

@@ -110,6 +110,8 @@ def floating_point_attack(
     target: _PlanOutputs | _CallableOutputs
     if isinstance(mechanism, Plan):
         target = _PlanOutputs(mechanism, adversary, (first, second))
+        # Who knows the plan knows the grid: releases of secure noise are compared as integers.
+        grid = 1.0 if mechanism.secure is not None else grid
     else:
         target = _CallableOutputs(mechanism, exact, scale, (first, second))
     bits = generator.integers(0, 2, trials)
@@ -156,6 +158,11 @@ class _PlanOutputs:
         if any(trace.releases is None or "noise_scale" not in trace.history for trace in quiet):
             raise invalid("mechanism", plan.solver, "a plan whose fit keeps its noisy gradients, such as dp_ight's")
         self.values = [np.asarray(trace.releases[0], dtype=float).ravel() for trace in quiet]
+        self._secure = plan.secure
+        if self._secure is not None:
+            if self._final:
+                raise invalid("adversary", adversary, "'step' for secure noise", "Weights follow from the first step.")
+            self.values = [self._secure.integers(value) for value in self.values]
         noisy = self._runs[0](np.random.default_rng(0), True)
         self.scale = np.asarray(noisy.history["noise_scale"][0], dtype=float)
         self.factor = -float(plan.settings.step_size) if self._final else None
@@ -166,7 +173,8 @@ class _PlanOutputs:
         if self._final:
             return np.asarray(trace.weights, dtype=float).ravel()
         assert trace.releases is not None
-        return np.asarray(trace.releases[0], dtype=float).ravel()
+        release = np.asarray(trace.releases[0], dtype=float).ravel()
+        return release if self._secure is None else np.asarray(self._secure.integers(release))
 
 
 def _bound(plan: Plan, data: Any) -> Any:

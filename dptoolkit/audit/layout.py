@@ -29,6 +29,14 @@ def width(plan: Plan) -> int:
     return plan.settings.width(plan.d)
 
 
+def start(plan: Plan) -> Array:
+    """The weights that a run starts from: its initial model, or zeros."""
+    weights = np.zeros(width(plan))
+    for place, weight in getattr(plan.settings, "initial", None) or ():
+        weights[place] = weight
+    return weights
+
+
 def is_reduced(plan: Plan) -> bool:
     """Whether a variance-reduced solver is planned."""
     return bool(plan.settings.has_epochs)

@@ -37,10 +37,11 @@ def audit(
 
     Parameters
     ----------
-    mechanism : Plan or callable
-        What is attacked: a plan, or any callable ``(dataset, rng) -> output``. A callable must leave its dataset
-        unchanged, store no answers between calls, and draw all its randomness from the Generator. If a repeated trial
-        gives another output, the audit runs in this process alone, and the report says that it cannot be repeated.
+    mechanism : Plan, FederatedPlan or callable
+        What is attacked: a plan, or any callable ``(dataset, rng) -> output``. Of a federated plan, one message of its
+        worst client is attacked. A callable must leave its dataset unchanged, store no answers between calls, and draw
+        all its randomness from the Generator. If a repeated trial gives another output, the audit runs in this process
+        alone, and the report says that it cannot be repeated.
     pair : Pair or tuple
         Two neighbouring datasets. For a plan, ``audit.pairs`` has the worst pair that is known.
     claim : Claim, Guarantee, Event, tuple of float or None, default None
@@ -90,6 +91,7 @@ def audit(
     For test data only: an audit looks at outputs without a budget. Do not run it on data that need protection.
     """
     settings = _settings(trials, seconds, confidence, alpha, mode, rng, n_jobs)
+    mechanism = attacked(mechanism)
     neighbour_pair = as_pair(pair, neighbours)
     goal = claim_of(mechanism, claim)
     session = _prepared(mechanism, neighbour_pair, goal, settings, adversary, attack, encode, delta, resume)
@@ -120,6 +122,7 @@ def evidence(
     -------
     For test data only: see ``audit``.
     """
+    mechanism = attacked(mechanism)
     settings, goal = _settings(trials, None, 0.95, alpha, mode, rng, n_jobs), claim_of(mechanism, claim)
     session = _prepared(
         mechanism, as_pair(pair, neighbours), goal, settings, adversary, attack, encode, delta, resume
@@ -187,8 +190,16 @@ def as_pair(pair: Any, neighbours: str = neighbouring.CHECKED) -> Pair:
     return pair
 
 
+def attacked(mechanism: Any) -> Any:
+    """The mechanism; of a federation one message of its worst client."""
+    from dptoolkit.federated.plan import FederatedPlan
+
+    return mechanism.attacked() if isinstance(mechanism, FederatedPlan) else mechanism
+
+
 def claim_of(mechanism: Any, claim: Any) -> Claim:
     """The typed claim; if it is left out, the guarantee of the plan."""
+    mechanism = attacked(mechanism)
     if claim is None and isinstance(mechanism, Plan):
         return as_claim(mechanism.guarantee)
     return as_claim(claim)

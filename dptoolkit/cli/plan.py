@@ -141,7 +141,8 @@ def _parameters(name: str) -> list[tuple[inspect.Parameter, str]]:
     from dptoolkit.solvers.frame.settings import keywords
 
     kind = solvers.settings_class(name)
-    return [(p, kind.__dataclass_fields__[p.name].metadata["text"]) for p in keywords(kind)]
+    entries = [(p, kind.__dataclass_fields__[p.name].metadata) for p in keywords(kind)]
+    return [(p, entry["text"]) for p, entry in entries if entry.get("shell", True)]
 
 
 def solver_options(name: str) -> list[tuple[str, Any, str]]:

@@ -146,15 +146,16 @@ class Grids:
             raise invalid("limit", limit, f"from 0 to {self.limit:g}, the largest of the plan")
         return math.floor(Fraction(limit) / Fraction(self.residual_unit))
 
-    def multiplier(self, noise: float) -> int:
+    def multiplier(self, noise: float | Fraction) -> int:
         """M = ceil(noise / g): the standard deviation of the SUM's noise in grid units, rounded up.
 
         Parameters
         ----------
-        noise : float
+        noise : float or Fraction
             Standard deviation of the noise of the SUM.
         """
-        return math.ceil(Fraction(nonnegative("noise", noise)) / self.unit)
+        nonnegative("noise", float(noise))
+        return math.ceil(Fraction(noise) / self.unit)
 
     @property
     def needs_dither(self) -> bool:

@@ -657,13 +657,15 @@ def compiled_sgd_steps(
 def sgd_trials(
     rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
     rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
-    shares_per_unit: float, free: int, protected: int, sparsity: int, finals: NDArray[Any], iterates: Any = None,
+    shares_per_unit: float, free: int, protected: int, sparsity: int, start_support: NDArray[Any],
+    start_weights: NDArray[Any], finals: NDArray[Any], iterates: Any = None,
 ) -> None:
     """Trials first, first + 1, ...: a fit on ``one`` where the bit is 1, on ``two`` where it is 0.
 
-    ``counter`` and ``flags`` are the memory of ``rng``, a Philox generator: each trial starts at its own place, exactly
-    as audit.streams.seek does it. Batch sizes are ``sizes``, or with a positive ``rate`` binomial, drawn first.
-    ``finals`` gets a row of weights a trial; ``iterates``, if given, those of every step.
+    Each starts from the weights ``start_weights`` on ``start_support``, which are empty for zeros. ``counter`` and
+    ``flags`` are the memory of ``rng``, a Philox generator: each trial starts at its own place, exactly as
+    audit.streams.seek does it. Batch sizes are ``sizes``, or with a positive ``rate`` binomial, drawn first. ``finals``
+    gets a row of weights a trial; ``iterates``, if given, those of every step.
     """
     # Batches of a random size have at most all rows.
     largest = sizes if rate == 0.0 else np.array([one.order.shape[0]])
@@ -673,7 +675,8 @@ def sgd_trials(
     places = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
     compiled_sgd_trials(
         rng, counter, flags, first, bits, one, one.tally, two, two.tally, rate, sizes, batch, step_size, l2, scale,
-        shares, shares_per_unit, free, protected, *room, np.empty(0, np.int64), np.empty(0), *places, finals, iterates,
+        shares, shares_per_unit, free, protected, *room, np.empty(0, np.int64), np.empty(0), start_support,
+        start_weights, *places, finals, iterates,
     )
 
 
@@ -682,11 +685,12 @@ def compiled_sgd_trials(
     rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, one_tally: Any,
     two: Records, two_tally: Any, rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float,
     scale: float, shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, t: Entries, top: Top,
-    no_support: NDArray[Any], no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any],
-    finals: NDArray[Any], iterates: Any,
+    no_support: NDArray[Any], no_weights: NDArray[Any], start_support: NDArray[Any], start_weights: NDArray[Any],
+    support: NDArray[Any], weights: NDArray[Any], finals: NDArray[Any], iterates: Any,
 ) -> None:
     """``sgd_trials`` in room that the caller has made."""
     n, orders = one.order.shape[0], (two.order.copy(), one.order.copy())
+    begun = start_support.shape[0]
     for i in range(bits.shape[0]):
         counter[0], counter[1], counter[2], counter[3] = 0, first + i, 0, 0
         flags[0], flags[10] = 4, 0
@@ -695,15 +699,17 @@ def compiled_sgd_trials(
         if rate > 0.0:
             for step in range(sizes.shape[0]):
                 sizes[step] = rng.binomial(n, rate)
+        for a in range(begun):
+            support[a], weights[a] = start_support[a], start_weights[a]
         if iterates is not None:
             filled = compiled_sgd_steps(
                 rng, sizes, rows, tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
-                no_support, no_weights, support, weights, 0, iterates[i],
+                no_support, no_weights, support, weights, begun, iterates[i],
             )
         else:
             filled = compiled_sgd_steps(
                 rng, sizes, rows, tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
-                no_support, no_weights, support, weights, 0, None,
+                no_support, no_weights, support, weights, begun, None,
             )
         write_dense(support, weights, filled, finals[i])
 

@@ -16,7 +16,13 @@ from dptoolkit.published.khanna_2023 import (
     sparsifier,
     sparsifier_count,
 )
-from dptoolkit.published.liang_2023 import scsg_ht_theorem_5_1, scsg_lemma_charge, sgd_ht_theorem_4_1
+from dptoolkit.published.liang_2023 import (
+    fed_sgd_ht_section_6_4,
+    scsg_ht_theorem_5_1,
+    scsg_lemma_charge,
+    sgd_ht_theorem_4_1,
+    tensorflow_noise,
+)
 from dptoolkit.published.record import WASTE, Budget, Condition, Published
 from dptoolkit.published.ties import column_pair, favoured, tie_pair
 from dptoolkit.published.wang_gu_2019 import (
@@ -46,11 +52,11 @@ from dptoolkit.published.wang_lecture import (
 )
 
 __all__ = [
-    "WASTE", "Budget", "Condition", "Published", "column_pair", "favoured", "flip_eigenvalue", "heavy_tailed_change",
-    "ight_corollary_5_6", "ight_corollary_5_8", "ight_remark_5_3", "ight_remark_5_3_simple",
+    "WASTE", "Budget", "Condition", "Published", "column_pair", "favoured", "fed_sgd_ht_section_6_4", "flip_eigenvalue",
+    "heavy_tailed_change", "ight_corollary_5_6", "ight_corollary_5_8", "ight_remark_5_3", "ight_remark_5_3_simple",
     "ight_theorem_5_2", "kt_corollary_4_7", "kt_lemma_2_6", "kt_theorem_4_3", "lasso_frank_wolfe",
     "lecture_dp_iht", "lecture_dp_iht_constant", "lecture_frank_wolfe", "lecture_heavy_tailed_iht",
     "lecture_peeling", "max_abs_scaling", "multinomial", "objective_perturbation",
     "objective_perturbation_pure", "scsg_ht_theorem_5_1", "scsg_lemma_charge", "sgd_ht_theorem_4_1",
-    "sparsifier", "sparsifier_count", "support_flip", "tie_pair", "transfer_regularization",
+    "sparsifier", "sparsifier_count", "support_flip", "tensorflow_noise", "tie_pair", "transfer_regularization",
 ]  # fmt: skip

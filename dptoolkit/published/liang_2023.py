@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+
+import numpy as np
 
 from dptoolkit._validate import invalid, one_of, positive, real, whole
-from dptoolkit.accounting import rounds
+from dptoolkit.accounting import rdp, rounds
+from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.events import (
     POISSON,
     WITHOUT_REPLACEMENT,
@@ -25,7 +28,15 @@ from dptoolkit.accounting.events import (
 )
 from dptoolkit.accounting.rounds import Geometric
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.published.record import Budget, Condition, Published, at_least, at_most, log_inverse
+from dptoolkit.published.record import (
+    Budget,
+    Condition,
+    Published,
+    at_least,
+    at_most,
+    guaranteed_epsilon,
+    log_inverse,
+)
 
 _PAPER = "Liang et al. 2023, {}"
 # Lemma 3.2 needs this much noise (variance per squared sensitivity) before its formula holds.
@@ -56,6 +67,64 @@ def sgd_ht_theorem_4_1(
             at_least("10 b^2 a T / (n^2 epsilon) >= 1.5", multiplier**2, _LEAST_VARIANCE),
         ),
     )  # fmt: skip
+
+
+# The orders that TensorFlow Privacy's script for DP-SGD tries.
+_TF_ORDERS = (*(1 + k / 10 for k in range(1, 100)), *range(12, 64))
+
+
+def fed_sgd_ht_section_6_4(
+    batch_size: float, rate: float, steps: int, grad_norm: float, epsilon: float, delta: float
+) -> Published:
+    """The noise of Section 6.4, which names TensorFlow Privacy's accountant and prints no formula.
+
+    The noise multiplier z, per clipping norm, is the smallest for which that accountant states epsilon for ``steps``
+    batches that hold each record with probability ``rate``: Poisson sampling, a record added or removed, moments, and
+    the classical conversion. A coordinate of the mean of ``batch_size`` gradients gets z grad_norm / batch_size.
+    The paper's own neighbours have a record replaced (Definitions 1 and 3) and its batches have a fixed size, so that
+    the sensitivity is twice the clipping norm: ``releases`` is that reading, and ``conditions`` has both.
+    """
+    share = real("rate", rate, low=0.0, high=1.0, open_low=True)
+    count = whole("steps", steps, low=1)
+    multiplier = tensorflow_noise(share, count, positive("epsilon", epsilon), delta)
+    scale = multiplier * positive("grad_norm", grad_norm) / positive("batch_size", batch_size)
+    program = _epsilon(Repeated(Subsampled(Gaussian(multiplier), POISSON, share), count), delta)
+    paper = _epsilon(_batches(WITHOUT_REPLACEMENT, share, multiplier / 2, count, 1.0), delta)
+    return Published(
+        "DP-FedSGD-HT, Section 6.4", _PAPER.format("Section 6.4 with TensorFlow Privacy's noise"),
+        {"gradient": scale}, Budget(epsilon, delta), Adjacency.REPLACE_ONE,
+        releases=partial(_batches, WITHOUT_REPLACEMENT, share, multiplier / 2, count),
+        attains=partial(_batches, POISSON, share, multiplier / 2, count),
+        conditions=(
+            at_most("epsilon as TensorFlow Privacy reads it (Poisson batches, zero-out) <= claimed", program, epsilon),
+            at_most("epsilon by the paper's definitions (fixed batches, replace-one) <= claimed", paper, epsilon),
+        ),
+    )  # fmt: skip
+
+
+@lru_cache
+def tensorflow_noise(rate: float, steps: int, epsilon: float, delta: float) -> float:
+    """The noise per clipping norm at which TensorFlow Privacy's accountant of that time states (epsilon, delta).
+
+    Its epsilon is the smallest over its orders a of steps * (Renyi divergence of order a) + log(1/delta) / (a - 1).
+    """
+    orders, cost = np.array(_TF_ORDERS), log_inverse(delta)
+
+    def excess(log_noise: float) -> float:
+        divergence = rdp.subsampled_gaussian(math.exp(log_noise), rate, orders)
+        return float(np.min(steps * divergence + cost / (orders - 1))) - epsilon
+
+    low, high = math.log(0.05), math.log(0.05)
+    while excess(high) > 0:
+        low, high = high, high + 1.0
+    if low == high:
+        raise invalid("epsilon", epsilon, "smaller for this rate and number of steps", "It needs hardly any noise.")
+    return math.exp(crossing(excess, low, high, relative=0.0, absolute=1e-9)[1])
+
+
+@lru_cache
+def _epsilon(event: Event, delta: float) -> float:
+    return guaranteed_epsilon(event, delta)
 
 
 def scsg_ht_theorem_5_1(

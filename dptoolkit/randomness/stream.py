@@ -122,8 +122,10 @@ class SecureStream:
         self.close()
 
     def __del__(self) -> None:
+        # Only what works while the interpreter ends, too.
         if hasattr(self, "_buffer"):
-            self._wipe()
+            self._state[:] = 0
+            self._buffer[:] = 0
 
     def __repr__(self) -> str:
         kind = "from a seed, for tests" if self.reproducible else GENERATOR

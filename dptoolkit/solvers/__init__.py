@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import one_of
-from dptoolkit.solvers.frame.fit import FitResult, bind
+from dptoolkit.solvers.frame.fit import FitResult, bind, planned
 from dptoolkit.solvers.frame.outlook import HopelessPlanWarning
 from dptoolkit.solvers.frame.plan import Plan, Release
 from dptoolkit.solvers.frame.settings import DeltaWarning, Settings, build
@@ -68,7 +68,7 @@ def __dir__() -> list[str]:
 __all__ += _functions()
 
 
-def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
+def plan(name: str, *, n: int, d: int, randomness: str | None = None, **arguments: Any) -> Plan:
     """The plan of a private fit, made without any data: releases, noise, event and guarantee.
 
     Parameters
@@ -79,6 +79,8 @@ def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
         The number of rows of the data, which is public.
     d : int
         The number of features of the data, which is public.
+    randomness : {"secure", "fast"} or None, default None
+        The noise of the fit; see the solver.
     **arguments : Any
         The solver's own arguments, without X, y and those of every fit (rng, ledger, ...).
 
@@ -91,7 +93,7 @@ def plan(name: str, *, n: int, d: int, **arguments: Any) -> Plan:
     -------
     Touches no data.
     """
-    return build(settings_class(name), arguments).plan(n, d)
+    return planned(build(settings_class(name), arguments), n, d, randomness)
 
 
 def settings_class(name: str) -> type[Settings]:

@@ -334,7 +334,7 @@ class AdmmRun(Run):
         return self.sums.tolerance(self.plan.adjacency, self.plan.sensitivity)
 
     def problem(self, centre: Array) -> minimise.Problem:
-        """The problem that an update at this centre minimises, but for a constant."""
+        """The problem that an update at this centre minimises, up to a constant."""
         joint = self.settings.bounds.joint_norm
         return minimise.Problem(
             self.matrix, self.y, self.settings.loss_row, self.sums.l2, -self.sums.l2 * centre, joint,

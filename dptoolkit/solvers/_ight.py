@@ -19,6 +19,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps, ThresholdingSettings
+from dptoolkit.solvers.engine.secure import SecureIhtRun, secured
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.outlook import Outlook
@@ -104,10 +105,16 @@ class ResolvedIght(ResolvedThresholding, DpIght):
         """The noise of a step at its public iterate."""
         return self.gradient_law(plan.noise, plan.adjacency is Adjacency.ZERO_OUT)
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        return secured(plan, self, self.noise_law(plan))
+
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
         """See ``Resolved``."""
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = ClippedRecords(bounded, labels, self.loss_row, self.bounds.largest_margin, caps, counts)
+        if plan.secure is not None:
+            return SecureIhtRun(data, self.iteration, plan.secure)
         return IhtRun(data, self.iteration, self.noise_law(plan))
 
     @property

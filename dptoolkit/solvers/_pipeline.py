@@ -6,9 +6,9 @@
     4 dual averaging for the time that the noise of a margin allows, in as many steps as the eigenvalue asks for
     5 the scale of the weights is found by a few halvings, each by the noisy slope of the loss
 
-For numbers, rows are clipped to a public norm instead, features not weighted, and there is no last stage. All releases
-are Gaussian and compose exactly. What was prepared is in the result, and ``margins`` prepares new rows in the same way.
-The constants are in rules.py, the reasons in docs/rules.md.
+For regression, rows are clipped to a public norm instead, features are not weighted, and there is no last stage. All
+releases are Gaussian and compose exactly. The preparation is in the result, and ``margins`` prepares new rows in the
+same way. The constants are in rules.py, the reasons in docs/rules.md.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ LOSSES = ("logistic", "softmax", "squared")
 class DpPipeline(Settings):
     """Private sparse regression and classification without tuning: preparation, descent and scale in one plan.
 
-    A classifier's rows are scaled to norm 1, so no bound is needed. Predict with ``solvers.margins(result, X)``, which
-    prepares new rows as the fit did: ``X @ coef`` alone does not. For numbers (``loss="squared"``) rows and labels have
-    public bounds, and residuals are clipped, which makes it a Huber loss.
+    For classification rows are scaled to norm 1, so no bound is needed. Predict with ``solvers.margins(result, X)``,
+    which prepares new rows as the fit did: ``X @ coef`` alone does not. For regression (``loss="squared"``) rows and
+    labels have public bounds, and residuals are clipped, which makes it a Huber loss.
 
     Privacy
     -------
-    Every record is scaled on its own to |x|_2 = 1; for numbers to |x|_2 <= 1 and |y| <= 1. Releases, with their
+    Every record is scaled on its own to |x|_2 = 1; for regression to |x|_2 <= 1 and |y| <= 1. Releases, with their
     sensitivities under replace-one (zero-out): the column means of |x_j|, sqrt(2)/n (1/n), as two non-negative vectors
     of norm at most 1 are at most sqrt(2) apart; the largest eigenvalue of the mean of s s^T, where s has two entries
     and norm at most 1, 1/n (1/n); the mean gradient, each clipped to G, over all classes together, 2 G/n (G/n); for

@@ -76,7 +76,7 @@ def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> Array:
 
 @dataclass(frozen=True)
 class Units:
-    """The numbers that rows and labels are divided by: public bounds for numbers, None for classes.
+    """The numbers that rows and labels are divided by: public bounds for regression, None for classes.
 
     Without bounds rows are scaled to norm 1.
     """
@@ -94,7 +94,7 @@ class Units:
         return bounded.with_values(values / self.row_norm * (1 - 1e-13))
 
     def labels(self, y: Array) -> Array:
-        """Labels in [-1, 1] for numbers, as they are for classes."""
+        """Labels in [-1, 1] for regression, unchanged for classes."""
         return y if self.label_bound is None else np.clip(y, -self.label_bound, self.label_bound) / self.label_bound
 
 
@@ -147,7 +147,7 @@ class Preparation:
         return math.sqrt(1 - self.level * self.level)
 
     def features(self, rows: Rows) -> Rows:
-        """Kept features of rows in their units, weighted; each row scaled to ``length``, or for numbers by it."""
+        """Kept features of rows in their units, weighted; each row scaled to ``length``, or for regression by it."""
         kept = self.kept
         if rows.is_sparse:
             matrix = rows.matrix[:, kept]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from dptoolkit.solvers.engine.batches import (
     check_sparse_rows,
 )
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
+from dptoolkit.solvers.engine.initial import NOTHING, InitialModel, Start, start_of
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.outlook import Outlook
@@ -55,7 +56,7 @@ class DpSgdHt(BatchSettings):
     the logistic loss, and the squared loss with bounded labels and margins, the sensitivity at a public w is smaller
     (``adaptive``): the noise shrinks with it, the event stays.
     With published calibration (Theorem 4.1) the guarantee says what that noise gives where its conditions fail.
-    Public: n, d, all arguments, all iterates. The batches are not.
+    Public: n, d, all arguments, the initial model among them, and all iterates. The batches are not.
     """
 
     solver: ClassVar[str] = "dp_sgd_ht"
@@ -70,20 +71,39 @@ class DpSgdHt(BatchSettings):
         "rows.",
         default=None,
     )
+    # The shell has no option for it: a model is no word on a command line.
+    initial: Any = field(
+        default=None,
+        metadata={"text": "Public model to start from: d weights, then that of an intercept, of which at most sparsity "
+                  "are not 0. By default all weights are 0.", "shell": False},
+    )  # fmt: skip
 
     def resolved(self, n: int, d: int) -> ResolvedSgd:
         """See ``Settings``."""
-        adjacency, own = check_sampling(self.sampling, self.adjacency), self
+        adjacency = check_sampling(self.sampling, self.adjacency)
+        own = replace(self, initial=self._initial(d))
         if self.steps is None:
             self._check_sparsity(d)
             self.bounds.check()
             check_l2(self.l2)
-            own = replace(self, **rules.filled(self, self.steps, adjacency, n))
+            own = replace(own, **rules.filled(self, self.steps, adjacency, n))
         steps = whole("steps", own.steps, low=1)
         if self.batch_size is None:
             size = rules.batch_size(n, steps, rules.budget_mu(self.epsilon, self.delta))
             own = replace(own, batch_size=size)
         return own.settled(ResolvedSgd, **own._batches_checked(n, d))
+
+    def _initial(self, d: int) -> InitialModel | None:
+        if self.initial is not None:
+            self._check_sparsity(d)
+        return InitialModel.of(self.initial, d + 1 if self.fit_intercept else d, d, self.sparsity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See ``Settings``. Without an initial model it is as before there was one, and so are fingerprints."""
+        record = super().to_dict()
+        if record["initial"] is None:
+            del record["initial"]
+        return record
 
     @property
     def reads_single(self) -> bool:
@@ -133,7 +153,7 @@ class ResolvedSgd(ResolvedBatches, DpSgdHt):
         steps = Batches(
             self.steps, self.batch_size, self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept
         )
-        return SgdRun(self.bounded_batches(rows, y, counts), steps, self.noise_law(plan))
+        return SgdRun(self.bounded_batches(rows, y, counts), steps, self.noise_law(plan), start_of(self.initial))
 
 
 dp_sgd_ht = private_solver(DpSgdHt)
@@ -169,7 +189,7 @@ class Batches:
     """The settings of the iteration."""
 
     steps: int
-    batch_size: int
+    batch_size: float
     step_size: float
     sparsity: int
     l2: float
@@ -185,8 +205,8 @@ class SgdRun(Run):
     A call is ``steps`` lazy steps, each equal in law to one noisy mean gradient of a fresh batch.
     """
 
-    def __init__(self, data: BatchData, iteration: Batches, noise_at: NoiseLaw) -> None:
-        self.data, self.iteration = data, iteration
+    def __init__(self, data: BatchData, iteration: Batches, noise_at: NoiseLaw, start: Start = NOTHING) -> None:
+        self.data, self.iteration, self.start = data, iteration, start
         self.n, self.width = data.n, data.rows.shape[1]
         protected = 1 if iteration.fit_intercept else 0
         self.kept_count = iteration.sparsity + protected
@@ -196,9 +216,25 @@ class SgdRun(Run):
             protected, iteration.sparsity,
         )  # fmt: skip
 
-    def sizes(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The realised sizes of all batches."""
-        return batch_sizes(rng, self.iteration.sampling, self.n, self.iteration.batch_size, self.iteration.steps)
+    def sizes(self, rng: np.random.Generator, steps: int | None = None) -> NDArray[np.int64]:
+        """The realised sizes of so many batches, by default of all."""
+        count = self.iteration.steps if steps is None else steps
+        return batch_sizes(rng, self.iteration.sampling, self.n, self.iteration.batch_size, count)
+
+    def advance(self, rng: np.random.Generator, start: Start, steps: int) -> Start:
+        """The weights after ``steps`` steps from ``start``, both as (support, values); they may be part of the plan's.
+
+        Privacy
+        -------
+        ``steps`` of the plan's releases. ``start`` must be public, or follow from releases that are charged.
+        """
+        from dptoolkit.kernels.stochastic import sgd_steps
+
+        iterate, sizes = Iterate(self.kept_count, start), self.sizes(rng, steps)
+        arguments = rng, sizes, self.data.records(), *self.arguments, iterate.support, iterate.values, iterate.filled
+        with exclusive(rng):
+            iterate.filled = sgd_steps(*arguments)
+        return iterate.snapshot()
 
     def at_once(self, trace: bool) -> bool:
         """See ``Run``; every lazy step depends on what its own fit drew before."""
@@ -212,8 +248,9 @@ class SgdRun(Run):
         """See ``Run``; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
         from dptoolkit.kernels.stochastic import sgd_steps
 
-        iterate, history = Iterate(self.kept_count), {"thresholdings": self.iteration.steps}
-        arguments = rng, self.sizes(rng), self.data.records(), *self.arguments, iterate.support, iterate.values, 0
+        iterate, history = Iterate(self.kept_count, self.start), {"thresholdings": self.iteration.steps}
+        begun = iterate.support, iterate.values, iterate.filled
+        arguments = rng, self.sizes(rng), self.data.records(), *self.arguments, *begun
         if not trace:
             with exclusive(rng):
                 iterate.filled = sgd_steps(*arguments)
@@ -237,7 +274,7 @@ class SgdRun(Run):
         iterates = np.empty((len(bits), steps, self.width)) if trace else None
         arguments: tuple[Any, ...] = (
             rng, *place, first, np.ascontiguousarray(bits, np.int8), self.data.records(), other.data.records(), rate,
-            np.full(steps, b, dtype=np.int64), *self.arguments, weights, iterates,
+            np.full(steps, b, dtype=np.int64), *self.arguments, *self.start, weights, iterates,
         )  # fmt: skip
         with exclusive(rng):
             sgd_trials(*arguments)
@@ -248,7 +285,7 @@ class SgdRun(Run):
         from dptoolkit.kernels import stochastic as kernel
 
         records, sizes, steps = self.data.records(), self.sizes(rng), self.iteration.steps
-        iterate, iterates = Iterate(self.kept_count), []
+        iterate, iterates = Iterate(self.kept_count, self.start), []
         size = every or progress.at_once(steps)
         starts = range(0, steps, size)
         for start in progress.counted(starts, (start + 1 for start in starts), steps):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from dptoolkit import solvers
-from dptoolkit.accounting import rounds
+from dptoolkit.accounting import Adjacency, Gaussian, Repeated, Subsampled, rounds
+from dptoolkit.accounting.events import Event
 from dptoolkit.audit import pairs
 from paper_checks.audits import Audited, printed_noise
 from paper_checks.constants import published
@@ -35,6 +37,24 @@ def theorem_4_1_range(n: int, epochs: int, epsilon: float, delta: float) -> Verd
     ):
         return unsatisfiable(f"({epsilon:g}, {delta:g})", "no batch size meets the conditions")
     return theorem_4_1(n, b, epochs, epsilon, delta)
+
+
+def section_6_4(reading: str, n: int, batch_size: int, rounds: int, epsilon: float, delta: float) -> Verdict:
+    """A client's noise in the federated experiment, 10 local steps a round, by one of two readings of a guarantee.
+
+    "TensorFlow Privacy": Poisson batches, a record added or removed. "paper": batches of fixed size, a record replaced,
+    as Definitions 1 and 3 and Section 6.4 have it.
+    """
+    steps, rate = 10 * rounds, batch_size / n
+    record = published.fed_sgd_ht_section_6_4(batch_size, rate, steps, 1.0, epsilon, delta)
+    if reading == "paper":
+        return judge(replace(record, conditions=()))
+    noise = record.scales["gradient"] * batch_size
+
+    def releases(factor: float) -> Event:
+        return Repeated(Subsampled(Gaussian(noise * factor), "poisson", rate), steps)
+
+    return judge(replace(record, conditions=(), releases=releases, attains=releases, adjacency=Adjacency.ZERO_OUT))
 
 
 def theorem_5_1(grad_norm: float = 1.0, **at: Any) -> Verdict:

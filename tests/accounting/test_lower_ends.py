@@ -131,6 +131,8 @@ def test_zcdp_covers_gaussian_noise():
     lower, upper = account(Repeated(ZCdp(0.01), 30)).bounds(1e-5)
     exact = account(Gaussian(1 / math.sqrt(2 * 0.3))).epsilon(1e-5)
     assert 0.9 * upper < lower <= exact * (1 + 1e-9) <= upper * (1 + 1e-9)
+    # Nothing is known of a mechanism whose rho is infinite: a claim about it is not refuted.
+    assert account(ZCdp(math.inf)).bounds(1e-5) == (0.0, math.inf)
 
 
 @pytest.mark.parametrize(

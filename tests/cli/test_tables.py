@@ -377,7 +377,7 @@ def test_every_command_has_help_and_json(run, capsys):
         with pytest.raises(SystemExit):
             cli.main([name, "--help"])
         assert "--json" in capsys.readouterr().out
-    names = "account plan fit predict evaluate show tune audit check data ledger demo completion"
+    names = "account plan fit predict evaluate show tune audit check data federated ledger demo completion"
     assert sorted(names.split()) == list(cli.COMMANDS)
 
 

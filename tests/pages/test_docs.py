@@ -133,8 +133,8 @@ def test_every_private_solver_has_a_page_of_its_name() -> None:
 
 
 ROOMS = ["data", "data.store", "solvers", "audit", "mechanisms", "models", "tuning", "estimators", "datasets"]
-ROOMS += ["audit.probes"]
-RECORDS = {"X", "y", "rows", "data", "pair", "pairs", "mechanism", "scores", "value"}
+ROOMS += ["audit.probes", "federated"]
+RECORDS = {"X", "y", "clients", "rows", "data", "pair", "pairs", "mechanism", "scores", "value"}
 
 
 def public_callables(room: str) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:

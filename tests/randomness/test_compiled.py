@@ -35,7 +35,7 @@ rows, lengths = g.directions_on_grid(check_rows(np.eye(3)), grids)
 g.exact_sum(rows, g.residuals_on_grid(np.ones(3), grids, lengths=lengths))
 print(json.dumps([first, compiled]))
 """
-# Functions that the first normals compile (words, rounds, one sampler, its rounding), and all of ours together.
+# Functions that the first normals compile (words, one sampler, its rounding), and all of ours together.
 FIRST, ALL = 3, 15
 
 

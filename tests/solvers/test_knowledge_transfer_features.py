@@ -141,7 +141,7 @@ def test_an_infinite_budget_bounds_records_all_the_same():
     clipped = clip_rows(check_rows(X), 1.0).matrix
     assert np.array_equal(private.coef, solvers.ight(clipped, y, **common).coef)
     assert not np.allclose(private.coef, solvers.ight(X, y, **common).coef)
-    assert "bounded all the same" in _ight.dp_ight.__doc__
+    assert "records are still clipped" in _ight.dp_ight.__doc__
 
 
 def test_peeling_charges_the_last_bit_of_its_iterate():

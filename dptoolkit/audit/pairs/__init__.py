@@ -11,9 +11,12 @@ from typing import Any
 from dptoolkit.audit.pair import Counted, Pair, counted, grouped, strongest
 from dptoolkit.solvers.registry import SOLVERS
 
-__all__ = ["Counted", "Pair", "counted", "grouped", "natural", "selection", "strongest", *SOLVERS]
-# Functions that make pairs for more than one solver, by module.
-_OTHERS = {"natural": "_natural", "selection": "_frank_wolfe"}
+__all__ = ["Counted", "Pair", "counted", "grouped", "natural", "selection", "strongest", "dp_fed_gd_ht",
+           "dp_fed_sgd_ht", *SOLVERS]  # fmt: skip
+# Functions that make pairs for more than one solver or for federated fits, by module.
+_OTHERS = {
+    "dp_fed_gd_ht": "_federated", "dp_fed_sgd_ht": "_federated", "natural": "_natural", "selection": "_frank_wolfe",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ def dp_ight(plan: Plan) -> Pair:
     the exact likelihood ratio. With clipped gradients of unbounded labels the pair attains the guarantee; elsewhere
     ``reach`` is estimated from runs of the solver. Plans of ``dp_dual_averaging`` are taken too.
     """
-    kept.expect_solver(plan, "dp_ight", "dp_dual_averaging")
+    kept.expect_solver(plan, "dp_ight", "dp_dual_averaging", "dp_fed_gd_ht")
     records = kept.records_of(plan, 1.0)
     pushing = kept.number_pushing(plan, records)
     first, second = kept.pair_of(plan, records, pushing)
@@ -85,7 +85,7 @@ def _pilot(plan: Plan, pair: Pair) -> tuple[float, float]:
     path = kept.few_runs(plan, pair.first, pair.second).reshape(kept.PILOT, -1, layout.width(plan))
     one, two = (gradients(plan, data.X, data.y, data.counts) for data in (pair.first, pair.second))
     squares = np.zeros(2)
-    for w, support in zip(kept.from_zero(path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
+    for w, support in zip(kept.before_steps(plan, path[:, :-1]), (path != 0).swapaxes(0, 1), strict=True):
         difference = one.mean(w) - two.mean(w)
         for k, part in enumerate((difference, difference * support)):
             squares[k] += float(np.mean((part**2).sum(axis=1) / plan.settings.noise_law(plan)(w) ** 2))
@@ -97,5 +97,5 @@ def dp_sgd_ht(plan: Plan) -> Pair:
 
     The score for "iterates" is the likelihood ratio summed over the steps, a mixture in each of them.
     """
-    kept.expect_solver(plan, "dp_sgd_ht")
+    kept.expect_solver(plan, "dp_sgd_ht", "dp_fed_sgd_ht")
     return batched(plan, BatchRatio, plan.settings.batch_size)

@@ -48,7 +48,7 @@ class _Batched(NamedTuple):
     shown: float
 
 
-def batched(plan: Plan, ratio: Ratio, size: int) -> Pair:
+def batched(plan: Plan, ratio: Ratio, size: float) -> Pair:
     """The pair for batches of ``size`` rows that show the canary: the one with the largest reach."""
     best = max(_candidates(plan, ratio, size), key=lambda made: made.shown)
     best = best._replace(shown=_shown(plan, best.score, size, best.first, best.second, best.one_sided, kept.PILOT))
@@ -57,7 +57,7 @@ def batched(plan: Plan, ratio: Ratio, size: int) -> Pair:
     return Pair(best.first, best.second, plan.adjacency, best.text, scores, reach)
 
 
-def _candidates(plan: Plan, ratio: Ratio, size: int) -> Iterator[_Batched]:
+def _candidates(plan: Plan, ratio: Ratio, size: float) -> Iterator[_Batched]:
     random_size = plan.settings.sampling == POISSON and size < plan.n
     for strength in [_weak_push(plan, size, extra) for extra in _EXTRA] if random_size else [1.0]:
         yield _kept(plan, ratio, size, strength)
@@ -86,7 +86,7 @@ def _best(make: Callable[[float, float], _Batched], values: tuple[float, ...]) -
     return made[angle, value]
 
 
-def _weak_push(plan: Plan, size: int, extra: float) -> float:
+def _weak_push(plan: Plan, size: float, extra: float) -> float:
     """The push, as a share of a full gradient, at which the records' random number adds ``extra`` to the variance."""
     if kept.keeps_all(plan):
         return 0.0
@@ -94,7 +94,7 @@ def _weak_push(plan: Plan, size: int, extra: float) -> float:
     return min(1.0, noise * math.sqrt(extra / size))
 
 
-def _kept(plan: Plan, ratio: Ratio, size: int, strength: float) -> _Batched:
+def _kept(plan: Plan, ratio: Ratio, size: float, strength: float) -> _Batched:
     records = kept.records_of(plan, strength)
     first, second = kept.pair_of(plan, records, plan.n - 1)
     zeroed = plan.adjacency is Adjacency.ZERO_OUT
@@ -109,7 +109,7 @@ def _kept(plan: Plan, ratio: Ratio, size: int, strength: float) -> _Batched:
     return _Batched(first, second, score, -kept.direction(plan, records), text, one_sided, shown)
 
 
-def _opposite(plan: Plan, ratio: Ratio, size: int, design: opposite.Design) -> _Batched:
+def _opposite(plan: Plan, ratio: Ratio, size: float, design: opposite.Design) -> _Batched:
     rows, labels, _ = opposite.records(plan, design)
     first, second = opposite.datasets(plan, design)
     # In a Poisson batch the number of others is random along their way, so the score looks across it.
@@ -121,7 +121,7 @@ def _opposite(plan: Plan, ratio: Ratio, size: int, design: opposite.Design) -> _
     return _Batched(first, second, score, direction, text, False, shown)
 
 
-def _tilted(plan: Plan, size: int, angle: float, share: float) -> _Batched:
+def _tilted(plan: Plan, size: float, angle: float, share: float) -> _Batched:
     """One record of the other label at an angle to all others, against one more of them: batches of fixed size.
 
     Gradients change with the weights along their rows, so that inner steps show it too. That change is the same for
@@ -147,7 +147,7 @@ def _tilted(plan: Plan, size: int, angle: float, share: float) -> _Batched:
 
 
 def _shown(
-    plan: Plan, score: BatchRatio | EpochRatio, size: int, first: Counted, second: Counted, one_sided: bool,
+    plan: Plan, score: BatchRatio | EpochRatio, size: float, first: Counted, second: Counted, one_sided: bool,
     runs: int = kept.COMPARED,
 ) -> float:
     """The reach by accounting: a batch shows whether it holds the canary, which is the pair of Poisson sampling.
@@ -160,7 +160,7 @@ def _shown(
     if isinstance(score, BatchRatio):
         steps = path.reshape(len(path), -1, layout.width(plan))
         noise_at, batch = plan.settings.noise_law(plan), score.batch(size)
-        views = zip(kept.from_zero(steps[:, :-1]), (steps != 0).swapaxes(0, 1), strict=True)
+        views = zip(kept.before_steps(plan, steps[:, :-1]), (steps != 0).swapaxes(0, 1), strict=True)
         signals = [
             batch.signal([score.shown(kind, support) for kind in score.each(w)], noise_at(w)).mean()
             for w, support in views

@@ -80,9 +80,18 @@ def number_of_steps(plan: Plan) -> int:
 
 
 def keeps_all(plan: Plan) -> bool:
-    """Whether nothing is thresholded away."""
+    """Whether nothing of the first coordinate is thresholded away: all are kept, or its initial weight is so large."""
     sparsity = plan.settings.sparsity
-    return sparsity is None or sparsity >= plan.d
+    if sparsity is None or sparsity >= plan.d:
+        return True
+    start = layout.start(plan)
+    return bool(start[0] > _moved(plan)) if start.any() else False
+
+
+def _moved(plan: Plan) -> float:
+    """More than all steps together move a weight, by gradients and by noise."""
+    bound, steps = gradient_bound(plan), number_of_steps(plan)
+    return steps * float(plan.settings.step_size) * (bound + 40 * max(r.scale for r in plan.releases))
 
 
 def is_saturated(plan: Plan) -> bool:
@@ -115,9 +124,7 @@ def labels_of(plan: Plan, length: float) -> tuple[float, float]:
         return 0.0, 1.0
     if plan.settings.label_bound is not None:
         return -plan.settings.label_bound, plan.settings.label_bound
-    bound = gradient_bound(plan)
-    steps = number_of_steps(plan)
-    furthest = steps * plan.settings.step_size * (bound + 40 * max(r.scale for r in plan.releases))
+    bound, furthest = gradient_bound(plan), _moved(plan) + float(np.abs(layout.start(plan)).max())
     far = 1e3 * (length * furthest + bound / length + 1.0)
     return -far, far
 
@@ -206,6 +213,6 @@ def measured_reach(plan: Plan, pair: Pair, adversaries: tuple[str, ...]) -> dict
     return shares
 
 
-def from_zero(path: Array) -> list[Array]:
+def before_steps(plan: Plan, path: Array) -> list[Array]:
     """The weights before every step, from those after all but the last: (trials, steps, width) to a list."""
-    return [np.zeros((len(path), path.shape[2])), *path.swapaxes(0, 1)]
+    return [np.tile(layout.start(plan), (len(path), 1)), *path.swapaxes(0, 1)]

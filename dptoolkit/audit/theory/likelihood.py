@@ -84,7 +84,7 @@ class _Path(NamedTuple):
 
 def _path(plan: Plan, outputs: Array) -> _Path:
     steps = outputs.reshape(len(outputs), -1, layout.width(plan))
-    return _Path(steps, np.zeros((len(outputs), steps.shape[2])), np.zeros(len(outputs)))
+    return _Path(steps, np.tile(layout.start(plan), (len(outputs), 1)), np.zeros(len(outputs)))
 
 
 def _gaussian_ratio(value: Array, first: Array, second: Array, noise: Array) -> Array:
@@ -169,7 +169,7 @@ class _Sums:
 class Batch:
     """Batches of ``size`` from n rows: a canary, and n - 1 others that are all alike."""
 
-    size: int
+    size: float
     rate: float
     n: int
     poisson: bool
@@ -221,7 +221,7 @@ class _Batches:
         first, second, *others = self.kinds.each(w)
         return [first, second, np.asarray(sum(k * other for k, other in zip(self.shares, others, strict=True)))]
 
-    def batch(self, size: int) -> Batch:
+    def batch(self, size: float) -> Batch:
         """Batches of that size."""
         n = self.kinds.plan.n
         return Batch(size, size / n, n, self.kinds.plan.settings.sampling == POISSON and size < n)

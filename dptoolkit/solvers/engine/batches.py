@@ -16,6 +16,7 @@ from dptoolkit.data import Rows, check_rows, kernel_arrays
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ResolvedThresholding, ThresholdingSettings
+from dptoolkit.solvers.engine.initial import NOTHING, Start
 from dptoolkit.solvers.frame.plan import Sampling
 from dptoolkit.solvers.frame.settings import check_l2, setting
 from dptoolkit.types import Array
@@ -105,7 +106,7 @@ def check_sampling(sampling: Any, adjacency: Any) -> Adjacency:
     return event.adjacency
 
 
-def batch_sizes(rng: np.random.Generator, scheme: str, n: int, size: int, count: int) -> NDArray[np.int64]:
+def batch_sizes(rng: np.random.Generator, scheme: str, n: int, size: float, count: int) -> NDArray[np.int64]:
     """Realised sizes of ``count`` batches: ``size`` each, or binomial, which amounts to a coin for every row."""
     if scheme == WITHOUT_REPLACEMENT:
         return np.full(count, size, dtype=np.int64)
@@ -171,9 +172,11 @@ class BatchData:
 class Iterate:
     """Weights kept as (support, values); nothing of length d."""
 
-    def __init__(self, kept_count: int) -> None:
+    def __init__(self, kept_count: int, start: Start = NOTHING) -> None:
         self.support, self.values = np.zeros(kept_count, dtype=np.int64), np.zeros(kept_count)
-        self.filled = 0
+        support, values = start
+        self.filled = len(support)
+        self.support[: self.filled], self.values[: self.filled] = support, values
 
     def snapshot(self) -> tuple[NDArray[np.int64], Array]:
         """(support, values), sorted by coordinate."""

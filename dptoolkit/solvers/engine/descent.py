@@ -17,6 +17,7 @@ from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators, exclusive
 from dptoolkit.solvers.engine.bounds import GradientBounds, NoiseLaw, constant, gradient_law
 from dptoolkit.solvers.engine.gradients import MeanGradient, MeanGradients, Point
+from dptoolkit.solvers.engine.initial import NOTHING, Start
 from dptoolkit.solvers.frame import outlook
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import Plan
@@ -210,12 +211,14 @@ class IhtRun(Run):
     coordinate, w being the public iterate.
     """
 
-    def __init__(self, data: ClippedRecords, iteration: Steps, noise_at: NoiseLaw) -> None:
-        self.iteration, self.noise_at = iteration, noise_at
+    def __init__(self, data: ClippedRecords, iteration: Steps, noise_at: NoiseLaw, start: Start = NOTHING) -> None:
+        self.iteration, self.noise_at, self.start = iteration, noise_at, start
         self.width = data.rows.shape[1]
         self.free = self.width - (1 if iteration.fit_intercept else 0)
         self.kept_count = self.free if iteration.sparsity is None else min(iteration.sparsity, self.free)
-        self.compiled_records = data.compiled() if data.rows.shape[0] * self.width <= SMALL else None
+        # The compiled call starts at zero.
+        is_small = data.rows.shape[0] * self.width <= SMALL and len(start[0]) == 0
+        self.compiled_records = data.compiled() if is_small else None
         self._data = data
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
         self._idle = [] if self.compiled_records is not None else [self._mean_gradient()]
@@ -226,6 +229,17 @@ class IhtRun(Run):
         if self.compiled_records is not None and type(rng) is np.random.Generator:
             return self._compiled(rng, trace)
         return self._step_by_step(rng, trace)
+
+    def advance(self, rng: np.random.Generator, start: Start, steps: int) -> Start:
+        """The weights after ``steps`` steps from ``start``, both as (support, values); steps do not accumulate.
+
+        Privacy
+        -------
+        ``steps`` of the plan's releases. ``start`` must be public, or follow from releases that are charged.
+        """
+        end = self._step_by_step(rng, False, start, steps).weights
+        support = np.flatnonzero(end)
+        return support, end[support]
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records at the result, and at the iterates that were kept; NOT private."""
@@ -312,16 +326,19 @@ class IhtRun(Run):
                        schedule._replace(scale=0.0), weights)  # fmt: skip
         return weights
 
-    def _step_by_step(self, rng: np.random.Generator, trace: bool) -> Trace:
-        """The iteration on weights kept as (support, values)."""
+    def _step_by_step(
+        self, rng: np.random.Generator, trace: bool, start: Start | None = None, steps: int | None = None
+    ) -> Trace:
+        """The iteration on weights kept as (support, values), from ``start`` if it is not the run's own."""
         try:
             gradient = self._idle.pop()
         except IndexError:
             gradient = self._mean_gradient()
-        path = self._path(trace)
+        count = self.iteration.steps if steps is None else steps
+        path = self._path(trace, start, count)
         point = next(path)
         try:
-            for _ in progress.steps(self.iteration.steps):
+            for _ in progress.steps(count):
                 point = path.send(gradient.noisy(*point, rng))
         except StopIteration as end:
             trace_of_run: Trace = end.value
@@ -359,17 +376,18 @@ class IhtRun(Run):
                     del points[k]
         return [traces[k].fit(every) for k in range(len(runs))]
 
-    def _path(self, trace: bool) -> Generator[Point, Array, Trace]:
+    def _path(
+        self, trace: bool, start: Start | None = None, count: int | None = None
+    ) -> Generator[Point, Array, Trace]:
         """The iteration as a generator: yields a Point, is sent the noisy mean gradient there, and may overwrite it."""
         from dptoolkit.kernels.sums import add_scaled
         from dptoolkit.kernels.threshold import largest
 
         iteration, always = self.iteration, np.arange(self.free, self.width)
-        values: Array
-        support, values = np.zeros(0, dtype=np.intp), np.zeros(0)
+        support, values = self.start if start is None else start
         total = np.zeros(self.width if iteration.accumulate else 0)
         scales, releases, iterates, border = [], [], [], math.inf
-        for _ in range(iteration.steps):
+        for _ in range(iteration.steps if count is None else count):
             scale = self.noise_at(values)
             step = yield Point(support, values, scale)
             if trace:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses, marks
-from dptoolkit._validate import flag, invalid
+from dptoolkit._validate import flag, invalid, one_of
 from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
@@ -82,7 +82,7 @@ class FitResult:
 
 def fit(
     settings: Settings, X: Any, y: Any, *, label_values: Any = None, n_features: int | None = None, rng: Any = None,
-    ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
+    randomness: str | None = None, ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
 ) -> FitResult:
     """One private fit.
 
@@ -93,7 +93,7 @@ def fit(
     """
     rows = settings.validated_rows(X, n_features)
     labels = settings.labels(y, rows.shape[0], label_values)
-    plan = settings.plan(*rows.shape)
+    plan = planned(settings, *rows.shape, randomness, rng)
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
     is_void = marks.is_marked(X, y)
     source = noise_source(rng, ledger)
@@ -103,6 +103,23 @@ def fit(
     result = result_of(plan, source, is_void, run, weights, history, diagnose)
     record(reservation)
     return result
+
+
+def planned(settings: Settings, n: int, d: int, randomness: Any = None, rng: Any = None) -> Plan:
+    """The plan of a fit, with secure noise if it is asked for.
+
+    Privacy
+    -------
+    Touches no data. Noise from a seed can be drawn again by whoever guesses it, so it is never called secure.
+    """
+    if randomness is not None:
+        one_of("randomness", randomness, ("secure", "fast"))
+    if randomness != "secure":
+        return settings.plan(n, d)
+    if rng is not None:
+        raise invalid("rng", "given", "left out for randomness='secure'", "Its key comes from the operating system.")
+    plan = settings.plan(n, d)
+    return plan.settings.secured(plan)
 
 
 def result_of(
@@ -136,7 +153,7 @@ DATA_PARAMETERS = """X : array-like or sparse matrix of shape (n, d)
 y : array-like of shape (n,)
     The labels."""
 # The arguments of every private solver besides X, y and its settings.
-_FRAME = ("label_values", "n_features", "rng", "ledger", "trace", "diagnostics")
+_FRAME = ("label_values", "n_features", "rng", "randomness", "ledger", "trace", "diagnostics")
 _FRAME_PARAMETERS = """label_values : tuple of float, or None, default None
     The two labels of a binary loss if they are not 0 and 1, the positive one last, for example (-1, 1). They are a
     public convention, never inferred from the data.
@@ -147,6 +164,10 @@ rng : int, numpy.random.Generator or None, default None
     A seed, a Generator, or None for fresh entropy. Never publish a fit that was made with a seed: whoever guesses it
     can remove the noise. Another plan draws other noise from the same seed. A Generator advances with every fit and may
     be shared by threads, but not copied: two fits of one plan with copies have the same noise.
+randomness : {"secure", "fast"} or None, default None
+    "secure" draws noise that is exact in every digit from a cryptographic generator, and adds it to sums of integers.
+    The bits of such a release reveal no more than its guarantee states. Only ``dp_ight`` supports it so far. It takes
+    no ``rng``. "fast" draws noise in doubles, which the attack of docs/secure-noise.md can undo. None is "fast".
 ledger : Ledger or None, default None
     The ledger to charge before the data are used; it may refuse. A fit that fails later stays charged.
 trace : bool or int, default False
@@ -261,8 +282,8 @@ def charge(
 ) -> Reservation | None:
     """The reservation of the event in the ledger, made before the data are used; None without a ledger.
 
-    The ledger raises if it cannot pay, and no budget covers marked rows. The charge stays even if the fit fails before
-    ``record``.
+    The ledger raises if its budget is too small, and no budget covers marked rows. The charge stays even if the fit
+    fails before ``record``.
     """
     if ledger is None:
         return None
@@ -332,7 +353,7 @@ def plain_result(weights: NDArray[np.float64], history: dict[str, Any], fit_inte
 def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     """The margins of new rows under a fitted model; rows are prepared as the fit's were.
 
-    They are positive for label 1 of two, (rows, classes) for several, and the predictions themselves for numbers.
+    They are positive for label 1 of two, (rows, classes) for several, and the predictions themselves for regression.
 
     Parameters
     ----------

@@ -76,6 +76,8 @@ def fit_many(
     """
     several = _checked_plans(plans)
     choices = _checked_seeds(seeds, runs)
+    if choices[0] is not None and any(plan.secure is not None for plan in several):
+        raise invalid("seeds", "given", "left out for plans with secure noise", "Use runs=number: seeds repeat noise.")
     all_rows = prepare(X)
     data = [_checked_data(plan, all_rows, y, label_values) for plan in several]
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)

@@ -31,6 +31,7 @@ from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.report import Printed, number, table
 from dptoolkit.accounting.rounds import RunCountLaw
 from dptoolkit.adjacency import Adjacency
+from dptoolkit.errors import DpToolkitError
 from dptoolkit.mechanisms import GaussianNoise, GeometricNoise, LaplaceNoise, NoisyMaximum, SymmetricMaximum
 from dptoolkit.mechanisms.objective import GammaTerm, GaussianTerm, Squeeze
 from dptoolkit.mechanisms.stability import StabilityTest
@@ -152,6 +153,9 @@ class Plan(Printed, Generic[S]):
     # It follows from the other fields, and is left out of comparisons because it holds functions, which never compare
     # equal.
     published: Published | None = field(default=None, compare=False)
+    # The public facts of secure noise (engine/secure.py), from which the releases' charge for rounding comes; None
+    # where noise is drawn in doubles.
+    secure: Any = field(default=None, compare=False, kw_only=True)
 
     # Plans that are made of others are those of several fits, and no single run can spend their event.
     is_one_fit: ClassVar[bool] = True
@@ -222,12 +226,14 @@ class Plan(Printed, Generic[S]):
         if len(base_scales) != len(self.releases):
             raise invalid("scales", scales, f"{len(self.releases)} numbers, one for each release of {self.solver}")
         releases = (replace(r, scale=factor * s) for r, s in zip(self.releases, base_scales, strict=True))
-        return replace(self, releases=tuple(releases), published=None)
+        changed = replace(self, releases=tuple(releases), published=None)
+        return changed if self.secure is None else replace(changed, secure=self.secure.with_noise(changed.noise))
 
     @property
     def guarantee(self) -> Guarantee:
         """Computed from ``event``; with published noise it also states what the paper claimed."""
         notes = (*self.settings.notes, f"n = {self.n} and all bounds in the plan are public")
+        notes = notes if self.secure is None else (*notes, *self.secure.notes)
         delta = None if math.isinf(self.settings.epsilon) else self.settings.delta
         guarantee = replace(account(self.event, adjacency=self.adjacency), notes=notes, asked_delta=delta)
         if self.published is None:
@@ -242,7 +248,8 @@ class Plan(Printed, Generic[S]):
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; ``solvers.plan(name, n=, d=, **settings)`` makes the same plan from it."""
-        return {
+        secure = {} if self.secure is None else {"randomness": self.secure.to_dict()}
+        return secure | {
             "solver": self.solver, "n": self.n, "d": self.d, "settings": self.settings.to_dict(),
             "releases": [
                 {"query": r.query, "law": r.law, "sensitivity": r.sensitivity, "scale": r.scale, "count": r.count}
@@ -282,7 +289,8 @@ class Plan(Printed, Generic[S]):
         ]
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
         outlook = [] if self.outlook is None else [str(self.outlook)]
-        return "\n\n".join([self._head, releases, str(self.guarantee), *outlook])
+        secure = [] if self.secure is None else [str(self.secure)]
+        return "\n\n".join([self._head, releases, *secure, str(self.guarantee), *outlook])
 
     @property
     def _head(self) -> str:
@@ -324,7 +332,10 @@ def _first_guess(make_event: Callable[[float], Event], epsilon: float, delta: fl
     """About the noise: that with the rho of a Gaussian release that keeps the budget; None where there is no rho."""
     rho, noise = 0.5 * gaussian.mu(epsilon, delta) ** 2, 1.0
     for _ in range(_GUESSES if rho > 0 else 0):
-        own = account(make_event(noise)).rho
+        try:
+            own = account(make_event(noise)).rho
+        except DpToolkitError:
+            return None
         if not 0 < own < math.inf:
             return None
         factor = math.sqrt(own / rho)

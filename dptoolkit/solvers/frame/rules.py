@@ -62,7 +62,7 @@ def first_residual(classes: int) -> float:
 
 
 def margin_noise(bounds: GradientBounds, classes: int = 2) -> float:
-    """The standard deviation that a margin's noise may have: for numbers, a part of the largest residual."""
+    """The standard deviation that a margin's noise may have: for regression, a part of the largest residual."""
     if bounds.loss.task == BINARY:
         return MARGIN_NOISE
     if bounds.loss.task == MULTICLASS:

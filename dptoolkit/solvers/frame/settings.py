@@ -184,6 +184,15 @@ class Resolved(Settings):
         Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
         """
 
+    def secured(self, plan: Plan) -> Plan:
+        """The plan with secure noise, and with what its rounding adds to the sensitivity.
+
+        Privacy
+        -------
+        Refused by solvers whose noise is drawn in doubles: none falls back to it silently.
+        """
+        raise invalid("randomness", "secure", f"'fast' for {self.solver}", "Only dp_ight has secure noise yet.")
+
     def outlook(self, plan: Plan) -> Outlook | None:
         """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
         return None

@@ -1,0 +1,175 @@
+"""One client: it owns its plan, its records and its random key, gets a model, and replies with one message.
+
+The server decides nothing but the model that a round starts from. How much noise is added, how many steps are made and
+how many rounds are answered is the client's plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid, whole
+from dptoolkit.accounting import Ledger
+from dptoolkit.accounting.ledger import Reservation
+from dptoolkit.data import Rows
+from dptoolkit.mechanisms.randomness import Source
+from dptoolkit.solvers.engine.initial import Start
+from dptoolkit.solvers.frame.fit import record, reserve
+from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.types import Array
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a client sends in a round: the weights that are not 0 and their places. It holds nothing else.
+
+    Losses, accuracies, batch sizes and times would be further releases, which no noise hides.
+    """
+
+    client: int
+    round: int
+    support: NDArray[np.int64]
+    values: Array
+
+
+class LocalSteps(Protocol):
+    """What makes a client's steps: bounded records with the noise of a plan."""
+
+    def advance(self, rng: np.random.Generator, start: Start, steps: int) -> Start:
+        """The weights after ``steps`` steps from ``start``, both as (support, values)."""
+
+
+class Key:
+    """The secret from which a client draws its batches and its noise: another stream for every round.
+
+    Privacy
+    -------
+    Two clients with one key would draw the same noise, and the difference of their messages would have none.
+    """
+
+    def __init__(self, source: np.random.Generator, shared: bool = False) -> None:
+        # A Generator of the caller's own kind knows how it draws: it is used as it is, by all clients in turn.
+        self._shared = source if shared else None
+        self._kind: Any = type(source.bit_generator)
+        self._words = () if shared else tuple(np.frombuffer(source.bytes(32), dtype="<u4").tolist())
+
+    @classmethod
+    def of(cls, source: Source, text: str) -> Key:
+        """The key of the client that ``text`` names, from the argument ``rng`` of a fit."""
+        if source.fresh:
+            return cls(np.random.default_rng())
+        child = source.stream(hashlib.sha256(text.encode()).hexdigest())
+        return cls(child, shared=child is source.generator)
+
+    def stream(self, round_number: int) -> np.random.Generator:
+        """The Generator of one round."""
+        if self._shared is not None:
+            return self._shared
+        sequence = np.random.SeedSequence(self._words, spawn_key=(round_number,))
+        return np.random.Generator(self._kind(sequence))
+
+
+class Member:
+    """One participant of a federation: it answers every round once, in order.
+
+    ``settings`` are those of its fit, on d features; ``steps`` makes its local steps, and is made when the first round
+    begins.
+    """
+
+    def __init__(self, number: int, settings: Any, d: int, steps: Callable[[], Any], key: Key) -> None:
+        self.number, self.settings = number, settings
+        self._width, self._make, self._key = settings.width(d), steps, key
+        self._steps: LocalSteps | None = None
+        self._last: Message | None = None
+
+    def reply(self, round_number: int, support: Any, values: Any) -> Message:
+        """The message of a round that starts from the weights ``values`` on ``support``.
+
+        Parameters
+        ----------
+        round_number : int
+            The number of the round, from 1 on.
+        support : (m,) array of int
+            Places of the weights that are not 0.
+        values : (m,) array
+            These weights.
+
+        Returns
+        -------
+        Message
+            The weights after the client's local steps.
+        """
+        rounds, asked = self.settings.rounds, whole("round", round_number, low=1)
+        last = 0 if self._last is None else self._last.round
+        if self._last is not None and asked == last:
+            return self._last
+        if asked > rounds:
+            raise invalid("round", asked, f"<= {rounds}", f"Client {self.number} answers no more rounds.")
+        if asked != last + 1:
+            raise invalid("round", asked, f"{last + 1}, the next of client {self.number}", "Rounds come in order.")
+        start = check_weights(f"model for client {self.number}", support, values, self._width)
+        if self._steps is None:
+            self._steps = self._make()
+        end = self._steps.advance(self._key.stream(asked), start, self.settings.local_steps)
+        self._last = Message(self.number, asked, *end)
+        return self._last
+
+
+class Client(Member):
+    """One participant of a private federation: it owns its plan, its records, its key and its ledger.
+
+    Privacy
+    -------
+    ``reply`` makes ``local_steps`` of the releases of the plan, each with the plan's noise; over all rounds they are
+    the plan's event, which ``reserve`` charges before the first. A round is answered once: a second request for it
+    gets the first reply, whatever model it carries, because equal noise at two models would cancel. No other round is
+    answered out of order, and none beyond the plan's.
+    """
+
+    def __init__(
+        self, number: int, plan: Plan, rows: Rows, labels: Array, key: Key, ledger: Ledger | None = None,
+        is_void: bool = False,
+    ) -> None:
+        super().__init__(number, plan.settings, plan.d, lambda: plan.settings.bind(plan, rows, labels), key)
+        self.plan, self._ledger, self._is_void = plan, ledger, is_void
+        self._reservation: Reservation | None = None
+        self._is_charged = False
+
+    def reserve(self) -> None:
+        """Charge the ledger for all rounds; it raises, and charges nothing, if the budget is short."""
+        self._reservation = reserve(self._ledger, self.plan, self._is_void)
+        self._is_charged = True
+
+    def cancel(self) -> None:
+        """Return the charge, as no round was answered and none will be."""
+        if self._reservation is not None and self._last is None:
+            self._reservation.cancel()
+        self._is_charged = False
+
+    def reply(self, round_number: int, support: Any, values: Any) -> Message:
+        """See ``Member``; all rounds must have been charged, and the last confirms the charge."""
+        if not self._is_charged:
+            raise invalid("round", round_number, "asked after reserve()", f"Client {self.number} has charged nothing.")
+        message = super().reply(round_number, support, values)
+        if message.round == self.settings.rounds:
+            record(self._reservation)
+        return message
+
+
+def check_weights(name: str, support: Any, values: Any, width: int) -> Start:
+    """(support, values) of ``width`` weights: different places in increasing order, finite values."""
+    places, weights = np.asarray(support), np.asarray(values)
+    fits = places.ndim == 1 and places.shape == weights.shape and (places.dtype.kind in "iu" or places.size == 0)
+    if not fits or weights.dtype.kind not in "fiu":
+        raise invalid(name, "of another shape or type", f"places and weights of a model with {width} weights")
+    if places.size and not (places[0] >= 0 and places[-1] < width and (np.diff(places) > 0).all()):
+        raise invalid(name, "with other places", f"increasing places below {width}")
+    if not np.isfinite(weights).all():
+        raise invalid(name, "with NaN or infinity", "finite")
+    return places.astype(np.int64), weights.astype(np.float64)

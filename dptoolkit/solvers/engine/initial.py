@@ -1,0 +1,69 @@
+"""The public model that a fit starts from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid
+from dptoolkit.types import Array
+
+# Weights as (support, values).
+Start = tuple[NDArray[np.int64], Array]
+# All weights are 0.
+NOTHING: Start = (np.zeros(0, dtype=np.int64), np.zeros(0))
+
+
+class InitialModel(tuple[tuple[int, float], ...]):
+    """A public model that a fit starts from: (place, weight) of every weight that is not 0, by place."""
+
+    @classmethod
+    def of(cls, initial: Any, width: int, free: int, sparsity: int) -> InitialModel | None:
+        """The checked argument ``initial``: None, ``width`` weights, or pairs (place, weight).
+
+        At most ``sparsity`` of the first ``free`` weights may differ from 0; those behind them are intercepts.
+
+        Privacy
+        -------
+        The model must be public: the noise of the fit hides nothing of it.
+        """
+        if initial is None:
+            return None
+        try:
+            weights = _weights(np.asarray(initial, dtype=np.float64), width)
+        except (TypeError, ValueError):
+            repair = "One for every feature, then one for the intercept, if there is one."
+            raise invalid("initial", type(initial).__name__, f"None or {width} finite weights", repair) from None
+        kept = int(np.count_nonzero(weights[:free]))
+        if kept > sparsity:
+            repair = "Threshold it first: a step keeps no more."
+            raise invalid("initial", f"{kept} weights that are not 0", f"at most sparsity={sparsity} of them", repair)
+        return cls((int(j), float(weights[j])) for j in np.flatnonzero(weights))
+
+    @property
+    def start(self) -> Start:
+        """(support, values)."""
+        return np.array([j for j, _ in self], dtype=np.int64), np.array([w for _, w in self], dtype=np.float64)
+
+    def __str__(self) -> str:
+        return f"a model with {len(self)} weights"
+
+
+def _weights(given: Array, width: int) -> Array:
+    """All weights, from themselves or from pairs (place, weight); ValueError for anything else."""
+    weights = given
+    if given.ndim == 2 and given.shape[1:] == (2,):
+        places, weights = given[:, 0].astype(np.int64), np.zeros(width)
+        if (places != given[:, 0]).any() or not ((places >= 0) & (places < width)).all():
+            raise ValueError
+        weights[places] = given[:, 1]
+    if weights.shape != (width,) or not np.isfinite(weights).all():
+        raise ValueError
+    return weights
+
+
+def start_of(initial: InitialModel | None) -> Start:
+    """(support, values) of an initial model, which is 0 if none is given."""
+    return NOTHING if initial is None else initial.start

@@ -1,0 +1,216 @@
+"""Hard thresholding whose releases an attacker cannot undo: integer sums on public grids, rounded noise, ChaCha20.
+
+``secured`` turns the plan of a fit into one that charges for rounding and says so; ``SecureIhtRun`` is its run.
+
+Privacy
+-------
+A step releases S + round(M Z): S the exact integer sum of the records' gradients in grid units (data/grids.py), M a
+public integer, at least the planned noise of the sum over the grid. Its event is that of the plan, whose sensitivity
+includes the charge for rounding. Weights, thresholds and models are computed from it afterwards. Each record's integer
+vector depends on that record, its place and public numbers alone: rows are rounded one by one, and its margin is a sum
+over the record's own entries, in an order that the public support and layout decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from dptoolkit._validate import invalid
+from dptoolkit.data.grids import (
+    Grids,
+    directions_on_grid,
+    exact_sum,
+    released_mean,
+    residuals_on_grid,
+    rows_on_grid,
+)
+from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.randomness import GENERATOR, SecureStream, rounded_normals
+from dptoolkit.solvers.engine.bounds import NoiseLaw
+from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps
+from dptoolkit.solvers.engine.gradients import MeanGradient
+from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan
+from dptoolkit.solvers.frame.run import Trace, Trials, one_after_another
+from dptoolkit.types import Array
+
+
+@dataclass(frozen=True)
+class SecureNoise:
+    """The public facts of secure noise on a mean gradient.
+
+    ``growth`` is the factor by which rounding enlarges the sensitivity; ``has_diameter`` whether the noise shrinks with
+    the diameter of the gradients, and not with the largest of them; ``law`` is the noise at public weights.
+    """
+
+    grids: Grids
+    growth: float
+    has_diameter: bool
+    law: NoiseLaw
+
+    def multiplier(self, scale: float) -> int:
+        """M of a mean's noise of this scale: that of the sum in grid units, rounded up."""
+        return self.grids.multiplier(Fraction(scale) * self.grids.n)
+
+    def limit(self, scale: float) -> float:
+        """The largest |residual| at weights whose noise has this scale, where that is what the noise shrinks with."""
+        largest = self.grids.limit
+        return largest if self.has_diameter or self.law.scale == 0 else min(largest * (scale / self.law.scale), largest)
+
+    def with_noise(self, scale: float) -> SecureNoise:
+        """The same grids with other noise; for audits and without privacy if it is less than planned."""
+        return replace(self, law=replace(self.law, scale=scale))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a guarantee says about the noise."""
+        return (
+            f"secure noise ({GENERATOR}): integer sums and rounded noise, exact in every digit, so the assumption of "
+            "real-valued noise holds; rounding is included in the sensitivity",
+            "time is not protected",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description."""
+        grids = self.grids
+        return {
+            "kind": "secure", "generator": GENERATOR, "row_grid": grids.row_unit, "residual_grid": grids.residual_unit,
+            "noise_units": self.multiplier(self.law.scale), "sensitivity_growth": self.growth,
+        }  # fmt: skip
+
+    def integers(self, means: Array) -> Array:
+        """Released means as the integers, in grid units, that they were made of."""
+        return np.rint(means * self.grids.n / self.grids.residual_unit / self.grids.row_unit)
+
+    def __str__(self) -> str:
+        grids, units = self.grids, self.multiplier(self.law.scale)
+        return (
+            f"Secure noise: {GENERATOR}\n"
+            f"grid of rows {grids.row_unit:.3g} ({grids.row_bits} bits), of residuals {grids.residual_unit:.3g} "
+            f"({grids.residual_bits} bits); noise of a sum: {units:,} grid units\n"
+            f"rounding adds {self.growth - 1:.3g} of the sensitivity, which is included; time is not protected"
+        )
+
+
+def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
+    """The plan with secure noise and rounding charged, for one that releases a noisy mean gradient of all records.
+
+    ``law`` is the plan's noise at public weights.
+
+    Privacy
+    -------
+    Sensitivity and scale grow by the same factor, so that the event is that of the plan; with published noise the scale
+    stays, and the event changes. From public numbers alone.
+    """
+    (release,) = plan.releases
+    assert release.law == GAUSSIAN and release.sampling is None
+    if release.scale == 0:
+        raise invalid("randomness", "secure", "'fast' for a plan without noise", "It hides nothing: give an epsilon.")
+    bounds = settings.bounds
+    if bounds.grad_norm is not None:
+        norm, limit = 1.0, bounds.gradient
+    else:
+        label = np.inf if bounds.label_bound is None else bounds.label_bound
+        norm, limit = bounds.joint_norm, bounds.loss.residual_norm(bounds.largest_margin, float(label))
+    # The grids come from the noise before rounding is charged.
+    grids = Grids.choose(plan.n, norm, limit, release.scale * plan.n)
+    has_diameter = not law.is_constant and plan.adjacency.contributions == 2
+    width = plan.d + int(settings.fit_intercept) if has_diameter else None
+    growth = grids.charged_sensitivity(1.0, width)
+    scale = release.scale if plan.published is not None else release.scale * growth
+    charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
+    shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
+    noise = SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places))
+    return replace(plan, releases=(charged,), secure=noise)
+
+
+def _charged_shares(shares: Array, grids: Grids, d: int) -> Array:
+    """The diameter at each radius as a share of the largest, both with the charge for rounding; the last stays 1."""
+    largest = 2 * grids.limit
+    charged = [grids.charged_diameter(share * largest, d) / grids.charged_diameter(largest, d) for share in shares]
+    # A unit in the last place more: each was rounded a few times.
+    return np.append(np.minimum(np.array(charged[:-1]) * (1 + 2.0**-50), 1.0), 1.0)
+
+
+class SecureMeanGradient:
+    """The mean gradient of bounded records in integers, with rounded noise; see ``MeanGradient``.
+
+    Privacy
+    -------
+    One call of ``noisy`` is Gaussian(M / sensitivity) in grid units, at most the plan's event.
+    """
+
+    def __init__(self, data: ClippedRecords, noise: SecureNoise, fit_intercept: bool) -> None:
+        self.noise, self.lengths = noise, None
+        if data.caps is None:
+            rows = rows_on_grid(data.rows, noise.grids, fit_intercept)
+        else:
+            rows, self.lengths = directions_on_grid(data.rows, noise.grids)
+        self._data = data
+        self._doubles = MeanGradient(rows, data.y, data.loss, data.margin_bound)
+
+    def margins(self, support: Any, values: Array) -> Array:
+        """X w of the rows on the grid."""
+        margins = self._doubles.margins(support, values * self.noise.grids.row_unit)
+        return margins if self.lengths is None else margins * self.lengths
+
+    def objective(self, support: Any, values: Array) -> float:
+        """The mean loss of the bounded records; NOT private."""
+        return self._data.loss.objective(self.margins(support, values), self._data.y)
+
+    def noisy(self, support: Any, values: Array, scale: float, stream: SecureStream) -> Array:
+        """The mean gradient plus rounded noise of at least ``scale`` on every coordinate.
+
+        Privacy
+        -------
+        See the class. What is returned is computed from the noisy integers alone.
+        """
+        grids, n = self.noise.grids, len(self._data.y)
+        # The kernel divides by n, which is undone: the residual is the same function of its record as before.
+        residuals = self._doubles.residuals(self.margins(support, values)) * n
+        # Equal rounding errors of very many records would add up: each is rounded by a number for its place.
+        theta = _uniforms(stream, n) if grids.needs_dither else None
+        whole = residuals_on_grid(residuals, grids, self.noise.limit(scale), self.lengths, theta)
+        sums = exact_sum(self._doubles.rows, whole)
+        return released_mean(sums + rounded_normals(stream, self.noise.multiplier(scale), len(sums)), grids, n)
+
+
+def _uniforms(stream: SecureStream, count: int) -> Array:
+    """Numbers in [0, 1): they need no exact law, as any number that does not depend on the data will do."""
+    return np.asarray((stream.words(count) >> np.uint64(11)) * 2.0**-53)
+
+
+class SecureIhtRun(IhtRun):
+    """``IhtRun`` with secure noise: every fit draws from a stream of its own, unless it is given one.
+
+    Privacy
+    -------
+    The event of a fit is that of the secured plan. A numpy Generator is not used.
+    """
+
+    def __init__(self, data: ClippedRecords, iteration: Steps, noise: SecureNoise) -> None:
+        self._noise = noise
+        super().__init__(data, iteration, noise.law)
+        self.compiled_records = None
+
+    def one(self, rng: Any, trace: bool) -> Trace:
+        """See ``Run``; a SecureStream, for tests and audits, is used as it is."""
+        if isinstance(rng, SecureStream):
+            return self._step_by_step(rng, trace)  # type: ignore[arg-type]
+        with SecureStream() as stream:
+            return self._step_by_step(stream, trace)  # type: ignore[arg-type]
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        return one_after_another(self, streams, trace)
+
+    @property
+    def shared(self) -> None:
+        """Nothing: fits that share passes add up doubles."""
+        return None
+
+    def _mean_gradient(self) -> Any:
+        return SecureMeanGradient(self._data.expanded(), self._noise, self.iteration.fit_intercept)

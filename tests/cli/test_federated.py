@@ -1,0 +1,94 @@
+"""``dptoolkit federated run``: one file for every client, one model, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from dptoolkit import cli, federated
+from dptoolkit.accounting import Ledger
+from dptoolkit.cli import progress
+
+OWN = ("--loss logistic --label-values -1 1 --sparsity 2 --rounds 2 --local-steps 2 --step-size 1 --grad-norm 1 "
+       "--epsilon 4 --delta 1e-4")  # fmt: skip
+RUN = f"federated run a.svm b.svm --n-features 4 {OWN} --rate 0.5"
+
+
+def write(path, n, seed, labels=(-1, 1), d=4):
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((n, d)), rng.choice(labels, n)
+    with path.open("w") as file:
+        for label, row in zip(y, X, strict=True):
+            print(label, *(f"{j + 1}:{x:.6f}" for j, x in enumerate(row)), file=file)
+    return np.round(X, 6), y
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(progress, "DELAY", 1e6)
+    write(tmp_path / "a.svm", 20, 0), write(tmp_path / "b.svm", 8, 1)
+
+    def _run(line):
+        code = cli.main(shlex.split(line))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return _run
+
+
+def test_the_model_and_every_clients_guarantee_are_written(run, tmp_path):
+    code, out, err = run(f"{RUN} --seed 3 --json --out m.json")
+    record = json.loads(out)
+    assert (code, err) == (0, "") and json.loads((tmp_path / "m.json").read_text()).items() <= record.items()
+    clients = [write(tmp_path / "x", n, seed) for n, seed in ((20, 0), (8, 1))]
+    same = federated.dp_fed_sgd_ht(
+        clients, loss="logistic", label_values=(-1, 1), sparsity=2, rounds=2, local_steps=2, step_size=1.0,
+        grad_norm=1.0, epsilon=4.0, delta=1e-4, rate=0.5, rng=3,
+    )  # fmt: skip
+    places = np.flatnonzero(same.coef)
+    assert record["coef"] == {"shape": [4], "places": places.tolist(), "values": same.coef[places].tolist()}
+    assert len(record["guarantees"]) == 2 and record["plan"]["sizes"] == [20, 8]
+    assert record["guarantee"]["epsilon"]["0.0001"] == pytest.approx(4.0, rel=1e-3)
+
+
+def test_text_lists_the_clients(run):
+    code, out, _ = run(f"{RUN} --out m.json")
+    assert code == 0 and "epsilon at 0.0001" in out and out.endswith("The model is in m.json\n")
+
+
+def test_a_plan_fits_nothing(run, tmp_path):
+    code, out, _ = run(f"federated run a.svm b.svm --n-features 4 {OWN} --solver dp-fed-gd-ht --plan")
+    assert code == 0 and "Plan for dp_fed_gd_ht: 2 clients" in out
+    assert {path.name for path in tmp_path.iterdir()} == {"a.svm", "b.svm"}
+
+
+def test_all_ledgers_are_charged_or_none(run, tmp_path):
+    for name, epsilon in (("a", 9), ("b", 9), ("poor", 1)):
+        run(f"ledger new {name}.ledger --epsilon {epsilon} --delta 1e-3")
+    code, _, err = run(f"{RUN} --ledgers a.ledger poor.ledger --out m.json")
+    assert code == 2 and err.count("\n") == 1 and "poor.ledger" in err and not (tmp_path / "m.json").exists()
+    assert not Ledger.open(tmp_path / "a.ledger").entries
+    assert run(f"{RUN} --ledgers a.ledger b.ledger --out m.json")[0] == 0
+    assert all(len(Ledger.open(tmp_path / f"{name}.ledger").entries) == 1 for name in "ab")
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    (f"{RUN}", "--out: must be given"), (f"{RUN} --out a.svm", "another file"),
+    (RUN.replace(" run ", " walk ") + " --out m.json", "WHAT walk: must be"),
+    (f"{RUN} --solver dp-ight --out m.json", "--solver dp-ight: must be"),
+    (f"{RUN} --out m.json --rounds 0", "--rounds 0"), ("federated run a.svm", "required: --epsilon"),
+    (f"{RUN} --out m.json --weights 1", "--weights"), (f"{RUN} --ledgers none.ledger x --out m.json", "ledger new"),
+    (f"{RUN} --seed 1 --ledgers a.svm b.svm --out m.json", "--seed"), (f"{RUN} --out no/m.json", "--out"),
+    (RUN.replace("-1 1", "0 1") + " --out m.json", "a.svm: y"),
+    (RUN.replace("b.svm", "c.svm") + " --out m.json", "c.svm"),
+    (RUN.replace("features 4", "features 2") + " --out m.json", "a.svm"),
+])  # fmt: skip
+def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, line, words):
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    code, out, err = run(line)
+    assert (code, out) == (2, "") and err.count("\n") == 1 and words in err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

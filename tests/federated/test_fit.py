@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 from scipy import sparse
 
 from dptoolkit import federated, marks, solvers
-from dptoolkit.accounting import Ledger
+from dptoolkit.accounting import Gaussian, Ledger, Repeated, Subsampled, account
 from dptoolkit.errors import BudgetExceeded, InvalidValue
 from dptoolkit.federated.client import Client, Key, Message
+from dptoolkit.federated.plan import worst
 from dptoolkit.federated.server import Server
 from dptoolkit.federated.settings import DERIVED, ResolvedFedSgd
 from dptoolkit.solvers.engine.initial import NOTHING
@@ -182,6 +184,35 @@ def test_unequal_clients_are_listed_and_the_worst_is_the_federations():
         assert odd.guarantee.epsilon(delta) == max(one.epsilon(delta) for one in odd.guarantees)
     assert odd.guarantee.delta(2.0) == max(one.delta(2.0) for one in odd.guarantees)
     assert "the worst of 3 clients" in str(odd.guarantee)
+
+
+@pytest.mark.parametrize("name", ["dp_fed_sgd_ht", "dp_fed_gd_ht"])
+def test_a_group_of_records_has_the_worst_clients_group_guarantee(name):
+    """Not that of one record, which is smaller."""
+    more = {"rate": 0.3} if name == "dp_fed_sgd_ht" else {}
+    plan = federated.plan(name, sizes=[60, 20, 7], d=D, **SHARED, **BUDGET, loss="squared", **more)
+    for size in (1, 3):
+        group, own = plan.guarantee.group(size), [one.group(size) for one in plan.guarantees]
+        assert group.epsilon(1e-4) == max(one.epsilon(1e-4) for one in own)
+        assert group.delta(2.0) == max(one.delta(2.0) for one in own)
+    assert plan.guarantee.group(3).epsilon(1e-4) > 2 * plan.guarantee.epsilon(1e-4)
+
+
+def test_every_answer_of_the_federation_covers_every_client():
+    """Also where the worst client's event, at the delta that was asked for, is of another kind than the others'."""
+    full, coins = account(Gaussian(0.5)), account(Repeated(Subsampled(Gaussian(0.5), "poisson", 0.1), 20))
+    alpha = np.array([0.0, 0.01, 0.2, 0.7])
+    for both in ((full, coins), (coins, full)):
+        one = worst(both, 1e-3)
+        assert one.rho == math.inf
+        assert (one.tradeoff(alpha) <= np.minimum(full.tradeoff(alpha), coins.tradeoff(alpha))).all()
+        low, high = one.bounds(1e-9)
+        assert high == max(each.epsilon(1e-9) for each in both) and low == max(each.bounds(1e-9)[0] for each in both)
+        # Another event in its place, as in the power of an audit, and another method are obeyed.
+        assert replace(one, event=Gaussian(1.0)).epsilon(1e-5) == account(Gaussian(1.0)).epsilon(1e-5)
+        assert replace(one, forced_method="rdp").epsilon(1e-5) == max(
+            account(each.event, "rdp").epsilon(1e-5) for each in both
+        )
 
 
 def test_a_clients_noise_that_is_too_small_shows_in_the_federations_guarantee():

@@ -17,7 +17,7 @@ from dptoolkit.accounting import Guarantee, Ledger
 from dptoolkit.accounting.events import POISSON
 from dptoolkit.accounting.report import as_html
 from dptoolkit.data import Rows
-from dptoolkit.errors import BudgetExceeded, InvalidValue
+from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.federated.client import Client, Key, Member
 from dptoolkit.federated.plan import (
     FederatedPlan,
@@ -229,9 +229,11 @@ def _reserve_all(members: Sequence[Client]) -> None:
     for member in members:
         try:
             member.reserve()
-        except (BudgetExceeded, InvalidValue) as problem:
+        except BaseException as problem:
             for earlier in members[: member.number]:
                 earlier.cancel()
+            if not isinstance(problem, DpToolkitError):
+                raise
             raise type(problem)(f"ledgers[{member.number}]: {problem}") from None
 
 

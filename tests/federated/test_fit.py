@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import math
+import pickle
+import threading
 from dataclasses import replace
 from unittest import mock
 
@@ -14,7 +17,7 @@ from scipy import sparse
 
 from dptoolkit import federated, marks, solvers
 from dptoolkit.accounting import Gaussian, Ledger, Repeated, Subsampled, account
-from dptoolkit.errors import BudgetExceeded, InvalidValue
+from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
 from dptoolkit.federated.client import Client, Key, Message
 from dptoolkit.federated.plan import worst
 from dptoolkit.federated.server import Server
@@ -285,6 +288,14 @@ def test_all_are_refused_if_one_ledger_is_short_and_no_data_are_used():
     assert all(not book.entries for book in books)
 
 
+@pytest.mark.parametrize("problem", [UnsupportedEvent("no rule"), KeyboardInterrupt()])
+def test_nobody_is_charged_if_a_ledger_fails_in_another_way(problem):
+    ledgers = [Ledger(epsilon=5.0, delta=1e-4) for _ in range(3)]
+    with mock.patch.object(ledgers[2], "reservation", side_effect=problem), pytest.raises(type(problem)):
+        federated.dp_fed_sgd_ht(clients(), ledgers=ledgers, **SGD)
+    assert [ledger.remaining() for ledger in ledgers] == [5.0] * 3
+
+
 def test_charges_come_before_the_data_and_stay_when_a_fit_fails():
     books = [Ledger(10.0, 1e-3) for _ in range(3)]
     with mock.patch.object(ResolvedFedSgd, "bind", side_effect=RuntimeError("power cut")), pytest.raises(RuntimeError):
@@ -398,6 +409,82 @@ def test_a_round_is_answered_once_whatever_model_comes_with_the_second_request()
     for number, message in ((1, "must be 3, the next of client 0"), (4, "must be <= 3. Client 0 answers no more")):
         with pytest.raises(InvalidValue, match=message):
             client.reply(number, *NOTHING)
+
+
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_client_and_its_key_have_no_twin_with_the_same_noise(twin):
+    for unique in (one_client(), Key(np.random.default_rng(1))):
+        with pytest.raises(TypeError, match="would draw the same noise"):
+            twin(unique)
+
+
+def test_a_forked_client_does_not_answer():
+    """Parent and child would answer a round at two models with the same noise."""
+    client = one_client()
+    with mock.patch("os.getpid", lambda: -1), pytest.raises(InvalidValue, match="make the client where it answers"):
+        client.reply(1, *NOTHING)
+    assert client.reply(1, *NOTHING).round == 1
+
+
+def test_a_second_thread_waits_until_a_round_is_answered():
+    """Without a lock two threads that ask for one round would get the same noise at two models."""
+    client, free = one_client(), []
+    make = client._make
+
+    def watched():
+        other = threading.Thread(target=lambda: free.append(client._lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return make()
+
+    client._make = watched
+    client.reply(1, *NOTHING)
+    assert free == [False]
+
+
+def test_a_key_is_of_one_client():
+    plan, key = federated.plan("dp_fed_sgd_ht", sizes=[30], d=D, **SGD).clients[0], Key(np.random.default_rng(1))
+    rows = plan.settings.validated_rows(clients()[0][0])
+    Client(0, plan, rows, clients()[0][1], key)
+    with pytest.raises(InvalidValue, match="that of client 0': must be one of client 1's own"):
+        Client(1, plan, rows, clients()[0][1], key)
+
+
+@pytest.mark.parametrize("change", [{"sizes": [31]}, {"sizes": [3000]}, {"d": D + 1}])
+def test_a_client_has_the_records_that_its_plan_is_for(change):
+    """The noise of a mean over 3,000 records would not hide one of 30."""
+    plan = federated.plan("dp_fed_gd_ht", **{"sizes": [30], "d": D} | change, loss="squared", **SHARED, **BUDGET)
+    X, y = clients()[0]
+    rows = plan.clients[0].settings.validated_rows(X)
+    with pytest.raises(InvalidValue, match="rows of client 0='30 rows of 6 features"):
+        Client(0, plan.clients[0], rows, y, Key(np.random.default_rng(1)))
+
+
+def test_no_ledger_covers_a_client_with_marked_rows():
+    plan, (X, y) = federated.plan("dp_fed_sgd_ht", sizes=[30], d=D, **SGD).clients[0], clients()[0]
+    rows, ledger = replace(plan.settings.validated_rows(X), is_marked=True), Ledger(epsilon=100.0, delta=1e-3)
+    with pytest.raises(InvalidValue, match="No budget covers this fit"):
+        Client(0, plan, rows, y, Key(np.random.default_rng(1)), ledger).reserve()
+    assert ledger.remaining() == 100.0
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", ["dp_fed_sgd_ht", "dp_fed_gd_ht"])
+def test_a_hostile_model_makes_no_client_say_more_than_its_message(name, loss, intercept):
+    """Margins overflow or not, depending on the records: neither a warning nor an error may tell."""
+    more = {"rate": 0.5} if name == "dp_fed_sgd_ht" else {}
+    arguments = SHARED | BUDGET | LOSSES[loss] | more | {"fit_intercept": intercept}
+    plan = federated.plan(name, sizes=[30], d=D, loss=loss, **arguments).clients[0]
+    X, y = clients(loss)[0]
+    rows, own = plan.settings.validated_rows(1e10 * X), plan.settings.labels(y, 30)
+    client = Client(0, plan, rows, own, Key(np.random.default_rng(1)))
+    client.reserve()
+    with pytest.raises(InvalidValue, match="with 4 weights': must be with at most sparsity=3"):
+        client.reply(1, np.arange(4), np.ones(4))
+    with np.errstate(all="raise"):
+        message = client.reply(1, np.arange(3), np.array([1e300, -1e300, 1.7e308]))
+    np.testing.assert_array_equal(message.values[:3], [1e300, -1e300, 1.7e308])
 
 
 def test_a_client_answers_nothing_before_it_has_charged():

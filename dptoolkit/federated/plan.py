@@ -362,7 +362,13 @@ def shares(weights: Any, sizes: Sequence[int]) -> tuple[float, ...]:
         raise invalid("weights", f"{len(given)} numbers", f"{len(sizes)}, one for every client", repair)
     repair = "A client without a weight would spend its budget for nothing: leave it out."
     values = [positive(f"weights[{i}]", value, repair) for i, value in enumerate(given)]
-    return tuple(value / sum(values) for value in values)
+    # The sum of large weights may overflow: then relative to the largest.
+    scaled = values if math.isfinite(sum(values)) else [value / max(values) for value in values]
+    found = tuple(value / sum(scaled) for value in scaled)
+    for i, share in enumerate(found):
+        if share == 0:
+            raise invalid(f"weights[{i}]", values[i], f"more than nothing next to {max(values)}", repair)
+    return found
 
 
 def check_sizes(sizes: Any) -> list[int]:

@@ -8,6 +8,7 @@ import itertools
 import math
 import pickle
 import threading
+import warnings
 from dataclasses import replace
 from unittest import mock
 
@@ -356,6 +357,26 @@ def test_bad_data_name_the_client_and_charge_nobody(case):
     with pytest.raises(InvalidValue, match=message):
         federated.fed_sgd_ht(data, **plain, loss="logistic", rate=0.3)
     assert all(not book.entries for book in books)
+
+
+def test_large_weights_do_not_overflow_and_none_becomes_nothing():
+    sizes = {"sizes": [20, 20], "d": D}
+    assert federated.plan("dp_fed_sgd_ht", **sizes, weights=[1e308, 1e308], **SGD).weights == (0.5, 0.5)
+    with pytest.raises(InvalidValue, match=r"weights\[0\]=1e-320: must be more than nothing next to 1e\+308"):
+        federated.plan("dp_fed_sgd_ht", **sizes, weights=[1e-320, 1e308], **SGD)
+
+
+def test_a_client_may_be_given_by_an_iterator():
+    data = clients()
+    results = [federated.dp_fed_sgd_ht(given, **SGD, rng=1) for given in (data, [iter(pair) for pair in data])]
+    np.testing.assert_array_equal(results[0].coef, results[1].coef)
+
+
+@pytest.mark.parametrize("initial", [[(math.nan, 1.0)], [(0, 1e400)], [(0, 1j)], [1j] * D, ["1"] * D])
+def test_a_model_to_start_from_has_finite_real_weights(initial):
+    with warnings.catch_warnings(), pytest.raises(InvalidValue, match="initial='list': must be None or 6 finite"):
+        warnings.simplefilter("error")
+        federated.plan("dp_fed_sgd_ht", sizes=[20], d=D, initial=initial, **SGD)
 
 
 def test_classes_are_public():

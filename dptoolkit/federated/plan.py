@@ -59,13 +59,12 @@ class FederationGuarantee(Guarantee):
 
     def tradeoff(self, alpha: Any) -> Any:
         """The smallest of the clients' missed-detection rates; see ``Guarantee``."""
-        return self.tradeoff_bounds(alpha).lower
+        return functools.reduce(np.minimum, (one.tradeoff(alpha) for one in self.different))
 
     def tradeoff_bounds(self, alpha: Any) -> TradeoffBounds:
         """The smallest of the clients' bounds: a test may attack the record of any client."""
         each = [one.tradeoff_bounds(alpha) for one in self.different]
-        lower, upper = (functools.reduce(np.minimum, ends) for ends in zip(*each, strict=True))
-        return TradeoffBounds(*each[0]) if len(each) == 1 else TradeoffBounds(lower, upper)
+        return TradeoffBounds(*(functools.reduce(np.minimum, ends) for ends in zip(*each, strict=True)))
 
     def group(self, size: int) -> GroupGuarantee:
         """What holds for any ``size`` records of ONE client that change together."""

@@ -194,7 +194,9 @@ class Sum:
         """Roughly the skewness of the tilted law, without its sign."""
         t = 0.1 * tilt + 1e-3 / self.spread
         k = self.rough_log_mgf(tilt + t * np.array([-2.0, -1.0, 0.0, 1.0, 2.0]))
-        second, third = float(k[1] - 2 * k[2] + k[3]), float(k[4] - 2 * k[3] + 2 * k[1] - k[0]) / 2
+        with np.errstate(invalid="ignore"):
+            # A random number of rounds may have no moments at some of the tilts.
+            second, third = float(k[1] - 2 * k[2] + k[3]), float(k[4] - 2 * k[3] + 2 * k[1] - k[0]) / 2
         return abs(third) / second**1.5 if second > 0 and math.isfinite(third) else math.inf
 
     def normal_epsilon(self, view: View, delta: float) -> float:

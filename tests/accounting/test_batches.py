@@ -527,7 +527,7 @@ def test_the_adversary_is_better_than_either_triangle_alone():
 
 
 def test_delta_and_epsilon_agree_where_the_curves_of_two_decades_differ():
-    """delta = 10^-3.505 is at the end of a decade: epsilon is on the next one's curve, and delta must look there too."""
+    """delta = 10^-3.505 ends a decade: epsilon is on the next one's curve, and delta must look there too."""
     event = Repeated(Subsampled(Gaussian(0.458424817), "without-replacement", 0.008215732783887987), 7932)
     guarantee, delta = account(event), 0.00031234730521075064
     assert guarantee.delta(guarantee.epsilon(delta)) <= delta * (1 + 1e-6)

@@ -39,8 +39,8 @@ def profile(guarantee: Guarantee, audit: AuditReport | None = None) -> Figure:
         An audit whose refuted region is shaded.
     """
     figure, (axes,) = grid(1, 1, "Privacy profile")
-    relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
-    detail = f"smaller is a stronger promise{relation}" + ("" if audit is None else "; shaded: refuted by the audit")
+    adjacency = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
+    detail = f"smaller is a stronger promise{adjacency}" + ("" if audit is None else "; shaded: refuted by the audit")
     describe(axes, "Epsilon at each delta", detail, "delta", "epsilon")
     profile_curve(axes, guarantee, audit)
     return figure
@@ -93,10 +93,10 @@ def guarantee_trade_off(guarantee: Guarantee) -> Figure:
         The guarantee to draw.
     """
     figure, (axes,) = grid(1, 1, "Trade-off curve")
-    relation = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
+    adjacency = "" if guarantee.adjacency is None else f", {guarantee.adjacency}"
     # Rounded down, so that the sum stays a bound.
     least = math.floor(1000 * (1 - guarantee.advantage)) / 1000
-    detail = f"no test is below{relation}; errors add up to at least {least:g}"
+    detail = f"no test is below{adjacency}; errors add up to at least {least:g}"
     describe(axes, "Detecting one record", detail, "false alarms", "missed detections")
     rates = np.linspace(0, 1, 201)
     curve = guarantee.tradeoff(rates)

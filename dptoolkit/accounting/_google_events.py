@@ -123,6 +123,51 @@ def _from_response(inner: _Inner, record: Any, relation: _Relation) -> Event:
     return RandomizedResponse(math.log((1 - p + p / k) / (p / k)), k)
 
 
+def _from_poisson(inner: _Inner, record: Any, relation: _Relation) -> Event:
+    """A record that is not sampled is neither of the neighbours' records, unless one of them is to have none."""
+    _refuse_fixed_places(record)
+    kinds = _kinds_inside(record)
+    if "SampledWithoutReplacementDpEvent" in kinds:
+        raise _refused_inside(record, "A batch of fixed size has no rate if the number of records is random.")
+    if relation.name != "ADD_OR_REMOVE_ONE" and (unknown := kinds & _ONLY_REPLACED):
+        raise _refused(
+            record, relation, f"What {', '.join(sorted(unknown))} says of a replaced record does not cover a record "
+            "that is not sampled.")
+    return Subsampled(inner(record.event), POISSON, record.sampling_probability, relation.adjacency)
+
+
+def _refuse_fixed_places(record: Any) -> None:
+    if "SingleEpochTreeAggregationDpEvent" in _kinds_inside(record):
+        raise _refused_inside(record, "A sampled record moves all later ones to other leaves of a tree.")
+
+
+def _refused_inside(record: Any, why: str) -> UnsupportedEvent:
+    return UnsupportedEvent(f"event={record!r}: must be sampled in another way. {why}")
+
+
+# Events of which only the loss between two records is known. Others add noise to a sum, where no record counts as 0.
+_ONLY_REPLACED = frozenset({
+    "RandomizedResponseDpEvent", "EpsilonDeltaDpEvent", "ZCDpEvent", "ExponentialMechanismDpEvent",
+    "PermuteAndFlipDpEvent",
+})  # fmt: skip
+
+
+def _inside(record: Any) -> list[Any]:
+    """All events inside of ``record``."""
+    found, to_visit = [], [record]
+    while to_visit:
+        part = to_visit.pop()
+        nested = getattr(part, "event", None)
+        parts = [*(getattr(part, "events", None) or ()), *([] if nested is None else [nested])]
+        found += parts
+        to_visit += parts
+    return found
+
+
+def _kinds_inside(record: Any) -> set[str]:
+    return {type(part).__name__ for part in _inside(record)}
+
+
 def _from_batch(inner: _Inner, record: Any, relation: _Relation) -> Event:
     size, total = whole("sample_size", record.sample_size), whole("source_dataset_size", record.source_dataset_size)
     if size == 0:
@@ -131,6 +176,10 @@ def _from_batch(inner: _Inner, record: Any, relation: _Relation) -> Event:
         raise _refused(record, relation, "The rate of a batch of fixed size depends on the number of records.")
     if size > total:
         raise invalid("sample_size", size, f"at most source_dataset_size ({total})")
+    _refuse_fixed_places(record)
+    for part in _inside(record):
+        if getattr(part, "source_dataset_size", size) != size:
+            raise _refused_inside(record, f"A batch from this batch must be one from {size} records.")
     return Subsampled(inner(record.event), WITHOUT_REPLACEMENT, size / total, relation.adjacency)
 
 
@@ -202,8 +251,7 @@ _HERE: dict[str, Callable[[_Inner, Any, _Relation], Event]] = {
     "SingleEpochTreeAggregationDpEvent": _from_tree,
     "SelfComposedDpEvent": lambda inner, r, relation: Repeated(inner(r.event), r.count),
     "ComposedDpEvent": lambda inner, r, relation: Composed(*map(inner, r.events)),
-    "PoissonSampledDpEvent": lambda inner, r, relation: Subsampled(
-        inner(r.event), POISSON, r.sampling_probability, relation.adjacency),
+    "PoissonSampledDpEvent": _from_poisson,
     "SampledWithoutReplacementDpEvent": _from_batch,
     "SampledWithReplacementDpEvent": _no_replacement_known,
     "RepeatAndSelectDpEvent": _from_repetitions,

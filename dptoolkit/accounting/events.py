@@ -403,6 +403,9 @@ class Subsampled(Event):
     Under Poisson sampling with replace-one, each record's contribution must lie in a ball around 0 whose diameter is
     that sensitivity (a clipped sum), since a record that is left out contributes 0.
 
+    ``TruncatedPoisson`` and ``SampledGroup`` inside are refused. Sampling first leaves fewer records to be cut down, so
+    that each of them is kept more often, and it samples the records of a group one by one, not together.
+
     Parameters
     ----------
     event : Event
@@ -421,7 +424,7 @@ class Subsampled(Event):
     adjacency: Adjacency | None = None
 
     def __post_init__(self) -> None:
-        as_event("event", self.event)
+        _check_samples_once(as_event("event", self.event))
         one_of("scheme", self.scheme, (POISSON, WITHOUT_REPLACEMENT))
         _set(self, rate=probability("rate", self.rate, "It is batch size / n."))
         fixed = self.scheme == WITHOUT_REPLACEMENT
@@ -670,6 +673,20 @@ def _decode(value: Any) -> Any:
     if isinstance(value, list):
         return [_decode(v) for v in value]
     return math.inf if value == "inf" else value
+
+
+def _check_samples_once(event: Event) -> None:
+    """Refuses what has another meaning on a sample than on all records."""
+    to_visit = [event]
+    while to_visit:
+        part = to_visit.pop()
+        if isinstance(part, (TruncatedPoisson, SampledGroup)):
+            raise UnsupportedEvent(
+                f"event={part!r}: must not be inside of Subsampled, because its numbers are those of all records.",
+                "Multiply its own rate by that of the other sampling, if both are Poisson sampling.",
+            )
+        nested = getattr(part, "event", None)
+        to_visit += [*getattr(part, "events", ()), *([] if nested is None else [nested])]
 
 
 def _check_runs(name: str, value: Any, *, for_selection: bool) -> None:

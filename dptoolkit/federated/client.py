@@ -30,6 +30,17 @@ class Message:
     """What a client sends in a round: the weights that are not 0 and their places. It holds nothing else.
 
     Losses, accuracies, batch sizes and times would be further releases, which no noise hides.
+
+    Attributes
+    ----------
+    client : int
+        The number of the client.
+    round : int
+        The number of the round.
+    support : ndarray
+        The places of the weights that are not 0.
+    values : ndarray
+        These weights.
     """
 
     client: int
@@ -123,6 +134,23 @@ class Member:
 
 class Client(Member):
     """One participant of a private federation: it owns its plan, its records, its key and its ledger.
+
+    Parameters
+    ----------
+    number : int
+        The number of the client, from 0.
+    plan : Plan
+        What the client releases in all rounds.
+    rows : Rows
+        Its validated records.
+    labels : ndarray
+        Their labels.
+    key : Key
+        The source of its noise.
+    ledger : Ledger or None, default None
+        The ledger to charge before the first round; it may refuse.
+    is_void : bool, default False
+        Whether no guarantee covers the records.
 
     Privacy
     -------

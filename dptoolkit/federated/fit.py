@@ -42,10 +42,22 @@ _KINDS = {kind.solver: kind for kind in (DpFedSgdHt, DpFedGdHt)}
 
 @dataclass(frozen=True, repr=False)
 class FederatedResult:
-    """A model that several clients fitted together. Without privacy its guarantees and plan are None.
+    """A model that several clients fitted together.
 
-    ``guarantees`` has one guarantee for every client, ``guarantee`` is the worst of them. ``history`` holds public
-    facts of the run: "iterates", if asked for, has (round, support, values) of the server's models.
+    Attributes
+    ----------
+    coef : ndarray
+        The weights of the features.
+    intercept : float or ndarray
+        The intercept; 0 without one.
+    guarantees : tuple of Guarantee, or None
+        One guarantee per client; None without privacy.
+    guarantee : FederationGuarantee or None
+        The worst of them; None without privacy.
+    plan : FederatedPlan or None
+        What every client released; None without privacy.
+    history : dict
+        Public facts of the run: "iterates", if requested, has (round, support, values) of the server's models.
     """
 
     coef: Array
@@ -82,7 +94,7 @@ def plan(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **argu
         The number of features, which is public.
     weights : sequence of float or None, default None
         The clients' shares in the average; by default their shares of all records.
-    **arguments
+    **arguments : Any
         The solver's own arguments, without clients and those of a run (rng, ledgers, ...).
 
     Returns
@@ -226,8 +238,8 @@ def _reserve_all(members: Sequence[Client]) -> None:
 # --- the public functions ------------------------------------------------------------------------------
 
 _CLIENTS = (
-    "clients : list of (X, y)\n    One pair for every client: an (n_i, d) array or scipy.sparse matrix with one row a "
-    "record, and their n_i\n    labels."
+    "clients : list of tuple\n    One pair (X, y) per client: an (n_i, d) array or sparse matrix with one row per "
+    "record, and their n_i labels."
 )
 _RUN_PARAMETERS = """weights : sequence of float or None, default None
     The clients' shares in the average, scaled to add up to 1; by default their shares of all records. Public.
@@ -300,8 +312,8 @@ def fed_sgd_ht(
 
     Parameters
     ----------
-    clients : list of (X, y)
-        One pair for every client.
+    clients : list of tuple
+        One pair (X, y) per client.
     loss : str
         As for ``dp_fed_sgd_ht``, and so are all others.
     sparsity : int

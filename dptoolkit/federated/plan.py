@@ -80,8 +80,14 @@ def worst(guarantees: Sequence[Guarantee], delta: float) -> FederationGuarantee:
 class FederatedPlan(Printed):
     """Everything about a private federated fit that is fixed before any data are seen.
 
-    ``clients`` has the plan of every client: its noise, event and guarantee. ``weights`` are their shares in the
-    average, and ``sparsity`` is what the server keeps of it.
+    Attributes
+    ----------
+    clients : tuple of Plan
+        The plan of every client: its noise, event and guarantee.
+    weights : tuple of float
+        The shares of the clients in the average.
+    sparsity : int
+        The number of features of the average that the server keeps.
     """
 
     clients: tuple[Plan, ...]
@@ -155,7 +161,13 @@ class FederatedPlan(Printed):
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def with_noise(self, *, factor: float) -> FederatedPlan:
-        """The same plan with ``factor`` times the noise of every client; guarantees are those of the new noise."""
+        """The same plan with ``factor`` times the noise of every client; guarantees are those of the new noise.
+
+        Parameters
+        ----------
+        factor : float
+            What the noise of every client is multiplied by.
+        """
         return replace(self, clients=tuple(client.with_noise(factor=factor) for client in self.clients))
 
     def attacked(self, client: int | None = None, rounds: int = 1) -> Plan:

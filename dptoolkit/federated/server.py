@@ -14,6 +14,19 @@ from dptoolkit.solvers.engine.initial import NOTHING, Start
 class Server:
     """The averaged model, round after round.
 
+    Parameters
+    ----------
+    weights : sequence of float
+        The shares of the clients in the average.
+    width : int
+        The number of weights, intercepts included.
+    free : int
+        The number of weights that the threshold may drop; the intercepts follow them.
+    sparsity : int
+        The number of weights that are kept.
+    start : tuple of ndarray, optional
+        The first model, as (support, values); by default all weights are 0.
+
     Privacy
     -------
     It sees messages alone, which are releases of their clients: what it computes from them costs nothing.
@@ -39,8 +52,9 @@ class Server:
 
         Returns
         -------
-        (support, values)
-            The ``sparsity`` largest weights of the average, and the intercepts; of equal weights the first are kept.
+        tuple of ndarray
+            (support, values): the ``sparsity`` largest weights of the average, and the intercepts. Of equal weights the
+            first are kept.
         """
         from dptoolkit.kernels.threshold import largest
 

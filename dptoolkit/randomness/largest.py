@@ -69,7 +69,7 @@ class LargestNoises:
 
     @property
     def bound(self) -> int:
-        """The largest |noise| that a coordinate without one can have: |Z| < c/32 rounds to floor(M c/32 + 1/2)."""
+        """The largest |noise| that a coordinate without one can have, as |Z| < c/32 rounds to floor(M c/32 + 1/2)."""
         return math.floor(Fraction(self._multiplier * self._level, 32) + Fraction(1, 2))
 
     def descend(self) -> tuple[Integers, Integers]:

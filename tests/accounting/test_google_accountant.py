@@ -131,6 +131,28 @@ def test_supports():
                 assert accountant.get_epsilon(0) == 0, "a refused event was counted"
 
 
+def test_what_sampling_changes_is_refused_inside_of_it():
+    """What is stated for all records, or for a replaced record, does not hold for a sample or for a record left out.
+
+    Truncated batches: of 1,000 records about 10 are left by a rate of 0.01, of which a batch of 10 at rate 0.3 is never
+    cut down. The record is in it with probability 0.003, where 1,000 records to cut down would make it 0.0001.
+    Responses: a record that is not sampled gives none, so that sampling hides nothing: delta(1) is 0.0214, not 0.
+    """
+    truncated = dp_event.TruncatedSubsampledGaussianDpEvent(1000, 0.3, 10, 0.1)
+    response, tree = dp_event.RandomizedResponseDpEvent(0.5, 3), dp_event.SingleEpochTreeAggregationDpEvent(1.0, 2)
+    zcdp, batch = dp_event.ZCDpEvent(0.1), dp_event.SampledWithoutReplacementDpEvent
+    table = [
+        (POI(0.01, truncated), set()), (POI(0.1, MANY(truncated, 1)), set()), (batch(1000, 10, truncated), set()),
+        (POI(0.1, response), set()), (POI(0.1, tree), set()), (POI(0.1, dp_event.ComposedDpEvent([tree])), set()),
+        (batch(100, 10, tree), set()), (batch(100, 10, response), {ONE}), (batch(100, 10, zcdp), {ONE}),
+        (POI(0.1, batch(100, 10, G(1.0))), set()), (batch(100, 10, batch(100, 5, G(1.0))), set()),
+        (batch(100, 10, batch(10, 5, G(1.0))), {ONE}), (POI(0.1, zcdp), {ADD}),
+    ]  # fmt: skip
+    for event, relations in table:
+        found = {relation for relation in NeighboringRelation if google.Accountant(relation).supports(event)}
+        assert found == relations, event
+
+
 def test_events_that_no_method_takes_together_are_refused():
     """A sampled (epsilon, delta) has a privacy-loss distribution only, and zCDP only a Renyi divergence."""
     from dptoolkit.accounting import ApproxDp, _google_accountant

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from dptoolkit.accounting import (
+    Composed,
     Gaussian,
     MixtureOfGaussians,
     Repeated,
@@ -30,7 +31,7 @@ from dptoolkit.accounting import (
 from dptoolkit.accounting.events import from_dict
 from dptoolkit.accounting.rules import rules_of
 from dptoolkit.accounting.structure import scaled
-from dptoolkit.errors import InvalidValue
+from dptoolkit.errors import InvalidValue, UnsupportedEvent
 
 LOSSES = np.array([0.0, 0.05, 0.3, 1.0, 2.5])
 GRID = np.linspace(-30, 30, 60_001)
@@ -187,6 +188,16 @@ def test_json_order_and_counts(event):
     assert three.delta(three.epsilon(1e-6)) <= 1e-6
     lower, upper = three.bounds(1e-6)
     assert lower <= upper <= account(Repeated(event, 3), "rdp").epsilon(1e-6) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("scheme", ["poisson", "without-replacement"])
+@pytest.mark.parametrize("event", [TruncatedPoisson(0.1, 0.3, 1000, 10), SampledGroup(0.1, 1.0, 10)], ids=str)
+def test_a_sample_of_what_counts_all_records_is_refused(event, scheme):
+    """A group of ten in a Poisson sample of rate 0.01 is found with probability 0.096, not 0.01."""
+    for inside in (event, Repeated(event, 2), Composed(Gaussian(1.0), event)):
+        with pytest.raises(UnsupportedEvent, match="must not be inside of Subsampled"):
+            Subsampled(inside, scheme, 0.01)
+    assert account(SampledGroup(0.1, 0.01, 10)).delta(1.0) > 0.0956
 
 
 def test_a_shifted_zcdp_is_no_better_than_its_rho():

@@ -166,7 +166,7 @@ def test_an_edited_file_is_refused_even_with_its_digest(tmp_path, record, places
 
 
 def test_a_solver_that_cannot_do_the_task_is_refused(tmp_path, record):
-    with pytest.raises(InvalidValue, match="Its task or solver is not known"):
+    with pytest.raises(InvalidValue, match="Its task or solver is unknown"):
         models.load(write(tmp_path / "m.json", edited(record, "solver", value="peeling_iht")))
 
 

@@ -104,6 +104,15 @@ def entries(section: Section) -> tuple[list[Entry], list[str]]:
     return found, faults
 
 
+def is_literal(text: str) -> bool:
+    """Whether the text is a plain value of Python, such as 2, "a" or None."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
+
+
 def says_default(entry: Entry, parameter: inspect.Parameter) -> bool:
     """Whether the docstring states the default of the signature, or that there is none."""
     if parameter.default is parameter.empty or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -111,14 +120,13 @@ def says_default(entry: Entry, parameter: inspect.Parameter) -> bool:
     value = parameter.default
     if isinstance(value, Enum):
         value = str(value)
-    with_contents = isinstance(value, (str, bytes, int, float, bool, tuple, list, dict, type(None)))
+    with_contents = isinstance(value, float) or is_literal(repr(value))
     if entry.default is None:
         # A default that is no plain value, such as a marker for "not given", need not be shown.
         return entry.type.endswith(", optional") and not with_contents
-    try:
-        return bool(ast.literal_eval(entry.default) == value) if with_contents else True
-    except (ValueError, SyntaxError):
-        return entry.default == repr(value)
+    if with_contents and is_literal(entry.default):
+        return bool(ast.literal_eval(entry.default) == value)
+    return not with_contents or entry.default == repr(value)
 
 
 def described(parts: list[Section]) -> list[Entry]:

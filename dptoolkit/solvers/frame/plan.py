@@ -144,6 +144,8 @@ class Plan(Printed, Generic[S]):
         What a fit releases, the main release first.
     published : Published or None, default None
         The paper's own noise and claim, for calibration "published".
+    secure : object, default None
+        The public facts of secure noise; None for noise in floating point.
     """
 
     settings: S

@@ -300,6 +300,7 @@ def is_covered(event: Event, bound: Event) -> bool:
     if all_gaussian(bound) and all_gaussian(event):
         return total_mu(bound) >= total_mu(event) * (1 - 1e-12)
     try:
-        return isinstance(bound, ZCdp) and bound.rho >= total_rho(event) * (1 - 1e-12)
+        rho = total_rho(bound)
+        return bound == ZCdp(rho) and rho >= total_rho(event) * (1 - 1e-12)
     except UnsupportedEvent:
         return False

@@ -15,9 +15,11 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data.grids import exact_sum, residuals_on_grid
 from dptoolkit.errors import InvalidValue
+from dptoolkit.federated.settings import DpFedGdHt
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import SecureStream
 from dptoolkit.solvers.engine import secure
+from tests.pins import cases
 from tests.statistics import assert_binomial, assert_ks, rejected
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise is too large")
@@ -217,6 +219,24 @@ def test_what_is_not_covered_is_refused():
         solvers.dp_ight(X, y, loss="logistic", sparsity=3, steps=2, row_norm=1.0, randomness="secure", rng=0, **budget)
     with pytest.raises(InvalidValue, match="randomness='safe'"):
         make(randomness="safe")
+
+
+@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight"}))
+def test_only_dp_ight_is_secure(name):
+    """Other solvers may inherit its settings, but their runs draw noise in doubles: no plan may call that secure."""
+    with pytest.raises(InvalidValue, match=f"'fast' for {name}"):
+        solvers.plan(name, n=300, d=12, randomness="secure", **cases.BUDGET | cases.SOLVERS[name])
+
+
+def test_solvers_that_inherit_from_dp_ight_are_refused():
+    several = {"loss": "softmax", "classes": 3, "steps": 3, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(InvalidValue, match="'fast' for dp_dual_averaging"):
+        solvers.plan("dp_dual_averaging", n=300, d=12, randomness="secure", **several)
+    client = DpFedGdHt(loss="logistic", sparsity=3, step_size=1.0, grad_norm=1.0, rounds=2, local_steps=1,
+                       epsilon=1.0, delta=1e-6)  # fmt: skip
+    plan = client.plan(300, 12)
+    with pytest.raises(InvalidValue, match="'fast' for dp_fed_gd_ht"):
+        plan.settings.secured(plan)
 
 
 def test_many_fits_need_no_seeds():

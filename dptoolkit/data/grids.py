@@ -325,7 +325,7 @@ def exact_sum(rows: Rows, r: Array) -> NDArray[np.int64]:
     return np.asarray(rows.transpose() @ r).astype(np.int64)
 
 
-def released_mean(sums: NDArray[np.int64], grids: Grids, size: float) -> Array:
+def released_mean(sums: NDArray[Any], grids: Grids, size: float) -> Array:
     """A noisy sum in grid units as a mean over ``size`` records in real units: post-processing.
 
     Units are applied one after the other, since their product may be too small for a double.

@@ -188,6 +188,22 @@ def test_the_attack_finds_nothing(epsilon):
     assert_binomial(naive.right, max(naive.right + naive.wrong, 1), 0.5)
 
 
+def test_the_attack_sees_noise_that_only_claims_to_be_secure(monkeypatch):
+    """Twin: a run that draws doubles under a plan that says secure. Its releases are on no grid."""
+    X, y = example(200, 20)
+    other = X.copy()
+    other[0] = -X[0]
+    plan = make(200, 20, randomness="secure", steps=1, sparsity=20)
+
+    def doubles(self, support, values, scale, stream):
+        exact = secure.released_mean(exact_sum(self._doubles.rows, np.ones(200)), self.noise.grids, 200)
+        return exact + scale * np.random.default_rng().standard_normal(len(exact))
+
+    monkeypatch.setattr(secure.SecureMeanGradient, "noisy", doubles)
+    report = audit.floating_point_attack(plan, ((X, y), (other, y)), trials=20, rng=1)
+    assert report.both == 0 and report.neither == 20
+
+
 def test_fits_differ_and_learn():
     X, y = example(5000, 12)
     plan = make(5000, 12, steps=30)
@@ -237,6 +253,20 @@ def test_solvers_that_inherit_from_dp_ight_are_refused():
     plan = client.plan(300, 12)
     with pytest.raises(InvalidValue, match="'fast' for dp_fed_gd_ht"):
         plan.settings.secured(plan)
+
+
+def test_what_the_grids_cannot_hold_is_refused_by_the_plan():
+    """Not by the fit, which a ledger would have paid for."""
+    plan = make(n=1)
+    # Just below the largest noise of the grids; with the charge for rounding it is above that of the sampler.
+    large = plan.with_noise(2.0**29 * (1 - 2.0**-20))
+    with pytest.raises(InvalidValue, match="noise=.*2\\^52 units.*larger epsilon"):
+        plan.settings.secured(large)
+    # On a grid of rows that is coarser than 1 the intercept's column would become zeros.
+    make(randomness="secure", fit_intercept=True, row_norm=1e6)
+    with pytest.raises(InvalidValue, match="row_norm=10000000.0.*fit_intercept"):
+        make(randomness="secure", fit_intercept=True, row_norm=1e7)
+    make(randomness="secure", row_norm=1e7)
 
 
 def test_many_fits_need_no_seeds():

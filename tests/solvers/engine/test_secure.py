@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dptoolkit import audit, solvers
+from dptoolkit import audit, solvers, tuning
 from dptoolkit.accounting import Ledger
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data.grids import exact_sum, residuals_on_grid
@@ -253,6 +253,15 @@ def test_solvers_that_inherit_from_dp_ight_are_refused():
     plan = client.plan(300, 12)
     with pytest.raises(InvalidValue, match="'fast' for dp_fed_gd_ht"):
         plan.settings.secured(plan)
+
+
+@pytest.mark.parametrize("where", ["shared", "candidate"])
+def test_a_choice_is_not_secure(where):
+    """Its number of runs, its candidates and its scores' noise come from a Generator and are doubles."""
+    own, shared = ({}, {"randomness": "secure"}) if where == "shared" else ({"randomness": "secure"}, {})
+    settings = {"loss": "logistic", "sparsity": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6} | shared
+    with pytest.raises(InvalidValue, match="randomness='secure'.*'fast' for a choice"):
+        tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3} | own], n=300, d=12, **settings)
 
 
 def test_what_the_grids_cannot_hold_is_refused_by_the_plan():

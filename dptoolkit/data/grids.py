@@ -287,8 +287,8 @@ def residuals_on_grid(
     lengths : array or None, default None
         Norms of the rows, from ``directions_on_grid``: they are multiplied with.
     theta : array or None, default None
-        For each record a number in [0, 1) that was drawn once for a fit, by the record's place; residuals are rounded
-        down after adding it. None rounds to the nearest. See ``Grids.needs_dither``.
+        For each record a number in [0, 1) that was drawn for its place, independently of the data; residuals are
+        rounded down after adding it. None rounds to the nearest. See ``Grids.needs_dither``.
 
     Returns
     -------

@@ -257,6 +257,9 @@ def _plan(record: Mapping[str, Any]) -> Plan:
     if "part" in record:
         part = _plan(record["part"])
         return _chosen_plan(record, part) if "choice" in record else _joint_plan(record, part)
+    # It is no setting: a fit has secure noise or not, which a file cannot prove, and models are not fitted with it.
+    if "randomness" in record["settings"]:
+        raise InvalidValue("Its settings name a randomness, which no model has.")
     # How good the plan can be was said at the fit; a delta that allows anything is said again.
     with unheard(HopelessPlanWarning):
         made = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])

@@ -287,8 +287,8 @@ def residuals_on_grid(
     lengths : array or None, default None
         Norms of the rows, from ``directions_on_grid``: they are multiplied with.
     theta : array or None, default None
-        For each record a number in [0, 1) that was drawn once for a fit, by the record's place; residuals are rounded
-        down after adding it. None rounds to the nearest. See ``Grids.needs_dither``.
+        For each record a number in [0, 1) that was drawn for its place, independently of the data; residuals are
+        rounded down after adding it. None rounds to the nearest. See ``Grids.needs_dither``.
 
     Returns
     -------
@@ -325,7 +325,7 @@ def exact_sum(rows: Rows, r: Array) -> NDArray[np.int64]:
     return np.asarray(rows.transpose() @ r).astype(np.int64)
 
 
-def released_mean(sums: NDArray[np.int64], grids: Grids, size: float) -> Array:
+def released_mean(sums: NDArray[Any], grids: Grids, size: float) -> Array:
     """A noisy sum in grid units as a mean over ``size`` records in real units: post-processing.
 
     Units are applied one after the other, since their product may be too small for a double.

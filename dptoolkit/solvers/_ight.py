@@ -106,7 +106,9 @@ class ResolvedIght(ResolvedThresholding, DpIght):
         return self.gradient_law(plan.noise, plan.adjacency is Adjacency.ZERO_OUT)
 
     def secured(self, plan: Plan) -> Plan:
-        """See ``Resolved``."""
+        """See ``Resolved``; other solvers, which inherit these settings, run in their own way and are refused."""
+        if self.solver != DpIght.solver:
+            return super().secured(plan)
         return secured(plan, self, self.noise_law(plan))
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:

@@ -248,6 +248,9 @@ def plan(
     check_budget(epsilon, delta, n)
     held_out = _held_out_rows(n, validation)
     common = {"delta": delta} | settings
+    if any((common | option).get("randomness") == "secure" for option in options):
+        repair = "How many runs there are, their candidates and the noise of scores are drawn in doubles."
+        raise invalid("randomness", "secure", "'fast' for a choice", repair)
 
     @cache
     def at(run_epsilon: float, rows: int) -> tuple[Plan, ...]:

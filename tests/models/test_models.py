@@ -185,6 +185,16 @@ def test_a_guarantee_that_agrees_with_the_plan_at_one_delta_alone_is_refused(tmp
         models.load(write(tmp_path / "m.json", record | {"guarantee": forged | own}))
 
 
+def test_a_file_cannot_call_its_noise_secure(tmp_path):
+    """No model is fitted with secure noise: its settings do not hold it, and a file's must not either."""
+    model = fitted("classification", "dp_ight", "two")
+    plan = model.plan.settings.secured(model.plan)
+    record = json.loads(json.dumps(files.to_record(replace(model, plan=plan, guarantee=plan.guarantee))))
+    forged = edited(record, "plan", "settings", "randomness", value="secure")
+    with pytest.raises(InvalidValue, match="randomness"):
+        models.load(write(tmp_path / "m.json", forged))
+
+
 @pytest.mark.parametrize("count", [1, 2, None])
 def test_a_plan_for_fewer_fits_than_there_are_classes_is_refused(tmp_path, count):
     """Every record takes part in every class's fit; None is the plan of one fit alone."""

@@ -30,6 +30,7 @@ from dptoolkit.data.grids import (
 )
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import GENERATOR, SecureStream, rounded_normals
+from dptoolkit.randomness.sampling import LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps
 from dptoolkit.solvers.engine.gradients import MeanGradient
@@ -82,8 +83,12 @@ class SecureNoise:
         }  # fmt: skip
 
     def integers(self, means: Array) -> Array:
-        """Released means as the integers, in grid units, that they were made of."""
-        return np.rint(means * self.grids.n / self.grids.residual_unit / self.grids.row_unit)
+        """Released means as the integers, in grid units, that they were made of; NaN for a mean of none.
+
+        What ``released_mean`` does not make of the nearest integer, to the last bit, is not on the grid.
+        """
+        whole = np.rint(means * self.grids.n / self.grids.residual_unit / self.grids.row_unit)
+        return np.where(released_mean(whole, self.grids, self.grids.n) == means, whole, np.nan)
 
     def __str__(self) -> str:
         grids, units = self.grids, self.multiplier(self.law.scale)
@@ -117,6 +122,9 @@ def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
         norm, limit = bounds.joint_norm, bounds.loss.residual_norm(bounds.largest_margin, float(label))
     # The grids come from the noise before rounding is charged.
     grids = Grids.choose(plan.n, norm, limit, release.scale * plan.n)
+    if settings.fit_intercept and bounds.grad_norm is None and grids.row_unit > 1:
+        repair = "The grid of longer rows is coarser than the intercept's ones, which become zeros: rescale the rows."
+        raise invalid("row_norm", bounds.row_norm, f"less than {2**grids.row_bits:,} with fit_intercept", repair)
     has_diameter = not law.is_constant and plan.adjacency.contributions == 2
     width = plan.d + int(settings.fit_intercept) if has_diameter else None
     growth = grids.charged_sensitivity(1.0, width)
@@ -124,6 +132,8 @@ def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
     charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
     shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
     noise = SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places))
+    if noise.multiplier(scale) > LARGEST_MULTIPLIER:
+        raise invalid("noise", scale, "at most 2^52 units of the grid of sums", "Use a larger epsilon.")
     return replace(plan, releases=(charged,), secure=noise)
 
 

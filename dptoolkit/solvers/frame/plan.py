@@ -249,7 +249,10 @@ class Plan(Printed, Generic[S]):
         return replace(guarantee, claimed=claimed)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready description; ``solvers.plan(name, n=, d=, **settings)`` makes the same plan from it."""
+        """A JSON-ready description; ``solvers.plan(name, n=, d=, **settings)`` makes the same plan from it.
+
+        A plan with secure noise also has the entry "randomness", and is made again with randomness="secure".
+        """
         secure = {} if self.secure is None else {"randomness": self.secure.to_dict()}
         return secure | {
             "solver": self.solver, "n": self.n, "d": self.d, "settings": self.settings.to_dict(),

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dptoolkit import audit, solvers
+from dptoolkit import audit, solvers, tuning
 from dptoolkit.accounting import Ledger
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data.grids import exact_sum, residuals_on_grid
 from dptoolkit.errors import InvalidValue
+from dptoolkit.federated.settings import DpFedGdHt
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import SecureStream
 from dptoolkit.solvers.engine import secure
+from tests.pins import cases
 from tests.statistics import assert_binomial, assert_ks, rejected
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noise is too large")
@@ -186,6 +188,22 @@ def test_the_attack_finds_nothing(epsilon):
     assert_binomial(naive.right, max(naive.right + naive.wrong, 1), 0.5)
 
 
+def test_the_attack_sees_noise_that_only_claims_to_be_secure(monkeypatch):
+    """Twin: a run that draws doubles under a plan that says secure. Its releases are on no grid."""
+    X, y = example(200, 20)
+    other = X.copy()
+    other[0] = -X[0]
+    plan = make(200, 20, randomness="secure", steps=1, sparsity=20)
+
+    def doubles(self, support, values, scale, stream):
+        exact = secure.released_mean(exact_sum(self._doubles.rows, np.ones(200)), self.noise.grids, 200)
+        return exact + scale * np.random.default_rng().standard_normal(len(exact))
+
+    monkeypatch.setattr(secure.SecureMeanGradient, "noisy", doubles)
+    report = audit.floating_point_attack(plan, ((X, y), (other, y)), trials=20, rng=1)
+    assert report.both == 0 and report.neither == 20
+
+
 def test_fits_differ_and_learn():
     X, y = example(5000, 12)
     plan = make(5000, 12, steps=30)
@@ -217,6 +235,47 @@ def test_what_is_not_covered_is_refused():
         solvers.dp_ight(X, y, loss="logistic", sparsity=3, steps=2, row_norm=1.0, randomness="secure", rng=0, **budget)
     with pytest.raises(InvalidValue, match="randomness='safe'"):
         make(randomness="safe")
+
+
+@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight"}))
+def test_only_dp_ight_is_secure(name):
+    """Other solvers may inherit its settings, but their runs draw noise in doubles: no plan may call that secure."""
+    with pytest.raises(InvalidValue, match=f"'fast' for {name}"):
+        solvers.plan(name, n=300, d=12, randomness="secure", **cases.BUDGET | cases.SOLVERS[name])
+
+
+def test_solvers_that_inherit_from_dp_ight_are_refused():
+    several = {"loss": "softmax", "classes": 3, "steps": 3, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(InvalidValue, match="'fast' for dp_dual_averaging"):
+        solvers.plan("dp_dual_averaging", n=300, d=12, randomness="secure", **several)
+    client = DpFedGdHt(loss="logistic", sparsity=3, step_size=1.0, grad_norm=1.0, rounds=2, local_steps=1,
+                       epsilon=1.0, delta=1e-6)  # fmt: skip
+    plan = client.plan(300, 12)
+    with pytest.raises(InvalidValue, match="'fast' for dp_fed_gd_ht"):
+        plan.settings.secured(plan)
+
+
+@pytest.mark.parametrize("where", ["shared", "candidate"])
+def test_a_choice_is_not_secure(where):
+    """Its number of runs, its candidates and its scores' noise come from a Generator and are doubles."""
+    own, shared = ({}, {"randomness": "secure"}) if where == "shared" else ({"randomness": "secure"}, {})
+    settings = {"loss": "logistic", "sparsity": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6} | shared
+    with pytest.raises(InvalidValue, match="randomness='secure'.*'fast' for a choice"):
+        tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3} | own], n=300, d=12, **settings)
+
+
+def test_what_the_grids_cannot_hold_is_refused_by_the_plan():
+    """Not by the fit, which a ledger would have paid for."""
+    plan = make(n=1)
+    # Just below the largest noise of the grids; with the charge for rounding it is above that of the sampler.
+    large = plan.with_noise(2.0**29 * (1 - 2.0**-20))
+    with pytest.raises(InvalidValue, match="noise=.*2\\^52 units.*larger epsilon"):
+        plan.settings.secured(large)
+    # On a grid of rows that is coarser than 1 the intercept's column would become zeros.
+    make(randomness="secure", fit_intercept=True, row_norm=1e6)
+    with pytest.raises(InvalidValue, match="row_norm=10000000.0.*fit_intercept"):
+        make(randomness="secure", fit_intercept=True, row_norm=1e7)
+    make(randomness="secure", row_norm=1e7)
 
 
 def test_many_fits_need_no_seeds():

@@ -23,7 +23,7 @@ class Word:
 VERDICTS: Mapping[str, Word] = MappingProxyType({
     "false": Word("a pair of neighbours loses more than is claimed: computed exactly, or certified by a lower bound",
                   "privacy", "bad"),
-    "open": Word("our upper bound is above the claim and our lower bound below it: nobody knows yet", "privacy",
+    "open": Word("our upper bound is above the claim and our lower bound below it: not decided", "privacy",
                  "plain"),
     "wasteful": Word("the printed noise gives what is claimed, with noise to spare; the factor is shown", "privacy",
                      "good"),
@@ -53,7 +53,7 @@ VERDICTS: Mapping[str, Word] = MappingProxyType({
                               "unless the note says so the paper does not claim that it does", "statement", "plain"),
     "depends on reading": Word("true under one reading of the text and not under another; both are shown", "statement",
                                "plain"),
-    "no data": Word("the data that would decide are not here; no verdict on the paper", "statement", "plain"),
+    "no data": Word("the data that would decide are not available; no verdict on the paper", "statement", "plain"),
 })  # fmt: skip
 KINDS = tuple(word for word, entry in VERDICTS.items() if entry.about == "privacy")
 WORDS = tuple(word for word, entry in VERDICTS.items() if entry.about == "statement")

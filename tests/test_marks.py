@@ -130,7 +130,7 @@ def chosen(rows, y, **more):
 
     how = {"epsilon": 1.0, "delta": 1e-5, "validation": 0.2, "score_bound": None}
     found = choosing.choose(rows, y, [{"steps": 2}, {"steps": 3}], task="classification", solver="dp_ight",
-                            classes=[0, 1], row_norm=1.0, step_size=0.5, how=how, **more)  # fmt: skip
+                            classes=[0, 1], row_norm=1.0, step_size=0.5, terms=how, **more)  # fmt: skip
     return found.model
 
 

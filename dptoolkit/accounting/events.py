@@ -314,6 +314,8 @@ class SampledGroup(Event):
     size: int
     # Not a field: there is no other adjacency.
     adjacency = Adjacency.ZERO_OUT
+    # Not a field: its numbers have another meaning on a sample.
+    _counts_all_records = True
 
     def __post_init__(self) -> None:
         _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
@@ -383,6 +385,8 @@ class TruncatedPoisson(Event):
     records: int
     batch_size: int
     adjacency: Adjacency = Adjacency.ZERO_OUT
+    # Not a field: its numbers have another meaning on a sample.
+    _counts_all_records = True
 
     def __post_init__(self) -> None:
         _set(self, noise_multiplier=nonnegative("noise_multiplier", self.noise_multiplier, _NOISE_REPAIR))
@@ -680,7 +684,7 @@ def _check_samples_once(event: Event) -> None:
     to_visit = [event]
     while to_visit:
         part = to_visit.pop()
-        if isinstance(part, (TruncatedPoisson, SampledGroup)):
+        if getattr(part, "_counts_all_records", False):
             raise UnsupportedEvent(
                 f"event={part!r}: must not be inside of Subsampled, because its numbers are those of all records.",
                 "Multiply its own rate by that of the other sampling, if both are Poisson sampling.",

@@ -1,8 +1,9 @@
 """Conversion of events to and from Google's dp_accounting, avoiding the cases in which it reports too little.
 
-dp_accounting 0.6 reports too small an epsilon in three cases, each of which is avoided here:
+dp_accounting reports too small an epsilon in three cases, each of which is avoided here:
 
-- its RDP accountant counts a repeated ExponentialMechanismDpEvent once: selections are sent as zCDP events;
+- its RDP accountant counts a repeated ExponentialMechanismDpEvent once, which is newer than version 0.6: selections are
+  sent as zCDP events;
 - its PLD accountant counts a repeated RandomizedResponseDpEvent once: such events are listed one by one;
 - its RDP accountant ignores that replacing a record doubles the sensitivity: sampling under replace-one is sent to
   the PLD accountant only. The RDP accountant accepts randomised responses under replace-one alone, so there they are

@@ -137,7 +137,8 @@ class Guarantee(Printed):
     def bounds(self, delta: float) -> pld.Bracket:
         """(lower, upper) bounds on epsilon: upper is guaranteed, and no analysis can prove less than lower.
 
-        An explicit pair of neighbours attains the lower bound; it is 0 where no such pair is known (ZCdp, BestOf).
+        Explicit neighbours attain the lower bound; it is 0 where none are known, as for the best of several runs of
+        different releases. For ZCdp they are those of Gaussian noise with the same rho.
 
         Parameters
         ----------

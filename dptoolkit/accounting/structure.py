@@ -291,15 +291,3 @@ def common_bound(events: Sequence[Event]) -> Event | None:
         return ZCdp(max(total_rho(event) for event in events))
     except UnsupportedEvent:
         return None
-
-
-def is_covered(event: Event, bound: Event) -> bool:
-    """Whether ``bound`` is at least as bad as ``event`` at every delta: equal, or a ``common_bound``, or more."""
-    if bound == event or (isinstance(bound, Composed) and bound.events[:1] == (event,)):
-        return True
-    if all_gaussian(bound) and all_gaussian(event):
-        return total_mu(bound) >= total_mu(event) * (1 - 1e-12)
-    try:
-        return isinstance(bound, ZCdp) and bound.rho >= total_rho(event) * (1 - 1e-12)
-    except UnsupportedEvent:
-        return False

@@ -80,6 +80,7 @@ def _federated(args: argparse.Namespace) -> tuple[str, int]:
         for path in (*args.data, *(args.ledgers or ())):
             check_apart("out", args.out, DATA=path)
         files.check_writable("out", args.out)
+    _check_disjoint(args.data)
     ledgers = _ledgers(args)
     names = {parameter.name for parameter, _ in described_parameters(name)}
     options = {key: value for key, value in vars(args).items() if key in names}
@@ -102,6 +103,15 @@ def _federated(args: argparse.Namespace) -> tuple[str, int]:
     with files.replaced(args.out) as path:
         path.write_text(json_text(record), encoding="utf-8")
     return (json_text({"out": args.out} | record) if args.json else f"{result}\n\nThe model is in {args.out}"), FINE
+
+
+def _check_disjoint(paths: Sequence[str]) -> None:
+    """Refuse one file for two clients, as the worst client's guarantee is not that of a record which both release."""
+    seen: set[Path] = set()
+    for path in paths:
+        if (place := Path(path).resolve()) in seen:
+            raise invalid("DATA", path, "given once", "A record of two clients has both of their events composed.")
+        seen.add(place)
 
 
 def _client(path: str, args: argparse.Namespace) -> tuple[Any, Any]:

@@ -373,7 +373,8 @@ def check_labels(y: Any, n: int, loss: Loss, label_values: Any = None) -> Array:
         return labels
     if not np.isin(labels, values).all():
         bound = f"{values[0]:g} or {values[1]:g} for loss {loss.name!r}"
-        raise invalid("y", "an array with other labels", bound, "Give both, for example label_values=(-1, 1).")
+        repair = "For other labels give label_values, for example (-1, 1)."
+        raise invalid("y", "an array with other labels", bound, repair)
     return (labels == values[1]).astype(np.float64)
 
 

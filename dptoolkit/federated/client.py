@@ -7,9 +7,11 @@ how many rounds are answered is the client's plan.
 from __future__ import annotations
 
 import hashlib
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +58,30 @@ class LocalSteps(Protocol):
         """The weights after ``steps`` steps from ``start``, both as (support, values)."""
 
 
-class Key:
+class _Unique:
+    """Something of which a second copy would draw the same noise at another model, and so take the noise off."""
+
+    def __copy__(self) -> NoReturn:
+        self._refuse("copied")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self._refuse("copied")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self._refuse("pickled or sent to another process")
+
+    def _refuse(self, what: str) -> NoReturn:
+        why = "both would draw the same noise, and the difference of two messages would have none"
+        raise TypeError(f"A {type(self).__name__} of a federation cannot be {what}: {why}. Make it where it is needed.")
+
+
+class Key(_Unique):
     """The secret from which a client draws its batches and its noise: another stream for every round.
 
     Privacy
     -------
-    Two clients with one key would draw the same noise, and the difference of their messages would have none.
+    Two clients with one key would draw the same noise, and the difference of their messages would have none. So a key
+    is taken once, and cannot be copied.
     """
 
     def __init__(self, source: np.random.Generator, shared: bool = False) -> None:
@@ -69,6 +89,15 @@ class Key:
         self._shared = source if shared else None
         self._kind: Any = type(source.bit_generator)
         self._words = () if shared else tuple(np.frombuffer(source.bytes(32), dtype="<u4").tolist())
+        self._owner: int | None = None
+
+    def taken(self, number: int) -> Key:
+        """The key, for client ``number`` alone."""
+        if self._owner is not None:
+            repair = "Two clients with one key draw the same noise: make another Key."
+            raise invalid("key", f"that of client {self._owner}", f"one of client {number}'s own", repair)
+        self._owner = number
+        return self
 
     @classmethod
     def of(cls, source: Source, text: str) -> Key:
@@ -86,16 +115,18 @@ class Key:
         return np.random.Generator(self._kind(sequence))
 
 
-class Member:
+class Member(_Unique):
     """One participant of a federation: it answers every round once, in order.
 
     ``settings`` are those of its fit, on d features; ``steps`` makes its local steps, and is made when the first round
-    begins.
+    begins. Threads may share a member. A copy or a forked process, which could answer a round for the second time with
+    the same noise, is refused.
     """
 
     def __init__(self, number: int, settings: Any, d: int, steps: Callable[[], Any], key: Key) -> None:
         self.number, self.settings = number, settings
-        self._width, self._make, self._key = settings.width(d), steps, key
+        self._width, self._free, self._make, self._key = settings.width(d), settings.free(d), steps, key.taken(number)
+        self._lock, self._process = threading.RLock(), os.getpid()
         self._steps: LocalSteps | None = None
         self._last: Message | None = None
 
@@ -116,6 +147,14 @@ class Member:
         Message
             The weights after the client's local steps.
         """
+        with self._lock:
+            return self._answer(round_number, support, values)
+
+    def _answer(self, round_number: int, support: Any, values: Any) -> Message:
+        if os.getpid() != self._process:
+            repair = "Both processes would answer with the same noise: make the client where it answers."
+            where = f"used there, not in process {os.getpid()}"
+            raise invalid("client", f"{self.number} of process {self._process}", where, repair)
         rounds, asked = self.settings.rounds, whole("round", round_number, low=1)
         last = 0 if self._last is None else self._last.round
         if self._last is not None and asked == last:
@@ -124,10 +163,16 @@ class Member:
             raise invalid("round", asked, f"<= {rounds}", f"Client {self.number} answers no more rounds.")
         if asked != last + 1:
             raise invalid("round", asked, f"{last + 1}, the next of client {self.number}", "Rounds come in order.")
-        start = check_weights(f"model for client {self.number}", support, values, self._width)
-        if self._steps is None:
-            self._steps = self._make()
-        end = self._steps.advance(self._key.stream(asked), start, self.settings.local_steps)
+        name = f"model for client {self.number}"
+        start = check_weights(name, support, values, self._width)
+        kept = int(np.count_nonzero(start[0] < self._free))
+        if kept > self.settings.sparsity:
+            raise invalid(name, f"with {kept} weights", f"with at most sparsity={self.settings.sparsity} of them")
+        # A hostile model makes margins overflow; whether it does depends on the records, so nobody must be told.
+        with np.errstate(all="ignore"):
+            if self._steps is None:
+                self._steps = self._make()
+            end = self._steps.advance(self._key.stream(asked), start, self.settings.local_steps)
         self._last = Message(self.number, asked, *end)
         return self._last
 
@@ -142,15 +187,15 @@ class Client(Member):
     plan : Plan
         What the client releases in all rounds.
     rows : Rows
-        Its validated records.
+        Its validated records, as many as the plan is for.
     labels : ndarray
         Their labels.
     key : Key
-        The source of its noise.
+        The source of its noise, which no other client has.
     ledger : Ledger or None, default None
         The ledger to charge before the first round; it may refuse.
     is_void : bool, default False
-        Whether no guarantee covers the records.
+        Whether no guarantee covers the records; rows that are marked are never covered.
 
     Privacy
     -------
@@ -164,27 +209,33 @@ class Client(Member):
         self, number: int, plan: Plan, rows: Rows, labels: Array, key: Key, ledger: Ledger | None = None,
         is_void: bool = False,
     ) -> None:
+        # The plan's noise is for a mean over so many records.
+        if rows.shape != (plan.n, plan.d) or len(labels) != plan.n:
+            size = f"{rows.shape[0]} rows of {rows.shape[1]} features with {len(labels)} labels"
+            raise invalid(f"rows of client {number}", size, f"the {plan.n} records of {plan.d} features of its plan")
         super().__init__(number, plan.settings, plan.d, lambda: plan.settings.bind(plan, rows, labels), key)
-        self.plan, self._ledger, self._is_void = plan, ledger, is_void
+        self.plan, self._ledger, self._is_void = plan, ledger, is_void or rows.is_marked
         self._reservation: Reservation | None = None
         self._is_charged = False
 
     def reserve(self) -> None:
         """Charge the ledger for all rounds; it raises, and charges nothing, if the budget is short."""
-        self._reservation = reserve(self._ledger, self.plan, self._is_void)
-        self._is_charged = True
+        with self._lock:
+            self._reservation = reserve(self._ledger, self.plan, self._is_void)
+            self._is_charged = True
 
     def cancel(self) -> None:
         """Return the charge, as no round was answered and none will be."""
-        if self._reservation is not None and self._last is None:
-            self._reservation.cancel()
-        self._is_charged = False
+        with self._lock:
+            if self._reservation is not None and self._last is None:
+                self._reservation.cancel()
+            self._is_charged = False
 
-    def reply(self, round_number: int, support: Any, values: Any) -> Message:
+    def _answer(self, round_number: int, support: Any, values: Any) -> Message:
         """See ``Member``; all rounds must have been charged, and the last confirms the charge."""
         if not self._is_charged:
             raise invalid("round", round_number, "asked after reserve()", f"Client {self.number} has charged nothing.")
-        message = super().reply(round_number, support, values)
+        message = super()._answer(round_number, support, values)
         if message.round == self.settings.rounds:
             record(self._reservation)
         return message

@@ -17,7 +17,7 @@ from dptoolkit.accounting import Guarantee, Ledger
 from dptoolkit.accounting.events import POISSON
 from dptoolkit.accounting.report import as_html
 from dptoolkit.data import Rows
-from dptoolkit.errors import BudgetExceeded, InvalidValue
+from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.federated.client import Client, Key, Member
 from dptoolkit.federated.plan import (
     FederatedPlan,
@@ -143,7 +143,7 @@ def fit(
     The event of a client is that of its plan, which is made without data. Its ledger is charged before its data are
     used; if one ledger refuses, nobody is charged. A fit that fails later stays charged.
     """
-    settings = _settings(kind, arguments)
+    settings, clients = _settings(kind, arguments), _pairs(clients)
     data = _data(clients, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)
     plan = plan_of(settings, [rows.shape[0] for rows, _ in data], data[0][0].shape[1], weights)
     every = trace_interval(trace)
@@ -184,15 +184,12 @@ def _rounds(
 
 
 def _data(
-    clients: Any, rows_of: Callable[..., Rows], labels_of: Callable[[Any, int], Array], n_features: int | None
+    clients: Sequence[tuple[Any, Any]], rows_of: Callable[..., Rows], labels_of: Callable[[Any, int], Array],
+    n_features: int | None,
 ) -> list[tuple[Rows, Array]]:
     """Checked rows and labels of every client, all of one width; an error names the client."""
     found: list[tuple[Rows, Array]] = []
-    for i, client in enumerate(_pairs(clients)):
-        try:
-            X, y = client
-        except (TypeError, ValueError):
-            raise invalid(f"clients[{i}]", type(client).__name__, "a tuple (X, y)") from None
+    for i, (X, y) in enumerate(clients):
         try:
             rows = rows_of(X, n_features)
             found.append((rows, labels_of(y, rows.shape[0])))
@@ -205,11 +202,19 @@ def _data(
     return found
 
 
-def _pairs(clients: Any) -> Sequence[Any]:
+def _pairs(clients: Any) -> list[tuple[Any, Any]]:
+    """(X, y) of every client."""
     if not isinstance(clients, (list, tuple)) or not clients:
         what = clients if isinstance(clients, (list, tuple)) else type(clients).__name__
         raise invalid("clients", what, "a list of (X, y), at least one")
-    return clients
+    found = []
+    for i, client in enumerate(clients):
+        try:
+            X, y = client
+        except (TypeError, ValueError):
+            raise invalid(f"clients[{i}]", type(client).__name__, "a tuple (X, y)") from None
+        found.append((X, y))
+    return found
 
 
 def _ledgers(ledgers: Any, count: int) -> list[Ledger | None]:
@@ -229,9 +234,11 @@ def _reserve_all(members: Sequence[Client]) -> None:
     for member in members:
         try:
             member.reserve()
-        except (BudgetExceeded, InvalidValue) as problem:
+        except BaseException as problem:
             for earlier in members[: member.number]:
                 earlier.cancel()
+            if not isinstance(problem, DpToolkitError):
+                raise
             raise type(problem)(f"ledgers[{member.number}]: {problem}") from None
 
 
@@ -358,7 +365,8 @@ def fed_sgd_ht(
         loss=loss, sparsity=sparsity, rounds=rounds, local_steps=local_steps, step_size=step_size, rate=rate,
         sampling=sampling, threshold=threshold, classes=classes, fit_intercept=flag("fit_intercept", fit_intercept),
     )
-    data = _data(clients, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)
+    pairs = _pairs(clients)
+    data = _data(pairs, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)
     d, every, source = data[0][0].shape[1], trace_interval(trace), Source.of(rng)
     members = []
     for i, (rows, y) in enumerate(data):

@@ -14,7 +14,10 @@ import numpy as np
 
 from dptoolkit._validate import invalid, positive, unheard, whole
 from dptoolkit.accounting import Guarantee
+from dptoolkit.accounting.group import GroupGuarantee
+from dptoolkit.accounting.pld import Bracket
 from dptoolkit.accounting.report import Printed, at_most, delta_text, number, table
+from dptoolkit.accounting.tradeoff import TradeoffBounds
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.losses import BINARY
 from dptoolkit.solvers.engine.initial import InitialModel
@@ -43,16 +46,71 @@ class FederationGuarantee(Guarantee):
 
     def epsilon(self, delta: float) -> float:
         """The largest epsilon of a client at ``delta``."""
-        return max(one.epsilon(delta) for one in self._different)
+        return max(one.epsilon(delta) for one in self.different)
 
     def delta(self, epsilon: float) -> float:
         """The largest delta of a client at ``epsilon``."""
-        return max(one.delta(epsilon) for one in self._different)
+        return max(one.delta(epsilon) for one in self.different)
+
+    def bounds(self, delta: float) -> Bracket:
+        """(lower, upper) bounds on the largest epsilon of a client; see ``Guarantee``."""
+        each = [one.bounds(delta) for one in self.different]
+        return Bracket(max(low for low, _ in each), max(high for _, high in each))
+
+    def tradeoff(self, alpha: Any) -> Any:
+        """The smallest of the clients' missed-detection rates; see ``Guarantee``."""
+        return self.tradeoff_bounds(alpha).lower
+
+    def tradeoff_bounds(self, alpha: Any) -> TradeoffBounds:
+        """The smallest of the clients' bounds: a test may attack the record of any client."""
+        each = [one.tradeoff_bounds(alpha) for one in self.different]
+        lower, upper = (functools.reduce(np.minimum, ends) for ends in zip(*each, strict=True))
+        return TradeoffBounds(*each[0]) if len(each) == 1 else TradeoffBounds(lower, upper)
+
+    def group(self, size: int) -> GroupGuarantee:
+        """What holds for any ``size`` records of ONE client that change together."""
+        return FederationGroup(self, size)
 
     @property
-    def _different(self) -> list[Guarantee]:
-        """One guarantee for every different event: clients with equal rates have equal events."""
-        return list({one.event: one for one in self.clients}.values())
+    def rho(self) -> float:
+        """The largest of the clients' zCDP parameters, infinite if one of them has none."""
+        return max(one.rho for one in self.different)
+
+    def method_at(self, delta: float) -> str:
+        """The method behind ``epsilon(delta)``, which is that of the worst client there."""
+        return max(self.different, key=lambda one: one.epsilon(delta)).method_at(delta)
+
+    @property
+    def different(self) -> list[Guarantee]:
+        """One guarantee for every different event: clients with equal rates have equal events.
+
+        ``dataclasses.replace`` may have put another event in place of the clients': then it is the only one.
+        """
+        own = {one.event: one for one in self.clients}
+        if self.event not in own:
+            own = {self.event: Guarantee(self.event, adjacency=self.adjacency)}
+        return [replace(one, forced_method=self.forced_method) for one in own.values()]
+
+
+@dataclass(frozen=True, repr=False)
+class FederationGroup(GroupGuarantee):
+    """The worst of the clients' guarantees for ``size`` records of one client that change together.
+
+    Privacy
+    -------
+    Adjacency: that of ``GroupGuarantee``, between datasets of one client. Records of a group at several clients have
+    the clients' events composed, which this is not.
+    """
+
+    guarantee: FederationGuarantee
+
+    def epsilon(self, delta: float) -> float:
+        """The largest epsilon of a client's group at ``delta``."""
+        return max(one.group(self.size).epsilon(delta) for one in self.guarantee.different)
+
+    def delta(self, epsilon: float) -> float:
+        """The largest delta of a client's group at ``epsilon``."""
+        return max(one.group(self.size).delta(epsilon) for one in self.guarantee.different)
 
 
 def worst(guarantees: Sequence[Guarantee], delta: float) -> FederationGuarantee:
@@ -304,7 +362,13 @@ def shares(weights: Any, sizes: Sequence[int]) -> tuple[float, ...]:
         raise invalid("weights", f"{len(given)} numbers", f"{len(sizes)}, one for every client", repair)
     repair = "A client without a weight would spend its budget for nothing: leave it out."
     values = [positive(f"weights[{i}]", value, repair) for i, value in enumerate(given)]
-    return tuple(value / sum(values) for value in values)
+    # The sum of large weights may overflow: then relative to the largest.
+    scaled = values if math.isfinite(sum(values)) else [value / max(values) for value in values]
+    found = tuple(value / sum(scaled) for value in scaled)
+    for i, share in enumerate(found):
+        if share == 0:
+            raise invalid(f"weights[{i}]", values[i], f"more than nothing next to {max(values)}", repair)
+    return found
 
 
 def check_sizes(sizes: Any) -> list[int]:

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 import dptoolkit
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, unheard
-from dptoolkit.accounting import BestOf, Gaussian, account, structure
-from dptoolkit.accounting.events import from_dict
-from dptoolkit.errors import DpToolkitError, InvalidValue
+from dptoolkit.accounting import BestOf, Composed, Gaussian, ZCdp, account, structure
+from dptoolkit.accounting.events import Event, from_dict
+from dptoolkit.errors import DpToolkitError, InvalidValue, UnsupportedEvent
 from dptoolkit.marks import VOID
 from dptoolkit.models.joint import ChosenPlan, JointPlan
 from dptoolkit.models.model import Model
@@ -317,7 +317,7 @@ def _chosen_plan(record: Mapping[str, Any], part: Plan) -> ChosenPlan:
     event, n, delta = from_dict(record["choice"]), int(record["n"]), float(record["delta"])
     if not isinstance(event, BestOf):
         raise InvalidValue("Its choice is not the best of several runs.")
-    if not structure.is_covered(part.event, event.event):
+    if not _is_covered(part.event, event.event):
         raise InvalidValue("Its choice states a smaller privacy loss than its best run has.")
     if n < part.n:
         raise InvalidValue(f"Its choice has {n} rows, of which a run trains on {part.n}.")
@@ -382,3 +382,15 @@ def _is_enough(stated: float, computed: float) -> bool:
 def _is_near(one: float, other: float) -> bool:
     """Whether two numbers of any size are equal up to what versions may differ in."""
     return math.isclose(one, other, rel_tol=_SAME)
+
+
+def _is_covered(event: Event, bound: Event) -> bool:
+    """Whether ``bound`` is at least as bad as ``event`` at every delta: equal, a ``common_bound``, or more."""
+    if bound == event or (isinstance(bound, Composed) and bound.events[:1] == (event,)):
+        return True
+    if structure.all_gaussian(bound) and structure.all_gaussian(event):
+        return structure.total_mu(bound) >= structure.total_mu(event) * (1 - 1e-12)
+    try:
+        return isinstance(bound, ZCdp) and bound.rho >= structure.total_rho(event) * (1 - 1e-12)
+    except UnsupportedEvent:
+        return False

@@ -330,7 +330,7 @@ def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
     same_kind = (labels.dtype.kind in "USO") == (classes.dtype.kind in "USO")
     if labels.ndim != 1 or not same_kind or not np.isin(labels, classes).all():
         raise invalid(
-            "y", "an array with other labels", f"of the {len(classes)} classes",
+            "y", "an array with other labels", f"labels of the {len(classes)} classes",
             "List all of them in classes.",
         )
     return np.searchsorted(classes, labels).astype(np.float64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from dataclasses import replace
 
 import mpmath as mp
@@ -523,3 +524,20 @@ def test_the_adversary_is_better_than_either_triangle_alone():
     adaptive = pld.lower_epsilon(event, delta)
     fixed = pld.answers._lower_epsilon_of_tree(trees.directions(event, pld.attained)[0], delta)
     assert fixed < adaptive <= account(event).epsilon(delta) and adaptive >= 5.16
+
+
+def test_delta_and_epsilon_agree_where_the_curves_of_two_decades_differ():
+    """delta = 10^-3.505 ends a decade: epsilon is on the next one's curve, and delta must look there too."""
+    event = Repeated(Subsampled(Gaussian(0.458424817), "without-replacement", 0.008215732783887987), 7932)
+    guarantee, delta = account(event), 0.00031234730521075064
+    assert guarantee.delta(guarantee.epsilon(delta)) <= delta * (1 + 1e-6)
+
+
+def test_calibrating_random_rounds_warns_of_nothing():
+    """The moments of a geometric number of rounds are infinite at large tilts, and infinity minus infinity warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        noise = calibrate(
+            lambda z: RandomRounds(Subsampled(Gaussian(z), "without-replacement", 0.0134), Geometric(2 / 3)),
+            epsilon=2.448, delta=4.67e-11)  # fmt: skip
+    assert noise > 0

@@ -254,7 +254,7 @@ def test_a_ledger_has_one_adjacency():
     for release in (lambda: ledger.spend(Gaussian(9.0), adjacency="replace-one"),
                     lambda: ledger.check(Gaussian(9.0), adjacency="replace-one"),
                     lambda: ledger.spend(Subsampled(Gaussian(9.0), WOR, 0.1))):
-        with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out'.*a ledger for each"):
+        with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out'.*one ledger per"):
             release()
     with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out', which the event"):
         ledger.spend(Subsampled(Gaussian(9.0), POI, 0.1), adjacency="replace-one")

@@ -10,7 +10,7 @@ import pytest
 
 from dptoolkit import cli, federated
 from dptoolkit.accounting import Ledger
-from dptoolkit.cli import progress
+from dptoolkit.cli import output
 
 OWN = ("--loss logistic --label-values -1 1 --sparsity 2 --rounds 2 --local-steps 2 --step-size 1 --grad-norm 1 "
        "--epsilon 4 --delta 1e-4")  # fmt: skip
@@ -29,7 +29,7 @@ def write(path, n, seed, labels=(-1, 1), d=4):
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(progress, "DELAY", 1e6)
+    monkeypatch.setattr(output, "DELAY", 1e6)
     write(tmp_path / "a.svm", 20, 0), write(tmp_path / "b.svm", 8, 1)
 
     def _run(line):
@@ -53,6 +53,12 @@ def test_the_model_and_every_clients_guarantee_are_written(run, tmp_path):
     assert record["coef"] == {"shape": [4], "places": places.tolist(), "values": same.coef[places].tolist()}
     assert len(record["guarantees"]) == 2 and record["plan"]["sizes"] == [20, 8]
     assert record["guarantee"]["epsilon"]["0.0001"] == pytest.approx(4.0, rel=1e-3)
+
+
+def test_a_file_is_of_one_client(run, tmp_path):
+    code, _, err = run(f"{RUN.replace('b.svm', './a.svm')} --out m.json")
+    assert code == 2 and "DATA='./a.svm': must be given once. A record of two clients has both of" in err
+    assert not (tmp_path / "m.json").exists()
 
 
 def test_text_lists_the_clients(run):

@@ -282,7 +282,7 @@ def test_labels_outside_a_binary_task(y):
         data.check_labels(y, 3, losses.get("logistic"))
     assert str(problem.value) == (
         "y='an array with other labels': must be 0 or 1 for loss 'logistic'. "
-        "Give both, for example label_values=(-1, 1)."
+        "For other labels give label_values, for example (-1, 1)."
     )
 
 

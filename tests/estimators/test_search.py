@@ -156,7 +156,7 @@ def test_bad_searches_are_refused_and_spend_nothing(search, y, words):
 
 def test_fits_of_one_class_against_the_rest_are_refused_with_what_can_be_had():
     with pytest.raises(InvalidValue, match="fit one model for all classes: dp_frank_wolfe"):
-        choosing.choose(ROWS, THREE, [{"steps": 3}], task="classification", solver="dp_ight", how={}, row_norm=1.0)
+        choosing.choose(ROWS, THREE, [{"steps": 3}], task="classification", solver="dp_ight", terms={}, row_norm=1.0)
 
 
 # --- files ---------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_the_advice_names_the_settings_that_have_a_rule():
 
     def advice(solver, candidates, **options):
         found = choosing.search(candidates, task="classification", solver=solver, n=4000, d=12, classes=2,
-                                adjacency="replace-one", how=how, options=options)  # fmt: skip
+                                adjacency="replace-one", terms=how, options=options)  # fmt: skip
         return found.advice
 
     assert "dp_ight has a rule for step_size, steps: leaving that out is free" in advice(

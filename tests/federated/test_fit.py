@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import math
+import pickle
+import threading
+import warnings
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -12,9 +17,10 @@ import pytest
 from scipy import sparse
 
 from dptoolkit import federated, marks, solvers
-from dptoolkit.accounting import Ledger
-from dptoolkit.errors import BudgetExceeded, InvalidValue
+from dptoolkit.accounting import Gaussian, Ledger, Repeated, Subsampled, account
+from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
 from dptoolkit.federated.client import Client, Key, Message
+from dptoolkit.federated.plan import worst
 from dptoolkit.federated.server import Server
 from dptoolkit.federated.settings import DERIVED, ResolvedFedSgd
 from dptoolkit.solvers.engine.initial import NOTHING
@@ -184,6 +190,35 @@ def test_unequal_clients_are_listed_and_the_worst_is_the_federations():
     assert "the worst of 3 clients" in str(odd.guarantee)
 
 
+@pytest.mark.parametrize("name", ["dp_fed_sgd_ht", "dp_fed_gd_ht"])
+def test_a_group_of_records_has_the_worst_clients_group_guarantee(name):
+    """Not that of one record, which is smaller."""
+    more = {"rate": 0.3} if name == "dp_fed_sgd_ht" else {}
+    plan = federated.plan(name, sizes=[60, 20, 7], d=D, **SHARED, **BUDGET, loss="squared", **more)
+    for size in (1, 3):
+        group, own = plan.guarantee.group(size), [one.group(size) for one in plan.guarantees]
+        assert group.epsilon(1e-4) == max(one.epsilon(1e-4) for one in own)
+        assert group.delta(2.0) == max(one.delta(2.0) for one in own)
+    assert plan.guarantee.group(3).epsilon(1e-4) > 2 * plan.guarantee.epsilon(1e-4)
+
+
+def test_every_answer_of_the_federation_covers_every_client():
+    """Also where the worst client's event, at the delta that was asked for, is of another kind than the others'."""
+    full, coins = account(Gaussian(0.5)), account(Repeated(Subsampled(Gaussian(0.5), "poisson", 0.1), 20))
+    alpha = np.array([0.0, 0.01, 0.2, 0.7])
+    for both in ((full, coins), (coins, full)):
+        one = worst(both, 1e-3)
+        assert one.rho == math.inf
+        assert (one.tradeoff(alpha) <= np.minimum(full.tradeoff(alpha), coins.tradeoff(alpha))).all()
+        low, high = one.bounds(1e-9)
+        assert high == max(each.epsilon(1e-9) for each in both) and low == max(each.bounds(1e-9)[0] for each in both)
+        # Another event in its place, as in the power of an audit, and another method are obeyed.
+        assert replace(one, event=Gaussian(1.0)).epsilon(1e-5) == account(Gaussian(1.0)).epsilon(1e-5)
+        assert replace(one, forced_method="rdp").epsilon(1e-5) == max(
+            account(each.event, "rdp").epsilon(1e-5) for each in both
+        )
+
+
 def test_a_clients_noise_that_is_too_small_shows_in_the_federations_guarantee():
     plan = federated.plan("dp_fed_gd_ht", sizes=[40, 30], d=D, **SHARED | BUDGET, loss="squared")
     weak = federated.FederatedPlan((plan.clients[0], plan.clients[1].with_noise(factor=0.5)), plan.weights, 3)
@@ -254,6 +289,14 @@ def test_all_are_refused_if_one_ledger_is_short_and_no_data_are_used():
     assert all(not book.entries for book in books)
 
 
+@pytest.mark.parametrize("problem", [UnsupportedEvent("no rule"), KeyboardInterrupt()])
+def test_nobody_is_charged_if_a_ledger_fails_in_another_way(problem):
+    ledgers = [Ledger(epsilon=5.0, delta=1e-4) for _ in range(3)]
+    with mock.patch.object(ledgers[2], "reservation", side_effect=problem), pytest.raises(type(problem)):
+        federated.dp_fed_sgd_ht(clients(), ledgers=ledgers, **SGD)
+    assert [ledger.remaining() for ledger in ledgers] == [5.0] * 3
+
+
 def test_charges_come_before_the_data_and_stay_when_a_fit_fails():
     books = [Ledger(10.0, 1e-3) for _ in range(3)]
     with mock.patch.object(ResolvedFedSgd, "bind", side_effect=RuntimeError("power cut")), pytest.raises(RuntimeError):
@@ -316,6 +359,26 @@ def test_bad_data_name_the_client_and_charge_nobody(case):
     assert all(not book.entries for book in books)
 
 
+def test_large_weights_do_not_overflow_and_none_becomes_nothing():
+    sizes = {"sizes": [20, 20], "d": D}
+    assert federated.plan("dp_fed_sgd_ht", **sizes, weights=[1e308, 1e308], **SGD).weights == (0.5, 0.5)
+    with pytest.raises(InvalidValue, match=r"weights\[0\]=1e-320: must be more than nothing next to 1e\+308"):
+        federated.plan("dp_fed_sgd_ht", **sizes, weights=[1e-320, 1e308], **SGD)
+
+
+def test_a_client_may_be_given_by_an_iterator():
+    data = clients()
+    results = [federated.dp_fed_sgd_ht(given, **SGD, rng=1) for given in (data, [iter(pair) for pair in data])]
+    np.testing.assert_array_equal(results[0].coef, results[1].coef)
+
+
+@pytest.mark.parametrize("initial", [[(math.nan, 1.0)], [(0, 1e400)], [(0, 1j)], [1j] * D, ["1"] * D])
+def test_a_model_to_start_from_has_finite_real_weights(initial):
+    with warnings.catch_warnings(), pytest.raises(InvalidValue, match="initial='list': must be None or 6 finite"):
+        warnings.simplefilter("error")
+        federated.plan("dp_fed_sgd_ht", sizes=[20], d=D, initial=initial, **SGD)
+
+
 def test_classes_are_public():
     data = clients("softmax")
     with pytest.raises(InvalidValue, match="classes=None: must be"):
@@ -367,6 +430,82 @@ def test_a_round_is_answered_once_whatever_model_comes_with_the_second_request()
     for number, message in ((1, "must be 3, the next of client 0"), (4, "must be <= 3. Client 0 answers no more")):
         with pytest.raises(InvalidValue, match=message):
             client.reply(number, *NOTHING)
+
+
+@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_client_and_its_key_have_no_twin_with_the_same_noise(twin):
+    for unique in (one_client(), Key(np.random.default_rng(1))):
+        with pytest.raises(TypeError, match="would draw the same noise"):
+            twin(unique)
+
+
+def test_a_forked_client_does_not_answer():
+    """Parent and child would answer a round at two models with the same noise."""
+    client = one_client()
+    with mock.patch("os.getpid", lambda: -1), pytest.raises(InvalidValue, match="make the client where it answers"):
+        client.reply(1, *NOTHING)
+    assert client.reply(1, *NOTHING).round == 1
+
+
+def test_a_second_thread_waits_until_a_round_is_answered():
+    """Without a lock two threads that ask for one round would get the same noise at two models."""
+    client, free = one_client(), []
+    make = client._make
+
+    def watched():
+        other = threading.Thread(target=lambda: free.append(client._lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return make()
+
+    client._make = watched
+    client.reply(1, *NOTHING)
+    assert free == [False]
+
+
+def test_a_key_is_of_one_client():
+    plan, key = federated.plan("dp_fed_sgd_ht", sizes=[30], d=D, **SGD).clients[0], Key(np.random.default_rng(1))
+    rows = plan.settings.validated_rows(clients()[0][0])
+    Client(0, plan, rows, clients()[0][1], key)
+    with pytest.raises(InvalidValue, match="that of client 0': must be one of client 1's own"):
+        Client(1, plan, rows, clients()[0][1], key)
+
+
+@pytest.mark.parametrize("change", [{"sizes": [31]}, {"sizes": [3000]}, {"d": D + 1}])
+def test_a_client_has_the_records_that_its_plan_is_for(change):
+    """The noise of a mean over 3,000 records would not hide one of 30."""
+    plan = federated.plan("dp_fed_gd_ht", **{"sizes": [30], "d": D} | change, loss="squared", **SHARED, **BUDGET)
+    X, y = clients()[0]
+    rows = plan.clients[0].settings.validated_rows(X)
+    with pytest.raises(InvalidValue, match="rows of client 0='30 rows of 6 features"):
+        Client(0, plan.clients[0], rows, y, Key(np.random.default_rng(1)))
+
+
+def test_no_ledger_covers_a_client_with_marked_rows():
+    plan, (X, y) = federated.plan("dp_fed_sgd_ht", sizes=[30], d=D, **SGD).clients[0], clients()[0]
+    rows, ledger = replace(plan.settings.validated_rows(X), is_marked=True), Ledger(epsilon=100.0, delta=1e-3)
+    with pytest.raises(InvalidValue, match="No budget covers this fit"):
+        Client(0, plan, rows, y, Key(np.random.default_rng(1)), ledger).reserve()
+    assert ledger.remaining() == 100.0
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", ["dp_fed_sgd_ht", "dp_fed_gd_ht"])
+def test_a_hostile_model_makes_no_client_say_more_than_its_message(name, loss, intercept):
+    """Margins overflow or not, depending on the records: neither a warning nor an error may tell."""
+    more = {"rate": 0.5} if name == "dp_fed_sgd_ht" else {}
+    arguments = SHARED | BUDGET | LOSSES[loss] | more | {"fit_intercept": intercept}
+    plan = federated.plan(name, sizes=[30], d=D, loss=loss, **arguments).clients[0]
+    X, y = clients(loss)[0]
+    rows, own = plan.settings.validated_rows(1e10 * X), plan.settings.labels(y, 30)
+    client = Client(0, plan, rows, own, Key(np.random.default_rng(1)))
+    client.reserve()
+    with pytest.raises(InvalidValue, match="with 4 weights': must be with at most sparsity=3"):
+        client.reply(1, np.arange(4), np.ones(4))
+    with np.errstate(all="raise"):
+        message = client.reply(1, np.arange(3), np.array([1e300, -1e300, 1.7e308]))
+    np.testing.assert_array_equal(message.values[:3], [1e300, -1e300, 1.7e308])
 
 
 def test_a_client_answers_nothing_before_it_has_charged():

@@ -196,7 +196,7 @@ def test_extreme_bounds_are_refused_in_words_or_planned(norm):
     try:
         plan = solvers.plan("dp_dual_averaging", n=100, d=4, **arguments)
     except InvalidValue as refused:
-        assert "Where row_norm" in str(refused) or "Rescale" in str(refused)
+        assert "extreme row_norm" in str(refused) or "Rescale" in str(refused)
     else:
         assert 1e-140 <= plan.settings.step_size <= 1e140
 

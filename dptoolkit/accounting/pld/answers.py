@@ -263,6 +263,8 @@ _MOST_CURVES = 12
 # that the answer does not jump up from one decade to the next. The same holds where epsilon grows by no more than this
 # factor up to the decade's end.
 _NEAR_END, _LEVEL, _MOST_LEVEL = 0.48, 1 + 1e-3, 3
+# The same for a delta of steps in blocks, whose curves of two decades may be further apart: 8 % was seen.
+_NEAR_END_OF_BLOCKS = 0.44
 # So near to the middle of its decade a delta surely is, whichever curve it is read from.
 _WELL_INSIDE, _STEPS_AROUND = 0.45, 4
 # Finer grids: the least largest loss, what it is above epsilon, the grid steps up to it, and by how much finer each
@@ -426,12 +428,13 @@ def _delta_of_tree(tree: tuple[Node, ...], epsilon: float, enough: float) -> Ans
 def _delta_from(tree: tuple[Node, ...], epsilon: float, best: float, enough: float) -> Answer:
     """delta from the curves, and no more than ``best``."""
     sharp, step = True, 0.0
+    near_end = _NEAR_END_OF_BLOCKS if any(map(has_blocks, tree)) else _NEAR_END
     decade, visits, largest = _first_decade(tree, epsilon), dict[int, Composition](), _LAST_DECADE + 1
     while decade not in visits and best > enough:
         curve = visits[decade] = _curve(tree, decade)
         answer = curve.delta(epsilon)
         best, sharp, step = min(best, answer.value), sharp and answer.sharp, answer.step
-        next_decade = _next_decade(decade, answer.value, curve.infinite)
+        next_decade = _next_decade(decade, answer.value, curve.infinite, near_end)
         # Where a curve pointed back to larger deltas, curves of even smaller deltas need not be looked at.
         largest = min(largest, decade) if next_decade < decade else largest
         decade = next_decade if next_decade < largest or next_decade in visits else (decade + largest) // 2
@@ -454,13 +457,13 @@ def _first_decade(tree: tuple[Node, ...], epsilon: float) -> int:
     return _place(rough_delta(tree, epsilon))[0]
 
 
-def _next_decade(decade: int, value: float, infinite: float) -> int:
+def _next_decade(decade: int, value: float, infinite: float, near_end: float) -> int:
     """The decade to try next, after ``decade`` gave a value of which the part ``infinite`` is mass at infinity."""
     if infinite >= _largest_delta(decade):
         return _place(infinite)[0]
     other, place = _place(value)
     if other == decade:
-        return min(other + 1, _LAST_DECADE) if place > _NEAR_END else other
+        return min(other + 1, _LAST_DECADE) if place > near_end else other
     # A grid cuts off up to a millionth of its decade's delta. A value that consists mostly of this cut-off mass says
     # only that the true delta is smaller.
     return min(max(2 * decade, other), _LAST_DECADE) if other > decade and infinite > 0.1 * value else other

@@ -32,7 +32,7 @@ class InitialModel(tuple[tuple[int, float], ...]):
         if initial is None:
             return None
         try:
-            weights = _weights(np.asarray(initial, dtype=np.float64), width)
+            weights = _weights(np.asarray(initial), width)
         except (TypeError, ValueError):
             repair = "One for every feature, then one for the intercept, if there is one."
             raise invalid("initial", type(initial).__name__, f"None or {width} finite weights", repair) from None
@@ -51,9 +51,11 @@ class InitialModel(tuple[tuple[int, float], ...]):
         return f"a model with {len(self)} weights"
 
 
-def _weights(given: Array, width: int) -> Array:
+def _weights(given: NDArray[Any], width: int) -> Array:
     """All weights, from themselves or from pairs (place, weight); ValueError for anything else."""
-    weights = given
+    if given.dtype.kind not in "fiub" or not np.isfinite(given).all():
+        raise ValueError
+    given = weights = given.astype(np.float64)
     if given.ndim == 2 and given.shape[1:] == (2,):
         places, weights = given[:, 0].astype(np.int64), np.zeros(width)
         if (places != given[:, 0]).any() or not ((places >= 0) & (places < width)).all():

@@ -52,6 +52,11 @@ class SecureNoise:
     has_diameter: bool
     law: NoiseLaw
 
+    def __post_init__(self) -> None:
+        # Refused here, by every plan, and not by the sampler of a fit that a ledger has paid for.
+        if self.multiplier(self.law.scale) > LARGEST_MULTIPLIER:
+            raise invalid("noise", self.law.scale, "at most 2^52 units of the grid of sums", "Use a larger epsilon.")
+
     def multiplier(self, scale: float) -> int:
         """M of a mean's noise of this scale: that of the sum in grid units, rounded up."""
         return self.grids.multiplier(Fraction(scale) * self.grids.n)
@@ -132,8 +137,6 @@ def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
     charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
     shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
     noise = SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places))
-    if noise.multiplier(scale) > LARGEST_MULTIPLIER:
-        raise invalid("noise", scale, "at most 2^52 units of the grid of sums", "Use a larger epsilon.")
     return replace(plan, releases=(charged,), secure=noise)
 
 

@@ -271,6 +271,8 @@ def test_what_the_grids_cannot_hold_is_refused_by_the_plan():
     large = plan.with_noise(2.0**29 * (1 - 2.0**-20))
     with pytest.raises(InvalidValue, match="noise=.*2\\^52 units.*larger epsilon"):
         plan.settings.secured(large)
+    with pytest.raises(InvalidValue, match="noise=.*2\\^52 units.*larger epsilon"):
+        make(randomness="secure").with_noise(factor=2.0**16)
     # On a grid of rows that is coarser than 1 the intercept's column would become zeros.
     make(randomness="secure", fit_intercept=True, row_norm=1e6)
     with pytest.raises(InvalidValue, match="row_norm=10000000.0.*fit_intercept"):
@@ -295,7 +297,8 @@ def test_very_many_records_are_rounded_by_numbers_of_their_own():
     stream = SecureStream.seeded(3)
     theta = secure._uniforms(stream, 300)
     assert (theta >= 0).all() and (theta < 1).all() and len(np.unique(theta)) == 300
-    many = dataclasses.replace(gradient.noise, grids=dataclasses.replace(gradient.noise.grids, n=2**23))
+    quiet = gradient.noise.with_noise(0.0)
+    many = dataclasses.replace(quiet, grids=dataclasses.replace(quiet.grids, n=2**23))
     assert many.grids.needs_dither
     gradient.noise = many
     w, scale = np.full(12, 0.1), run.noise_at(np.full(12, 0.1))

@@ -1,6 +1,6 @@
 """The table of docs/accounting.md: epsilons by dp_accounting's accountants and by ours, and what neighbours attain.
 
-    python -m benchmarks.accountants
+python -m benchmarks.accountants
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Accounting against dp_accounting: the same question, both answers, both times.
 
-    python -m benchmarks.accounting
+python -m benchmarks.accounting
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def _peer_calibration() -> float:
     import dp_accounting as peer
 
     # The same relative tolerance as ours, 1e-5.
-    return float(peer.calibrate_dp_mechanism(
-        _peer_accountant, _peer_event, 1.0, DELTA, tol=1e-5 * EXPECTED_MULTIPLIER,
-    ))  # fmt: skip
+    return float(peer.calibrate_dp_mechanism(_peer_accountant, _peer_event, 1.0, DELTA, tol=1e-5 * EXPECTED_MULTIPLIER))
 
 
 def _peer_epsilon(noise: float) -> float:

@@ -147,8 +147,10 @@ def _summary(rows: Sequence[Result]) -> str:
             parts.append(f"Nothing was measured with {trials:,} trials yet.")
             continue
         little, much = (sum(one is not None and one <= factor for one in factors) for factor in (1.5, 3.0))
-        parts.append(f"{trials:,} trials were played for {len(factors)} of {len(rows)} configurations: they find noise "
-                     f"too small by 1.5 in {little} of them and noise too small by 3 in {much}.")  # fmt: skip
+        parts.append(
+            f"{trials:,} trials were played for {len(factors)} of {len(rows)} configurations: they find noise "
+            f"too small by 1.5 in {little} of them and noise too small by 3 in {much}."
+        )
     every = ROWS_EACH * len(CONFIGURATIONS)
     if len(rows) < every:
         gap = f"{every - len(rows)} of {every} configurations are not measured yet"
@@ -181,8 +183,13 @@ alpha {ALPHA:g} refutes the guarantee with {FEW:,} or {MANY:,} trials, from one 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not saved, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit_power", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", choices=list(CONFIGURATIONS), metavar="SOLVER",
-                        help="measure only the rows of this solver; may be repeated")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(CONFIGURATIONS),
+        metavar="SOLVER",
+        help="measure only the rows of this solver; may be repeated",
+    )
     parser.add_argument("--few", action="store_true", help=f"use only {FEW:,} trials")
     parser.add_argument("--page", action="store_true", help="only write the page")
     options = parser.parse_args(argv)

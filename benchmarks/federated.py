@@ -51,9 +51,10 @@ def runs(rounds: int) -> list[tuple[str, Any, dict[str, Any]]]:
         ]
     full = BUDGET | {"rounds": rounds, "epsilon": 4.0}
     return [
-        ("fed_sgd_ht", federated.fed_sgd_ht, batches), *private,
+        ("fed_sgd_ht", federated.fed_sgd_ht, batches),
+        *private,
         ("dp_fed_gd_ht, epsilon 4", federated.dp_fed_gd_ht, full),
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:

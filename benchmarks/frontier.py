@@ -56,8 +56,9 @@ def score(problem: Problem, name: str, setting: Setting, seeds: int, **more: Any
     return {
         "errors": [round(problem.error(margins), 5) for margins in fits.margins],
         "losses": [round(problem.loss(margins), 4) for margins in fits.margins],
-        "features": fits.features, "seconds": round(seconds, 3),
-    }  # fmt: skip
+        "features": fits.features,
+        "seconds": round(seconds, 3),
+    }
 
 
 # --- parts ------------------------------------------------------------------------------------------------
@@ -134,8 +135,9 @@ def must(home: Path) -> None:
         result = score(load(name, home), "dp_pipeline", {}, 5, epsilon=epsilon, delta=delta, sparsity=sparsity)
         mean = float(np.mean(result["errors"]))
         cells = [interval(result["errors"]), f"{limit:g}", "yes" if mean <= limit else "NO"]
-        lines.append([name, f"({epsilon:g}, {delta:g})", str(sparsity or "all"), *cells,
-                      f"{np.median(result['seconds']):.1f}"])  # fmt: skip
+        lines.append(
+            [name, f"({epsilon:g}, {delta:g})", str(sparsity or "all"), *cells, f"{np.median(result['seconds']):.1f}"]
+        )
     print(table(["data", "budget", "features", "error", "at most", "shown", "CPU s a fit"], lines))
 
 

@@ -1,6 +1,6 @@
 """How long imports take in fresh processes, and what dptoolkit.accounting adds to NumPy and scipy.special.
 
-    python -m benchmarks.imports
+python -m benchmarks.imports
 """
 
 from __future__ import annotations

@@ -54,8 +54,9 @@ def sampler_rows() -> list[list[str]]:
             # Many calls of few numbers, so that all jobs take about as long.
             calls = max(1, 20_000 // size)
             rivals = {
-                "secure": repeated(calls, ours, stream, MULTIPLIER, size), "numpy": repeated(calls, theirs, size),
-            }  # fmt: skip
+                "secure": repeated(calls, ours, stream, MULTIPLIER, size),
+                "numpy": repeated(calls, theirs, size),
+            }
             times = race(rivals, ROUNDS)
             each = {key: best.wall / calls / size for key, best in times.items()}
             rows.append([f"{name} x {size:,}", nanoseconds(each["secure"]), nanoseconds(each["numpy"]),
@@ -133,8 +134,9 @@ def fast_plan() -> Any:
     """One step of dp_ight with noise in doubles."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return solvers.plan("dp_ight", n=N, d=D, loss="logistic", sparsity=D, steps=1, row_norm=1.0, epsilon=EPSILON,
-                            delta=1e-6)  # fmt: skip
+        return solvers.plan(
+            "dp_ight", n=N, d=D, loss="logistic", sparsity=D, steps=1, row_norm=1.0, epsilon=EPSILON, delta=1e-6
+        )
 
 
 class SecureStep:

@@ -82,8 +82,9 @@ def ight_iteration(data: Dataset, sparsity: int, rounds: int) -> list[Check]:
     )
     one = {
         "ours": Best(best["long"].wall - best["short"].wall, best["long"].cpu - best["short"].cpu),
-        "plain": best["plain"], "floor": best["floor"],
-    }  # fmt: skip
+        "plain": best["plain"],
+        "floor": best["floor"],
+    }
     text = ", ".join(f"{k} {1e3 * v.wall / steps:.2f} (cpu {1e3 * v.cpu / steps:.2f})" for k, v in one.items())
     print(f"  sparsity {sparsity}, ms an iteration: {text}")
     subject = f"dp_ight iteration, sparsity {sparsity}"
@@ -220,7 +221,7 @@ def minimisers(rounds: int) -> list[Check]:
             lambda: solvers.dp_admm(X, y, steps=10, rng=0, **fit),
             lambda: _plain.admm_steps(X, y, settings.rho, settings.weight, plan.noise, 10, generator),
         ),
-    }  # fmt: skip
+    }
     checks = []
     for name, (ours, plain) in pairs.items():
         best = race({"ours": ours, "plain": plain}, rounds)

@@ -73,9 +73,7 @@ def _frank_wolfe(epsilon: float, n: int) -> dict[str, Any]:
 
 
 def _peeling(epsilon: float, n: int) -> dict[str, Any]:
-    return {
-        "sparsity": SPARSITY, "steps": 2, "step_size": 2.0, "radius": 3.0, "feature_bound": 1.0, "label_bound": 4.0
-    }  # fmt: skip
+    return {"sparsity": SPARSITY, "steps": 2, "step_size": 2.0, "radius": 3.0, "feature_bound": 1.0, "label_bound": 4.0}
 
 
 # A penalty of the size of one feature's variance keeps the noise in bounds.
@@ -158,9 +156,7 @@ def errors(seeds: Sequence[int], n: int = N, methods: Sequence[str] = tuple(METH
     return means | {BASELINE: [float(np.mean([baseline_error(data) for data in sets]))] * len(EPSILONS)}
 
 
-def real_errors(
-    problem: Problem, seeds: int, methods: Sequence[str] = tuple(METHODS)
-) -> dict[str, list[float]]:
+def real_errors(problem: Problem, seeds: int, methods: Sequence[str] = tuple(METHODS)) -> dict[str, list[float]]:
     """The mean error on the test rows of every method at every epsilon; the baseline is scikit-learn's."""
     n, d = problem.X.shape
 
@@ -220,8 +216,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot(means, options.plot)
     for name in REAL if options.data is not None else ():
         problem = load(name, options.data)
-        print(f"\n{name}, error on {len(problem.y_test):,} test rows, majority {problem.plain:.3f}, "
-              f"mean of {options.seeds} fits:")
+        print(
+            f"\n{name}, error on {len(problem.y_test):,} test rows, majority {problem.plain:.3f}, "
+            f"mean of {options.seeds} fits:"
+        )
         print(report(real_errors(problem, options.seeds, options.methods)), flush=True)
     return 0
 

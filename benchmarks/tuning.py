@@ -1,6 +1,6 @@
 """Side by side: the default rule, a private choice, and a choice by the test rows without privacy.
 
-    python -m benchmarks.tuning
+python -m benchmarks.tuning
 """
 
 from __future__ import annotations

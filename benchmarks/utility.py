@@ -82,9 +82,7 @@ def steps_for(epsilon: float, factor: float) -> int:
 
 
 def _linear(epsilon: float) -> dict[str, Any]:
-    return {
-        "loss": "squared", "sparsity": 10, "steps": steps_for(epsilon, 1.5), "step_size": 2.0, "grad_norm": 12.0
-    }  # fmt: skip
+    return {"loss": "squared", "sparsity": 10, "steps": steps_for(epsilon, 1.5), "step_size": 2.0, "grad_norm": 12.0}
 
 
 def _logistic(epsilon: float) -> dict[str, Any]:

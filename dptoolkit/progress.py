@@ -91,9 +91,7 @@ def counted(parts: Iterable[Part], numbers: Iterable[int], count: int, name: str
     return parts if watch is None else _counted(watch, parts, numbers, count, name)
 
 
-def _counted(
-    watch: Watch, parts: Iterable[Part], numbers: Iterable[int], count: int, name: str
-) -> Iterator[Part]:
+def _counted(watch: Watch, parts: Iterable[Part], numbers: Iterable[int], count: int, name: str) -> Iterator[Part]:
     depth = watch.depth
     try:
         for part, number in zip(parts, numbers, strict=True):

@@ -27,9 +27,7 @@ Array = NDArray[np.float64]
 RATE, NOISE, STEPS, CLIP, STEP_SIZE = 0.3, 1.0, 10, 1.0, 0.1
 
 
-def train(
-    data: tuple[Array, Array], rng: np.random.Generator, clip_each: bool = True, noise: float = NOISE
-) -> Array:
+def train(data: tuple[Array, Array], rng: np.random.Generator, clip_each: bool = True, noise: float = NOISE) -> Array:
     """All weights of DP-SGD for least squares; ``clip_each`` False clips the batch's mean gradient instead."""
     X, y = data
     w, path, size = np.zeros(X.shape[1]), [], RATE * len(X)
@@ -52,8 +50,9 @@ def pair() -> audit.Pair:
     X, y = np.zeros((20, 2)), np.zeros(20)
     X[0, 0], y[0] = 1.0, 1000.0
     empty = np.zeros((20, 2)), np.zeros(20)
-    return audit.Pair((X, y), empty, Adjacency.ZERO_OUT, "one record with a clipped gradient at every step, or none",
-                      {"final": ratio})  # fmt: skip
+    return audit.Pair(
+        (X, y), empty, Adjacency.ZERO_OUT, "one record with a clipped gradient at every step, or none", {"final": ratio}
+    )
 
 
 def ratio(paths: Array) -> Array:

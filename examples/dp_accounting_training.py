@@ -27,9 +27,16 @@ def training(noise_multiplier: float) -> dp_event.DpEvent:
 
 def noise(make_fresh_accountant=Accountant) -> float:  # <- the one line: it was PLDAccountant
     """The smallest noise multiplier whose training is (EPSILON, DELTA)-DP."""
-    return float(dp_accounting.calibrate_dp_mechanism(
-        make_fresh_accountant, training, EPSILON, DELTA, tol=1e-3,
-        bracket_interval=dp_accounting.ExplicitBracketInterval(0.5, 4.0)))
+    return float(
+        dp_accounting.calibrate_dp_mechanism(
+            make_fresh_accountant,
+            training,
+            EPSILON,
+            DELTA,
+            tol=1e-3,
+            bracket_interval=dp_accounting.ExplicitBracketInterval(0.5, 4.0),
+        )
+    )
 
 
 def spent(noise_multiplier: float, accountant) -> float:

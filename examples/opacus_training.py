@@ -29,8 +29,13 @@ def train(epsilon: float, delta: float, epochs: int, seed: int = 0) -> tuple[Any
     engine = PrivacyEngine()
     engine.accountant = Accountant()  # <- the one line
     model, optimizer, loader = engine.make_private_with_epsilon(
-        module=model, optimizer=optimizer, data_loader=loader, target_epsilon=epsilon, target_delta=delta,
-        epochs=epochs, max_grad_norm=1.0,
+        module=model,
+        optimizer=optimizer,
+        data_loader=loader,
+        target_epsilon=epsilon,
+        target_delta=delta,
+        epochs=epochs,
+        max_grad_norm=1.0,
     )
     for _ in range(epochs):
         for batch, target in loader:

@@ -59,10 +59,10 @@ def page(content: Page) -> str:
 def _front(content: Page) -> str:
     changed = [entry for entry in content.entries if not entry["as_expected"]]
     state = (
-        f'<p class="no">{len(changed)} verdicts have changed: '
-        + ", ".join(_link(entry) for entry in changed) + "</p>"
-        if changed else "<p>Every verdict is the expected one.</p>"
-    )  # fmt: skip
+        f'<p class="no">{len(changed)} verdicts have changed: ' + ", ".join(_link(entry) for entry in changed) + "</p>"
+        if changed
+        else "<p>Every verdict is the expected one.</p>"
+    )
     counts = "".join(f"<li>{_badge(word)}<b>{count}</b></li>" for word, count in content.counts.items())
     meanings = "".join(
         f"<tr><td>{_badge(word)}</td><td>{escape(VERDICTS[word].meaning)}</td></tr>" for word in VERDICTS
@@ -96,8 +96,9 @@ def _paper(content: Page, paper: Paper) -> str:
     rest = (
         f"<details><summary>{len(pending)} items not judged, with the reason</summary><div class=wide><table>{rows}"
         "</table></div></details>"
-        if pending else ""
-    )  # fmt: skip
+        if pending
+        else ""
+    )
     return f'<h2 id="{escape(paper.name)}">{escape(paper.title or paper.name)}</h2>{cards}{rest}'
 
 

@@ -112,10 +112,11 @@ def _tally(counts: Counter[str]) -> str:
 def list_json(papers: Sequence[Paper]) -> str:
     """The same for programs."""
     rows = [
-        entry for paper in papers
+        entry
+        for paper in papers
         for entry in (*map(_listed_claim, paper.claims), *map(_listed_item, paper.items))
         if entry.update(paper=paper.name) is None
-    ]  # fmt: skip
+    ]
     return json.dumps(rows, indent=2)
 
 
@@ -147,9 +148,7 @@ def as_json(rows: Sequence[Record]) -> str:
 
 
 def _cells(row: Record) -> tuple[str, ...]:
-    return (
-        _at(row), row["claimed"], truth(row), audited(row), row["verdict"], noise(row), scales(row["corrected"]),
-    )  # fmt: skip
+    return (_at(row), row["claimed"], truth(row), audited(row), row["verdict"], noise(row), scales(row["corrected"]))
 
 
 def _at(row: Record) -> str:

@@ -34,8 +34,9 @@ def test_opendp():
 
 
 def test_diffprivlib():
-    pytest.importorskip("diffprivlib.mechanisms", reason="diffprivlib cannot be imported: see dptoolkit[peers]",
-                        exc_type=ImportError)  # fmt: skip
+    pytest.importorskip(
+        "diffprivlib.mechanisms", reason="diffprivlib cannot be imported: see dptoolkit[peers]", exc_type=ImportError
+    )
     module = example("audit_diffprivlib")
     from dptoolkit import audit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = '''
+PROGRAM = """
 import json, subprocess, sys
 from pathlib import Path
 
@@ -49,7 +49,7 @@ assert len(shell("predict shell.json data.svm").split()) == 4000
 # Either way reads the other's file.
 assert json.loads(shell("evaluate model.json data.svm --json"))["accuracy"] > 0.9
 print("arrived")
-'''
+"""
 
 
 def walk(python: str | Path, folder: Path, **environment: str) -> None:

@@ -30,8 +30,12 @@ def _loaded_by(statement: str, root: Path) -> set[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import dptoolkit", "import dptoolkit.accounting", "import dptoolkit.cli", "from dptoolkit import demo, plots",
-        "import dptoolkit.audit", "import dptoolkit.audit.one_run",
+        "import dptoolkit",
+        "import dptoolkit.accounting",
+        "import dptoolkit.cli",
+        "from dptoolkit import demo, plots",
+        "import dptoolkit.audit",
+        "import dptoolkit.audit.one_run",
     ],
 )
 def test_importing_loads_nothing_heavy(statement, root):

@@ -50,14 +50,16 @@ SCHEDULES = {
     # Batches of random size, so that a part of the schedule has sizes of its own.
     "dp_sgd_ht": (
         LOGISTIC | {"sparsity": 5, "steps": 120, "batch_size": 50, "sampling": "poisson", "adjacency": "zero-out"},
-        "step 1 of 120", "",
+        "step 1 of 120",
+        "",
     ),
     "dp_scsg_ht": (
         LOGISTIC | {"sparsity": 5, "epochs": 4, "snapshot_size": 200, "batch_size": 50, "step_size": 1.0},
-        "epoch 1 of 4", "epoch 4 of 4",
+        "epoch 1 of 4",
+        "epoch 4 of 4",
     ),
     "dp_admm": (LOGISTIC, "update 1 of 5", "update 5 of 5"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -165,16 +165,12 @@ _VERTICES: Settings = ({}, *_each("FEWEST_VERTICES", 2, 15), *_each("RADIUS", 1.
 _UPDATES: Settings = ({}, *_each("UPDATES", 2, 10))
 _TAUGHT: Settings = ({}, *_each("sparsity", 10, 100), *_each("selection_share", 0.3, 0.8))
 _BLOCKS = _each("blocks_share_of_rows", 0.005, 0.01, 0.02, 0.05, 0.1)
-_EPOCHS: Settings = tuple(
-    {"epochs": e, "step_size": h} for e, h in ((2, 1.0), (2, 8.0), (5, 1.0), (5, 8.0), (10, 4.0))
-)
+_EPOCHS: Settings = tuple({"epochs": e, "step_size": h} for e, h in ((2, 1.0), (2, 8.0), (5, 1.0), (5, 8.0), (10, 4.0)))
 _SNAPSHOTS: Settings = tuple(one | {"snapshot_size_share_of_rows": 0.5} for one in _EPOCHS)
 _BALLS: Settings = tuple(
     {"l1_radius": r, "steps": t} for r, t in ((3.0, 2), (3.0, 10), (10.0, 5), (10.0, 20), (30.0, 80))
 )
-_PEELS: Settings = tuple(
-    {"steps": t, "step_size": h} for t, h in ((2, 0.5), (5, 0.5), (10, 0.5), (5, 1.0), (10, 1.0))
-)
+_PEELS: Settings = tuple({"steps": t, "step_size": h} for t, h in ((2, 0.5), (5, 0.5), (10, 0.5), (5, 1.0), (10, 1.0)))
 _PEER: Settings = ({}, *_each("C", 0.01, 0.1, 10.0, 100.0))
 
 
@@ -190,7 +186,8 @@ METHODS: dict[str, Method] = {
     "dp_sgd_ht": Method("dp_sgd_ht", _sparse, _kinds(_DESCENT, _NUMBERS)),
     "objective_perturbation": Method("objective_perturbation", _rows, _kinds(_PERTURBED, _NUMBERS)),
     "dp_admm": Method(
-        "dp_admm", _rows,
+        "dp_admm",
+        _rows,
         _kinds((*_UPDATES, *_DESCENT[3:]), (*_UPDATES, *_each("PREDICTION_NOISE", 0.05, 0.2))),
     ),
     "knowledge_transfer": Method("knowledge_transfer", _taught, _kinds(_TAUGHT, _TAUGHT)),
@@ -202,6 +199,6 @@ METHODS: dict[str, Method] = {
     "dp_multinomial_frank_wolfe": Method("dp_multinomial_frank_wolfe", _entries, {"classes": _VERTICES}),
     "sparsifier": Method("sparsifier", _counted, _kinds(_BALLS, _BALLS), False),
     "diffprivlib": Peer("diffprivlib", _rows, _kinds(_PEER, None, _PEER), widest=10_000),
-}  # fmt: skip
+}
 # The methods that are quick enough to be judged on all rows too.
 QUICK = ("dp_pipeline", "dp_dual_averaging", "dp_ight", "dp_sgd_ht", "objective_perturbation", "dp_frank_wolfe")

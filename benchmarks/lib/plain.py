@@ -143,7 +143,14 @@ def sgd_steps(
 
 
 def reduced_epochs(
-    X: Any, y: Array, sparsity: int, snapshot_size: int, batch: int, step_size: float, scale: float, epochs: int,
+    X: Any,
+    y: Array,
+    sparsity: int,
+    snapshot_size: int,
+    batch: int,
+    step_size: float,
+    scale: float,
+    epochs: int,
     rng: np.random.Generator,
 ) -> Array:
     """Logistic epochs: a noisy gradient of many rows, then batches of which only the change since then is added."""
@@ -185,7 +192,13 @@ def perturbed_minimiser(X: Any, y: Array, l2: float, linear: Array, start: Array
 
 
 def admm_steps(
-    X: Any, y: Array, rho: float, weight: float, scale: float, steps: int, rng: np.random.Generator,
+    X: Any,
+    y: Array,
+    rho: float,
+    weight: float,
+    scale: float,
+    steps: int,
+    rng: np.random.Generator,
     accuracy: float = 1e-9,
 ) -> Array:
     """Noisy minimisers near a centre, each search from the last one, followed by soft thresholding."""

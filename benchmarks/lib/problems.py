@@ -119,7 +119,7 @@ def _parts(name: str, home: Path) -> tuple[Any, Any, Any, Any]:
 def _task(name: str, X: Any, y: Any) -> tuple[Any, Any]:
     """The labels of a problem made from a set's own: half of the classes, odd digits, an elevation, or all classes."""
     if name.startswith("covtype"):
-        X = np.asarray(X)[:: 20] / _COVTYPE
+        X = np.asarray(X)[::20] / _COVTYPE
         y = y[::20]
     if name == "covtype, elevation":
         middle, width = _ELEVATION

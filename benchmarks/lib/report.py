@@ -135,8 +135,9 @@ def _budgets(runs: Saved) -> str:
         results = [runs.find(name, "dp_pipeline", budget, tuned=False) for budget in BUDGETS]
         if (one := results[0]) is not None:
             about = [_named(name), f"{one['n']:,} x {one['d']:,}", *map(cell, results)]
-            lines.append([*about, f"{np.mean(one['losses']):.3f}", f"{np.mean(one['features']):,.0f}",
-                          f"{one['seconds']:.2f}"])  # fmt: skip
+            lines.append(
+                [*about, f"{np.mean(one['losses']):.3f}", f"{np.mean(one['features']):,.0f}", f"{one['seconds']:.2f}"]
+            )
     head = ["data", "rows x features", *map(_named_budget, BUDGETS), "loss", "features", "CPU s"]
     return _markdown(head, lines)
 
@@ -150,13 +151,15 @@ def judgement() -> list[tuple[str, Result, Result, str]]:
             continue
         others = [
             (one, method + (", tuned" if tuned else ""))
-            for method in METHODS for tuned in (False, True)
+            for method in METHODS
+            for tuned in (False, True)
             if (one := few.find(name, method, BUDGETS[0], tuned)) is not None and one is not own
-        ]  # fmt: skip
+        ]
         others += [
-            (one, "dp_pipeline, of nine") for one in nine
+            (one, "dp_pipeline, of nine")
+            for one in nine
             if (one["set"], one["n"]) == (name, own["n"]) and one["setting"]
-        ]  # fmt: skip
+        ]
         judgements.append((name, own, *min(others, key=lambda pair: mean(pair[0]))))
     return judgements
 
@@ -215,8 +218,9 @@ def _plot(runs: Saved) -> None:
         results = ((runs.find(name, method, BUDGETS[0], tuned=False), i) for i, name in enumerate(reversed(sets)))
         points = [(min(mean(one) / one["plain"], _EDGE), i) for one, i in results if one is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), "os^Dv<>PX*"[k % 10], markersize=6, label=method, alpha=0.8,
-                      clip_on=False)  # fmt: skip
+            axes.plot(
+                *zip(*points, strict=True), "os^Dv<>PX*"[k % 10], markersize=6, label=method, alpha=0.8, clip_on=False
+            )
     axes.set_yticks(range(len(sets)), [_named(name) for name in reversed(sets)])
     axes.axvline(1.0, color="#7F7F7F", linewidth=1)
     axes.set_xlim(0, _EDGE)

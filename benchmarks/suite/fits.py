@@ -50,8 +50,10 @@ def fit_row(problem: Problem, case: Case, epsilon: float, rounds: int) -> Row:
         results.append(fit(X, y, rng=number, **case.with_fresh_budget(number)))
 
     rivals: dict[str, Callable[[], Any]] = {
-        "whole": whole, "iterations": lambda: run.fit(rng), "plain": lambda: plain_steps(case.timed, rng),
-    }  # fmt: skip
+        "whole": whole,
+        "iterations": lambda: run.fit(rng),
+        "plain": lambda: plain_steps(case.timed, rng),
+    }
     times = {name: times_of.cpu for name, times_of in turns(rivals, rounds, PATIENCE).items()}
     share = case.steps / case.timed
     return {
@@ -79,9 +81,10 @@ def work(case: Case, X: Any, y: Any) -> Row:
     with counts.counted() as tally:
         solvers.bind(plan, X, y).fit(rng)
     return {
-        "passes": tally.read() / shapes.entries_of(X), "draws": counts.draws(before, counts.place(rng)),
+        "passes": tally.read() / shapes.entries_of(X),
+        "draws": counts.draws(before, counts.place(rng)),
         "compilations": tally.compilations,
-    }  # fmt: skip
+    }
 
 
 # --- floors -------------------------------------------------------------------------------------------
@@ -97,10 +100,12 @@ def floors(shape: str, home: str | None, quick: bool) -> Iterator[Row]:
     some = rng.integers(0, values.size, 100_000)
     flat = np.ravel(values)
     rivals: dict[str, Callable[[], Any]] = {
-        "memory": lambda: (values.sum(), indices.max(initial=0)), "product": lambda: columns @ r,
-        "normals": lambda: rng.standard_normal(out=out), "gumbels": lambda: rng.gumbel(size=2 * d),
+        "memory": lambda: (values.sum(), indices.max(initial=0)),
+        "product": lambda: columns @ r,
+        "normals": lambda: rng.standard_normal(out=out),
+        "gumbels": lambda: rng.gumbel(size=2 * d),
         "reads": lambda: flat[some],
-    }  # fmt: skip
+    }
     best = {name: min(one.cpu) for name, one in turns(rivals, 3 if quick else 9).items()}
     yield {"shape": problem.name, "n": n, "d": d, "entries": shapes.entries_of(X), "size": shapes.size_of(X), **best}
 

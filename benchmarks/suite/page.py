@@ -265,9 +265,11 @@ def _accounting(rows: list[Row]) -> str:
 
 def _memory(rows: list[Row]) -> str:
     lines = [
-        [row["solver"], f"{row['extra'] / 1e6:,.1f}", f"{row['extra'] / row['size']:.3g}"] if "extra" in row
-        else [row["solver"], "failed", row["failed"]] for row in rows
-    ]  # fmt: skip
+        [row["solver"], f"{row['extra'] / 1e6:,.1f}", f"{row['extra'] / row['size']:.3g}"]
+        if "extra" in row
+        else [row["solver"], "failed", row["failed"]]
+        for row in rows
+    ]
     text = (
         f"## Peak memory\n\nPeak memory of a fit on {rows[0]['shape']} in addition to X itself, which takes "
         f"{rows[0]['size'] / 1e6:,.1f} MB, in a process that has made a small fit before.\n\n"

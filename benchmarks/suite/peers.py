@@ -147,14 +147,18 @@ def _google_noise(rate: float, steps: int) -> float:
     def event(noise: float) -> Any:
         return peer.SelfComposedDpEvent(peer.PoissonSampledDpEvent(rate, peer.GaussianDpEvent(noise)), steps)
 
-    return float(peer.calibrate_dp_mechanism(
-        lambda: peer.pld.PLDAccountant(value_discretization_interval=1e-4), event, 1.0, DELTA, tol=1e-5,
-    ))  # fmt: skip
+    return float(
+        peer.calibrate_dp_mechanism(
+            lambda: peer.pld.PLDAccountant(value_discretization_interval=1e-4), event, 1.0, DELTA, tol=1e-5
+        )
+    )
 
 
 def _prv_noise(rate: float, steps: int) -> float:
     from prv_accountant.dpsgd import find_noise_multiplier
 
-    return float(find_noise_multiplier(
-        sampling_probability=rate, num_steps=steps, target_epsilon=1.0, target_delta=DELTA, eps_error=0.01,
-    ))  # fmt: skip
+    return float(
+        find_noise_multiplier(
+            sampling_probability=rate, num_steps=steps, target_epsilon=1.0, target_delta=DELTA, eps_error=0.01
+        )
+    )

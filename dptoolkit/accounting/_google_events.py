@@ -131,8 +131,10 @@ def _from_poisson(inner: _Inner, record: Any, relation: _Relation) -> Event:
         raise _refused_inside(record, "A batch of fixed size has no rate if the number of records is random.")
     if relation.name != "ADD_OR_REMOVE_ONE" and (unknown := kinds & _ONLY_REPLACED):
         raise _refused(
-            record, relation, f"What {', '.join(sorted(unknown))} says of a replaced record does not cover a record "
-            "that is not sampled.")
+            record,
+            relation,
+            f"What {', '.join(sorted(unknown))} says of a replaced record does not cover a record that is not sampled.",
+        )
     return Subsampled(inner(record.event), POISSON, record.sampling_probability, relation.adjacency)
 
 
@@ -187,15 +189,20 @@ def _from_truncated(inner: _Inner, record: Any, relation: _Relation) -> Event:
     if whole("truncated_batch_size", record.truncated_batch_size) == 0:
         return Composed()
     return TruncatedPoisson(
-        relation.half * record.noise_multiplier, record.sampling_probability, record.dataset_size,
-        record.truncated_batch_size, relation.adjacency)
+        relation.half * record.noise_multiplier,
+        record.sampling_probability,
+        record.dataset_size,
+        record.truncated_batch_size,
+        relation.adjacency,
+    )
 
 
 def _from_mixture(inner: _Inner, record: Any, relation: _Relation) -> Event:
     if relation.adjacency is Adjacency.REPLACE_ONE:
         raise _refused(record, relation, "The pair is one of a record against none.")
     event = MixtureOfGaussians(
-        record.standard_deviation, tuple(map(float, record.sensitivities)), tuple(map(float, record.sampling_probs)))
+        record.standard_deviation, tuple(map(float, record.sensitivities)), tuple(map(float, record.sampling_probs))
+    )
     return event if max(event.sensitivities) > 0 else Composed()
 
 
@@ -255,7 +262,7 @@ _HERE: dict[str, Callable[[_Inner, Any, _Relation], Event]] = {
     "SampledWithoutReplacementDpEvent": _from_batch,
     "SampledWithReplacementDpEvent": _no_replacement_known,
     "RepeatAndSelectDpEvent": _from_repetitions,
-}  # fmt: skip
+}
 
 
 def runs(mean: float, shape: float) -> Poisson | TruncatedNegativeBinomial:
@@ -274,7 +281,9 @@ def runs(mean: float, shape: float) -> Poisson | TruncatedNegativeBinomial:
     if not 1 <= mean <= found.mean:
         largest = TruncatedNegativeBinomial(shape, _gamma(_LEAST_LOGIT)).mean
         raise invalid(
-            "mean", mean, f"between 1 and {largest:.3g} for shape {shape!r}",
+            "mean",
+            mean,
+            f"between 1 and {largest:.3g} for shape {shape!r}",
             "Describe the release with dptoolkit.accounting events instead.",
         )
     return found

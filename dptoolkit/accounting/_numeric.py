@@ -101,9 +101,7 @@ def _secant(first: tuple[float, float], second: tuple[float, float]) -> float:
     return x1 - f1 * (x1 - x0) / (f1 - f0)
 
 
-def expand(
-    excess: Callable[[float], float], start: float, factor: float, limit: float
-) -> float | None:
+def expand(excess: Callable[[float], float], start: float, factor: float, limit: float) -> float | None:
     """The first of start, start*factor, ... (up to ``limit``) where excess is <= 0, or None."""
     point = start
     while excess(point) > 0:

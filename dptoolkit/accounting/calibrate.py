@@ -68,7 +68,9 @@ def calibrate(
     """
     if not callable(make_event):
         raise invalid(
-            "make_event", make_event, "a function from noise to an event",
+            "make_event",
+            make_event,
+            "a function from noise to an event",
             "For example calibrate(lambda noise: Gaussian(noise), epsilon=1.0, delta=1e-5).",
         )
     epsilon, delta = nonnegative("epsilon", epsilon), delta_value(delta)

@@ -40,10 +40,7 @@ def advanced(epsilon0: float, count: int, delta: float, delta0: float = 0.0) -> 
         return 0.0
     if slack <= 0 or epsilon0 > 700:
         return math.inf
-    return (
-        math.sqrt(2 * count * math.log(1 / slack)) * epsilon0
-        + count * epsilon0 * math.expm1(epsilon0)
-    )
+    return math.sqrt(2 * count * math.log(1 / slack)) * epsilon0 + count * epsilon0 * math.expm1(epsilon0)
 
 
 def optimal(epsilon0: float, count: int, delta: float, delta0: float = 0.0) -> float:
@@ -65,9 +62,7 @@ def optimal(epsilon0: float, count: int, delta: float, delta0: float = 0.0) -> f
     losses, log_mass = _response_losses(epsilon0, count)
     if _pure_delta(losses, log_mass, 0.0) <= pure_delta:
         return 0.0
-    return crossing(
-        lambda e: _pure_delta(losses, log_mass, e) - pure_delta, 0.0, largest, relative=1e-13
-    )[1]
+    return crossing(lambda e: _pure_delta(losses, log_mass, e) - pure_delta, 0.0, largest, relative=1e-13)[1]
 
 
 def optimal_delta(epsilon0: float, count: int, epsilon: float, delta0: float = 0.0) -> float:
@@ -86,9 +81,7 @@ def optimal_delta(epsilon0: float, count: int, epsilon: float, delta0: float = 0
     return -math.expm1(count * math.log1p(-delta0) + math.log1p(-pure)) if pure < 1 else 1.0
 
 
-def _parts(
-    epsilon0: float, count: int, delta: float, delta0: float
-) -> tuple[float, int, float]:
+def _parts(epsilon0: float, count: int, delta: float, delta0: float) -> tuple[float, int, float]:
     epsilon0, count = nonnegative("epsilon0", epsilon0), whole("count", count)
     return epsilon0, count, delta_value(delta) - sum_up([(count, delta_value(delta0, "delta0"))])
 

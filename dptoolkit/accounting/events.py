@@ -103,8 +103,15 @@ class TwoSidedGeometric(Event):
 
     def __post_init__(self) -> None:
         _set(self, epsilon=nonnegative("epsilon", self.epsilon))
-        _set(self, sensitivity=whole("sensitivity", self.sensitivity, low=1, repair=(
-            "Integer noise hides an integer query only: round the query, or use Laplace.")))
+        _set(
+            self,
+            sensitivity=whole(
+                "sensitivity",
+                self.sensitivity,
+                low=1,
+                repair=("Integer noise hides an integer query only: round the query, or use Laplace."),
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,15 @@ class DiscreteGaussian(Event):
 
     def __post_init__(self) -> None:
         _set(self, sigma=nonnegative("sigma", self.sigma, "0 means no noise."))
-        _set(self, sensitivity=whole("sensitivity", self.sensitivity, low=1, repair=(
-            "Integer noise hides an integer query only: round the query, or use Gaussian.")))
+        _set(
+            self,
+            sensitivity=whole(
+                "sensitivity",
+                self.sensitivity,
+                low=1,
+                repair=("Integer noise hides an integer query only: round the query, or use Gaussian."),
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -436,7 +450,9 @@ class Subsampled(Event):
         adjacency = default if self.adjacency is None else Adjacency.parse(self.adjacency)
         if fixed and adjacency is not Adjacency.REPLACE_ONE:
             raise invalid(
-                "adjacency", str(adjacency), "'replace-one' for scheme 'without-replacement'",
+                "adjacency",
+                str(adjacency),
+                "'replace-one' for scheme 'without-replacement'",
                 "Zero-out is not defined for batches of fixed size: use scheme='poisson'.",
             )
         _set(self, adjacency=adjacency)
@@ -698,7 +714,9 @@ def _check_runs(name: str, value: Any, *, for_selection: bool) -> None:
         raise invalid(name, value, "a distribution of rounds", "For example Geometric(0.9).")
     if for_selection and not isinstance(value, (rounds.TruncatedNegativeBinomial, rounds.Poisson)):
         raise invalid(
-            name, value, "TruncatedNegativeBinomial or Poisson",
+            name,
+            value,
+            "TruncatedNegativeBinomial or Poisson",
             "There is no proved bound for other distributions.",
         )
 

@@ -178,8 +178,7 @@ def _best_of(way: _Way, event: BestOf) -> Any:
 
 # For each of our events the rule that gives dp_accounting's; None where that accountant has no sound bound for it.
 _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
-    Gaussian: lambda way, e: _additive(
-        way, way.dp_event.GaussianDpEvent, e.noise_multiplier / half(way.replace_one)),
+    Gaussian: lambda way, e: _additive(way, way.dp_event.GaussianDpEvent, e.noise_multiplier / half(way.replace_one)),
     Laplace: _laplace,
     TwoSidedGeometric: _discrete_laplace,
     ZCdp: _zcdp,
@@ -189,7 +188,7 @@ _THERE: dict[type[Event], Callable[[_Way, Any], Any]] = {
     NoisyMax: _response,
     Subsampled: _poisson,
     BestOf: _best_of,
-}  # fmt: skip
+}
 
 
 def relation(event: Event, accountant: str = "pld") -> Any:

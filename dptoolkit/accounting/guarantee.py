@@ -326,7 +326,9 @@ def account(event: Event, method: str | None = None, *, adjacency: Adjacency | s
     relation = None if adjacency is None else Adjacency.parse(adjacency)
     if fixed is not None and relation is not None and fixed is not relation:
         raise invalid(
-            "adjacency", str(relation), f"'{fixed}', which the event fixes",
+            "adjacency",
+            str(relation),
+            f"'{fixed}', which the event fixes",
             "Give its Subsampled or ObjectivePerturbation the adjacency you mean.",
         )
     return Guarantee(event, method, relation or fixed)

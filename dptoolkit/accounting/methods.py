@@ -139,9 +139,11 @@ def _verified(method: Method) -> Method:
     for a smaller delta.
     """
     return Method(
-        lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d), method.delta, method.epsilon,
+        lambda event, d: _on_the_private_side(method.epsilon, method.delta, event, d),
+        method.delta,
+        method.epsilon,
         method.path or (method.epsilon,),
-    )  # fmt: skip
+    )
 
 
 def _on_the_private_side(
@@ -181,16 +183,19 @@ def _allowing_failures(method: Method) -> Method:
 METHODS: dict[str, Method] = {
     # Each method's delta at its own epsilon is at most the delta asked for: by one curve for both, or by verification.
     "gaussian": Method(
-        lambda e, d: gaussian.epsilon(total_mu(e), d), lambda e, x: gaussian.delta(total_mu(e), x),
+        lambda e, d: gaussian.epsilon(total_mu(e), d),
+        lambda e, x: gaussian.delta(total_mu(e), x),
         path=(lambda e, d: gaussian.epsilon(total_mu(e), d),),
     ),
     "pld": Method(
         pld.epsilon, pld.delta, path=tuple(partial(pld.forward_epsilon, effort=effort) for effort in pld.Effort)
     ),
     "rdp": _verified(_allowing_failures(Method(rdp.epsilon, rdp.delta))),
-    "zcdp": _verified(_allowing_failures(
-        Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x))
-    )),
+    "zcdp": _verified(
+        _allowing_failures(
+            Method(lambda e, d: zcdp.to_epsilon(total_rho(e), d), lambda e, x: zcdp.to_delta(total_rho(e), x))
+        )
+    ),
     "bounded-range": _verified(
         Method(
             lambda e, d: selection.adaptive(*_selections(e), d),
@@ -202,9 +207,11 @@ METHODS: dict[str, Method] = {
         )
     ),
     "optimal": _verified(Method(lambda e, d: _on_lattice(_optimal, e, d), _optimal_delta)),
-    "advanced": _verified(Method(
-        lambda e, d: _advanced(e, _lattice_delta(_lattice_index(d))), lambda e, x: _delta_by_search(_advanced, e, x)
-    )),
+    "advanced": _verified(
+        Method(
+            lambda e, d: _advanced(e, _lattice_delta(_lattice_index(d))), lambda e, x: _delta_by_search(_advanced, e, x)
+        )
+    ),
     "basic": _verified(Method(lambda e, d: _on_lattice(_basic, e, d), _basic_delta)),
 }
 

@@ -309,9 +309,11 @@ def _affordable(eps: float, curvature: float, l2: float) -> float:
     if eps <= c:
         least = curvature / math.expm1(eps) if eps < 700 else 0.0
         raise invalid(
-            "epsilon", eps, f"> log(1 + curvature/l2) = {c:.6g}, which no noise can reduce",
+            "epsilon",
+            eps,
+            f"> log(1 + curvature/l2) = {c:.6g}, which no noise can reduce",
             f"Use a larger epsilon, or l2 above {least:.6g} in the scaling of the sum (that divided by n for a mean).",
-        )  # fmt: skip
+        )
     return c
 
 

@@ -188,7 +188,8 @@ def discrete_gaussian(sigma: float, sensitivity: int) -> DominatingPair:
     if 2 * reach + sensitivity > _MOST_OUTCOMES:
         raise UnsupportedEvent(
             f"sigma={sigma!r}, sensitivity={sensitivity!r}: must have at most {_MOST_OUTCOMES} outcomes to sum for "
-            "method 'pld'.", ANY_METHOD,
+            "method 'pld'.",
+            ANY_METHOD,
         )
     step, rho = sensitivity / sigma / sigma, 0.5 * (sensitivity / sigma) ** 2
     if not math.isfinite(step * sensitivity):

@@ -73,7 +73,8 @@ def curve(event: Event, orders: Array) -> Array:
     if rule is None:
         raise UnsupportedEvent(
             f"event={event!r}: must have a Renyi divergence for method 'rdp'. An ApproxDp event has none, because its "
-            "delta is a loss without bound.", ANY_METHOD,
+            "delta is a loss without bound.",
+            ANY_METHOD,
         )
     return np.asarray(rule(event, orders))
 

@@ -95,7 +95,9 @@ def order_array(orders: Any) -> Array:
     a = np.atleast_1d(np.asarray(orders, dtype=float))
     if not np.all(a > 1):
         raise invalid(
-            "orders", np.asarray(orders).tolist(), "> 1",
+            "orders",
+            np.asarray(orders).tolist(),
+            "> 1",
             "For the KL divergence, which has order 1, use 1 + 1e-6.",
         )
     return a

@@ -221,8 +221,10 @@ def _moved(event: MixtureOfGaussians) -> float:
 def _mixture(event: MixtureOfGaussians) -> DominatingPair:
     moved = min(_moved(event), 1.0)
     return finite_pair(
-        inverse(event.scale) if moved > 0 else 0.0, lambda _: mixtures.gaussian_mixture(*_shifts(event)),
-        infinite_mass=moved)
+        inverse(event.scale) if moved > 0 else 0.0,
+        lambda _: mixtures.gaussian_mixture(*_shifts(event)),
+        infinite_mass=moved,
+    )
 
 
 def _mixture_renyi(event: MixtureOfGaussians, orders: Array) -> Array:
@@ -240,8 +242,10 @@ def _truncated(event: TruncatedPoisson) -> DominatingPair:
     return finite_pair(
         inverse(event.noise_multiplier),
         lambda mu: truncation.truncated_poisson(
-            mu, event.rate, event.records, event.batch_size, replace_one_record=_replaces(event)),
-        infinite_mass=event.rate)
+            mu, event.rate, event.records, event.batch_size, replace_one_record=_replaces(event)
+        ),
+        infinite_mass=event.rate,
+    )
 
 
 def _kept(event: TruncatedPoisson) -> DominatingPair:
@@ -263,7 +267,8 @@ def _truncated_renyi(event: TruncatedPoisson, orders: Array) -> Array:
     if z == 0:
         return np.full_like(orders, math.inf)
     return truncation.truncated_poisson_rdp(
-        z, event.rate, event.records, event.batch_size, orders, replace_one_record=_replaces(event))
+        z, event.rate, event.records, event.batch_size, orders, replace_one_record=_replaces(event)
+    )
 
 
 _REAL_NOISE = "bounded as stated; noise is real-valued (floating point is idealised)"

@@ -82,13 +82,18 @@ def poisson_zero_out(pair: DominatingPair, rate: float) -> DominatingPair:
             y = np.where(x > 1, _inner_loss(np.maximum(x, 0.0), rate), y)
         t = inner_tails(y)
         return Tails(
-            (1 - rate) * t.q_above + rate * t.p_above, t.q_above,
-            (1 - rate) * t.q_below + rate * t.p_below, t.q_below,
+            (1 - rate) * t.q_above + rate * t.p_above,
+            t.q_above,
+            (1 - rate) * t.q_below + rate * t.p_below,
+            t.q_below,
         )
 
     return DominatingPair(
-        above, below, None if inner_tails is None else tails,
-        infinite_mass=rate * pair.infinite_mass, symmetric=False,
+        above,
+        below,
+        None if inner_tails is None else tails,
+        infinite_mass=rate * pair.infinite_mass,
+        symmetric=False,
     )
 
 
@@ -119,8 +124,10 @@ def poisson_replace_one_gaussian(mu: float, rate: float) -> DominatingPair:
         zero, plus, minus = ndtr(-t), ndtr(r - t), ndtr(-r - t)
         zero_c, plus_c, minus_c = ndtr(t), ndtr(t - r), ndtr(t + r)
         return Tails(
-            (1 - rate) * zero + rate * plus, (1 - rate) * zero + rate * minus,
-            (1 - rate) * zero_c + rate * plus_c, (1 - rate) * zero_c + rate * minus_c,
+            (1 - rate) * zero + rate * plus,
+            (1 - rate) * zero + rate * minus,
+            (1 - rate) * zero_c + rate * plus_c,
+            (1 - rate) * zero_c + rate * minus_c,
         )
 
     def curve(x: Array) -> Array:

@@ -231,9 +231,7 @@ def _recursion_points(epsilon0: float, count: int, delta: float, per_range: int)
     return math.ceil(reach / epsilon0 * per_range) + 2
 
 
-def _recursion_step(
-    value: Array, x: Array, at_high: Array, cells: int, *, beyond: float | None = None
-) -> Array:
+def _recursion_step(value: Array, x: Array, at_high: Array, cells: int, *, beyond: float | None = None) -> Array:
     """One step of a recursion; beyond its last point the value stays what it is there, or is ``beyond``."""
     n = len(value)
     # Indices -cells .. n+cells: reflected below zero, constant beyond the end.

@@ -267,13 +267,16 @@ def _structural_assumptions(part: Event) -> list[str]:
         return []
     fixed = part.scheme == WITHOUT_REPLACEMENT
     batch = (
-        "a fresh uniform batch of fixed size" if fixed
+        "a fresh uniform batch of fixed size"
+        if fixed
         else "a fresh batch, each record independently; sums divided by the expected batch size"
     )
     texts = [f"sampling: {batch}, kept secret; adjacency {part.adjacency}"]
     if not fixed and part.adjacency is Adjacency.REPLACE_ONE:
-        texts.append("a record's contribution lies in a ball around 0 whose diameter is the sensitivity, "
-                     "so that leaving it out costs no more than replacing it")
+        texts.append(
+            "a record's contribution lies in a ball around 0 whose diameter is the sensitivity, "
+            "so that leaving it out costs no more than replacing it"
+        )
     return texts
 
 

@@ -69,8 +69,11 @@ def truncated_poisson(
 
     def at(n: int) -> DominatingPair:
         cut = truncation(rate, n, batch_size)
-        common = poisson_replace_one_gaussian(mu, rate) if replace_one_record and rate < 1 else (
-            poisson_zero_out(gaussian_pair(mu), rate))
+        common = (
+            poisson_replace_one_gaussian(mu, rate)
+            if replace_one_record and rate < 1
+            else (poisson_zero_out(gaussian_pair(mu), rate))
+        )
         if cut.probability == 0:
             return common
         far = replace_one(gaussian_pair(mu if replace_one_record else 2 * mu), cut.rate)
@@ -123,6 +126,8 @@ def _mixed(first: DominatingPair, second: DominatingPair, share: float) -> Domin
 def _larger(first: DominatingPair, second: DominatingPair) -> DominatingPair:
     """The pair of the larger divergence, point by point: a largest of convex curves is convex."""
     return DominatingPair(
-        lambda x: np.maximum(first.above(x), second.above(x)), lambda x: np.maximum(first.below(x), second.below(x)),
-        infinite_mass=max(first.infinite_mass, second.infinite_mass), symmetric=first.symmetric and second.symmetric,
+        lambda x: np.maximum(first.above(x), second.above(x)),
+        lambda x: np.maximum(first.below(x), second.below(x)),
+        infinite_mass=max(first.infinite_mass, second.infinite_mass),
+        symmetric=first.symmetric and second.symmetric,
     )

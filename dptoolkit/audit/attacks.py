@@ -241,9 +241,7 @@ def threshold(scores: Array, bits: Bits) -> Rule:
     return Rule(float(options[best]), float(options[best]))
 
 
-def best_tails(
-    scores: Array, bits: Bits, trials: int, value: Callable[[Guesses, int], float]
-) -> tuple[float, Rule]:
+def best_tails(scores: Array, bits: Bits, trials: int, value: Callable[[Guesses, int], float]) -> tuple[float, Rule]:
     """(expected value, rule) of a rule that guesses on the tails of the scores only, where the odds are best.
 
     Each rule is judged by ``value(guesses, sides)`` of the guesses expected in the next ``trials`` trials, which use a

@@ -54,9 +54,11 @@ def check_unchanged(data: Any, before: str) -> None:
     """Refuse a mechanism after whose runs a dataset has another fingerprint than before."""
     if fingerprint(data) != before:
         raise invalid(
-            "mechanism", "changes the dataset that it is given", "one that leaves it as it is",
+            "mechanism",
+            "changes the dataset that it is given",
+            "one that leaves it as it is",
             "Every later run would be on other data. Let it work on a copy. A cache that it fills counts as a change.",
-        )  # fmt: skip
+        )
 
 
 class _Walk:
@@ -196,7 +198,9 @@ def _kept_by_pickle(thing: Any) -> list[Any]:
     except Exception as problem:
         kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
         raise invalid(
-            "dataset", f"an object of {kind} in it", "one whose content can be read before and after a run",
+            "dataset",
+            f"an object of {kind} in it",
+            "one whose content can be read before and after a run",
             "A mechanism that changes its data could not be noticed. Give arrays, frames or what can be pickled, and "
             f"let the mechanism open the rest. ({type(problem).__name__})",
-        ) from None  # fmt: skip
+        ) from None

@@ -64,8 +64,15 @@ class FloatingPointReport(Printed):
 
 
 def floating_point_attack(
-    mechanism: Any, pair: Any, *, trials: int = 200, adversary: str = "step", exact: Callable[[Any], Any] | None = None,
-    scale: float | None = None, grid: float | None = None, rng: Any = None,
+    mechanism: Any,
+    pair: Any,
+    *,
+    trials: int = 200,
+    adversary: str = "step",
+    exact: Callable[[Any], Any] | None = None,
+    scale: float | None = None,
+    grid: float | None = None,
+    rng: Any = None,
 ) -> FloatingPointReport:
     """Tell two neighbouring data sets apart by the last bits of what is released.
 

@@ -107,8 +107,14 @@ def clopper_pearson(
 
 
 def bayesian(
-    true_positives: int, positives: int, false_positives: int, negatives: int, delta: float, confidence: float = 0.95,
-    draws: int = 400_000, seed: int = 0,
+    true_positives: int,
+    positives: int,
+    false_positives: int,
+    negatives: int,
+    delta: float,
+    confidence: float = 0.95,
+    draws: int = 400_000,
+    seed: int = 0,
 ) -> float:
     """Lower end of a one-sided credible interval for the epsilon of one test (Zanella-Beguelin and others 2023).
 

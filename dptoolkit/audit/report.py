@@ -210,7 +210,7 @@ class AuditReport(Printed):
             ["efficiency", self.efficiency],
             ["trials", f"{self.trials:,}, of them {self.pilot:,} to learn from, {self.failures:,} failed"],
             ["seconds", f"{self.seconds:.2f} ({self.trainings_per_second:,.0f} trials a second), seed {self.seed}"],
-        ]  # fmt: skip
+        ]
         lines = [f"Audit: {self.verdict}", "", table(["", ""], rows).split("\n", 2)[2]]
         return "\n".join([*lines, *(f"  - {note}" for note in (*self._doubts(), *self.notes))])
 

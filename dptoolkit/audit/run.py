@@ -26,12 +26,25 @@ ADVERSARIES = ("final", "support", "iterates", "gradients", "releases", "step")
 
 
 def audit(
-    mechanism: Any, pair: Any, claim: Any = None, *, trials: int | None = None, seconds: float | None = None,
-    confidence: float = 0.95, alpha: float | None = None, mode: str = FIXED, adversary: str = "final",
-    attack: Callable[[Array], Array] | None = None, delta: float | None = None,
-    encode: Callable[[Any], Any] | None = None, rng: int = 0, n_jobs: int | None = None,
-    progress: Callable[[int, float], None] | bool | None = None, resume: str | Path | None = None,
-    neighbours: str = neighbouring.CHECKED, source: str = "",
+    mechanism: Any,
+    pair: Any,
+    claim: Any = None,
+    *,
+    trials: int | None = None,
+    seconds: float | None = None,
+    confidence: float = 0.95,
+    alpha: float | None = None,
+    mode: str = FIXED,
+    adversary: str = "final",
+    attack: Callable[[Array], Array] | None = None,
+    delta: float | None = None,
+    encode: Callable[[Any], Any] | None = None,
+    rng: int = 0,
+    n_jobs: int | None = None,
+    progress: Callable[[int, float], None] | bool | None = None,
+    resume: str | Path | None = None,
+    neighbours: str = neighbouring.CHECKED,
+    source: str = "",
 ) -> AuditReport:
     """Attack a mechanism on a pair of neighbouring datasets, and bound its privacy loss from below.
 
@@ -104,10 +117,21 @@ def audit(
 
 
 def evidence(
-    mechanism: Any, pair: Any, claim: Any = None, *, trials: int, alpha: float, mode: str = SEQUENTIAL,
-    adversary: str = "final", attack: Callable[[Array], Array] | None = None, delta: float | None = None,
-    encode: Callable[[Any], Any] | None = None, rng: int = 0, n_jobs: int | None = None,
-    resume: str | Path | None = None, neighbours: str = neighbouring.CHECKED,
+    mechanism: Any,
+    pair: Any,
+    claim: Any = None,
+    *,
+    trials: int,
+    alpha: float,
+    mode: str = SEQUENTIAL,
+    adversary: str = "final",
+    attack: Callable[[Array], Array] | None = None,
+    delta: float | None = None,
+    encode: Callable[[Any], Any] | None = None,
+    rng: int = 0,
+    n_jobs: int | None = None,
+    resume: str | Path | None = None,
+    neighbours: str = neighbouring.CHECKED,
 ) -> Evidence:
     """The verdict of ``audit``, without the bounds on epsilon of its report, which take seconds for some claims.
 
@@ -124,16 +148,21 @@ def evidence(
     """
     mechanism = attacked(mechanism)
     settings, goal = _settings(trials, None, 0.95, alpha, mode, rng, n_jobs), claim_of(mechanism, claim)
-    session = _prepared(
-        mechanism, as_pair(pair, neighbours), goal, settings, adversary, attack, encode, delta, resume
-    )  # fmt: skip
+    session = _prepared(mechanism, as_pair(pair, neighbours), goal, settings, adversary, attack, encode, delta, resume)
     session.run(None)
     return session.evidence()
 
 
 def _prepared(
-    mechanism: Any, pair: Pair, goal: Claim, settings: Schedule, adversary: str, attack: Any, encode: Any,
-    delta: float | None, resume: str | Path | None,
+    mechanism: Any,
+    pair: Pair,
+    goal: Claim,
+    settings: Schedule,
+    adversary: str,
+    attack: Any,
+    encode: Any,
+    delta: float | None,
+    resume: str | Path | None,
 ) -> Session:
     """An audit whose trials have not begun, after every check and a few runs of the mechanism."""
     target = _target(mechanism, pair, adversary, encode)
@@ -162,9 +191,7 @@ def _name_of(mechanism: Any) -> str:
     return f"{getattr(inner, '__module__', type(inner).__module__)}:{name}"
 
 
-def _settings(
-    trials: Any, seconds: Any, confidence: Any, alpha: Any, mode: Any, rng: Any, n_jobs: Any
-) -> Schedule:
+def _settings(trials: Any, seconds: Any, confidence: Any, alpha: Any, mode: Any, rng: Any, n_jobs: Any) -> Schedule:
     if (trials is None) == (seconds is None):
         raise invalid("trials, seconds", (trials, seconds), "exactly one of them", "For example trials=10_000.")
     if trials is not None:
@@ -259,7 +286,9 @@ def _probe(target: Target, seed: int) -> _ProbeResult:
     constant = all(alike) and np.array_equal(worlds[0][0], worlds[1][0], equal_nan=True)
     if constant and isinstance(target, CallableTarget) and not target.draws(Streams(seed, "probe")):
         raise invalid(
-            "mechanism", "all runs on both datasets gave the same output", "random, or different on the two datasets",
+            "mechanism",
+            "all runs on both datasets gave the same output",
+            "random, or different on the two datasets",
             "It must draw from the Generator that it is given and not return a stored answer. What it computes must "
             "differ between the two datasets.",
         )

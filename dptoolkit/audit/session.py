@@ -203,7 +203,9 @@ class Session:
         _, again = self.game.play(0, count)
         if not np.array_equal(again, self._checkpoint.outputs(0, count), equal_nan=True):
             raise invalid(
-                "resume", "a file whose trials this mechanism does not repeat", "of the same mechanism and pair",
+                "resume",
+                "a file whose trials this mechanism does not repeat",
+                "of the same mechanism and pair",
                 "Start again with another file.",
             )
 
@@ -325,8 +327,10 @@ class Session:
         return Confident(self._odds, self._tail_epsilon, self._confident.sides)
 
     def _notes(self) -> tuple[str, ...]:
-        notes = ["A bound for this attack on this pair: another may find more. Events of probability below about "
-                 "1/trials, timing and floating-point fingerprints are not seen."]  # fmt: skip
+        notes = [
+            "A bound for this attack on this pair: another may find more. Events of probability below about "
+            "1/trials, timing and floating-point fingerprints are not seen."
+        ]
         if self.claim.at_one_point:
             notes.append(
                 "The claim fixes one point of the privacy profile; a whole profile (GaussianClaim, a Guarantee) needs "

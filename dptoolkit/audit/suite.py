@@ -44,7 +44,9 @@ def trials_for(claim: Any, power_against: float = 2.0, alpha: float = 1e-6, powe
     count = trials_needed(goal, factor, alpha, power)
     if math.isinf(count):
         raise invalid(
-            "claim", str(goal), f"one for which this test can detect noise {factor:g} times too small",
+            "claim",
+            str(goal),
+            f"one for which this test can detect noise {factor:g} times too small",
             _better_claim(goal, factor, alpha, power) or "Give a larger power_against.",
         )
     return int(count)
@@ -91,8 +93,15 @@ def _promise(goal: Claim, trials: Any, factor: float, alpha: float, power: float
 
 
 def assert_private(
-    mechanism: Any, pair: Any, claim: Any = None, *, alpha: float = 1e-6, power_against: float = 2.0,
-    power: float | None = 0.999, trials: int | None = None, **arguments: Any,
+    mechanism: Any,
+    pair: Any,
+    claim: Any = None,
+    *,
+    alpha: float = 1e-6,
+    power_against: float = 2.0,
+    power: float | None = 0.999,
+    trials: int | None = None,
+    **arguments: Any,
 ) -> AuditReport:
     """Raise PrivacyViolation if an audit refutes the claim; for test suites.
 
@@ -213,8 +222,15 @@ class BestPair:
 
 
 def search(
-    mechanism: Any, make_pair: Callable[..., Any], grid: Sequence[Sequence[float]], claim: Any = None, *,
-    trials: int = 2000, rounds: int = 2, rng: int = 0, **arguments: Any,
+    mechanism: Any,
+    make_pair: Callable[..., Any],
+    grid: Sequence[Sequence[float]],
+    claim: Any = None,
+    *,
+    trials: int = 2000,
+    rounds: int = 2,
+    rng: int = 0,
+    **arguments: Any,
 ) -> BestPair:
     """The pair make_pair(*parameters) with the most right guesses: on a grid, then in smaller steps around the best.
 
@@ -265,8 +281,10 @@ def search(
     for _ in range(whole("rounds", rounds)):
         near = [
             tuple(b + (sign * h if i == k else 0.0) for i, b in enumerate(best))
-            for k, h in enumerate(steps) for sign in (-1, 1) if h > 0
-        ]  # fmt: skip
+            for k, h in enumerate(steps)
+            for sign in (-1, 1)
+            if h > 0
+        ]
         best = max([best, *near], key=score)
         steps = [0.5 * h for h in steps]
     pair = make_pair(*best)

@@ -96,8 +96,9 @@ class PlanTarget(Target):
         if not parts:
             return None
         try:
-            results = [run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced)
-                       for run, trials in parts]  # fmt: skip
+            results = [
+                run.fits(streams.TrialStreams(generator, memory, first + trials), self._traced) for run, trials in parts
+            ]
         # A failure of one training is the outcome of its trial, so all are run again one by one, which shows whose it
         # is.
         except Exception:
@@ -116,9 +117,7 @@ class PlanTarget(Target):
             values = values[:, :1] if self.adversary == "step" else values
         return np.asarray(values).reshape(count, math.prod(values.shape[1:]))
 
-    def _one_by_one(
-        self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]
-    ) -> Array:
+    def _one_by_one(self, one: Run, two: Run, generator: np.random.Generator, first: int, bits: NDArray[Any]) -> Array:
         rows: list[Array | None] = []
         memory = streams.place(generator)
         for i, bit in enumerate(bits.tolist()):

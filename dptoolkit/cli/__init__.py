@@ -34,22 +34,24 @@ from dptoolkit.cli.output import heard, in_shell, shown
 
 __all__ = ["BAD_INPUT", "CHECK_FAILED", "COMMANDS", "FINE", "INTERRUPTED", "main"]
 
-COMMANDS: Mapping[str, Command] = MappingProxyType({
-    "account": account.COMMAND,
-    "audit": audit.COMMAND,
-    "check": check.COMMAND,
-    "completion": completion.command(lambda: COMMANDS),
-    "data": data.COMMAND,
-    "demo": demo.COMMAND,
-    "evaluate": evaluate.COMMAND,
-    "federated": federated.COMMAND,
-    "fit": fit.COMMAND,
-    "ledger": ledger.COMMAND,
-    "plan": plan.COMMAND,
-    "predict": predict.COMMAND,
-    "show": show.COMMAND,
-    "tune": tune.COMMAND,
-})  # fmt: skip
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {
+        "account": account.COMMAND,
+        "audit": audit.COMMAND,
+        "check": check.COMMAND,
+        "completion": completion.command(lambda: COMMANDS),
+        "data": data.COMMAND,
+        "demo": demo.COMMAND,
+        "evaluate": evaluate.COMMAND,
+        "federated": federated.COMMAND,
+        "fit": fit.COMMAND,
+        "ledger": ledger.COMMAND,
+        "plan": plan.COMMAND,
+        "predict": predict.COMMAND,
+        "show": show.COMMAND,
+        "tune": tune.COMMAND,
+    }
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

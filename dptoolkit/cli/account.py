@@ -93,9 +93,16 @@ def _account_arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_argument("--delta", type=float, action="append", help="print epsilon at this delta; may be repeated")
     ask.add_argument("--epsilon", type=float, action="append", help="print delta at this epsilon; may be repeated")
     ask.add_argument("--bracket", action="store_true", help="also print a lower bound on epsilon")
-    ask.add_argument("--tradeoff", type=float, action="append", nargs="?", const=_OMITTED, metavar="ALPHA",
-                     help="print the smallest missed-detection rate of any test at this false-alarm rate, and how "
-                     "often a guess can be right; may be repeated; without a number, at a few rates")
+    ask.add_argument(
+        "--tradeoff",
+        type=float,
+        action="append",
+        nargs="?",
+        const=_OMITTED,
+        metavar="ALPHA",
+        help="print the smallest missed-detection rate of any test at this false-alarm rate, and how "
+        "often a guess can be right; may be repeated; without a number, at a few rates",
+    )
     ask.add_argument("--method", help="use this method instead of the tightest; --compare lists them")
     ask.add_argument("--compare", action="store_true", help="print epsilon by every method")
     calibrate = "find the smallest noise that meets this epsilon"
@@ -107,8 +114,7 @@ def _add_mechanism(group: Any, name: str, mechanism: _Mechanism) -> None:
     if len(metavar) > 1:
         group.add_argument(f"--{name}", nargs=len(metavar), type=float, metavar=metavar, help=mechanism.help)
     else:
-        group.add_argument(
-            f"--{name}", nargs="?", const=_OMITTED, type=float, metavar=metavar[0], help=mechanism.help)
+        group.add_argument(f"--{name}", nargs="?", const=_OMITTED, type=float, metavar=metavar[0], help=mechanism.help)
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -346,5 +352,6 @@ COMMAND = Command(
   dptoolkit account --gaussian 20 --random-rounds 0.9 --epochs 10 --delta 1e-5 --bracket
   dptoolkit account --gaussian 2.5 --steps 10 --adjacency replace-one --tradeoff
   dptoolkit account --ledger ledger.json --delta 1e-6 --json""",
-    _account_arguments, _account,
-)  # fmt: skip
+    _account_arguments,
+    _account,
+)

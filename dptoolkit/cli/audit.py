@@ -16,10 +16,16 @@ from dptoolkit.cli.plan import solver_name
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("solver", metavar="SOLVER", help="such as dp_ight; or MODULE:FUNCTION (dataset, rng) -> output")
     parser.add_argument("--pair", metavar="FILE", help="for a FUNCTION: .npz of first, second or first_X, first_y, ...")
-    parser.add_argument("--family", choices=("any", "gaussian"),
-                        help="for a FUNCTION: test only (epsilon, delta), or Gaussian noise, in far fewer trials")
-    parser.add_argument("--neighbours", choices=("checked", "as given"),
-                        help="for a FUNCTION: \"as given\" does not check that exactly one record differs")
+    parser.add_argument(
+        "--family",
+        choices=("any", "gaussian"),
+        help="for a FUNCTION: test only (epsilon, delta), or Gaussian noise, in far fewer trials",
+    )
+    parser.add_argument(
+        "--neighbours",
+        choices=("checked", "as given"),
+        help='for a FUNCTION: "as given" does not check that exactly one record differs',
+    )
     parser.add_argument("--source", default="", help="who makes the claim, for the report")
     together = "K records change together, default 1; --epsilon and --delta stay those of one record"
     parser.add_argument("--group", type=int, default=1, metavar="K", help=together)

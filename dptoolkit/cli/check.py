@@ -86,5 +86,7 @@ COMMAND = Command(
   dptoolkit check wang_gu_2019_ight theorem-5.2
   dptoolkit check IGHT-T2s LASSO
   dptoolkit check --full --json""",
-    _check_arguments, _check, takes_long=True,
-)  # fmt: skip
+    _check_arguments,
+    _check,
+    takes_long=True,
+)

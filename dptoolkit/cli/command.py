@@ -75,7 +75,8 @@ def parse(commands: Mapping[str, Command], line: Sequence[str]) -> tuple[argpars
 def build(commands: Mapping[str, Command], only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     """The parser, and that of every command, without what ``more`` adds; options of ``only`` one, or of all."""
     parser = Parser(
-        prog="dptoolkit", allow_abbrev=False,
+        prog="dptoolkit",
+        allow_abbrev=False,
         description="Sparse learning under differential privacy.",
         epilog="Each command has its own help, with examples: dptoolkit account --help",
     )
@@ -84,8 +85,12 @@ def build(commands: Mapping[str, Command], only: str | None = None) -> tuple[Par
     subparsers = {}
     for key, command in commands.items():
         sub = subparsers[key] = rows.add_parser(
-            key, help=command.help, description=command.help, epilog="examples:\n" + command.examples,
-            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+            key,
+            help=command.help,
+            description=command.help,
+            epilog="examples:\n" + command.examples,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if only is None or key == only:
             command.arguments(sub)

@@ -56,9 +56,11 @@ def _fish(options: dict[str, list[str]], helps: dict[str, str]) -> str:
 def command(commands: Callable[[], Mapping[str, Command]]) -> Command:
     """The command; ``commands`` returns the table of all commands, this one included, so it is called late."""
     return Command(
-        "A script that completes commands and options in a shell.", _EXAMPLES, _completion_arguments,
+        "A script that completes commands and options in a shell.",
+        _EXAMPLES,
+        _completion_arguments,
         lambda args: _completion(commands(), args),
-    )  # fmt: skip
+    )
 
 
 _EXAMPLES = """\

@@ -34,8 +34,9 @@ def _list(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
     facts = [_facts(name) for name in datasets.names()]
     # What comes after a semicolon is for describe.
-    rows = [[f["name"], f["task"], str(f["classes"] or "-"), f["from"], f["description"].partition(";")[0]]
-            for f in facts]  # fmt: skip
+    rows = [
+        [f["name"], f["task"], str(f["classes"] or "-"), f["from"], f["description"].partition(";")[0]] for f in facts
+    ]
     return table(["name", "task", "classes", "from", "what"], rows), {"sets": facts}
 
 
@@ -110,5 +111,7 @@ COMMAND = Command(
   dptoolkit data describe a9a
   dptoolkit data get a9a --split test
   dptoolkit data get rcv1_sub --data-home ~/data""",
-    _data_arguments, _data, takes_long=True,
-)  # fmt: skip
+    _data_arguments,
+    _data,
+    takes_long=True,
+)

@@ -23,5 +23,7 @@ def _demo(args: argparse.Namespace) -> tuple[str, int]:
 COMMAND = Command(
     "A private model, the attack on it, and the accounting behind both, as tables and plots (extra: demo).",
     "  dptoolkit demo --out report",
-    _demo_arguments, _demo, takes_long=True,
-)  # fmt: skip
+    _demo_arguments,
+    _demo,
+    takes_long=True,
+)

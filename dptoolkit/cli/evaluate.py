@@ -75,5 +75,7 @@ COMMAND = Command(
     """\
   dptoolkit evaluate model.json test.csv
   dptoolkit evaluate model.json test.svm --json""",
-    _evaluate_arguments, _evaluate, takes_long=True,
-)  # fmt: skip
+    _evaluate_arguments,
+    _evaluate,
+    takes_long=True,
+)

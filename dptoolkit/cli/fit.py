@@ -117,8 +117,10 @@ def announce(args: argparse.Namespace, table: Table, found: list[Any]) -> None:
     if table.columns is not None and args.label is None:
         say(f"note: the label is {_label(args, table)}.")
     if found:
-        say("warning: no --classes: the labels in the file will be published as the classes of the model: "
-            f"{listed(found)}. One record can add a label; give --classes to declare them.")  # fmt: skip
+        say(
+            "warning: no --classes: the labels in the file will be published as the classes of the model: "
+            f"{listed(found)}. One record can add a label; give --classes to declare them."
+        )
 
 
 def noted(model: Any, args: argparse.Namespace, table: Table) -> Any:

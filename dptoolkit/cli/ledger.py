@@ -70,11 +70,15 @@ def _text(args: argparse.Namespace, ledger: Any) -> str:
         return f"Ledger {args.file}: budget {budget}\nCharge it with dptoolkit fit ... --ledger {args.file}"
     parts = [str(ledger)]
     if ledger.budget is not None:
-        parts.append(f"Left: epsilon {at_least(ledger.remaining())}. Epsilons do not add up: a fit whose own epsilon "
-                     "is larger may still be within the budget.")  # fmt: skip
+        parts.append(
+            f"Left: epsilon {at_least(ledger.remaining())}. Epsilons do not add up: a fit whose own epsilon "
+            "is larger may still be within the budget."
+        )
     if ledger.reserved:
-        parts.append(f"{len(ledger.reserved)} of the entries are reserved: under way, or left behind by a program that "
-                     "ended. They count as spent.")  # fmt: skip
+        parts.append(
+            f"{len(ledger.reserved)} of the entries are reserved: under way, or left behind by a program that "
+            "ended. They count as spent."
+        )
     return "\n\n".join(parts)
 
 
@@ -92,5 +96,6 @@ COMMAND = Command(
   dptoolkit ledger new patients.ledger --epsilon 3 --delta 1e-6
   dptoolkit ledger show patients.ledger
   dptoolkit fit patients.csv --ledger patients.ledger --task classification --epsilon 1 --out model.json""",
-    _ledger_arguments, _ledger,
-)  # fmt: skip
+    _ledger_arguments,
+    _ledger,
+)

@@ -53,11 +53,14 @@ def _direct_arguments(parser: argparse.ArgumentParser, name: str, line: Sequence
         raise InvalidValue(in_shell(str(problem), {"name": "SOLVER"})) from None
     _size_arguments(parser)
     for (parameter, _), (option, kind, text) in zip(parameters, solver_options(solver_name(name)), strict=True):
-        own: dict[str, Any] = {"default": DELTA, "help": f"{text} Default: 1e-05."} if option == "delta" else {
-            "default": argparse.SUPPRESS, "required": parameter.default is inspect.Parameter.empty, "help": text}
+        own: dict[str, Any] = (
+            {"default": DELTA, "help": f"{text} Default: 1e-05."}
+            if option == "delta"
+            else {"default": argparse.SUPPRESS, "required": parameter.default is inspect.Parameter.empty, "help": text}
+        )
         parser.add_argument(
             "--" + option.replace("_", "-"), dest=option, type=kind, metavar=kind.__name__.upper(), **own
-        )  # fmt: skip
+        )
 
 
 def _size_arguments(parser: argparse.ArgumentParser) -> None:
@@ -206,5 +209,7 @@ COMMAND = Command(
   dptoolkit plan dp_ight --n 9000 --d 500 --loss logistic --sparsity 20 --steps 50 --row-norm 1 --epsilon 1 --delta 1e-6
   dptoolkit plan peeling_iht --n 9000 --d 500 --sparsity 5 --steps 9 --step-size 1 --radius 1 --feature-bound 1 \\
       --label-bound 1 --epsilon 1 --delta 1e-6 --json""",
-    _plan_arguments, _plan, _more_arguments,
-)  # fmt: skip
+    _plan_arguments,
+    _plan,
+    _more_arguments,
+)

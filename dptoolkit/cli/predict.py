@@ -61,5 +61,7 @@ COMMAND = Command(
     """\
   dptoolkit predict model.json new.csv
   dptoolkit predict model.json new.svm --probabilities --out probabilities.txt""",
-    _predict_arguments, _predict, takes_long=True,
-)  # fmt: skip
+    _predict_arguments,
+    _predict,
+    takes_long=True,
+)

@@ -43,5 +43,6 @@ COMMAND = Command(
   dptoolkit show model.json
   dptoolkit show model.json --top 5
   dptoolkit show model.json --json""",
-    _show_arguments, _show,
-)  # fmt: skip
+    _show_arguments,
+    _show,
+)

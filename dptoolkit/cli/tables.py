@@ -240,28 +240,26 @@ def _advice(**own: str) -> Mapping[str, str]:
         "numbers with a unit": "write only the numbers, with the unit in the name of the column",
         "numbers with a comma": "--decimal , reads decimal commas; thousands must be written without a mark",
         "numbers with a point": "--decimal , reads a comma as the decimal mark, in all columns; thousands must be "
-                                "written without a mark",
+        "written without a mark",
         "infinite numbers": "replace them by a public bound",
-    }  # fmt: skip
+    }
     return common | {key.replace("_", " "): text for key, text in own.items()}
 
 
 _FIT_ADVICE = _advice(
     text="list the public categories, --categories {name}=A,B,C, or leave the column out, --drop {name}",
     missing_cells="fill them with a public constant, --missing {name}=0, never with a mean of the data, or leave the "
-                  "column out, --drop {name}",
+    "column out, --drop {name}",
     dates="turn them into numbers, such as days since a public date, or leave the column out, --drop {name}",
     numbers_with_a_unit="write only the numbers, with the unit in the name of the column, or leave the column out, "
-                        "--drop {name}",
+    "--drop {name}",
     cells_outside_the_categories="list all public categories, --categories {name}=...",
     missing_cells_beside_categories="name the category that stands for them, --missing {name}=A, or list an empty one "
-                                    "at the end, --categories {name}=A,B,",
-)  # fmt: skip
+    "at the end, --categories {name}=A,B,",
+)
 _MODEL_ADVICE = _advice(
     text="the model was fitted to numbers in this column",
     missing_cells="fill them with a constant, --missing {name}=0",
     cells_outside_the_categories="the model has only the categories of its fit",
     missing_cells_beside_categories="name the category that stands for them, --missing {name}=A",
 )
-
-

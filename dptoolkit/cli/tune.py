@@ -111,9 +111,7 @@ def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
     from dptoolkit.tuning import grid
 
     kinds = {name: kind for name, kind, _ in solver_options(solver)}
-    candidates = [
-        dict(_setting(word, kinds, "candidate", word) for word in text.split()) for text in args.candidate
-    ]
+    candidates = [dict(_setting(word, kinds, "candidate", word) for word in text.split()) for text in args.candidate]
     columns: dict[str, list[Any]] = {}
     for text in args.grid:
         name, sign, values = text.partition("=")

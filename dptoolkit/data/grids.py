@@ -110,8 +110,9 @@ class Grids:
             repair = "Fit on a part of the records, or use randomness='fast'."
             raise invalid("n", n, "at most 2^29 records for exact sums", repair)
         if bits + above > _MOST_NOISE:
-            raise invalid("noise", noise, f"at most 2^29 times row_norm * limit = {row_norm * limit:g}",
-                          "Use a larger epsilon.")  # fmt: skip
+            raise invalid(
+                "noise", noise, f"at most 2^29 times row_norm * limit = {row_norm * limit:g}", "Use a larger epsilon."
+            )
         return cls(n, float(row_norm), float(limit), min(bits - residual_bits, _ROW_BITS), residual_bits)
 
     @property

@@ -163,7 +163,11 @@ def kernel_arrays(matrix: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:
 
 
 def prepare(
-    X: Any, n_features: int | None = None, *, dtype: Any = None, row_norm: float | None = None,
+    X: Any,
+    n_features: int | None = None,
+    *,
+    dtype: Any = None,
+    row_norm: float | None = None,
     feature_bound: float | None = None,
 ) -> Rows:
     """X validated once, for any number of fits: every solver takes the result in place of X.

@@ -55,9 +55,11 @@ class Columns:
         """JSON-ready; ``from_dict`` reads it back."""
         missing = dict(self.missing) if isinstance(self.missing, Mapping) else self.missing
         return {
-            "label": self.label, "features": None if self.features is None else list(self.features),
-            "categories": {name: list(values) for name, values in self.categories.items()}, "missing": missing,
-        }  # fmt: skip
+            "label": self.label,
+            "features": None if self.features is None else list(self.features),
+            "categories": {name: list(values) for name, values in self.categories.items()},
+            "missing": missing,
+        }
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Columns:
@@ -272,7 +274,7 @@ def _column(columns: Columns, place: int, name: str) -> Column:
 ADVICE: Mapping[str, str] = {
     TEXT: "list its public categories, categories={{{name}: ['a', 'b', 'c']}}, or leave it out, drop=[{name}]",
     MISSING: "fill them with a public constant, missing={{{name}: 0}}, never with a mean of the data, or leave the "
-             "column out, drop=[{name}]",
+    "column out, drop=[{name}]",
     DATE: "turn them into numbers, such as days since a public date, or leave the column out, drop=[{name}]",
     UNIT: "write the numbers alone, with the unit in the column's name, or leave the column out, drop=[{name}]",
     COMMA: "decimal=',' reads decimal commas; thousands must be written without a mark",
@@ -280,8 +282,8 @@ ADVICE: Mapping[str, str] = {
     INFINITE: "replace them by a public bound",
     OTHER: "list all public categories, categories={{{name}: [...]}}",
     BLANK: "name the category that stands for them, missing={{{name}: 'a'}}, or list an empty one, "
-           "categories={{{name}: ['a', 'b', '']}}",
-}  # fmt: skip
+    "categories={{{name}: ['a', 'b', '']}}",
+}
 LABEL_ADVICE = "records without a label cannot be used: leave them out of the file"
 _SHOWN = 5
 
@@ -325,6 +327,7 @@ class UnfitColumns(InvalidValue):
                 at = f"{self.place_name} {min(features.values())}"
                 parts.append(f"{kind} in {shown}{more} (first in {at}): {advice[kind].format(name=written(first))}")
             if self.label is not None and self.label in columns:
-                parts.append(f"{kind} in the label {self.label!r} ({self.place_name} {columns[self.label]}): "
-                             f"{LABEL_ADVICE}")  # fmt: skip
+                parts.append(
+                    f"{kind} in the label {self.label!r} ({self.place_name} {columns[self.label]}): {LABEL_ADVICE}"
+                )
         return "must hold numbers in all columns that are used. Found " + "; ".join(parts) + "."

@@ -206,9 +206,7 @@ def make_rcv1_like(n: int = 20_242, d: int = 47_236, nonzeros: int = 75, rng: An
     return Dataset(X, y, BINARY, "rcv1-like", "power-law columns, unit rows", truth)
 
 
-def _power_law_rows(
-    rng: np.random.Generator, n: int, nonzeros: int, frequency: Array, order: NDArray[np.intp]
-) -> Any:
+def _power_law_rows(rng: np.random.Generator, n: int, nonzeros: int, frequency: Array, order: NDArray[np.intp]) -> Any:
     """CSR rows of norm 1; the column of rank k is order[k]."""
     # Lengths vary like those of texts. A column drawn twice in one row counts once, so a few more are drawn.
     spread = 0.65

@@ -208,7 +208,7 @@ def _decoded(path: str | Path, max_bytes: int) -> str:
 
 def _header(text: str, path: str | Path, separator: str | None) -> tuple[list[str], int, str]:
     """(names, number of lines that they take, separator)."""
-    if separator is not None and (len(separator) != 1 or separator in "\"\r\n."):
+    if separator is not None and (len(separator) != 1 or separator in '"\r\n.'):
         raise invalid("separator", separator, "one character, such as ';'")
     mark = separator if separator is not None else _sniffed(text.partition("\n")[0])
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True, skipinitialspace=mark != "\t")
@@ -234,9 +234,7 @@ def _sniffed(line: str) -> str:
     return best
 
 
-def _plain(
-    text: str, place: Layout, width: int, above: int, mark: str, decimal: str, path: str | Path
-) -> Table | None:  # fmt: skip
+def _plain(text: str, place: Layout, width: int, above: int, mark: str, decimal: str, path: str | Path) -> Table | None:
     """The table of a file that holds nothing but numbers, read with arrays; None if a cell needs a closer look."""
     is_simple = decimal == "." and not any(column.categories for column in place.features)
     body = text.split("\n", above)[above] if text.count("\n") >= above else ""

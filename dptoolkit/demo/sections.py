@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dptoolkit.audit import AuditReport
 
 
-
 @dataclass(frozen=True)
 class Table:
     """Cells are text."""
@@ -166,18 +165,20 @@ def digits() -> Section:
         "picture say what each fit guarantees, computed from what it released. The published line has the noise that "
         "the paper prints for each epsilon. It stands at the epsilon that this noise really gives, and arrows lead "
         "there from the epsilon that is claimed.",
-        "digits", "Share of wrong answers on 397 held-out digits", (0.25, 0.5, 1.0, 2.0, 4.0), data,
+        "digits",
+        "Share of wrong answers on 397 held-out digits",
+        (0.25, 0.5, 1.0, 2.0, 4.0),
+        data,
         (
             Series("dp_pipeline", "dp_pipeline", lambda _: {}),
             Series("DP-IGHT", "dp_ight", lambda _: ight),
             Series("DP-IGHT, published", "dp_ight", lambda _: ight | {"calibration": "published"}),
             Series("Frank-Wolfe", "dp_frank_wolfe", lambda _: ball),
         ),
-        solvers.ight(
-            data.X, data.y, loss="logistic", sparsity=30, steps=500, step_size=0.5, fit_intercept=True
-        ),
-        error, chance,
-    )  # fmt: skip
+        solvers.ight(data.X, data.y, loss="logistic", sparsity=30, steps=500, step_size=0.5, fit_intercept=True),
+        error,
+        chance,
+    )
     return study.section()
 
 

@@ -30,9 +30,10 @@ from dptoolkit.solvers.registry import SOLVERS
 _INFINITE = "inf"
 # Public bounds that an estimator must be given: any default would clip somebody's data without a word.
 _BOUNDS = {
-    "row_norm": "the largest L2 norm of a row", "feature_bound": "the largest |entry| of X",
+    "row_norm": "the largest L2 norm of a row",
+    "feature_bound": "the largest |entry| of X",
     "label_bound": "the largest |label|",
-}  # fmt: skip
+}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -43,9 +44,7 @@ class PrivateEstimator(BaseEstimator):
     # The solvers that the estimator may run; the first one is the default.
     _solvers: ClassVar[tuple[str, ...]]
 
-    epsilon: float = parameter(
-        "Privacy budget of the whole fit, at ``delta``. Several classes share it.", default=2.0
-    )
+    epsilon: float = parameter("Privacy budget of the whole fit, at ``delta``. Several classes share it.", default=2.0)
     delta: float = parameter("Privacy budget of the whole fit. It must be well below 1/n.", default=1e-5)
     adjacency: str = parameter(
         'Which data sets are neighbours: "replace-one", where one record is replaced by another, or "zero-out", where '
@@ -55,12 +54,14 @@ class PrivateEstimator(BaseEstimator):
     random_state: Any = parameter(
         "None draws fresh randomness. A seed makes a fit reproducible. A seeded fit must not be published, because "
         "whoever guesses the seed can remove the noise; ``guarantee_`` says so.",
-        default=None, kind="int, RandomState, Generator or None",
+        default=None,
+        kind="int, RandomState, Generator or None",
     )
     verbose: Any = parameter(
         "Whether to show on stderr which step of the fit is running, and afterwards the outlook of the plan. No record "
         "is shown.",
-        default=False, kind="bool or int",
+        default=False,
+        kind="bool or int",
     )
     model_: Model = field(init=False, repr=False)
     coef_: Any = field(init=False, repr=False)
@@ -166,7 +167,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     classes: Any = parameter(
         "The public class labels. None publishes the labels that occur in y: a ``models.ClassesWarning`` names them, "
         "and ``guarantee_`` says so. Labels with fractions, and more than 20 labels, must be declared here.",
-        default=None, kind="sequence or None",
+        default=None,
+        kind="sequence or None",
     )
 
     def fit(self, X: Any, y: Any, ledger: Ledger | None = None, **refused: Any) -> PrivateClassifier:

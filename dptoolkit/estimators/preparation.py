@@ -157,8 +157,9 @@ def _by_name(name: str, bounds: dict[str, Any], columns: Any) -> list[Any]:
         repair = "X has no names of columns: give a table, or the bounds in the order of its columns."
         raise invalid(name, "a mapping", "numbers for an X without names", repair)
     for one, other, words in (
-        (columns, bounds, "Columns without a bound"), (bounds, columns, "Names that are no column of X")
-    ):  # fmt: skip
+        (columns, bounds, "Columns without a bound"),
+        (bounds, columns, "Names that are no column of X"),
+    ):
         lost = [entry for entry in one if entry not in other]
         if lost:
             raise invalid(name, f"a mapping of {len(bounds)} names", "one number per column", f"{words}: {lost[:5]}.")

@@ -54,13 +54,9 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         "Privacy budget of the whole choice, at ``delta``: all runs, their scores, and which of them won.", default=2.0
     )
     delta: float = parameter("Privacy budget of the whole choice. It must be well below 1/n.", default=1e-5)
-    expected_runs: float | None = parameter(
-        "The mean number of runs. None makes two for each candidate.", default=None
-    )
+    expected_runs: float | None = parameter("The mean number of runs. None makes two for each candidate.", default=None)
     law: str = parameter('The law of the number of runs: "logarithmic" or "geometric".', default=LOGARITHMIC)
-    validation: float = parameter(
-        "The share of rows that is held out for scores, by a fixed public rule.", default=0.2
-    )
+    validation: float = parameter("The share of rows that is held out for scores, by a fixed public rule.", default=0.2)
     score_bound: float | None = parameter(
         "For regression: what labels and predictions are clipped to in scores. None takes the estimator's "
         "``label_bound``.",
@@ -69,13 +65,16 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     random_state: Any = parameter(
         "None draws fresh randomness. A seed makes the choice reproducible. A seeded choice must not be published, "
         "because whoever guesses the seed can remove the noise; ``guarantee_`` says so.",
-        default=None, kind="int, RandomState, Generator or None",
+        default=None,
+        kind="int, RandomState, Generator or None",
     )
 
     @classmethod
     def _attributes(cls) -> dict[str, tuple[str, str]]:
         return attributes(
-            "classes_", "n_features_in_", "feature_names_in_",
+            "classes_",
+            "n_features_in_",
+            "feature_names_in_",
             best_params_=("dict", "The candidate of the best run."),
             best_index_=("int", "The number of that candidate in ``candidates_``."),
             best_score_=(
@@ -86,7 +85,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             candidates_=("list of dict", "All candidates, in order."),
             guarantee_=("Guarantee", "What the choice guarantees, computed from what it released."),
             plan_=("TuningPlan", "What the choice released, and what it costs."),
-        )  # fmt: skip
+        )
 
     @classmethod
     def _privacy(cls) -> str:

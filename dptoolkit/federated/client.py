@@ -206,7 +206,13 @@ class Client(Member):
     """
 
     def __init__(
-        self, number: int, plan: Plan, rows: Rows, labels: Array, key: Key, ledger: Ledger | None = None,
+        self,
+        number: int,
+        plan: Plan,
+        rows: Rows,
+        labels: Array,
+        key: Key,
+        ledger: Ledger | None = None,
         is_void: bool = False,
     ) -> None:
         # The plan's noise is for a mean over so many records.

@@ -133,8 +133,16 @@ def described_parameters(name: str) -> list[tuple[inspect.Parameter, str]]:
 
 
 def fit(
-    kind: Any, clients: Any, arguments: dict[str, Any], *, weights: Any = None, label_values: Any = None,
-    n_features: int | None = None, rng: Any = None, ledgers: Any = None, trace: Any = False,
+    kind: Any,
+    clients: Any,
+    arguments: dict[str, Any],
+    *,
+    weights: Any = None,
+    label_values: Any = None,
+    n_features: int | None = None,
+    rng: Any = None,
+    ledgers: Any = None,
+    trace: Any = False,
 ) -> FederatedResult:
     """One private federated fit: every client's data are checked, all ledgers are charged, then rounds begin.
 
@@ -162,15 +170,11 @@ def fit(
     server = Server(plan.weights, first.width(plan.d), first.free(plan.d), plan.sparsity, start_of(first.initial))
     w, history = _rounds(server, members, first.rounds, every)
     coef, intercept = first.model(w)
-    guarantees = tuple(
-        stated(one.guarantee, source, void) for one, void in zip(plan.clients, is_void, strict=True)
-    )
+    guarantees = tuple(stated(one.guarantee, source, void) for one, void in zip(plan.clients, is_void, strict=True))
     return FederatedResult(coef, intercept, guarantees, worst(guarantees, plan.delta), plan, history)
 
 
-def _rounds(
-    server: Server, members: Sequence[Member], rounds: int, every: int
-) -> tuple[Array, dict[str, Any]]:
+def _rounds(server: Server, members: Sequence[Member], rounds: int, every: int) -> tuple[Array, dict[str, Any]]:
     """The weights of the last model, and the history."""
     iterates: list[tuple[int, Any, Array]] = []
     for number, _ in enumerate(progress.steps(rounds), 1):
@@ -184,7 +188,9 @@ def _rounds(
 
 
 def _data(
-    clients: Sequence[tuple[Any, Any]], rows_of: Callable[..., Rows], labels_of: Callable[[Any, int], Array],
+    clients: Sequence[tuple[Any, Any]],
+    rows_of: Callable[..., Rows],
+    labels_of: Callable[[Any, int], Array],
     n_features: int | None,
 ) -> list[tuple[Rows, Array]]:
     """Checked rows and labels of every client, all of one width; an error names the client."""
@@ -310,9 +316,22 @@ class _Silent(NamedTuple):
 
 
 def fed_sgd_ht(
-    clients: Any, *, loss: str, sparsity: int, rounds: int, local_steps: int, step_size: float, rate: float,
-    sampling: str = POISSON, threshold: str = ITERATIVE, classes: int | None = None, fit_intercept: bool = False,
-    weights: Any = None, label_values: Any = None, n_features: int | None = None, rng: Any = None,
+    clients: Any,
+    *,
+    loss: str,
+    sparsity: int,
+    rounds: int,
+    local_steps: int,
+    step_size: float,
+    rate: float,
+    sampling: str = POISSON,
+    threshold: str = ITERATIVE,
+    classes: int | None = None,
+    fit_intercept: bool = False,
+    weights: Any = None,
+    label_values: Any = None,
+    n_features: int | None = None,
+    rng: Any = None,
     trace: bool | int = False,
 ) -> FederatedResult:
     """Federated stochastic hard thresholding without privacy: ``dp_fed_sgd_ht`` without clipping and without noise.
@@ -362,8 +381,16 @@ def fed_sgd_ht(
     NOT private: no record is bounded and no noise is drawn, so one record can change the whole model.
     """
     settings = FedSgdHt(
-        loss=loss, sparsity=sparsity, rounds=rounds, local_steps=local_steps, step_size=step_size, rate=rate,
-        sampling=sampling, threshold=threshold, classes=classes, fit_intercept=flag("fit_intercept", fit_intercept),
+        loss=loss,
+        sparsity=sparsity,
+        rounds=rounds,
+        local_steps=local_steps,
+        step_size=step_size,
+        rate=rate,
+        sampling=sampling,
+        threshold=threshold,
+        classes=classes,
+        fit_intercept=flag("fit_intercept", fit_intercept),
     )
     pairs = _pairs(clients)
     data = _data(pairs, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)

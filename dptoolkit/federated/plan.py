@@ -291,8 +291,9 @@ class FederatedPlan(Printed):
         )
         if hasattr(s, "rate"):
             head += f", rate={s.rate}, sampling={s.sampling}"
-        return "\n\n".join([head, client_table(self.clients, self.guarantees, self.weights, self.delta),
-                            str(self.guarantee)])  # fmt: skip
+        return "\n\n".join(
+            [head, client_table(self.clients, self.guarantees, self.weights, self.delta), str(self.guarantee)]
+        )
 
 
 def _hostile(plan: Plan, steps: int) -> InitialModel | None:

@@ -32,9 +32,7 @@ class Server:
     It sees messages alone, which are releases of their clients: what it computes from them costs nothing.
     """
 
-    def __init__(
-        self, weights: Sequence[float], width: int, free: int, sparsity: int, start: Start = NOTHING
-    ) -> None:
+    def __init__(self, weights: Sequence[float], width: int, free: int, sparsity: int, start: Start = NOTHING) -> None:
         self.weights, self.width, self.free, self.sparsity = tuple(weights), width, free, sparsity
         self.round, self.model = 0, start
 

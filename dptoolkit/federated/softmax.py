@@ -117,5 +117,3 @@ class SoftmaxSteps(Run):
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""
         return {"objective": LOSS.objective(np.asarray(self.rows.matrix @ weights.reshape(self.shape)), self.labels)}
-
-

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def curvature_product(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], weights: NDArray[Any], v: NDArray[Any],
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    indptr: NDArray[Any],
+    weights: NDArray[Any],
+    v: NDArray[Any],
     out: NDArray[Any],
 ) -> None:
     """out = X^T diag(weights) X v: a row is read for its margin, and once more while it is still in the cache."""

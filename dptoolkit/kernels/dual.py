@@ -64,8 +64,17 @@ def row_squares(data: NDArray[Any], indptr: NDArray[Any], out: NDArray[Any]) -> 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sweep(
-    loss: int, data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], squares: NDArray[Any], y: NDArray[Any],
-    l2: float, order: NDArray[Any], block: int, shares: NDArray[Any], w: NDArray[Any],
+    loss: int,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    indptr: NDArray[Any],
+    squares: NDArray[Any],
+    y: NDArray[Any],
+    l2: float,
+    order: NDArray[Any],
+    block: int,
+    shares: NDArray[Any],
+    w: NDArray[Any],
 ) -> None:
     """One step for each row, ``block`` rows at a time in the order given: w = -(linear + X^T shares)/l2 stays true.
 

@@ -268,7 +268,13 @@ def draw(rng: Any, total: float, room: Sampler) -> int:
 
 @helper
 def accepted_feature(
-    rng: Any, totals: NDArray[Any], unit: float, cover: float, offset: float, found: int, room: Sampler,
+    rng: Any,
+    totals: NDArray[Any],
+    unit: float,
+    cover: float,
+    offset: float,
+    found: int,
+    room: Sampler,
     work: NDArray[Any],
 ) -> tuple[int, float]:
     """Draw a feature by its weight at exponent unit |total|, by rejection from larger kept weights; and the offset.
@@ -446,7 +452,13 @@ def set_level(grid: Grid, dither: Dither, i: int, level: float, y: float) -> Non
 
 @helper
 def push_rows(
-    grid: Grid, matrix: Matrix, y: NDArray[Any], dither: Dither, number: int, scale: float, room: Sampler,
+    grid: Grid,
+    matrix: Matrix,
+    y: NDArray[Any],
+    dither: Dither,
+    number: int,
+    scale: float,
+    room: Sampler,
     work: NDArray[Any],
 ) -> int:
     """New levels for the first ``number`` crossed rows; returns how many features may no longer be covered, listed.
@@ -528,8 +540,20 @@ def all_rows(scale: float, moved: bool, state: NDArray[Any], crossed: NDArray[An
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dithered_block(
-    rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
-    moved: bool, v: NDArray[Any], dither: Dither, vertices: NDArray[Any], room: Sampler, work: NDArray[Any],
+    rng: Any,
+    grid: Grid,
+    matrix: Matrix,
+    y: NDArray[Any],
+    first: int,
+    count: int,
+    sharpness: float,
+    scale: float,
+    moved: bool,
+    v: NDArray[Any],
+    dither: Dither,
+    vertices: NDArray[Any],
+    room: Sampler,
+    work: NDArray[Any],
 ) -> float:
     """``count`` steps from step number ``first`` with dithered residuals; updates v and the rows' state in place.
 
@@ -559,8 +583,20 @@ def dithered_block(
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dithered_laplace_block(
-    rng: Any, grid: Grid, matrix: Matrix, y: NDArray[Any], first: int, count: int, sharpness: float, scale: float,
-    moved: bool, v: NDArray[Any], dither: Dither, vertices: NDArray[Any], room: Sampler, work: NDArray[Any],
+    rng: Any,
+    grid: Grid,
+    matrix: Matrix,
+    y: NDArray[Any],
+    first: int,
+    count: int,
+    sharpness: float,
+    scale: float,
+    moved: bool,
+    v: NDArray[Any],
+    dither: Dither,
+    vertices: NDArray[Any],
+    room: Sampler,
+    work: NDArray[Any],
 ) -> float:
     """``dithered_block`` with Laplace noise on every vertex instead of the exponential mechanism."""
     d, number = v.shape[0], all_rows(scale, moved, dither.state, dither.crossed)
@@ -591,9 +627,23 @@ def gram_row(matrix: Matrix, j: int, out: NDArray[Any]) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def gram_block(
-    rng: Any, laplace: bool, matrix: Matrix, first: int, count: int, reach: float, sharpness: float, scale: float,
-    v: NDArray[Any], q: NDArray[Any], p: NDArray[Any], gram: NDArray[Any], known: NDArray[Any],
-    gradient: NDArray[Any], vertices: NDArray[Any], room: Sampler, work: NDArray[Any],
+    rng: Any,
+    laplace: bool,
+    matrix: Matrix,
+    first: int,
+    count: int,
+    reach: float,
+    sharpness: float,
+    scale: float,
+    v: NDArray[Any],
+    q: NDArray[Any],
+    p: NDArray[Any],
+    gram: NDArray[Any],
+    known: NDArray[Any],
+    gradient: NDArray[Any],
+    vertices: NDArray[Any],
+    room: Sampler,
+    work: NDArray[Any],
 ) -> float:
     """``count`` exact steps for the squared loss, gradient scale q - p with q = reach X^T X v and p = X^T y.
 
@@ -644,9 +694,24 @@ def choose(gradient: NDArray[Any], scale: float, noise: NDArray[Any]) -> int:
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def dense_steps(
-    matrix: NDArray[Any], y: NDArray[Any], loss: int, noise: NDArray[Any], first: int, radius: float, n: int,
-    scale: float, adaptive: bool, feature_bound: float, label_bound: float, lipschitz: float, w: NDArray[Any],
-    u: NDArray[Any], gradient: NDArray[Any], scales: NDArray[Any], vertices: NDArray[Any], iterates: NDArray[Any],
+    matrix: NDArray[Any],
+    y: NDArray[Any],
+    loss: int,
+    noise: NDArray[Any],
+    first: int,
+    radius: float,
+    n: int,
+    scale: float,
+    adaptive: bool,
+    feature_bound: float,
+    label_bound: float,
+    lipschitz: float,
+    w: NDArray[Any],
+    u: NDArray[Any],
+    gradient: NDArray[Any],
+    scales: NDArray[Any],
+    vertices: NDArray[Any],
+    iterates: NDArray[Any],
 ) -> None:
     """One step for each row of ``noise``, for each of many fits; updates their weights w and margins u in place.
 

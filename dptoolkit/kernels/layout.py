@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def is_transpose(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], t_data: NDArray[Any], t_indices: NDArray[Any],
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    indptr: NDArray[Any],
+    t_data: NDArray[Any],
+    t_indices: NDArray[Any],
     t_indptr: NDArray[Any],
 ) -> bool:
     """Whether two canonical CSR matrices with equally many entries are each other's transpose, entry for entry.

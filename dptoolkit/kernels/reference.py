@@ -33,8 +33,16 @@ def mean_gradient(matrix: Any, r: Array) -> Array:
 
 
 def threshold_step(
-    matrix: Any, y: Array, w: Array, loss: Loss, step_size: float, noise: Array, sparsity: int,
-    margin_bound: float = np.inf, caps: Array | None = None, protected: int = 0,
+    matrix: Any,
+    y: Array,
+    w: Array,
+    loss: Loss,
+    step_size: float,
+    noise: Array,
+    sparsity: int,
+    margin_bound: float = np.inf,
+    caps: Array | None = None,
+    protected: int = 0,
 ) -> Array:
     """One iteration of gradient hard thresholding with ``noise`` added to the mean gradient."""
     r = loss.clipped_residual(np.asarray(matrix @ w), y, margin_bound, caps)
@@ -42,8 +50,16 @@ def threshold_step(
 
 
 def dual_step(
-    matrix: Any, y: Array, total: Array, loss: Loss, step_size: float, noise: Array, sparsity: int,
-    margin_bound: float = np.inf, caps: Array | None = None, protected: int = 0,
+    matrix: Any,
+    y: Array,
+    total: Array,
+    loss: Loss,
+    step_size: float,
+    noise: Array,
+    sparsity: int,
+    margin_bound: float = np.inf,
+    caps: Array | None = None,
+    protected: int = 0,
 ) -> Array:
     """One iteration of dual averaging: ``total`` is the sum of all steps, the weights are its largest entries."""
     w = hard_threshold(total, sparsity, protected)
@@ -65,8 +81,15 @@ def dithered_levels(loss: Loss, margins: Array, y: Array, theta: Array, limit: f
 
 
 def dithered_path(
-    matrix: Any, y: Array, loss: Loss, l1_radius: float, feature_bound: float, vertices: NDArray[Any],
-    blocks: Sequence[tuple[int, int, float]], theta: Array, count: int,
+    matrix: Any,
+    y: Array,
+    loss: Loss,
+    l1_radius: float,
+    feature_bound: float,
+    vertices: NDArray[Any],
+    blocks: Sequence[tuple[int, int, float]],
+    theta: Array,
+    count: int,
 ) -> tuple[Array, list[Array]]:
     """(w, sum gradient with which each step compares vertices) of Frank-Wolfe with dithered residuals.
 

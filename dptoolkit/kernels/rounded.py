@@ -65,8 +65,18 @@ def nearest(m: Any, cells: Any, p: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rounded(
-    words: NDArray[Any], out: NDArray[Any], first: int, multiplier: int, keep: NDArray[Any], alias: NDArray[Any],
-    quick: NDArray[Any], logs: NDArray[Any], tail: int, law: int, margin: float, carry: NDArray[Any],
+    words: NDArray[Any],
+    out: NDArray[Any],
+    first: int,
+    multiplier: int,
+    keep: NDArray[Any],
+    alias: NDArray[Any],
+    quick: NDArray[Any],
+    logs: NDArray[Any],
+    tail: int,
+    law: int,
+    margin: float,
+    carry: NDArray[Any],
 ) -> tuple[int, int, bool]:
     """Fill ``out`` from place ``first`` on with round(multiplier * X), X normal, or exponential with a fair sign.
 
@@ -124,8 +134,15 @@ def rounded(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def rounded_in_cells(
-    words: NDArray[Any], out: NDArray[Any], first: int, multiplier: int, lowest: int, sums: NDArray[Any],
-    mask: int, logs: NDArray[Any], margin: float,
+    words: NDArray[Any],
+    out: NDArray[Any],
+    first: int,
+    multiplier: int,
+    lowest: int,
+    sums: NDArray[Any],
+    mask: int,
+    logs: NDArray[Any],
+    margin: float,
 ) -> tuple[int, int, bool]:
     """As ``rounded`` for normals whose size is in the cells ``lowest``, ``lowest`` + 1, ...; every try takes 3 words.
 

@@ -48,8 +48,14 @@ def weigh(score: int, top: int, unit: float, two_sided: bool, scale: float) -> A
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def weigh_all(
-    scores: NDArray[Any], top: int, unit: float, two_sided: bool, scale: float, weights: NDArray[Any],
-    groups: NDArray[Any], width: int,
+    scores: NDArray[Any],
+    top: int,
+    unit: float,
+    two_sided: bool,
+    scale: float,
+    weights: NDArray[Any],
+    groups: NDArray[Any],
+    width: int,
 ) -> None:
     """All weights, and their sums over groups of ``width``; a weight of 0 stays 0: that candidate is taken."""
     for g in range(groups.shape[0]):
@@ -62,8 +68,15 @@ def weigh_all(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def select(
-    words: NDArray[Any], scores: NDArray[Any], top: int, unit: float, two_sided: bool, scale: float,
-    weights: NDArray[Any], groups: NDArray[Any], width: int,
+    words: NDArray[Any],
+    scores: NDArray[Any],
+    top: int,
+    unit: float,
+    two_sided: bool,
+    scale: float,
+    weights: NDArray[Any],
+    groups: NDArray[Any],
+    width: int,
 ) -> tuple[int, int, bool, int]:
     """(how it ended, index, whether its negative is chosen, words consumed); a try takes three words."""
     total = np.uint64(0)

@@ -370,8 +370,14 @@ def next_batch(rng: Any, rows: Records, tally: Any, size: int, others: int, t: E
 
 @part
 def touch_weights(
-    t: Entries, support: NDArray[Any], weights: NDArray[Any], filled: int, snap_support: NDArray[Any],
-    snap_weights: NDArray[Any], free: int, protected: int,
+    t: Entries,
+    support: NDArray[Any],
+    weights: NDArray[Any],
+    filled: int,
+    snap_support: NDArray[Any],
+    snap_weights: NDArray[Any],
+    free: int,
+    protected: int,
 ) -> tuple[int, float, float]:
     """Enter the weights, of which there are ``filled``, the snapshot and the protected coordinates.
 
@@ -417,9 +423,7 @@ def distance(one: NDArray[Any], two: NDArray[Any], count: int, alone: bool) -> f
 
 
 @part
-def residual_change(
-    loss: int, margin: float, old_margin: float, y: float, margin_bound: float, cap: float
-) -> float:
+def residual_change(loss: int, margin: float, old_margin: float, y: float, margin_bound: float, cap: float) -> float:
     """The clipped residual minus that at the old margin.
 
     For the squared loss, if only margins are clipped, the label cancels and is left out of the computation: next to a
@@ -525,8 +529,16 @@ def next_weight(weight: float, mean: float, noisy: float, step_size: float, shri
 
 @part
 def offer_touched(
-    rng: Any, spread: float, batch: float, step_size: float, shrink: float, means: Any, t: Entries, count: int,
-    free: int, top: Top,
+    rng: Any,
+    spread: float,
+    batch: float,
+    step_size: float,
+    shrink: float,
+    means: Any,
+    t: Entries,
+    count: int,
+    free: int,
+    top: Top,
 ) -> tuple[int, int]:
     """Turn the touched gradient sums into noisy means and these into next values, and offer those that compete.
 
@@ -611,9 +623,22 @@ def offer_iid(
 
 
 def sgd_steps(
-    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float,
-    shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, sparsity: int, support: NDArray[Any],
-    weights: NDArray[Any], filled: int, iterates: Any = None,
+    rng: Any,
+    sizes: NDArray[Any],
+    rows: Records,
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    shares: NDArray[Any],
+    shares_per_unit: float,
+    free: int,
+    protected: int,
+    sparsity: int,
+    support: NDArray[Any],
+    weights: NDArray[Any],
+    filled: int,
+    iterates: Any = None,
 ) -> int:
     """One lazy step of DP-SGD-HT per batch size.
 
@@ -626,16 +651,48 @@ def sgd_steps(
     room = make_room(rows, sizes, 2 * sparsity + 2 * protected, free + protected, sparsity)
     nothing = np.empty(0, np.int64), np.empty(0)
     return compiled_sgd_steps(
-        rng, sizes, rows, rows.tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, *room,
-        *nothing, support, weights, filled, iterates,
+        rng,
+        sizes,
+        rows,
+        rows.tally,
+        batch,
+        step_size,
+        l2,
+        scale,
+        shares,
+        shares_per_unit,
+        free,
+        protected,
+        *room,
+        *nothing,
+        support,
+        weights,
+        filled,
+        iterates,
     )
 
 
 @njit(cache=True, nogil=True, **OPTIONS)
 def compiled_sgd_steps(
-    rng: Any, sizes: NDArray[Any], rows: Records, tally: Any, batch: float, step_size: float, l2: float, scale: float,
-    shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, t: Entries, top: Top,
-    no_support: NDArray[Any], no_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any], filled: int,
+    rng: Any,
+    sizes: NDArray[Any],
+    rows: Records,
+    tally: Any,
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    shares: NDArray[Any],
+    shares_per_unit: float,
+    free: int,
+    protected: int,
+    t: Entries,
+    top: Top,
+    no_support: NDArray[Any],
+    no_weights: NDArray[Any],
+    support: NDArray[Any],
+    weights: NDArray[Any],
+    filled: int,
     iterates: Any,
 ) -> int:
     """``sgd_steps`` in room that the caller has made."""
@@ -655,10 +712,28 @@ def compiled_sgd_steps(
 
 
 def sgd_trials(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
-    rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float, scale: float, shares: NDArray[Any],
-    shares_per_unit: float, free: int, protected: int, sparsity: int, start_support: NDArray[Any],
-    start_weights: NDArray[Any], finals: NDArray[Any], iterates: Any = None,
+    rng: Any,
+    counter: NDArray[Any],
+    flags: NDArray[Any],
+    first: int,
+    bits: NDArray[Any],
+    one: Records,
+    two: Records,
+    rate: float,
+    sizes: NDArray[Any],
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    shares: NDArray[Any],
+    shares_per_unit: float,
+    free: int,
+    protected: int,
+    sparsity: int,
+    start_support: NDArray[Any],
+    start_weights: NDArray[Any],
+    finals: NDArray[Any],
+    iterates: Any = None,
 ) -> None:
     """Trials first, first + 1, ...: a fit on ``one`` where the bit is 1, on ``two`` where it is 0.
 
@@ -674,19 +749,67 @@ def sgd_trials(
     room = make_room(longer, largest, others, width, sparsity)
     places = np.empty(sparsity + protected, np.int64), np.empty(sparsity + protected)
     compiled_sgd_trials(
-        rng, counter, flags, first, bits, one, one.tally, two, two.tally, rate, sizes, batch, step_size, l2, scale,
-        shares, shares_per_unit, free, protected, *room, np.empty(0, np.int64), np.empty(0), start_support,
-        start_weights, *places, finals, iterates,
+        rng,
+        counter,
+        flags,
+        first,
+        bits,
+        one,
+        one.tally,
+        two,
+        two.tally,
+        rate,
+        sizes,
+        batch,
+        step_size,
+        l2,
+        scale,
+        shares,
+        shares_per_unit,
+        free,
+        protected,
+        *room,
+        np.empty(0, np.int64),
+        np.empty(0),
+        start_support,
+        start_weights,
+        *places,
+        finals,
+        iterates,
     )
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def compiled_sgd_trials(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, one_tally: Any,
-    two: Records, two_tally: Any, rate: float, sizes: NDArray[Any], batch: float, step_size: float, l2: float,
-    scale: float, shares: NDArray[Any], shares_per_unit: float, free: int, protected: int, t: Entries, top: Top,
-    no_support: NDArray[Any], no_weights: NDArray[Any], start_support: NDArray[Any], start_weights: NDArray[Any],
-    support: NDArray[Any], weights: NDArray[Any], finals: NDArray[Any], iterates: Any,
+    rng: Any,
+    counter: NDArray[Any],
+    flags: NDArray[Any],
+    first: int,
+    bits: NDArray[Any],
+    one: Records,
+    one_tally: Any,
+    two: Records,
+    two_tally: Any,
+    rate: float,
+    sizes: NDArray[Any],
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    shares: NDArray[Any],
+    shares_per_unit: float,
+    free: int,
+    protected: int,
+    t: Entries,
+    top: Top,
+    no_support: NDArray[Any],
+    no_weights: NDArray[Any],
+    start_support: NDArray[Any],
+    start_weights: NDArray[Any],
+    support: NDArray[Any],
+    weights: NDArray[Any],
+    finals: NDArray[Any],
+    iterates: Any,
 ) -> None:
     """``sgd_trials`` in room that the caller has made."""
     n, orders = one.order.shape[0], (two.order.copy(), one.order.copy())
@@ -703,13 +826,49 @@ def compiled_sgd_trials(
             support[a], weights[a] = start_support[a], start_weights[a]
         if iterates is not None:
             filled = compiled_sgd_steps(
-                rng, sizes, rows, tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
-                no_support, no_weights, support, weights, begun, iterates[i],
+                rng,
+                sizes,
+                rows,
+                tally,
+                batch,
+                step_size,
+                l2,
+                scale,
+                shares,
+                shares_per_unit,
+                free,
+                protected,
+                t,
+                top,
+                no_support,
+                no_weights,
+                support,
+                weights,
+                begun,
+                iterates[i],
             )
         else:
             filled = compiled_sgd_steps(
-                rng, sizes, rows, tally, batch, step_size, l2, scale, shares, shares_per_unit, free, protected, t, top,
-                no_support, no_weights, support, weights, begun, None,
+                rng,
+                sizes,
+                rows,
+                tally,
+                batch,
+                step_size,
+                l2,
+                scale,
+                shares,
+                shares_per_unit,
+                free,
+                protected,
+                t,
+                top,
+                no_support,
+                no_weights,
+                support,
+                weights,
+                begun,
+                None,
             )
         write_dense(support, weights, filled, finals[i])
 
@@ -877,8 +1036,17 @@ def falls_short(top: Top, size: int, reach: float) -> bool:
 
 @part
 def complete_below(
-    rng: Any, level: float, spread: float, step_size: float, free: int, m: Means, hidden: Any, t: Entries, count: int,
-    top: Top, size: int,
+    rng: Any,
+    level: float,
+    spread: float,
+    step_size: float,
+    free: int,
+    m: Means,
+    hidden: Any,
+    t: Entries,
+    count: int,
+    top: Top,
+    size: int,
 ) -> int:
     """Offer all other untouched coordinates, drawn from their law below the level, in O(d); returns the new size.
 
@@ -926,9 +1094,23 @@ class Progress(NamedTuple):
 
 
 def reduced_steps(
-    rng: Any, sizes: NDArray[Any], rows: Records, batch: float, step_size: float, l2: float, scale: float, slope: float,
-    grain: float, free: int, protected: int, sparsity: int, means: Means, support: NDArray[Any], weights: NDArray[Any],
-    filled: int, iterates: Any = None,
+    rng: Any,
+    sizes: NDArray[Any],
+    rows: Records,
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    slope: float,
+    grain: float,
+    free: int,
+    protected: int,
+    sparsity: int,
+    means: Means,
+    support: NDArray[Any],
+    weights: NDArray[Any],
+    filled: int,
+    iterates: Any = None,
 ) -> int:
     """One lazy variance-reduced step per batch size, from the snapshot, which is the iterate on entry.
 
@@ -940,8 +1122,26 @@ def reduced_steps(
     progress = make_progress(filled)
     # The rare steps that few values reach are completed by a kernel of their own, which is compiled when it is needed.
     while compiled_reduced_steps(
-        rng, sizes, rows, rows.tally, batch, step_size, l2, scale, slope, grain, free, protected, means, means.hidden,
-        *room, *snapshot, support, weights, progress, iterates,
+        rng,
+        sizes,
+        rows,
+        rows.tally,
+        batch,
+        step_size,
+        l2,
+        scale,
+        slope,
+        grain,
+        free,
+        protected,
+        means,
+        means.hidden,
+        *room,
+        *snapshot,
+        support,
+        weights,
+        progress,
+        iterates,
     ):
         compiled_completion(
             rng, step_size, free, protected, means, means.hidden, *room, support, weights, progress, iterates
@@ -956,10 +1156,28 @@ def make_progress(filled: int) -> Progress:
 
 @njit(cache=True, nogil=True, **OPTIONS)
 def compiled_reduced_steps(
-    rng: Any, sizes: NDArray[Any], rows: Records, tally: Any, batch: float, step_size: float, l2: float, scale: float,
-    slope: float, grain: float, free: int, protected: int, means: Means, hidden: Any, t: Entries, top: Top,
-    snap_support: NDArray[Any], snap_weights: NDArray[Any], support: NDArray[Any], weights: NDArray[Any],
-    progress: Progress, iterates: Any,
+    rng: Any,
+    sizes: NDArray[Any],
+    rows: Records,
+    tally: Any,
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    slope: float,
+    grain: float,
+    free: int,
+    protected: int,
+    means: Means,
+    hidden: Any,
+    t: Entries,
+    top: Top,
+    snap_support: NDArray[Any],
+    snap_weights: NDArray[Any],
+    support: NDArray[Any],
+    weights: NDArray[Any],
+    progress: Progress,
+    iterates: Any,
 ) -> bool:
     """``reduced_steps`` in room that the caller has made, with a copy of the snapshot.
 
@@ -971,9 +1189,7 @@ def compiled_reduced_steps(
     filled, level, level_spread = places[1], levels[0], levels[1]
     for step in range(places[0], sizes.shape[0]):
         batch_rows = next_batch(rng, rows, tally, sizes[step], filled + snap_support.shape[0] + protected + sparsity, t)
-        count, apart, reach = touch_weights(
-            t, support, weights, filled, snap_support, snap_weights, free, protected
-        )
+        count, apart, reach = touch_weights(t, support, weights, filled, snap_support, snap_weights, free, protected)
         spread = scale * reduced_share(slope, grain, apart, reach, count)
         count = add_gradient(t, count, rows, tally, batch_rows, True)
         _, size = offer_touched(rng, spread, batch, step_size, shrink, means.values, t, count, free, top)
@@ -993,8 +1209,18 @@ def compiled_reduced_steps(
 
 @njit(cache=True, nogil=True, **OPTIONS)
 def compiled_completion(
-    rng: Any, step_size: float, free: int, protected: int, means: Means, hidden: Any, t: Entries, top: Top,
-    support: NDArray[Any], weights: NDArray[Any], progress: Progress, iterates: Any,
+    rng: Any,
+    step_size: float,
+    free: int,
+    protected: int,
+    means: Means,
+    hidden: Any,
+    t: Entries,
+    top: Top,
+    support: NDArray[Any],
+    weights: NDArray[Any],
+    progress: Progress,
+    iterates: Any,
 ) -> None:
     """Complete the step at which ``compiled_reduced_steps`` stopped: all other values are below its level."""
     step, count, size = progress.places[0], progress.places[2], progress.places[3]
@@ -1023,9 +1249,26 @@ class Epochs(NamedTuple):
 
 
 def reduced_trials(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
-    how: Epochs, batch: float, step_size: float, l2: float, scale: float, slope: float, grain: float, free: int,
-    protected: int, sparsity: int, finals: NDArray[Any], counts: NDArray[Any], snapshots: NDArray[Any],
+    rng: Any,
+    counter: NDArray[Any],
+    flags: NDArray[Any],
+    first: int,
+    bits: NDArray[Any],
+    one: Records,
+    two: Records,
+    how: Epochs,
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    slope: float,
+    grain: float,
+    free: int,
+    protected: int,
+    sparsity: int,
+    finals: NDArray[Any],
+    counts: NDArray[Any],
+    snapshots: NDArray[Any],
     iterates: NDArray[Any],
 ) -> None:
     """Trials first, first + 1, ... as in ``sgd_trials``, of few coordinates, which are one bucket.
@@ -1038,17 +1281,58 @@ def reduced_trials(
     longer = max(one, two, key=lambda rows: int(np.diff(rows.indptr).max(initial=1)))
     room = make_room(longer, largest, 3 * sparsity + 3 * protected, free + protected, sparsity)
     compiled_reduced_trials(
-        rng, counter, flags, first, bits, one, one.tally, two, two.tally, how, batch, step_size, l2, scale, slope,
-        grain, free, protected, *room, finals, counts, snapshots, iterates,
+        rng,
+        counter,
+        flags,
+        first,
+        bits,
+        one,
+        one.tally,
+        two,
+        two.tally,
+        how,
+        batch,
+        step_size,
+        l2,
+        scale,
+        slope,
+        grain,
+        free,
+        protected,
+        *room,
+        finals,
+        counts,
+        snapshots,
+        iterates,
     )
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 def compiled_reduced_trials(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, one_tally: Any,
-    two: Records, two_tally: Any, how: Epochs, batch: float, step_size: float, l2: float, scale: float, slope: float,
-    grain: float, free: int, protected: int, room: Entries, top: Top, finals: NDArray[Any], counts: NDArray[Any],
-    snapshots: NDArray[Any], iterates: NDArray[Any],
+    rng: Any,
+    counter: NDArray[Any],
+    flags: NDArray[Any],
+    first: int,
+    bits: NDArray[Any],
+    one: Records,
+    one_tally: Any,
+    two: Records,
+    two_tally: Any,
+    how: Epochs,
+    batch: float,
+    step_size: float,
+    l2: float,
+    scale: float,
+    slope: float,
+    grain: float,
+    free: int,
+    protected: int,
+    room: Entries,
+    top: Top,
+    finals: NDArray[Any],
+    counts: NDArray[Any],
+    snapshots: NDArray[Any],
+    iterates: NDArray[Any],
 ) -> None:
     """``reduced_trials`` in room that the caller has made."""
     sparsity = top.keys.shape[0]
@@ -1090,8 +1374,28 @@ def compiled_reduced_trials(
             progress.places[0], progress.places[1], progress.sizes[0], progress.sizes[1] = 0, filled, 0.0, 0.0
             snap_support, snap_weights = support[:filled].copy(), weights[:filled].copy()
             while compiled_reduced_steps(
-                rng, sizes, rows, tally, batch, step_size, l2, scale, slope, grain, free, protected, means, None, room,
-                top, snap_support, snap_weights, support, weights, progress, inner,
+                rng,
+                sizes,
+                rows,
+                tally,
+                batch,
+                step_size,
+                l2,
+                scale,
+                slope,
+                grain,
+                free,
+                protected,
+                means,
+                None,
+                room,
+                top,
+                snap_support,
+                snap_weights,
+                support,
+                weights,
+                progress,
+                inner,
             ):
                 compiled_completion(
                     rng, step_size, free, protected, means, None, room, top, support, weights, progress, inner

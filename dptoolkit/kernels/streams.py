@@ -12,7 +12,12 @@ NORMAL, EXPONENTIAL = 0, 1
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], counters: NDArray[Any], states: NDArray[Any], law: int,
+    rng: Any,
+    counter: NDArray[Any],
+    flags: NDArray[Any],
+    counters: NDArray[Any],
+    states: NDArray[Any],
+    law: int,
     out: NDArray[Any],
 ) -> None:
     """Row i of ``out`` from the stream whose place is counters[i] and states[i], which move on.

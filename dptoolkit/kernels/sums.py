@@ -19,8 +19,13 @@ _TILE = 64
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def row_sums(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], r: NDArray[Any], out: NDArray[Any],
-    first: int, last: int,
+    data: NDArray[Any],
+    indices: NDArray[Any],
+    indptr: NDArray[Any],
+    r: NDArray[Any],
+    out: NDArray[Any],
+    first: int,
+    last: int,
 ) -> None:
     """out = the sum of r_i x_i over the rows first <= i < last, added up row by row.
 
@@ -107,7 +112,11 @@ def interleave(rows: NDArray[Any], out: NDArray[Any]) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def few_feature_sums(
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], half: int, r: NDArray[Any],
+    t_data: NDArray[Any],
+    t_indices: NDArray[Any],
+    t_indptr: NDArray[Any],
+    half: int,
+    r: NDArray[Any],
     out: NDArray[Any],
 ) -> None:
     """The sums of ``block_feature_sums`` for any number of columns of ``r``."""
@@ -130,7 +139,11 @@ def few_feature_sums(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def block_feature_sums(
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], half: int, r: NDArray[Any],
+    t_data: NDArray[Any],
+    t_indices: NDArray[Any],
+    t_indptr: NDArray[Any],
+    half: int,
+    r: NDArray[Any],
     out: NDArray[Any],
 ) -> None:
     """out[k] = X^T r_k for every row k of ``out``: each entry of X is read once for all.

@@ -189,8 +189,16 @@ def support_norm(w: NDArray[Any], support: NDArray[Any], filled: int) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def iht_fit(
-    rng: Any, normals: NDArray[Any], records: Records, how: Schedule, w: NDArray[Any], support: NDArray[Any],
-    step: NDArray[Any], scales: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
+    rng: Any,
+    normals: NDArray[Any],
+    records: Records,
+    how: Schedule,
+    w: NDArray[Any],
+    support: NDArray[Any],
+    step: NDArray[Any],
+    scales: NDArray[Any],
+    releases: NDArray[Any],
+    iterates: NDArray[Any],
 ) -> None:
     """The whole iteration from w = 0, which is overwritten with the result; ``scales`` gets every step's noise.
 
@@ -230,8 +238,17 @@ def iht_fit(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def iht_trials(
-    rng: Any, counter: NDArray[Any], flags: NDArray[Any], first: int, bits: NDArray[Any], one: Records, two: Records,
-    how: Schedule, weights: NDArray[Any], releases: NDArray[Any], iterates: NDArray[Any],
+    rng: Any,
+    counter: NDArray[Any],
+    flags: NDArray[Any],
+    first: int,
+    bits: NDArray[Any],
+    one: Records,
+    two: Records,
+    how: Schedule,
+    weights: NDArray[Any],
+    releases: NDArray[Any],
+    iterates: NDArray[Any],
 ) -> None:
     """Trials first, first + 1, ...: a fit on ``one`` where the bit is 1, on ``two`` where it is 0.
 
@@ -251,7 +268,12 @@ def iht_trials(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def iht_fits(
-    rng: Any, normals: NDArray[Any], records: Records, how: Schedule, weights: NDArray[Any], releases: NDArray[Any],
+    rng: Any,
+    normals: NDArray[Any],
+    records: Records,
+    how: Schedule,
+    weights: NDArray[Any],
+    releases: NDArray[Any],
     iterates: NDArray[Any],
 ) -> None:
     """A fit for every matrix of ``records.X``, with its row of caps and its normals; ``rng`` rests. See iht_trials."""
@@ -281,7 +303,11 @@ def iht_relabelled(rng: Any, records: Records, labels: NDArray[Any], how: Schedu
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def support_margins(
-    t_data: NDArray[Any], t_indices: NDArray[Any], t_indptr: NDArray[Any], support: NDArray[Any], values: NDArray[Any],
+    t_data: NDArray[Any],
+    t_indices: NDArray[Any],
+    t_indptr: NDArray[Any],
+    support: NDArray[Any],
+    values: NDArray[Any],
     margins: NDArray[Any],
 ) -> None:
     """margins = X w for a w with few non-zeros, from the rows of X^T that belong to its support."""

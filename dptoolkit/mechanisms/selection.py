@@ -166,9 +166,7 @@ class NoisyMaximum:
         self._check_one_shot()
         return _largest(self.noisy(scores, rng), count)
 
-    def top_rows(
-        self, scores: Array, count: int, rng: Generators, shares: Array | None = None
-    ) -> NDArray[np.intp]:
+    def top_rows(self, scores: Array, count: int, rng: Generators, shares: Array | None = None) -> NDArray[np.intp]:
         """``top`` for many runs at once, one per row, each with its own Generator; for shares see ``noisy_rows``.
 
         Parameters

@@ -189,7 +189,9 @@ def _record(path: str | Path) -> dict[str, Any]:
     digest = record.pop("sha256", None)
     if digest is None or digest != _digest(record):
         raise invalid(
-            "path", str(path), expected,
+            "path",
+            str(path),
+            expected,
             "Its digest differs, so it was changed or damaged. Fit or copy it again.",
         )
     return record

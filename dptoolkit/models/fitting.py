@@ -48,9 +48,21 @@ class ScalesWarning(UserWarning):
 
 
 def fit(
-    X: Any, y: Any, *, task: str, solver: str | None = None, classes: Any = None, epsilon: float = 2.0,
-    delta: float = 1e-5, adjacency: str = "replace-one", n_features: int | None = None, rng: Any = None,
-    ledger: Ledger | None = None, feature_names: Any = None, verbose: Any = False, **options: Any,
+    X: Any,
+    y: Any,
+    *,
+    task: str,
+    solver: str | None = None,
+    classes: Any = None,
+    epsilon: float = 2.0,
+    delta: float = 1e-5,
+    adjacency: str = "replace-one",
+    n_features: int | None = None,
+    rng: Any = None,
+    ledger: Ledger | None = None,
+    feature_names: Any = None,
+    verbose: Any = False,
+    **options: Any,
 ) -> Model:
     """A private model of the rows X and their labels y.
 
@@ -167,9 +179,7 @@ def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
     return given
 
 
-def caveats(
-    task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None, classes: Any
-) -> tuple[str, ...]:
+def caveats(task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None, classes: Any) -> tuple[str, ...]:
     """The notes that a guarantee carries about what was left undeclared, after warnings about the same.
 
     Labels that are read from y must be few: text or integers, at most MOST_CLASSES of them. A column of measurements or
@@ -274,8 +284,7 @@ def _check_publishable(distinct: NDArray[Any]) -> None:
     """Refuse labels that were not declared and are no classes by the look of them."""
     if distinct.dtype.kind == "f" and not np.equal(distinct, np.floor(distinct)).all():
         repair = (
-            "If these are classes, declare them, for example classes=[0.5, 1.5]. If y is a measurement, use "
-            "regression."
+            "If these are classes, declare them, for example classes=[0.5, 1.5]. If y is a measurement, use regression."
         )
         raise invalid("y", "labels with fractions", "integers or text where classes=None", repair)
     if len(distinct) > MOST_CLASSES:
@@ -330,7 +339,9 @@ def codes(y: Any, classes: NDArray[Any]) -> NDArray[np.float64]:
     same_kind = (labels.dtype.kind in "USO") == (classes.dtype.kind in "USO")
     if labels.ndim != 1 or not same_kind or not np.isin(labels, classes).all():
         raise invalid(
-            "y", "an array with other labels", f"labels of the {len(classes)} classes",
+            "y",
+            "an array with other labels",
+            f"labels of the {len(classes)} classes",
             "List all of them in classes.",
         )
     return np.searchsorted(classes, labels).astype(np.float64)

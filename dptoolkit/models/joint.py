@@ -121,7 +121,9 @@ def _part(plan_for: Callable[[float], Plan], count: int, epsilon: float, delta: 
             return part
         share *= _LESS
     raise invalid(
-        "classes", count, "fewer for this budget",
+        "classes",
+        count,
+        "fewer for this budget",
         "The budget is too small to be divided among so many classes.",
     )
 

@@ -261,8 +261,10 @@ def _is_directional(model: Model) -> bool:
 def methods(model: Model) -> str:
     """What a paper that uses the model has to say about its privacy, from the guarantee."""
     kind = "classifier" if model.task == CLASSIFICATION else "regression model"
-    fit = f"A sparse linear {kind} was fitted to {model.plan.n:,} records with dptoolkit {dptoolkit.__version__} " \
-          f"({model.solver})."  # fmt: skip
+    fit = (
+        f"A sparse linear {kind} was fitted to {model.plan.n:,} records with dptoolkit {dptoolkit.__version__} "
+        f"({model.solver})."
+    )
     guarantee, delta = model.guarantee, model.guarantee.asked_delta
     epsilon = math.inf if delta is None else guarantee.epsilon(delta)
     if any(note.startswith(SEEDED_NOTE.partition(",")[0]) for note in guarantee.notes):
@@ -270,8 +272,10 @@ def methods(model: Model) -> str:
     if math.isinf(epsilon) or delta is None:
         return f"{fit} It has no guarantee of differential privacy."
     assert guarantee.adjacency is not None
-    claim = f"Its coefficients are ({at_most(epsilon)}, {delta_text(delta)})-differentially private for " \
-            f"{_NEIGHBOURS[guarantee.adjacency]}."  # fmt: skip
+    claim = (
+        f"Its coefficients are ({at_most(epsilon)}, {delta_text(delta)})-differentially private for "
+        f"{_NEIGHBOURS[guarantee.adjacency]}."
+    )
     # Notes may end with advice, which is not for readers of a paper.
     assumed = "; ".join(note.partition("; give ")[0] for note in guarantee.assumptions)
     return f"{fit} {claim} Assumptions: {assumed}."

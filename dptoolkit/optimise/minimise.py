@@ -62,7 +62,9 @@ class Problem:
         losses.get(self.loss.name, losses.CURVED)
         if not self.loss.is_bounded and self.ball is None:
             raise invalid(
-                "ball", None, f"a ball for loss {self.loss.name!r}",
+                "ball",
+                None,
+                f"a ball for loss {self.loss.name!r}",
                 "Its gradient is bounded only on a ball.",
             )
         if self.linear.shape != (self.d,) or not np.isfinite(self.linear).all():

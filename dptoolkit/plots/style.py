@@ -19,8 +19,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#7F7F7F", "#0
 DASHES = ("-", (0, (6, 2)), "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (3, 1.5)), "-")
 # No version and no date, so that the bytes of a plot depend only on what it shows.
 _METADATA: Mapping[str, Mapping[str, Any]] = {
-    ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
-}  # fmt: skip
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
 _STYLE = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "grid.color": "#E6E6E6", "grid.linewidth": 0.7, "lines.linewidth": 2.0, "font.size": 10,
@@ -202,8 +204,15 @@ def _name_ends(
     rising = sorted(ends, key=lambda name: ends[name][1])
     for name, height in zip(rising, apart([ends[name][1] for name in rising], _NAME_GAP), strict=True):
         axes.annotate(
-            name, xy=tuple(ends[name]), xytext=(1.06, height), xycoords="axes fraction", textcoords="axes fraction",
-            color=_ink(COLOURS[looks[name]]), va="center", fontsize=10, annotation_clip=False,
+            name,
+            xy=tuple(ends[name]),
+            xytext=(1.06, height),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=_ink(COLOURS[looks[name]]),
+            va="center",
+            fontsize=10,
+            annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": "#B0B0B0", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 1},
         )
 

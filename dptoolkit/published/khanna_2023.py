@@ -41,9 +41,7 @@ def lasso_frank_wolfe(
     The tie pair needs a linear loss in two dimensions, which the stated class contains.
     """
     unit = positive("l1_radius", l1_radius) * positive("lipschitz", lipschitz) / whole("n", n, low=1)
-    scale = (
-        unit * math.sqrt(8 * whole("steps", steps, low=1) * log_inverse(delta)) / positive("epsilon", epsilon)
-    )
+    scale = unit * math.sqrt(8 * whole("steps", steps, low=1) * log_inverse(delta)) / positive("epsilon", epsilon)
     adjacency = Adjacency.parse(adjacency)
     count = steps - 1 if rounds is None else whole("rounds", rounds)
     one = 2 * sensitivity(unit, adjacency) / scale

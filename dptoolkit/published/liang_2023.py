@@ -53,9 +53,7 @@ def sgd_ht_theorem_4_1(
     """
     b = _batch("batch_size", batch_size, whole("n", n, low=1))
     order = 1 + 2 * log_inverse(delta) / positive("epsilon", epsilon)
-    scale = (
-        positive("grad_norm", grad_norm) * math.sqrt(40 * order * whole("steps", steps, low=1) / epsilon) / n
-    )
+    scale = positive("grad_norm", grad_norm) * math.sqrt(40 * order * whole("steps", steps, low=1) / epsilon) / n
     multiplier = scale * b / (2 * grad_norm)
     return Published(
         "DP-SGD-HT, Theorem 4.1", _PAPER.format("Theorem 4.1"), {"gradient": scale}, Budget(epsilon, delta),
@@ -149,13 +147,15 @@ def scsg_ht_theorem_5_1(
     scales = run.scales(one_of("split", split, tuple(_SPLITS)))
     return Published(
         f"DP-SCSG-HT, Theorem 5.1 (option {option}, {split} split, v of the {formula})",
-        _PAPER.format("Theorem 5.1"), scales,
-        Budget(epsilon, delta), Adjacency.REPLACE_ONE,
+        _PAPER.format("Theorem 5.1"),
+        scales,
+        Budget(epsilon, delta),
+        Adjacency.REPLACE_ONE,
         releases=partial(run.event, *run.multipliers(split)),
         attains=partial(_batches, POISSON, snapshot_size / n, run.multipliers(split)[0], epochs),
         conditions=run.conditions(),
         missing=(at_most("20/s1 + 80/s2 <= 1, the charge of Lemma 3.2", scsg_lemma_charge(split), 1.0),),
-    )  # fmt: skip
+    )
 
 
 def scsg_lemma_charge(split: str) -> float:
@@ -210,14 +210,7 @@ class _Scsg:
         return 1 + 2 * log_term / self.epsilon
 
     def scales(self, split: str) -> dict[str, float]:
-        inside = (
-            2
-            * self.constant
-            * self.snapshot_size
-            * self.order
-            * self.epochs
-            / (self.batch_size * self.epsilon)
-        )
+        inside = 2 * self.constant * self.snapshot_size * self.order * self.epochs / (self.batch_size * self.epsilon)
         size = self.grad_norm if self.formula == "proof" else math.sqrt(self.snapshot_size)
         unit = size * math.sqrt(inside) / self.n
         snapshot, inner = _SPLITS[split]

@@ -81,15 +81,9 @@ def transfer_regularization(
     n: int, sparsity: int, dimension: int, grad_bound: float, epsilon: float, delta: float
 ) -> float:
     """lambda^2 = gamma sqrt(s log d log(1/delta)) / (n epsilon): Theorem 4.5 with its constant taken as 1."""
-    inside = (
-        whole("sparsity", sparsity, low=1)
-        * math.log(whole("dimension", dimension, low=2))
-        * log_inverse(delta)
-    )
+    inside = whole("sparsity", sparsity, low=1) * math.log(whole("dimension", dimension, low=2)) * log_inverse(delta)
     return math.sqrt(
-        positive("grad_bound", grad_bound)
-        * math.sqrt(inside)
-        / (whole("n", n, low=1) * positive("epsilon", epsilon))
+        positive("grad_bound", grad_bound) * math.sqrt(inside) / (whole("n", n, low=1) * positive("epsilon", epsilon))
     )
 
 

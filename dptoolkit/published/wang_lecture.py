@@ -168,9 +168,7 @@ def _peeling(
     conditions: tuple[Condition, ...] = (), missing: tuple[Condition, ...] = (),
 ) -> Published:  # fmt: skip
     s = whole("sparsity", sparsity, low=1)
-    scale = (
-        2 * positive("change", change) * math.sqrt(3 * s * log_inverse(delta)) / positive("epsilon", epsilon)
-    )
+    scale = 2 * positive("change", change) * math.sqrt(3 * s * log_inverse(delta)) / positive("epsilon", epsilon)
     one = real / scale
     return Published(
         name, _NOTES.format(where), {"selection": scale, "value": scale}, Budget(epsilon, delta),

@@ -91,7 +91,11 @@ def check_multiplier(multiplier: int) -> int:
 
 
 def _draw(
-    stream: SecureStream, multiplier: int, count: int, law: int, margin: float = cells.MARGIN,
+    stream: SecureStream,
+    multiplier: int,
+    count: int,
+    law: int,
+    margin: float = cells.MARGIN,
     decide: Decision = one_try,
 ) -> Integers:
     """The numbers; ``margin`` and ``decide`` are others in tests alone."""
@@ -115,8 +119,16 @@ def _draw(
 
 
 def _from_words(
-    words: Any, out: Integers, place: int, multiplier: int, rounded: Any, arguments: Any, carry: Integers,
-    table: Table, stream: SecureStream, decide: Decision,
+    words: Any,
+    out: Integers,
+    place: int,
+    multiplier: int,
+    rounded: Any,
+    arguments: Any,
+    carry: Integers,
+    table: Table,
+    stream: SecureStream,
+    decide: Decision,
 ) -> int:
     """Use up the words; returns how many places are filled."""
     start = 0

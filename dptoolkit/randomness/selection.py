@@ -95,8 +95,9 @@ class IntegerSelection:
             raise invalid("count", "more", f"<= {len(self._scores)}, the number of candidates")
         # Where a unit is tiny any score is as good as another, and 2^61 of headroom is as good as more.
         self._top = int(free.max()) + int(min(_HEADROOM / self.unit, LARGEST_SCORE))
-        weigh_all(self._scores, self._top, self.unit, self.two_sided, self._scale, self._weights, self._groups,
-                  self._width)  # fmt: skip
+        weigh_all(
+            self._scores, self._top, self.unit, self.two_sided, self._scale, self._weights, self._groups, self._width
+        )
 
     def update(self, index: int, score: int) -> None:
         """Change one score.

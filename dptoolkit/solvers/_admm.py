@@ -162,14 +162,17 @@ class DpAdmm(Settings):
             raise invalid("radius", None, "given for the squared loss", "Its gradient is bounded only on a ball.")
         if not is_squared and self.label_bound is not None:
             raise invalid(
-                "label_bound", self.label_bound, "None here",
+                "label_bound",
+                self.label_bound,
+                "None here",
                 "It is only for the squared loss: leave it out.",
             )
         bounded = replace(
-            self, row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
+            self,
+            row_norm=public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             radius=None if self.radius is None else magnitude("radius", self.radius),
             label_bound=public_bound("label_bound", self.label_bound, "the largest |label|") if is_squared else None,
-        )  # fmt: skip
+        )
         steps = rules.UPDATES if self.steps is None else whole("steps", self.steps, low=1)
         # The weight of the penalty is the one number that follows from the noise, which does not depend on it.
         settings = bounded.settled(ResolvedAdmm, steps=steps, rho=bounded._rho(n, steps), weight=self.weight or 0.0)
@@ -181,7 +184,9 @@ class DpAdmm(Settings):
             return magnitude("rho", self.rho)
         if math.isinf(self.epsilon):
             raise invalid(
-                "rho", None, "given where epsilon is infinite",
+                "rho",
+                None,
+                "given where epsilon is infinite",
                 "The rule chooses it by the noise, and there is none.",
             )
         mu = rules.budget_mu(self.epsilon, self.delta)
@@ -194,7 +199,9 @@ class DpAdmm(Settings):
             return nonnegative("weight", self.weight)
         if math.isinf(self.epsilon):
             raise invalid(
-                "weight", None, "given where epsilon is infinite",
+                "weight",
+                None,
+                "given where epsilon is infinite",
                 "The rule chooses it by the noise, and there is none.",
             )
         threshold = rules.THRESHOLD * settings.releases(n, d, None)[0].scale

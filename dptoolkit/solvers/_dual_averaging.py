@@ -103,8 +103,8 @@ class DpDualAveraging(DpIght):
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """See ``Settings``; one-hot for softmax."""
-        return class_labels(y, n, self.classes, label_values) if self.is_multiclass else super().labels(
-            y, n, label_values
+        return (
+            class_labels(y, n, self.classes, label_values) if self.is_multiclass else super().labels(y, n, label_values)
         )
 
 

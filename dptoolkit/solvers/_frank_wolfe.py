@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dptoolkit.published import Published
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class DpFrankWolfe(BallSettings):
     """Private L1-constrained regression by Frank-Wolfe with noisy vertex selection.
@@ -110,8 +109,16 @@ dp_frank_wolfe = private_solver(DpFrankWolfe)
     diagnostics='Add the objective and the duality gap to history["not_private"].',
 )
 def frank_wolfe(
-    X: Any, y: Any, *, loss: str, l1_radius: float, steps: int, fit_intercept: bool = False, diagnostics: bool = False,
-    trace: bool | int = False, label_values: tuple[float, float] | None = None,
+    X: Any,
+    y: Any,
+    *,
+    loss: str,
+    l1_radius: float,
+    steps: int,
+    fit_intercept: bool = False,
+    diagnostics: bool = False,
+    trace: bool | int = False,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Frank-Wolfe over the L1 ball without privacy: exact gradients, exact vertices, no clipping."""
     rows = check_rows(X)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dptoolkit.published import Published
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class DpIght(ThresholdingSettings):
     """Private sparse linear or logistic regression by noisy gradients and hard thresholding.
@@ -133,8 +132,17 @@ dp_ight = private_solver(DpIght)
 
 @without_privacy(diagnostics='Add the objective at the result and at every iterate to history["not_private"].')
 def ight(
-    X: Any, y: Any, *, loss: str, sparsity: int, steps: int, step_size: float, fit_intercept: bool = False,
-    diagnostics: bool = False, trace: bool | int = False, label_values: tuple[float, float] | None = None,
+    X: Any,
+    y: Any,
+    *,
+    loss: str,
+    sparsity: int,
+    steps: int,
+    step_size: float,
+    fit_intercept: bool = False,
+    diagnostics: bool = False,
+    trace: bool | int = False,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Iterative gradient hard thresholding without privacy: ``dp_ight`` without clipping and without noise."""
     rows = check_rows(X)
@@ -143,7 +151,9 @@ def ight(
     labels = check_labels(y, n, table_loss, label_values)
     flag("diagnostics", diagnostics)
     iteration = Steps(
-        whole("steps", steps, low=1), positive("step_size", step_size), check_sparsity(sparsity, d),
+        whole("steps", steps, low=1),
+        positive("step_size", step_size),
+        check_sparsity(sparsity, d),
         flag("fit_intercept", fit_intercept),
     )
     data = with_intercept(rows, 1.0) if fit_intercept else rows

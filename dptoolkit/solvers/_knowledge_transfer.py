@@ -100,9 +100,9 @@ class KnowledgeTransfer(Settings):
     )
     label_bound: float | None = setting("Public bound at which labels are clipped, for the squared loss.", default=None)
     teacher: str | None = setting(
-        "The teacher: \"support\" (default), a ridge on a support that is chosen privately; \"ridge\", a ridge on "
-        "all features; \"dp-ight\"; or \"propose-test-release\". The published calibration uses the paper's own, "
-        "\"ight\".",
+        'The teacher: "support" (default), a ridge on a support that is chosen privately; "ridge", a ridge on '
+        'all features; "dp-ight"; or "propose-test-release". The published calibration uses the paper\'s own, '
+        '"ight".',
         default=None,
     )
     l2: float | None = setting(
@@ -128,7 +128,7 @@ class KnowledgeTransfer(Settings):
     student_steps: int = setting("Number of hard-thresholding steps of the student.", default=100)
     steps: int | None = setting('Number of steps of the teachers "dp-ight" and "ight".', default=None)
     step_size: float | None = setting("Length of a step of these teachers.", default=None)
-    grad_norm: float | None = setting("Public bound of a record's gradient, for the teacher \"dp-ight\".", default=None)
+    grad_norm: float | None = setting('Public bound of a record\'s gradient, for the teacher "dp-ight".', default=None)
 
     # --- what follows from the choices ---------------------------------------------------------------------------
 
@@ -373,7 +373,7 @@ class ResolvedTransfer(Resolved, KnowledgeTransfer):
             return ()
         score_range = scores_range(
             self.loss_row, self.adjacency, n, self.row_norm, self.feature_bound, self.label_bound
-        )  # fmt: skip
+        )
         epsilon, delta = self.selection_share * self.epsilon, self.selection_share * self.delta
         if self.teacher == SUPPORT:
             scale = score_range * _per_range(self.sparsity, epsilon, delta)

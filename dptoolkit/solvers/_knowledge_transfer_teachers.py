@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from dptoolkit.solvers._knowledge_transfer import ResolvedTransfer
 
 
-
 # The teachers by name; the last is the paper's own, for whose movement between neighbours no bound is known.
 SUPPORT, RIDGE, DP_IGHT, TESTED, IGHT = "support", "ridge", "dp-ight", "propose-test-release", "ight"
 TEACHERS = (SUPPORT, RIDGE, DP_IGHT, TESTED)
@@ -186,9 +185,8 @@ def best_l2(ridge: Ridge, mu: float, noisy_weights: float) -> float:
 
 
 def scores_range(
-    loss: Loss, adjacency: Adjacency, n: int, row_norm: float, feature_bound: float | None,
-    label_bound: float | None,
-) -> float:  # fmt: skip
+    loss: Loss, adjacency: Adjacency, n: int, row_norm: float, feature_bound: float | None, label_bound: float | None
+) -> float:
     """How far the difference of two scores moves between neighbours; see ``scores``.
 
     With c = (1/n) sum_i r_i x_i, r_i the slope of record i's loss at w = 0, at most R, the scores are |c_j|. One record

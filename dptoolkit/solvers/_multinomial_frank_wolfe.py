@@ -299,8 +299,6 @@ def _products(matrix: Any, columns: Array) -> Array:
     return product.reshape(-1, runs, width).swapaxes(0, 1)
 
 
-def _pick(
-    gradient: Array, radius: float, mechanism: NoisyMaximum, shares: Array, rng: Generators
-) -> NDArray[np.intp]:
+def _pick(gradient: Array, radius: float, mechanism: NoisyMaximum, shares: Array, rng: Generators) -> NDArray[np.intp]:
     """The vertex that the noisy scores choose, for every run."""
     return mechanism.select_rows(-radius * np.concatenate([gradient, -gradient], axis=1), rng, shares)

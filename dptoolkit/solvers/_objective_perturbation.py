@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from dptoolkit.published import Published
 
 
-
 LINEAR_LAWS = {"gaussian": GAUSSIAN_TERM, "gamma": GAMMA_TERM}
 CONSTRAINTS = ("l2", "l1", "group-l1")
 # The shift of the output noise as a share of one record's gradient over the noise, L/sigma; a tenth costs half a per
@@ -76,7 +75,8 @@ class PerturbedObjective(Settings):
     row_norm: float | None = setting("Public L2 bound of a row; longer rows are scaled down.", default=None)
     constraint: str | None = setting(
         'Ball to which the weights are constrained, including the intercept: "l2", "l1" or "group-l1"; None for no '
-        'constraint.', default=None
+        "constraint.",
+        default=None,
     )
     radius: float | None = setting("Radius of the ball.", default=None)
     group_size: int | None = setting('Number of consecutive weights in a group, for "group-l1".', default=None)
@@ -84,7 +84,7 @@ class PerturbedObjective(Settings):
     fit_intercept: bool = setting("Whether to fit an intercept, as the weight of a column of ones.", default=False)
     law: str = setting(
         'Law of b: "gaussian", or "gamma" for a density proportional to exp(-|b|/noise). The output noise needs '
-        'delta > 0 for both.',
+        "delta > 0 for both.",
         default="gaussian",
     )
 
@@ -122,11 +122,13 @@ class PerturbedObjective(Settings):
         values: dict[str, Any] = {
             "row_norm": public_bound("row_norm", self.row_norm, "the L2 norm of a row"),
             "radius": None if self.constraint is None else public_bound("radius", self.radius, "the size of the ball"),
-            "group_size": None if self.group_size is None and self.constraint != "group-l1"
+            "group_size": None
+            if self.group_size is None and self.constraint != "group-l1"
             else whole("group_size", self.group_size, low=1),
             "label_bound": public_bound("label_bound", self.label_bound, "the largest |label|")
-            if not bounded else None,
-        }  # fmt: skip
+            if not bounded
+            else None,
+        }
         if self.l2 is not None:
             return values | {"l2": magnitude("l2", self.l2)}
         bounds, adjacency = replace(self, **values).bounds, Adjacency.parse(self.adjacency)
@@ -229,11 +231,13 @@ class ResolvedPerturbed(Resolved, PerturbedObjective):
         if self.law != "gaussian":
             return None
         return outlook.descent(
-            time=1 / self.l2, weight_noise=plan.noise / self.l2, gradient=self.bounds.gradient,
+            time=1 / self.l2,
+            weight_noise=plan.noise / self.l2,
+            gradient=self.bounds.gradient,
             row_norm=self.bounds.joint_norm,
             classes=2 if self.loss_row.task == losses.BINARY else None,
             remedy="A larger l2 helps: leave it out for the rule's.",
-        )  # fmt: skip
+        )
 
     # --- the run --------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class PeelingIht(Settings):
     label_bound: float | None = setting("Public bound at which labels are truncated.", default=None)
     data: str | None = setting(
         '"full": every step uses all rows (default); "split": step t uses the t-th of ``steps`` consecutive blocks '
-        '(default of the published calibration).',
+        "(default of the published calibration).",
         default=None,
     )
 
@@ -98,11 +98,13 @@ class PeelingIht(Settings):
         if data == "split" and steps > n:
             raise invalid("steps", steps, f"<= n={n} when the data are split", "Use data='full'.")
         return self.settled(
-            ResolvedPeeling, step_size=magnitude("step_size", self.step_size), data=data,
+            ResolvedPeeling,
+            step_size=magnitude("step_size", self.step_size),
+            data=data,
             radius=magnitude("radius", self.radius),
             feature_bound=public_bound("feature_bound", self.feature_bound, "where entries of X are truncated"),
             label_bound=public_bound("label_bound", self.label_bound, "where labels are truncated"),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

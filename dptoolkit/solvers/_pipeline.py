@@ -92,9 +92,8 @@ class DpPipeline(Settings):
     solver: ClassVar[str] = "dp_pipeline"
 
     loss: str = setting(
-
-            '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for regression.',
-        default="logistic"
+        '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for regression.',
+        default="logistic",
     )
     classes: int | None = setting("Public number of classes, for softmax; ``coef`` is (classes, d).", default=None)
     row_norm: float | None = setting(
@@ -102,8 +101,8 @@ class DpPipeline(Settings):
     )
     label_bound: float | None = setting("Public bound of |y|, for regression; larger labels are clipped.", default=None)
     sparsity: int | None = setting(
-        "Number of features that are kept in the end; None keeps all features that exceed the noise.",
-                                   default=None)  # fmt: skip
+        "Number of features that are kept in the end; None keeps all features that exceed the noise.", default=None
+    )
     grad_norm: float | None = setting(
         "Bound of each record's gradient, for rows of norm 1 (and labels of 1). A smaller bound adds bias and needs "
         "less noise.",
@@ -260,8 +259,10 @@ class _Start(NamedTuple):
         steps, step = self.schedules[fit or 0]
         return {
             "preparation": replace(self.preparation, means=means, weights=weights),
-            "eigenvalue": float(self.eigenvalue[fit]), "steps": steps, "step_size": step,
-        }  # fmt: skip
+            "eigenvalue": float(self.eigenvalue[fit]),
+            "steps": steps,
+            "step_size": step,
+        }
 
 
 class _End(NamedTuple):
@@ -399,9 +400,11 @@ class PipelineRun(Run):
         """(releases, iterates) of a trace."""
         preparation, width = start.preparation, (self.plan.settings.classes or 1) * (self.plan.d + 1)
         releases = [
-            _rows(preparation.means[..., None, :], width), _rows(start.eigenvalue[..., None, None], width),
-            self._unfold(preparation, end.descent.releases), _rows(end.slopes[..., None], width),
-        ]  # fmt: skip
+            _rows(preparation.means[..., None, :], width),
+            _rows(start.eigenvalue[..., None, None], width),
+            self._unfold(preparation, end.descent.releases),
+            _rows(end.slopes[..., None], width),
+        ]
         return np.concatenate(releases, axis=-2), self._unfold(preparation, end.descent.iterates)
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:

@@ -317,9 +317,21 @@ _EPOCH_TEXTS = {
 
 @without_privacy(**_EPOCH_TEXTS)
 def scsg_ht(
-    X: Any, y: Any, *, loss: str, sparsity: int, epochs: int, snapshot_size: int | None, batch_size: int,
-    step_size: float, l2: float = 0.0, option: str = "I", fit_intercept: bool = False, rng: Any = None,
-    trace: bool | int = False, label_values: tuple[float, float] | None = None,
+    X: Any,
+    y: Any,
+    *,
+    loss: str,
+    sparsity: int,
+    epochs: int,
+    snapshot_size: int | None,
+    batch_size: int,
+    step_size: float,
+    l2: float = 0.0,
+    option: str = "I",
+    fit_intercept: bool = False,
+    rng: Any = None,
+    trace: bool | int = False,
+    label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Variance-reduced hard thresholding without privacy: ``dp_scsg_ht`` without clipping and without noise."""
     rows = check_sparse_rows(X)
@@ -446,8 +458,14 @@ class ScsgRun(Run):
         return {"objective": self.data.objective(weights)}
 
     def _epoch(
-        self, rng: np.random.Generator, data: BatchData, records: Any, numbering: Numbering, iterate: Iterate,
-        count: int, watch: Callable[[Array, Array], Any] | None,
+        self,
+        rng: np.random.Generator,
+        data: BatchData,
+        records: Any,
+        numbering: Numbering,
+        iterate: Iterate,
+        count: int,
+        watch: Callable[[Array, Array], Any] | None,
     ) -> None:
         from dptoolkit.kernels import stochastic as kernel
 
@@ -459,9 +477,7 @@ class ScsgRun(Run):
         )
         sizes = batch_sizes(rng, iteration.sampling, self.n, iteration.shape.batch, count)
         means = ranked_means(gradient, numbering.known, self.free, scale, rng)
-        arguments = (
-            rng, sizes, records, *self.arguments, means, iterate.support, iterate.values, iterate.filled,
-        )  # fmt: skip
+        arguments = (rng, sizes, records, *self.arguments, means, iterate.support, iterate.values, iterate.filled)
         if watch is None:
             with exclusive(rng):
                 iterate.filled = kernel.reduced_steps(*arguments)

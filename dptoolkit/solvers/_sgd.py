@@ -165,8 +165,19 @@ dp_sgd_ht = private_solver(DpSgdHt)
     sampling='"without-replacement", batches of fixed size, or "poisson", a coin for every row.',
 )
 def sgd_ht(
-    X: Any, y: Any, *, loss: str, sparsity: int, steps: int, batch_size: int, step_size: float, l2: float = 0.0,
-    sampling: str = WITHOUT_REPLACEMENT, fit_intercept: bool = False, rng: Any = None, trace: bool | int = False,
+    X: Any,
+    y: Any,
+    *,
+    loss: str,
+    sparsity: int,
+    steps: int,
+    batch_size: int,
+    step_size: float,
+    l2: float = 0.0,
+    sampling: str = WITHOUT_REPLACEMENT,
+    fit_intercept: bool = False,
+    rng: Any = None,
+    trace: bool | int = False,
     label_values: tuple[float, float] | None = None,
 ) -> FitResult:
     """Stochastic gradient hard thresholding without privacy: ``dp_sgd_ht`` without clipping and without noise."""

@@ -51,8 +51,8 @@ class Sparsifier(BallSettings):
 
     loss: str = setting(f"{losses.described(losses.SCALAR)}.", default="logistic")
     count: str = setting(
-        "How the number of weights to keep is found: \"geometric\", the paper's private count of the non-zeros of a "
-        "non-private solution; \"fixed\", the public ``number``; \"threshold\", all private weights of absolute "
+        'How the number of weights to keep is found: "geometric", the paper\'s private count of the non-zeros of a '
+        'non-private solution; "fixed", the public ``number``; "threshold", all private weights of absolute '
         "value at least ``threshold``. The last two cost no privacy.",
         default="geometric",
     )
@@ -60,9 +60,8 @@ class Sparsifier(BallSettings):
     alpha: float | None = setting("Lower bound of the count, rounded up; by default sqrt(d).", default=None)
     beta: float | None = setting("Upper bound of the count, rounded down; by default 2 sqrt(d).", default=None)
     rho: float = setting(
-
-            "The paper's precision parameter: round(rho * count) weights are kept. It has nothing to do with zCDP.",
-        default=1.0
+        "The paper's precision parameter: round(rho * count) weights are kept. It has nothing to do with zCDP.",
+        default=1.0,
     )
     number: int | None = setting('Public number of weights to keep, for count="fixed".', default=None)
     threshold: float | None = setting(

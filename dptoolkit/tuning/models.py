@@ -109,9 +109,11 @@ def own_and_shared(
 ) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
     """(each entry's own arguments, those that all share): own are those that candidates name or entries differ in."""
     own = {key for candidate in candidates for key in candidate} | {
-        key for entry in entries for key in entry
+        key
+        for entry in entries
+        for key in entry
         if any(key not in other or other[key] != entry[key] for other in entries)
-    }  # fmt: skip
+    }
     shared = {key: value for key, value in entries[0].items() if key not in own}
     return tuple({key: value for key, value in entry.items() if key in own} for entry in entries), shared
 

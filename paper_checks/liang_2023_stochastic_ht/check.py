@@ -29,12 +29,7 @@ def theorem_4_1_range(n: int, epochs: int, epsilon: float, delta: float) -> Verd
     """
     order = 1 + 2 * math.log(1 / delta) / epsilon
     b = max(1, math.ceil(1.5 * n * epsilon / (10 * order * epochs)))
-    if (
-        b > n
-        or not published.sgd_ht_theorem_4_1(
-            n, b, math.ceil(epochs * n / b), 1.0, epsilon, delta
-        ).conditions_hold
-    ):
+    if b > n or not published.sgd_ht_theorem_4_1(n, b, math.ceil(epochs * n / b), 1.0, epsilon, delta).conditions_hold:
         return unsatisfiable(f"({epsilon:g}, {delta:g})", "no batch size meets the conditions")
     return theorem_4_1(n, b, epochs, epsilon, delta)
 
@@ -88,9 +83,7 @@ def theorem_5_1_proof(split: str) -> Verdict:
 _FIT: dict[str, Any] = {"d": 4, "sparsity": 2, "loss": "squared", "grad_norm": 1.0, "step_size": 1.0}
 
 
-def audit_theorem_4_1(
-    trials: int, n: int, batch_size: int, epochs: float, epsilon: float, delta: float
-) -> Audited:
+def audit_theorem_4_1(trials: int, n: int, batch_size: int, epochs: float, epsilon: float, delta: float) -> Audited:
     """One record among others that are all like its replacement."""
     plan = solvers.plan(
         "dp_sgd_ht", n=n, batch_size=batch_size, steps=round(epochs * n / batch_size), epsilon=epsilon, delta=delta,

@@ -86,10 +86,11 @@ def noise_of_a_step(snapshot: float, inner: float, steps: int) -> Finding:
     ]  # fmt: skip
     ratio = (snapshot + inner) * sigma / (40 * steps)
     return readings(
-        rows, f"sigma^2 is {sigma / (40 * steps):.3g} times that of SGD, the injected variance {ratio:.3g} times",
+        rows,
+        f"sigma^2 is {sigma / (40 * steps):.3g} times that of SGD, the injected variance {ratio:.3g} times",
         "worse",
         f"The injected variance is lower only if B J/b < T/{ratio:.3g}: with that many fewer inner steps.",
-    )  # fmt: skip
+    )
 
 
 def base_variance(printed: float, snapshot: float, inner: float) -> Finding:

@@ -58,15 +58,11 @@ def audit_remark_5_3_simple(trials: int, **at: Any) -> Audited:
     return _clipped(published.ight_remark_5_3_simple(**at), trials, **at)
 
 
-def _clipped(
-    record: published.Published, trials: int, n: int, steps: int, grad_norm: float, **unused: Any
-) -> Audited:
+def _clipped(record: published.Published, trials: int, n: int, steps: int, grad_norm: float, **unused: Any) -> Audited:
     return hard_thresholding(record, n, steps, grad_norm, trials)
 
 
-def audit_corollary_5_8(
-    trials: int, n: int, steps: int, row_norm: float, epsilon: float, delta: float
-) -> Audited:
+def audit_corollary_5_8(trials: int, n: int, steps: int, row_norm: float, epsilon: float, delta: float) -> Audited:
     """Two rows that are misclassified by far, with gradients that are all but opposite.
 
     After one step all other records have a large first weight; both rows have a little of that feature, and the second

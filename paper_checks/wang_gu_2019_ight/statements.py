@@ -88,9 +88,11 @@ def remark_5_3_lipschitz(losses: list[str]) -> Finding:
         small, large = (float(_GRADIENTS[loss](np.linspace(-500, size, 1001)).max()) for size in (5e2, 5e5))
         rows.append((f"{loss} loss", "a tight bound", f"{small:g}, then {large:g}", large <= small * (1 + 1e-9)))
     return readings(
-        rows, "bounded by K for the logistic loss; for the squared loss no bound that does not depend on the data",
-        "bound broken", "Residuals up to 500, then 500,000. Public bounds on labels and weights would give one.",
-    )  # fmt: skip
+        rows,
+        "bounded by K for the logistic loss; for the squared loss no bound that does not depend on the data",
+        "bound broken",
+        "Residuals up to 500, then 500,000. Public bounds on labels and weights would give one.",
+    )
 
 
 def tuning_cost(settings: list[int], epsilon: float, delta: float) -> Finding:

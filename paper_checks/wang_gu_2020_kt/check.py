@@ -64,6 +64,4 @@ def audit_theorem_4_3(
 def corollary_4_7(n: int, epsilon: float, delta: float) -> Verdict:
     """Knowledge transfer without the ridge, at the sparse eigenvalue that the pair really has."""
     eigenvalue = published.flip_eigenvalue(n)
-    return judge(
-        published.kt_corollary_4_7(n, n, eigenvalue=eigenvalue, epsilon=epsilon, delta=delta, **_PAIR)
-    )
+    return judge(published.kt_corollary_4_7(n, n, eigenvalue=eigenvalue, epsilon=epsilon, delta=delta, **_PAIR))

@@ -90,9 +90,10 @@ def against_frank_wolfe(sizes: list[list[int]], epsilons: list[float]) -> Findin
             rows.append((f"n {n}, s* {sparsity}, epsilon {epsilon:g}", "above 1", factor, factor > 1))
     values = [row[2] for row in rows]
     return conditions(
-        rows, f"factor {min(values):.2g} to {max(values):.2g}; above 1 only if n epsilon > (K s*)^6",
+        rows,
+        f"factor {min(values):.2g} to {max(values):.2g}; above 1 only if n epsilon > (K s*)^6",
         "A factor below 1 means that Frank-Wolfe's bound is the smaller one, constants and logarithms aside.",
-    )  # fmt: skip
+    )
 
 
 def favourable_factor(sizes: list[list[int]]) -> Finding:
@@ -135,9 +136,11 @@ def lambda_grid(largest: float, epsilons: list[float], grid_power: float) -> Fin
             rows.append((f"epsilon {epsilon:g}, gamma = {name}: grid up to, rule", top, rule, rule <= top))
     inside = sum(row[3] for row in rows)
     return readings(
-        rows, f"the rule with constant 1 is inside the grid in {inside} of {len(rows)} cases", "inconsistent",
+        rows,
+        f"the rule with constant 1 is inside the grid in {inside} of {len(rows)} cases",
+        "inconsistent",
         "The grid is for lambda and falls like 1/(n epsilon); the theorem fixes lambda^2, which falls like that.",
-    )  # fmt: skip
+    )
 
 
 def baselines(values: Mapping[str, float], halved: list[str], tolerance: float) -> Finding:

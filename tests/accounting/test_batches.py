@@ -195,8 +195,13 @@ def exact_divergence(mu: float, base: float, rate: float, x: float, backward: bo
 
 @pytest.mark.parametrize(
     ("mu", "share", "rate", "x"),
-    [(0.02, 0.3, 0.2, 0.0), (0.5, 0.1, 0.01, 0.02), (1.0, 0.5, 0.001, 0.1), (2.0, 0.9, 0.3, 1.5),
-     (3.0, 0.4, 0.01, 2.0)],
+    [
+        (0.02, 0.3, 0.2, 0.0),
+        (0.5, 0.1, 0.01, 0.02),
+        (1.0, 0.5, 0.001, 0.1),
+        (2.0, 0.9, 0.3, 1.5),
+        (3.0, 0.4, 0.01, 2.0),
+    ],
 )
 @pytest.mark.parametrize("backward", [False, True])
 def test_computed_divergences_are_upper_bounds_and_close(mu, share, rate, x, backward):
@@ -539,5 +544,7 @@ def test_calibrating_random_rounds_warns_of_nothing():
         warnings.simplefilter("error")
         noise = calibrate(
             lambda z: RandomRounds(Subsampled(Gaussian(z), "without-replacement", 0.0134), Geometric(2 / 3)),
-            epsilon=2.448, delta=4.67e-11)  # fmt: skip
+            epsilon=2.448,
+            delta=4.67e-11,
+        )
     assert noise > 0

@@ -139,13 +139,15 @@ def test_events_and_ledgers_survive_json(event):
 
 
 NOISY = {
-    "gaussian": lambda z: Repeated(Gaussian(z), 20), "laplace": lambda z: Repeated(Laplace(z), 20),
-    "selection": lambda z: Repeated(ExponentialMechanism(1 / z), 20), "noisy max": lambda z: NoisyMax(1 / z),
+    "gaussian": lambda z: Repeated(Gaussian(z), 20),
+    "laplace": lambda z: Repeated(Laplace(z), 20),
+    "selection": lambda z: Repeated(ExponentialMechanism(1 / z), 20),
+    "noisy max": lambda z: NoisyMax(1 / z),
     "poisson": lambda z: Repeated(Subsampled(Gaussian(z), POI, 0.02), 200),
     "poisson, replace-one": lambda z: Repeated(Subsampled(Gaussian(z), POI, 0.02, "replace-one"), 200),
     "without replacement": lambda z: Repeated(Subsampled(Gaussian(z), WOR, 0.02), 200),
     "random rounds": lambda z: Repeated(RandomRounds(Subsampled(Gaussian(z), WOR, 0.05), Geometric(0.8)), 10),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NOISY)
@@ -251,9 +253,11 @@ def test_a_ledger_has_one_adjacency():
     ledger.spend(Gaussian(6.0), adjacency="zero-out")
     before = ledger.to_json()
     assert str(ledger.adjacency) == str(ledger.guarantee.adjacency) == "zero-out" and "zero-out" in str(ledger)
-    for release in (lambda: ledger.spend(Gaussian(9.0), adjacency="replace-one"),
-                    lambda: ledger.check(Gaussian(9.0), adjacency="replace-one"),
-                    lambda: ledger.spend(Subsampled(Gaussian(9.0), WOR, 0.1))):
+    for release in (
+        lambda: ledger.spend(Gaussian(9.0), adjacency="replace-one"),
+        lambda: ledger.check(Gaussian(9.0), adjacency="replace-one"),
+        lambda: ledger.spend(Subsampled(Gaussian(9.0), WOR, 0.1)),
+    ):
         with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out'.*one ledger per"):
             release()
     with pytest.raises(DpToolkitError, match="adjacency='replace-one': must be 'zero-out', which the event"):

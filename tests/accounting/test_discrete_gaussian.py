@@ -37,8 +37,10 @@ def exact_delta(sigma, sensitivity, epsilon, count=1):
         total = mp.fsum(one)
         law = one
         for _ in range(count - 1):
-            law = [mp.fsum(law[i - j] * one[j] for j in range(len(one)) if 0 <= i - j < len(law))
-                   for i in range(len(law) + len(one) - 1)]  # fmt: skip
+            law = [
+                mp.fsum(law[i - j] * one[j] for j in range(len(one)) if 0 <= i - j < len(law))
+                for i in range(len(law) + len(one) - 1)
+            ]
         factor, found = mp.exp(mp.mpf(epsilon)), mp.mpf(0)
         for i, weight in enumerate(law):
             ratio = mp.exp(-(d * (count * d - 2 * (i - count * reach))) / (2 * s * s))
@@ -159,7 +161,7 @@ def test_no_loss_is_rounded_down(sigma, sensitivity, outcome):
     """Between a loss that was rounded down and the true one, delta lacked all of its mass: 1e-199 for 1e-60."""
     with mp.workdps(60):
         loss = mp.mpf(sensitivity) * (sensitivity - 2 * outcome) / (2 * mp.mpf(sigma) ** 2)
-        weights = {k: mp.exp(-mp.mpf(k) ** 2 / (2 * mp.mpf(sigma) ** 2)) for k in range(-60, 61)}
+        weights = {k: mp.exp(-(mp.mpf(k) ** 2) / (2 * mp.mpf(sigma) ** 2)) for k in range(-60, 61)}
         near = float(loss)
         for epsilon in (math.nextafter(near, 0.0), near, *(near - k * math.ulp(near) for k in (2, 5, 9))):
             kept = [p - mp.exp(mp.mpf(epsilon)) * weights.get(k - sensitivity, 0) for k, p in weights.items()]

@@ -214,9 +214,11 @@ def test_an_event_that_does_not_lose_less_with_more_noise_is_still_refused(make)
 def test_flags_are_true_or_false(value):
     numbers = {"n": 100, "steps": 5, "l1_radius": 1.0, "lipschitz": 1.0, "lower": 5.5, "upper": 11.2,
                "epsilon_count": 0.1, "epsilon_model": 1.0, "delta": 1e-5}  # fmt: skip
-    for call in (lambda: published.sparsifier_count(1.0, 5.0, 0.1, rounded=value),
-                 lambda: published.sparsifier(**numbers, rounded=value),
-                 lambda: published.sparsifier(**numbers, as_coded=value)):  # fmt: skip
+    for call in (
+        lambda: published.sparsifier_count(1.0, 5.0, 0.1, rounded=value),
+        lambda: published.sparsifier(**numbers, rounded=value),
+        lambda: published.sparsifier(**numbers, as_coded=value),
+    ):
         with pytest.raises(InvalidValue, match=r"(rounded|as_coded)=.*: must be True or False"):
             call()
     assert published.sparsifier_count(1.5, 5.0, 0.1, rounded=np.True_).status == "holds"

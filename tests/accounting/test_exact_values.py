@@ -151,8 +151,10 @@ def test_the_recursion_for_selections_lies_between_what_is_reached_and_the_other
     high, low = two_point(epsilon0, t)
 
     def one(x: np.ndarray) -> np.ndarray:
-        return np.max(high * np.maximum(-np.expm1(x[:, None] - t), 0)
-                      + low * np.maximum(-np.expm1(x[:, None] - t + epsilon0), 0), axis=1)  # fmt: skip
+        return np.max(
+            high * np.maximum(-np.expm1(x[:, None] - t), 0) + low * np.maximum(-np.expm1(x[:, None] - t + epsilon0), 0),
+            axis=1,
+        )
 
     def two(x: float) -> float:
         return float(np.max(high * one(x - t) + low * one(x - t + epsilon0)))
@@ -166,10 +168,12 @@ def test_optimal_composition_is_the_binomial_sum():
     epsilon0, count, epsilon = 0.3, 12, 1.0
     truth = math.exp(epsilon0) / (1 + math.exp(epsilon0))
     total = sum(
-        math.comb(count, k) * truth ** (count - k) * (1 - truth) ** k
+        math.comb(count, k)
+        * truth ** (count - k)
+        * (1 - truth) ** k
         * max(0.0, 1 - math.exp(epsilon - (count - 2 * k) * epsilon0))
         for k in range(count + 1)
-    )  # fmt: skip
+    )
     assert composition.optimal_delta(epsilon0, count, epsilon) == pytest.approx(total, rel=1e-9)
     assert composition.optimal(epsilon0, count, total) == pytest.approx(epsilon, rel=1e-6)
 

@@ -93,8 +93,10 @@ class Draw:
     def sampled(self, event: Event) -> Event:
         rate = 1 - self.log_uniform(1e-6, 0.5) if self.chance(0.3) else self.log_uniform(1e-3, 0.9)
         scheme, adjacency = [
-            ("poisson", None), ("poisson", "replace-one"), ("without-replacement", None),
-        ][self.whole(0, 2)]  # fmt: skip
+            ("poisson", None),
+            ("poisson", "replace-one"),
+            ("without-replacement", None),
+        ][self.whole(0, 2)]
         return Subsampled(event, scheme, rate, adjacency)
 
     def tuned(self, event: Event) -> Event:
@@ -267,7 +269,7 @@ def test_mass_at_the_largest_loss_is_seen(event, delta):
         (Laplace(0.005), 200 + 2 * math.log1p(-1e-5)),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_mass_at_the_largest_loss_costs_what_it_is_and_no_grid_step_more(event, exact):
     """By the tail sums themselves: a bound that is wide of the answer would hide that they cancel."""
     assert exact <= account(event, "pld").epsilon(1e-5) * (1 + 1e-12) <= exact * (1 + 1e-8)
@@ -338,13 +340,14 @@ def test_blocks_only_add(monkeypatch):
     "event",
     [
         Repeated(Subsampled(Gaussian(1.0), "poisson", 1e-10), 10**22),
-        RandomRounds(Gaussian(26.7), Geometric(1 - 1e-8)), RandomRounds(Gaussian(26.7), Geometric(1 - 1.2e-16)),
+        RandomRounds(Gaussian(26.7), Geometric(1 - 1e-8)),
+        RandomRounds(Gaussian(26.7), Geometric(1 - 1.2e-16)),
         RandomRounds(Gaussian(1e3), TruncatedGeometric(1 - 1e-8, 10**9)),
         RandomRounds(PureDp(1e-5), TruncatedNegativeBinomial(1.0, 1e-9)),
         RandomRounds(Gaussian(26.7), TruncatedNegativeBinomial(1.0, 1 - 1e-8)),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_rounds_without_end_are_accounted_for_or_refused_in_words(event, coarse_grid):
     assert account(event).epsilon(1e-5) > 0
     try:

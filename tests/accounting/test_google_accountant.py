@@ -21,8 +21,10 @@ from dp_accounting.rdp import RdpAccountant  # noqa: E402
 abstract = pytest.importorskip("dp_accounting.privacy_accountant_test", reason="this version ships no tests")
 
 ADD, ONE, SPECIAL = (
-    NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE, NeighboringRelation.REPLACE_SPECIAL
-)  # fmt: skip
+    NeighboringRelation.ADD_OR_REMOVE_ONE,
+    NeighboringRelation.REPLACE_ONE,
+    NeighboringRelation.REPLACE_SPECIAL,
+)
 G, L = dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent
 POI = dp_event.PoissonSampledDpEvent
 MANY = dp_event.SelfComposedDpEvent
@@ -188,8 +190,10 @@ def test_newer_events(monkeypatch):
     assert selections.get_epsilon(1e-6) == pytest.approx(8.85, abs=0.2), "the count of selections is lost"
     flips = google.Accountant().compose(make("PermuteAndFlipDpEvent", epsilon=0.1), 10)
     assert flips.get_epsilon(0) == pytest.approx(1.0)
-    discrete = {d: google.from_google(make("DiscreteGaussianDpEvent", sigma=10.0, sensitivity=1.5, dimension=d), r)
-                for d, r in ((1, ADD), (None, ONE))}  # fmt: skip
+    discrete = {
+        d: google.from_google(make("DiscreteGaussianDpEvent", sigma=10.0, sensitivity=1.5, dimension=d), r)
+        for d, r in ((1, ADD), (None, ONE))
+    }
     assert (discrete[1].sigma, discrete[1].sensitivity) == (10.0, 1)
     assert discrete[None].rho == pytest.approx(0.5 * 0.3**2)
 

@@ -140,8 +140,8 @@ def test_groups_against_all_outcomes(size, epsilon):
     assert account(Repeated(TwoSidedGeometric(geometric), 2)).group(size).delta(epsilon) >= exact * (1 - 1e-9)
     truth = 1 / (1 + math.exp(-response))
     exact = sum(
-        math.comb(size, k) * max(
-            truth**k * (1 - truth) ** (size - k) - math.exp(epsilon) * truth ** (size - k) * (1 - truth) ** k, 0.0)
+        math.comb(size, k)
+        * max(truth**k * (1 - truth) ** (size - k) - math.exp(epsilon) * truth ** (size - k) * (1 - truth) ** k, 0.0)
         for k in range(size + 1)
     )
     assert account(RandomizedResponse(response)).group(size).delta(epsilon) >= exact * (1 - 1e-9)

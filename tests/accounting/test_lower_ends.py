@@ -136,7 +136,8 @@ def test_zcdp_covers_gaussian_noise():
 
 
 @pytest.mark.parametrize(
-    "event", [ExponentialMechanism(1.0), NoisyMax(1.0), BestOf(Gaussian(5.0), Poisson(4.0)), ZCdp(0.1)], ids=str)
+    "event", [ExponentialMechanism(1.0), NoisyMax(1.0), BestOf(Gaussian(5.0), Poisson(4.0)), ZCdp(0.1)], ids=str
+)
 def test_ends_of_delta_and_of_noise(event):
     from dptoolkit.accounting.structure import scaled
 

@@ -73,8 +73,18 @@ def test_mixtures_that_have_another_name():
     assert account(MixtureOfGaussians(1e-3, (1.0, 2.0), (0.5, 0.5))).epsilon(1e-6) > 1e5
 
 
-@pytest.mark.parametrize(("shifts", "chances"), [((), ()), ((1.0,), (0.5,)), ((1.0, 2.0), (1.0,)), ((-1.0,), (1.0,)),
-                                                 ((math.inf,), (1.0,)), ((math.nan,), (1.0,)), ((1.0,), (1.5,))])
+@pytest.mark.parametrize(
+    ("shifts", "chances"),
+    [
+        ((), ()),
+        ((1.0,), (0.5,)),
+        ((1.0, 2.0), (1.0,)),
+        ((-1.0,), (1.0,)),
+        ((math.inf,), (1.0,)),
+        ((math.nan,), (1.0,)),
+        ((1.0,), (1.5,)),
+    ],
+)
 def test_mixtures_that_are_none_are_refused(shifts, chances):
     with pytest.raises(InvalidValue, match="sensitivities|probabilities"):
         MixtureOfGaussians(1.0, shifts, chances)
@@ -169,15 +179,18 @@ def test_ends_of_truncation():
     assert account(TruncatedPoisson(0.0, 0.5, 10, 2)).bounds(0.01).lower <= math.inf
     assert account(TruncatedPoisson(1.0, 1.0, 0, 1)).epsilon(1e-5) > 4
     assert account(TruncatedPoisson(1.0, 1.0, 4, 9, "replace-one")).epsilon(1e-5) == pytest.approx(
-        account(Gaussian(1.0)).epsilon(1e-5), rel=1e-6)  # fmt: skip
+        account(Gaussian(1.0)).epsilon(1e-5), rel=1e-6
+    )
     assert account(TruncatedPoisson(1.0, 1e-9, 10**9, 10**6)).epsilon(1e-6) == 0
     assert math.isfinite(account(TruncatedPoisson(1.0, 0.5, 10**9, 10**6)).epsilon(1e-6))
 
 
 EVENTS = [
-    MixtureOfGaussians(2.0, (0.0, 1.0, 3.0), (0.7, 0.2, 0.1)), TruncatedPoisson(2.0, 0.3, 20, 5),
-    TruncatedPoisson(1.0, 0.3, 20, 5, "replace-one"), ShiftedZCdp(0.05, 0.01),
-]  # fmt: skip
+    MixtureOfGaussians(2.0, (0.0, 1.0, 3.0), (0.7, 0.2, 0.1)),
+    TruncatedPoisson(2.0, 0.3, 20, 5),
+    TruncatedPoisson(1.0, 0.3, 20, 5, "replace-one"),
+    ShiftedZCdp(0.05, 0.01),
+]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=str)
@@ -218,11 +231,17 @@ def test_normal_tails_agree():
 noises = st.floats(0.3, 20.0)
 mixtures_drawn = st.builds(
     lambda scale, shifts: MixtureOfGaussians(
-        scale, tuple(c for c, _ in shifts), tuple(p / math.fsum(q for _, q in shifts) for _, p in shifts)),
-    noises, st.lists(st.tuples(st.floats(0.0, 4.0), st.floats(0.01, 1.0)), min_size=1, max_size=5),
+        scale, tuple(c for c, _ in shifts), tuple(p / math.fsum(q for _, q in shifts) for _, p in shifts)
+    ),
+    noises,
+    st.lists(st.tuples(st.floats(0.0, 4.0), st.floats(0.01, 1.0)), min_size=1, max_size=5),
 )
 truncated_drawn = st.builds(
-    TruncatedPoisson, noises, st.floats(1e-4, 1.0), st.integers(0, 5000), st.integers(1, 300),
+    TruncatedPoisson,
+    noises,
+    st.floats(1e-4, 1.0),
+    st.integers(0, 5000),
+    st.integers(1, 300),
     st.sampled_from(["zero-out", "replace-one"]),
 )
 

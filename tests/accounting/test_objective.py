@@ -238,8 +238,9 @@ SIGMAS = [
 
 
 def sigma(epsilon, delta, l2, adjacency, signed, **more):
-    return objective.noise(epsilon, delta, gradient_bound=1.0, curvature=0.25, l2=l2, adjacency=adjacency,
-                           signed=signed, **more)  # fmt: skip
+    return objective.noise(
+        epsilon, delta, gradient_bound=1.0, curvature=0.25, l2=l2, adjacency=adjacency, signed=signed, **more
+    )
 
 
 @pytest.mark.parametrize("row", SIGMAS)

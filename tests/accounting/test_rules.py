@@ -79,7 +79,8 @@ def test_less_noise_is_less_private(event):
     assert account(scaled(event, 0.0)).epsilon(1e-4) == pytest.approx(0.0, abs=1e-300)
     if not isinstance(event, (SampledGroup, TruncatedPoisson)):
         assert scaled(Repeated(Subsampled(event, "poisson", 0.5), 3), 2.0) == Repeated(
-            Subsampled(scaled(event, 2.0), "poisson", 0.5), 3)  # fmt: skip
+            Subsampled(scaled(event, 2.0), "poisson", 0.5), 3
+        )
 
 
 def test_an_event_without_a_row_is_refused_in_words():
@@ -113,4 +114,6 @@ def test_nobody_else_asks_what_kind_an_elementary_event_is():
         for path in (PACKAGE / folder).rglob("*.py"):
             assert kinds_asked(path.read_text(encoding="utf-8")) == set(), path
     assert kinds_asked("isinstance(part, (Gaussian, acc.Laplace)) or isinstance(x, Subsampled)") == {
-        "Gaussian", "Laplace"}  # fmt: skip
+        "Gaussian",
+        "Laplace",
+    }

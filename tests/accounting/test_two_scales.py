@@ -75,11 +75,13 @@ def test_a_refusal_does_not_end_the_search(event, epsilon):
 @pytest.mark.parametrize(
     "event",
     [
-        Repeated(Laplace(1e-200), 10**14), Repeated(RandomizedResponse(1e200), 10**14),
-        Composed(NoisyMax(1e200), Repeated(PureDp(1.0), 10**14)), Repeated(TwoSidedGeometric(1e200, 3_000_000), 3),
+        Repeated(Laplace(1e-200), 10**14),
+        Repeated(RandomizedResponse(1e200), 10**14),
+        Composed(NoisyMax(1e200), Repeated(PureDp(1.0), 10**14)),
+        Repeated(TwoSidedGeometric(1e200, 3_000_000), 3),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_renyi_divergences_of_huge_losses_do_not_overflow(event):
     """Now that they are asked for, they must have an answer."""
     assert 1e200 <= account(event).epsilon(1e-6) <= account(event).epsilon(0.0)
@@ -134,7 +136,8 @@ def test_a_rare_large_loss_beside_a_small_one(delta):
     [
         (Composed(PureDp(0.0036780385969760023), Subsampled(Gaussian(0.28946524), "poisson", 6.1575e-6)), 3.33e-6),
         pytest.param(
-            Composed(PureDp(5.6238e-4), Subsampled(Gaussian(0.111148), "poisson", 7.73463e-4, "replace-one")), 7.93e-4,
+            Composed(PureDp(5.6238e-4), Subsampled(Gaussian(0.111148), "poisson", 7.73463e-4, "replace-one")),
+            7.93e-4,
             marks=pytest.mark.slow,
         ),
         (Composed(RandomizedResponse(1.0, 3), Laplace(0.02)), 0.3),

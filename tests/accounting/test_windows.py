@@ -23,7 +23,7 @@ from dptoolkit.accounting import (
     calibrate,
     composition,
     selection,
-)  # fmt: skip
+)
 from dptoolkit.accounting.pld import composition as sums
 from dptoolkit.accounting.pld import curve
 from dptoolkit.accounting.pld import tail as tails
@@ -64,7 +64,7 @@ EVENTS = [
     Repeated(Subsampled(Gaussian(0.7), "poisson", 0.001), 1000),
     Repeated(Subsampled(Gaussian(8.0), "poisson", 0.1), 1000),
     Repeated(Subsampled(Laplace(1.0), "poisson", 0.02), 100),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=str)
@@ -186,8 +186,9 @@ def test_chords_of_the_recursion_are_above_what_a_finer_grid_proves(epsilon0, co
     monkeypatch.setattr(selection, "_CELLS", 256)
     finer = [selection.adaptive(epsilon0, count, d) for d in deltas]
     assert all(a <= b <= 1.02 * a for a, b in zip(finer, ours, strict=True))
-    assert all(a <= b for a, b in zip([selection.adaptive_delta(epsilon0, count, e) for e in epsilons], ours_at,
-                                      strict=True))  # fmt: skip
+    assert all(
+        a <= b for a, b in zip([selection.adaptive_delta(epsilon0, count, e) for e in epsilons], ours_at, strict=True)
+    )
 
 
 def test_between_two_points_of_the_recursion_both_answers_are_on_the_chord():

@@ -252,8 +252,9 @@ def test_a_given_attack_sees_missing_numbers():
     def pattern(x, rng):
         return [math.nan if x == 1.0 else rng.random(), rng.random()]
 
-    found = audit.audit(pattern, PAIR, GaussianClaim(0.5), trials=1000, alpha=1e-6,
-                        attack=lambda outputs: np.isnan(outputs[:, 0]) * 1.0)  # fmt: skip
+    found = audit.audit(
+        pattern, PAIR, GaussianClaim(0.5), trials=1000, alpha=1e-6, attack=lambda outputs: np.isnan(outputs[:, 0]) * 1.0
+    )
     assert found.violated and found.failures == 0
 
 

@@ -63,9 +63,7 @@ def test_groups(loss):
 
     Both tests have a false-alarm probability of 1e-8, over the seed, which is fixed.
     """
-    plan = solvers.plan(
-        "dp_ight", n=200, d=5, sparsity=2, steps=10, step_size=0.5, epsilon=1.0, delta=1e-5, **loss
-    )  # fmt: skip
+    plan = solvers.plan("dp_ight", n=200, d=5, sparsity=2, steps=10, step_size=0.5, epsilon=1.0, delta=1e-5, **loss)
     pair = pairs.grouped(presets.pair(plan), 4)
     check_neighbours(pair)
     assert pair.size == 4 and pair.first.n == pair.second.n == 200

@@ -270,7 +270,10 @@ def test_outputs_become_numbers(output, numbers):
 
 def test_encode_makes_numbers_of_anything():
     found = audit.audit(
-        lambda x, rng: "yes" if noisy(x, rng) > 0.5 else "no", PAIR, GaussianClaim(1.0), trials=400,
+        lambda x, rng: "yes" if noisy(x, rng) > 0.5 else "no",
+        PAIR,
+        GaussianClaim(1.0),
+        trials=400,
         encode=lambda s: s == "yes",
     )
     assert found.attack in ("frequencies", "difference") and found.failures == 0 and found.epsilon_lower > 0
@@ -354,7 +357,8 @@ def test_evidence_takes_what_its_refusals_advise():
 
 
 @pytest.mark.parametrize(
-    ("scale", "verdict"), [(1.0, "tight"), (2.0, "over-noised"), (0.5, "under-noised")],
+    ("scale", "verdict"),
+    [(1.0, "tight"), (2.0, "over-noised"), (0.5, "under-noised")],
     ids=["exact", "doubled", "halved"],
 )
 def test_efficiency_on_a_pair_known_to_be_tight(scale, verdict):

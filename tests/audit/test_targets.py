@@ -51,8 +51,11 @@ def expected(plan, adversary, trace):
     if adversary == "iterates" and plan.solver == "dp_scsg_ht":
         return layout.epochs_row(plan, trace)
     return {
-        "final": lambda: trace.weights, "support": lambda: trace.weights != 0, "iterates": lambda: trace.iterates,
-        "gradients": lambda: trace.releases, "step": lambda: trace.releases[0],
+        "final": lambda: trace.weights,
+        "support": lambda: trace.weights != 0,
+        "iterates": lambda: trace.iterates,
+        "gradients": lambda: trace.releases,
+        "step": lambda: trace.releases[0],
     }[adversary]().ravel()
 
 
@@ -83,8 +86,14 @@ def test_the_public_solver_gives_the_same_model(case, monkeypatch):
     for i, data in enumerate((pair.first, pair.second)):
         X, y = data.expand()
         result = getattr(solvers, plan.solver)(
-            X, y, rng=source.generator(5 + i), row_norm=plan.settings.row_norm, adjacency=plan.adjacency,
-            epsilon=COMMON["epsilon"], delta=COMMON["delta"], **arguments,
+            X,
+            y,
+            rng=source.generator(5 + i),
+            row_norm=plan.settings.row_norm,
+            adjacency=plan.adjacency,
+            epsilon=COMMON["epsilon"],
+            delta=COMMON["delta"],
+            **arguments,
         )
         assert result.plan == plan
         weights = np.append(result.coef, result.intercept) if plan.settings.fit_intercept else result.coef

@@ -56,7 +56,7 @@ SCHEMES = (
     {"sampling": "without-replacement", "adjacency": "replace-one"},
     {"sampling": "poisson", "adjacency": "zero-out"},
     {"sampling": "poisson", "adjacency": "replace-one"},
-)  # fmt: skip
+)
 
 
 class Row(NamedTuple):

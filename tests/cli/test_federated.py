@@ -12,8 +12,10 @@ from dptoolkit import cli, federated
 from dptoolkit.accounting import Ledger
 from dptoolkit.cli import output
 
-OWN = ("--loss logistic --label-values -1 1 --sparsity 2 --rounds 2 --local-steps 2 --step-size 1 --grad-norm 1 "
-       "--epsilon 4 --delta 1e-4")  # fmt: skip
+OWN = (
+    "--loss logistic --label-values -1 1 --sparsity 2 --rounds 2 --local-steps 2 --step-size 1 --grad-norm 1 "
+    "--epsilon 4 --delta 1e-4"
+)
 RUN = f"federated run a.svm b.svm --n-features 4 {OWN} --rate 0.5"
 
 

@@ -285,8 +285,10 @@ def test_show_prints_weights_by_name_the_guarantee_and_a_sentence(run, model_fil
 def test_names_cannot_imitate_lines_of_the_summary(run, tmp_path):
     X = np.random.default_rng(0).standard_normal((400, 2))
     names, labels = ("a\nepsilon 0\x1b[2J", "b"), np.where(X[:, 0] > 0, "up\nx", "down")
-    models.save(models.fit(X, labels, task="classification", classes=["up\nx", "down"], feature_names=names),
-                tmp_path / "m.json")  # fmt: skip
+    models.save(
+        models.fit(X, labels, task="classification", classes=["up\nx", "down"], feature_names=names),
+        tmp_path / "m.json",
+    )
     out = run("show m.json")[1]
     assert "\x1b" not in out and "\nepsilon 0" not in out and "\nx" not in out and "a?epsilon 0?[2J" in out
 
@@ -441,8 +443,10 @@ def test_evaluate_says_which_column_it_compares_with(run, tmp_path):
     """A model that does not know its label takes the only column that is left, and says so; never a feature."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
-    models.save(models.fit(X, X[:, 0], task="regression", row_norm=3.0, label_bound=3.0, feature_names=["a", "b"]),
-                tmp_path / "m.json")  # fmt: skip
+    models.save(
+        models.fit(X, X[:, 0], task="regression", row_norm=3.0, label_bound=3.0, feature_names=["a", "b"]),
+        tmp_path / "m.json",
+    )
     (tmp_path / "t.csv").write_text("b,other,a\n1,2,3\n2,1,4\n")
     code, out, err = run("evaluate m.json t.csv --json")
     assert code == 0 and json.loads(out)["records"] == 2

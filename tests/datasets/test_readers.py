@@ -22,9 +22,9 @@ TEXT = b"+1 1:0.5 3:-2e-3 # a remark\n-1\n+1 2:1\n\n-1 5:7 4:1\n"
 EXPECTED = [[0.5, 0, -2e-3, 0, 0], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 1, 7]]
 
 
-@pytest.mark.parametrize("suffix, pack", [
-    ("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "suffix, pack", [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
+)
 def test_libsvm_plain_and_compressed(tmp_path, suffix, pack) -> None:
     path = tmp_path / f"file{suffix}"
     path.write_bytes(pack(TEXT))
@@ -90,6 +90,7 @@ def test_idx(tmp_path) -> None:
     path.write_bytes(b"GIF89a")
     with pytest.raises(InvalidValue, match="idx file"):
         read_idx(path)
+
 
 # --- what is wrong is named by file and line, and never shown ------------------------------------------------
 
@@ -249,7 +250,7 @@ BAD_CSV = [
     (b"a,b,c\n1,2,\n4242 1,2,3\n", 2, "3 numbers"),
     (b"a,b\n,1 4242\n", 2, "2 numbers"),
     (b"a,b\n1,secret\n", 2, "number"),
-    (b"a,b\n\n1,2\n\"4242\",3\n", 4, "number"),
+    (b'a,b\n\n1,2\n"4242",3\n', 4, "number"),
     (b"a,b\n1,2\n3,\xff4242\n", 3, "number"),
     (b"a,b\n1,2\n3,nan\n", 3, "finite"),
     (b"a,b\n1,2\n-inf,4242\n", 3, "finite"),
@@ -340,9 +341,9 @@ def test_what_is_no_file_is_refused(tmp_path, name) -> None:
         read_libsvm(tmp_path / name, 3)
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"\0\0\x08", b"\0\0\x08\0", b"\0\0\x08\x03\0\0", b"\0\0\x08\x02" + b"\xff" * 8
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\0\x08", b"\0\0\x08\0", b"\0\0\x08\x03\0\0", b"\0\0\x08\x02" + b"\xff" * 8]
+)
 def test_an_idx_file_that_is_cut_off_is_refused(tmp_path, content) -> None:
     path = tmp_path / "images"
     path.write_bytes(content)

@@ -23,9 +23,10 @@ P4243;70;m;no;144;"former";
 P4244;55;f;no;99;NA;31
 '''
 RULES = {
-    "drop": ["patient"], "categories": {"sex": ["f", "m"], "smoking": ["never", "former", "current"]},
+    "drop": ["patient"],
+    "categories": {"sex": ["f", "m"], "smoking": ["never", "former", "current"]},
     "missing": {"bmi": 25.0, "smoking": "never"},
-}  # fmt: skip
+}
 NAMES = ("age, years", "sex=f", "sex=m", 'pressure "sys"', "smoking=never", "smoking=former", "smoking=current", "bmi")
 ROWS = [[61, 1, 0, 121.5, 1, 0, 0, 24.5], [70, 0, 1, 144, 0, 1, 0, 25], [55, 1, 0, 99, 1, 0, 0, 31]]
 
@@ -206,9 +207,9 @@ def test_the_first_record_decides_nothing_about_the_others(written):
 
 def _frame_file(path):
     polars = pytest.importorskip("polars", reason="parquet files need polars")
-    frame = polars.DataFrame({
-        "age": [61, 70, None], "sex": ["f", None, "m"], "died": [True, False, True], "grade": ["x", "y", "y"],
-    })  # fmt: skip
+    frame = polars.DataFrame(
+        {"age": [61, 70, None], "sex": ["f", None, "m"], "died": [True, False, True], "grade": ["x", "y", "y"]}
+    )
     frame.write_parquet(path)
     return path
 

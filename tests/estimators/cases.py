@@ -33,9 +33,7 @@ SEARCHES = [
         estimators.PrivateSparseRegressor(**ROW, **LABEL), {"sparsity": [1, None]}, random_state=0
     ),
 ]
-TRANSFORMERS = [
-    estimators.ClipRows(1.0), estimators.ScaleToBounds(-1.0, 1.0), estimators.MaxAbsScaling(unsafe=True)
-]  # fmt: skip
+TRANSFORMERS = [estimators.ClipRows(1.0), estimators.ScaleToBounds(-1.0, 1.0), estimators.MaxAbsScaling(unsafe=True)]
 
 
 def iht_classifier(**more: object) -> estimators.PrivateIHTClassifier:

@@ -30,8 +30,9 @@ def labels(estimator):
 # --- bounds --------------------------------------------------------------------------------------------------
 
 
-NEEDED = [(e, bound) for e in EVERY for bound in BOUNDS if bound in e.get_params()
-          and name(e) != "PrivateSparseClassifier"]  # fmt: skip
+NEEDED = [
+    (e, bound) for e in EVERY for bound in BOUNDS if bound in e.get_params() and name(e) != "PrivateSparseClassifier"
+]
 
 
 @pytest.mark.parametrize(("estimator", "bound"), NEEDED, ids=[f"{name(e)} {bound}" for e, bound in NEEDED])

@@ -107,11 +107,12 @@ def test_the_search_finds_a_setting_that_works():
     seeds are fixed."""
     chosen = [
         estimators.PrivateSearchCV(
-            iht_classifier(), {"sparsity": [1, 12]}, epsilon=8.0, expected_runs=20, law="geometric",
-            random_state=seed,
-        ).fit(ROWS, BINARY).best_params_["sparsity"]
+            iht_classifier(), {"sparsity": [1, 12]}, epsilon=8.0, expected_runs=20, law="geometric", random_state=seed
+        )
+        .fit(ROWS, BINARY)
+        .best_params_["sparsity"]
         for seed in range(5)
-    ]  # fmt: skip
+    ]
     assert chosen == [12] * 5
 
 

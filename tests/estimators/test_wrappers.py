@@ -64,10 +64,11 @@ def test_functions_that_fit_again_are_warned_of(call):
 
 def test_warnings_name_the_line_of_the_user():
     calls = (
-        lambda: ONE.fit(X, Y), lambda: models.fit(X, Y, task="classification", solver="dp_ight", row_norm=1.0),
+        lambda: ONE.fit(X, Y),
+        lambda: models.fit(X, Y, task="classification", solver="dp_ight", row_norm=1.0),
         lambda: multiclass.OneVsRestClassifier(ONE).fit(X, THREE[:200]),
         lambda: model_selection.cross_val_score(make_pipeline(estimators.ClipRows(1.0), ONE), X, Y, cv=2),
-    )  # fmt: skip
+    )
     for call in calls:
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")

@@ -256,8 +256,10 @@ def streams(solve, data, **arguments):
 def test_no_client_round_or_plan_shares_a_stream(seed):
     """Equal noise of two clients, or of two models, would cancel in a difference."""
     equal = [clients()[0]] * 3
-    runs = [streams(federated.dp_fed_sgd_ht, equal, **SGD | more, rng=seed)
-            for more in ({}, {"weights": [1, 2, 3]}, {"epsilon": 5.0}, {"step_size": 0.51})]  # fmt: skip
+    runs = [
+        streams(federated.dp_fed_sgd_ht, equal, **SGD | more, rng=seed)
+        for more in ({}, {"weights": [1, 2, 3]}, {"epsilon": 5.0}, {"step_size": 0.51})
+    ]
     numbers = [number for run in runs for number in run.values()]
     assert all(len(run) == 9 for run in runs) and len(set(numbers)) == len(numbers)
     if seed is not None:
@@ -537,8 +539,10 @@ def test_messages_are_added_in_the_order_of_the_clients():
         results.append(server.combine(order)[1].tobytes())
         assert server.round == 1
     assert len(set(results)) == 1
-    rounded = {sum(order[1:], order[0]).tobytes() for order in itertools.permutations(
-        [w * m.values for w, m in zip([0.1, 0.3, 0.6], messages, strict=True)])}  # fmt: skip
+    rounded = {
+        sum(order[1:], order[0]).tobytes()
+        for order in itertools.permutations([w * m.values for w, m in zip([0.1, 0.3, 0.6], messages, strict=True)])
+    }
     assert len(rounded) > 1, "in another order the last bits differ"
 
 

@@ -62,8 +62,9 @@ def test_one_record_moves_a_clients_gradient_by_at_most_the_sensitivity(loss, ze
         more = {"sampling": "poisson"} if zero_out and name == "dp_fed_sgd_ht" else {}
         plan = plan_for(name, loss, n, d, fit_intercept=intercept, adjacency=relation, **more)
         assert plan.sensitivity == pytest.approx((1 if zero_out else 2) * 1.3 / n, rel=1e-12)
-        w = np.array(data.draw(st.lists(st.floats(-2, 2), min_size=plan.settings.width(d),
-                                        max_size=plan.settings.width(d))))  # fmt: skip
+        w = np.array(
+            data.draw(st.lists(st.floats(-2, 2), min_size=plan.settings.width(d), max_size=plan.settings.width(d)))
+        )
         one, two = gradient(plan, pair.X, pair.y, w), gradient(plan, pair.X2, pair.y2, w)
         # The difference of w and the next weights has an error of some last bits of w.
         assert np.linalg.norm(one - two) <= plan.sensitivity * ROUNDING + 1e-14
@@ -205,8 +206,10 @@ def test_local_steps_cost_as_much_as_rounds():
 
 def test_the_same_noise_for_all_is_worst_for_the_smallest_client():
     """Fixed batches of 128 at z = 1.834, 400 steps: epsilon by number of records, in the order of their rates."""
-    epsilons = [account(Repeated(Subsampled(Gaussian(1.834 / 2), "poisson", 128 / n, "replace-one"), 400)).epsilon(1e-5)
-                for n in (12_000, 6_000, 3_000)]  # fmt: skip
+    epsilons = [
+        account(Repeated(Subsampled(Gaussian(1.834 / 2), "poisson", 128 / n, "replace-one"), 400)).epsilon(1e-5)
+        for n in (12_000, 6_000, 3_000)
+    ]
     assert epsilons == sorted(epsilons) and epsilons[2] > 2.5 * epsilons[0]
 
 

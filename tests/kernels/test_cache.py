@@ -62,14 +62,17 @@ assert "numba" not in sys.modules
 """
 
 # What a fit calls from Python; the helpers are compiled into them.
-ENTRANCES = {
-    "support_margins", "iht_fit", "dithered_block", "dithered_laplace_block", "gram_block", "dense_steps",
-}  # fmt: skip
+ENTRANCES = {"support_margins", "iht_fit", "dithered_block", "dithered_laplace_block", "gram_block", "dense_steps"}
 
 
 def run(root, program, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False, timeout=1800,
+        [sys.executable, "-c", program],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
         env=os.environ | environment,
     )
     assert done.returncode == 0, done.stderr

@@ -61,8 +61,15 @@ class Block:
         # Steps before the first are ones that never happened: the specification counts from 1, so they are cut off.
         padded = [None] * (first - 1) + list(vertices)
         return reference.dithered_path(
-            self.rows.matrix, self.y, self.loss, self.radius, 1.0, padded, [(first, len(vertices), self.limit)],
-            self.theta, self.count,
+            self.rows.matrix,
+            self.y,
+            self.loss,
+            self.radius,
+            1.0,
+            padded,
+            [(first, len(vertices), self.limit)],
+            self.theta,
+            self.count,
         )
 
     def gradient(self, vertices, first=1):
@@ -189,8 +196,17 @@ def test_weights_of_one_block(name, gram, noise, seed, n, count, sharpness):
 def test_path_of_a_whole_fit(name, refresh):
     block = problem(3, n=30, d=12, name=name)
     result = solvers.dp_frank_wolfe(
-        block.rows.matrix, block.y, loss=name, l1_radius=3.0, steps=200, epsilon=50.0, delta=1e-6, feature_bound=1.0,
-        label_bound=2.0, refresh=refresh, rng=5,
+        block.rows.matrix,
+        block.y,
+        loss=name,
+        l1_radius=3.0,
+        steps=200,
+        epsilon=50.0,
+        delta=1e-6,
+        feature_bound=1.0,
+        label_bound=2.0,
+        refresh=refresh,
+        rng=5,
     )
     w, _ = reference.textbook_path(block.rows.matrix, block.y, block.loss, 3.0, result.history["vertices"])
     np.testing.assert_allclose(result.coef, w, rtol=1e-9, atol=1e-9)
@@ -440,9 +456,7 @@ def test_a_rejected_feature_gets_another_weight():
     exponents, work = np.array([0.3, 2.0, -0.7, 1.0]), np.zeros(4, np.int64)
     room, offset = covering(exponents, np.array([0.0, 30.0, 0.0, 0.0]))
     for seed in range(20):
-        _, offset = kernel.accepted_feature(
-            np.random.default_rng(seed), exponents, 1.0, 0.25, offset, 0, room, work
-        )
+        _, offset = kernel.accepted_feature(np.random.default_rng(seed), exponents, 1.0, 0.25, offset, 0, room, work)
     np.testing.assert_allclose(room.covered[1], 2.0 + kernel._COVERED * 0.25)
     assert 1 <= work[3] < 20, "without a new weight it would be rejected until all are built anew"
     d = 100
@@ -557,8 +571,17 @@ def test_dense_and_sparse_fits_have_the_law_of_the_plan(name, noise, form):
     X, y = np.zeros((n, d)), np.ones(n)
     X[:, 0] = 1.0
     plan = solvers.plan(
-        "dp_frank_wolfe", n=n, d=d, loss=name, l1_radius=2.0, steps=1, epsilon=2.0, delta=1e-9, feature_bound=1.0,
-        label_bound=1.0, law=noise,
+        "dp_frank_wolfe",
+        n=n,
+        d=d,
+        loss=name,
+        l1_radius=2.0,
+        steps=1,
+        epsilon=2.0,
+        delta=1e-9,
+        feature_bound=1.0,
+        label_bound=1.0,
+        law=noise,
     )
     run = solvers.bind(plan, sparse.csr_matrix(X) if form == "csr" else X, y)
     rng, counts = np.random.default_rng(6), np.zeros(2 * d)

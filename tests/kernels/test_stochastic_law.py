@@ -80,9 +80,7 @@ def lazy(case: Case, draws: int, seed: int) -> np.ndarray:
         if means is None:
             filled = kernel.sgd_steps(rng, sizes, *shared, *case.shares, free, case.protected, k, *ends)
         else:
-            filled = kernel.reduced_steps(
-                rng, sizes, *shared, case.slope, 0.0, free, case.protected, k, means, *ends
-            )
+            filled = kernel.reduced_steps(rng, sizes, *shared, case.slope, 0.0, free, case.protected, k, means, *ends)
         assert filled == k + case.protected and len(set(support)) == filled
         out[i, support] = weights
     return out
@@ -153,9 +151,11 @@ def assert_same_law(a: np.ndarray, b: np.ndarray, alpha: float = ALPHA) -> None:
     powers = 2.0 ** np.arange(a.shape[1])
     found = {"support": same_counts((a != 0) @ powers, (b != 0) @ powers)}
     summaries = {
-        "sum": lambda w: w.sum(axis=1), "squares": lambda w: (w * w).sum(axis=1),
-        "largest": lambda w: np.abs(w).max(axis=1), "smallest": lambda w: smallest(w)[:, 0],
-    }  # fmt: skip
+        "sum": lambda w: w.sum(axis=1),
+        "squares": lambda w: (w * w).sum(axis=1),
+        "largest": lambda w: np.abs(w).max(axis=1),
+        "smallest": lambda w: smallest(w)[:, 0],
+    }
     for name, summary in summaries.items():
         found[name] = same_values(summary(a), summary(b))
     for j in range(a.shape[1]):
@@ -357,8 +357,10 @@ def assert_same_wide_law(case: Case, a: Any, b: Any, alpha: float = ALPHA) -> No
     rank = np.argsort(np.argsort(-np.abs(offsets), kind="stable"))
     found = {}
     for name, summary in {
-        "k-th": lambda s, w: np.abs(w).min(), "sum": lambda s, w: w.sum(), "squares": lambda s, w: (w * w).sum(),
-    }.items():  # fmt: skip
+        "k-th": lambda s, w: np.abs(w).min(),
+        "sum": lambda s, w: w.sum(),
+        "squares": lambda s, w: (w * w).sum(),
+    }.items():
         found[name] = same_values([summary(*draw) for draw in a], [summary(*draw) for draw in b])
     found["new"] = same_counts(*[[(~touched[s]).sum() for s, _ in sample] for sample in (a, b)])
     new = [np.hstack([np.array((s, w))[:, ~touched[s]] for s, w in sample]) for sample in (a, b)]

@@ -221,8 +221,9 @@ def joint():
 def chosen():
     terms = {"epsilon": 8.0, "delta": 1e-5, "expected_runs": 3.0}
     candidates = [{"steps": 3}, {"steps": 5}]
-    found = choosing.choose(ROWS, BINARY, candidates, task="classification", solver="dp_ight", rng=0, terms=terms,
-                            sparsity=5, **BOUNDS)  # fmt: skip
+    found = choosing.choose(
+        ROWS, BINARY, candidates, task="classification", solver="dp_ight", rng=0, terms=terms, sparsity=5, **BOUNDS
+    )
     return json.loads(json.dumps(files.to_record(found.model)))
 
 

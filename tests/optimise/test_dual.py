@@ -185,4 +185,3 @@ def test_a_tolerance_beyond_doubles_is_reached_from_there():
     p = problem()
     found = minimise.minimise(p, 1e-12)
     assert found.precision == "extended" and minimise.verified_bound(p, found) <= 1e-12
-

@@ -34,8 +34,9 @@ def problem(loss="logistic", ball=None, *, n=60, d=11, l2=1.0, noise=3.0, seed=0
     binary = losses.get(loss).task == losses.BINARY
     y = (score + rng.logistic(size=n) > 0).astype(float) if binary else np.clip(score, -3, 3)
     bound = 3.0 + ball.radius if loss == "squared" else 1.0
-    return minimise.Problem(sparse.csr_matrix(X) if csr else X, y, losses.get(loss), l2, noise * rng.standard_normal(d),
-                            1.0, bound, ball)  # fmt: skip
+    return minimise.Problem(
+        sparse.csr_matrix(X) if csr else X, y, losses.get(loss), l2, noise * rng.standard_normal(d), 1.0, bound, ball
+    )
 
 
 def exact_gradient(p, theta):

@@ -179,6 +179,7 @@ def form_faults(doc: str, signature: inspect.Signature | None = None) -> list[st
 
 # --- the package ---------------------------------------------------------------------------------------------
 
+
 def module_names() -> Iterator[tuple[str, Path]]:
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     for path in sorted(paths):

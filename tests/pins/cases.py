@@ -179,7 +179,9 @@ DELTAS, EPSILONS = (1e-5, 3.3e-9, 0.01), (0.1, 1.0, 4.0)
 def calibrations() -> dict[str, tuple[Any, float, float]]:
     """(noise -> event, epsilon, delta) by name."""
     shapes: dict[str, Any] = {
-        "gaussian": Gaussian, "laplace": Laplace, "gaussians": lambda s: Repeated(Gaussian(s), 73),
+        "gaussian": Gaussian,
+        "laplace": Laplace,
+        "gaussians": lambda s: Repeated(Gaussian(s), 73),
         "poisson": lambda s: Repeated(Subsampled(Gaussian(s), "poisson", 0.01), 300),
         "fixed": lambda s: Repeated(Subsampled(Gaussian(s), "without-replacement", 0.01), 100),
         "selections": lambda s: Repeated(ExponentialMechanism(1 / s), 40),

@@ -103,8 +103,9 @@ def plans() -> Pins:
         for epsilon, delta in ((1.0, 1e-6), (6.0, 1e-5)):
             for published in (False, True):
                 key = f"preset {name} {epsilon:g} {'published' if published else 'tight'}"
-                pins[key] = attempt(lambda n=name, p=published, e=epsilon, d=delta: audit.presets.plan(
-                    n, e, d, published=p), _plan_text)  # fmt: skip
+                pins[key] = attempt(
+                    lambda n=name, p=published, e=epsilon, d=delta: audit.presets.plan(n, e, d, published=p), _plan_text
+                )
         for note, more in {"": {}, **cases.VARIANTS.get(name, {})}.items():
             for kind in ("replace-one", "zero-out"):
                 for calibration in ("tight", "published"):
@@ -187,12 +188,13 @@ def plain() -> Pins:
     pins: Pins = {}
     steps = {"loss": "logistic", "sparsity": 4, "step_size": 0.5}
     calls: dict[str, dict[str, Any]] = {
-        "ight": {**steps, "steps": 20}, "sgd_ht": {**steps, "steps": 20, "batch_size": 16, "rng": 3},
+        "ight": {**steps, "steps": 20},
+        "sgd_ht": {**steps, "steps": 20, "batch_size": 16, "rng": 3},
         "svrg_ht": {**steps, "epochs": 3, "batch_size": 16, "rng": 3},
         "scsg_ht": {**steps, "epochs": 3, "batch_size": 16, "snapshot_size": 64, "rng": 3},
         "frank_wolfe": {"loss": "logistic", "l1_radius": 3.0, "steps": 50},
         "admm": {"loss": "logistic", "weight": 0.01, "rho": 0.1, "steps": 10},
-    }  # fmt: skip
+    }
     for layout in cases.LAYOUTS:
         X, y = cases.data(layout, "small")
         for name, arguments in calls.items():
@@ -289,11 +291,13 @@ def _formulas() -> Pins:
         "composition.advanced": text([composition.advanced(0.05, count, 1e-6) for count in (1, 7, 90)]),
         "composition.optimal": text([composition.optimal(0.05, count, 1e-6) for count in (1, 7, 90)]),
         "rdp.gaussian": text(rdp.gaussian(1.7, orders)),
-        "rdp.subsampled_gaussian": text([
-            rdp.subsampled_gaussian(1.7, 0.02, orders, scheme) for scheme in ("poisson", "without-replacement")]),
-        "rounds": text([
-            rounds.geometric_tail(0.9, 12), rounds.rdp(rdp.gaussian(5.0, orders), orders, rounds.Geometric(0.9))]),
-    }  # fmt: skip
+        "rdp.subsampled_gaussian": text(
+            [rdp.subsampled_gaussian(1.7, 0.02, orders, scheme) for scheme in ("poisson", "without-replacement")]
+        ),
+        "rounds": text(
+            [rounds.geometric_tail(0.9, 12), rounds.rdp(rdp.gaussian(5.0, orders), orders, rounds.Geometric(0.9))]
+        ),
+    }
 
 
 # --- models and files -----------------------------------------------------------------------------------------
@@ -320,7 +324,7 @@ def model_files() -> Pins:
             "two": (y, {"task": "classification", "classes": [0, 1], **bounds}),
             "three": (several, {"task": "classification", "classes": [0, 1, 2], **bounds}),
             "numbers": (1.5 * y - 0.7, {"task": "regression", "label_bound": 1.0, **bounds}),
-        }  # fmt: skip
+        }
         for kind, (labels, own) in calls.items():
             make = lambda t=labels, a=common | own: models.fit(X, t, **a)  # noqa: E731
             pins[f"model {name}, {kind}"] = attempt(make, _model_text)
@@ -499,8 +503,9 @@ def compilations() -> Pins:
     """Which kernels a new process with an empty cache compiles for which types, fit after fit."""
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {"NUMBA_CACHE_DIR": cache}
-        done = subprocess.run([sys.executable, "-c", _COMPILED], cwd=ROOT, env=environment, capture_output=True,
-                              text=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", _COMPILED], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return {name: f"{len(found)} {digest(sorted(found))}" for name, found in json.loads(done.stdout).items()}

@@ -32,9 +32,7 @@ EVERY = {
     "ight_theorem_5_2": published.ight_theorem_5_2(**IGHT, rho=0.1),
     "ight_remark_5_3": published.ight_remark_5_3(**IGHT, epsilon=1.0, delta=1e-5),
     "ight_remark_5_3_simple": published.ight_remark_5_3_simple(**IGHT, epsilon=1.0, delta=1e-5),
-    "ight_corollary_5_6": published.ight_corollary_5_6(
-        1000, 50, 1.0, 5, 1.0, 1.0, 1.0, 1e-5, label_bound=5.0
-    ),
+    "ight_corollary_5_6": published.ight_corollary_5_6(1000, 50, 1.0, 5, 1.0, 1.0, 1.0, 1e-5, label_bound=5.0),
     "ight_corollary_5_8": published.ight_corollary_5_8(1000, 50, 1.0, 1.0, 1e-5),
     "lasso_frank_wolfe": published.lasso_frank_wolfe(1000, 100, 10.0, 1.0, 1.0, 1e-5),
     "multinomial": published.multinomial(1000, 10, 3, 30, 10.0, 2.0, 1.0, 1e-5),
@@ -49,9 +47,7 @@ EVERY = {
     "kt_lemma_2_6": published.kt_lemma_2_6(1.0, 1.0, 1e-5),
     "kt_theorem_4_3": replace(flip(11, 1.0), releases=flip(11, 1.0).attains),
     "kt_corollary_4_7": published.kt_corollary_4_7(11, 11, 1, 2, 1.0, 0.4, 1.0, 1e-5, teacher_norm=1.0),
-    "sgd_ht_theorem_4_1": published.sgd_ht_theorem_4_1(
-        batch_size=1024, steps=100, grad_norm=1.0, epsilon=2.0, **RCV1
-    ),
+    "sgd_ht_theorem_4_1": published.sgd_ht_theorem_4_1(batch_size=1024, steps=100, grad_norm=1.0, epsilon=2.0, **RCV1),
     "scsg_ht_theorem_5_1": published.scsg_ht_theorem_5_1(
         batch_size=512, snapshot_size=2048, epochs=5, grad_norm=1.0, epsilon=2.0, **RCV1
     ),
@@ -63,9 +59,7 @@ EVERY = {
 
 def test_every_function_is_covered_above():
     functions = {
-        name
-        for name in published.__all__
-        if name.startswith(("ight", "lasso", "multi", "lecture", "objective"))
+        name for name in published.__all__ if name.startswith(("ight", "lasso", "multi", "lecture", "objective"))
     }
     functions |= {
         "kt_lemma_2_6",
@@ -96,9 +90,7 @@ def test_a_record_prints_and_pickles(name):
     assert pickle.loads(pickle.dumps(printed)).event == printed.event
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in EVERY if n not in ("sparsifier_count", "objective_perturbation_pure")]
-)
+@pytest.mark.parametrize("name", [n for n in EVERY if n not in ("sparsifier_count", "objective_perturbation_pure")])
 def test_more_noise_never_costs_more(name):
     printed = EVERY[name]
     spent = [account(printed.releases(factor)).epsilon(1e-4) for factor in (0.7, 1.0, 1.5)]
@@ -112,9 +104,7 @@ def test_more_noise_never_costs_more(name):
         (lambda e: published.lasso_frank_wolfe(1000, 100, 10.0, 1.0, e, 1e-5), 0.5, 2.0),
         (lambda e: published.lecture_peeling(10, 0.1, e, 1e-5), 0.5, 2.0),
         (
-            lambda e: published.sgd_ht_theorem_4_1(
-                batch_size=64, steps=100, grad_norm=1.0, epsilon=e, **RCV1
-            ),
+            lambda e: published.sgd_ht_theorem_4_1(batch_size=64, steps=100, grad_norm=1.0, epsilon=e, **RCV1),
             0.5,
             2.0,
         ),
@@ -159,9 +149,7 @@ def test_remark_5_3_exceeds_its_delta(epsilon, delta, times):
     assert printed.true_delta() / delta == pytest.approx(times, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("delta", "limit"), [(1e-2, 2.80), (1e-3, 1.56), (1e-4, 0.78), (1e-5, 0.356), (1e-6, 0.149)]
-)
+@pytest.mark.parametrize(("delta", "limit"), [(1e-2, 2.80), (1e-3, 1.56), (1e-4, 0.78), (1e-5, 0.356), (1e-6, 0.149)])
 def test_remark_5_3_is_true_up_to_a_limit(delta, limit):
     assert published.ight_remark_5_3(**IGHT, epsilon=0.99 * limit, delta=delta).status == "holds"
     assert published.ight_remark_5_3(**IGHT, epsilon=1.01 * limit, delta=delta).status == "false"
@@ -192,16 +180,12 @@ def test_remark_5_3_second_form_and_its_condition():
     [(0.5, 1e-5, 1.11), (1, 1e-5, 2.40), (2, 1e-5, 5.30), (2, 1e-2, 5.43), (10, 1e-2, 64.2)],
 )
 def test_corollary_5_8_true_epsilon(epsilon, delta, truth):
-    assert published.ight_corollary_5_8(1000, 50, 1.0, epsilon, delta).true_epsilon() == pytest.approx(
-        truth, rel=5e-3
-    )
+    assert published.ight_corollary_5_8(1000, 50, 1.0, epsilon, delta).true_epsilon() == pytest.approx(truth, rel=5e-3)
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "short"), [(1, 1e-5, 2.2), (2, 1e-2, 2.08)])
 def test_corollary_5_8_is_short_of_noise(epsilon, delta, short):
-    assert published.ight_corollary_5_8(1000, 50, 1.0, epsilon, delta).shortfall == pytest.approx(
-        short, rel=2e-3
-    )
+    assert published.ight_corollary_5_8(1000, 50, 1.0, epsilon, delta).shortfall == pytest.approx(short, rel=2e-3)
 
 
 def test_corollary_5_6_promises_nothing_without_a_label_bound():
@@ -232,9 +216,7 @@ def test_favoured_closed_form_for_four_candidates():
     # The three pieces integrated by hand.
     gap = 0.3
     q = math.exp(-gap) / 2
-    middle = (
-        (1 - math.exp(-2 * gap)) / 2 - math.exp(-gap) * (1 - math.exp(-gap)) + gap * math.exp(-2 * gap) / 4
-    )
+    middle = (1 - math.exp(-2 * gap)) / 2 - math.exp(-gap) * (1 - math.exp(-gap)) + gap * math.exp(-2 * gap) / 4
     expected = 0.75 - 2 * q / 3 + 5 * q * q / 24 + middle / 2 + math.exp(-2 * gap) / 32
     assert published.favoured(2, gap) == pytest.approx(expected, rel=1e-14)
 
@@ -255,18 +237,14 @@ def test_lasso_frank_wolfe_bracket(epsilon, low, high):
     assert printed.upper == pytest.approx(high, abs=6e-3)
 
 
-@pytest.mark.parametrize(
-    ("delta", "limit"), [(0.1, 3.50), (1e-2, 3.60), (1e-3, 3.39), (1e-5, 2.66), (1e-6, 2.24)]
-)
+@pytest.mark.parametrize(("delta", "limit"), [(0.1, 3.50), (1e-2, 3.60), (1e-3, 3.39), (1e-5, 2.66), (1e-6, 2.24)])
 def test_lasso_frank_wolfe_is_refuted_beyond_a_limit(delta, limit):
     inside = published.lasso_frank_wolfe(1000, 100_000, 10.0, 1.0, 0.99 * limit, delta)
     beyond = published.lasso_frank_wolfe(1000, 100_000, 10.0, 1.0, 1.01 * limit, delta)
     assert inside.lower < inside.claim.epsilon and beyond.lower > beyond.claim.epsilon
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "ratio"), [(0.1, 1.41), (0.5, 1.25), (1, 1.19), (2, 1.12), (4, 1.04), (8, 0.94)]
-)
+@pytest.mark.parametrize(("epsilon", "ratio"), [(0.1, 1.41), (0.5, 1.25), (1, 1.19), (2, 1.12), (4, 1.04), (8, 0.94)])
 def test_lasso_frank_wolfe_against_gumbel(epsilon, ratio):
     # zCDP; the account may be a few percent tighter.
     found = published.lasso_frank_wolfe(1000, 1000, 10.0, 1.0, epsilon, 1e-5, rounds=1000).ratio
@@ -318,7 +296,8 @@ def test_the_columns_of_the_pair_sum_to_zero_and_win_as_simulated(classes, ahead
     # It is one of the pairs that are tried, and no worse than a plain tie.
     best = published.column_pair(classes, epsilon, ahead)
     assert best.epsilon**2 * best.answered >= 0.99 * ties._column(classes, epsilon, 0.0).epsilon ** 2 * (
-        ties._column(classes, epsilon, 0.0).answered)
+        ties._column(classes, epsilon, 0.0).answered
+    )
 
 
 def test_responses_that_are_not_always_given_compose_exactly():
@@ -358,10 +337,7 @@ def test_count_with_integer_bounds_holds_exactly():
 
 
 def test_sparsifier_as_coded_releases_the_count():
-    assert (
-        published.sparsifier(1000, 10, 1.0, 1.0, 10, 20, 0.05, 0.95, 1e-3, as_coded=True).true_epsilon()
-        == math.inf
-    )
+    assert published.sparsifier(1000, 10, 1.0, 1.0, 10, 20, 0.05, 0.95, 1e-3, as_coded=True).true_epsilon() == math.inf
 
 
 def test_max_abs_scaling_on_real_columns():
@@ -498,14 +474,8 @@ def test_objective_perturbation_bound_for_curved_losses(adjacency, density):
 
 def test_objective_perturbation_pure_is_exact_for_linear_losses():
     printed = published.objective_perturbation_pure(1.0, 0.99)
-    assert (
-        printed.status == "holds"
-        and printed.upper == pytest.approx(0.99)
-        and printed.lower == pytest.approx(0.99)
-    )
-    assert published.objective_perturbation_pure(1.0, 0.99, adjacency="zero-out").ratio == pytest.approx(
-        2.0, rel=2e-4
-    )
+    assert printed.status == "holds" and printed.upper == pytest.approx(0.99) and printed.lower == pytest.approx(0.99)
+    assert published.objective_perturbation_pure(1.0, 0.99, adjacency="zero-out").ratio == pytest.approx(2.0, rel=2e-4)
 
 
 # --- Wang and Gu 2020 ----------------------------------------------------------------------------
@@ -645,9 +615,10 @@ def test_scsg_tail_condition_at_its_edge():
     at = {"batch_size": 210, "snapshot_size": 210, "epochs": 100, "grad_norm": 1.0, "epsilon": 10.0, **RCV1}
     assert published.scsg_ht_theorem_5_1(**at).conditions_hold
     # 20.85 is the smallest C for 100 epochs at 1e-5.
-    assert [
-        published.scsg_ht_theorem_5_1(tail_factor=c, **at).conditions[2].holds for c in (20.84, 20.86)
-    ] == [False, True]
+    assert [published.scsg_ht_theorem_5_1(tail_factor=c, **at).conditions[2].holds for c in (20.84, 20.86)] == [
+        False,
+        True,
+    ]
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def test_the_largest_are_those_of_all_noises():
 
 def test_a_level_that_is_left_too_early_gives_other_places():
     """The broken twin: a noise of exactly the bound may tie with one that was not drawn, which has a smaller place."""
+
     def first_places(rule):
         stream, found = SecureStream.seeded(5), []
         for _ in range(3000):

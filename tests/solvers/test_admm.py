@@ -25,9 +25,7 @@ from dptoolkit.solvers.frame import rules
 from tests.solvers.capture import Spy
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
-LOSSES = {
-    "logistic": {}, "huber": {}, "hinge": {}, "squared": {"radius": 1.5, "label_bound": 1.0},
-}  # fmt: skip
+LOSSES = {"logistic": {}, "huber": {}, "hinge": {}, "squared": {"radius": 1.5, "label_bound": 1.0}}
 ALPHA = 1e-7
 
 
@@ -243,10 +241,11 @@ def sum_gradient(A, y, loss, weight, centre, w):
         m = mp.fsum(mp.mpf(a) * b for a, b in zip(row, w, strict=True))
         s = 2 * label - 1
         r = {
-            "logistic": lambda m=m, y=label: 1 / (1 + mp.exp(-m)) - y, "squared": lambda m=m, y=label: m - y,
+            "logistic": lambda m=m, y=label: 1 / (1 + mp.exp(-m)) - y,
+            "squared": lambda m=m, y=label: m - y,
             "huber": lambda m=m, y=label: max(min(m - y, 1), -1),
             "hinge": lambda m=m, s=s: -s * max(min((1 - s * m) * 2, 1), 0),
-        }[loss]()  # fmt: skip
+        }[loss]()
         out = [o + r * mp.mpf(a) for o, a in zip(out, row, strict=True)]
     return float(mp.sqrt(mp.fsum(o * o for o in out)))
 
@@ -281,8 +280,9 @@ def test_square_roots_find_the_support_with_less_bias():
     X, truth = rng.standard_normal((200, 15)), np.zeros(15)
     truth[[2, 7]] = 2.0, -1.5
     y = X @ truth + 0.2 * rng.standard_normal(200)
-    found = {p: solvers.admm(X, y, loss="squared", penalty=p, weight=0.3, rho=1.0, steps=100).coef
-             for p in ("l1", "l1/2")}  # fmt: skip
+    found = {
+        p: solvers.admm(X, y, loss="squared", penalty=p, weight=0.3, rho=1.0, steps=100).coef for p in ("l1", "l1/2")
+    }
     assert set(np.flatnonzero(found["l1/2"])) == {2, 7}
     assert np.linalg.norm(found["l1/2"] - truth) < 0.5 * np.linalg.norm(found["l1"] - truth)
 
@@ -291,8 +291,9 @@ def test_square_roots_find_the_support_with_less_bias():
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(list(LOSSES)), st.sampled_from(["replace-one", "zero-out"]), st.booleans(),
-       st.integers(0, 10**6))  # fmt: skip
+@given(
+    st.sampled_from(list(LOSSES)), st.sampled_from(["replace-one", "zero-out"]), st.booleans(), st.integers(0, 10**6)
+)
 def test_no_neighbour_moves_a_minimiser_by_more_than_the_sensitivity(loss, adjacency, intercept, seed):
     """At any public centre; what is compared is what the run adds noise to."""
     rng = np.random.default_rng(seed)
@@ -301,8 +302,9 @@ def test_no_neighbour_moves_a_minimiser_by_more_than_the_sensitivity(loss, adjac
     X2, y2 = X.copy(), y.copy()
     X2[0] = 0.0 if adjacency == "zero-out" else -X[0] * rng.uniform(0, 2)
     y2[0] = 1 - y[0]
-    plan = make_plan(n=n, d=d, rho=10 ** rng.uniform(-3, 2), loss=loss, adjacency=adjacency, fit_intercept=intercept,
-                     **LOSSES[loss])  # fmt: skip
+    plan = make_plan(
+        n=n, d=d, rho=10 ** rng.uniform(-3, 2), loss=loss, adjacency=adjacency, fit_intercept=intercept, **LOSSES[loss]
+    )
     centre = rng.standard_normal(d + intercept) * 10 ** rng.uniform(-2, 1)
     one, two = (minimiser(plan, a, b, centre) for a, b in ((X, y), (X2, y2)))
     assert np.linalg.norm(one - two) <= plan.sensitivity

@@ -164,10 +164,7 @@ OWN = {
     },
 }  # fmt: skip
 BAD_ARGUMENTS = [
-    (name, argument, value)
-    for name in PRIVATE
-    for argument, values in (COMMON | OWN[name]).items()
-    for value in values
+    (name, argument, value) for name in PRIVATE for argument, values in (COMMON | OWN[name]).items() for value in values
 ]
 
 
@@ -231,15 +228,17 @@ def test_more_blocks_than_rows():
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("dp_ight", {"row_norm": 1e200}), ("dp_ight", {"row_norm": 1e-200}),
+        ("dp_ight", {"row_norm": 1e200}),
+        ("dp_ight", {"row_norm": 1e-200}),
         ("dp_frank_wolfe", {"feature_bound": 1e200, "l1_radius": 1e200}),
         ("dp_frank_wolfe", {"feature_bound": 1e-200, "l1_radius": 1e-200}),
         ("dp_multinomial_frank_wolfe", {"feature_bound": 1e200, "l1_radius": 1e200}),
-        ("peeling_iht", {"feature_bound": 1e200}), ("sparsifier", {"feature_bound": 1e200, "l1_radius": 1e200}),
+        ("peeling_iht", {"feature_bound": 1e200}),
+        ("sparsifier", {"feature_bound": 1e200, "l1_radius": 1e200}),
         ("sparsifier", {"count_share": 1e-18}),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_extreme_bounds_are_refused_before_they_overflow(name, change):
     refused(name, "must be", **change)
 

@@ -157,8 +157,9 @@ def test_rule_fills_what_was_left_out():
        st.sampled_from(["logistic", "hinge", "huber"]), st.sampled_from(["replace-one", "zero-out"]))  # fmt: skip
 @pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning")
 def test_rule_is_stable_and_within_noise_for_all_public_numbers(n, epsilon, delta, norm, loss, adjacency):
-    plan = solvers.plan("dp_dual_averaging", n=n, d=3, loss=loss, row_norm=norm, epsilon=epsilon, delta=delta,
-                        adjacency=adjacency)  # fmt: skip
+    plan = solvers.plan(
+        "dp_dual_averaging", n=n, d=3, loss=loss, row_norm=norm, epsilon=epsilon, delta=delta, adjacency=adjacency
+    )
     s = plan.settings
     unit = rules.margin_noise(s.bounds)
     assert norm * s.step_size * math.sqrt(s.steps) * plan.noise <= unit * (1 + 1e-9)

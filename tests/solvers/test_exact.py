@@ -124,7 +124,13 @@ def test_ight_ends_at_a_fixed_point(loss, intercept, layout):
     y = labels(loss, y)
     step = 0.8 / (losses.get(loss).smoothness * np.linalg.norm(X, 2) ** 2 / len(y))
     result = solvers.ight(
-        LAYOUTS[layout](X), y, loss=loss, sparsity=3, steps=3000, step_size=step, fit_intercept=intercept,
+        LAYOUTS[layout](X),
+        y,
+        loss=loss,
+        sparsity=3,
+        steps=3000,
+        step_size=step,
+        fit_intercept=intercept,
         diagnostics=True,
     )
     w, support = result.coef, np.flatnonzero(result.coef)
@@ -252,10 +258,12 @@ def test_diagnostics_and_traces_are_asked_for(name):
 
 
 PLAIN = {
-    "ight": {"sparsity": 3, "steps": 7, "step_size": 0.5}, "frank_wolfe": {"l1_radius": 2.0, "steps": 7},
-    "admm": {"weight": 0.01, "rho": 0.5, "steps": 7}, "sgd_ht": {"sparsity": 3, "steps": 7, "batch_size": 9,
-    "step_size": 0.5, "rng": 0}, "svrg_ht": {"sparsity": 3, "epochs": 7, "batch_size": 9, "step_size": 0.1, "rng": 0},
-}  # fmt: skip
+    "ight": {"sparsity": 3, "steps": 7, "step_size": 0.5},
+    "frank_wolfe": {"l1_radius": 2.0, "steps": 7},
+    "admm": {"weight": 0.01, "rho": 0.5, "steps": 7},
+    "sgd_ht": {"sparsity": 3, "steps": 7, "batch_size": 9, "step_size": 0.5, "rng": 0},
+    "svrg_ht": {"sparsity": 3, "epochs": 7, "batch_size": 9, "step_size": 0.1, "rng": 0},
+}
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -281,8 +289,17 @@ def test_default_step_is_one_over_the_smoothness():
         more = {"label_bound": 1.0, "margin_bound": 1.0} if loss == "squared" else {}
         for intercept in (False, True):
             plan = solvers.plan(
-                "dp_ight", n=10, d=3, loss=loss, sparsity=1, steps=1, epsilon=1.0, delta=1e-6, row_norm=2.0,
-                fit_intercept=intercept, **more,
+                "dp_ight",
+                n=10,
+                d=3,
+                loss=loss,
+                sparsity=1,
+                steps=1,
+                epsilon=1.0,
+                delta=1e-6,
+                row_norm=2.0,
+                fit_intercept=intercept,
+                **more,
             )
             squares = 4.0 + intercept
             assert plan.settings.step_size == pytest.approx(1 / (losses.get(loss).smoothness * squares))

@@ -67,8 +67,16 @@ def test_request_is_met_and_used_up(name, variant, epsilon, delta, adjacency):
 def test_sparsifier_meets_its_budget_whatever_counts(count):
     more = {"geometric": {"count_share": 1 / 3}, "fixed": {"number": 4}, "threshold": {"threshold": 0.1}}[count]
     made = solvers.plan(
-        "sparsifier", n=1000, d=100, l1_radius=3.0, steps=20, epsilon=1.5, delta=1e-5, feature_bound=1.0,
-        count=count, **more,
+        "sparsifier",
+        n=1000,
+        d=100,
+        l1_radius=3.0,
+        steps=20,
+        epsilon=1.5,
+        delta=1e-5,
+        feature_bound=1.0,
+        count=count,
+        **more,
     )
     assert 1.5 * (1 - TIGHTNESS) <= made.guarantee.epsilon(1e-5) <= 1.5 * (1 + 1e-9)
 
@@ -137,10 +145,12 @@ def test_ight_scale(epsilon, delta, mu):
         ({"loss": "huber", "row_norm": 3.0}, 3.0),
         ({"loss": "squared", "row_norm": None, "grad_norm": 0.7, "step_size": 1.0}, 0.7),
         ({"loss": "squared", "row_norm": 3.0, "label_bound": 2.0, "margin_bound": 0.5}, 7.5),
-        ({"loss": "squared", "row_norm": 3.0, "label_bound": 2.0, "margin_bound": 0.5, "fit_intercept": True},
-         2.5 * math.sqrt(10)),
+        (
+            {"loss": "squared", "row_norm": 3.0, "label_bound": 2.0, "margin_bound": 0.5, "fit_intercept": True},
+            2.5 * math.sqrt(10),
+        ),
     ],
-)  # fmt: skip
+)
 def test_ight_gradient_bound(more, bound):
     assert plan("dp_ight", **more).sensitivity == pytest.approx(2 * bound / 1000, rel=1e-12)
 
@@ -256,8 +266,16 @@ def test_published_peeling():
 def test_published_sparsifier(count):
     more = {"epsilon": 1.1, "count_share": 0.1 / 1.1} if count == "geometric" else {"epsilon": 1.0, "number": 5}
     made = solvers.plan(
-        "sparsifier", n=500, d=100, l1_radius=5.0, steps=50, delta=1e-5, feature_bound=1.0,
-        calibration="published", count=count, **more,
+        "sparsifier",
+        n=500,
+        d=100,
+        l1_radius=5.0,
+        steps=50,
+        delta=1e-5,
+        feature_bound=1.0,
+        calibration="published",
+        count=count,
+        **more,
     )
     # L = 1 in the paper, whatever the radius.
     assert made.noise == pytest.approx(5.0 * math.sqrt(8 * 50 * math.log(1e5)) / 500)

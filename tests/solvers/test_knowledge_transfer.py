@@ -37,9 +37,11 @@ from tests.solvers.capture import Spy
 
 ARGUMENTS = {"loss": "huber", "feature_bound": 1.0, "row_norm": 1.5, "sparsity": 3, "epsilon": 2.0, "delta": 1e-5}
 TEACHERS = {
-    "support": {}, "ridge": {}, "propose-test-release": {},
+    "support": {},
+    "ridge": {},
+    "propose-test-release": {},
     "dp-ight": {"feature_bound": None, "steps": 5, "step_size": 0.1},
-}  # fmt: skip
+}
 RELATIONS = list(Adjacency)
 
 

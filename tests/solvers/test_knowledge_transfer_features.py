@@ -19,9 +19,10 @@ BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 THRESHOLDING = {"loss": "squared", "sparsity": 2, "step_size": 0.5, "grad_norm": 1.0, "row_norm": 1.0, **BUDGET}
 BOUNDED = {**THRESHOLDING, "grad_norm": None, "label_bound": 1.0, "margin_bound": 1.0}
 SHAPES = {
-    "dp_ight": {"steps": 2}, "dp_sgd_ht": {"steps": 2, "batch_size": 5},
+    "dp_ight": {"steps": 2},
+    "dp_sgd_ht": {"steps": 2, "batch_size": 5},
     "dp_scsg_ht": {"epochs": 1, "snapshot_size": 10, "batch_size": 5},
-}  # fmt: skip
+}
 BALL = {"l1_radius": 1.0, "steps": 2, "feature_bound": 1.0, **BUDGET}
 CALLS = [(name, THRESHOLDING | shape) for name, shape in SHAPES.items()]
 CALLS += [(name, BOUNDED | shape) for name, shape in SHAPES.items()]

@@ -53,8 +53,16 @@ def test_ight_noise_on_empty_data_is_the_planned_noise(mode, intercept, calibrat
     spy = Spy(1)
     y = np.zeros(4) if losses.get(IGHT[mode]["loss"]).task != losses.BINARY else np.arange(4) % 2
     result = solvers.dp_ight(
-        np.zeros((4, d)), y, sparsity=d, steps=steps, step_size=step_size, fit_intercept=intercept,
-        calibration=calibration, rng=spy, **BUDGET, **IGHT[mode],
+        np.zeros((4, d)),
+        y,
+        sparsity=d,
+        steps=steps,
+        step_size=step_size,
+        fit_intercept=intercept,
+        calibration=calibration,
+        rng=spy,
+        **BUDGET,
+        **IGHT[mode],
     )
     assert [name for name, _ in spy.draws] == ["standard_normal"] * steps
     assert all(z.shape == (d + intercept,) for z in spy.of("standard_normal"))
@@ -88,8 +96,15 @@ def test_ight_is_the_specification_with_the_recorded_noise(mode, intercept, layo
     X, y = small_problem()
     spy, s, steps, step_size = Spy(2), 2, 6, 0.5
     result = solvers.dp_ight(
-        LAYOUTS[layout](X), y, sparsity=s, steps=steps, step_size=step_size, fit_intercept=intercept, rng=spy,
-        **BUDGET | {"epsilon": 20.0}, **IGHT[mode],
+        LAYOUTS[layout](X),
+        y,
+        sparsity=s,
+        steps=steps,
+        step_size=step_size,
+        fit_intercept=intercept,
+        rng=spy,
+        **BUDGET | {"epsilon": 20.0},
+        **IGHT[mode],
     )
     rows = check_rows(X)
     if "row_norm" in IGHT[mode]:
@@ -266,8 +281,16 @@ def test_multinomial_is_the_specification_with_the_recorded_noise(calibration, s
     spy, loss = Spy(6), losses.get("softmax")
     with added_noise() as added:
         result = solvers.dp_multinomial_frank_wolfe(
-            LAYOUTS[layout](X), y, classes=K, l1_radius=radius, steps=steps, feature_bound=1.0, selection=selection,
-            calibration=calibration, rng=spy, **BUDGET,
+            LAYOUTS[layout](X),
+            y,
+            classes=K,
+            l1_radius=radius,
+            steps=steps,
+            feature_bound=1.0,
+            selection=selection,
+            calibration=calibration,
+            rng=spy,
+            **BUDGET,
         )
     plan = result.plan
     law = "gumbel" if calibration == "tight" else "laplace"

@@ -27,7 +27,9 @@ from tests.solvers.capture import Spy
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 ALPHA = 1e-7
 SETS = {
-    "none": {}, "l2": {"constraint": "l2", "radius": 0.7}, "l1": {"constraint": "l1", "radius": 0.7},
+    "none": {},
+    "l2": {"constraint": "l2", "radius": 0.7},
+    "l1": {"constraint": "l1", "radius": 0.7},
     "group": {"constraint": "group-l1", "radius": 0.7, "group_size": 2},
 }
 
@@ -130,9 +132,7 @@ def test_a_budget_below_the_jacobian_is_refused_before_anything_is_drawn_or_spen
     X, y = problem(100)
     spy, ledger = Spy(0), Ledger(10.0, 1e-3, allow_seeds=True)
     with pytest.raises(InvalidValue, match=r"no noise can reduce.*l2 above 0\.0014549") as refused:
-        solvers.objective_perturbation(
-            X, y, loss="logistic", l2=0.0014, row_norm=1.0, rng=spy, ledger=ledger, **BUDGET
-        )
+        solvers.objective_perturbation(X, y, loss="logistic", l2=0.0014, row_norm=1.0, rng=spy, ledger=ledger, **BUDGET)
     assert not spy.draws and not ledger.entries and "epsilon" in str(refused.value)
     assert make_plan(l2=0.0015).guarantee.epsilon(1e-5) <= 1.0, "what the message proposes works"
 
@@ -165,8 +165,9 @@ def reference_minimiser(A, y, loss, l2, b, radius=None):
 
     limits = () if radius is None else ({"type": "ineq", "fun": lambda w: radius**2 - w @ w, "jac": lambda w: -2 * w},)
     method, precise = ("SLSQP", {"ftol": 1e-16, "maxiter": 500}) if limits else ("BFGS", {"gtol": 1e-11})
-    return optimize.minimize(value, np.zeros(A.shape[1]), jac=gradient, method=method, constraints=limits,
-                             options=precise).x  # fmt: skip
+    return optimize.minimize(
+        value, np.zeros(A.shape[1]), jac=gradient, method=method, constraints=limits, options=precise
+    ).x
 
 
 @pytest.mark.parametrize("layout", [np.array, sparse.csr_matrix], ids=["dense", "csr"])
@@ -247,8 +248,9 @@ def test_an_infinite_budget_is_the_plain_minimiser():
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(losses.CURVED), st.sampled_from(["replace-one", "zero-out"]), st.booleans(),
-       st.integers(0, 10**6))  # fmt: skip
+@given(
+    st.sampled_from(losses.CURVED), st.sampled_from(["replace-one", "zero-out"]), st.booleans(), st.integers(0, 10**6)
+)
 def test_no_neighbour_moves_the_gradient_by_more_than_the_sensitivity(loss, adjacency, intercept, seed):
     """What the noise must hide is the difference of the two gradients at one point; under zero-out that of a zero row
     is nothing, its intercept included."""
@@ -276,7 +278,13 @@ def test_no_neighbour_moves_the_gradient_by_more_than_the_sensitivity(loss, adja
 def test_on_a_ball_some_record_has_the_gradient_bound_of_the_squared_loss_and_none_more(constraint, intercept):
     """A margin is at most the norm of the row, its intercept included, times the radius: weights along it do that."""
     plan = make_plan(
-        loss="squared", d=1, l2=1.0, row_norm=1.3, label_bound=2.0, constraint=constraint, radius=0.7,
+        loss="squared",
+        d=1,
+        l2=1.0,
+        row_norm=1.3,
+        label_bound=2.0,
+        constraint=constraint,
+        radius=0.7,
         fit_intercept=intercept,
     )
     row = np.array([1.3, 1.0][: 1 + intercept])
@@ -298,8 +306,9 @@ def test_some_pair_moves_the_noise_by_the_whole_sensitivity(adjacency, intercept
         assert shift_of_the_pair(plan, b) == pytest.approx(plan.sensitivity, rel=1e-6)
 
 
-@pytest.mark.parametrize(("loss", "intercept", "share"), [("logistic", False, 0.7), ("logistic", True, 0.55),
-                                                          ("hinge", False, 0.7)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "intercept", "share"), [("logistic", False, 0.7), ("logistic", True, 0.55), ("hinge", False, 0.7)]
+)
 def test_two_records_across_a_crowd_move_the_noise_by_more_than_one_gradient(loss, intercept, share):
     """Slopes of one sign, replace-one: a label that changes moves it by half of the sensitivity at most."""
     plan = make_plan(n=2000, d=2, loss=loss, l2=1e-3, fit_intercept=intercept, epsilon=3.0)

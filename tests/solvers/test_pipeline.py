@@ -217,8 +217,9 @@ def specification(X, y, plan, normals=None):
     kept = np.flatnonzero(means > 1.5 * scales[MEANS])
     weighted = unit[:, kept] * means[kept] ** -0.25
     norms = np.linalg.norm(weighted, axis=1, keepdims=True)
-    rows = np.hstack([np.sqrt(0.96) * np.divide(weighted, norms, out=np.zeros_like(weighted), where=norms > 0),
-                      np.full((n, 1), 0.2)])  # fmt: skip
+    rows = np.hstack(
+        [np.sqrt(0.96) * np.divide(weighted, norms, out=np.zeros_like(weighted), where=norms > 0), np.full((n, 1), 0.2)]
+    )
     direction = means[kept] ** 0.75 / np.linalg.norm(means[kept] ** 0.75)
     plane = np.column_stack([np.abs(rows[:, :-1]) @ direction, rows[:, -1]])
     eigenvalue = np.linalg.eigvalsh(plane.T @ plane / n)[-1] + scales[EIGENVALUE] * noise(1)[0]

@@ -232,14 +232,16 @@ def test_margins_are_the_specification_with_the_recorded_noise(form, kind):
 
 def test_numbers_are_learnt_with_an_intercept():
     X, y = numbers(7, 5000, 20)
-    fit = solvers.dp_pipeline(X, y, loss="squared", row_norm=4.0, label_bound=6.0, epsilon=2.0, delta=1e-5, rng=1,
-                              diagnostics=True)  # fmt: skip
+    fit = solvers.dp_pipeline(
+        X, y, loss="squared", row_norm=4.0, label_bound=6.0, epsilon=2.0, delta=1e-5, rng=1, diagnostics=True
+    )
     residual = solvers.margins(fit, X) - np.clip(y, -6, 6)
     assert np.mean(residual**2) < 0.1 * np.var(y)
     assert fit.history["not_private"]["objective"] == pytest.approx(np.mean((residual / 6) ** 2) / 2, rel=1e-6)
     assert (np.abs(solvers.margins(fit, 1e6 * X)) <= 6.0).all(), "predictions stay within the bound"
-    few = solvers.dp_pipeline(X, y, loss="squared", row_norm=4.0, label_bound=6.0, sparsity=2, epsilon=2.0, delta=1e-5,
-                              rng=1)  # fmt: skip
+    few = solvers.dp_pipeline(
+        X, y, loss="squared", row_norm=4.0, label_bound=6.0, sparsity=2, epsilon=2.0, delta=1e-5, rng=1
+    )
     assert set(np.flatnonzero(few.coef)) == {0, 1}
 
 

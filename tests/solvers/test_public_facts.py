@@ -17,10 +17,8 @@ PLAIN = {
     "ight": {"loss": "logistic", "sparsity": 2, "steps": 3, "step_size": 0.1},
     "frank_wolfe": {"loss": "logistic", "l1_radius": 2.0, "steps": 3},
     "sgd_ht": {"loss": "logistic", "sparsity": 2, "steps": 3, "step_size": 0.1, "batch_size": 4},
-    "scsg_ht": {
-        "loss": "logistic", "sparsity": 2, "epochs": 2, "step_size": 0.1, "batch_size": 4, "snapshot_size": 8,
-    },
-}  # fmt: skip
+    "scsg_ht": {"loss": "logistic", "sparsity": 2, "epochs": 2, "step_size": 0.1, "batch_size": 4, "snapshot_size": 8},
+}
 STOCHASTIC = {
     "dp_sgd_ht": {
         "loss": "logistic", "sparsity": 2, "steps": 3, "batch_size": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-3,
@@ -115,9 +113,11 @@ def test_every_solver_has_the_public_arguments(name):
 
 
 FLAGS = [
-    (name, option) for name in EVERY for option in ("fit_intercept", "adaptive", "diagnostics", "trace")
+    (name, option)
+    for name in EVERY
+    for option in ("fit_intercept", "adaptive", "diagnostics", "trace")
     if option in inspect.signature(getattr(solvers, name)).parameters
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "option"), FLAGS)

@@ -151,8 +151,15 @@ def gradients_in_use(plan, vertices, seed, X, y):
         return reference.textbook_path(rows.matrix, labels, settings.loss_row, settings.l1_radius, vertices)[1]
     theta, count = public_theta(plan, seed), vertex_paths.level_count(plan)
     return reference.dithered_path(
-        rows.matrix, labels, settings.loss_row, settings.l1_radius, settings.feature_bound, vertices,
-        public_blocks(plan, vertices), theta, count,
+        rows.matrix,
+        labels,
+        settings.loss_row,
+        settings.l1_radius,
+        settings.feature_bound,
+        vertices,
+        public_blocks(plan, vertices),
+        theta,
+        count,
     )[1]
 
 
@@ -161,9 +168,7 @@ def sparse_moves(pair, mode, adjacency, steps, seed, **more):
     arguments = BUDGET | L1[mode] | {"adjacency": adjacency} | more
     result = solvers.dp_frank_wolfe(sparse.csr_matrix(pair.X), pair.y, steps=steps, rng=seed, **arguments)
     plan, vertices, scales = result.plan, result.history["vertices"], result.history["noise_scale"]
-    ours, theirs = (
-        gradients_in_use(plan, vertices, seed, X, y) for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
-    )
+    ours, theirs = (gradients_in_use(plan, vertices, seed, X, y) for X, y in ((pair.X, pair.y), (pair.X2, pair.y2)))
     share = plan.settings.l1_radius / plan.n
     changes = [spread(share * np.concatenate([a - b, b - a])) for a, b in zip(ours, theirs, strict=True)]
     return plan, list(zip(scales, changes, strict=True))
@@ -533,8 +538,15 @@ def test_peeling_attained(adjacency, data, part):
 
 def count_arguments(**more):
     return {
-        "l1_radius": 1.0, "steps": 1, "epsilon": 1.5, "count_share": 1 / 3, "delta": 1e-6, "loss": "squared",
-        "feature_bound": 1.0, "label_bound": 1.0, "count_steps": 40,
+        "l1_radius": 1.0,
+        "steps": 1,
+        "epsilon": 1.5,
+        "count_share": 1 / 3,
+        "delta": 1e-6,
+        "loss": "squared",
+        "feature_bound": 1.0,
+        "label_bound": 1.0,
+        "count_steps": 40,
     } | more
 
 

@@ -141,9 +141,11 @@ def queries(X, y, mode, sampling, intercept, w, s, batch):
     first, second, plain, reduced = prepared(X, y, mode, sampling, intercept)
     scale = len(y) / batch
     return (
-        batch_gradient(first.rows, batch, w), reduced_gradient(second.rows, batch, w, s),
-        scale * snapshot_query(second, s), (first, second, plain, reduced),
-    )  # fmt: skip
+        batch_gradient(first.rows, batch, w),
+        reduced_gradient(second.rows, batch, w, s),
+        scale * snapshot_query(second, s),
+        (first, second, plain, reduced),
+    )
 
 
 def moves(pair, mode, sampling, intercept, w, s):
@@ -263,9 +265,7 @@ def test_the_first_inner_step_is_a_function_of_the_release_before_it(mode, epsil
     ]):  # fmt: skip
         X, y = uneven(seed, 20, d)
         counts = np.random.default_rng(seed).multinomial(20, np.full(20, 1 / 20)) if counted else None
-        plan = reduced_plan(
-            20, d, mode, epsilon=epsilon, sampling=scheme, adjacency=adjacency, fit_intercept=intercept
-        )
+        plan = reduced_plan(20, d, mode, epsilon=epsilon, sampling=scheme, adjacency=adjacency, fit_intercept=intercept)
         trace = solvers.bind(plan, form(X), y, counts)(np.random.default_rng(seed), True)
         width = trace.weights.shape[0]
         check_first_steps(plan, trace.history["snapshots"], trace.iterates.reshape(3, 3, width))
@@ -297,8 +297,10 @@ def test_so_it_is_where_coordinates_without_data_are_hidden(mode, batch, monkeyp
         s = dict(zip(support[:filled].tolist(), weights[:filled].tolist(), strict=True))
         after = real(*arguments)
         how = plan.settings
-        values = {j: (1.0 - how.step_size * how.l2) * s.get(j, 0.0) - how.step_size * means.values[j]
-                  for j in support[:after].tolist()}  # fmt: skip
+        values = {
+            j: (1.0 - how.step_size * how.l2) * s.get(j, 0.0) - how.step_size * means.values[j]
+            for j in support[:after].tolist()
+        }
         seen.append([values[j] == w for j, w in zip(support[:after].tolist(), weights[:after].tolist(), strict=True)])
         assert means.hidden is not None
         return after

@@ -24,10 +24,12 @@ LOGISTIC = {"loss": "logistic", "sparsity": 3, "row_norm": 1.0}
 CHOICES = {
     "Gaussian": ("dp_ight", tuning.grid(steps=[5, 10], step_size=[1.0, 4.0]), LOGISTIC),
     "zCDP": (
-        "dp_frank_wolfe", tuning.grid(l1_radius=[2.0, 8.0], steps=[5, 10]), {"loss": "logistic", "feature_bound": 1.0}
+        "dp_frank_wolfe",
+        tuning.grid(l1_radius=[2.0, 8.0], steps=[5, 10]),
+        {"loss": "logistic", "feature_bound": 1.0},
     ),
     "equal": ("dp_sgd_ht", tuning.grid(step_size=[1.0, 4.0]), LOGISTIC | {"batch_size": 50, "steps": 20}),
-}  # fmt: skip
+}
 
 
 def rows(n=300, d=6, seed=0):
@@ -84,8 +86,9 @@ def test_candidates_for_other_neighbours_or_labels_are_refused(solver, candidate
 
 
 def test_candidates_may_have_other_losses_of_the_same_labels():
-    plan = tuning.plan("dp_ight", tuning.grid(loss=["hinge", "logistic"]), n=90_000, d=6, sparsity=3, row_norm=1.0,
-                       **BUDGET)  # fmt: skip
+    plan = tuning.plan(
+        "dp_ight", tuning.grid(loss=["hinge", "logistic"]), n=90_000, d=6, sparsity=3, row_norm=1.0, **BUDGET
+    )
     assert [p.settings.loss for p in plan.plans] == ["hinge", "logistic"]
 
 

@@ -52,7 +52,9 @@ class Reservation:
     def _settle(self, do: str, state: str) -> None:
         if self._state != "reserved":
             raise invalid(
-                f"{do} of a reservation", self._state, "done while it is open",
+                f"{do} of a reservation",
+                self._state,
+                "done while it is open",
                 "Make a new reservation for every release.",
             )
         self._ledger._settle(do, self._number)
@@ -94,9 +96,7 @@ class Ledger(Printed):
     Touches no data. It knows only the releases that callers announced: one that nobody announced is not in it.
     """
 
-    def __init__(
-        self, epsilon: float | None = None, delta: float | None = None, *, allow_seeds: bool = False
-    ) -> None:
+    def __init__(self, epsilon: float | None = None, delta: float | None = None, *, allow_seeds: bool = False) -> None:
         self.allow_seeds = flag("allow_seeds", allow_seeds)
         self._budget = _checked_budget(epsilon, delta)
         self._book = Book()
@@ -106,7 +106,11 @@ class Ledger(Printed):
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], epsilon: float | None = None, delta: float | None = None, *,
+        cls,
+        path: str | os.PathLike[str],
+        epsilon: float | None = None,
+        delta: float | None = None,
+        *,
         allow_seeds: bool = False,
     ) -> Ledger:
         """The ledger that lives in the file ``path``, made with this budget if there is no such file.
@@ -146,7 +150,9 @@ class Ledger(Printed):
         ledger._budget = _read_budget(facts, f"path={place!r}, line 1")
         if budget is not None and budget != ledger._budget:
             raise invalid(
-                "(epsilon, delta)", budget, f"{ledger._budget}, the budget in {place}",
+                "(epsilon, delta)",
+                budget,
+                f"{ledger._budget}, the budget in {place}",
                 "Leave them out to open the file. The budget of a ledger cannot change.",
             )
         ledger._journal = Journal(place, line)
@@ -159,7 +165,9 @@ class Ledger(Printed):
         """Hold the lock during a ``with`` block, whose value is the book with every line of the file applied."""
         if to_spend and self._journal is None and self._process != os.getpid():
             raise invalid(
-                "ledger", f"{self!r} of process {self._process}", f"used there, not in process {os.getpid()}",
+                "ledger",
+                f"{self!r} of process {self._process}",
+                f"used there, not in process {os.getpid()}",
                 "A copy would spend the budget again. To share a ledger, keep it in a file with Ledger.open(path).",
             )
         with self._guard.turn():
@@ -236,9 +244,7 @@ class Ledger(Printed):
         with self._turn() as book:
             book.check(self._budget, event, count, relation)
 
-    def spend(
-        self, event: Event, count: int = 1, label: str = "", adjacency: Adjacency | str | None = None
-    ) -> None:
+    def spend(self, event: Event, count: int = 1, label: str = "", adjacency: Adjacency | str | None = None) -> None:
         """Record ``count`` releases of ``event``; refuse, recording nothing, if the budget is short.
 
         Parameters
@@ -398,8 +404,7 @@ def _reopened(path: str, head: bytes) -> Ledger:
 def _checked_budget(epsilon: Any, delta: Any) -> Budget | None:
     if (epsilon is None) != (delta is None):
         raise InvalidValue(
-            f"epsilon={epsilon!r}, delta={delta!r}: must be given together. "
-            "A budget needs both; give neither for none."
+            f"epsilon={epsilon!r}, delta={delta!r}: must be given together. A budget needs both; give neither for none."
         )
     return None if epsilon is None else (positive("epsilon", epsilon), delta_value(delta))
 

@@ -119,7 +119,9 @@ class Book:
     def _refuse_mixture(self, relation: Adjacency | None) -> None:
         if relation is not None and self.adjacency is not None and relation is not self.adjacency:
             raise invalid(
-                "adjacency", str(relation), f"'{self.adjacency}', for which this ledger's releases are stated",
+                "adjacency",
+                str(relation),
+                f"'{self.adjacency}', for which this ledger's releases are stated",
                 "Plan this release under that adjacency, or use one ledger per adjacency.",
             )
 

@@ -137,8 +137,12 @@ class Journal:
         with self.guard.turn() as file:
             assert file is not None
             if os.pread(file, len(self.head), 0) != self.head or os.fstat(file).st_size < self._end:
-                raise invalid("path", self.path, "the ledger that was opened",
-                              "The file was replaced or shortened, and what it recorded may be lost. Restore it.")
+                raise invalid(
+                    "path",
+                    self.path,
+                    "the ledger that was opened",
+                    "The file was replaced or shortened, and what it recorded may be lost. Restore it.",
+                )
             text = _read(file, self._end)
             for line in text.splitlines(keepends=True):
                 record = _numbered(self.path, self._lines + 1, line)

@@ -113,8 +113,7 @@ def _smooth(event: Event) -> bool:
     """Whether all noise is Gaussian."""
     parts = [part for part, _ in flatten(event)]
     return all(
-        is_gaussian(part) or (isinstance(part, (Subsampled, RandomRounds)) and _smooth(part.event))
-        for part in parts
+        is_gaussian(part) or (isinstance(part, (Subsampled, RandomRounds)) and _smooth(part.event)) for part in parts
     )
 
 

@@ -170,8 +170,14 @@ class Composition:
     """A tree on the coarsest grid that is good at one delta: one curve, read in both directions."""
 
     def __init__(
-        self, nodes: tuple[Node, ...], delta: float, *, lower: bool = False, tolerance: float = _TOLERANCE,
-        points: int = _FIRST_POINTS, resolution: Resolution | None = None,
+        self,
+        nodes: tuple[Node, ...],
+        delta: float,
+        *,
+        lower: bool = False,
+        tolerance: float = _TOLERANCE,
+        points: int = _FIRST_POINTS,
+        resolution: Resolution | None = None,
     ) -> None:
         steps = steps_of(nodes)
         if steps > _MOST_STEPS:

@@ -37,7 +37,7 @@ def _by_adversary(event: Event, delta: float) -> float | None:
     parts = flatten(event)
     if len(parts) != 1 or delta == 0:
         return None
-    (part, count), = parts
+    ((part, count),) = parts
     own = rules_of(part)
     if own.bounded_range is not None:
         return selection.lower_adaptive(own.bounded_range(part), count, delta)

@@ -41,8 +41,16 @@ class Tail:
     """
 
     def __init__(
-        self, step: float, first: int, mass: Array, tilt: float, log_norm: float, floor: float, outside: float,
-        infinite: float, lower: bool,
+        self,
+        step: float,
+        first: int,
+        mass: Array,
+        tilt: float,
+        log_norm: float,
+        floor: float,
+        outside: float,
+        infinite: float,
+        lower: bool,
     ) -> None:
         self._mass = np.maximum(mass - floor, 0.0) if lower else np.maximum(mass, 0.0) + floor
         self._step, self._first, self._tilt, self._log_norm, self._lower = step, first, tilt, log_norm, lower

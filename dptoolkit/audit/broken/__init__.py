@@ -13,6 +13,5 @@ from dptoolkit.audit.broken.plans import solver_faults
 __all__ = ["BROKEN", "Broken", "Finding"]
 
 BROKEN: dict[str, Broken] = {
-    fault.name: fault
-    for fault in (*SUMS, *RANDOMNESS, *CHOICES, *SELECTIONS, *BATCHES, *solver_faults())
+    fault.name: fault for fault in (*SUMS, *RANDOMNESS, *CHOICES, *SELECTIONS, *BATCHES, *solver_faults())
 }

@@ -186,5 +186,3 @@ def _label_pair(plan: Plan) -> Pair:
     other[0] = -y[0]
     towards = Projection(np.eye(1, plan.d)[0])
     return Pair((X, y), (X, other), plan.adjacency, "one label changes its sign", {"final": towards})
-
-

@@ -83,8 +83,10 @@ def solver_faults() -> tuple[Broken, ...]:
     """Faults made from plans of our solvers, whose noise is not the one that is claimed."""
     ight, small, one = _ight(), _ight(epsilon=0.1, steps=1, d=2), _ight(steps=1)
     half_sensitivity = _ight(adjacency=Adjacency.ZERO_OUT)
-    free, joint = (_ight(loss="logistic", grad_norm=None, row_norm=1.0, steps=1, sparsity=4, fit_intercept=column)
-                   for column in (False, True))  # fmt: skip
+    free, joint = (
+        _ight(loss="logistic", grad_norm=None, row_norm=1.0, steps=1, sparsity=4, fit_intercept=column)
+        for column in (False, True)
+    )
     choice, narrow = _frank_wolfe(), _frank_wolfe(adjacency=Adjacency.ZERO_OUT)
     fixed_size, poisson = _sgd(WITHOUT_REPLACEMENT), _sgd(POISSON)
     round_ = plan_of("peeling_iht", n=20, d=2, sparsity=1, steps=1, step_size=1.0, radius=1.0, epsilon=3.0,

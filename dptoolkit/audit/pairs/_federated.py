@@ -138,9 +138,7 @@ def _softmax(plan: Plan) -> Pair:
     other = 0 * row if is_random or zeroed else row
     rows = np.array([row, 0 * row if zeroed else row, other])
     labels = np.array([0.0, 0.0 if zeroed else 1.0, 1.0])
-    first, second = (
-        kept.as_counted(plan, list(rows), labels.tolist(), [*one, plan.n - 1]) for one in ((1, 0), (0, 1))
-    )
+    first, second = (kept.as_counted(plan, list(rows), labels.tolist(), [*one, plan.n - 1]) for one in ((1, 0), (0, 1)))
     text = f"class 0 or 1: one record of {plan.n}, the others {'are zero' if not other.any() else 'are of class 1'}"
     start = layout.start(plan)[None, :]
     kinds = _gradients(plan, rows, labels)

@@ -187,9 +187,7 @@ def _gap(plan: Plan, data: Counted) -> float:
     return float(-2 * scores[0, 0, 0])
 
 
-def selection(
-    mechanism: NoisyMaximum, candidates: int = 10, trials: int = 100_000, share: float | None = None
-) -> Pair:
+def selection(mechanism: NoisyMaximum, candidates: int = 10, trials: int = 100_000, share: float | None = None) -> Pair:
     """Two score vectors for ``mechanism.select``: a few candidates rise by half the range while all others fall by it.
 
     How many candidates rise, and how far below the others they start, is chosen such that ``trials`` (half of them on

@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 
 # The settings of the audit's preset.
 PRESETS: dict[str, dict[str, Any]] = {
-    "knowledge_transfer": {
-        "n": 20, "d": 2, "loss": "huber", "l2": 1.0, "feature_bound": 1.0, "sparsity": 1, "m": 10,
-    },
-}  # fmt: skip
+    "knowledge_transfer": {"n": 20, "d": 2, "loss": "huber", "l2": 1.0, "feature_bound": 1.0, "sparsity": 1, "m": 10}
+}
 # With these settings one record flips the support of the published teacher.
 PUBLISHED_PRESETS: dict[str, dict[str, Any]] = {
     "knowledge_transfer": {

@@ -97,8 +97,10 @@ def _by_columns(plan: Plan[ResolvedMultinomial]) -> tuple[Design, Replay]:
         numbers = [count for count in _OTHERS if 0 < count <= room]
         designs += [
             Design(kind, count, rivals=min(max(count + round(more * count), 0), plan.n - 1 - count))
-            for kind in kinds for count in numbers for more in _MORE_RIVALS
-        ]  # fmt: skip
+            for kind in kinds
+            for count in numbers
+            for more in _MORE_RIVALS
+        ]
     replays = {design: _replay(plan, design) for design in dict.fromkeys(designs)}
     finalists = sorted(replays, key=lambda design: -replays[design].first_spread())[:_COLUMN_FINALISTS]
     best = max(finalists, key=lambda design: quick_reach(replays[design])) if len(finalists) > 1 else finalists[0]

@@ -42,7 +42,12 @@ class Confident:
 
 
 def bound(
-    claim: Claim, delta: float, counts: Guesses, tail: Confident | None, correct: NDArray[np.bool_], confidence: float,
+    claim: Claim,
+    delta: float,
+    counts: Guesses,
+    tail: Confident | None,
+    correct: NDArray[np.bool_],
+    confidence: float,
     sequential: bool = False,
 ) -> Bound:
     """The bound by the statistic that was chosen before the trials it counts.
@@ -76,8 +81,9 @@ def p_value(claim: Claim, delta: float, counts: Guesses, tail: Confident | None)
 def _from_excess(claim: Claim, delta: float, tail: Confident, confidence: float) -> Bound:
     g = tail.guesses
     factor = claim.factor_at(g.excess_lower(tail.epsilon, tail.sides, confidence), tail.epsilon)
-    upper = claim.factor_at(-g.swapped().excess_lower(-tail.epsilon, tail.sides, confidence) * math.exp(tail.epsilon),
-                            tail.epsilon)  # fmt: skip
+    upper = claim.factor_at(
+        -g.swapped().excess_lower(-tail.epsilon, tail.sides, confidence) * math.exp(tail.epsilon), tail.epsilon
+    )
     return Bound(epsilon_at(claim, factor, delta), epsilon_at(claim, upper, delta), factor, g, TAIL)
 
 

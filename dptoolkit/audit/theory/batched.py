@@ -147,7 +147,12 @@ def _tilted(plan: Plan, size: float, angle: float, share: float) -> _Batched:
 
 
 def _shown(
-    plan: Plan, score: BatchRatio | EpochRatio, size: float, first: Counted, second: Counted, one_sided: bool,
+    plan: Plan,
+    score: BatchRatio | EpochRatio,
+    size: float,
+    first: Counted,
+    second: Counted,
+    one_sided: bool,
     runs: int = kept.COMPARED,
 ) -> float:
     """The reach by accounting: a batch shows whether it holds the canary, which is the pair of Poisson sampling.

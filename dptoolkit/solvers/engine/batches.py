@@ -29,18 +29,16 @@ class BatchSettings(ThresholdingSettings):
     """Settings of hard thresholding on batches."""
 
     batch_size: int = setting("(Expected) number of rows of a batch.")
-    l2: float = setting(
-        "Weight of a term l2/2 |w|^2, whose gradient is public and not clipped.", default=0.0
-    )
+    l2: float = setting("Weight of a term l2/2 |w|^2, whose gradient is public and not clipped.", default=0.0)
     sampling: str = setting(
         'How batches are drawn: "without-replacement", of fixed size, under replace-one; or "poisson", each row '
-        'independently, under zero-out (default) or replace-one. Sums are divided by the expected size, never by the '
-        'realised one.',
+        "independently, under zero-out (default) or replace-one. Sums are divided by the expected size, never by the "
+        "realised one.",
         default=WITHOUT_REPLACEMENT,
     )
     adjacency: Adjacency | str | None = setting(
         'Which datasets are neighbours: "replace-one" or "zero-out"; by default "replace-one", or "zero-out" for '
-        'Poisson sampling.',
+        "Poisson sampling.",
         default=None,
     )
 
@@ -164,8 +162,10 @@ class BatchData:
     def objective(self, weights: Array) -> float:
         """The mean loss of the bounded records, without any penalty; NOT private."""
         margins = np.asarray(self.rows.matrix @ weights)
-        return self.loss.objective(margins, self.y) if self.counts is None else self.loss.objective(
-            margins[self.which], self.y[self.which]
+        return (
+            self.loss.objective(margins, self.y)
+            if self.counts is None
+            else self.loss.objective(margins[self.which], self.y[self.which])
         )
 
 

@@ -51,7 +51,9 @@ class GradientBounds:
             public_bound("row_norm", None, "the largest L2 norm of a row")
         if self._needs_clipping and (self.label_bound is None or self.margin_bound is None):
             raise invalid(
-                "grad_norm", None, "given for the squared loss, or both label_bound and margin_bound",
+                "grad_norm",
+                None,
+                "given for the squared loss, or both label_bound and margin_bound",
                 "The squared loss has unbounded gradients: clip each record's gradient, or labels and predictions.",
             )
 
@@ -270,7 +272,11 @@ def constant(scale: float) -> NoiseLaw:
 
 
 def gradient_law(
-    scale: float, loss: losses.Loss, row_norm: float, around_zero: bool, margin: float = math.inf,
+    scale: float,
+    loss: losses.Loss,
+    row_norm: float,
+    around_zero: bool,
+    margin: float = math.inf,
     label: float = math.inf,
 ) -> NoiseLaw:
     """The noise of a mean gradient of records with |x|_2 <= row_norm, at public weights.

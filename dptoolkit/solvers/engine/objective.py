@@ -65,9 +65,11 @@ class SumScaling:
             return
         least = self.down(self.curvature / math.expm1(epsilon)) if epsilon < 700 else 0.0
         raise invalid(
-            name, epsilon, f"> log(1 + curvature/(n l2)) = {self.jacobian:.6g}, which no noise can reduce",
+            name,
+            epsilon,
+            f"> log(1 + curvature/(n l2)) = {self.jacobian:.6g}, which no noise can reduce",
             f"Use a larger epsilon, or l2 above {least:.6g}.",
-        )  # fmt: skip
+        )
 
 
 def bounded_records(bounds: GradientBounds, adjacency: Adjacency, rows: Rows, y: Array) -> tuple[Any, Array]:

@@ -41,7 +41,6 @@ _FEW_HIDDEN = 4096
 _FIRST_LAYER = 32
 
 
-
 def few_entries(data: BatchData) -> bool:
     """Whether one compiled pass over the chosen rows is the fastest."""
     return bool(data.rows.matrix.nnz <= _FEW_ENTRIES)
@@ -128,8 +127,15 @@ def numbered(data: BatchData, free: int, kept_count: int) -> tuple[BatchData, Nu
 
 
 def snapshot_gradient(
-    data: BatchData, records: Any, big: int, sampling: str, support: NDArray[np.int64], values: Array, scale: float,
-    rng: np.random.Generator, numbering: Numbering,
+    data: BatchData,
+    records: Any,
+    big: int,
+    sampling: str,
+    support: NDArray[np.int64],
+    values: Array,
+    scale: float,
+    rng: np.random.Generator,
+    numbering: Numbering,
 ) -> Array:
     """The mean gradient of a fresh batch at the snapshot, divided by the EXPECTED batch size, plus noise.
 
@@ -238,9 +244,11 @@ def ranked_means(gradient: Array, known: int, free: int, scale: float, rng: np.r
     places[:known], places[known:drawn] = ranked, np.arange(known, drawn)
     heights[0] = max(heights[0], highest)
     hidden = kernel.Hidden(
-        np.concatenate([np.diff(starts), [0, len(first)], np.zeros(len(counts) - 1, np.int64)]), np.array([drawn]),
-        np.concatenate([np.zeros(len(starts)), chances]), scale,
-    )  # fmt: skip
+        np.concatenate([np.diff(starts), [0, len(first)], np.zeros(len(counts) - 1, np.int64)]),
+        np.array([drawn]),
+        np.concatenate([np.zeros(len(starts)), chances]),
+        scale,
+    )
     return kernel.Means(
         values, places, np.concatenate([starts, [known], known + np.cumsum(counts)]),
         np.concatenate([heights, [highest], tops, [0.0]]), hidden,

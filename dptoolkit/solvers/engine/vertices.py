@@ -56,22 +56,24 @@ class SelectionSettings(Settings):
     feature_bound: float | None = setting("Public bound of |X_ij|; larger entries are clipped.", default=None)
     law: str | None = setting(
         'Law of the noise on the scores: "gumbel" (the exponential mechanism) or "laplace"; by default that of the '
-        'calibration.',
+        "calibration.",
         default=None,
     )
     fit_intercept: bool = setting(
         "Whether to add a column that is constant at a tenth of feature_bound; it is bounded and charged like any "
-        "other.", default=False
+        "other.",
+        default=False,
     )
 
     def _selection_checked(self) -> dict[str, Any]:
         """The values of the shared settings, checked, with their defaults filled in."""
         default = "laplace" if self.calibration == PUBLISHED else "gumbel"
         return {
-            "l1_radius": magnitude("l1_radius", self.l1_radius), "steps": whole("steps", self.steps, low=1),
+            "l1_radius": magnitude("l1_radius", self.l1_radius),
+            "steps": whole("steps", self.steps, low=1),
             "feature_bound": public_bound("feature_bound", self.feature_bound, "the largest |entry| of X"),
             "law": default if self.law is None else one_of("law", self.law, tuple(LAWS)),
-        }  # fmt: skip
+        }
 
     def _ruled(
         self, steps: int | None, radius: float | None, n: int, entries: int, label_bound: float | None = None

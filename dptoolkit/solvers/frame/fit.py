@@ -81,8 +81,17 @@ class FitResult:
 
 
 def fit(
-    settings: Settings, X: Any, y: Any, *, label_values: Any = None, n_features: int | None = None, rng: Any = None,
-    randomness: str | None = None, ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
+    settings: Settings,
+    X: Any,
+    y: Any,
+    *,
+    label_values: Any = None,
+    n_features: int | None = None,
+    rng: Any = None,
+    randomness: str | None = None,
+    ledger: Ledger | None = None,
+    trace: Any = False,
+    diagnostics: Any = False,
 ) -> FitResult:
     """One private fit.
 
@@ -238,7 +247,9 @@ def noise_source(rng: Any, ledger: Ledger | None, name: str = "rng") -> Source:
     source = Source.of(rng)
     if source.reproducible and isinstance(ledger, Ledger) and not ledger.allow_seeds:
         raise invalid(
-            name, "a seed, or a Generator made from one", "unpredictable where a ledger is charged",
+            name,
+            "a seed, or a Generator made from one",
+            "unpredictable where a ledger is charged",
             f"Leave {name} out, or use Ledger(..., allow_seeds=True) for tests on data that are not private.",
         )
     return source
@@ -277,9 +288,7 @@ def reserve(ledger: Ledger | None, plan: Plan, is_void: bool) -> Reservation | N
     return charge(ledger, plan.event, plan.solver, plan.adjacency, is_void)
 
 
-def charge(
-    ledger: Ledger | None, event: Event, label: str, adjacency: Adjacency, is_void: bool
-) -> Reservation | None:
+def charge(ledger: Ledger | None, event: Event, label: str, adjacency: Adjacency, is_void: bool) -> Reservation | None:
     """The reservation of the event in the ledger, made before the data are used; None without a ledger.
 
     The ledger raises if its budget is too small, and no budget covers marked rows. The charge stays even if the fit

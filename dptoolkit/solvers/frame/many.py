@@ -28,8 +28,16 @@ class _Job(NamedTuple):
 
 
 def fit_many(
-    plans: Any, X: Any, y: Any, *, seeds: Any = None, runs: Any = None, label_values: Any = None,
-    ledger: Ledger | None = None, trace: Any = False, diagnostics: Any = False,
+    plans: Any,
+    X: Any,
+    y: Any,
+    *,
+    seeds: Any = None,
+    runs: Any = None,
+    label_values: Any = None,
+    ledger: Ledger | None = None,
+    trace: Any = False,
+    diagnostics: Any = False,
 ) -> list[Any]:
     """Fits of a plan, or of each of several plans, on the same data: one for every seed, or ``runs`` with fresh noise.
 
@@ -92,7 +100,7 @@ def fit_many(
         _Job(plan, source, is_void, run)
         for plan, own, run in zip(several, sources, solvers, strict=True)
         for source in own
-    ]  # fmt: skip
+    ]
     results: dict[int, FitResult] = {}
     for block in _blocks(jobs):
         for k, (weights, history) in zip(block, _fitted([jobs[k] for k in block], every), strict=True):
@@ -123,7 +131,9 @@ def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:
     if (seeds is None) == (runs is None):
         words = "neither" if seeds is None else "both"
         raise invalid(
-            "seeds and runs", words, "one of them given",
+            "seeds and runs",
+            words,
+            "one of them given",
             "seeds=range(16) makes reproducible fits; runs=16 uses fresh entropy.",
         )
     if runs is not None:

@@ -289,9 +289,7 @@ class Plan(Printed, Generic[S]):
         return f"<Plan for {self.solver}: n={self.n:,}, d={self.d:,}, {self.adjacency}, {self.calibration}; {releases}>"
 
     def __str__(self) -> str:
-        rows = [
-            [r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases
-        ]
+        rows = [[r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases]
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
         outlook = [] if self.outlook is None else [str(self.outlook)]
         secure = [] if self.secure is None else [str(self.secure)]

@@ -136,9 +136,7 @@ def one_after_another(run: Run, streams: Generators, trace: bool) -> Trials:
     """The ``fits`` of a run that makes them one at a time, by its own ``one``."""
     traces = [streams.of(i, functools.partial(run.one, trace=trace)) for i in range(len(streams))]
     releases, iterates = _stacked([one.releases for one in traces]), _stacked([one.iterates for one in traces])
-    return Trials(
-        np.array([one.weights for one in traces]), releases, iterates, history=lambda i: traces[i].history
-    )
+    return Trials(np.array([one.weights for one in traces]), releases, iterates, history=lambda i: traces[i].history)
 
 
 def _stacked(parts: Sequence[Array | None]) -> Array | None:
@@ -180,9 +178,7 @@ def restore_order(parts: Sequence[tuple[Sequence[int] | NDArray[np.intp], Trials
     return Trials(weights, *rest, history=history)
 
 
-def group_fits(
-    keys: Sequence[Hashable], rng: Generators, make: Callable[[list[int], Generators], Trials]
-) -> Trials:
+def group_fits(keys: Sequence[Hashable], rng: Generators, make: Callable[[list[int], Generators], Trials]) -> Trials:
     """The fits whose keys are equal made together, by ``make`` from their places and their streams; all in order."""
     parts = [(places, rng.among(places, functools.partial(make, places))) for places in group_equal(keys)]
     return restore_order(parts)

@@ -62,7 +62,7 @@ class Settings(ABC):
         'Which datasets are neighbours: "replace-one" or "zero-out".', default=Adjacency.REPLACE_ONE
     )
     calibration: str = setting(
-        "\"tight\" for the exact accounting, or \"published\" for the paper's own constant; the guarantee then "
+        '"tight" for the exact accounting, or "published" for the paper\'s own constant; the guarantee then '
         "states the claim and the truth.",
         default=TIGHT,
     )
@@ -276,11 +276,13 @@ def keywords(kind: type[Settings]) -> list[inspect.Parameter]:
     fields = sorted(dataclasses.fields(kind), key=lambda f: not _is_required(f))
     return [
         inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, annotation=f.type,
+            f.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=f.type,
             default=inspect.Parameter.empty if _is_required(f) else f.default,
         )
         for f in fields
-    ]  # fmt: skip
+    ]
 
 
 def describe(kind: type[Settings]) -> str:

@@ -123,8 +123,10 @@ def test_natural_data(name):
     assert (ratio[first].mean() - ratio[~first].mean()) / ratio.std() * np.sqrt(1000) > 6, "it tells them apart"
     audit.assert_private(plan, pair, as_claim(plan.guarantee), trials=4000, power=None, alpha=ALPHA)
     # What the choice of the record maximises: the leak of the first selection.
-    leaks = [Replay(plan, counted(*bounded(X, y)), counted(*bounded(*change(plan, X, y, i)))).first_spread()
-             for i in range(30)]  # fmt: skip
+    leaks = [
+        Replay(plan, counted(*bounded(X, y)), counted(*bounded(*change(plan, X, y, i)))).first_spread()
+        for i in range(30)
+    ]
     assert leaks[int(np.flatnonzero(differ)[0])] >= 0.8 * max(leaks)
 
 

@@ -300,8 +300,9 @@ def test_larger_scores_mean_the_first_dataset(name, adjacency):
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("name", ["logistic", "squared", "laplace", "vertex", "columns", "ten columns", "peeling",
-                                  "sparsifier"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["logistic", "squared", "laplace", "vertex", "columns", "ten columns", "peeling", "sparsifier"]
+)
 def test_releases_are_scored_by_their_likelihood_ratio(name):
     """Under the second dataset E[ratio] = 1, under the first E[1/ratio] = 1: only the true ratio has both.
 

@@ -52,7 +52,7 @@ def test_measured_reach(name, arguments, low, high):
     with pytest.raises(PrivacyViolation):
         audit.assert_private(
             less, pair, as_claim(plan.guarantee), trials=2000, power=None, alpha=ALPHA, adversary=adversary
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("radius", [0.1, 3.0, 10.0])
@@ -129,8 +129,9 @@ def test_epsilon_of_moved_gamma_noise_is_that_of_draws(shift, d):
     assert abs(wrong.mean() - 0.02) > 5 * wrong.std() / np.sqrt(len(wrong))
 
 
-@pytest.mark.parametrize("more", [{"d": 1}, {"d": 4}, {"d": 3, "fit_intercept": True},
-                                  {"d": 3, "adjacency": "zero-out"}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "more", [{"d": 1}, {"d": 4}, {"d": 3, "fit_intercept": True}, {"d": 3, "adjacency": "zero-out"}], ids=str
+)
 def test_gamma_noise_of_objective_perturbation(more):
     """The score is the exact ratio: E[e^-L | first] = E[e^L | second] = 1 by 5 standard errors. The fault is found."""
     plan = solvers.plan("objective_perturbation", **GAMMA | more)

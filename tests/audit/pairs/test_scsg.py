@@ -87,4 +87,4 @@ def test_a_third_of_the_noise_is_found(name):
     with pytest.raises(PrivacyViolation):
         audit.assert_private(
             less, pair, as_claim(plan.guarantee), trials=3000, power=None, alpha=ALPHA, adversary="iterates"
-        )  # fmt: skip
+        )

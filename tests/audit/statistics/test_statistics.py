@@ -171,6 +171,7 @@ def fixed_bound(claim, scores, bits, delta, statistic):
     correct = rule.guess(scores[pilot:]) == bits[pilot:]
     tail, at = None, 0.5 * claim.epsilon(1e-5) if statistic == "excess" else 0.0
     if statistic != "all":
+
         def value(seen, sides):
             return seen.excess_lower(at, sides, 0.95) if statistic == "excess" else seen.odds_lower(delta, 0.95)
 
@@ -193,9 +194,7 @@ def fixed_bound(claim, scores, bits, delta, statistic):
     ],
     ids=["GaussianClaim", "GDP-excess", "PureDP-all", "PureDP-odds", "PureDP-odds-Laplace", "ApproxDP-odds"],
 )
-def test_lower_bounds_exceed_the_truth_as_seldom_as_stated(
-    claim, draw, parameters, truth, delta, statistic, least
-):
+def test_lower_bounds_exceed_the_truth_as_seldom_as_stated(claim, draw, parameters, truth, delta, statistic, least):
     # 5% nominal. Fails with probability below 0.2% if the rate is exactly 5%; ``least``: tight where it can be.
     rng, misses = np.random.default_rng(21), 0
     for _ in range(COVERED):

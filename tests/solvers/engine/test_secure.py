@@ -110,7 +110,7 @@ def test_a_replaced_record_moves_the_integers_by_at_most_the_sensitivity(setting
     y = np.where(np.arange(300) % 7 == 0, 1 - y, y)
     run = solvers.bind(charged, X, y)
     gradient = run._mean_gradient()
-    unit, worst = noise.grids.unit * noise.grids.n ** -1, 0.0
+    unit, worst = noise.grids.unit * noise.grids.n**-1, 0.0
     for size in (0.0, 1e-3, 0.3, 5.0):
         w = rng.standard_normal(run.width) * size
         scale = run.noise_at(w)
@@ -179,8 +179,10 @@ def test_the_attack_finds_nothing(epsilon):
     assert fast.certain > 0.7 and fast.wrong == 0
     # Who takes the doubles for products of doubles is right as often as wrong.
     runs = {id(data): bound(data, y, **settings) for data in (X, other)}
-    quiet = {id(data): solvers.bind(make(200, 20, randomness="secure", **settings).with_noise(factor=0.0), data, y)
-             for data in (X, other)}  # fmt: skip
+    quiet = {
+        id(data): solvers.bind(make(200, 20, randomness="secure", **settings).with_noise(factor=0.0), data, y)
+        for data in (X, other)
+    }
     naive = audit.floating_point_attack(
         lambda data, rng: runs[id(data)](None, True).releases[0], (X, other), trials=300, rng=2,
         exact=lambda data: quiet[id(data)](None, True).releases[0], scale=runs[id(X)].noise_at(np.zeros(0)),
@@ -248,8 +250,9 @@ def test_solvers_that_inherit_from_dp_ight_are_refused():
     several = {"loss": "softmax", "classes": 3, "steps": 3, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
     with pytest.raises(InvalidValue, match="'fast' for dp_dual_averaging"):
         solvers.plan("dp_dual_averaging", n=300, d=12, randomness="secure", **several)
-    client = DpFedGdHt(loss="logistic", sparsity=3, step_size=1.0, grad_norm=1.0, rounds=2, local_steps=1,
-                       epsilon=1.0, delta=1e-6)  # fmt: skip
+    client = DpFedGdHt(
+        loss="logistic", sparsity=3, step_size=1.0, grad_norm=1.0, rounds=2, local_steps=1, epsilon=1.0, delta=1e-6
+    )
     plan = client.plan(300, 12)
     with pytest.raises(InvalidValue, match="'fast' for dp_fed_gd_ht"):
         plan.settings.secured(plan)

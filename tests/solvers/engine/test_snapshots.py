@@ -209,13 +209,12 @@ def test_whole_fits_have_one_law():
 def assert_one_law(a: Any, b: Any, features: Any) -> None:
     """The k-th largest, sums, sums of squares, how many have data, and the places of those that have none."""
     summaries = {
-        "k-th": lambda w: np.sort(np.abs(w[:D]))[-K], "sum": lambda w: w.sum(), "squares": lambda w: (w * w).sum(),
+        "k-th": lambda w: np.sort(np.abs(w[:D]))[-K],
+        "sum": lambda w: w.sum(),
+        "squares": lambda w: (w * w).sum(),
         "intercept": lambda w: w[-1],
-    }  # fmt: skip
-    found = {
-        name: same_values([summary(w) for w in a], [summary(w) for w in b])
-        for name, summary in summaries.items()
     }
+    found = {name: same_values([summary(w) for w in a], [summary(w) for w in b]) for name, summary in summaries.items()}
     empty = np.ones(D, dtype=bool)
     empty[features] = False
     found["without data"] = same_counts(*[[((w[:D] != 0) & empty).sum() for w in sample] for sample in (a, b)])

@@ -145,8 +145,9 @@ def test_two_classes_are_logistic_regression():
     X, y = problem(2, classes=2)
     X *= 0.3
     shared = {"row_norm": 1.5, "epsilon": math.inf, "steps": 30}
-    two = solvers.dp_dual_averaging(X, y, loss="softmax", classes=2, step_size=1.0, grad_norm=math.sqrt(2) * 0.3,
-                                    **shared)  # fmt: skip
+    two = solvers.dp_dual_averaging(
+        X, y, loss="softmax", classes=2, step_size=1.0, grad_norm=math.sqrt(2) * 0.3, **shared
+    )
     one = solvers.dp_dual_averaging(X, y, loss="logistic", step_size=2.0, grad_norm=0.3, **shared)
     np.testing.assert_allclose(two.coef[1] - two.coef[0], one.coef, rtol=1e-9)
 

@@ -150,8 +150,9 @@ def test_frank_wolfe_over_seeds_budgets_and_radii():
     ball = {"loss": "logistic", "feature_bound": 1.0, "steps": 30, "delta": 1e-6}
     plans = [
         solvers.plan("dp_frank_wolfe", n=60, d=25, epsilon=epsilon, l1_radius=radius, **ball)
-        for epsilon in (1.0, 1e3) for radius in (2.0, 9.0)
-    ]  # fmt: skip
+        for epsilon in (1.0, 1e3)
+        for radius in (2.0, 9.0)
+    ]
     with mock.patch.object(vertex_paths, "both_sides", wraps=vertex_paths.both_sides) as layout:
         together = solvers.fit_many(plans, X, y, seeds=[3, 5])
     assert layout.call_count == 1

@@ -41,7 +41,7 @@ def toy(monkeypatch):
 def test_fits_is_all_that_a_run_has_to_define(toy):
     single = solvers.dp_ight(X, Y, rng=3, trace=True, diagnostics=True, **BUDGET)
     assert single.history["first"] == single.coef[0] and single.history["not_private"] == {}
-    (step, support, values), = single.history["iterates"]
+    ((step, support, values),) = single.history["iterates"]
     assert step == 1 and np.array_equal(support, [0, 1, 2]) and np.array_equal(values, single.coef)
     many = solvers.fit_many(toy, X, Y, seeds=[3, 4])
     assert np.array_equal(many[0].coef, single.coef) and not np.array_equal(*(fit.coef for fit in many))

@@ -32,8 +32,9 @@ quick: $(VENV)/.installed-test ## seconds of tests of one solver or subject: mak
 test: lint docs ## lint, the site, then every test but the slow ones
 	$(RUN) -m pytest $(SHARED) $(PYTEST_ARGS)
 
-lint: $(VENV)/.installed-test ## ruff and mypy
+lint: $(VENV)/.installed-test ## ruff, its formatter and mypy
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
 check: $(VENV)/.installed-test ## what papers claim against what is true

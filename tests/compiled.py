@@ -4,7 +4,7 @@ Numba numbers the files of a function's compiled versions by what its index list
 moment read the same index, choose the same number, and one overwrites the other: at best an entry is lost and compiled
 again, at worst the index of one signature leads to the code of another. So each process holds a lock while it saves or
 loads. Processes that tests start know nothing of the lock. They get a folder of their own per worker, filled with links
-to what the shared one holds when the worker starts.
+to what the shared one holds when the worker starts, or when a test asks by ``hand_over``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 LOCK = ".lock"
+# (shared folder, the children's folder) of this process, once it is set up.
+_FOLDERS: list[tuple[Path, Path]] = []
 
 
 def digest(root: Path) -> str:
@@ -65,6 +67,12 @@ def copy_for_children(shared: Path, own: Path) -> None:
         shutil.copytree(shared, own, copy_function=os.link, ignore=shutil.ignore_patterns(LOCK, "*.tmp.*"))
 
 
+def hand_over() -> None:
+    """Let the processes that this one starts from now on find everything that has been compiled so far."""
+    for shared, own in _FOLDERS:
+        copy_for_children(shared, own)
+
+
 def set_up(root: Path, worker: str) -> None:
     """Let this process use the shared folder, and the processes that it starts one of their own."""
     here = root / ".numba_cache" / digest(root)
@@ -78,5 +86,6 @@ def set_up(root: Path, worker: str) -> None:
     from numba.core import caching
 
     shared.mkdir(parents=True, exist_ok=True)
-    copy_for_children(shared, own)
+    _FOLDERS[:] = [(shared, own)]
+    hand_over()
     caching.IndexDataCacheFile = share(caching.IndexDataCacheFile, own, shared)

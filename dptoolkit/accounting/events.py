@@ -103,15 +103,8 @@ class TwoSidedGeometric(Event):
 
     def __post_init__(self) -> None:
         _set(self, epsilon=nonnegative("epsilon", self.epsilon))
-        _set(
-            self,
-            sensitivity=whole(
-                "sensitivity",
-                self.sensitivity,
-                low=1,
-                repair=("Integer noise hides an integer query only: round the query, or use Laplace."),
-            ),
-        )
+        repair = "Integer noise hides an integer query only: round the query, or use Laplace."
+        _set(self, sensitivity=whole("sensitivity", self.sensitivity, low=1, repair=repair))
 
 
 @dataclass(frozen=True)
@@ -133,15 +126,8 @@ class DiscreteGaussian(Event):
 
     def __post_init__(self) -> None:
         _set(self, sigma=nonnegative("sigma", self.sigma, "0 means no noise."))
-        _set(
-            self,
-            sensitivity=whole(
-                "sensitivity",
-                self.sensitivity,
-                low=1,
-                repair=("Integer noise hides an integer query only: round the query, or use Gaussian."),
-            ),
-        )
+        repair = "Integer noise hides an integer query only: round the query, or use Gaussian."
+        _set(self, sensitivity=whole("sensitivity", self.sensitivity, low=1, repair=repair))
 
 
 @dataclass(frozen=True)

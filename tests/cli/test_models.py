@@ -20,6 +20,7 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.cli import output
 from dptoolkit.datasets import registry
 from dptoolkit.datasets.catalogue import FILES, Source, Split
+from tests import compiled
 
 FIT = "--task classification --epsilon 2 --delta 1e-6 --classes -1 1 --n-features 6 --row-norm 1"
 
@@ -347,6 +348,7 @@ sys.exit(code)
 def test_a_second_process_fits_without_compiling(run, data, root):
     command = f"fit two.svm {FIT} --solver dp-ight --sparsity 3 --out m.json --quiet".split()
     assert run(" ".join(command))[0] == 0
+    compiled.hand_over()
     done = subprocess.run(
         [sys.executable, "-c", SECOND, *command], cwd=data, capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(root)},

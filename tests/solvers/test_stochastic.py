@@ -24,6 +24,7 @@ from dptoolkit.solvers import _scsg, _sgd
 from dptoolkit.solvers.engine import snapshots
 from dptoolkit.solvers.engine.bounds import constant
 from dptoolkit.solvers.engine.snapshots import ranked_means, uniform_rows
+from tests import compiled
 from tests.strategies import FORMS, in_form
 
 N, D = 60, 12
@@ -175,6 +176,7 @@ def test_kernels_are_found_compiled_by_the_next_process(root):
     """A second process loads both kernels from the cache; a miss would cost it many seconds."""
     fit("dp_sgd_ht")
     fit("dp_scsg_ht")
+    compiled.hand_over()
     code = (
         "import json\n"
         "from tests.solvers.test_stochastic import fit, kernel\n"

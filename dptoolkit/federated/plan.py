@@ -289,7 +289,7 @@ class FederatedPlan(Printed):
             f"loss={s.loss}, sparsity={self.sparsity} (threshold {s.threshold}), step_size={s.step_size}, "
             f"grad_norm={s.grad_norm}"
         )
-        if hasattr(s, "rate"):
+        if s.has_batches:
             head += f", rate={s.rate}, sampling={s.sampling}"
         return "\n\n".join(
             [head, client_table(self.clients, self.guarantees, self.weights, self.delta), str(self.guarantee)]
@@ -304,7 +304,7 @@ def _hostile(plan: Plan, steps: int) -> InitialModel | None:
     far = 2 * steps * step * (settings.grad_norm + _CERTAIN * plan.noise)
     if settings.is_multiclass:
         return InitialModel([(0, far), (1, far)])
-    if not hasattr(settings, "batch_size"):
+    if not settings.has_batches:
         return None
     if settings.loss_row.task != BINARY:
         return InitialModel([(0, far)])
@@ -322,9 +322,9 @@ def client_table(
     for i, (plan, one, weight) in enumerate(zip(clients, guarantees, weights, strict=True)):
         if one.event not in found:
             found[one.event] = at_most(one.epsilon(delta))
-        batch = getattr(plan.settings, "batch_size", None)
+        settings = plan.settings
         rows.append([
-            str(i), f"{plan.n:,}", number(weight), "all" if batch is None else number(batch),
+            str(i), f"{plan.n:,}", number(weight), number(settings.batch_size) if settings.has_batches else "all",
             number(plan.noise / plan.sensitivity), number(plan.noise), found[one.event],
         ])  # fmt: skip
     header = ["client", "records", "weight", "batch", "noise / sensitivity", "noise", f"epsilon at {delta_text(delta)}"]

@@ -46,6 +46,9 @@ class ClippedGradients(GradientBounds):
 class Participation:
     """What all clients of a federation have in common; the fields of a federated solver besides its budget."""
 
+    # Whether a step uses a random batch of the records, whose settings are ``rate``, ``sampling`` and ``batch_size``.
+    has_batches: ClassVar[bool] = False
+
     loss: str = setting(f"{losses.described(tuple(losses.LOSSES))}; softmax has labels 0, ..., classes-1.")
     sparsity: int = setting(
         "Number of features that are kept; for softmax the number of weights, of all classes together. Intercepts are "
@@ -175,6 +178,7 @@ class DpFedSgdHt(Participation, DpSgdHt):
     """
 
     solver: ClassVar[str] = "dp_fed_sgd_ht"
+    has_batches: ClassVar[bool] = True
 
     rate: float = setting(
         "Share of a client's records in a batch: the probability of each for Poisson sampling, and of fixed batches "

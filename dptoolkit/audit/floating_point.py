@@ -165,7 +165,7 @@ class _PlanOutputs:
         if any(trace.releases is None or "noise_scale" not in trace.history for trace in quiet):
             raise invalid("mechanism", plan.solver, "a plan whose fit keeps its noisy gradients, such as dp_ight's")
         self.values = [np.asarray(trace.releases[0], dtype=float).ravel() for trace in quiet]
-        self._secure = plan.secure
+        self._secure = None if plan.secure is None else plan.secure.first
         if self._secure is not None:
             if self._final:
                 raise invalid("adversary", adversary, "'step' for secure noise", "Weights follow from the first step.")

@@ -115,7 +115,7 @@ class ResolvedIght(ResolvedThresholding, DpIght):
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = ClippedRecords(bounded, labels, self.loss_row, self.bounds.largest_margin, caps, counts)
         if plan.secure is not None:
-            return SecureIhtRun(data, self.iteration, plan.secure)
+            return SecureIhtRun(data, self.iteration, plan.secure.first)
         return IhtRun(data, self.iteration, self.noise_law(plan))
 
     @property

@@ -29,18 +29,19 @@ from dptoolkit.data.grids import (
     rows_on_grid,
 )
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.randomness import GENERATOR, SecureStream, rounded_normals
+from dptoolkit.randomness import SecureStream, rounded_normals
 from dptoolkit.randomness.sampling import LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps
 from dptoolkit.solvers.engine.gradients import MeanGradient
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan
 from dptoolkit.solvers.frame.run import Trace, Trials, one_after_another
+from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease, secure_stream
 from dptoolkit.types import Array
 
 
 @dataclass(frozen=True)
-class SecureNoise:
+class SecureNoise(SecureRelease):
     """The public facts of secure noise on a mean gradient.
 
     ``growth`` is the factor by which rounding enlarges the sensitivity; ``has_diameter`` whether the noise shrinks with
@@ -67,28 +68,19 @@ class SecureNoise:
         return largest if self.has_diameter or self.law.scale == 0 else min(largest * (scale / self.law.scale), largest)
 
     def with_noise(self, scale: float) -> SecureNoise:
-        """The same grids with other noise; for audits and without privacy if it is less than planned."""
+        """See ``SecureRelease``."""
         return replace(self, law=replace(self.law, scale=scale))
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a guarantee says about the noise."""
-        return (
-            f"secure noise ({GENERATOR}): integer sums and rounded noise, exact in every digit, so the assumption of "
-            "real-valued noise holds; rounding is included in the sensitivity",
-            "time is not protected",
-        )
-
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready description."""
+        """See ``SecureRelease``."""
         grids = self.grids
         return {
-            "kind": "secure", "generator": GENERATOR, "row_grid": grids.row_unit, "residual_grid": grids.residual_unit,
+            "row_grid": grids.row_unit, "residual_grid": grids.residual_unit,
             "noise_units": self.multiplier(self.law.scale), "sensitivity_growth": self.growth,
         }  # fmt: skip
 
     def integers(self, means: Array) -> Array:
-        """Released means as the integers, in grid units, that they were made of; NaN for a mean of none.
+        """See ``SecureRelease``; a mean of integers.
 
         What ``released_mean`` does not make of the nearest integer, to the last bit, is not on the grid.
         """
@@ -98,10 +90,8 @@ class SecureNoise:
     def __str__(self) -> str:
         grids, units = self.grids, self.multiplier(self.law.scale)
         return (
-            f"Secure noise: {GENERATOR}\n"
             f"grid of rows {grids.row_unit:.3g} ({grids.row_bits} bits), of residuals {grids.residual_unit:.3g} "
-            f"({grids.residual_bits} bits); noise of a sum: {units:,} grid units\n"
-            f"rounding adds {self.growth - 1:.3g} of the sensitivity, which is included; time is not protected"
+            f"({grids.residual_bits} bits); noise of a sum: {units:,} grid units"
         )
 
 
@@ -117,8 +107,6 @@ def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
     """
     (release,) = plan.releases
     assert release.law == GAUSSIAN and release.sampling is None
-    if release.scale == 0:
-        raise invalid("randomness", "secure", "'fast' for a plan without noise", "It hides nothing: give an epsilon.")
     bounds = settings.bounds
     if bounds.grad_norm is not None:
         norm, limit = 1.0, bounds.gradient
@@ -137,7 +125,7 @@ def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
     charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
     shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
     noise = SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places))
-    return replace(plan, releases=(charged,), secure=noise)
+    return replace(plan, releases=(charged,), secure=SecurePlan((noise,)))
 
 
 def _charged_shares(shares: Array, grids: Grids, d: int) -> Array:
@@ -211,9 +199,7 @@ class SecureIhtRun(IhtRun):
 
     def one(self, rng: Any, trace: bool) -> Trace:
         """See ``Run``; a SecureStream, for tests and audits, is used as it is."""
-        if isinstance(rng, SecureStream):
-            return self._step_by_step(rng, trace)  # type: ignore[arg-type]
-        with SecureStream() as stream:
+        with secure_stream(rng) as stream:
             return self._step_by_step(stream, trace)  # type: ignore[arg-type]
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses, marks
-from dptoolkit._validate import flag, invalid, one_of
+from dptoolkit._validate import flag, invalid
 from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
@@ -23,6 +23,7 @@ from dptoolkit.data import check_rows
 from dptoolkit.mechanisms.randomness import Source
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.run import Run, trace_interval
+from dptoolkit.solvers.frame.secure import noise_kind, secured
 from dptoolkit.solvers.frame.settings import Settings, build, describe, keywords
 from dptoolkit.types import Array
 
@@ -115,20 +116,16 @@ def fit(
 
 
 def planned(settings: Settings, n: int, d: int, randomness: Any = None, rng: Any = None) -> Plan:
-    """The plan of a fit, with secure noise if it is asked for.
+    """The plan of a fit, with the noise that ``noise_kind`` chooses.
 
     Privacy
     -------
     Touches no data. Noise from a seed can be drawn again by whoever guesses it, so it is never called secure.
     """
-    if randomness is not None:
-        one_of("randomness", randomness, ("secure", "fast"))
-    if randomness != "secure":
-        return settings.plan(n, d)
-    if rng is not None:
-        raise invalid("rng", "given", "left out for randomness='secure'", "Its key comes from the operating system.")
+    kind = noise_kind(randomness, rng)
     plan = settings.plan(n, d)
-    return plan.settings.secured(plan)
+    # Where no noise is asked for there is none to make secure.
+    return plan if randomness is None and not plan.has_noise else secured(plan, kind)
 
 
 def result_of(
@@ -260,7 +257,7 @@ def fit_stream(plan: Plan, source: Source) -> np.random.Generator:
 
     A plan without noise has nothing to protect, and draws the same batches as the solver without privacy.
     """
-    return source.stream(plan.fingerprint) if all(r.scale > 0 for r in plan.releases) else source.generator
+    return source.stream(plan.fingerprint) if plan.has_noise else source.generator
 
 
 def fit_guarantee(plan: Plan, source: Source, is_void: bool) -> Guarantee:

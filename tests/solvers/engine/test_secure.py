@@ -54,7 +54,7 @@ CASES = [
 def test_the_event_is_that_of_the_plan_and_the_noise_is_not_less(settings):
     plan = make(**settings)
     charged = make(randomness="secure", **settings)
-    noise = charged.secure
+    noise = charged.secure.first
     assert charged.event.to_dict() == plan.event.to_dict() or charged.guarantee.epsilon(1e-6) == pytest.approx(
         plan.guarantee.epsilon(1e-6), rel=1e-9
     )
@@ -62,7 +62,7 @@ def test_the_event_is_that_of_the_plan_and_the_noise_is_not_less(settings):
     for share in np.unique(noise.law.shares)[::50]:
         scale = float(charged.noise * share)
         assert noise.multiplier(scale) * noise.grids.unit >= Fraction(scale) * plan.n
-    for text in (str(noise), str(charged), str(charged.guarantee), charged.to_json()):
+    for text in (str(charged.secure), str(charged), str(charged.guarantee), charged.to_json()):
         assert "ChaCha20" in text
     assert "time is not protected" in str(charged.guarantee) and "rounding adds" in str(charged)
     assert plan.secure is None and "randomness" not in plan.to_dict() and charged.fingerprint != plan.fingerprint
@@ -103,7 +103,7 @@ class Silent:
 def test_a_replaced_record_moves_the_integers_by_at_most_the_sensitivity(settings):
     """Exact, in Python's integers, at several weights; single records, so that the rest cancels."""
     charged, rng = make(randomness="secure", **settings), np.random.default_rng(2)
-    noise = charged.secure
+    noise = charged.secure.first
     X, y = example(seed=3)
     X[:20] *= 1e6
     X[20:30] = 0.0

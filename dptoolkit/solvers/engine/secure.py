@@ -35,7 +35,7 @@ from dptoolkit.randomness.sampling import CONSTANT_TIME, LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps
 from dptoolkit.solvers.engine.gradients import MeanGradient
-from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan
+from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.frame.run import Trace, Trials, one_after_another
 from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease, secure_stream
 from dptoolkit.types import Array
@@ -46,13 +46,15 @@ class SecureNoise(SecureRelease):
     """The public facts of secure noise on a mean gradient.
 
     ``growth`` is the factor by which rounding enlarges the sensitivity; ``has_diameter`` whether the noise shrinks with
-    the diameter of the gradients, and not with the largest of them; ``law`` is the noise at public weights.
+    the diameter of the gradients, and not with the largest of them; ``law`` is the noise at public weights, and
+    ``size`` the number of records that a mean divides by: all, or the expected size of a batch.
     """
 
     grids: Grids
     growth: float
     has_diameter: bool
     law: NoiseLaw
+    size: float
     # What ``at`` found so far: a fit meets few scales, and exact fractions take their time.
     _known: dict[float, tuple[int, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -63,7 +65,7 @@ class SecureNoise(SecureRelease):
 
     def multiplier(self, scale: float) -> int:
         """M of a mean's noise of this scale: that of the sum in grid units, rounded up."""
-        return self.grids.multiplier(Fraction(scale) * self.grids.n)
+        return self.grids.multiplier(Fraction(scale) * Fraction(self.size))
 
     def limit(self, scale: float) -> float:
         """The largest |residual| at weights whose noise has this scale, where that is what the noise shrinks with."""
@@ -95,8 +97,8 @@ class SecureNoise(SecureRelease):
 
         What ``released_mean`` does not make of the nearest integer, to the last bit, is not on the grid.
         """
-        whole = np.rint(means * self.grids.n / self.grids.residual_unit / self.grids.row_unit)
-        return np.where(released_mean(whole, self.grids, self.grids.n) == means, whole, np.nan)
+        whole = np.rint(means * self.size / self.grids.residual_unit / self.grids.row_unit)
+        return np.where(released_mean(whole, self.grids, self.size) == means, whole, np.nan)
 
     def __str__(self) -> str:
         grids, units = self.grids, self.multiplier(self.law.scale)
@@ -117,26 +119,53 @@ def secured(plan: Plan, settings: ResolvedThresholding, law: NoiseLaw) -> Plan:
     stays, and the event changes. From public numbers alone.
     """
     (release,) = plan.releases
-    assert release.law == GAUSSIAN and release.sampling is None
-    bounds = settings.bounds
-    if bounds.grad_norm is not None:
-        norm, limit = 1.0, bounds.gradient
-    else:
-        label = np.inf if bounds.label_bound is None else bounds.label_bound
-        norm, limit = bounds.joint_norm, bounds.loss.residual_norm(bounds.largest_margin, float(label))
-    # The grids come from the noise before rounding is charged.
-    grids = Grids.choose(plan.n, norm, limit, release.scale * plan.n)
-    if settings.fit_intercept and bounds.grad_norm is None and grids.row_unit > 1:
-        repair = "The grid of longer rows is coarser than the intercept's ones, which become zeros: rescale the rows."
-        raise invalid("row_norm", bounds.row_norm, f"less than {2**grids.row_bits:,} with fit_intercept", repair)
+    assert release.sampling is None
     has_diameter = not law.is_constant and plan.adjacency.contributions == 2
+    charged, noise = charged_release(plan, settings, release, law, plan.n, has_diameter)
+    return replace(plan, releases=(charged,), secure=SecurePlan((noise,)))
+
+
+def charged_release(
+    plan: Plan, settings: ResolvedThresholding, release: Release, law: NoiseLaw, size: float, has_diameter: bool
+) -> tuple[Release, SecureNoise]:
+    """A release of noisy mean gradients with rounding charged, and the facts of its secure noise.
+
+    ``law`` is its noise at public weights, ``size`` what a sum over records is divided by. ``has_diameter`` says that
+    the diameter of the gradients, and not the largest of them, bounds the sensitivity at some weights.
+
+    Privacy
+    -------
+    Sensitivity and scale grow by the same factor; with published noise the scale stays. From public numbers alone. A
+    sum may be over all records, whatever ``size`` is: a Poisson batch may be all of them.
+    """
+    assert release.law == GAUSSIAN
+    # The grids come from the noise before rounding is charged.
+    grids = gradient_grids(plan, settings, residual_limit(settings), release.scale * size)
     width = plan.d + int(settings.fit_intercept) if has_diameter else None
     growth = grids.charged_sensitivity(1.0, width)
     scale = release.scale if plan.published is not None else release.scale * growth
     charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
     shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
-    noise = SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places))
-    return replace(plan, releases=(charged,), secure=SecurePlan((noise,)))
+    return charged, SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places), size)
+
+
+def residual_limit(settings: ResolvedThresholding) -> float:
+    """The largest |residual|; with grad_norm, where rows are directions, the largest residual times the row's norm."""
+    bounds = settings.bounds
+    if bounds.grad_norm is not None:
+        return bounds.gradient
+    label = np.inf if bounds.label_bound is None else bounds.label_bound
+    return bounds.loss.residual_norm(bounds.largest_margin, float(label))
+
+
+def gradient_grids(plan: Plan, settings: ResolvedThresholding, limit: float, noise: float) -> Grids:
+    """Grids for sums of gradients with residuals of at most ``limit`` and noise of this scale on a sum."""
+    bounds = settings.bounds
+    grids = Grids.choose(plan.n, bounds.joint_norm if bounds.grad_norm is None else 1.0, limit, noise)
+    if settings.fit_intercept and bounds.grad_norm is None and grids.row_unit > 1:
+        repair = "The grid of longer rows is coarser than the intercept's ones, which become zeros: rescale the rows."
+        raise invalid("row_norm", bounds.row_norm, f"less than {2**grids.row_bits:,} with fit_intercept", repair)
+    return grids
 
 
 def _charged_shares(shares: Array, grids: Grids, d: int) -> Array:

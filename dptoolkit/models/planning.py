@@ -44,7 +44,8 @@ def plan(
     randomness : {"secure", "fast"} or None, default None
         The noise of the fit, as in ``models.fit`` without ``rng``.
     **options : Any
-        The solver's own arguments, such as row_norm, sparsity or label_bound.
+        The solver's own arguments, such as bounds, row_norm, sparsity or label_bound. Bounds by name are those of all d
+        columns, in their order.
 
     Returns
     -------
@@ -60,7 +61,8 @@ def plan(
         raise invalid("classes", classes, f"left out for {task}")
     count = None if task != CLASSIFICATION else whole("classes", 2 if classes is None else classes, low=2)
     solver_name, times = routes.solver_for(name, count)
-    arguments = routes.arguments(task, name, d, count, options) | {"delta": delta, "adjacency": adjacency}
+    own = routes.declared_bounds(options, whole("d", d, low=1), None)
+    arguments = routes.arguments(task, name, d, count, own) | {"delta": delta, "adjacency": adjacency}
 
     if times == 1:
         settings = build(solvers.settings_class(solver_name), {"epsilon": epsilon} | arguments)

@@ -198,11 +198,12 @@ def choose(
     count = None if classes_of is None else len(classes_of)
     n, d = rows.shape
     terms = {**terms, "randomness": noise_kind(terms.get("randomness"), rng)}
+    names = names_of(X, feature_names, d)
+    options = routes.declared_bounds(options, d, names)
     question = search(
         candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, terms=terms, options=options
     )
-    names = names_of(X, feature_names, d)
-    notes = caveats(task, question.solver, rows, classes_of, classes)
+    notes = caveats(task, question.solver, rows, classes_of, classes, options.get("bounds"), names)
     warn_of_clipping(task, y, options.get("label_bound"))
     if announce is not None:
         announce(question)

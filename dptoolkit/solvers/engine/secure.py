@@ -13,24 +13,25 @@ over the record's own entries, in an order that the public support and layout de
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit._validate import invalid
 from dptoolkit.data.grids import (
     Grids,
+    capped_residuals,
     directions_on_grid,
     exact_sum,
     released_mean,
-    residuals_on_grid,
     rows_on_grid,
 )
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import SecureStream, rounded_normals
-from dptoolkit.randomness.sampling import LARGEST_MULTIPLIER
+from dptoolkit.randomness.sampling import CONSTANT_TIME, LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps
 from dptoolkit.solvers.engine.gradients import MeanGradient
@@ -54,6 +55,8 @@ class SecureNoise(SecureRelease):
     has_diameter: bool
     law: NoiseLaw
     size: float
+    # What ``at`` found so far: a fit meets few scales, and exact fractions take their time.
+    _known: dict[float, tuple[int, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Refused here, by every plan, and not by the sampler of a fit that a ledger has paid for.
@@ -68,6 +71,14 @@ class SecureNoise(SecureRelease):
         """The largest |residual| at weights whose noise has this scale, where that is what the noise shrinks with."""
         largest = self.grids.limit
         return largest if self.has_diameter or self.law.scale == 0 else min(largest * (scale / self.law.scale), largest)
+
+    def at(self, scale: float) -> tuple[int, float]:
+        """(noise of a sum, largest |residual|), in grid units, where the noise of a mean has this scale."""
+        found = self._known.get(scale)
+        if found is None:
+            found = self.multiplier(scale), float(self.grids.residual_cap(self.limit(scale)))
+            self._known[scale] = found
+        return found
 
     def with_noise(self, scale: float) -> SecureNoise:
         """See ``SecureRelease``."""
@@ -160,9 +171,9 @@ def gradient_grids(plan: Plan, settings: ResolvedThresholding, limit: float, noi
 def _charged_shares(shares: Array, grids: Grids, d: int) -> Array:
     """The diameter at each radius as a share of the largest, both with the charge for rounding; the last stays 1."""
     largest = 2 * grids.limit
-    charged = [grids.charged_diameter(share * largest, d) / grids.charged_diameter(largest, d) for share in shares]
+    charged = grids.charged_diameter(shares * largest, d) / grids.charged_diameter(largest, d)
     # A unit in the last place more: each was rounded a few times.
-    return np.append(np.minimum(np.array(charged[:-1]) * (1 + 2.0**-50), 1.0), 1.0)
+    return np.append(np.minimum(charged[:-1] * (1 + 2.0**-50), 1.0), 1.0)
 
 
 class SecureMeanGradient:
@@ -203,14 +214,30 @@ class SecureMeanGradient:
         residuals = self._doubles.residuals(self.margins(support, values)) * n
         # Equal rounding errors of very many records would add up: each is rounded by a number for its place.
         theta = _uniforms(stream, n) if grids.needs_dither else None
-        whole = residuals_on_grid(residuals, grids, self.noise.limit(scale), self.lengths, theta)
+        units, cap = self.noise.at(scale)
+        whole = capped_residuals(residuals, grids, cap, self.lengths, theta)
         sums = exact_sum(self._doubles.rows, whole)
-        return released_mean(sums + rounded_normals(stream, self.noise.multiplier(scale), len(sums)), grids, n)
+        return released_mean(sums + rounded_normals(stream, units, len(sums)), grids, n)
 
 
 def _uniforms(stream: SecureStream, count: int) -> Array:
     """Numbers in [0, 1): they need no exact law, as any number that does not depend on the data will do."""
     return np.asarray((stream.words(count) >> np.uint64(11)) * 2.0**-53)
+
+
+def _small_records(data: ClippedRecords, noise: SecureNoise, fit_intercept: bool) -> Any:
+    """The records as ``grid_steps`` takes them. Rows of zeros stay: nothing depends on how many there are."""
+    from dptoolkit.kernels.threshold import GridRecords
+
+    grids, lengths = noise.grids, np.zeros(0)
+    if data.caps is None:
+        rows = rows_on_grid(data.rows, grids, fit_intercept)
+    else:
+        rows, lengths = directions_on_grid(data.rows, grids)
+    X = rows.matrix.toarray() if rows.is_sparse else rows.matrix
+    counts = np.ones(len(data.y)) if data.counts is None else data.counts.astype(np.float64)
+    return GridRecords(data.loss.id, np.ascontiguousarray(X, np.float64), data.y, counts, float(data.margin_bound),
+                       lengths, grids.row_unit, grids.residual_unit, float(grids.n))  # fmt: skip
 
 
 class SecureIhtRun(IhtRun):
@@ -222,14 +249,39 @@ class SecureIhtRun(IhtRun):
     """
 
     def __init__(self, data: ClippedRecords, iteration: Steps, noise: SecureNoise) -> None:
-        self._noise = noise
+        self._noise, self._small = noise, None
         super().__init__(data, iteration, noise.law)
-        self.compiled_records = None
 
     def one(self, rng: Any, trace: bool) -> Trace:
         """See ``Run``; a SecureStream, for tests and audits, is used as it is."""
         with secure_stream(rng) as stream:
+            if self._small is not None:
+                return self._in_few_calls(stream, trace)
             return self._step_by_step(stream, trace)  # type: ignore[arg-type]
+
+    def _compiled_form(self) -> None:
+        """None, so that what draws doubles in one call is not used; the records on the grid are kept beside it."""
+        self._small = _small_records(self._data, self._noise, self.iteration.fit_intercept)
+
+    def _in_few_calls(self, stream: SecureStream, trace: bool) -> Trace:
+        """All steps that share one noise in one call, with the noise of several of them drawn ahead."""
+        from dptoolkit.kernels.threshold import grid_steps
+
+        steps, width, how = self.iteration.steps, self.width, self.schedule()
+        w, total, step, support = np.zeros(width), np.zeros(width), np.empty(width), np.empty(width, np.int64)
+        places, scales = np.zeros(steps, np.int64), self._noise.law.scale * self._noise.law.shares
+        releases, iterates = np.empty((2, steps if trace else 0, width))
+        state = w, support, total, step, places, releases, iterates
+        # So few numbers that all draws take the same time; at other noise what was drawn ahead would be lost.
+        ahead = max(1, CONSTANT_TIME // width) if self.noise_at.is_constant else 1
+        none: NDArray[np.int64] = np.empty((0, width), np.int64)
+        t, filled = grid_steps(self._small, how, 0, 0, none, -1, 0.0, *state)
+        while t < steps:
+            units, cap = self._noise.at(float(scales[places[t]]))
+            rows = min(ahead, steps - t)
+            noise = rounded_normals(stream, units, rows * width).reshape(rows, width)
+            t, filled = grid_steps(self._small, how, t, filled, noise, places[t], cap, *state)
+        return Trace(w, {"noise_scale": scales[places].tolist()}, *((releases, iterates) if trace else ()))
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``."""

@@ -18,7 +18,7 @@ from dptoolkit.errors import InvalidValue
 from dptoolkit.federated.settings import DpFedGdHt
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import SecureStream
-from dptoolkit.solvers.engine import secure
+from dptoolkit.solvers.engine import descent, secure
 from tests.pins import cases
 from tests.statistics import assert_binomial, assert_ks, rejected
 
@@ -201,6 +201,7 @@ def test_the_attack_sees_noise_that_only_claims_to_be_secure(monkeypatch):
         exact = secure.released_mean(exact_sum(self._doubles.rows, np.ones(200)), self.noise.grids, 200)
         return exact + scale * np.random.default_rng().standard_normal(len(exact))
 
+    monkeypatch.setattr(descent, "SMALL", 0)
     monkeypatch.setattr(secure.SecureMeanGradient, "noisy", doubles)
     report = audit.floating_point_attack(plan, ((X, y), (other, y)), trials=20, rng=1)
     assert report.both == 0 and report.neither == 20
@@ -239,17 +240,14 @@ def test_what_is_not_covered_is_refused():
         make(randomness="safe")
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight"}))
-def test_only_dp_ight_is_secure(name):
+@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight", "dp_dual_averaging"}))
+def test_other_solvers_are_not_secure(name):
     """Other solvers may inherit its settings, but their runs draw noise in doubles: no plan may call that secure."""
     with pytest.raises(InvalidValue, match=f"'fast' for {name}"):
         solvers.plan(name, n=300, d=12, randomness="secure", **cases.BUDGET | cases.SOLVERS[name])
 
 
 def test_solvers_that_inherit_from_dp_ight_are_refused():
-    several = {"loss": "softmax", "classes": 3, "steps": 3, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(InvalidValue, match="'fast' for dp_dual_averaging"):
-        solvers.plan("dp_dual_averaging", n=300, d=12, randomness="secure", **several)
     client = DpFedGdHt(
         loss="logistic", sparsity=3, step_size=1.0, grad_norm=1.0, rounds=2, local_steps=1, epsilon=1.0, delta=1e-6
     )
@@ -258,13 +256,14 @@ def test_solvers_that_inherit_from_dp_ight_are_refused():
         plan.settings.secured(plan)
 
 
-@pytest.mark.parametrize("where", ["shared", "candidate"])
-def test_a_choice_is_not_secure(where):
-    """Its number of runs, its candidates and its scores' noise come from a Generator and are doubles."""
-    own, shared = ({}, {"randomness": "secure"}) if where == "shared" else ({"randomness": "secure"}, {})
-    settings = {"loss": "logistic", "sparsity": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6} | shared
-    with pytest.raises(InvalidValue, match="randomness='secure'.*'fast' for a choice"):
-        tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3} | own], n=300, d=12, **settings)
+def test_candidates_share_their_noise():
+    settings = {"loss": "logistic", "sparsity": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(InvalidValue, match="randomness='a setting of candidates'"):
+        tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3, "randomness": "secure"}], n=300, d=12, **settings)
+    plan = tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3}], n=300, d=12, randomness="secure", **settings)
+    assert all(one.secure is not None for one in (*plan.plans, plan)) and "ChaCha20" in str(plan.guarantee)
+    fast = tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3}], n=300, d=12, **settings)
+    assert fast.secure is None and plan.guarantee.epsilon(1e-6) <= 1.0 and "ChaCha20" not in str(fast.guarantee)
 
 
 def test_what_the_grids_cannot_hold_is_refused_by_the_plan():

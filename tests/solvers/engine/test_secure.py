@@ -240,7 +240,7 @@ def test_what_is_not_covered_is_refused():
         make(randomness="safe")
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight", "dp_dual_averaging"}))
+@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight", "dp_dual_averaging", "dp_pipeline"}))
 def test_other_solvers_are_not_secure(name):
     """Other solvers may inherit its settings, but their runs draw noise in doubles: no plan may call that secure."""
     with pytest.raises(InvalidValue, match=f"'fast' for {name}"):

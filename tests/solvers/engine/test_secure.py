@@ -239,7 +239,10 @@ def test_what_is_not_covered_is_refused():
         make(randomness="safe")
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight"}))
+SELECTING = {"dp_frank_wolfe", "sparsifier"}
+
+
+@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight"} - SELECTING))
 def test_only_dp_ight_is_secure(name):
     """Other solvers may inherit its settings, but their runs draw noise in doubles: no plan may call that secure."""
     with pytest.raises(InvalidValue, match=f"'fast' for {name}"):

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -115,22 +116,22 @@ class Grids:
             )
         return cls(n, float(row_norm), float(limit), min(bits - residual_bits, _ROW_BITS), residual_bits)
 
-    @property
+    @cached_property
     def row_unit(self) -> float:
         """g_x."""
         return math.ldexp(1.0, _ceil_log2(Fraction(self.row_norm)) - self.row_bits)
 
-    @property
+    @cached_property
     def residual_unit(self) -> float:
         """g_r."""
         return math.ldexp(1.0, _ceil_log2(Fraction(self.limit)) - self.residual_bits)
 
-    @property
+    @cached_property
     def unit(self) -> Fraction:
         """g = g_x g_r, the grid of sums, as a fraction: for extreme bounds it is no normal double."""
         return Fraction(self.row_unit) * Fraction(self.residual_unit)
 
-    @property
+    @cached_property
     def row_cap(self) -> int:
         """The largest sum of squares of a row in grid units, floor((R / g_x)^2)."""
         return math.floor((Fraction(self.row_norm) / Fraction(self.row_unit)) ** 2)
@@ -168,7 +169,7 @@ class Grids:
         """Whether so many records may share a rounding error that residuals should be rounded by random thetas."""
         return self.n > _DITHERED
 
-    def charged_diameter(self, diameter: float, d: int) -> float:
+    def charged_diameter(self, diameter: Any, d: int) -> Any:
         """The diameter of a set of gradients of rows with |x| <= 1, after their residuals were rounded.
 
         2 g_r for the rounding of both records, and a relative max(2^-30, d 2^-50) for errors of the floating-point
@@ -176,8 +177,8 @@ class Grids:
 
         Parameters
         ----------
-        diameter : float
-            The diameter without rounding.
+        diameter : float or array
+            The diameter without rounding, or several.
         d : int
             The number of features.
         """
@@ -332,10 +333,15 @@ def residuals_on_grid(
     -------
     Each residual is changed on its own. Afterwards |residual| g_r <= limit, exactly.
     """
+    cap = float(grids.residual_cap(grids.limit if limit is None else limit))
+    return capped_residuals(r, grids, cap, lengths, theta)
+
+
+def capped_residuals(r: Array, grids: Grids, cap: float, lengths: Array | None, theta: Array | None = None) -> Array:
+    """``residuals_on_grid`` for a limit in grid units, which ``Grids.residual_cap`` computes."""
     from dptoolkit.kernels.grids import residuals_on_grid as kernel
 
     out, none = np.empty(len(r)), np.zeros(0)
-    cap = float(grids.residual_cap(grids.limit if limit is None else limit))
     kernel(np.ascontiguousarray(r, dtype=np.float64), none if lengths is None else lengths,
            none if theta is None else theta, 1.0 / grids.residual_unit, cap, out)  # fmt: skip
     return out

@@ -81,7 +81,7 @@ class LargestNoises:
             places, noises = np.arange(left), rounded_normals(self._stream, self._multiplier, left)
         else:
             places = np.arange(left) if level == 0 else _events(self._stream, _chance(level, above), left)
-            noises = _values(self._stream, self._multiplier, level, above, len(places))
+            noises = values_between(self._stream, self._multiplier, level, above, len(places))
         # Places count the coordinates that were not found before.
         own = places + np.searchsorted(self._found - np.arange(len(self._found)), places, side="right")
         self._found = np.sort(np.concatenate([self._found, own]))
@@ -219,8 +219,20 @@ def exact_gap(uniform: Digits, chance: Bounds, most: int) -> int:
     return low
 
 
-def _values(stream: SecureStream, multiplier: int, level: int, above: int, count: int) -> Integers:
-    """Noises of normals with level/32 <= |Z| < above/32; above = 256 for no upper limit."""
+def values_between(stream: SecureStream, multiplier: int, level: int, above: int, count: int) -> Integers:
+    """Noises of normals with level/32 <= |Z| < above/32; above = 256 for no upper limit.
+
+    Parameters
+    ----------
+    stream : SecureStream
+        Where the words come from.
+    multiplier : int
+        The standard deviation in units of the grid.
+    level, above : int
+        The first cell, and the one behind the last.
+    count : int
+        The number of values.
+    """
     out = np.zeros(count, np.int64)
     if multiplier == 0 or count == 0:
         return out
@@ -237,7 +249,7 @@ def _values(stream: SecureStream, multiplier: int, level: int, above: int, count
             place, used, is_hard = rounded_in_cells(words[start:], out, place, *arguments)
             start += used
             if is_hard:
-                outcome = _one_value(table, level, sums, mask, words[start : start + 3], stream)
+                outcome = one_value(table, level, sums, mask, words[start : start + 3], stream)
                 start += 3
                 if isinstance(outcome, cells.Kept):
                     out[place] = outcome.rounded(multiplier)
@@ -245,10 +257,26 @@ def _values(stream: SecureStream, multiplier: int, level: int, above: int, count
     return out
 
 
-def _one_value(
+def one_value(
     table: Table, level: int, sums: NDArray[np.uint64], mask: Any, words: NDArray[np.uint64], stream: SecureStream
 ) -> cells.Kept | str:
-    """A try of ``rounded_in_cells`` with these words, whatever digits it needs: the specification of the kernel."""
+    """A try of ``rounded_in_cells`` with these words, whatever digits it needs: the specification of the kernel.
+
+    Parameters
+    ----------
+    table : Table
+        The cells of a normal.
+    level : int
+        The first cell.
+    sums : ndarray
+        The sums of the cells' weights from there on.
+    mask : int
+        The digits of the last sum.
+    words : ndarray
+        The words of the try.
+    stream : SecureStream
+        Where further words come from.
+    """
     t, b, c = (int(word) for word in words)
     t &= int(mask)
     if t >= int(sums[-1]):

@@ -255,8 +255,11 @@ def noise_source(rng: Any, ledger: Ledger | None, name: str = "rng") -> Source:
 def fit_stream(plan: Plan, source: Source) -> np.random.Generator:
     """The Generator of one fit of this plan, unrelated to that of any other plan, even from the same seed.
 
-    A plan without noise has nothing to protect, and draws the same batches as the solver without privacy.
+    A plan without noise has nothing to protect, and draws the same batches as the solver without privacy. A run with
+    secure noise takes no Generator: its key is its own.
     """
+    if plan.secure is not None:
+        return source.generator
     return source.stream(plan.fingerprint) if plan.has_noise else source.generator
 
 

@@ -18,7 +18,7 @@ from dptoolkit.errors import InvalidValue
 from dptoolkit.federated.settings import DpFedGdHt
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import SecureStream
-from dptoolkit.solvers.engine import secure
+from dptoolkit.solvers.engine import descent, secure
 from tests.pins import cases
 from tests.statistics import assert_binomial, assert_ks, rejected
 
@@ -201,6 +201,7 @@ def test_the_attack_sees_noise_that_only_claims_to_be_secure(monkeypatch):
         exact = secure.released_mean(exact_sum(self._doubles.rows, np.ones(200)), self.noise.grids, 200)
         return exact + scale * np.random.default_rng().standard_normal(len(exact))
 
+    monkeypatch.setattr(descent, "SMALL", 0)
     monkeypatch.setattr(secure.SecureMeanGradient, "noisy", doubles)
     report = audit.floating_point_attack(plan, ((X, y), (other, y)), trials=20, rng=1)
     assert report.both == 0 and report.neither == 20
@@ -239,20 +240,18 @@ def test_what_is_not_covered_is_refused():
         make(randomness="safe")
 
 
+# Solvers that select features or release minimisers, whose secure noise has tests of its own.
 SELECTING = {"dp_frank_wolfe", "sparsifier"}
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight"} - SELECTING))
-def test_only_dp_ight_is_secure(name):
+@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight", "dp_dual_averaging"} - SELECTING))
+def test_other_solvers_are_not_secure(name):
     """Other solvers may inherit its settings, but their runs draw noise in doubles: no plan may call that secure."""
     with pytest.raises(InvalidValue, match=f"'fast' for {name}"):
         solvers.plan(name, n=300, d=12, randomness="secure", **cases.BUDGET | cases.SOLVERS[name])
 
 
 def test_solvers_that_inherit_from_dp_ight_are_refused():
-    several = {"loss": "softmax", "classes": 3, "steps": 3, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(InvalidValue, match="'fast' for dp_dual_averaging"):
-        solvers.plan("dp_dual_averaging", n=300, d=12, randomness="secure", **several)
     client = DpFedGdHt(
         loss="logistic", sparsity=3, step_size=1.0, grad_norm=1.0, rounds=2, local_steps=1, epsilon=1.0, delta=1e-6
     )

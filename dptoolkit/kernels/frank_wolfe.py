@@ -820,7 +820,8 @@ def whole_block(
     """``dithered_block`` with exact selections, from ``words``.
 
     It ends when all steps are made, when the words are used up (PHASE is DRAW), or at a decision that is HARD. Call it
-    again with more words, or with the decision as the PHASE; ``progress`` says where it goes on. A feature is chosen with the sign against its total, KEPT, or with that of its total, KEPT_AGAINST.
+    again with more words, or with the decision as the PHASE; ``progress`` says where it goes on. A feature is chosen
+    with the sign against its total, KEPT, or with that of its total, KEPT_AGAINST.
     """
     d, totals = v.shape[0], dither.totals
     width = (_COVER if unit < _COVER else _LARGEST_COVER if unit > _LARGEST_COVER else unit) / unit

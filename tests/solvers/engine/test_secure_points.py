@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from contextlib import contextmanager
 from fractions import Fraction
@@ -16,7 +17,7 @@ from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.optimise import newton
 from dptoolkit.randomness import SecureStream
 from dptoolkit.solvers.engine.secure_points import PointNoise, power_below
-from tests.statistics import assert_ks, rejected
+from tests.statistics import assert_chi2, assert_ks, rejected
 
 pytestmark = pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning")
 
@@ -188,3 +189,46 @@ def test_fits_differ_and_the_gamma_term_is_refused():
     assert (one.coef != two.coef).all() and np.argmax(one.coef) == 0
     with pytest.raises(InvalidValue, match="randomness='secure'.*gamma.*law='gaussian'"):
         perturbed(law="gamma")
+
+
+# --- two stages -----------------------------------------------------------------------------------------------------
+
+
+def staged(n=200, d=4, **settings):
+    base = {"loss": "logistic", "row_norm": 1.0, "l2": 0.05, "epsilon": 2.0, "delta": 1e-6, "sparsity": 2, "blocks": 10}
+    return solvers.plan("two_stage", n=n, d=d, **(base | {"randomness": "secure"} | settings))
+
+
+def test_votes_are_chosen_by_their_exact_law():
+    X, y = example(200, 4)
+    run = solvers.bind(staged(), X, y)
+    votes = run.votes = np.array([7.0, 3.0, 5.0, 0.0])
+    unit = run.plan.secure.parts[2].unit(2)
+    assert Fraction(unit) * 2 <= Fraction(run.plan.secure.parts[2].epsilon)
+    pairs = {pair: k for k, pair in enumerate(itertools.combinations(range(4), 2))}
+    stream, counts = SecureStream.seeded(8), np.zeros(len(pairs))
+    for support in run._supports(Generators(*[stream] * 3000)):
+        counts[pairs[tuple(support.tolist())]] += 1
+
+    def law(unit):
+        p = np.exp(unit * votes) / np.exp(unit * votes).sum()
+        return np.array([p[a] * p[b] / (1 - p[a]) + p[b] * p[a] / (1 - p[b]) for a, b in pairs])
+
+    assert_chi2(counts, law(unit))
+    rejected(assert_chi2, counts, law(2 * unit))
+
+
+def test_both_stages_of_a_fit():
+    X, y = example(2000, 6)
+    settings = {"loss": "logistic", "row_norm": 1.0, "epsilon": 4.0, "delta": 1e-6, "sparsity": 2, "blocks": 20}
+    one, two = (solvers.two_stage(X, y, randomness="secure", diagnostics=True, **settings) for _ in range(2))
+    assert (one.coef != two.coef).any() and 0 in one.history["support"]
+    plan = staged(fit_intercept=True)
+    fast = staged(fit_intercept=True, randomness=None)
+    assert len(plan.secure.parts) == 3 and plan.releases[2] == fast.releases[2]
+    # The weights of the second stage are those of the support and the intercept, whatever d is.
+    term, point = plan.secure.parts[:2]
+    needed = fast.releases[1].sensitivity + math.sqrt(3) * (term.unit / (200 * 0.05) + point.unit)
+    assert plan.releases[1].sensitivity == pytest.approx(needed, rel=1e-9)
+    with pytest.raises(InvalidValue, match="gamma"):
+        staged(law="gamma")

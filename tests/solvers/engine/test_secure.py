@@ -241,7 +241,7 @@ def test_what_is_not_covered_is_refused():
 
 
 # Solvers that select features or release minimisers, whose secure noise has tests of its own.
-SELECTING = {"dp_frank_wolfe", "sparsifier", "objective_perturbation"}
+SELECTING = {"dp_frank_wolfe", "sparsifier", "objective_perturbation", "peeling_iht", "two_stage"}
 
 
 @pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight", "dp_dual_averaging"} - SELECTING))

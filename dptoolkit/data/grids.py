@@ -157,6 +157,11 @@ class Grids:
         """The largest sum of squares of a row in grid units, floor((R / g_x)^2)."""
         return math.floor((Fraction(self.row_norm) / Fraction(self.row_unit)) ** 2)
 
+    @property
+    def entry_cap(self) -> int:
+        """floor(R / g_x): the largest |entry| in grid units, where R bounds entries and not norms."""
+        return math.floor(Fraction(self.row_norm) / Fraction(self.row_unit))
+
     def residual_cap(self, limit: float) -> int:
         """floor(limit / g_r): the largest |residual| in grid units for a public limit, at most that of the plan.
 
@@ -254,6 +259,33 @@ def _on_grid(rows: Rows, grids: Grids, fit_intercept: bool) -> NDArray[Any]:
     out = np.empty_like(values)
     kernel(values, starts, 1.0 / grids.row_unit, grids.row_cap, int(fit_intercept), out)
     return out if rows.is_sparse else out.reshape(rows.matrix.shape)
+
+
+def entries_on_grid(rows: Rows, grids: Grids) -> Rows:
+    """The rows in units of g_x, whole numbers in doubles, where ``grids.row_norm`` bounds entries and not norms.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows whose entries are clipped to ``grids.row_norm``.
+    grids : Grids
+        The public grids.
+
+    Privacy
+    -------
+    Each entry is rounded on its own, by public numbers; afterwards it is at most ``grids.entry_cap`` in size, exactly.
+    Entries that become 0 stay stored.
+    """
+
+    def make() -> Rows:
+        values = rows.matrix.data if rows.is_sparse else rows.matrix
+        cap = float(grids.entry_cap)
+        # In double precision, and with 0 for -0.
+        whole_entries = np.clip(np.rint(values.astype(np.float64) / grids.row_unit), -cap, cap) + 0.0
+        return rows.with_values(whole_entries)
+
+    made: Rows = rows.cached(("entries on grid", grids.row_unit, grids.entry_cap), make)
+    return made
 
 
 def directions_on_grid(rows: Rows, grids: Grids) -> tuple[Rows, Array]:

@@ -49,7 +49,7 @@ _FEWEST, _LEAST_PRODUCT = 10, 23
 # Entries of rows have at most 24 bits: they stay exact in single precision.
 _ROW_BITS, _RESIDUAL_BITS = 24, 22
 # Beyond so many records a rounding to the nearest that many of them share may add up to a visible bias.
-_DITHERED = 2**22
+DITHERED = 2**22
 # Sensitivities are doubles that were computed with a few roundings.
 _ROUNDINGS = 2.0**-40
 
@@ -188,7 +188,7 @@ class Grids:
     @property
     def needs_dither(self) -> bool:
         """Whether so many records may share a rounding error that residuals should be rounded by random thetas."""
-        return self.n > _DITHERED
+        return self.n > DITHERED
 
     def charged_diameter(self, diameter: Any, d: int) -> Any:
         """The diameter of a set of gradients of rows with |x| <= 1, after their residuals were rounded.

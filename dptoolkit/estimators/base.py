@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dptoolkit import models
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
+from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
 from dptoolkit.estimators.parameters import attributes, parameter
 from dptoolkit.estimators.wrappers import wrapper_note
@@ -111,6 +112,9 @@ class PrivateEstimator(BaseEstimator):
     def _check_bounds(self) -> None:
         """Refuse a fit without the public bounds of the estimator; none of them has a default."""
         for entry in fields(self):
+            # Bounds of every column also bound rows.
+            if entry.name == "row_norm" and getattr(self, "bounds", None) is not None:
+                continue
             if entry.name in _BOUNDS and entry.default is None:
                 public_bound(entry.name, getattr(self, entry.name), _BOUNDS[entry.name])
 
@@ -384,6 +388,8 @@ def _plain(name: str, value: Any) -> Any:
     """A parameter as JSON; the state of a generator is not kept."""
     if name == "random_state" and not isinstance(value, (int, np.integer)):
         return None
+    if name == "bounds" and value is not None:
+        return _plain_bounds(value)
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
@@ -391,3 +397,12 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return _INFINITE
     return list(value) if isinstance(value, (tuple, set)) else value
+
+
+def _plain_bounds(bounds: Any) -> Any:
+    """Bounds of columns as JSON, in the form in which they were given."""
+    if isinstance(bounds, ColumnBounds):
+        return bounds.to_list()
+    if hasattr(bounds, "items"):
+        return {str(name): np.asarray(pair, dtype=float).tolist() for name, pair in bounds.items()}
+    return [np.asarray(bound, dtype=float).tolist() for bound in bounds]

@@ -36,6 +36,7 @@ from dptoolkit.models.notes import from_file, printable
 from dptoolkit.models.routes import TASKS, solver_for, solvers_for
 from dptoolkit.solvers import HopelessPlanWarning, Plan
 from dptoolkit.solvers._pipeline_stages import Preparation
+from dptoolkit.solvers._pipeline_tables import TableMap, TablePreparation
 from dptoolkit.solvers.frame.settings import PUBLISHED
 
 FORMAT, VERSION = "dptoolkit model", 1
@@ -149,8 +150,9 @@ def _labels(classes: NDArray[Any]) -> list[Any]:
 
 
 def _preparation_record(how: Preparation) -> dict[str, Any]:
-    return {"index": how.kept.tolist(), "mean": how.means[how.kept].tolist(), "weight": how.weights[how.kept].tolist(),
-            "level": how.level}  # fmt: skip
+    own = {"index": how.kept.tolist(), "mean": how.means[how.kept].tolist(), "weight": how.weights[how.kept].tolist(),
+           "level": how.level}  # fmt: skip
+    return own | {"table": how.table.to_dict()} if isinstance(how, TablePreparation) else own
 
 
 def _guarantee_record(guarantee: Any) -> dict[str, Any]:
@@ -251,7 +253,11 @@ def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:
 def _preparation(record: Mapping[str, Any], d: int, plan: Plan) -> Preparation:
     """How rows are prepared; what they are divided by is in the plan's settings."""
     means, weights = (_dense({"index": record["index"], "value": record[key]}, d) for key in ("mean", "weight"))
-    return Preparation(means, weights, float(record["level"]), plan.settings.units)
+    settings = plan.settings
+    own = (means, weights, float(record["level"]), settings.units)
+    if settings.bounds is None:
+        return Preparation(*own)
+    return TablePreparation(*own, table=TableMap.from_dict(record["table"], settings.bounds, settings.row_norm))
 
 
 def _plan(record: Mapping[str, Any]) -> Plan:

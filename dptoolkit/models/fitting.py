@@ -16,6 +16,7 @@ from dptoolkit import marks, progress, solvers
 from dptoolkit._validate import invalid, warn
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import Rows, check_rows
+from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.models import routes
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
@@ -40,7 +41,7 @@ class ClassesWarning(UserWarning):
 
 
 class ClippingWarning(UserWarning):
-    """Most labels lie beyond the bound that was declared for them, which may be in another unit."""
+    """Most labels, or values of a column, lie beyond the bounds that were declared, which may be in another unit."""
 
 
 class ScalesWarning(UserWarning):
@@ -96,7 +97,9 @@ def fit(
     verbose : bool or int, default False
         Whether to print the current step on stderr, and after the fit the outlook of the plan.
     **options : Any
-        The solver's own arguments, such as row_norm, sparsity or label_bound; None stands for the default.
+        The solver's own arguments, such as bounds, row_norm, sparsity or label_bound; None stands for the default.
+        ``bounds`` are public bounds of the columns of a table, in their units: (lower, upper), or a mapping from the
+        name of a column to such a pair, in which "*" stands for all columns that are not named.
 
     Privacy
     -------
@@ -111,10 +114,10 @@ def fit(
     count = None if classes_of is None else len(classes_of)
     solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
-    arguments = routes.arguments(task, name, d, count, options) | budget
-
     names = names_of(X, feature_names, d)
-    notes = caveats(task, name, rows, classes_of, classes)
+    arguments = routes.arguments(task, name, d, count, routes.declared_bounds(options, d, names)) | budget
+
+    notes = caveats(task, name, rows, classes_of, classes, arguments.get("bounds"), names)
     warn_of_clipping(task, y, options.get("label_bound"))
     with _told(solver_name, n, d, is_shown):
         if times == 1:
@@ -179,7 +182,10 @@ def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
     return given
 
 
-def caveats(task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None, classes: Any) -> tuple[str, ...]:
+def caveats(
+    task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None, classes: Any,
+    bounds: ColumnBounds | None = None, names: tuple[str, ...] | None = None,
+) -> tuple[str, ...]:  # fmt: skip
     """The notes that a guarantee carries about what was left undeclared, after warnings about the same.
 
     Labels that are read from y must be few: text or integers, at most MOST_CLASSES of them. A column of measurements or
@@ -194,7 +200,9 @@ def caveats(task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None,
     if classes_of is not None and classes is None:
         warn_of_classes(classes_of)
         notes.append(CLASSES_NOTE)
-    if not rows.is_sparse:
+    if bounds is not None:
+        warn_of_bounds(rows, bounds, names)
+    elif not rows.is_sparse:
         warn_of_scales(rows)
         if task in SOLVERS[solver].unit_rows:
             notes.append(UNITS_NOTE)
@@ -225,9 +233,30 @@ def warn_of_scales(rows: Rows) -> None:
     warn(
         f"X: its columns are on scales that differ by more than a factor of {_OTHER_SCALE:g}. One bound, and noise of "
         "one size, apply to all columns of a row, so columns in small units are lost beside those in large units. "
-        "Bring every column to one scale by bounds that are public knowledge, for example with "
-        "dptoolkit.estimators.ScaleToBounds(lower, upper).",
+        "Declare bounds of the columns that are public knowledge, for example bounds=([0, 0], [120, 300]) for "
+        "dp_pipeline, or use dptoolkit.estimators.ScaleToBounds(lower, upper).",
         ScalesWarning,
+    )
+
+
+def warn_of_bounds(rows: Rows, bounds: ColumnBounds, names: tuple[str, ...] | None) -> None:
+    """Warn of columns most of whose values lie outside their bounds, which may be in another unit.
+
+    Privacy
+    -------
+    Whether it warns, and of which columns, depends on the data, so the warning is for the person who holds them. It
+    shows no value.
+    """
+    outside = bounds.outside(rows)
+    places = np.flatnonzero(2 * outside > rows.shape[0]).tolist()
+    if not places:
+        return
+    listed = ", ".join(f"column {j}" if names is None else repr(names[j]) for j in places[:5])
+    warn(
+        f"bounds: should hold most values of every column, in its unit. More than half of the values of {listed}"
+        f"{', ...' if len(places) > 5 else ''} lie outside, and are clipped. Choose bounds without looking at the "
+        "data.",
+        ClippingWarning,
     )
 
 

@@ -38,7 +38,8 @@ def plan(
     adjacency : {"replace-one", "zero-out"}, default "replace-one"
         Which datasets are neighbours.
     **options : Any
-        The solver's own arguments, such as row_norm, sparsity or label_bound.
+        The solver's own arguments, such as bounds, row_norm, sparsity or label_bound. Bounds by name are those of all d
+        columns, in their order.
 
     Returns
     -------
@@ -54,7 +55,8 @@ def plan(
         raise invalid("classes", classes, f"left out for {task}")
     count = None if task != CLASSIFICATION else whole("classes", 2 if classes is None else classes, low=2)
     solver_name, times = routes.solver_for(name, count)
-    arguments = routes.arguments(task, name, d, count, options) | {"delta": delta, "adjacency": adjacency}
+    own = routes.declared_bounds(options, whole("d", d, low=1), None)
+    arguments = routes.arguments(task, name, d, count, own) | {"delta": delta, "adjacency": adjacency}
 
     if times == 1:
         return solvers.plan(solver_name, n=n, d=d, epsilon=epsilon, **arguments)

@@ -23,6 +23,7 @@ import numpy as np
 from dptoolkit import losses
 from dptoolkit._validate import LARGEST, invalid, real
 from dptoolkit.data import Rows, product
+from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._pipeline_stages import (
@@ -38,6 +39,7 @@ from dptoolkit.solvers._pipeline_stages import (
     slope,
     stands_out,
 )
+from dptoolkit.solvers._pipeline_tables import TableRun, TableStages, stage_scale, table_stages
 from dptoolkit.solvers.engine.bounds import GradientBounds, constant
 from dptoolkit.solvers.engine.descent import SMALL, ClippedRecords, IhtRun, Steps
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
@@ -97,7 +99,9 @@ class DpPipeline(Settings):
     )
     classes: int | None = setting("Public number of classes, for softmax; ``coef`` is (classes, d).", default=None)
     row_norm: float | None = setting(
-        "Public L2 bound of a row, for regression; longer rows are scaled down.", default=None
+        "Public L2 bound of a row, for regression; longer rows are scaled down. With ``bounds`` it is that of a row "
+        "whose columns lie in [-1, 1], and may be left out.",
+        default=None,
     )
     label_bound: float | None = setting("Public bound of |y|, for regression; larger labels are clipped.", default=None)
     sparsity: int | None = setting(
@@ -110,6 +114,14 @@ class DpPipeline(Settings):
     )
     margin_noise: float | None = setting(
         "Accepted standard deviation of the noise of a margin; for regression, divided by label_bound.", default=None
+    )
+    bounds: ColumnBounds | tuple | None = setting(
+        "Public bounds of the columns of a table, in their units: (lower, upper), each one number or one per column. "
+        "With them columns in any units are prepared by private ranks and centring. None uses rows as they are.",
+        default=None,
+    )
+    numeric: tuple[int, ...] | None = setting(
+        "The columns, by place, that become ranks; None for all whose bounds are not exactly 0 and 1.", default=None
     )
 
     @property
@@ -139,17 +151,42 @@ class DpPipeline(Settings):
         cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
                    repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
         noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
-        return self.settled(ResolvedPipeline, grad_norm=cap, margin_noise=noise)
+        own = self._checked_bounds(d)
+        return self.settled(ResolvedPipeline, grad_norm=cap, margin_noise=noise, **own)
+
+    def _checked_bounds(self, d: int) -> dict[str, Any]:
+        """The bounds of the columns, checked; nothing without them."""
+        if self.bounds is None:
+            if self.numeric is not None:
+                raise invalid("numeric", self.numeric, "left out without bounds", "Ranks need bounds of the columns.")
+            return {}
+        bounds = ColumnBounds.of(self.bounds, d, self.numeric)
+        own = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
+        if self.loss_row.task == losses.REGRESSION and self.row_norm is None:
+            own["row_norm"] = rules.table_norm(d)
+        return own
 
     def _check_units(self) -> None:
         """Numbers need both bounds; a classifier has no use for them."""
         meanings = {"row_norm": "the largest L2 norm of a row", "label_bound": "the largest |label|"}
         for name, meaning in meanings.items():
+            if name == "row_norm" and self.row_norm is None and self.bounds is not None:
+                continue
             if self.loss_row.task == losses.REGRESSION:
                 public_bound(name, getattr(self, name), meaning)
             elif getattr(self, name) is not None:
                 repair = "Rows are scaled to norm 1 and labels are classes: leave it out."
                 raise invalid(name, getattr(self, name), f"None for loss {self.loss!r}", repair)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See ``Settings``; without bounds, what concerns tables is left out, so that it changes no other plan."""
+        own = super().to_dict()
+        for name in ("bounds", "numeric"):
+            if own[name] is None:
+                del own[name]
+        if isinstance(self.bounds, ColumnBounds):
+            own["bounds"] = self.bounds.to_list()
+        return own
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """See ``Settings``; one-hot for softmax."""
@@ -164,6 +201,7 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
     grad_norm: float
     margin_noise: float
+    bounds: ColumnBounds | None = setting("See ``DpPipeline``.", default=None)
 
     @property
     def has_intercept(self) -> bool:
@@ -176,13 +214,11 @@ class ResolvedPipeline(Resolved, DpPipeline):
         return self.label_bound
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """The descent, the column means, the eigenvalue and, for classes, the slopes."""
-        mu = rules.budget_mu(self.epsilon, self.delta)
+        """The descent, the column means, the eigenvalue and, for classes, the slopes; then those of a table."""
+        mu, table = rules.budget_mu(self.epsilon, self.delta), self.table_stages(n, d)
 
         def gaussian(query: str, sensitivity: float, share: float, count: int = 1) -> Release:
-            # One part in 1e12 more, so that rounding cannot put the sum of the stages above the budget.
-            scale = sensitivity / mu * math.sqrt(count / share) * (1 + 1e-12)
-            return Release(query, GAUSSIAN, sensitivity, scale, count)
+            return Release(query, GAUSSIAN, sensitivity, stage_scale(sensitivity, mu, share * table.rest, count), count)
 
         numbers = self.loss_row.task == losses.REGRESSION
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
@@ -192,9 +228,20 @@ class ResolvedPipeline(Resolved, DpPipeline):
             gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
         )
         if numbers:
-            return stages
+            return (*stages, *table.releases)
         slopes = largest_slope(self.adjacency, self.classes) / n
-        return (*stages, gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS))
+        scale = gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS)
+        return (*stages, scale, *table.releases)
+
+    def table_stages(self, n: int, d: int) -> TableStages:
+        """What is released for the preparation of a table; nothing without bounds."""
+        if self.bounds is None:
+            return TableStages()
+        return table_stages(self.bounds, n, d, rules.budget_mu(self.epsilon, self.delta), self.adjacency)
+
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        """See ``Resolved``; the stages of a table that are left out."""
+        return self.table_stages(plan.n, plan.d).remarks
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
@@ -228,8 +275,10 @@ class ResolvedPipeline(Resolved, DpPipeline):
         intercept = weights[..., -1]
         return weights[..., :-1], float(intercept) if intercept.ndim == 0 else intercept
 
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun | TableRun:
         """See ``Resolved``."""
+        if self.bounds is not None:
+            return TableRun(plan, rows, self.units.labels(y), counts, PipelineRun)
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
 

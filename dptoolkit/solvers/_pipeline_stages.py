@@ -146,6 +146,10 @@ class Preparation:
         """The largest norm of a prepared row without its intercept."""
         return math.sqrt(1 - self.level * self.level)
 
+    def in_units(self, rows: Rows) -> Rows:
+        """New rows as the fit made them before this preparation: of norm at most 1."""
+        return self.units.rows(rows)
+
     def features(self, rows: Rows) -> Rows:
         """Kept features of rows in their units, weighted; each row scaled to ``length``, or for regression by it."""
         kept = self.kept

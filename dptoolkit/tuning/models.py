@@ -186,11 +186,12 @@ def choose(
     rows, targets, classes_of = checked_records(X, y, task, classes, n_features)
     count = None if classes_of is None else len(classes_of)
     n, d = rows.shape
+    names = names_of(X, feature_names, d)
+    options = routes.declared_bounds(options, d, names)
     question = search(
         candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, terms=terms, options=options
     )
-    names = names_of(X, feature_names, d)
-    notes = caveats(task, question.solver, rows, classes_of, classes)
+    notes = caveats(task, question.solver, rows, classes_of, classes, options.get("bounds"), names)
     warn_of_clipping(task, y, options.get("label_bound"))
     if announce is not None:
         announce(question)

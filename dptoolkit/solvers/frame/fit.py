@@ -384,4 +384,4 @@ def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     preparation = result.history.get("preparation")
     if preparation is None:
         return np.asarray(rows.matrix @ result.coef.T + result.intercept)
-    return np.asarray(preparation.margins(preparation.units.rows(rows), result.coef, result.intercept))
+    return np.asarray(preparation.margins(preparation.in_units(rows), result.coef, result.intercept))

@@ -208,6 +208,20 @@ HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
 # Numbers: the column of the intercept, what a gradient is clipped to, and the noise of a prediction, the last two in
 # units of the label's bound.
 NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.2
+# Tables with public bounds: the parts of mu^2 for the ranks of columns and for centring, which the other stages share
+# where a stage is left out; the number of releases of a histogram, and of its bins; the largest noise of a bin's share,
+# and the longest noise of a mean row, at which the stage is of use.
+RANKS_SHARE, CENTRE_SHARE = 0.10, 0.05
+ROUNDS, BINS, RANKS_NOISE, CENTRE_NOISE = 3, 16, 0.2, 1.0
+# A bin that holds more than this share of the records is divided again.
+PARTED_SHARE = 0.4
+# Rows are centred if the squared length of their mean is estimated above this.
+CENTRED_FROM = 0.25
+
+
+def table_norm(d: int) -> float:
+    """The norm of a row of d columns that are spread evenly over [-1, 1]."""
+    return math.sqrt(d / 3)
 
 
 def pipeline_bounds(loss: Loss, classes: int) -> tuple[float, float, float]:

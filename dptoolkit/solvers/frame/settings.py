@@ -197,6 +197,10 @@ class Resolved(Settings):
         """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
         return None
 
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        """What is printed below the releases of the plan: for example which release is left out, and why."""
+        return ()
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Further notes for the guarantee."""

@@ -16,6 +16,6 @@ from dptoolkit.federated.server import Server
 from dptoolkit.federated.terms import Terms, agree
 
 __all__ = [
-    "Answer", "Client", "ClientFolder", "Coordinator", "FederatedPlan", "FederatedResult", "Message", "Request", "Server",
-    "Terms", "Transport", "agree", "dp_fed_gd_ht", "dp_fed_sgd_ht", "fed_sgd_ht", "plan",
+    "Answer", "Client", "ClientFolder", "Coordinator", "FederatedPlan", "FederatedResult", "Message", "Request",
+    "Server", "Terms", "Transport", "agree", "dp_fed_gd_ht", "dp_fed_sgd_ht", "fed_sgd_ht", "plan",
 ]  # fmt: skip

@@ -114,7 +114,7 @@ class Coordinator:
                 server.combine(messages)
             except InvalidValue as problem:
                 self._abort(f"round {number}", str(problem))
-        self._ask(self._request(-1), self.places.values(), self.grace)
+        self._say_over()
         weights = np.zeros(width)
         weights[server.model[0]] = server.model[1]
         return weights
@@ -192,6 +192,13 @@ class Coordinator:
                 self._abort(step, f"no message of client {absent} within {self.timeout:g} seconds")
             self.pause(self.poll)
 
+    def _say_over(self) -> None:
+        """Tell the clients that no round follows, and wait until they know; whoever does not answer is left alone."""
+        begin, open_names = self.clock(), set(self._ask(self._request(-1), self.places.values(), self.timeout))
+        while open_names and self.clock() - begin < min(self.timeout, LAST):
+            open_names -= {answer.request for answer in self.transport.receive(open_names)}
+            self.pause(self.poll)
+
     def _request(self, number: int) -> Request:
         return Request(self.run, self.plan.fingerprint, number, *NOTHING)
 
@@ -207,5 +214,7 @@ class Coordinator:
         raise FederationAborted(f"Stopped at {step}: {why}")
 
 
+# Seconds that are spent at most on telling clients that the run is over.
+LAST = 60.0
 # How the problem of an answer begins in which a client says itself why it does not take part.
 REFUSED = "refused: "

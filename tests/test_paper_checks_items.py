@@ -440,7 +440,7 @@ def test_small_plans_of_audits_do_not_warn_readers(capsys, recwarn):
     assert not [warning for warning in recwarn if "Plan" in warning.category.__name__]
 
 
-# --- orders of growth --------------------------------------------------------------------------------------------------
+# --- orders of growth -----------------------------------------------------------------------------------------------
 
 
 def _grown(exponent, spread, rng):

@@ -116,6 +116,27 @@ class Grids:
             )
         return cls(n, float(row_norm), float(limit), min(bits - residual_bits, _ROW_BITS), residual_bits)
 
+    @classmethod
+    def of_rows(cls, n: int, row_norm: float, noise: float) -> Grids:
+        """Grids for sums of rows themselves, whose residuals are the number 1.
+
+        Parameters
+        ----------
+        n : int
+            Number of records of which a sum may consist.
+        row_norm : float
+            The public bound of a row.
+        noise : float
+            Standard deviation of the noise of the SUM, before rounding is charged.
+        """
+        whole("n", n, low=1)
+        ratio = Fraction(nonnegative("noise", noise)) / Fraction(magnitude("row_norm", row_norm))
+        above = _ceil_log2(ratio) if ratio > 0 else -_NOISE_BITS
+        bits = min(_SUM_BITS - _ceil_log2(Fraction(n)), _ROW_BITS, max(_NOISE_BITS - above, _FEWEST))
+        if bits < _FEWEST:
+            raise invalid("n", n, "at most 2^42 records for exact sums", "Fit on a part of the records.")
+        return cls(n, float(row_norm), 1.0, bits, 0)
+
     @cached_property
     def row_unit(self) -> float:
         """g_x."""
@@ -135,6 +156,11 @@ class Grids:
     def row_cap(self) -> int:
         """The largest sum of squares of a row in grid units, floor((R / g_x)^2)."""
         return math.floor((Fraction(self.row_norm) / Fraction(self.row_unit)) ** 2)
+
+    @property
+    def entry_cap(self) -> int:
+        """floor(R / g_x): the largest |entry| in grid units, where R bounds entries and not norms."""
+        return math.floor(Fraction(self.row_norm) / Fraction(self.row_unit))
 
     def residual_cap(self, limit: float) -> int:
         """floor(limit / g_r): the largest |residual| in grid units for a public limit, at most that of the plan.
@@ -233,6 +259,33 @@ def _on_grid(rows: Rows, grids: Grids, fit_intercept: bool) -> NDArray[Any]:
     out = np.empty_like(values)
     kernel(values, starts, 1.0 / grids.row_unit, grids.row_cap, int(fit_intercept), out)
     return out if rows.is_sparse else out.reshape(rows.matrix.shape)
+
+
+def entries_on_grid(rows: Rows, grids: Grids) -> Rows:
+    """The rows in units of g_x, whole numbers in doubles, where ``grids.row_norm`` bounds entries and not norms.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows whose entries are clipped to ``grids.row_norm``.
+    grids : Grids
+        The public grids.
+
+    Privacy
+    -------
+    Each entry is rounded on its own, by public numbers; afterwards it is at most ``grids.entry_cap`` in size, exactly.
+    Entries that become 0 stay stored.
+    """
+
+    def make() -> Rows:
+        values = rows.matrix.data if rows.is_sparse else rows.matrix
+        cap = float(grids.entry_cap)
+        # In double precision, and with 0 for -0.
+        whole_entries = np.clip(np.rint(values.astype(np.float64) / grids.row_unit), -cap, cap) + 0.0
+        return rows.with_values(whole_entries)
+
+    made: Rows = rows.cached(("entries on grid", grids.row_unit, grids.entry_cap), make)
+    return made
 
 
 def directions_on_grid(rows: Rows, grids: Grids) -> tuple[Rows, Array]:

@@ -39,13 +39,13 @@ def residuals_on_grid(margins: Array, labels: Array, lengths: Array | None, grid
     """
     from dptoolkit.kernels.grids import rows_on_grid as on_grid
 
-    if lengths is None:
-        r = clipped_residuals(margins, labels, None)
-    else:
-        with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
+        if lengths is None:
+            r = clipped_residuals(margins, labels, None)
+        else:
             r = clipped_residuals(margins * lengths[:, None], labels, None) * lengths[:, None]
-            norms = np.sqrt(np.einsum("ik,ik->i", r, r))
-            r *= np.where(norms > grids.limit, grids.limit / norms * (1 - 1e-13), 1.0)[:, None]
+        norms = np.sqrt(np.einsum("ik,ik->i", r, r))
+        r *= np.where(norms > grids.limit, grids.limit / norms * (1 - 1e-13), 1.0)[:, None]
     n, classes = r.shape
     cap = math.floor((Fraction(grids.limit) / Fraction(grids.residual_unit)) ** 2)
     out, starts = np.empty(n * classes), np.arange(0, (n + 1) * classes, classes, dtype=np.uint64)

@@ -241,7 +241,9 @@ def test_what_is_not_covered_is_refused():
 
 
 # Solvers that select features or release minimisers, whose secure noise has tests of its own.
-SELECTING = {"dp_frank_wolfe", "sparsifier", "objective_perturbation", "peeling_iht", "two_stage"}
+SELECTING = {
+    "dp_frank_wolfe", "sparsifier", "objective_perturbation", "peeling_iht", "two_stage", "dp_multinomial_frank_wolfe",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight", "dp_dual_averaging"} - SELECTING))

@@ -99,7 +99,7 @@ def secured_multinomial(plan: Plan[ResolvedMultinomial]) -> Plan:
 
 
 def zero_sum_residuals(r: Array, grids: Grids, cap: int) -> Array:
-    """Each row of residuals in units of g_r: whole numbers that add up to 0, of which two have at most ``cap`` together.
+    """Each row of residuals in units of g_r: whole numbers that add up to 0; two of them have at most ``cap`` together.
 
     Privacy
     -------

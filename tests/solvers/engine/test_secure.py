@@ -243,6 +243,7 @@ def test_what_is_not_covered_is_refused():
 # Solvers that select features or release minimisers, whose secure noise has tests of its own.
 SELECTING = {
     "dp_frank_wolfe", "sparsifier", "objective_perturbation", "peeling_iht", "two_stage", "dp_multinomial_frank_wolfe",
+    "dp_admm", "knowledge_transfer",
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ _FEWEST, _LEAST_PRODUCT = 10, 23
 # Entries of rows have at most 24 bits: they stay exact in single precision.
 _ROW_BITS, _RESIDUAL_BITS = 24, 22
 # Beyond so many records a rounding to the nearest that many of them share may add up to a visible bias.
-_DITHERED = 2**22
+DITHERED = 2**22
 # Sensitivities are doubles that were computed with a few roundings.
 _ROUNDINGS = 2.0**-40
 
@@ -116,6 +116,27 @@ class Grids:
             )
         return cls(n, float(row_norm), float(limit), min(bits - residual_bits, _ROW_BITS), residual_bits)
 
+    @classmethod
+    def of_rows(cls, n: int, row_norm: float, noise: float) -> Grids:
+        """Grids for sums of rows themselves, whose residuals are the number 1.
+
+        Parameters
+        ----------
+        n : int
+            Number of records of which a sum may consist.
+        row_norm : float
+            The public bound of a row.
+        noise : float
+            Standard deviation of the noise of the SUM, before rounding is charged.
+        """
+        whole("n", n, low=1)
+        ratio = Fraction(nonnegative("noise", noise)) / Fraction(magnitude("row_norm", row_norm))
+        above = _ceil_log2(ratio) if ratio > 0 else -_NOISE_BITS
+        bits = min(_SUM_BITS - _ceil_log2(Fraction(n)), _ROW_BITS, max(_NOISE_BITS - above, _FEWEST))
+        if bits < _FEWEST:
+            raise invalid("n", n, "at most 2^42 records for exact sums", "Fit on a part of the records.")
+        return cls(n, float(row_norm), 1.0, bits, 0)
+
     @cached_property
     def row_unit(self) -> float:
         """g_x."""
@@ -167,7 +188,7 @@ class Grids:
     @property
     def needs_dither(self) -> bool:
         """Whether so many records may share a rounding error that residuals should be rounded by random thetas."""
-        return self.n > _DITHERED
+        return self.n > DITHERED
 
     def charged_diameter(self, diameter: Any, d: int) -> Any:
         """The diameter of a set of gradients of rows with |x| <= 1, after their residuals were rounded.

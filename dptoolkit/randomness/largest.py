@@ -249,7 +249,7 @@ def values_between(stream: SecureStream, multiplier: int, level: int, above: int
             place, used, is_hard = rounded_in_cells(words[start:], out, place, *arguments)
             start += used
             if is_hard:
-                outcome = one_value(table, level, sums, mask, words[start : start + 3], stream)
+                outcome = _one_value(table, level, sums, mask, words[start : start + 3], stream)
                 start += 3
                 if isinstance(outcome, cells.Kept):
                     out[place] = outcome.rounded(multiplier)
@@ -257,26 +257,10 @@ def values_between(stream: SecureStream, multiplier: int, level: int, above: int
     return out
 
 
-def one_value(
+def _one_value(
     table: Table, level: int, sums: NDArray[np.uint64], mask: Any, words: NDArray[np.uint64], stream: SecureStream
 ) -> cells.Kept | str:
-    """A try of ``rounded_in_cells`` with these words, whatever digits it needs: the specification of the kernel.
-
-    Parameters
-    ----------
-    table : Table
-        The cells of a normal.
-    level : int
-        The first cell.
-    sums : ndarray
-        The sums of the cells' weights from there on.
-    mask : int
-        The digits of the last sum.
-    words : ndarray
-        The words of the try.
-    stream : SecureStream
-        Where further words come from.
-    """
+    """A try of ``rounded_in_cells`` with these words, whatever digits it needs: the specification of the kernel."""
     t, b, c = (int(word) for word in words)
     t &= int(mask)
     if t >= int(sums[-1]):

@@ -125,7 +125,7 @@ def test_hard_values_are_decided_with_their_own_words():
     for _ in range(1500):
         words, out = stream.words(3), np.zeros(1, np.int64)
         place, _, is_hard = kernel.rounded_in_cells(words, out, 0, 1000, level, sums, mask, table.logs, cells.MARGIN)
-        theirs = largest.one_value(table, level, sums, mask, words, stream)
+        theirs = largest._one_value(table, level, sums, mask, words, stream)
         assert is_hard or (theirs.rounded(1000) if isinstance(theirs, Kept) else None) == (out[0] if place else None)
         decided += isinstance(theirs, Kept) and not is_hard
     assert decided > 500

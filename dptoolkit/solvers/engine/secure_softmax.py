@@ -56,13 +56,13 @@ class SecureSoftmaxRun(SoftmaxRun):
 
         grids = self._secure.grids
         margins = product(self.rows.matrix, weights.T * grids.row_unit)
-        if self._lengths is None:
-            r = clipped_residuals(margins, self.labels, None)
-        else:
-            with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
+            if self._lengths is None:
+                r = clipped_residuals(margins, self.labels, None)
+            else:
                 r = clipped_residuals(margins * self._lengths[:, None], self.labels, None) * self._lengths[:, None]
-                norms = np.sqrt(np.einsum("ik,ik->i", r, r))
-                r *= np.where(norms > grids.limit, grids.limit / norms * (1 - 1e-13), 1.0)[:, None]
+            norms = np.sqrt(np.einsum("ik,ik->i", r, r))
+            r *= np.where(norms > grids.limit, grids.limit / norms * (1 - 1e-13), 1.0)[:, None]
         n, classes = r.shape
         out, starts = np.empty(n * classes), np.arange(0, (n + 1) * classes, classes, dtype=np.uint64)
         on_grid(np.ascontiguousarray(r).reshape(-1), starts, 1.0 / grids.residual_unit, self._cap, 0, out)

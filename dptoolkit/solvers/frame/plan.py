@@ -299,9 +299,11 @@ class Plan(Printed, Generic[S]):
     def __str__(self) -> str:
         rows = [[r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases]
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
+        remarks = ["\n".join(f"- {remark}" for remark in self.settings.remarks(self))]
         outlook = [] if self.outlook is None else [str(self.outlook)]
         secure = [] if self.secure is None else [str(self.secure)]
-        return "\n\n".join([self._head, releases, *secure, str(self.guarantee), *outlook])
+        parts = [self._head, releases, *remarks, *secure, str(self.guarantee), *outlook]
+        return "\n\n".join(part for part in parts if part)
 
     @property
     def _head(self) -> str:

@@ -85,7 +85,8 @@ class SecureRelease(ABC):
 class SecurePlan:
     """The public facts of a plan's secure noise: one part for every release, in the order of the releases.
 
-    ``remarks`` are further notes of the guarantee, such as that batches come from the same generator.
+    ``remarks`` are further notes of the guarantee, such as that batches come from the same generator. ``is_proved`` is
+    False for a plan that was read from a file, which cannot prove how its noise was drawn.
 
     Privacy
     -------
@@ -94,6 +95,7 @@ class SecurePlan:
 
     parts: tuple[SecureRelease, ...]
     remarks: tuple[str, ...] = ()
+    is_proved: bool = True
 
     @property
     def first(self) -> Any:
@@ -106,7 +108,9 @@ class SecurePlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a guarantee says about the noise."""
+        """What a guarantee says about the noise: nothing for a file, whose own notes are marked as not checked."""
+        if not self.is_proved:
+            return ()
         return (
             f"secure noise ({GENERATOR}): integer sums and rounded noise, exact in every digit, so the assumption of "
             "real-valued noise holds; rounding is included in the sensitivity",
@@ -120,8 +124,9 @@ class SecurePlan:
 
     def __str__(self) -> str:
         growth = max(part.growth for part in self.parts) - 1
+        whose = "" if self.is_proved else ", as a file states"
         return "\n".join([
-            f"Secure noise: {GENERATOR}", *(str(part) for part in self.parts),
+            f"Secure noise{whose}: {GENERATOR}", *(str(part) for part in self.parts),
             f"rounding adds {growth:.3g} of the sensitivity, which is included; time is not protected",
         ])  # fmt: skip
 

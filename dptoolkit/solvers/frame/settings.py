@@ -197,9 +197,17 @@ class Resolved(Settings):
         """
         raise not_secure(f"for {self.solver}")
 
+    def first_released(self, plan: Plan) -> int:
+        """The number of the release, in the plan, that is the first row of a trace's releases."""
+        return 0
+
     def outlook(self, plan: Plan) -> Outlook | None:
         """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
         return None
+
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        """What is printed below the releases of the plan: for example which release is left out, and why."""
+        return ()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -240,6 +240,8 @@ def test_what_is_not_covered_is_refused():
         make(randomness="safe")
 
 
+# Solvers by noisy gradients, which are tested here and in files of their own.
+DESCENDING = {"dp_ight", "dp_dual_averaging", "dp_pipeline"}
 # Solvers that select features or release minimisers, whose secure noise has tests of its own.
 SELECTING = {
     "dp_frank_wolfe", "sparsifier", "objective_perturbation", "peeling_iht", "two_stage", "dp_multinomial_frank_wolfe",
@@ -247,7 +249,7 @@ SELECTING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - {"dp_ight", "dp_dual_averaging"} - SELECTING))
+@pytest.mark.parametrize("name", sorted(set(cases.SOLVERS) - DESCENDING - SELECTING))
 def test_other_solvers_are_not_secure(name):
     """Other solvers may inherit its settings, but their runs draw noise in doubles: no plan may call that secure."""
     with pytest.raises(InvalidValue, match=f"'fast' for {name}"):
@@ -263,13 +265,14 @@ def test_solvers_that_inherit_from_dp_ight_are_refused():
         plan.settings.secured(plan)
 
 
-@pytest.mark.parametrize("where", ["shared", "candidate"])
-def test_a_choice_is_not_secure(where):
-    """Its number of runs, its candidates and its scores' noise come from a Generator and are doubles."""
-    own, shared = ({}, {"randomness": "secure"}) if where == "shared" else ({"randomness": "secure"}, {})
-    settings = {"loss": "logistic", "sparsity": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6} | shared
-    with pytest.raises(InvalidValue, match="randomness='secure'.*'fast' for a choice"):
-        tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3} | own], n=300, d=12, **settings)
+def test_candidates_share_their_noise():
+    settings = {"loss": "logistic", "sparsity": 4, "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(InvalidValue, match="randomness='a setting of candidates'"):
+        tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3, "randomness": "secure"}], n=300, d=12, **settings)
+    plan = tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3}], n=300, d=12, randomness="secure", **settings)
+    assert all(one.secure is not None for one in (*plan.plans, plan)) and "ChaCha20" in str(plan.guarantee)
+    fast = tuning.plan("dp_ight", [{"steps": 2}, {"steps": 3}], n=300, d=12, **settings)
+    assert fast.secure is None and plan.guarantee.epsilon(1e-6) <= 1.0 and "ChaCha20" not in str(fast.guarantee)
 
 
 def test_what_the_grids_cannot_hold_is_refused_by_the_plan():

@@ -136,8 +136,9 @@ def _published_budget(method: str, epsilon: float, rounds: int) -> str:
         batch = Subsampled(event, "poisson", rate, adjacency)  # type: ignore[arg-type]
         return account(Repeated(batch, 10 * rounds)).epsilon(DELTA)
 
-    ours = f"{true(noise, 'zero-out'):.2f} by its own assumptions, {true(noise / 2, 'replace-one'):.2f} for replaced records"
-    return f"published noise, claimed {epsilon:g}: epsilon {ours}"
+    own, ours = true(noise, "zero-out"), true(noise / 2, "replace-one")
+    words = f"epsilon {own:.2f} by its own assumptions, {ours:.2f} for replaced records"
+    return f"published noise, claimed {epsilon:g}: {words}"
 
 
 def _course(accuracies: tuple[float, ...]) -> str:

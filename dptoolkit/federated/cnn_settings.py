@@ -23,6 +23,7 @@ from dptoolkit.federated.softmax import SoftmaxSteps
 from dptoolkit.solvers._sgd import Batches
 from dptoolkit.solvers.engine.initial import InitialModel, Start
 from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.secure import not_secure
 from dptoolkit.solvers.frame.settings import setting
 from dptoolkit.types import Array
 
@@ -108,7 +109,7 @@ class CnnParticipation(Participation):
         -------
         Refused: a network's gradients are not sums of integers.
         """
-        raise invalid("randomness", "secure", f"'fast' for {self.solver}")  # type: ignore[attr-defined]
+        raise not_secure(f"for {self.solver}")  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True)

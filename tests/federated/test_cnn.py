@@ -52,7 +52,7 @@ def test_a_plan_needs_neither_data_nor_torch():
 
 def test_a_fit_without_torch_says_how_to_install_it():
     with mock.patch.dict("sys.modules", torch=None), pytest.raises(MissingDependency, match=r"dptoolkit\[torch\]"):
-        federated.dp_fed_sgd_ht_cnn(clients(), **SGD)
+        federated.dp_fed_sgd_ht_cnn(clients(), **SGD, randomness="fast")
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -193,7 +193,7 @@ def test_clients_elsewhere_give_the_bits_of_one_process(name, tmp_path):
     torch()
     data = clients()
     arguments = SHARED | {"epsilon": 4.0} | ({"rate": 0.5} if "sgd" in name else {})
-    terms = agree(name, sizes=[12, 9], d=784, **arguments)
+    terms = agree(name, sizes=[12, 9], d=784, randomness="fast", **arguments)
     own = {i: ClientFolder.create(tmp_path / str(i), terms, i, *pair, rng=2) for i, pair in enumerate(data)}
     weights = coordinator(terms, Wire(own)).fit()
     wanted = getattr(federated, name)(data, **arguments, rng=2)

@@ -35,6 +35,7 @@ from dptoolkit.randomness.sampling import CONSTANT_TIME, LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps
 from dptoolkit.solvers.engine.gradients import MeanGradient
+from dptoolkit.solvers.engine.initial import NOTHING, Start
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.frame.run import Trace, Trials, one_after_another
 from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease, secure_stream
@@ -248,9 +249,14 @@ class SecureIhtRun(IhtRun):
     The event of a fit is that of the secured plan. A numpy Generator is not used.
     """
 
-    def __init__(self, data: ClippedRecords, iteration: Steps, noise: SecureNoise) -> None:
+    def __init__(self, data: ClippedRecords, iteration: Steps, noise: SecureNoise, start: Start = NOTHING) -> None:
         self._noise, self._small = noise, None
-        super().__init__(data, iteration, noise.law)
+        super().__init__(data, iteration, noise.law, start)
+
+    def advance(self, rng: Any, start: Start, steps: int) -> Start:
+        """See ``IhtRun``; every call draws from a stream of its own, unless it is given one."""
+        with secure_stream(rng) as stream:
+            return super().advance(stream, start, steps)  # type: ignore[arg-type]
 
     def one(self, rng: Any, trace: bool) -> Trace:
         """See ``Run``; a SecureStream, for tests and audits, is used as it is."""

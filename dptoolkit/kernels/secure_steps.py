@@ -729,7 +729,8 @@ def bucket_level(ints: NDArray[Any], floats: NDArray[Any], how: How, height: flo
     level = 32.0 * (x - 1.0) / ints[MULTIPLIER]
     if not level >= 1.0:
         return 0
-    return np.int64(math.floor(level)) if level < LAST else LAST
+    whole: Any = np.int64(math.floor(level)) if level < LAST else LAST
+    return whole
 
 
 @helper

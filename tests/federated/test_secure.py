@@ -157,7 +157,7 @@ def test_the_attack_finds_nothing_in_a_message(name, settings):
 
 
 def test_the_audit_finds_a_third_of_the_noise_and_no_violation_of_the_plan():
-    arguments = COMMON | {"loss": "squared", "rate": 0.5, "rounds": 1, "local_steps": 1, "epsilon": 8.0, "delta": 1e-5,
+    arguments = COMMON | {"loss": "squared", "rate": 1.0, "rounds": 1, "local_steps": 1, "epsilon": 8.0, "delta": 1e-5,
                           "sparsity": 1}  # fmt: skip
     secure = federated.plan(SGD, sizes=[60], d=2, randomness="secure", **arguments).attacked()
     pair = getattr(audit.pairs, SGD)(federated.plan(SGD, sizes=[60], d=2, **arguments).attacked())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptoolkit import losses
-from dptoolkit.kernels import dual, frank_wolfe, stochastic, threshold
+from dptoolkit.kernels import dual, frank_wolfe, secure_steps, stochastic, threshold
 from tests.statistics import rejected
 
 INF = math.inf
@@ -26,6 +26,7 @@ COPIES = {
     "dual.residual": dual.residual,
     "frank_wolfe.residual": frank_wolfe.residual,
     "stochastic.residual": stochastic.residual,
+    "secure_steps.residual": secure_steps.residual,
     "stochastic.clipped_residual": lambda i, m, y: stochastic.clipped_residual(i, m, y, INF, INF),
     "stochastic.residual_change": lambda i, m, y: changed(i, m, y),
 }

@@ -18,6 +18,7 @@ Memory: one vector of d integers per epoch for the snapshot, and three of d numb
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -25,19 +26,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptoolkit import progress
 from dptoolkit._validate import invalid
+from dptoolkit.accounting.events import WITHOUT_REPLACEMENT
 from dptoolkit.data.grids import Grids, released_mean
+from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import SecureStream, rounded_normals
 from dptoolkit.randomness.exact import Digits, rational
 from dptoolkit.randomness.largest import exact_gap
 from dptoolkit.randomness.sampling import LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.batches import BatchData, Iterate
 from dptoolkit.solvers.engine.bounds import NoiseLaw
-from dptoolkit.solvers.engine.secure import SecureNoise, charged_shares, residual_limit
-from dptoolkit.solvers.engine.secure_steps import Records, Scheme, Stepper, how_of
+from dptoolkit.solvers.engine.secure import SecureNoise, charged_shares, gradient_grids, residual_limit
+from dptoolkit.solvers.engine.secure_steps import BATCH_REMARKS, Records, Scheme, Stepper, how_of, rate_of, rows_for
 from dptoolkit.solvers.engine.snapshots import buckets
 from dptoolkit.solvers.frame.plan import Plan, Release
-from dptoolkit.solvers.frame.secure import SecureRelease
+from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
+from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease, secure_stream
 from dptoolkit.types import Array
 
 # Inner steps that one uniform number may stand for; more are so rare that a second number decides.
@@ -124,6 +129,25 @@ def charged_reduced(
     return charged, replace(outer, sensitivity=outer.sensitivity * more, scale=scale), difference, noise
 
 
+def secured_reduced(plan: Plan, settings: Any, law: NoiseLaw) -> Plan:
+    """The plan of a variance-reduced solver with secure noise; ``law`` is the noise of its snapshots.
+
+    Privacy
+    -------
+    See ``charged_reduced``. From public numbers alone.
+    """
+    inner, outer = plan.releases
+    shape, fixed = settings.shape(plan.n), settings.sampling == WITHOUT_REPLACEMENT
+    # Noise that does not follow the weights is for the largest differences: a ball bounds them.
+    reach = 0.5 if fixed and settings.adaptive else 1.0
+    # One grid of rows for all queries, from the largest noise before rounding is charged.
+    noise = max(inner.scale * shape.batch, outer.scale * shape.snapshot)
+    grids = gradient_grids(plan, settings, max(difference_limit(settings), residual_limit(settings)), noise)
+    has_diameter = fixed and not law.is_constant
+    steps, snapshots, *parts = charged_reduced(plan, settings, inner, outer, law, reach, has_diameter, grids)
+    return replace(plan, releases=(steps, snapshots), secure=SecurePlan(tuple(parts), BATCH_REMARKS))
+
+
 def failures(stream: SecureStream, failure: Fraction) -> int:
     """The number of failures before the first success, geometric, with exactly this chance of a failure."""
     total = 0
@@ -189,3 +213,77 @@ class SecureEpochs:
             means = kernel.Means(gradient, *buckets(gradient[: self._free]))
             self._stepper.advance(iterate, count, means, (support, values), iterates)
         return gradient
+
+
+class SecureReducedRun(Run):
+    """Variance-reduced hard thresholding with secure noise; batches, numbers of steps and noise have one stream a fit.
+
+    ``iteration`` is that of the solver; ``clip`` bounds a record's gradient, where it is clipped as a whole.
+
+    Privacy
+    -------
+    The event of a fit is that of the secured plan; see the module. A numpy Generator is not used.
+    """
+
+    def __init__(self, data: BatchData, iteration: Any, plan: Plan, clip: float) -> None:
+        assert plan.secure is not None
+        self._parts: Any = plan.secure.parts
+        self.data, self.iteration, self.shape = data, iteration, iteration.shape
+        self.width = data.rows.shape[1]
+        self.kept_count = iteration.sparsity + int(iteration.fit_intercept)
+        self._rates = rate_of(plan.releases[1]), rate_of(plan.releases[0])
+        self._law: Any = plan.releases[0].round_count_law
+        self._rows = rows_for(data, self._parts[1].grids, iteration.fit_intercept, clip)
+
+    def at_once(self, trace: bool) -> bool:
+        """See ``Run``; every lazy step depends on what its own fit drew before."""
+        return False
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``Run``."""
+        return one_after_another(self, streams, trace)
+
+    def one(self, rng: Any, trace: bool) -> Trace:
+        """See ``Run``; a trace has all inner iterates, and in its history "snapshots" every noisy snapshot gradient.
+
+        A SecureStream, for tests and audits, is used as it is.
+        """
+        if not trace:
+            return Trace(*self.fit(rng))
+        epochs: list[tuple[Array, Array]] = []
+        w, history = self._fitted(rng, 0, lambda gradient, iterates: epochs.append((gradient, iterates)))
+        gradients, inner = zip(*epochs, strict=True)
+        return Trace(w, history | {"snapshots": np.array(gradients)}, None, np.concatenate(inner))
+
+    def fit(self, rng: Any, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """See ``Run``; a step of the trace is an epoch."""
+        return self._fitted(rng, every, None)
+
+    def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
+        """The objective of the bounded records; NOT private."""
+        return {"objective": self.data.objective(weights)}
+
+    def _counts(self, stream: SecureStream) -> NDArray[np.int64]:
+        """The number of inner steps of every epoch, with the chance that the plan's event states."""
+        if self._law is None:
+            return np.full(self.shape.epochs, self.shape.steps, np.int64)
+        return np.array([failures(stream, Fraction(self._law.gamma)) for _ in range(self.shape.epochs)])
+
+    def _fitted(
+        self, rng: Any, every: int, watch: Callable[[Array, Array], Any] | None
+    ) -> tuple[Array, dict[str, Any]]:
+        """(weights, history); ``watch`` is called in every epoch with the noisy snapshot gradient and all iterates."""
+        iterate, iterates, total = Iterate(self.kept_count), list[Any](), 0
+        with secure_stream(rng) as stream:
+            counts = self._counts(stream)
+            epochs = SecureEpochs(stream, self.data, self._rows, self.iteration, self._parts, self._rates)
+            for epoch, count in zip(progress.steps(len(counts), "epoch"), counts.tolist(), strict=True):
+                inner = None if watch is None else np.empty((count, self.width))
+                gradient = epochs.epoch(iterate, count, inner)
+                if watch is not None and inner is not None:
+                    watch(gradient, inner)
+                total += count
+                if every and ((epoch + 1) % every == 0 or epoch + 1 == len(counts)):
+                    iterates.append((total, *iterate.snapshot()))
+        history: dict[str, Any] = {"inner_steps": counts, "thresholdings": total}
+        return iterate.dense(self.width), history | {"iterates": iterates} if every else history

@@ -214,6 +214,6 @@ def test_the_audit_finds_a_third_of_the_noise_and_no_violation_of_the_plan():
     arguments = presets.PRESETS["dp_svrg_ht"] | {"delta": 1e-5, "epsilon": 8.0}
     plan = solvers.plan("dp_svrg_ht", randomness="secure", **arguments)
     pair = presets.pair(solvers.plan("dp_svrg_ht", **arguments))
-    how = {"trials": 250, "alpha": 1e-6, "adversary": audit.strongest(pair), "delta": 1e-5}
+    how = {"trials": 700, "alpha": 1e-6, "adversary": audit.strongest(pair), "delta": 1e-5}
     assert not audit.evidence(plan, pair, plan.guarantee, **how).refuted
     assert audit.evidence(plan.with_noise(factor=1 / 3), pair, plan.guarantee, **how).refuted

@@ -206,7 +206,7 @@ def test_words_that_doubles_cannot_decide_are_decided_exactly():
     class Planted(SimpleNamespace):
         def words(self, count):
             block = self.stream.words(count)
-            block[::2] = 5
+            block[:] = 5
             return block
 
         def below(self, end):

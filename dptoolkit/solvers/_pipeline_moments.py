@@ -9,14 +9,15 @@ rows are the only copy of the table: one array of single precision, read in bloc
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit.data import Rows, stored
-from dptoolkit.solvers._pipeline import DESCENT, EIGENVALUE, MEANS, PipelineRun, ResolvedPipeline
-from dptoolkit.solvers._pipeline_stages import Preparation, column_means
+from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, Preparation, column_means
 from dptoolkit.solvers._pipeline_tables import TableMap, in_rows
 from dptoolkit.solvers.engine.preconditioned import (
     BoundedRecords,
@@ -27,15 +28,15 @@ from dptoolkit.solvers.engine.preconditioned import (
 )
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.plan import Plan
-from dptoolkit.solvers.frame.run import Trace
+from dptoolkit.solvers.frame.run import Run, Trace
 from dptoolkit.types import Array
 
 # What entries are multiplied by before they are rounded to single precision, so that none becomes larger.
 _DOWN = 1 - 2.0**-22
 
 
-class MomentsRun(PipelineRun):
-    """The stages of a large table after its ranks and its centre; each call is a fit.
+class MomentsStages(Run):
+    """What ``MomentsRun`` does in its own way; the rest is that of ``PipelineRun``.
 
     Privacy
     -------
@@ -44,16 +45,23 @@ class MomentsRun(PipelineRun):
     have norm at most 1. Sums are taken in doubles.
     """
 
-    def __init__(self, plan: Plan[ResolvedPipeline], table: TableMap, rows: Rows, y: Array, counts: Any = None) -> None:
+    # Methods of ``PipelineRun``.
+    _noisy_means: Callable[..., Array]
+    _scaled: Callable[..., tuple[Array, Array]]
+    _unfold: Callable[..., Array]
+
+    def __init__(self, plan: Plan[Any], table: TableMap, rows: Rows, y: Array, counts: Any = None) -> None:
         self.plan, self.table, self.raw, self.y, self.counts = plan, table, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
-        self.share = times / plan.n
+        self.share, self._times = times / plan.n, times
+        # Plans with secure noise have no second moments.
+        self.secure = None
         self.noise = [release.scale for release in plan.releases]
         self.width = (plan.settings.classes or 1) * (plan.d + 1)
         self.size = 4 * rows.shape[0] * (plan.d + 1) + 8 * plan.settings.moments_schedule(plan)[0] * self.width
 
     @property
-    def rows(self) -> Rows:  # type: ignore[override]
+    def rows(self) -> Rows:
         """The rows that the table's map makes, in doubles; for diagnostics, as a fit keeps none."""
         return self.table(self.raw)
 
@@ -87,20 +95,20 @@ class MomentsRun(PipelineRun):
         """See ``Run``; rows are large."""
         return False
 
-    def _mapped(self) -> Array:
+    def _mapped(self) -> NDArray[np.float32]:
         """The rows that the table's map makes, in single precision, with room for the intercept's column."""
         out = np.empty((self.raw.shape[0], self.plan.d + 1), np.float32)
         for some, part in self.table.blocks(self.raw):
             out[some, :-1] = part * _DOWN
         return out
 
-    def _column_means(self, mapped: Array) -> Array:
+    def _column_means(self, mapped: NDArray[np.float32]) -> Array:
         total = np.zeros(self.plan.d)
         for some, block in row_blocks(Rows(mapped[:, :-1], False)):
             total += column_means(Rows(block, False), self.share[some])
         return total
 
-    def _prepared(self, mapped: Array, preparation: Preparation) -> Rows:
+    def _prepared(self, mapped: NDArray[np.float32], preparation: Preparation) -> Rows:
         """Prepared rows, written over the mapped ones: kept features, then the intercept."""
         width = len(preparation.kept) + 1
         for some, block in row_blocks(Rows(mapped[:, :-1], False)):

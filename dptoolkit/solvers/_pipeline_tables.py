@@ -24,10 +24,12 @@ from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._pipeline_ranks import Histogram, bin_counts, histograms_sensitivity, rank
+from dptoolkit.solvers._pipeline_secure import SecureStages
 from dptoolkit.solvers._pipeline_stages import Preparation
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
+from dptoolkit.solvers.frame.secure import secure_stream
 from dptoolkit.types import Array
 
 # The names of the releases in the plan.
@@ -226,12 +228,19 @@ class TableRun(Run):
         self.plan, self.rows, self.y, self.counts, self.inner = plan, rows, y, counts, inner
         self.bounds: ColumnBounds = plan.settings.bounds
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
-        self.share = times / plan.n
+        self.share, self._times = times / plan.n, times
+        self.secure = None if plan.secure is None else SecureStages(plan)
         self.width = (plan.settings.classes or 1) * (plan.d + 1)
         self.size = 8 * rows.shape[0] * (plan.d + 1) + 2**14
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """See ``Run``."""
+        if self.secure is None:
+            return self._one(rng, trace)
+        with secure_stream(rng) as stream:
+            return self._one(stream, trace)
+
+    def _one(self, rng: Any, trace: bool) -> Trace:
         table = TableMap(self.bounds, self.plan.settings.row_norm)
         kept: list[Array] = []
         if (release := planned(self.plan, HISTOGRAMS)) is not None:
@@ -266,7 +275,12 @@ class TableRun(Run):
         facts: dict[str, Any] = self.inner(self.plan, table, self.rows, self.y, self.counts).diagnose(weights, history)
         return facts
 
-    def _histograms(self, release: Release, rng: np.random.Generator) -> tuple[list[Histogram], list[Array]]:
+    def _noisy_counts(self, exact: Array, release: Release, rng: Any) -> Array:
+        if self.secure is not None:
+            return self.secure.counts(HISTOGRAMS, exact, rng)
+        return np.asarray(exact + release.scale * rng.standard_normal(len(exact)))
+
+    def _histograms(self, release: Release, rng: Any) -> tuple[list[Histogram], list[Array]]:
         """The histograms of all numeric columns, and the noisy counts of every round."""
         histograms, rounds = [Histogram(edges) for edges in self.bounds.edges(rules.BINS)], []
         before: tuple[list[Array], list[Array]] | None = None
@@ -274,7 +288,7 @@ class TableRun(Run):
             edges = [own.edges for own in histograms]
             exact = self._counts(edges, before)
             before = edges, exact
-            noisy = np.concatenate(exact) + release.scale * rng.standard_normal(sum(map(len, exact)))
+            noisy = self._noisy_counts(np.concatenate(exact), release, rng)
             rounds.append(noisy)
             ends = np.cumsum([len(own) for own in exact])[:-1]
             for histogram, counts in zip(histograms, np.split(noisy, ends), strict=True):
@@ -289,7 +303,7 @@ class TableRun(Run):
         Bins that are the same as before hold the same records, and are not counted again.
         """
         totals = [np.zeros(len(own) - 1) for own in edges]
-        new = range(len(edges))
+        new = list(range(len(edges)))
         if before is not None:
             new = [k for k, own in enumerate(edges) if not np.array_equal(own, before[0][k])]
             totals = [total if k in new else before[1][k] for k, total in enumerate(totals)]
@@ -301,8 +315,11 @@ class TableRun(Run):
                 totals[k] += bin_counts(values[:, place], edges[k], times)
         return totals
 
-    def _mean_row(self, table: TableMap, release: Release, rng: np.random.Generator) -> Array:
+    def _mean_row(self, table: TableMap, release: Release, rng: Any) -> Array:
         """The noisy mean of the rows as ``table`` prepares them."""
+        if self.secure is not None:
+            blocks = ((Rows(part, False), self._times[some]) for some, part in table.blocks(self.rows))
+            return self.secure.row_sum(MEAN_ROW, blocks, rng)
         return table.mean(self.rows, self.share) + release.scale * rng.standard_normal(self.plan.d)
 
 

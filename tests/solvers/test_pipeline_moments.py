@@ -14,9 +14,8 @@ from dptoolkit import losses, models, solvers
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import check_rows, with_intercept
-from dptoolkit.solvers._pipeline import DESCENT, EIGENVALUE, MEANS, SCALE, has_moments
-from dptoolkit.solvers._pipeline_moments import MomentsRun
-from dptoolkit.solvers._pipeline_stages import column_means
+from dptoolkit.solvers._pipeline import MomentsRun, has_moments
+from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, SCALE, column_means
 from dptoolkit.solvers._pipeline_tables import TableMap
 from dptoolkit.solvers.engine.preconditioned import BoundedRecords, preconditioner, second_moments
 from dptoolkit.solvers.frame import rules
@@ -84,6 +83,14 @@ def test_the_plan_says_in_words_which_descent_it_takes_and_why():
 def test_without_bounds_or_with_sparsity_there_are_no_second_moments():
     assert not has_moments(make_plan(10**7, bounds=None))
     assert not has_moments(make_plan(10**7, sparsity=2))
+
+
+def test_a_plan_with_secure_noise_descends_plainly_at_the_same_cost():
+    fast = make_plan(500_000)
+    own = fast.settings.secured(fast)
+    assert has_moments(fast) and not has_moments(own)
+    assert own.guarantee.epsilon(1e-5) <= fast.guarantee.epsilon(1e-5) * (1 + 1e-9) <= 2.0 * (1 + 1e-9)
+    assert "plain descent" in str(own)
 
 
 def test_a_named_solver_is_never_overruled():

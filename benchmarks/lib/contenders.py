@@ -7,6 +7,7 @@ function from rows to labels.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -49,10 +50,9 @@ def diffprivlib(table: Table, epsilon: float, seed: int) -> Predict:
 
 def boosting(table: Table, epsilon: float, seed: int) -> Predict:
     """interpret's differentially private explainable boosting machine, for two classes."""
-    from interpret.privacy import DPExplainableBoostingClassifier
-
+    privacy = importlib.import_module("interpret.privacy")
     bounds = np.column_stack([table.lower, table.upper])
-    model = DPExplainableBoostingClassifier(
+    model = privacy.DPExplainableBoostingClassifier(
         epsilon=epsilon, delta=DELTA, privacy_bounds=bounds, random_state=seed, n_jobs=1,
         feature_types=["continuous"] * table.X.shape[1],
     )  # fmt: skip

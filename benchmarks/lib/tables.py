@@ -68,7 +68,8 @@ class Table:
 def load(name: str, home: Path) -> Table:
     """A table by name."""
     if name.startswith("covtype"):
-        return Table(name, *covtype(home, 2 if name.endswith("binary") else 7)[:4], LOWER, UPPER)
+        X, y, X_test, y_test = covtype(home, 2 if name.endswith("binary") else 7)[:4]
+        return Table(name, X, y, X_test, y_test, LOWER, UPPER)
     if name in _MADE_UP:
         # 50,000 training and 20,000 test rows of one draw.
         X, y, lower, upper = _MADE_UP[name](np.random.default_rng(sum(map(ord, name))), 70_000)

@@ -29,13 +29,17 @@ from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._pipeline_moments import MomentsStages
-from dptoolkit.solvers._pipeline_secure import SecureStages, secured
+from dptoolkit.solvers._pipeline_secure import SecureStages, StageNames, secured
 from dptoolkit.solvers._pipeline_stages import (
+    COLUMN_MEANS,
     DESCENT,
     EIGENVALUE,
+    LARGEST_EIGENVALUE,
     MEANS,
     MIDDLE,
+    MOMENTS,
     SCALE,
+    SLOPE,
     Preparation,
     Units,
     any_slope_ends,
@@ -77,9 +81,6 @@ from dptoolkit.types import Array
 if TYPE_CHECKING:
     from dptoolkit.published import Published
 
-COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
-# What a large table releases in the eigenvalue's place.
-MOMENTS = "second moments"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -271,8 +272,6 @@ class ResolvedPipeline(Resolved, DpPipeline):
                 f"descent along released second moments, {self.moments_schedule(plan)[0]} passes: with n = {plan.n:,} "
                 f"records of {plan.d} columns at this budget, plain descent may need {most:,.0f} passes"
             )
-        if plan.secure is not None:
-            return f"plain descent, at most {min(math.ceil(most), rules.MOST):,} passes: the noise is secure"
         if self.sparsity is not None:
             return "plain descent: sparsity keeps some features only, which second moments of all features do not help"
         return (
@@ -325,9 +324,10 @@ class ResolvedPipeline(Resolved, DpPipeline):
         )  # fmt: skip
 
     def secured(self, plan: Plan) -> Plan:
-        """See ``Resolved``; the descent's grids hold the noise of the most steps. It is plain: moments have no grid."""
-        plain = _without_moments(plan)
-        return secured(plain, self.schedule(plain, 1.0)[0], (COLUMN_MEANS, MEAN_ROW), HISTOGRAMS)
+        """See ``Resolved``; the descent's grids hold the noise of the most steps."""
+        steps = self.moments_schedule(plan)[0] if has_moments(plan) else self.schedule(plan, 1.0)[0]
+        names = StageNames((COLUMN_MEANS, MEAN_ROW), HISTOGRAMS, LARGEST_EIGENVALUE, SLOPE, MOMENTS)
+        return secured(plan, steps, names)
 
     def first_released(self, plan: Plan) -> int:
         """See ``Resolved``; a table's preparation comes first, then the column means."""
@@ -352,16 +352,6 @@ dp_pipeline = private_solver(DpPipeline)
 def has_moments(plan: Plan) -> bool:
     """Whether a plan releases second moments, along which it descends, in place of their largest eigenvalue."""
     return plan.releases[EIGENVALUE].query == MOMENTS
-
-
-def _without_moments(plan: Plan) -> Plan:
-    """The plan with the largest eigenvalue in place of second moments, at the same cost."""
-    if not has_moments(plan):
-        return plan
-    moments, sensitivity = plan.releases[EIGENVALUE], 1 / plan.n
-    scale = moments.scale * (sensitivity / moments.sensitivity) * (1 + 1e-15)
-    own = Release(LARGEST_EIGENVALUE, GAUSSIAN, sensitivity, scale, 1)
-    return replace(plan, releases=(*plan.releases[:EIGENVALUE], own, *plan.releases[EIGENVALUE + 1 :]))
 
 
 def _inner_run(plan: Plan[ResolvedPipeline]) -> Callable[..., PipelineRun]:

@@ -23,6 +23,9 @@ from dptoolkit.types import Array
 
 # The places of the releases in the plan; numbers have no scale.
 DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
+COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
+# What a large table releases in the eigenvalue's place.
+MOMENTS = "second moments"
 
 
 def means_sensitivity(adjacency: Adjacency, n: int) -> float:

@@ -28,9 +28,18 @@ from dptoolkit.data import Rows, product
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers._pipeline_moments import MomentsStages
 from dptoolkit.solvers._pipeline_secure import SecureStages, StageNames, secured
 from dptoolkit.solvers._pipeline_stages import (
+    COLUMN_MEANS,
+    DESCENT,
+    EIGENVALUE,
+    LARGEST_EIGENVALUE,
+    MEANS,
     MIDDLE,
+    MOMENTS,
+    SCALE,
+    SLOPE,
     Preparation,
     Units,
     any_slope_ends,
@@ -72,11 +81,6 @@ from dptoolkit.types import Array
 if TYPE_CHECKING:
     from dptoolkit.published import Published
 
-# The places of the releases in the plan; numbers have no scale.
-DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
-COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
-# What a large table releases in the eigenvalue's place.
-MOMENTS = "second moments"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -233,7 +237,7 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
         numbers = self.loss_row.task == losses.REGRESSION
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
-        stages = (
+        stages: tuple[Release, ...] = (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
             gaussian(COLUMN_MEANS, means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
             gaussian(LARGEST_EIGENVALUE, 1 / n, rules.EIGENVALUE_SHARE),
@@ -352,12 +356,9 @@ def has_moments(plan: Plan) -> bool:
 
 def _inner_run(plan: Plan[ResolvedPipeline]) -> Callable[..., PipelineRun]:
     """(plan, the map of a table, rows, labels, counts) -> the run of the stages that follow the map."""
-    if not has_moments(plan):
-        return lambda plan, table, rows, y, counts: PipelineRun(plan, table(rows), y, counts)
-    # Its class is made from the one below.
-    from dptoolkit.solvers._pipeline_moments import MomentsRun
-
-    return MomentsRun
+    if has_moments(plan):
+        return MomentsRun
+    return lambda plan, table, rows, y, counts: PipelineRun(plan, table(rows), y, counts)
 
 
 # --- the run ----------------------------------------------------------------------------------------------
@@ -569,6 +570,16 @@ class PipelineRun(Run):
         out = np.zeros((*many, classes, self.plan.d + 1))
         out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(*many, classes, -1)
         return out.reshape(*many, -1)
+
+
+class MomentsRun(MomentsStages, PipelineRun):  # type: ignore[misc, override]
+    """The stages of a large table after its ranks and its centre, on rows in single precision; each call is a fit.
+
+    Privacy
+    -------
+    A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise; the second moments in place of
+    the eigenvalue.
+    """
 
 
 def _rows(values: Array, width: int) -> Array:

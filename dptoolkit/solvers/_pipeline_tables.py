@@ -303,7 +303,7 @@ class TableRun(Run):
         Bins that are the same as before hold the same records, and are not counted again.
         """
         totals = [np.zeros(len(own) - 1) for own in edges]
-        new = range(len(edges))
+        new = list(range(len(edges)))
         if before is not None:
             new = [k for k, own in enumerate(edges) if not np.array_equal(own, before[0][k])]
             totals = [total if k in new else before[1][k] for k, total in enumerate(totals)]

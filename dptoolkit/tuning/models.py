@@ -187,7 +187,7 @@ def choose(
     count = None if classes_of is None else len(classes_of)
     n, d = rows.shape
     names = names_of(X, feature_names, d)
-    options = routes.declared_bounds(options, d, names)
+    options = routes.declared_bounds(options, d, names or ())
     question = search(
         candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, terms=terms, options=options
     )

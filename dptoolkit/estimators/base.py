@@ -24,6 +24,7 @@ from dptoolkit.estimators.wrappers import wrapper_note
 from dptoolkit.models import Model, files
 from dptoolkit.models.notes import PREPARED_NOTE
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION, solver_name
+from dptoolkit.solvers.frame.secure import UNSEEDED
 from dptoolkit.solvers.frame.settings import public_bound
 from dptoolkit.solvers.registry import SOLVERS
 
@@ -57,6 +58,12 @@ class PrivateEstimator(BaseEstimator):
         "whoever guesses the seed can remove the noise; ``guarantee_`` says so.",
         default=None,
         kind="int, RandomState, Generator or None",
+    )
+    randomness: str | None = parameter(
+        '"secure" draws noise that is exact in every digit from a cryptographic generator, and takes no '
+        '``random_state``. "fast" draws noise in doubles, whose last digits can give a record away. '
+        f'None is "{UNSEEDED}", and "fast" where ``random_state`` is given. docs/secure-noise.md explains both.',
+        default=None,
     )
     verbose: Any = parameter(
         "Whether to show on stderr which step of the fit is running, and afterwards the outlook of the plan. No record "
@@ -99,12 +106,12 @@ class PrivateEstimator(BaseEstimator):
         """One private fit of checked data: sets every attribute that all estimators have."""
         X, y = checked_data(self, X, y, is_numeric=self._task == REGRESSION, classes=classes)
         self._check_bounds()
-        rng = as_rng(self.random_state, ledger)
+        rng = as_rng(self.random_state, ledger, self.randomness)
         notes = fit_notes(self)
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
-            adjacency=self.adjacency, rng=rng, ledger=ledger, feature_names=getattr(self, "feature_names_in_", None),
-            verbose=self.verbose,
+            adjacency=self.adjacency, rng=rng, randomness=self.randomness, ledger=ledger,
+            feature_names=getattr(self, "feature_names_in_", None), verbose=self.verbose,
             **self._options(X.shape[0]),
         )  # fmt: skip
         self._take(model.with_notes(*notes))

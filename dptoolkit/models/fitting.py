@@ -25,7 +25,8 @@ from dptoolkit.models.planning import class_plan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult
 from dptoolkit.solvers._pipeline_stages import Preparation
-from dptoolkit.solvers.frame.fit import fit_guarantee, fit_stream, noise_source, record, reserve, result_of
+from dptoolkit.solvers.frame.fit import fit_guarantee, fit_stream, is_secure, noise_source, record, reserve, result_of
+from dptoolkit.solvers.frame.secure import noise_kind
 from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tables import column_names
 
@@ -60,6 +61,7 @@ def fit(
     adjacency: str = "replace-one",
     n_features: int | None = None,
     rng: Any = None,
+    randomness: str | None = None,
     ledger: Ledger | None = None,
     feature_names: Any = None,
     verbose: Any = False,
@@ -90,6 +92,8 @@ def fit(
         The public number of features: a narrower X gets columns of zeros, a wider one is refused.
     rng : int, numpy.random.Generator or None, default None
         A seed, a Generator, or None for fresh entropy. Never publish a fit that was made with a seed.
+    randomness : {"secure", "fast"} or None, default None
+        The noise, as in every solver: "secure" resists attacks on the last digits of the model, and takes no ``rng``.
     ledger : Ledger or None, default None
         The ledger to charge before the data are used; it may refuse.
     feature_names : sequence of str or None, default None
@@ -121,10 +125,11 @@ def fit(
     warn_of_clipping(task, y, options.get("label_bound"))
     with _told(solver_name, n, d, is_shown):
         if times == 1:
-            result = getattr(solvers, solver_name)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
+            own = {"rng": rng, "randomness": randomness, "ledger": ledger}
+            result = getattr(solvers, solver_name)(rows, targets, epsilon=epsilon, **own, **arguments)
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
-            plan = class_plan(solver_name, times, n, d, epsilon, arguments)
+            plan = class_plan(solver_name, times, n, d, epsilon, arguments, noise_kind(randomness, rng))
             guarantee, results = _one_against_the_rest(plan, rows, targets, rng, ledger)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)
@@ -389,7 +394,7 @@ def _one_against_the_rest(
     Generator, which advances. What a fit would refuse is refused before the charge, and so is what it warns of where
     warnings are errors.
     """
-    source, part, settings = noise_source(rng, ledger), plan.part, plan.settings
+    source, part, settings = noise_source(rng, ledger, is_secure=is_secure(plan)), plan.part, plan.settings
     own_rows = settings.validated_rows(rows)
 
     def targets(number: int) -> NDArray[np.float64]:

@@ -9,6 +9,8 @@
 For regression, rows are clipped to a public norm instead, features are not weighted, and there is no last stage. All
 releases are Gaussian and compose exactly. The preparation is in the result, and ``margins`` prepares new rows in the
 same way. The constants are in rules.py, the reasons in docs/rules.md.
+
+Long because the settings, the plan and the run of all stages are read together.
 """
 
 from __future__ import annotations
@@ -26,20 +28,24 @@ from dptoolkit.data import Rows, product
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers._pipeline_secure import SecureStages, secured
 from dptoolkit.solvers._pipeline_stages import (
     MIDDLE,
     Preparation,
     Units,
+    any_slope_ends,
     class_slope,
+    class_slopes_of,
     column_means,
     largest_slope,
     means_sensitivity,
     plane_eigenvalue,
     scale_table,
     slope,
+    slopes_of,
     stands_out,
 )
-from dptoolkit.solvers._pipeline_tables import TableRun, TableStages, stage_scale, table_stages
+from dptoolkit.solvers._pipeline_tables import HISTOGRAMS, MEAN_ROW, TableRun, TableStages, stage_scale, table_stages
 from dptoolkit.solvers.engine.bounds import GradientBounds, constant
 from dptoolkit.solvers.engine.descent import SMALL, ClippedRecords, IhtRun, Steps
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
@@ -48,6 +54,7 @@ from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, group_fits, one_after_another
+from dptoolkit.solvers.frame.secure import secure_stream
 from dptoolkit.solvers.frame.settings import (
     PUBLISHED,
     TIGHT,
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
 
 # The places of the releases in the plan; numbers have no scale.
 DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
+COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -224,13 +232,13 @@ class ResolvedPipeline(Resolved, DpPipeline):
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
         stages = (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
-            gaussian("column means", means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
-            gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
+            gaussian(COLUMN_MEANS, means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
+            gaussian(LARGEST_EIGENVALUE, 1 / n, rules.EIGENVALUE_SHARE),
         )
         if numbers:
             return (*stages, *table.releases)
         slopes = largest_slope(self.adjacency, self.classes) / n
-        scale = gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS)
+        scale = gaussian(SLOPE, slopes, rules.SCALE_SHARE, rules.HALVINGS)
         return (*stages, scale, *table.releases)
 
     def table_stages(self, n: int, d: int) -> TableStages:
@@ -269,6 +277,15 @@ class ResolvedPipeline(Resolved, DpPipeline):
             classes=None if self.loss_row.task == losses.REGRESSION else self.classes or 2,
             remedy="A smaller margin_noise helps: leave it out for the rule's.",
         )  # fmt: skip
+
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``; the descent's grids hold the noise of the most steps."""
+        return secured(plan, self.schedule(plan, 1.0)[0], (COLUMN_MEANS, MEAN_ROW), HISTOGRAMS)
+
+    def first_released(self, plan: Plan) -> int:
+        """See ``Resolved``; a table's preparation comes first, then the column means."""
+        queries = [release.query for release in plan.releases]
+        return next(queries.index(query) for query in (HISTOGRAMS, MEAN_ROW, COLUMN_MEANS) if query in queries)
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """See ``Resolved``."""
@@ -340,8 +357,9 @@ class PipelineRun(Run):
     def __init__(self, plan: Plan[ResolvedPipeline], rows: Rows, y: Array, counts: Any = None) -> None:
         self.plan, self.rows, self.y, self.counts = plan, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
-        self.share = times / plan.n
-        self.means = column_means(rows, self.share)
+        self.share, self._times = times / plan.n, times
+        self.secure = None if plan.secure is None else SecureStages(plan)
+        self.means = column_means(rows, self.share) if self.secure is None else np.zeros(0)
         self.noise = [release.scale for release in plan.releases]
         self._entries = rows.shape[0] * (plan.d + 1)
         width, most = (plan.settings.classes or 1) * (plan.d + 1), plan.settings.schedule(plan, 1.0)[0]
@@ -349,6 +367,12 @@ class PipelineRun(Run):
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """See ``Run``; without an axis in front, so that rows may be sparse or large."""
+        if self.secure is None:
+            return self._one(rng, trace)
+        with secure_stream(rng) as stream:
+            return self._one(stream, trace)
+
+    def _one(self, rng: Any, trace: bool) -> Trace:
         start = self._start(self._noisy_means(rng, ()), rng)
         end = self._end(start, rng, trace)
         history = end.descent.history | start.facts(()) | end.facts(())
@@ -357,7 +381,7 @@ class PipelineRun(Run):
     def at_once(self, trace: bool) -> bool:
         """See ``Run``; not on sparse or large rows, nor where traces differ in length."""
         differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
-        return not (self.rows.is_sparse or self._entries > SMALL or differ)
+        return not (self.rows.is_sparse or self._entries > SMALL or differ or self.secure is not None)
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``; the releases are the column means, the eigenvalue, the gradients and the slopes, one per row.
@@ -386,15 +410,22 @@ class PipelineRun(Run):
         return group_fits([row.tobytes() for row in stands_out(means, self.noise[MEANS])], streams, same_features)
 
     def _noisy_means(self, rng: Any, many: tuple[int, ...]) -> Array:
+        if self.secure is not None:
+            values = self.rows.matrix.data if self.rows.is_sparse else self.rows.matrix
+            return self.secure.row_sum(COLUMN_MEANS, [(self.rows.with_values(np.abs(values)), self._times)], rng)
         return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
 
     def _start(self, means: Array, rng: Any) -> _Start:
         """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
-        settings, noise = self.plan.settings, self.noise[EIGENVALUE]
+        settings, noise, eigenvalue = self.plan.settings, self.noise[EIGENVALUE], np.zeros(())
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
         rows = preparation(self.rows)
-        exact = plane_eigenvalue(rows, preparation.direction, self.share)
-        eigenvalue = exact + noise * rng.standard_normal(exact.shape)
+        direction = preparation.direction
+        if self.secure is None:
+            exact = plane_eigenvalue(rows, direction, self.share)
+            eigenvalue = exact + noise * rng.standard_normal(exact.shape)
+        else:
+            eigenvalue = np.asarray(self.secure.eigenvalue(LARGEST_EIGENVALUE, rows, direction, self._times, rng))
         bounds = np.clip(eigenvalue + 2 * noise, preparation.level**2, 1.0)
         schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
@@ -411,6 +442,8 @@ class PipelineRun(Run):
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
         settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
         iteration = Steps(steps, step, settings.sparsity, True, accumulate=True)
+        if self.secure is not None:
+            return self.secure.descent(rows, self.y, iteration, self.counts)
         caps: Array = np.full(rows.shape[0], settings.grad_norm)
         if settings.loss_row.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, iteration, noise, self.counts)
@@ -435,15 +468,20 @@ class PipelineRun(Run):
         for _ in range(rules.HALVINGS):
             # The noise shrinks with the sensitivity at the trial scale, which is public: the event stays.
             share = ranges[place] / self.plan.n / release.sensitivity
-            slopes.append(self._slope(margins, scales[place]) + share * release.scale * rng.standard_normal(many))
+            slopes.append(self._noisy_slope(margins, scales[place], share * release.scale, many, rng))
             move //= 2
             place = place + np.where(slopes[-1] > 0, -move, move)
         return np.stack(slopes, axis=-1), np.asarray(scales[place])
 
-    def _slope(self, margins: Array, scale: Array) -> Array:
-        if self.plan.settings.classes is None:
-            return slope((2 * self.y - 1) * margins[..., 0], scale, self.share)
-        return class_slope(margins, self.y, scale, self.share)
+    def _noisy_slope(self, margins: Array, scale: Array, noise: Array, many: tuple[int, ...], rng: Any) -> Array:
+        classes = self.plan.settings.classes
+        signed = (2 * self.y - 1) * margins[..., 0] if classes is None else margins
+        if self.secure is not None:
+            values = slopes_of(signed, scale) if classes is None else class_slopes_of(margins, self.y, scale)
+            ends = any_slope_ends(float(scale), classes)
+            return self.secure.slope(SLOPE, values, ends, float(noise), self._times, rng)
+        exact = slope(signed, scale, self.share) if classes is None else class_slope(margins, self.y, scale, self.share)
+        return np.asarray(exact + noise * rng.standard_normal(many))
 
     def _kept(self, start: _Start, end: _End) -> tuple[Array, Array]:
         """(releases, iterates) of a trace."""

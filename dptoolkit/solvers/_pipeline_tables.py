@@ -24,10 +24,12 @@ from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._pipeline_ranks import Histogram, bin_counts, histograms_sensitivity, rank
+from dptoolkit.solvers._pipeline_secure import SecureStages
 from dptoolkit.solvers._pipeline_stages import Preparation
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
+from dptoolkit.solvers.frame.secure import secure_stream
 from dptoolkit.types import Array
 
 # The names of the releases in the plan.
@@ -222,12 +224,19 @@ class TableRun(Run):
         self.plan, self.rows, self.y, self.counts, self.inner = plan, rows, y, counts, inner
         self.bounds: ColumnBounds = plan.settings.bounds
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
-        self.share = times / plan.n
+        self.share, self._times = times / plan.n, times
+        self.secure = None if plan.secure is None else SecureStages(plan)
         self.width = (plan.settings.classes or 1) * (plan.d + 1)
         self.size = 8 * rows.shape[0] * (plan.d + 1) + 2**14
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """See ``Run``."""
+        if self.secure is None:
+            return self._one(rng, trace)
+        with secure_stream(rng) as stream:
+            return self._one(stream, trace)
+
+    def _one(self, rng: Any, trace: bool) -> Trace:
         table = TableMap(self.bounds, self.plan.settings.row_norm)
         kept: list[Array] = []  # What is released, in order; for a trace.
         if (release := planned(self.plan, HISTOGRAMS)) is not None:
@@ -270,12 +279,17 @@ class TableRun(Run):
         """The most bins of a column in a round: every round before divides as many as can hold a large share."""
         return rules.BINS + number * math.floor(1 / rules.PARTED_SHARE) * (rules.BINS - 1)
 
-    def _histograms(self, release: Release, rng: np.random.Generator) -> tuple[list[Histogram], list[list[Array]]]:
+    def _noisy_counts(self, exact: Array, release: Release, rng: Any) -> Array:
+        if self.secure is not None:
+            return self.secure.counts(HISTOGRAMS, exact, rng)
+        return np.asarray(exact + release.scale * rng.standard_normal(len(exact)))
+
+    def _histograms(self, release: Release, rng: Any) -> tuple[list[Histogram], list[list[Array]]]:
         """The histograms of all numeric columns, and the noisy counts of each column in every round."""
         histograms, rounds = [Histogram(edges) for edges in self.bounds.edges(rules.BINS)], []
         for number in range(release.count):
             exact = self._counts([own.edges for own in histograms])
-            noisy = np.concatenate(exact) + release.scale * rng.standard_normal(sum(map(len, exact)))
+            noisy = self._noisy_counts(np.concatenate(exact), release, rng)
             rounds.append(np.split(noisy, np.cumsum([len(own) for own in exact])[:-1]))
             for histogram, counts in zip(histograms, rounds[-1], strict=True):
                 histogram.add(counts)
@@ -292,8 +306,11 @@ class TableRun(Run):
                 total += bin_counts(values[:, j], own, times)
         return totals
 
-    def _mean_row(self, table: TableMap, release: Release, rng: np.random.Generator) -> Array:
+    def _mean_row(self, table: TableMap, release: Release, rng: Any) -> Array:
         """The noisy mean of the rows as ``table`` prepares them."""
+        if self.secure is not None:
+            blocks = ((Rows(part, False), self._times[some]) for some, part in table._blocks(self.rows))
+            return self.secure.row_sum(MEAN_ROW, blocks, rng)
         return table.mean(self.rows, self.share) + release.scale * rng.standard_normal(self.plan.d)
 
 

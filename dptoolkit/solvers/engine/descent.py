@@ -218,10 +218,10 @@ class IhtRun(Run):
         self.kept_count = self.free if iteration.sparsity is None else min(iteration.sparsity, self.free)
         # The compiled call starts at zero.
         is_small = data.rows.shape[0] * self.width <= SMALL and len(start[0]) == 0
-        self.compiled_records = data.compiled() if is_small else None
         self._data = data
+        self.compiled_records = self._compiled_form() if is_small else None
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
-        self._idle = [] if self.compiled_records is not None else [self._mean_gradient()]
+        self._idle = [] if is_small else [self._mean_gradient()]
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """See ``Run``; the compiled call draws its noise step by step, so that nothing of size steps x d is drawn."""
@@ -246,6 +246,10 @@ class IhtRun(Run):
         gradient = self._mean_gradient()
         objectives = [gradient.objective(support, values) for _, support, values in history.get("iterates", [])]
         return {"objective": gradient.objective(np.arange(self.width), weights), "objectives": objectives}
+
+    def _compiled_form(self) -> Any:
+        """The records as the compiled call takes them."""
+        return self._data.compiled()
 
     def _mean_gradient(self) -> MeanGradient:
         data = self._data.expanded()

@@ -93,6 +93,32 @@ def schedule(time: float, smoothness: float, steps: int | None = None, step: flo
     return steps, min(time / steps, longest) if step is None else step
 
 
+# Descent along released second moments: the least number of steps; how many times more steps plain descent must need in
+# the worst case for the second moments to be worth their noise; and the most columns of their matrix.
+PRECONDITIONED_STEPS, WORTH, MOST_COLUMNS = 40, 40, 1000
+
+
+def preconditioned_steps(time: float, curvature: float, width: int, noise: float) -> int:
+    """Steps of a descent along second moments of ``width`` columns that have this noise.
+
+    The noise is a symmetric matrix whose eigenvalues are at most about sqrt(2 width) * noise. The ridge, T / (SLACK
+    time), must be as large as that, times the curvature: then the step is stable in every direction.
+    """
+    floor = curvature * math.sqrt(2 * width) * noise
+    return max(PRECONDITIONED_STEPS, math.ceil(min(SLACK * time * floor, LARGEST)))
+
+
+def is_preconditioned(time: float, curvature: float, width: int, noise: float) -> bool:
+    """Whether the second moments are worth their noise: a decision on public numbers alone.
+
+    Plain descent takes SLACK curvature time steps if all rows have the same direction, and fewer in proportion to the
+    largest eigenvalue of their second moments, which is not known when the plan is made.
+    """
+    if width > MOST_COLUMNS:
+        return False
+    return SLACK * curvature * time >= WORTH * preconditioned_steps(time, curvature, width, noise)
+
+
 def filled(settings: ThresholdingSettings, steps: int | None, adjacency: Adjacency, n: int) -> dict[str, Any]:
     """The values of clipping, steps and step size, also where they were left out; the bounds are checked."""
     if steps is not None:

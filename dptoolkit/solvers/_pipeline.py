@@ -169,7 +169,7 @@ class DpPipeline(Settings):
                 raise invalid("numeric", self.numeric, "left out without bounds", "Ranks need bounds of the columns.")
             return {}
         bounds = ColumnBounds.of(self.bounds, d, self.numeric)
-        own = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
+        own: dict[str, Any] = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
         if self.loss_row.task == losses.REGRESSION and self.row_norm is None:
             own["row_norm"] = rules.table_norm(d)
         return own

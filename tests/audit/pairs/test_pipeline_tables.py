@@ -66,7 +66,7 @@ def test_the_whole_plan_keeps_its_claim_and_is_found_with_less_noise():
 def counted_twice(plan, patch):
     """A histogram that counts a record twice."""
     counts = TableRun._counts
-    patch.setattr(TableRun, "_counts", lambda self, edges: [2 * own for own in counts(self, edges)])
+    patch.setattr(TableRun, "_counts", lambda self, *a: [2 * own for own in counts(self, *a)])
     return plan
 
 

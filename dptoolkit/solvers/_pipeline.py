@@ -162,7 +162,7 @@ class DpPipeline(Settings):
             check_sparsity(self.sparsity, d)
         check_classes_setting(self.loss_row, self.classes)
         self._check_units()
-        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2)
+        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2, self.bounds is not None)
         cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
                    repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
         noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
@@ -176,7 +176,7 @@ class DpPipeline(Settings):
                 raise invalid("numeric", self.numeric, "left out without bounds", "Ranks need bounds of the columns.")
             return {}
         bounds = ColumnBounds.of(self.bounds, d, self.numeric)
-        own = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
+        own: dict[str, Any] = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
         if self.loss_row.task == losses.REGRESSION and self.row_norm is None:
             own["row_norm"] = rules.table_norm(d)
         return own

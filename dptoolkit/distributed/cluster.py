@@ -65,7 +65,7 @@ class Cluster:
             return distributed.Client(scheduler, timeout=min(CONNECT, self._patience), set_as_default=False)
         except (OSError, ValueError, TimeoutError):
             self._restore()
-            repair = "Start it with: dask scheduler --host HOST --port PORT --no-dashboard"
+            repair = "Start one with: dask scheduler --host HOST --port PORT"
             raise ClusterError(f"scheduler={scheduler!r}: nothing answers there. {repair}") from None
 
     def _checked(self) -> list[str]:
@@ -74,7 +74,7 @@ class Cluster:
             self.client.wait_for_workers(1, timeout=min(CONNECT, self._patience))
             found = self.client.run(environment, on_error="return")
         except TimeoutError:
-            repair = f"Start some with: dask worker {self.address} --no-dashboard"
+            repair = f"Start some with: dask worker {self.address}"
             raise ClusterError(f"scheduler={self.address!r}: it has no workers. {repair}") from None
         except Exception as problem:
             raise ClusterError(f"scheduler={self.address!r}: its workers cannot be asked: {_brief(problem)}") from None

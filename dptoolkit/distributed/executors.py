@@ -7,6 +7,7 @@ least half a second, because a task costs a cluster about 20 ms.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pickle
@@ -14,7 +15,7 @@ import queue
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import lru_cache
 from itertools import islice
@@ -40,12 +41,13 @@ class Executor(ABC):
         ``function`` must depend on the item alone. It may be called twice for one item, and one result is used.
         """
         tasks = _Tasks(items, self.workers)
-        for seconds, outcomes in self._made(function, tasks):
-            tasks.learn(seconds, len(outcomes))
-            for number, result, problem in outcomes:
-                if problem is not None:
-                    raise problem
-                yield number, result
+        with contextlib.closing(self._made(function, tasks)) as made:
+            for seconds, results in made:
+                tasks.learn(seconds, len(results))
+                for number, result, problem in results:
+                    if problem is not None:
+                        raise problem
+                    yield number, result
 
     def all(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """What ``each`` gives, in the order of the items."""
@@ -55,7 +57,7 @@ class Executor(ABC):
         return results
 
     @abstractmethod
-    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Iterator[Any]:
+    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Generator[Any, None, None]:
         """``outcomes`` of every task, as they are finished; tasks are asked for as late as possible."""
 
     def close(self) -> None:  # noqa: B027
@@ -122,7 +124,7 @@ class _Tasks:
 class InThisProcess(Executor):
     """One run after the other, here."""
 
-    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Iterator[Any]:
+    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Generator[Any, None, None]:
         return (outcomes(function, task) for task in tasks)
 
 
@@ -132,7 +134,7 @@ class InThreads(Executor):
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Iterator[Any]:
+    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Generator[Any, None, None]:
         waiting = iter(tasks)
         with ThreadPoolExecutor(self.workers) as pool:
 
@@ -169,14 +171,21 @@ class InProcesses(Executor):
             return False
         return True
 
-    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Iterator[Any]:
+    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Generator[Any, None, None]:
         parallel = self._joblib.Parallel(n_jobs=self.workers, return_as="generator_unordered", pre_dispatch="n_jobs")
         made = parallel(self._joblib.delayed(outcomes)(function, task, travels=True) for task in tasks)
         try:
-            yield from made
+            # Not by ``yield from``, which would close it first.
+            for result in made:  # noqa: UP028
+                yield result
         finally:
-            # Runs that nobody waits for are stopped.
-            made.close()
+            # Runs that nobody waits for are stopped. An exception does it without joblib's warning that they are.
+            with contextlib.suppress(_Stopped):
+                made.throw(_Stopped())
+
+
+class _Stopped(Exception):
+    """Nobody waits for the results any more."""
 
 
 class OnCluster(Executor):
@@ -187,7 +196,7 @@ class OnCluster(Executor):
         threads = self._cluster.client.nthreads()
         self.workers = max(1, sum(threads.values()))
 
-    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Iterator[Any]:
+    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Generator[Any, None, None]:
         import cloudpickle
 
         # Pickled once, whatever the number of tasks; a worker keeps what it has unpickled.
@@ -225,7 +234,12 @@ def _unpickled(payload: bytes) -> Any:
 
 
 def _outcomes(payload: bytes, task: bytes) -> bytes:
-    return pickle.dumps(outcomes(_unpickled(payload), pickle.loads(task), travels=True))
+    try:
+        function, runs = _unpickled(payload), pickle.loads(task)
+    except Exception as problem:
+        words = f"a worker cannot load the function or its arguments ({type(problem).__name__}: {problem})."
+        return pickle.dumps((0.0, [(-1, None, ClusterError(f"{words} Its module must be installed there."))]))
+    return pickle.dumps(outcomes(function, runs, travels=True))
 
 
 def executor(
@@ -273,7 +287,7 @@ class _Lent(Executor):
     def __init__(self, owner: Executor) -> None:
         self._owner, self.workers = owner, owner.workers
 
-    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Iterator[Any]:
+    def _made(self, function: Callable[[Any], Any], tasks: Iterable[Task]) -> Generator[Any, None, None]:
         return self._owner._made(function, tasks)
 
 

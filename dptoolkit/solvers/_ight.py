@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dptoolkit import losses
-from dptoolkit._validate import flag, invalid, positive, whole
+from dptoolkit._validate import flag, positive, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
 from dptoolkit.data.blocks import CheckedBlocks
@@ -123,8 +123,6 @@ class ResolvedIght(ResolvedThresholding, DpIght):
 
     def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
         """See ``Resolved``."""
-        if plan.secure is not None:
-            raise invalid("randomness", "secure", "'fast' where X is in blocks", "Blocks do not add up integers yet.")
         law, summand = self.noise_law(plan), GradientTerm(self, plan.n)
         return BlockedIhtRun(blocks, summand, self.width(plan.d), self.iteration, law)
 

@@ -23,19 +23,20 @@ import numpy as np
 from dptoolkit import losses
 from dptoolkit._validate import LARGEST, invalid, real
 from dptoolkit.data import Rows, product
+from dptoolkit.data.blocks import CheckedBlocks
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers._pipeline_blocks import BlockedStages
 from dptoolkit.solvers._pipeline_stages import (
     MIDDLE,
     Preparation,
     Units,
-    class_slope,
     column_means,
     largest_slope,
+    mean_slope,
     means_sensitivity,
     plane_eigenvalue,
     scale_table,
-    slope,
     stands_out,
 )
 from dptoolkit.solvers.engine.bounds import GradientBounds, constant
@@ -90,6 +91,7 @@ class DpPipeline(Settings):
     """
 
     solver: ClassVar[str] = "dp_pipeline"
+    takes_blocks: ClassVar[bool] = True
 
     loss: str = setting(
         '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for regression.',
@@ -196,6 +198,13 @@ class ResolvedPipeline(Resolved, DpPipeline):
         slopes = largest_slope(self.adjacency, self.classes) / n
         return (*stages, gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS))
 
+    def residual_caps(self, rows: Rows) -> Array:
+        """What residuals of prepared rows are clipped to, so that each record's gradient is at most ``grad_norm``."""
+        if self.loss_row.task == losses.REGRESSION:
+            # Rows may be shorter than 1.
+            return rows.caps(self.grad_norm)
+        return np.full(rows.shape[0], self.grad_norm)
+
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
         return GradientBounds(self.loss_row, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.adjacency, n)
@@ -231,6 +240,12 @@ class ResolvedPipeline(Resolved, DpPipeline):
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
         """See ``Resolved``."""
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
+
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
+        """See ``Resolved``."""
+        if getattr(self, "bounds", None) is not None:
+            raise invalid("bounds", "given", "left out where X is in blocks", "Ranks of columns are not asked for yet.")
+        return BlockedPipelineRun(plan, blocks)
 
 
 dp_pipeline = private_solver(DpPipeline)
@@ -343,12 +358,23 @@ class PipelineRun(Run):
         """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
         settings, noise = self.plan.settings, self.noise[EIGENVALUE]
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
-        rows = preparation(self.rows)
-        exact = plane_eigenvalue(rows, preparation.direction, self.share)
+        rows = self._prepared(preparation)
+        exact = self._eigenvalue(rows, preparation)
         eigenvalue = exact + noise * rng.standard_normal(exact.shape)
         bounds = np.clip(eigenvalue + 2 * noise, preparation.level**2, 1.0)
         schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
+
+    def _prepared(self, preparation: Preparation) -> Any:
+        """The rows of all later stages."""
+        return preparation(self.rows)
+
+    def _eigenvalue(self, rows: Any, preparation: Preparation) -> Array:
+        return plane_eigenvalue(rows, preparation.direction, self.share)
+
+    def _margins(self, rows: Any, w: Array) -> Any:
+        """What ``_slope`` takes."""
+        return product(rows.matrix, w[..., None] if self.plan.settings.classes is None else w.swapaxes(-1, -2))
 
     def _end(self, start: _Start, rng: Any, trace: bool) -> _End:
         """The descent, in which all fits share one schedule, and the scale."""
@@ -358,17 +384,17 @@ class PipelineRun(Run):
         weights = start.preparation.model(descent.weights)
         return _End(weights * scale.reshape(*scale.shape, *[1] * (weights.ndim - scale.ndim)), descent, slopes, scale)
 
+    def step_noise(self, steps: int) -> float:
+        """The noise of each of so many steps of the descent."""
+        return self.noise[DESCENT] * math.sqrt(steps)
+
     def _descent(self, rows: Rows, steps: int, step: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
-        settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
+        settings, noise = self.plan.settings, self.step_noise(steps)
         iteration = Steps(steps, step, settings.sparsity, True, accumulate=True)
-        caps: Array = np.full(rows.shape[0], settings.grad_norm)
+        caps = settings.residual_caps(rows)
         if settings.loss_row.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, iteration, noise, self.counts)
-        if settings.loss_row.task == losses.REGRESSION:
-            # Rows may be shorter than 1, so the residual is clipped for each row such that its gradient obeys the
-            # bound.
-            caps = rows.caps(settings.grad_norm)
         return IhtRun(
             ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), iteration, constant(noise)
         )
@@ -380,7 +406,7 @@ class PipelineRun(Run):
         if settings.loss_row.task == losses.REGRESSION:
             return np.zeros((*many, 0)), np.ones(many)
         release, slopes = self.plan.releases[SCALE], []
-        margins = product(rows.matrix, w[..., None] if classes is None else w.swapaxes(-1, -2))
+        margins = self._margins(rows, w)
         scales, ranges = scale_table(self.plan.adjacency, classes)
         place, move = np.full(many, MIDDLE), MIDDLE
         for _ in range(rules.HALVINGS):
@@ -392,9 +418,7 @@ class PipelineRun(Run):
         return np.stack(slopes, axis=-1), np.asarray(scales[place])
 
     def _slope(self, margins: Array, scale: Array) -> Array:
-        if self.plan.settings.classes is None:
-            return slope((2 * self.y - 1) * margins[..., 0], scale, self.share)
-        return class_slope(margins, self.y, scale, self.share)
+        return mean_slope(margins, self.y, scale, self.share, self.plan.settings.classes)
 
     def _kept(self, start: _Start, end: _End) -> tuple[Array, Array]:
         """(releases, iterates) of a trace."""
@@ -420,6 +444,15 @@ class PipelineRun(Run):
         out = np.zeros((*many, classes, self.plan.d + 1))
         out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(*many, classes, -1)
         return out.reshape(*many, -1)
+
+
+class BlockedPipelineRun(BlockedStages, PipelineRun):
+    """``PipelineRun`` on blocks, one fit at a time.
+
+    Privacy
+    -------
+    The releases are those of ``PipelineRun``.
+    """
 
 
 def _rows(values: Array, width: int) -> Array:

@@ -39,6 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "laplace": ("dp_frank_wolfe", {"loss": "squared", "l1_radius": 4.0, "steps": 5, "feature_bound": 1.0,
                                    "label_bound": 1.0, "refresh": 1, "law": "laplace"}),
+    "dp_pipeline": ("dp_pipeline", {"loss": "logistic"}),
+    "pipeline of classes": ("dp_pipeline", {"loss": "softmax", "classes": 2, "sparsity": 3}),
+    "pipeline of numbers": ("dp_pipeline", {"loss": "squared", "row_norm": 2.0, "label_bound": 1.0}),
 }  # fmt: skip
 
 

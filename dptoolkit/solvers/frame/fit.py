@@ -133,6 +133,8 @@ def fit_blocks(
     settings.check_blocks()
     blocks = X.checked(settings, y, n_features, label_values)
     plan = planned(settings, *blocks.shape, randomness, rng)
+    if plan.secure is not None:
+        raise invalid("randomness", "secure", "'fast' where X is in blocks", "Blocks do not add up integers yet.")
     source = noise_source(rng, ledger)
     # Bound before the ledger is charged: this touches no record, and may refuse.
     run = plan.settings.bind_blocks(plan, blocks)

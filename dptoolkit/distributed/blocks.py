@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dptoolkit.data.blocks import Block, BlockedRows, Check, Failure, Summand, answer, loaded
-from dptoolkit.distributed.cluster import Cluster
+from dptoolkit.distributed.cluster import Cluster, WorkersReplaced
 from dptoolkit.distributed.parts import Part
 from dptoolkit.distributed.versions import differences, environment
 
@@ -37,36 +37,47 @@ class DaskBlocks(BlockedRows):
     """
 
     def __init__(self, scheduler: Any, parts: Sequence[Part], patience: float) -> None:
-        self._cluster = Cluster(scheduler, patience)
-        self._names, self._token, self._round = [part.name for part in parts], secrets.token_hex(8), 0
-        count = len(self._cluster.workers)
-        self._homes = [self._cluster.workers[k % count] for k in range(len(parts))]
+        self._cluster, self._parts, self._round = Cluster(scheduler, patience), list(parts), 0
+        self._send_out(self._cluster.workers)
+
+    def _send_out(self, workers: Sequence[str]) -> None:
+        """Have the blocks loaded, each by the worker whose turn it is."""
+        self._token = secrets.token_hex(8)
+        self._homes = [workers[k % len(workers)] for k in range(len(self._parts))]
         self._futures = [
             self._cluster.submit(load, part, environment(), key=f"dptoolkit-block-{self._token}-{k}", worker=home)
-            for k, (part, home) in enumerate(zip(parts, self._homes, strict=True))
+            for k, (part, home) in enumerate(zip(self._parts, self._homes, strict=True))
         ]
 
     @property
     def names(self) -> Sequence[str]:
         """See ``BlockedRows``."""
-        return self._names
+        return [part.name for part in self._parts]
 
     def answers(self, check: Check, summand: Summand | None, public: tuple[Any, ...]) -> Iterator[tuple[int, Any]]:
         """See ``BlockedRows``; in the order of the blocks."""
+        question, number = pickle.dumps((check, summand, public)), 0
+        while number < len(self._parts):
+            try:
+                for value in self._asked(question, number):
+                    yield number, value
+                    number += 1
+            except WorkersReplaced as problem:
+                # The rest is asked again: an answer is a function of the block and the question.
+                self._send_out(problem.workers)
+
+    def _asked(self, question: bytes, first: int) -> Iterator[Any]:
+        """The answers of the blocks from ``first`` on, in order."""
         self._round += 1
-        question, name = pickle.dumps((check, summand, public)), f"dptoolkit-sum-{self._token}-{self._round}"
+        name, homes = f"dptoolkit-sum-{self._token}-{self._round}", set(self._homes)
         # Deleted as they are used, which tells the workers to forget the answers.
         asked = [
-            self._cluster.submit(ask, block, question, key=f"{name}-{k}", worker=home)
-            for k, (block, home) in enumerate(zip(self._futures, self._homes, strict=True))
+            self._cluster.submit(ask, self._futures[k], question, key=f"{name}-{k}", worker=self._homes[k])
+            for k in reversed(range(first, len(self._parts)))
         ]
-        asked.reverse()
-        number = 0
         while asked:
             wave = [asked.pop() for _ in range(min(WAVE, len(asked)))]
-            for value in self._cluster.gather(wave):
-                yield number, value
-                number += 1
+            yield from self._cluster.gather(wave, homes)
 
     def close(self) -> None:
         """Forget the blocks, and end the connection if it was made here."""

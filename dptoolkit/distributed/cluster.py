@@ -8,7 +8,7 @@ import contextlib
 import logging
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from dptoolkit._validate import invalid, missing, positive
@@ -30,6 +30,14 @@ def installed() -> Any:
     except ImportError:
         raise missing("dask", "dask", "for a scheduler") from None
     return distributed
+
+
+class WorkersReplaced(Exception):
+    """All workers to which tasks were pinned are gone, and others are there: ``workers``."""
+
+    def __init__(self, workers: list[str]) -> None:
+        super().__init__(f"{len(workers)} other workers")
+        self.workers = workers
 
 
 class Cluster:
@@ -87,11 +95,15 @@ class Cluster:
                 raise ClusterError(f"worker {worker} is not like this process: {other}. {repair}")
         return sorted(found)
 
-    def gather(self, futures: Sequence[Any]) -> list[Any]:
-        """The results of tasks, in order; ClusterError if they cannot be had any more."""
+    def gather(self, futures: Sequence[Any], homes: Set[str] = frozenset()) -> list[Any]:
+        """The results of tasks, in order; ClusterError if they cannot be had any more.
+
+        ``homes`` are the workers to which the tasks were pinned. If all of them are gone at one time, Dask never runs
+        the tasks, even if others come and may take them: then WorkersReplaced says who is there.
+        """
         pending = asyncio.run_coroutine_threadsafe(self._gathered(futures), self.client.loop.asyncio_loop)
         try:
-            return list(self._patiently(lambda: pending.result(timeout=_LOOK), concurrent.futures.TimeoutError))
+            return list(self._patiently(lambda: pending.result(timeout=_LOOK), concurrent.futures.TimeoutError, homes))
         finally:
             # After a failure or Ctrl-C nobody waits for the answers any more.
             pending.cancel()
@@ -103,28 +115,30 @@ class Cluster:
         """The next entry of a queue that tasks fill; ClusterError if none will come any more."""
         return self._patiently(lambda: finished.get(timeout=_LOOK), queue.Empty)
 
-    def _patiently(self, look: Callable[[], Any], not_yet: type[Exception]) -> Any:
+    def _patiently(self, look: Callable[[], Any], not_yet: type[Exception], homes: Set[str] = frozenset()) -> Any:
         """What ``look`` returns, tried again for as long as there are workers."""
         seen = time.monotonic()
         while True:
             try:
                 return look()
             except not_yet:
-                if self._has_workers():
+                if there := self._present():
                     seen = time.monotonic()
+                    if homes and homes.isdisjoint(there):
+                        raise WorkersReplaced(sorted(there)) from None
                 elif time.monotonic() - seen > self._patience:
                     raise self._lost(f"no worker for {self._patience:g} s") from None
             except (Exception, concurrent.futures.CancelledError, asyncio.CancelledError) as problem:
                 raise self._lost(_brief(problem)) from None
 
-    def _has_workers(self) -> bool:
+    def _present(self) -> set[str]:
+        """The workers that are there now; none if the scheduler does not answer."""
         if self.client.status != "running":
-            return False
+            return set()
         try:
-            return bool(self.client.sync(self.client.scheduler.identity, callback_timeout=_LOOK)["workers"])
+            return set(self.client.sync(self.client.scheduler.identity, callback_timeout=_LOOK)["workers"])
         except Exception:
-            # A scheduler that does not answer has none.
-            return False
+            return set()
 
     def _lost(self, what: str) -> ClusterError:
         return ClusterError(f"scheduler={self.address!r}: the connection or its workers were lost ({what}).")

@@ -47,10 +47,10 @@ def before_round(data: Any, number: int, do: Any) -> None:
     """Do something right after the tasks of a round were sent, the first being 1."""
     gather, rounds = data._cluster.gather, iter(range(1, 10**6))
 
-    def gathered(futures: Any) -> Any:
+    def gathered(futures: Any, homes: Any) -> Any:
         if next(rounds) == number:
             do()
-        return gather(futures)
+        return gather(futures, homes)
 
     data._cluster.gather = gathered
 
@@ -125,6 +125,16 @@ def test_killed_at_a_random_round_the_bits_are_the_same(tmp_path, seed, what):
             before_round(data, rounds[0], lambda: os.kill(chance.choice(list(pids(data).values())), signal.SIGKILL))
             if len(rounds) == 2:
                 before_round(data, rounds[1], lambda: os.kill(chance.choice(list(pids(data).values())), signal.SIGKILL))
+        assert np.array_equal(solvers.dp_ight(data, None, rng=3, **FIT).coef, expected.coef)
+
+
+@pytest.mark.slow
+def test_all_workers_killed_at_once_are_replaced(tmp_path):
+    """Dask alone would wait for ever: it never runs a pinned task that once found no worker at all."""
+    files = parts(tmp_path)
+    expected = reference(files)
+    with cluster(tmp_path) as own, distributed.partition(files, scheduler=own.address) as data:
+        before_round(data, 4, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids(data).values()])
         assert np.array_equal(solvers.dp_ight(data, None, rng=3, **FIT).coef, expected.coef)
 
 

@@ -64,12 +64,14 @@ class Costs:
         level = 8 * d * (self.wire + self.byte)
         return self.work(entries, workers) + (math.ceil(math.log2(workers)) + 1) * level + self.fixed + d * self.draw
 
-    def owners(self, entries: float, d: float, workers: int, owners: int) -> float:
-        """Seconds of a round with coordinate owners, each of which takes in its range of every worker's gradient."""
+    def owners(self, entries: float, d: float, workers: int, owners: int, message: float = 0.0) -> float:
+        """Seconds of a round with coordinate owners, each of which takes in its range of every worker's gradient.
+
+        ``message`` is what one process does for each of the workers * owners messages: Dask's scheduler, about 7 ms.
+        """
         share = d / owners
         into = 8 * share * workers * (self.wire + self.byte)
-        tasks = workers * owners * self.task / max(1, owners)
-        return self.work(entries, workers) + into + share * self.draw + self.fixed + tasks
+        return self.work(entries, workers) + into + share * self.draw + self.fixed + workers * owners * message
 
     def most_workers(self, entries: float, d: float) -> float:
         """Beyond so many workers one client's share of a round is larger than the work."""
@@ -80,11 +82,12 @@ def projection(costs: Costs, n: float = 1e9, d: float = 1e8, row: float = 100) -
     """A round on data that no machine holds."""
     entries = n * row
     print(f"\n{n:.0e} rows x {d:.0e} features, {row:g} entries a row: {12 * entries / 1e12:.1f} TB; seconds a round")
-    print("workers   work  one client   tree  owners (8)  owners (one a worker)")
+    print("workers    work  one client    tree | owners: 8 on Dask  8 by MPI  one a worker, Dask  the same, MPI")
     for workers in (16, 64, 256):
-        own = costs.owners(entries, d, workers, 8), costs.owners(entries, d, workers, workers)
         first = costs.work(entries, workers), costs.round(entries, d, workers), costs.tree(entries, d, workers)
-        print(f"{workers:7d} {first[0]:6.1f} {first[1]:11.1f} {first[2]:6.1f} {own[0]:11.1f} {own[1]:22.1f}")
+        own = [costs.owners(entries, d, workers, k, message) for k in (8, workers) for message in (7e-3, 0.0)]
+        print(f"{workers:7d} {first[0]:7.1f} {first[1]:11.1f} {first[2]:7.1f} |"
+              f" {own[0]:17.1f} {own[1]:9.1f} {own[2]:19.1f} {own[3]:14.1f}")  # fmt: skip
     print(f"one client takes longer than the work from {costs.most_workers(entries, d):.0f} workers on")
 
 
@@ -148,9 +151,9 @@ def fits(costs: Costs) -> None:
                     own, clock, total, used = _asked(parts, plan, term, d, client)
                 alone = _asked(parts, plan, term, d)[2]
                 assert np.array_equal(alone, total), "other bits than one process that sums the same blocks"
-                seen, work = 1e3 * used, 1e3 * costs.work(entries, 1)
-                print(f"{name:10s} {workers:7d} | {seen:7.1f} {work:7.1f}      "
-                      f"| {1e3 * own:6.1f} {1e3 * costs.client(d, workers):6.1f}       | {1e3 * clock:6.0f}")  # fmt: skip
+                seen = used, costs.work(entries, 1), own, costs.client(d, workers), clock
+                words = "{:7.1f} {:7.1f}      | {:6.1f} {:6.1f}       | {:6.0f}".format(*(1e3 * part for part in seen))
+                print(f"{name:10s} {workers:7d} | {words}")
 
 
 def _asked(parts: Any, plan: Any, term: GradientTerm, d: int, client: Any = None) -> Any:

@@ -32,6 +32,10 @@ class BudgetExceeded(DpToolkitError):
     """A release was refused because the budget of the ledger is too small; nothing was spent."""
 
 
+class FederationAborted(DpToolkitError, RuntimeError):
+    """A federated fit that was stopped: a client is missing, doubled, late or at fault; the message says which."""
+
+
 class PrivacyViolation(DpToolkitError, AssertionError):
     """An audit refuted a claim; the message is the report, which is also the attribute ``report``."""
 

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paper_checks import findings, html, pages, seeds
+from paper_checks import findings, html, pages, rates, seeds
 from paper_checks.__main__ import ROOT, main
 from paper_checks.claims import load, paper_folders, selected
 from paper_checks.items import BadClaims, find
@@ -53,7 +53,10 @@ def copied(tmp_path):
 # --- every verdict can change ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("paper", "item"), JUDGED, ids=[item.id for _, item in JUDGED])
+@pytest.mark.parametrize(
+    ("paper", "item"),
+    [pytest.param(*both, id=both[1].id, marks=[pytest.mark.slow] * (both[1].tier == "full")) for both in JUDGED],
+)
 def test_another_published_value_or_formula_moves_the_verdict(paper, item):
     rng = seeds.source(0, paper.name, item.id)
     found = find(item, paper.tables, rng, None, item.twin)
@@ -167,16 +170,20 @@ def test_seeds_come_from_named_axes():
 def test_items_are_counted_and_every_other_one_has_its_reason(capsys):
     assert main(["--list"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "all: 122 of 205 items judged" in out
+    assert "all: 147 of 205 items judged" in out
     for paper, item in ITEMS:
         assert f"{item.id}: {item.where}" in out
         assert item.judged or f"not judged: {item.pending}" in out
         assert item.id.startswith(f"{paper.key}-")
     totals = [counted(paper) for paper in PAPERS]
-    assert sum(sum(judged.values()) for judged, _ in totals) == 122
+    assert sum(sum(judged.values()) for judged, _ in totals) == 147
     reasons = sum((pending for _, pending in totals), Counter())
     assert all(
-        re.match("full tier, not built yet|no data|no federated|nothing to|a statement", word) for word in reasons
+        re.match(
+            "full tier, not built yet|no data|no federated|nothing to|a statement|its orders are|the same statement",
+            word,
+        )
+        for word in reasons
     )
 
 
@@ -431,3 +438,39 @@ def test_a_run_that_is_killed_and_resumed_writes_the_same_report(tmp_path, stop)
 def test_small_plans_of_audits_do_not_warn_readers(capsys, recwarn):
     assert main(["khanna_2023_lasso", "algorithm-1-gumbel"]) == 0
     assert not [warning for warning in recwarn if "Plan" in warning.category.__name__]
+
+
+# --- orders of growth -----------------------------------------------------------------------------------------------
+
+
+def _grown(exponent, spread, rng):
+    """Errors of a known order along 16 to 256, with relative noise."""
+    values = [16.0, 32.0, 64.0, 128.0, 256.0]
+    errors = np.array(values) ** exponent * np.exp(spread * rng.standard_normal((10, 5)))
+    return values, errors
+
+
+def test_an_error_of_a_larger_order_is_not_called_bounded():
+    rng = np.random.default_rng(0)
+    for exponent, printed, verdict in (
+        (-2.0, -2.0, "bound met"),
+        (-2.5, -2.0, "bound met"),
+        (-1.7, -2.0, "not reached here"),
+    ):
+        values, errors = _grown(exponent, 0.05, rng)
+        growth = rates.Growth("n", values, errors, [7 * value**printed for value in values])
+        assert rates.upper_orders([growth], 0.1).verdict == verdict
+        assert abs(growth.exponent - exponent) < growth.margin < 0.1 and growth.allowed == pytest.approx(printed)
+
+
+def test_a_bound_that_is_not_approached_is_compared_by_its_value():
+    values, errors = _grown(1.0, 0.0, np.random.default_rng(0))
+    growth = rates.Growth("d", values, errors, [300.0] * 5)
+    assert rates.upper_orders([growth], 0.1).verdict == "not reached here"
+    assert rates.below([growth], 1.0).verdict == "bound met" and rates.below([growth], 0.5).verdict != "bound met"
+
+
+def test_thresholding_on_a_quadratic_keeps_the_largest_entries_and_converges():
+    draws = [np.random.default_rng(seed) for seed in range(3)]
+    assert np.all(rates.noisy_thresholding(draws, 50, 4, 4, 0.0, 40) < 1e-20)
+    assert rates.hard_threshold(np.array([1.0, -3.0, 2.0]), 2).tolist() == [0.0, -3.0, 2.0]

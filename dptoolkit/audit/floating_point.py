@@ -161,19 +161,23 @@ class _PlanOutputs:
             raise invalid("adversary", adversary, f"'step' for {plan.solver} with steps={steps}",
                           "The last weights of several steps are not a sum of one number and one noise.")  # fmt: skip
         self._runs, self._final = [_bound(plan, data) for data in datasets], adversary == "final"
-        quiet = [_bound(plan.with_noise(factor=0.0), data)(np.random.default_rng(0), True) for data in datasets]
+        first = plan.settings.first_released(plan)
+        scales = [0.0 if k == first else release.scale for k, release in enumerate(plan.releases)]
+        quiet = [_bound(plan.with_noise(*scales), data)(np.random.default_rng(0), True) for data in datasets]
         if any(trace.releases is None or "noise_scale" not in trace.history for trace in quiet):
             raise invalid("mechanism", plan.solver, "a plan whose fit keeps its noisy gradients, such as dp_ight's")
         self.values = [np.asarray(trace.releases[0], dtype=float).ravel() for trace in quiet]
-        self._secure = plan.secure
+        self._secure = None if plan.secure is None else plan.secure.parts[first]
         if self._secure is not None:
             if self._final:
                 raise invalid("adversary", adversary, "'step' for secure noise", "Weights follow from the first step.")
             self.values = [self._secure.integers(value) for value in self.values]
         noisy = self._runs[0](np.random.default_rng(0), True)
-        self.scale = np.asarray(noisy.history["noise_scale"][0], dtype=float)
+        scale = noisy.history["noise_scale"][0] if first == 0 else plan.releases[first].scale
+        self.scale = np.asarray(scale, dtype=float)
         self.factor = -float(plan.settings.step_size) if self._final else None
-        self.name = f"{plan.solver} ({'final weights' if self._final else 'first noisy gradient'})"
+        seen = "noisy gradient" if first == 0 else plan.releases[first].query
+        self.name = f"{plan.solver} ({'final weights' if self._final else f'first {seen}'})"
 
     def release(self, which: int, rng: np.random.Generator) -> Array:
         trace = self._runs[which](rng, True)

@@ -1,4 +1,4 @@
-"""``dptoolkit federated``: one private model from several files, one for every client."""
+"""``dptoolkit federated``: one private model from several clients, in this process or on several machines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dptoolkit._validate import invalid, one_of
+from dptoolkit.cli import federation
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import check_apart, json_text, stage
 from dptoolkit.cli.plan import flag, value_of
@@ -16,21 +17,42 @@ from dptoolkit.errors import DpToolkitError, InvalidValue
 
 SOLVERS = ("dp_fed_sgd_ht", "dp_fed_gd_ht")
 DELTA = 1e-5
-FORMAT = "dptoolkit-federated-1"
+
+
+WHAT = {
+    "run": "fit all clients in this process",
+    "agree": "write the terms of a run on several machines",
+    "join": "make the folder of one client",
+    "server": "run the server of the terms",
+    "client": "take part with a client's folder",
+}
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="WHAT", help="run: fit all clients in this process")
+    words = "; ".join(f"{name}: {text}" for name, text in WHAT.items())
+    parser.add_argument("what", metavar="WHAT", help=f"{words}. Each has its own help.")
+
+
+def _more_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
+    """The options of what is to be done; those of ``run`` if that is not said."""
+    what = next((token for token in line if not token.startswith("-")), "run")
+    if what in federation.ARGUMENTS:
+        federation.ARGUMENTS[what](parser)
+    else:
+        _run_arguments(parser)
+    if what in ("run", "agree") or what not in WHAT:
+        _solver_arguments(parser, line)
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", nargs="+", help="LIBSVM text, one file for every client")
     parser.add_argument("--out", metavar="FILE", help="file to which the model is written")
     parser.add_argument("--plan", action="store_true", help="say what would be released, and fit nothing")
-    parser.add_argument("--solver", default="dp-fed-sgd-ht", help="dp-fed-sgd-ht (default) or dp-fed-gd-ht")
+    parser.add_argument("--solver", default="dp-fed-sgd-ht", help=federation.SOLVER)
     width = "public number of columns; if omitted, read from the files, with a warning"
     parser.add_argument("--n-features", type=int, metavar="D", help=width)
-    labels = "the two labels of a binary loss, the positive one last; default 0 1"
-    parser.add_argument("--label-values", type=float, nargs=2, metavar="LABEL", help=labels)
-    shares = "shares of the clients in the average; default: of their numbers of records"
-    parser.add_argument("--weights", type=float, nargs="+", metavar="SHARE", help=shares)
+    parser.add_argument("--label-values", type=float, nargs=2, metavar="LABEL", help=federation.LABELS)
+    parser.add_argument("--weights", type=float, nargs="+", metavar="SHARE", help=federation.SHARES)
     books = "one ledger for every client, in the order of DATA; all are charged before the fit, or none"
     parser.add_argument("--ledgers", nargs="+", metavar="FILE", help=books)
     parser.add_argument("--seed", type=int, help="make the fit reproducible, and so not a release")
@@ -69,10 +91,11 @@ def _kind(annotation: str) -> Any:
 
 def _federated(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit import federated
-    from dptoolkit.federated.fit import described_parameters
     from dptoolkit.models import files
 
-    one_of("what", args.what, ("run",))
+    one_of("what", args.what, tuple(WHAT))
+    if args.what in federation.RUN:
+        return federation.RUN[args.what](args)
     name = args.solver.replace("-", "_")
     if args.out is None and not args.plan:
         raise invalid("out", None, "given", "It is where the model is written; or use --plan.")
@@ -82,8 +105,7 @@ def _federated(args: argparse.Namespace) -> tuple[str, int]:
         files.check_writable("out", args.out)
     _check_disjoint(args.data)
     ledgers = _ledgers(args)
-    names = {parameter.name for parameter, _ in described_parameters(name)}
-    options = {key: value for key, value in vars(args).items() if key in names}
+    options = federation.solver_options(args)
     clients = [_client(path, args) for path in args.data]
     try:
         if args.plan:
@@ -91,7 +113,9 @@ def _federated(args: argparse.Namespace) -> tuple[str, int]:
             if len(widths) > 1:
                 raise invalid("n_features", None, f"given where files have {sorted(widths)} columns")
             plan = federated.plan(name, sizes=sizes, d=widths.pop(), weights=args.weights, **options)
-            return (json_text(_described(plan, plan.guarantees, plan.guarantee)) if args.json else str(plan)), FINE
+            return (
+                json_text(federation.described(plan, plan.guarantees, plan.guarantee)) if args.json else str(plan)
+            ), FINE
         stage(f"{name} on {len(clients)} clients")
         result = getattr(federated, name)(
             clients, weights=args.weights, label_values=None if args.label_values is None else tuple(args.label_values),
@@ -99,10 +123,7 @@ def _federated(args: argparse.Namespace) -> tuple[str, int]:
         )  # fmt: skip
     except DpToolkitError as problem:
         raise _with_files(problem, args) from None
-    record = _model(result) | _described(result.plan, result.guarantees, result.guarantee)
-    with files.replaced(args.out) as path:
-        path.write_text(json_text(record), encoding="utf-8")
-    return (json_text({"out": args.out} | record) if args.json else f"{result}\n\nThe model is in {args.out}"), FINE
+    return federation.written(args, result), FINE
 
 
 def _check_disjoint(paths: Sequence[str]) -> None:
@@ -147,26 +168,18 @@ def _with_files(problem: DpToolkitError, args: argparse.Namespace) -> DpToolkitE
     return type(problem)(words)
 
 
-def _model(result: Any) -> dict[str, Any]:
-    flat = result.coef.ravel()
-    places = flat.nonzero()[0]
-    intercept = result.intercept if isinstance(result.intercept, float) else result.intercept.tolist()
-    coef = {"shape": list(result.coef.shape), "places": places.tolist(), "values": flat[places].tolist()}
-    return {"format": FORMAT, "coef": coef, "intercept": intercept}
-
-
-def _described(plan: Any, guarantees: Any, guarantee: Any) -> dict[str, Any]:
-    own = [one.to_dict() for one in guarantees]
-    return {"plan": plan.to_dict(), "guarantees": own, "guarantee": guarantee.to_dict()}
-
-
 COMMAND = Command(
-    "Fit one private model to the files of several clients, each with its own noise and guarantee.",
+    "Fit one private model to the records of several clients, each with its own noise and guarantee.",
     """\
   dptoolkit federated run a.svm b.svm c.svm --loss logistic --label-values -1 1 --n-features 20 --sparsity 5 \\
       --rounds 10 --local-steps 5 --step-size 1 --grad-norm 1 --rate 0.1 --epsilon 4 --out model.json
   dptoolkit federated run a.svm b.svm --solver dp-fed-gd-ht --loss squared --n-features 20 --sparsity 5 --rounds 10 \\
       --local-steps 1 --step-size 1 --grad-norm 1 --epsilon 4 --ledgers a.ledger b.ledger --out model.json
+  dptoolkit federated agree --sizes 400 150 --n-features 20 --loss squared --sparsity 5 --rounds 10 --local-steps 5 \\
+      --step-size 1 --grad-norm 1 --rate 0.1 --epsilon 4 --out terms.json
+  dptoolkit federated join terms.json a.svm --client 0 --folder a --ledger a.ledger
+  dptoolkit federated server terms.json --port 9092 --out model.json
+  dptoolkit federated client a --server 127.0.0.1:9092
   dptoolkit federated run --solver dp-fed-gd-ht --help""",
-    _arguments, _federated, _solver_arguments, takes_long=True,
+    _arguments, _federated, _more_arguments, takes_long=True,
 )  # fmt: skip

@@ -33,6 +33,8 @@ def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> No
     parser.add_argument("--n-features", type=int, metavar="D", help=width)
     parser.add_argument("--ledger", metavar="FILE", help="ledger to charge before the fit; it may refuse")
     parser.add_argument("--seed", type=int, help="make the fit reproducible, for tests; never publish such a model")
+    noise = "secure or fast; default: secure, and fast with --seed; see docs/secure-noise.md"
+    parser.add_argument("--randomness", metavar="KIND", help=noise)
 
 
 def solver_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> None:
@@ -57,7 +59,8 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     stage(f"{name} on {table.X.shape[0]:,} rows of {table.X.shape[1]:,} features")
     model = models.fit(
         table.X, table.y, task=args.task, solver=name, classes=classes, epsilon=args.epsilon, delta=args.delta,
-        adjacency=args.adjacency, rng=args.seed, ledger=ledger, feature_names=table.names, **options,
+        adjacency=args.adjacency, rng=args.seed, randomness=args.randomness, ledger=ledger, feature_names=table.names,
+        **options,
     )  # fmt: skip
     model = noted(model, args, table)
     stage("writing")
@@ -99,6 +102,7 @@ def check_plan(
 ) -> None:
     """Refuse options with which no fit can be planned or paid for, before anything is said or used."""
     from dptoolkit import models
+    from dptoolkit.solvers.frame.secure import noise_kind
 
     (n, d), count = table.X.shape, len(found or set(args.classes or ()))
     with warnings.catch_warnings():
@@ -106,7 +110,7 @@ def check_plan(
         warnings.simplefilter("ignore")
         plan = models.plan(
             n, d, task=args.task, solver=solver, classes=count or None, epsilon=args.epsilon, delta=args.delta,
-            adjacency=args.adjacency, **options,
+            adjacency=args.adjacency, randomness=noise_kind(args.randomness, args.seed, "seed"), **options,
         )  # fmt: skip
     if ledger is not None:
         ledger.check(plan.event, adjacency=plan.adjacency)

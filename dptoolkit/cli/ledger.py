@@ -21,6 +21,8 @@ def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file of the ledger: one per data set")
     parser.add_argument("--epsilon", type=float, help="for new: budget of all releases from the data set")
     parser.add_argument("--delta", type=float, default=None, help="for new: delta of the budget, well below 1/n")
+    fast = "for new: take fits with --randomness fast, too"
+    parser.add_argument("--allow-fast-noise", action="store_true", help=fast)
 
 
 def _ledger(args: argparse.Namespace) -> tuple[str, int]:
@@ -39,13 +41,16 @@ def _made(args: argparse.Namespace) -> Any:
         raise invalid("file", args.file, "a file that does not exist", repair)
     if not Path(args.file).absolute().parent.is_dir():
         raise invalid("file", args.file, "in a folder that exists")
-    return dptoolkit.accounting.Ledger.open(args.file, args.epsilon, args.delta)
+    fast = args.allow_fast_noise
+    return dptoolkit.accounting.Ledger.open(args.file, args.epsilon, args.delta, allow_fast_noise=fast)
 
 
 def _shown(args: argparse.Namespace) -> Any:
     for name in ("epsilon", "delta"):
         if getattr(args, name) is not None:
             raise invalid(name, getattr(args, name), "left out for show", "The ledger has its own budget.")
+    if args.allow_fast_noise:
+        raise invalid("allow_fast_noise", "given", "left out for show", "It is fixed when the ledger is made.")
     return saved_ledger("file", "FILE", args.file)
 
 

@@ -37,6 +37,7 @@ def _more_arguments(parser: argparse.ArgumentParser, line: Sequence[str]) -> Non
         parser.add_argument("--delta", type=float, default=DELTA, help="default 1e-5; must be well below 1/n")
         parser.add_argument("--adjacency", default="replace-one", help="replace-one (default) or zero-out")
         parser.add_argument("--classes", nargs="+", metavar="LABEL", help="public class labels; default: two classes")
+        parser.add_argument("--randomness", metavar="KIND", help="secure or fast noise; default: that of dptoolkit fit")
         route_arguments(parser, task, name)
     elif name is not None:
         _direct_arguments(parser, name, line)
@@ -52,6 +53,7 @@ def _direct_arguments(parser: argparse.ArgumentParser, name: str, line: Sequence
             return
         raise InvalidValue(in_shell(str(problem), {"name": "SOLVER"})) from None
     _size_arguments(parser)
+    parser.add_argument("--randomness", metavar="KIND", help="secure or fast noise; default: fast")
     for (parameter, _), (option, kind, text) in zip(parameters, solver_options(solver_name(name)), strict=True):
         own: dict[str, Any] = (
             {"default": DELTA, "help": f"{text} Default: 1e-05."}
@@ -192,7 +194,8 @@ def _task_plan(args: argparse.Namespace) -> Any:
     refuse_classes(args)
     return models.plan(
         args.n, args.d, task=args.task, solver=solver, classes=None if args.classes is None else len(set(args.classes)),
-        epsilon=args.epsilon, delta=args.delta, adjacency=args.adjacency, **chosen_options(args, solver),
+        epsilon=args.epsilon, delta=args.delta, adjacency=args.adjacency, randomness=args.randomness,
+        **chosen_options(args, solver),
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ def _tune_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _tune(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit.models import files
+    from dptoolkit.solvers.frame.secure import noise_kind
     from dptoolkit.tuning import models as choosing
 
     name = chosen_solver(args.task, args.solver)
@@ -55,7 +56,7 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
     ledger = opened_ledger(args)
     table, options = read_table(args, args.n_features), chosen_options(args, name)
     found, classes = found_classes(args, table), classes_of(args.classes)
-    terms = choosing.terms_of(args)
+    terms = choosing.terms_of(args) | {"randomness": noise_kind(args.randomness, args.seed, "seed")}
     if args.plan:
         return _planned(args, table, name, candidates, classes, terms, options), FINE
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ _FEWEST, _LEAST_PRODUCT = 10, 23
 # Entries of rows have at most 24 bits: they stay exact in single precision.
 _ROW_BITS, _RESIDUAL_BITS = 24, 22
 # Beyond so many records a rounding to the nearest that many of them share may add up to a visible bias.
-_DITHERED = 2**22
+DITHERED = 2**22
 # Sensitivities are doubles that were computed with a few roundings.
 _ROUNDINGS = 2.0**-40
 
@@ -115,25 +116,51 @@ class Grids:
             )
         return cls(n, float(row_norm), float(limit), min(bits - residual_bits, _ROW_BITS), residual_bits)
 
-    @property
+    @classmethod
+    def of_rows(cls, n: int, row_norm: float, noise: float) -> Grids:
+        """Grids for sums of rows themselves, whose residuals are the number 1.
+
+        Parameters
+        ----------
+        n : int
+            Number of records of which a sum may consist.
+        row_norm : float
+            The public bound of a row.
+        noise : float
+            Standard deviation of the noise of the SUM, before rounding is charged.
+        """
+        whole("n", n, low=1)
+        ratio = Fraction(nonnegative("noise", noise)) / Fraction(magnitude("row_norm", row_norm))
+        above = _ceil_log2(ratio) if ratio > 0 else -_NOISE_BITS
+        bits = min(_SUM_BITS - _ceil_log2(Fraction(n)), _ROW_BITS, max(_NOISE_BITS - above, _FEWEST))
+        if bits < _FEWEST:
+            raise invalid("n", n, "at most 2^42 records for exact sums", "Fit on a part of the records.")
+        return cls(n, float(row_norm), 1.0, bits, 0)
+
+    @cached_property
     def row_unit(self) -> float:
         """g_x."""
         return math.ldexp(1.0, _ceil_log2(Fraction(self.row_norm)) - self.row_bits)
 
-    @property
+    @cached_property
     def residual_unit(self) -> float:
         """g_r."""
         return math.ldexp(1.0, _ceil_log2(Fraction(self.limit)) - self.residual_bits)
 
-    @property
+    @cached_property
     def unit(self) -> Fraction:
         """g = g_x g_r, the grid of sums, as a fraction: for extreme bounds it is no normal double."""
         return Fraction(self.row_unit) * Fraction(self.residual_unit)
 
-    @property
+    @cached_property
     def row_cap(self) -> int:
         """The largest sum of squares of a row in grid units, floor((R / g_x)^2)."""
         return math.floor((Fraction(self.row_norm) / Fraction(self.row_unit)) ** 2)
+
+    @property
+    def entry_cap(self) -> int:
+        """floor(R / g_x): the largest |entry| in grid units, where R bounds entries and not norms."""
+        return math.floor(Fraction(self.row_norm) / Fraction(self.row_unit))
 
     def residual_cap(self, limit: float) -> int:
         """floor(limit / g_r): the largest |residual| in grid units for a public limit, at most that of the plan.
@@ -161,9 +188,9 @@ class Grids:
     @property
     def needs_dither(self) -> bool:
         """Whether so many records may share a rounding error that residuals should be rounded by random thetas."""
-        return self.n > _DITHERED
+        return self.n > DITHERED
 
-    def charged_diameter(self, diameter: float, d: int) -> float:
+    def charged_diameter(self, diameter: Any, d: int) -> Any:
         """The diameter of a set of gradients of rows with |x| <= 1, after their residuals were rounded.
 
         2 g_r for the rounding of both records, and a relative max(2^-30, d 2^-50) for errors of the floating-point
@@ -171,8 +198,8 @@ class Grids:
 
         Parameters
         ----------
-        diameter : float
-            The diameter without rounding.
+        diameter : float or array
+            The diameter without rounding, or several.
         d : int
             The number of features.
         """
@@ -232,6 +259,33 @@ def _on_grid(rows: Rows, grids: Grids, fit_intercept: bool) -> NDArray[Any]:
     out = np.empty_like(values)
     kernel(values, starts, 1.0 / grids.row_unit, grids.row_cap, int(fit_intercept), out)
     return out if rows.is_sparse else out.reshape(rows.matrix.shape)
+
+
+def entries_on_grid(rows: Rows, grids: Grids) -> Rows:
+    """The rows in units of g_x, whole numbers in doubles, where ``grids.row_norm`` bounds entries and not norms.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows whose entries are clipped to ``grids.row_norm``.
+    grids : Grids
+        The public grids.
+
+    Privacy
+    -------
+    Each entry is rounded on its own, by public numbers; afterwards it is at most ``grids.entry_cap`` in size, exactly.
+    Entries that become 0 stay stored.
+    """
+
+    def make() -> Rows:
+        values = rows.matrix.data if rows.is_sparse else rows.matrix
+        cap = float(grids.entry_cap)
+        # In double precision, and with 0 for -0.
+        whole_entries = np.clip(np.rint(values.astype(np.float64) / grids.row_unit), -cap, cap) + 0.0
+        return rows.with_values(whole_entries)
+
+    made: Rows = rows.cached(("entries on grid", grids.row_unit, grids.entry_cap), make)
+    return made
 
 
 def directions_on_grid(rows: Rows, grids: Grids) -> tuple[Rows, Array]:
@@ -300,10 +354,15 @@ def residuals_on_grid(
     -------
     Each residual is changed on its own. Afterwards |residual| g_r <= limit, exactly.
     """
+    cap = float(grids.residual_cap(grids.limit if limit is None else limit))
+    return capped_residuals(r, grids, cap, lengths, theta)
+
+
+def capped_residuals(r: Array, grids: Grids, cap: float, lengths: Array | None, theta: Array | None = None) -> Array:
+    """``residuals_on_grid`` for a limit in grid units, which ``Grids.residual_cap`` computes."""
     from dptoolkit.kernels.grids import residuals_on_grid as kernel
 
     out, none = np.empty(len(r)), np.zeros(0)
-    cap = float(grids.residual_cap(grids.limit if limit is None else limit))
     kernel(np.ascontiguousarray(r, dtype=np.float64), none if lengths is None else lengths,
            none if theta is None else theta, 1.0 / grids.residual_unit, cap, out)  # fmt: skip
     return out

@@ -17,12 +17,14 @@ from sklearn.utils.validation import check_is_fitted
 from dptoolkit import models
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
+from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
 from dptoolkit.estimators.parameters import attributes, parameter
 from dptoolkit.estimators.wrappers import wrapper_note
 from dptoolkit.models import Model, files
 from dptoolkit.models.notes import PREPARED_NOTE
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION, solver_name
+from dptoolkit.solvers.frame.secure import UNSEEDED
 from dptoolkit.solvers.frame.settings import public_bound
 from dptoolkit.solvers.registry import SOLVERS
 
@@ -56,6 +58,12 @@ class PrivateEstimator(BaseEstimator):
         "whoever guesses the seed can remove the noise; ``guarantee_`` says so.",
         default=None,
         kind="int, RandomState, Generator or None",
+    )
+    randomness: str | None = parameter(
+        '"secure" draws noise that is exact in every digit from a cryptographic generator, and takes no '
+        '``random_state``. "fast" draws noise in doubles, whose last digits can give a record away. '
+        f'None is "{UNSEEDED}", and "fast" where ``random_state`` is given. docs/secure-noise.md explains both.',
+        default=None,
     )
     verbose: Any = parameter(
         "Whether to show on stderr which step of the fit is running, and afterwards the outlook of the plan. No record "
@@ -98,12 +106,12 @@ class PrivateEstimator(BaseEstimator):
         """One private fit of checked data: sets every attribute that all estimators have."""
         X, y = checked_data(self, X, y, is_numeric=self._task == REGRESSION, classes=classes)
         self._check_bounds()
-        rng = as_rng(self.random_state, ledger)
+        rng = as_rng(self.random_state, ledger, self.randomness)
         notes = fit_notes(self)
         model = models.fit(
             X, y, task=self._task, solver=self._solver(), classes=classes, epsilon=self.epsilon, delta=self.delta,
-            adjacency=self.adjacency, rng=rng, ledger=ledger, feature_names=getattr(self, "feature_names_in_", None),
-            verbose=self.verbose,
+            adjacency=self.adjacency, rng=rng, randomness=self.randomness, ledger=ledger,
+            feature_names=getattr(self, "feature_names_in_", None), verbose=self.verbose,
             **self._options(X.shape[0]),
         )  # fmt: skip
         self._take(model.with_notes(*notes))
@@ -111,6 +119,9 @@ class PrivateEstimator(BaseEstimator):
     def _check_bounds(self) -> None:
         """Refuse a fit without the public bounds of the estimator; none of them has a default."""
         for entry in fields(self):
+            # Bounds of every column also bound rows.
+            if entry.name == "row_norm" and getattr(self, "bounds", None) is not None:
+                continue
             if entry.name in _BOUNDS and entry.default is None:
                 public_bound(entry.name, getattr(self, entry.name), _BOUNDS[entry.name])
 
@@ -384,6 +395,8 @@ def _plain(name: str, value: Any) -> Any:
     """A parameter as JSON; the state of a generator is not kept."""
     if name == "random_state" and not isinstance(value, (int, np.integer)):
         return None
+    if name == "bounds" and value is not None:
+        return _plain_bounds(value)
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
@@ -391,3 +404,12 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return _INFINITE
     return list(value) if isinstance(value, (tuple, set)) else value
+
+
+def _plain_bounds(bounds: Any) -> Any:
+    """Bounds of columns as JSON, in the form in which they were given."""
+    if isinstance(bounds, ColumnBounds):
+        return bounds.to_list()
+    if hasattr(bounds, "items"):
+        return {str(name): np.asarray(pair, dtype=float).tolist() for name, pair in bounds.items()}
+    return [np.asarray(bound, dtype=float).tolist() for bound in bounds]

@@ -18,6 +18,7 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.estimators.wrappers import is_after_marking
 from dptoolkit.models.fitting import label_array
 from dptoolkit.solvers.frame.fit import noise_source
+from dptoolkit.solvers.frame.secure import noise_kind
 from dptoolkit.tables import (
     DATES,
     MISSING_ENTRIES,
@@ -152,10 +153,10 @@ def refuse_arguments(estimator: Any, refused: dict[str, Any]) -> None:
         raise TypeError(f"{type(estimator).__name__}.fit() got an unexpected argument {next(iter(refused))!r}.")
 
 
-def as_rng(random_state: Any, ledger: Ledger | None) -> Any:
+def as_rng(random_state: Any, ledger: Ledger | None, randomness: Any = None) -> Any:
     """scikit-learn's random_state as a solver's rng; None is fresh entropy, and never NumPy's global state.
 
-    A ledger that takes no seeds refuses one here, where the argument has its own name.
+    A ledger that takes no seeds, and secure noise, refuse one here, where the argument has its own name.
     """
     is_number = isinstance(random_state, numbers.Integral) and not isinstance(random_state, bool)
     is_seed = is_number and int(random_state) >= 0
@@ -164,5 +165,7 @@ def as_rng(random_state: Any, ledger: Ledger | None) -> Any:
         bound = "None, an integer >= 0, a numpy.random.Generator or a RandomState"
         raise invalid("random_state", random_state, bound)
     rng = int(random_state.randint(2**62)) if isinstance(random_state, np.random.RandomState) else random_state
-    noise_source(rng, ledger, "random_state")
+    noise_kind(randomness, rng, "random_state")
+    # Whether the ledger takes the noise itself is asked when it is known.
+    noise_source(rng, ledger, "random_state", is_secure=True)
     return rng

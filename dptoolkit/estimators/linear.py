@@ -69,6 +69,19 @@ class Pipeline:
     sparsity: int | None = parameter(
         "Number of features that the model keeps. None keeps all features that stand out of the noise.", default=None
     )
+    bounds: Any = parameter(
+        "Public bounds of the columns of a table, in their units, chosen without the data: (lower, upper), each one "
+        'number or one per column, or a mapping from the name of a column to such a pair, in which the name "*" stands '
+        "for all columns that are not named. Columns in any units are then prepared by private ranks and centring, at "
+        "a part of the budget. None uses rows as they are, which suits text.",
+        default=None,
+        kind="tuple, mapping of str to tuple, or None",
+    )
+    numeric: Any = parameter(
+        "Columns that become ranks, by name or place. None takes all whose bounds are not exactly 0 and 1.",
+        default=None,
+        kind="sequence of str or int, or None",
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -174,9 +187,8 @@ class PrivateSparseClassifier(Pipeline, RowNorm, PrivateClassifier):
     """
 
     row_norm: float = parameter(
-        "Public bound on the L2 norm of a row. It changes nothing here, because every row is scaled to norm 1. Bring "
-        "columns in different units to one scale first (``ScaleToBounds``); a ``models.ScalesWarning`` is shown where "
-        "that was not done.",
+        "Public bound on the L2 norm of a row. It changes nothing here, because every row is scaled to norm 1. Declare "
+        "``bounds`` of columns in different units; a ``models.ScalesWarning`` is shown where that was not done.",
         default=1.0,
     )
 

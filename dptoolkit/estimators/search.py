@@ -22,6 +22,7 @@ from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refu
 from dptoolkit.estimators.parameters import attributes, documented, parameter
 from dptoolkit.models import routes
 from dptoolkit.models.routes import CLASSIFICATION, REGRESSION
+from dptoolkit.solvers.frame.secure import UNSEEDED
 from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tuning import models as choosing
 from dptoolkit.tuning.choice import LOGARITHMIC
@@ -42,7 +43,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     """
 
     estimator: Any = parameter(
-        "A classifier or regressor of dptoolkit. Its own epsilon, delta and random_state are not used.",
+        "A classifier or regressor of dptoolkit. Its own epsilon, delta, random_state and randomness are not used.",
         kind="PrivateEstimator",
     )
     param_grid: Any = parameter(
@@ -67,6 +68,12 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         "because whoever guesses the seed can remove the noise; ``guarantee_`` says so.",
         default=None,
         kind="int, RandomState, Generator or None",
+    )
+    randomness: str | None = parameter(
+        '"secure" draws noise that is exact in every digit from a cryptographic generator, and takes no '
+        '``random_state``. "fast" draws noise in doubles, whose last digits can give a record away. '
+        f'None is "{UNSEEDED}", and "fast" where ``random_state`` is given. docs/secure-noise.md explains both.',
+        default=None,
     )
 
     @classmethod
@@ -121,7 +128,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         X, y = self._checked(X, y, getattr(first, "classes", None))
         for candidate in candidates:
             candidate._check_bounds()
-        rng = as_rng(self.random_state, ledger)
+        rng = as_rng(self.random_state, ledger, self.randomness)
         notes = fit_notes(self)
         own, common = self._options(candidates, len(y))
         choice = choosing.choose(

@@ -107,6 +107,19 @@ class Key(_Unique):
         child = source.stream(hashlib.sha256(text.encode()).hexdigest())
         return cls(child, shared=child is source.generator)
 
+    @classmethod
+    def from_bytes(cls, secret: bytes) -> Key:
+        """The key that ``to_bytes`` wrote, for the client that keeps it on its disk."""
+        key = cls(np.random.default_rng(0))
+        key._words = tuple(np.frombuffer(secret, dtype="<u4").tolist())
+        return key
+
+    def to_bytes(self) -> bytes:
+        """The 32 bytes of the key, which are as secret as the records."""
+        if self._shared is not None or self._kind is not np.random.PCG64:
+            raise invalid("key", self._kind.__name__, "one that a process can keep on its disk", "Leave rng out.")
+        return np.array(self._words, dtype="<u4").tobytes()
+
     def stream(self, round_number: int) -> np.random.Generator:
         """The Generator of one round."""
         if self._shared is not None:
@@ -130,6 +143,12 @@ class Member(_Unique):
         self._steps: LocalSteps | None = None
         self._last: Message | None = None
 
+    def resume(self, last: Message) -> None:
+        """Go on after ``last``, the message of this client that an earlier process stored."""
+        if self._last is not None or last.client != self.number:
+            raise invalid("last", f"of client {last.client}", f"the stored message of client {self.number}, given once")
+        self._last = last
+
     def reply(self, round_number: int, support: Any, values: Any) -> Message:
         """The message of a round that starts from the weights ``values`` on ``support``.
 
@@ -150,15 +169,29 @@ class Member(_Unique):
         with self._lock:
             return self._answer(round_number, support, values)
 
-    def _answer(self, round_number: int, support: Any, values: Any) -> Message:
-        if os.getpid() != self._process:
-            repair = "Both processes would answer with the same noise: make the client where it answers."
-            where = f"used there, not in process {os.getpid()}"
-            raise invalid("client", f"{self.number} of process {self._process}", where, repair)
+    def check_request(self, round_number: int, support: Any, values: Any) -> Start:
+        """The model of a request for the next round; a request for another, or with a misshapen model, is refused.
+
+        Parameters
+        ----------
+        round_number : int
+            The number of the round.
+        support : (m,) array of int
+            Places of the weights that are not 0.
+        values : (m,) array
+            These weights.
+
+        Returns
+        -------
+        tuple of ndarray
+            (support, values).
+
+        Privacy
+        -------
+        Touches no data: what is refused depends on the request and on the rounds that were answered.
+        """
         rounds, asked = self.settings.rounds, whole("round", round_number, low=1)
         last = 0 if self._last is None else self._last.round
-        if self._last is not None and asked == last:
-            return self._last
         if asked > rounds:
             raise invalid("round", asked, f"<= {rounds}", f"Client {self.number} answers no more rounds.")
         if asked != last + 1:
@@ -168,6 +201,17 @@ class Member(_Unique):
         kept = int(np.count_nonzero(start[0] < self._free))
         if kept > self.settings.sparsity:
             raise invalid(name, f"with {kept} weights", f"with at most sparsity={self.settings.sparsity} of them")
+        return start
+
+    def _answer(self, round_number: int, support: Any, values: Any) -> Message:
+        if os.getpid() != self._process:
+            repair = "Both processes would answer with the same noise: make the client where it answers."
+            where = f"used there, not in process {os.getpid()}"
+            raise invalid("client", f"{self.number} of process {self._process}", where, repair)
+        asked = whole("round", round_number, low=1)
+        if self._last is not None and asked == self._last.round:
+            return self._last
+        start = self.check_request(asked, support, values)
         # A hostile model makes margins overflow; whether it does depends on the records, so nobody must be told.
         with np.errstate(all="ignore"):
             if self._steps is None:

@@ -38,6 +38,8 @@ from dptoolkit.solvers.frame.settings import build, keywords
 from dptoolkit.types import Array
 
 _KINDS = {kind.solver: kind for kind in (DpFedSgdHt, DpFedGdHt)}
+# The names of the private solvers.
+PRIVATE = tuple(_KINDS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,6 +110,11 @@ def plan(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **argu
     """
     kind = _KINDS[one_of("name", name, tuple(_KINDS))]
     return plan_of(_settings(kind, arguments), check_sizes(sizes), whole("d", d, low=1), weights)
+
+
+def settings_of(name: str, arguments: dict[str, Any]) -> Any:
+    """The settings that all clients of a private solver share."""
+    return _settings(_KINDS[one_of("name", name, PRIVATE)], arguments)
 
 
 def _settings(kind: Any, arguments: dict[str, Any]) -> Any:

@@ -23,6 +23,7 @@ from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun
 from dptoolkit.solvers.engine.initial import InitialModel, start_of
 from dptoolkit.solvers.frame.plan import Plan, Sampling
 from dptoolkit.solvers.frame.run import Run, written_out
+from dptoolkit.solvers.frame.secure import not_secure
 from dptoolkit.solvers.frame.settings import check_classes_setting, class_labels, public_bound, setting
 from dptoolkit.types import Array
 
@@ -234,6 +235,10 @@ class ResolvedFedSgd(DpFedSgdHt, ResolvedSgd):
         return published.fed_sgd_ht_section_6_4(
             self.batch_size, rate, self.steps, self.grad_norm, self.epsilon, self.delta
         )
+
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        raise not_secure(f"for {self.solver}")
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SgdRun | SoftmaxSteps:  # type: ignore[override]
         """See ``Resolved``."""

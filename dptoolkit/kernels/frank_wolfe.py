@@ -610,6 +610,248 @@ def dithered_laplace_block(
     return scale
 
 
+# --- the exponential mechanism in whole numbers ----------------------------------------------------------------
+# Where entries have few binary digits and levels are whole numbers, totals are exact: multiples of a power of two. A
+# kept weight is then any whole number that is at least the true one, 2^DIGITS (exp(-unit (top - |total|)) +
+# exp(-unit (top + |total|))). A try takes j with probability weight / sum of weights, which are whole numbers, and
+# keeps it with chance true weight / weight: the product is the true weight times a factor that all j share. So the law
+# is exact whatever is kept. Decisions in double have a margin; closer ones are left to the caller, with their words.
+# What is computed in double errs by less than 2^-44 of itself: differences of totals are exact or rounded once, and an
+# exponent is at most _FAR.
+
+DIGITS, _SCALE = 56, 2.0**56
+# The sum of all weights after they are computed anew, and beyond which it might grow too large for 64 bits.
+_FRESH_TOTAL, _LARGEST_TOTAL = 2.0**48, 2.0**61
+# Every weight is 1 at least. Below so many times their number the sum is too small: too many tries would be in vain.
+_LEAST_SHARE = 64.0
+_ENLARGED, _MARGIN, _TINY, _SIGN_MARGIN = 1.0 + 2.0**-36, 2.0**-36, 2.0**-50, 2.0**-40
+_FAR, _APART = 80.0, 20.0
+_TO_DOUBLE, _WORD_UNIT = np.uint64(11), 2.0**-53
+# The places of ``Progress``, and what it says is to be done next, or why a call ended.
+PLACE, STEP, PHASE, NUMBER, FOUND, TRIES, FEATURE, STATE = 0, 1, 2, 3, 4, 5, 6, 7
+PUSH, DRAW, HARD, KEPT, KEPT_AGAINST = 0, 1, 2, 3, 4
+
+
+class WholeSampler(NamedTuple):
+    """Room for whole weights of all features, and for the list of those that need another; see ``Sampler``.
+
+    ``frame`` is what the weights are computed for: the exponent of a total of 1, and the top.
+    """
+
+    shift: int
+    weights: NDArray[np.uint64]
+    sums: NDArray[np.uint64]
+    covered: NDArray[np.float64]
+    listed: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    frame: NDArray[np.float64]
+
+
+def whole_sampler(d: int, shift: int | None = None) -> WholeSampler:
+    """Room for d features, in groups as ``sampler`` has them."""
+    shift = round(math.log2(d) / 2) if shift is None else shift
+    groups, integers = ((d - 1) >> shift) + 1, np.uint64
+    return WholeSampler(
+        shift, np.zeros(d, integers), np.zeros(groups, integers), np.zeros(d), np.zeros(d, np.int64), np.zeros(d),
+        np.zeros(2),
+    )  # fmt: skip
+
+
+@helper
+def true_share(size: float, unit: float, top: float) -> float:
+    """exp(-unit (top - size)) + exp(-unit (top + size)), to 2^-44 of itself or to 2^-115."""
+    exponent = unit * (top - size)
+    if exponent > _FAR:
+        return 0.0
+    e = math.exp(-exponent)
+    # Where it is left out, the second is less than 2^-57 of the first.
+    return e + math.exp(-unit * (top + size)) if unit * size < _APART else e
+
+
+@helper
+def whole_rebuild(totals: NDArray[Any], unit: float, width: float, room: WholeSampler) -> None:
+    """All weights, each good for totals up to ``width`` larger, and the sums of groups."""
+    largest, together = 0.0, 0.0
+    for j in range(totals.shape[0]):
+        size = abs(totals[j])
+        if size > largest:
+            largest = size
+    peak = largest + width
+    for j in range(totals.shape[0]):
+        room.covered[j] = abs(totals[j]) + width
+        room.shares[j] = true_share(room.covered[j], unit, peak)
+        together += room.shares[j]
+    room.frame[1] = peak + math.log(_SCALE / _FRESH_TOTAL * together) / unit
+    factor = _ENLARGED * _SCALE * math.exp(-unit * (room.frame[1] - peak))
+    for g in range(room.sums.shape[0]):
+        room.sums[g] = np.uint64(0)
+    for j in range(totals.shape[0]):
+        room.weights[j] = np.uint64(1) + np.uint64(factor * room.shares[j])
+        room.sums[j >> room.shift] += room.weights[j]
+
+
+@helper
+def whole_reweight(totals: NDArray[Any], unit: float, width: float, number: int, room: WholeSampler) -> bool:
+    """New weights for the uncovered of the first ``number`` listed; False if they are too large: rebuild all."""
+    top, grown = room.frame[1], 0.0
+    for a in range(number):
+        k = room.listed[a]
+        size = abs(totals[k])
+        if size <= room.covered[k]:
+            continue
+        size += width
+        if size > top:
+            return False
+        new = np.uint64(1) + np.uint64(_ENLARGED * _SCALE * true_share(size, unit, top))
+        grown += float(new)
+        if grown > _LARGEST_TOTAL:
+            return False
+        # Unsigned integers may pass through 0: the sum is right again after both.
+        room.sums[k >> room.shift] += new - room.weights[k]
+        room.weights[k] = new
+        room.covered[k] = size
+    return True
+
+
+@helper
+def whole_total(room: WholeSampler) -> Any:
+    """The sum of all weights, exactly."""
+    total = np.uint64(0)
+    for g in range(room.sums.shape[0]):
+        total += room.sums[g]
+    return total
+
+
+@helper
+def whole_feature(t: Any, room: WholeSampler) -> int:
+    """The feature at which the weights, added up in order, pass ``t``, which is less than their sum."""
+    sums, weights, g = room.sums, room.weights, 0
+    while t >= sums[g]:
+        t -= sums[g]
+        g += 1
+    j = g << room.shift
+    while t >= weights[j]:
+        t -= weights[j]
+        j += 1
+    return j
+
+
+@helper
+def whole_draw(
+    words: NDArray[Any],
+    progress: NDArray[Any],
+    totals: NDArray[Any],
+    unit: float,
+    width: float,
+    room: WholeSampler,
+    work: NDArray[Any],
+) -> None:
+    """Tries until one is kept, is hard, or the words are used up; ``progress`` then says which.
+
+    A feature that is not kept, whose weight may be much too large, gets a new one. Words of a hard try are those from
+    PLACE on.
+    """
+    d = totals.shape[0]
+    progress[PHASE] = DRAW
+    while True:
+        found, total = progress[FOUND], np.uint64(0)
+        if found >= 0 and progress[TRIES] != _PATIENCE and whole_reweight(totals, unit, width, found, room):
+            total = whole_total(room)
+        if float(total) < _LEAST_SHARE * d or float(total) > _LARGEST_TOTAL:
+            whole_rebuild(totals, unit, width, room)
+            total, found = whole_total(room), d
+        work[3] += found
+        progress[FOUND] = 0
+        mask = total - np.uint64(1)
+        for shift in range(6):
+            mask |= mask >> np.uint64(1 << shift)
+        while True:
+            if progress[PLACE] + 3 > words.shape[0]:
+                return
+            t = words[progress[PLACE]] & mask
+            progress[PLACE] += 1
+            if t < total:
+                break
+        j = whole_feature(t, room)
+        progress[FEATURE] = j
+        first, second = words[progress[PLACE]], words[progress[PLACE] + 1]
+        size = abs(totals[j])
+        chance = _SCALE * true_share(size, unit, room.frame[1]) / float(room.weights[j])
+        above = float(np.int64(first >> _TO_DOUBLE)) * _WORD_UNIT - chance
+        e = math.exp(-2.0 * unit * size)
+        other = float(np.int64(second >> _TO_DOUBLE)) * _WORD_UNIT - e / (1.0 + e)
+        if abs(above) <= _MARGIN * chance + _TINY or (above < 0.0 and abs(other) <= _SIGN_MARGIN):
+            progress[PHASE] = HARD
+            return
+        progress[PLACE] += 2
+        if above < 0.0:
+            progress[PHASE] = KEPT_AGAINST if other < 0.0 else KEPT
+            return
+        whole_rejected(progress, room)
+
+
+@helper
+def whole_rejected(progress: NDArray[Any], room: WholeSampler) -> None:
+    """The feature of the last try is to get a new weight."""
+    j = progress[FEATURE]
+    room.listed[0], room.covered[j] = j, -1.0
+    progress[FOUND] = 1
+    progress[TRIES] += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+def whole_block(
+    words: NDArray[Any],
+    progress: NDArray[Any],
+    grid: Grid,
+    matrix: Matrix,
+    y: NDArray[Any],
+    first: int,
+    count: int,
+    unit: float,
+    scale: float,
+    moved: bool,
+    v: NDArray[Any],
+    dither: Dither,
+    vertices: NDArray[Any],
+    room: WholeSampler,
+    work: NDArray[Any],
+) -> float:
+    """``dithered_block`` with exact selections, from ``words``.
+
+    It ends when all steps are made, when the words are used up (PHASE is DRAW), or at a decision that is HARD. Call it
+    again with more words, or with the decision as the PHASE; ``progress`` says where it goes on. A feature is chosen
+    with the sign against its total, KEPT, or with that of its total, KEPT_AGAINST.
+    """
+    d, totals = v.shape[0], dither.totals
+    width = (_COVER if unit < _COVER else _LARGEST_COVER if unit > _LARGEST_COVER else unit) / unit
+    while progress[STEP] < count:
+        step = first + progress[STEP]
+        if progress[PHASE] == PUSH:
+            number = progress[NUMBER]
+            if progress[STEP] == 0:
+                number = all_rows(scale, moved, dither.state, dither.crossed)
+                work[0] += y.shape[0]
+            progress[FOUND] = push_rows(grid, matrix, y, dither, number, scale, room, work)
+            progress[TRIES] = 0
+            if room.frame[0] != unit:
+                progress[FOUND], room.frame[0] = -1, unit
+            progress[PHASE] = DRAW
+        if progress[PHASE] == DRAW:
+            whole_draw(words, progress, totals, unit, width, room, work)
+            if progress[PHASE] == DRAW or progress[PHASE] == HARD:
+                break
+        j = progress[FEATURE]
+        against = progress[PHASE] == KEPT_AGAINST
+        sign = -1.0 if (totals[j] >= 0.0) != against else 1.0
+        vertices[progress[STEP]] = j if sign > 0 else d + j
+        scale, number = move_rows(matrix, dither, j, sign, step, scale, v, work)
+        progress[NUMBER] = number
+        progress[STEP] += 1
+        progress[PHASE] = PUSH
+    return scale
+
+
 # --- squared loss, few features ----------------------------------------------------------------------------------
 
 

@@ -298,6 +298,109 @@ def iht_relabelled(rng: Any, records: Records, labels: NDArray[Any], how: Schedu
         iht_fit(rng, nothing, own, how, weights[i], support, step, scales, nothing, nothing)
 
 
+# --- small data on grids: integer sums, and noise that was drawn for them -------------------------------------
+
+
+class GridRecords(NamedTuple):
+    """Dense rows and what their gradients need, in units of public grids (data/grids.py).
+
+    ``X`` holds whole numbers of ``row_unit``. ``lengths`` has the norms of rows that were divided by them, or nothing.
+    ``counts`` says how often each row occurs.
+    """
+
+    loss: int
+    X: NDArray[Any]
+    y: NDArray[Any]
+    counts: NDArray[Any]
+    margin_bound: float
+    lengths: NDArray[Any]
+    row_unit: float
+    residual_unit: float
+    n: float
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def grid_sums(
+    records: GridRecords, w: NDArray[Any], support: NDArray[Any], filled: int, cap: float, out: NDArray[Any]
+) -> None:
+    """out = the sum of all records' gradients in grid units: whole numbers below 2^53, so that every order is exact.
+
+    Each record's part depends on that record, the weights and ``cap`` alone.
+    """
+    loss, X, y, counts, margin_bound, lengths, row_unit, residual_unit, _ = records
+    m, width = X.shape
+    for j in range(width):
+        out[j] = 0.0
+    for i in range(m):
+        margin = 0.0
+        for a in range(filled):
+            margin += X[i, support[a]] * w[support[a]]
+        margin *= row_unit
+        if lengths.shape[0] > 0:
+            margin *= lengths[i]
+        r = clipped_residual(loss, margin, y[i], margin_bound, math.inf)
+        if lengths.shape[0] > 0:
+            r *= lengths[i]
+        q = np.rint(r / residual_unit)
+        # NaN counts as nothing: a length may be infinite where the residual is 0.
+        q = 0.0 if math.isnan(q) else clipped(q, -cap, cap) * counts[i]
+        for j in range(width):
+            out[j] += q * X[i, j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def grid_steps(
+    records: GridRecords,
+    how: Schedule,
+    first: int,
+    filled: int,
+    noise: NDArray[Any],
+    drawn: int,
+    cap: float,
+    w: NDArray[Any],
+    support: NDArray[Any],
+    total: NDArray[Any],
+    step: NDArray[Any],
+    places: NDArray[Any],
+    releases: NDArray[Any],
+    iterates: NDArray[Any],
+) -> tuple[int, int]:
+    """Steps first, first + 1, ... of ``iht_fit`` on grids, as far as the rows of ``noise`` go.
+
+    They are whole numbers that were drawn for the share number ``drawn``, whose residuals are at most ``cap``: where
+    the public weights call for another share it stops. Returns (the next step, the size of the support);
+    places[step] is the share that it needs. ``w``, ``support`` and ``total`` hold the state.
+    """
+    width, n = w.shape[0], records.n
+    for t in range(first, how.steps):
+        place, last = support_norm(w, support, filled) * how.shares_per_unit, how.shares.shape[0] - 1
+        places[t] = math.ceil(place) if place < last else last
+        row = t - first
+        if row == noise.shape[0] or places[t] != drawn:
+            return t, filled
+        grid_sums(records, w, support, filled, cap, step)
+        for j in range(width):
+            released = np.int64(step[j]) + noise[row, j]
+            step[j] = float(released) * records.row_unit * records.residual_unit / n
+        if releases.shape[0] > 0:
+            for j in range(width):
+                releases[t, j] = step[j]
+        for j in range(width):
+            start = total[j] if how.accumulate else w[j]
+            total[j] = start - how.step_size * step[j]
+            w[j] = 0.0
+        filled = keep_largest(total, how.free, how.sparsity, support)
+        for j in range(how.free, width):
+            support[filled] = j
+            filled += 1
+        for a in range(filled):
+            w[support[a]] = total[support[a]]
+        if iterates.shape[0] > 0:
+            for j in range(width):
+                iterates[t, j] = w[j]
+    return how.steps, filled
+
+
 # --- large data: the parts of a step -------------------------------------------------------------------------
 
 

@@ -36,6 +36,8 @@ from dptoolkit.models.notes import from_file, printable
 from dptoolkit.models.routes import TASKS, solver_for, solvers_for
 from dptoolkit.solvers import HopelessPlanWarning, Plan
 from dptoolkit.solvers._pipeline_stages import Preparation
+from dptoolkit.solvers._pipeline_tables import TableMap, TablePreparation
+from dptoolkit.solvers.frame.secure import FAST, SECURE
 from dptoolkit.solvers.frame.settings import PUBLISHED
 
 FORMAT, VERSION = "dptoolkit model", 1
@@ -149,8 +151,9 @@ def _labels(classes: NDArray[Any]) -> list[Any]:
 
 
 def _preparation_record(how: Preparation) -> dict[str, Any]:
-    return {"index": how.kept.tolist(), "mean": how.means[how.kept].tolist(), "weight": how.weights[how.kept].tolist(),
-            "level": how.level}  # fmt: skip
+    own = {"index": how.kept.tolist(), "mean": how.means[how.kept].tolist(), "weight": how.weights[how.kept].tolist(),
+           "level": how.level}  # fmt: skip
+    return own | {"table": how.table.to_dict()} if isinstance(how, TablePreparation) else own
 
 
 def _guarantee_record(guarantee: Any) -> dict[str, Any]:
@@ -251,7 +254,11 @@ def _dense(sparse: Mapping[str, Any], d: int) -> NDArray[np.float64]:
 def _preparation(record: Mapping[str, Any], d: int, plan: Plan) -> Preparation:
     """How rows are prepared; what they are divided by is in the plan's settings."""
     means, weights = (_dense({"index": record["index"], "value": record[key]}, d) for key in ("mean", "weight"))
-    return Preparation(means, weights, float(record["level"]), plan.settings.units)
+    settings = plan.settings
+    own = (means, weights, float(record["level"]), settings.units)
+    if settings.bounds is None:
+        return Preparation(*own)
+    return TablePreparation(*own, table=TableMap.from_dict(record["table"], settings.bounds, settings.row_norm))
 
 
 def _plan(record: Mapping[str, Any]) -> Plan:
@@ -259,15 +266,19 @@ def _plan(record: Mapping[str, Any]) -> Plan:
     if "part" in record:
         part = _plan(record["part"])
         return _chosen_plan(record, part) if "choice" in record else _joint_plan(record, part)
-    # It is no setting: a fit has secure noise or not, which a file cannot prove, and models are not fitted with it.
+    # It is no setting: the plan says beside them whether it has secure noise.
     if "randomness" in record["settings"]:
         raise InvalidValue("Its settings name a randomness, which no model has.")
+    kind = SECURE if "randomness" in record else FAST
     # How good the plan can be was said at the fit; a delta that allows anything is said again.
     with unheard(HopelessPlanWarning):
-        made = solvers.plan(record["solver"], n=record["n"], d=record["d"], **record["settings"])
+        made = solvers.plan(record["solver"], n=record["n"], d=record["d"], randomness=kind, **record["settings"])
     plan = made.with_noise(*(float(release["scale"]) for release in record["releases"]))
     if made.calibration == PUBLISHED:
         plan = replace(plan, published=made.published)
+    if plan.secure is not None:
+        # A file cannot prove how its noise was drawn, and the guarantee says so.
+        plan = replace(plan, secure=replace(plan.secure, is_proved=False))
     if from_dict(record["event"]) != plan.event:
         raise InvalidValue("Its event is not that of its plan.")
     _check_releases(record["releases"], plan)

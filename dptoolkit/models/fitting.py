@@ -16,6 +16,7 @@ from dptoolkit import marks, progress, solvers
 from dptoolkit._validate import invalid, warn
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import Rows, check_rows
+from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.models import routes
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
@@ -24,7 +25,8 @@ from dptoolkit.models.planning import class_plan
 from dptoolkit.models.routes import CLASSIFICATION
 from dptoolkit.solvers import FitResult
 from dptoolkit.solvers._pipeline_stages import Preparation
-from dptoolkit.solvers.frame.fit import fit_guarantee, fit_stream, noise_source, record, reserve, result_of
+from dptoolkit.solvers.frame.fit import fit_guarantee, fit_stream, is_secure, noise_source, record, reserve, result_of
+from dptoolkit.solvers.frame.secure import noise_kind
 from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tables import column_names
 
@@ -40,7 +42,7 @@ class ClassesWarning(UserWarning):
 
 
 class ClippingWarning(UserWarning):
-    """Most labels lie beyond the bound that was declared for them, which may be in another unit."""
+    """Most labels, or values of a column, lie beyond the bounds that were declared, which may be in another unit."""
 
 
 class ScalesWarning(UserWarning):
@@ -59,6 +61,7 @@ def fit(
     adjacency: str = "replace-one",
     n_features: int | None = None,
     rng: Any = None,
+    randomness: str | None = None,
     ledger: Ledger | None = None,
     feature_names: Any = None,
     verbose: Any = False,
@@ -89,6 +92,8 @@ def fit(
         The public number of features: a narrower X gets columns of zeros, a wider one is refused.
     rng : int, numpy.random.Generator or None, default None
         A seed, a Generator, or None for fresh entropy. Never publish a fit that was made with a seed.
+    randomness : {"secure", "fast"} or None, default None
+        The noise, as in every solver: "secure" resists attacks on the last digits of the model, and takes no ``rng``.
     ledger : Ledger or None, default None
         The ledger to charge before the data are used; it may refuse.
     feature_names : sequence of str or None, default None
@@ -96,7 +101,9 @@ def fit(
     verbose : bool or int, default False
         Whether to print the current step on stderr, and after the fit the outlook of the plan.
     **options : Any
-        The solver's own arguments, such as row_norm, sparsity or label_bound; None stands for the default.
+        The solver's own arguments, such as bounds, row_norm, sparsity or label_bound; None stands for the default.
+        ``bounds`` are public bounds of the columns of a table, in their units: (lower, upper), or a mapping from the
+        name of a column to such a pair, in which "*" stands for all columns that are not named.
 
     Privacy
     -------
@@ -111,17 +118,18 @@ def fit(
     count = None if classes_of is None else len(classes_of)
     solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
-    arguments = routes.arguments(task, name, d, count, options) | budget
-
     names = names_of(X, feature_names, d)
-    notes = caveats(task, name, rows, classes_of, classes)
+    arguments = routes.arguments(task, name, d, count, routes.declared_bounds(options, d, names)) | budget
+
+    notes = caveats(task, name, rows, classes_of, classes, arguments.get("bounds"), names)
     warn_of_clipping(task, y, options.get("label_bound"))
     with _told(solver_name, n, d, is_shown):
         if times == 1:
-            result = getattr(solvers, solver_name)(rows, targets, epsilon=epsilon, rng=rng, ledger=ledger, **arguments)
+            own = {"rng": rng, "randomness": randomness, "ledger": ledger}
+            result = getattr(solvers, solver_name)(rows, targets, epsilon=epsilon, **own, **arguments)
             plan, guarantee, results = result.plan, result.guarantee, [result]
         else:
-            plan = class_plan(solver_name, times, n, d, epsilon, arguments)
+            plan = class_plan(solver_name, times, n, d, epsilon, arguments, noise_kind(randomness, rng))
             guarantee, results = _one_against_the_rest(plan, rows, targets, rng, ledger)
     if is_shown and plan.outlook is not None:
         print(plan.outlook, file=sys.stderr)
@@ -179,7 +187,10 @@ def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
     return given
 
 
-def caveats(task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None, classes: Any) -> tuple[str, ...]:
+def caveats(
+    task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None, classes: Any,
+    bounds: ColumnBounds | None = None, names: tuple[str, ...] | None = None,
+) -> tuple[str, ...]:  # fmt: skip
     """The notes that a guarantee carries about what was left undeclared, after warnings about the same.
 
     Labels that are read from y must be few: text or integers, at most MOST_CLASSES of them. A column of measurements or
@@ -194,7 +205,9 @@ def caveats(task: str, solver: str, rows: Rows, classes_of: NDArray[Any] | None,
     if classes_of is not None and classes is None:
         warn_of_classes(classes_of)
         notes.append(CLASSES_NOTE)
-    if not rows.is_sparse:
+    if bounds is not None:
+        warn_of_bounds(rows, bounds, names)
+    elif not rows.is_sparse:
         warn_of_scales(rows)
         if task in SOLVERS[solver].unit_rows:
             notes.append(UNITS_NOTE)
@@ -225,9 +238,30 @@ def warn_of_scales(rows: Rows) -> None:
     warn(
         f"X: its columns are on scales that differ by more than a factor of {_OTHER_SCALE:g}. One bound, and noise of "
         "one size, apply to all columns of a row, so columns in small units are lost beside those in large units. "
-        "Bring every column to one scale by bounds that are public knowledge, for example with "
-        "dptoolkit.estimators.ScaleToBounds(lower, upper).",
+        "Declare bounds of the columns that are public knowledge, for example bounds=([0, 0], [120, 300]) for "
+        "dp_pipeline, or use dptoolkit.estimators.ScaleToBounds(lower, upper).",
         ScalesWarning,
+    )
+
+
+def warn_of_bounds(rows: Rows, bounds: ColumnBounds, names: tuple[str, ...] | None) -> None:
+    """Warn of columns most of whose values lie outside their bounds, which may be in another unit.
+
+    Privacy
+    -------
+    Whether it warns, and of which columns, depends on the data, so the warning is for the person who holds them. It
+    shows no value.
+    """
+    outside = bounds.outside(rows)
+    places = np.flatnonzero(2 * outside > rows.shape[0]).tolist()
+    if not places:
+        return
+    listed = ", ".join(f"column {j}" if names is None else repr(names[j]) for j in places[:5])
+    warn(
+        f"bounds: should hold most values of every column, in its unit. More than half of the values of {listed}"
+        f"{', ...' if len(places) > 5 else ''} lie outside, and are clipped. Choose bounds without looking at the "
+        "data.",
+        ClippingWarning,
     )
 
 
@@ -360,7 +394,7 @@ def _one_against_the_rest(
     Generator, which advances. What a fit would refuse is refused before the charge, and so is what it warns of where
     warnings are errors.
     """
-    source, part, settings = noise_source(rng, ledger), plan.part, plan.settings
+    source, part, settings = noise_source(rng, ledger, is_secure=is_secure(plan)), plan.part, plan.settings
     own_rows = settings.validated_rows(rows)
 
     def targets(number: int) -> NDArray[np.float64]:

@@ -40,7 +40,8 @@ class PlanAround(Plan):
     def _adopt(self, **own: Any) -> None:
         """Set the fields that follow from the part, those in ``own`` to other values; a frozen class has no setter."""
         part = self.part
-        usual = {"settings": part.settings, "n": part.n, "d": part.d, "releases": part.releases, "published": None}
+        usual = {"settings": part.settings, "n": part.n, "d": part.d, "releases": part.releases, "published": None,
+                 "secure": part.secure}  # fmt: skip
         for name, value in (usual | own).items():
             object.__setattr__(self, name, value)
 
@@ -160,7 +161,7 @@ class ChosenPlan(PlanAround):
     def guarantee(self) -> Guarantee:
         """The guarantee of the whole choice, computed from ``event``."""
         guarantee = account(self.event, adjacency=self.adjacency)
-        return replace(guarantee, notes=choice_notes(self.n), asked_delta=self.delta)
+        return replace(guarantee, notes=choice_notes(self.n, self.secure), asked_delta=self.delta)
 
     def with_noise(self, *scales: float, factor: float = 1.0) -> Plan:
         """Refused: the event of a choice does not follow from the noise of the run that won."""

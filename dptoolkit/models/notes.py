@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dptoolkit.marks import VOID
 from dptoolkit.solvers.frame.fit import SEEDED_NOTE
+from dptoolkit.solvers.frame.secure import SecurePlan
 
 CLASSES_NOTE = "the set of classes was read from the labels and is declared public; give classes to avoid that"
 UNITS_NOTE = (
@@ -33,11 +34,12 @@ OWN = (SEEDED_NOTE, CLASSES_NOTE, UNITS_NOTE, PREPARED_NOTE, SEARCH_NOTE, WRAPPE
 UNCHECKED = "in the file, not checked: "
 
 
-def choice_notes(n: int) -> tuple[str, ...]:
-    """What the guarantee of a private choice on n rows assumes."""
+def choice_notes(n: int, secure: SecurePlan | None = None) -> tuple[str, ...]:
+    """What the guarantee of a private choice on n rows assumes; ``secure`` are the facts of its secure noise."""
     return (
         f"n = {n}, which rows are held out, the candidates and all bounds are public",
         "only the best run is released: no other run's model or score, nor how many there were",
+        *(() if secure is None else secure.notes),
     )
 
 

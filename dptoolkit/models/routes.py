@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, magnitude, one_of
+from dptoolkit.data.column_bounds import ColumnBounds, is_by_name
 from dptoolkit.solvers.frame.settings import keywords
 from dptoolkit.solvers.registry import CLASSIFICATION, REGRESSION, SOLVERS, TASKS
 
-__all__ = ["CLASSIFICATION", "REGRESSION", "TASKS", "arguments", "solver_for", "solver_name", "solvers_for"]
+__all__ = [
+    "CLASSIFICATION", "REGRESSION", "TASKS", "arguments", "declared_bounds", "solver_for", "solver_name", "solvers_for",
+]  # fmt: skip
 
 # The solver of a task if none is named: good with bounds and budget alone.
 DEFAULT = {CLASSIFICATION: "dp_pipeline", REGRESSION: "dp_pipeline"}
@@ -72,6 +75,28 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
     full = dict(fixed) | own
     _check_names(runner, full)
     return full
+
+
+def declared_bounds(options: Mapping[str, Any], d: int, names: Sequence[str] | None) -> dict[str, Any]:
+    """The options with bounds of d columns by place, where they were given by name.
+
+    Without names, a mapping that has an entry for each column is taken in its own order.
+
+    Privacy
+    -------
+    Touches no data. Bounds and names of columns are public.
+    """
+    own = dict(options)
+    if own.get("bounds") is None:
+        return own
+    known = names
+    if known is None and is_by_name(own["bounds"]) and len(own["bounds"]) == d:
+        known = tuple(map(str, own["bounds"].keys()))
+    bounds = ColumnBounds.of(own["bounds"], d, own.get("numeric"), known)
+    own["bounds"] = bounds
+    if own.get("numeric") is not None:
+        own["numeric"] = bounds.numeric
+    return own
 
 
 def _check_names(solver: str, arguments: Mapping[str, Any]) -> None:

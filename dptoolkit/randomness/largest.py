@@ -81,7 +81,7 @@ class LargestNoises:
             places, noises = np.arange(left), rounded_normals(self._stream, self._multiplier, left)
         else:
             places = np.arange(left) if level == 0 else _events(self._stream, _chance(level, above), left)
-            noises = _values(self._stream, self._multiplier, level, above, len(places))
+            noises = values_between(self._stream, self._multiplier, level, above, len(places))
         # Places count the coordinates that were not found before.
         own = places + np.searchsorted(self._found - np.arange(len(self._found)), places, side="right")
         self._found = np.sort(np.concatenate([self._found, own]))
@@ -219,8 +219,20 @@ def exact_gap(uniform: Digits, chance: Bounds, most: int) -> int:
     return low
 
 
-def _values(stream: SecureStream, multiplier: int, level: int, above: int, count: int) -> Integers:
-    """Noises of normals with level/32 <= |Z| < above/32; above = 256 for no upper limit."""
+def values_between(stream: SecureStream, multiplier: int, level: int, above: int, count: int) -> Integers:
+    """Noises of normals with level/32 <= |Z| < above/32; above = 256 for no upper limit.
+
+    Parameters
+    ----------
+    stream : SecureStream
+        Where the words come from.
+    multiplier : int
+        The standard deviation in units of the grid.
+    level, above : int
+        The first cell, and the one behind the last.
+    count : int
+        The number of values.
+    """
     out = np.zeros(count, np.int64)
     if multiplier == 0 or count == 0:
         return out

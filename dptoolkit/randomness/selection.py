@@ -166,30 +166,10 @@ class IntegerSelection:
             Where further words come from.
         """
         size = abs(int(self._scores[index])) if self.two_sided else int(self._scores[index])
-        factor = Fraction(1 << self._digits, int(self._weights[index]))
-        chance = self._exp(factor, self._top - size)
-        if self.two_sided:
-            chance = exact.total(chance, self._exp(factor, self._top + size))
-        if not exact.below(Digits(stream, int(words[0]), 64), chance):
-            return None
-        if not self.two_sided:
-            return index, 1
-        return self._signed(index, exact.below(Digits(stream, int(words[1]), 64), self._against(size)))
-
-    def _exp(self, factor: Fraction, difference: int) -> Bounds:
-        exponent = Fraction(self.unit) * difference
-        return exact.scaled_exp(factor, lambda _: (exponent, exponent))
-
-    def _against(self, size: int) -> Bounds:
-        """Bounds of e / (1 + e), e = exp(-2 unit size): the chance of the sign that the score speaks against."""
-        e = self._exp(Fraction(1), 2 * size)
-
-        def bounds(precision: int) -> exact.Interval:
-            bits = precision + 4
-            (low, high), one = e(bits), 1 << bits
-            return (low << precision) // (one + low), -(-(high << precision) // (one + high))
-
-        return bounds
+        factor, unit = Fraction(1 << self._digits, int(self._weights[index])), Fraction(self.unit)
+        below, above = unit * (self._top - size), unit * (self._top + size)
+        against = decided(factor, below, above if self.two_sided else None, words, stream)
+        return None if against is None else self._signed(index, against)
 
     def _signed(self, index: int, against: bool) -> tuple[int, int]:
         if not self.two_sided:
@@ -221,6 +201,52 @@ class IntegerSelection:
             self._weights[index] = 0
             chosen.append(index)
         return chosen
+
+
+def decided(
+    factor: Fraction, below: Fraction, above: Fraction | None, words: NDArray[np.uint64], stream: SecureStream
+) -> bool | None:
+    """A try of chance factor (exp(-below) + exp(-above)), decided exactly by its words and as many more as it takes.
+
+    Parameters
+    ----------
+    factor : Fraction
+        The unit of weights over the weight that is kept.
+    below, above : Fraction
+        The exponents of the candidate and of its negative; None for the second where it has none.
+    words : ndarray
+        The two words of the try: the first decides whether it is kept, the second whether the negative is chosen.
+    stream : SecureStream
+        Where further words come from.
+
+    Returns
+    -------
+    bool or None
+        None if the try is not kept; otherwise whether the negative is chosen.
+    """
+    chance = _exp(factor, below)
+    if above is not None:
+        chance = exact.total(chance, _exp(factor, above))
+    if not exact.below(Digits(stream, int(words[0]), 64), chance):
+        return None
+    if above is None:
+        return False
+    return exact.below(Digits(stream, int(words[1]), 64), _negative(_exp(Fraction(1), above - below)))
+
+
+def _exp(factor: Fraction, exponent: Fraction) -> Bounds:
+    return exact.scaled_exp(factor, lambda _: (exponent, exponent))
+
+
+def _negative(e: Bounds) -> Bounds:
+    """Bounds of e / (1 + e): the chance of a candidate's negative, whose weight is e times that of the candidate."""
+
+    def bounds(precision: int) -> exact.Interval:
+        bits = precision + 4
+        (low, high), one = e(bits), 1 << bits
+        return (low << precision) // (one + low), -(-(high << precision) // (one + high))
+
+    return bounds
 
 
 def _integers(scores: Any) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from dptoolkit._validate import one_of
 from dptoolkit.solvers.frame.fit import FitResult, bind, planned
 from dptoolkit.solvers.frame.outlook import HopelessPlanWarning
 from dptoolkit.solvers.frame.plan import Plan, Release
+from dptoolkit.solvers.frame.secure import FAST
 from dptoolkit.solvers.frame.settings import DeltaWarning, Settings, build
 from dptoolkit.solvers.registry import SOLVERS, Solver
 
@@ -80,7 +81,7 @@ def plan(name: str, *, n: int, d: int, randomness: str | None = None, **argument
     d : int
         The number of features of the data, which is public.
     randomness : {"secure", "fast"} or None, default None
-        The noise of the fit; see the solver.
+        The noise of the fit; see the solver. None is "fast": such a plan serves audits and fits with seeds as well.
     **arguments : Any
         The solver's own arguments, without X, y and those of every fit (rng, ledger, ...).
 
@@ -93,7 +94,7 @@ def plan(name: str, *, n: int, d: int, randomness: str | None = None, **argument
     -------
     Touches no data.
     """
-    return planned(build(settings_class(name), arguments), n, d, randomness)
+    return planned(build(settings_class(name), arguments), n, d, FAST if randomness is None else randomness)
 
 
 def settings_class(name: str) -> type[Settings]:

@@ -22,6 +22,7 @@ from dptoolkit.losses import Loss
 from dptoolkit.solvers._ight import DpIght, ResolvedIght
 from dptoolkit.solvers.engine.blocked import BlockedSoftmaxRun, SoftmaxTerm
 from dptoolkit.solvers.engine.descent import Steps
+from dptoolkit.solvers.engine.secure_softmax import SecureSoftmaxRun
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import private_solver
@@ -126,6 +127,8 @@ class ResolvedDualAveraging(ResolvedIght, DpDualAveraging):
         if not self.is_multiclass:
             return super().bind(plan, rows, y, counts)
         bounded, _, caps = self.bounds.clip(rows, np.zeros(0))
+        if plan.secure is not None:
+            return SecureSoftmaxRun(bounded, y, caps, self.iteration, plan.secure.first, counts)
         return SoftmaxRun(bounded, y, caps, self.iteration, plan.noise, counts)
 
     def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:

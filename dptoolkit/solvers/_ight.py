@@ -109,7 +109,7 @@ class ResolvedIght(ResolvedThresholding, DpIght):
 
     def secured(self, plan: Plan) -> Plan:
         """See ``Resolved``; other solvers, which inherit these settings, run in their own way and are refused."""
-        if self.solver != DpIght.solver:
+        if self.solver not in _SECURE:
             return super().secured(plan)
         return secured(plan, self, self.noise_law(plan))
 
@@ -118,7 +118,7 @@ class ResolvedIght(ResolvedThresholding, DpIght):
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = ClippedRecords(bounded, labels, self.loss_row, self.bounds.largest_margin, caps, counts)
         if plan.secure is not None:
-            return SecureIhtRun(data, self.iteration, plan.secure)
+            return SecureIhtRun(data, self.iteration, plan.secure.first)
         return IhtRun(data, self.iteration, self.noise_law(plan))
 
     def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
@@ -132,6 +132,8 @@ class ResolvedIght(ResolvedThresholding, DpIght):
         return Steps(self.steps, self.step_size, self.sparsity, self.fit_intercept)
 
 
+# The solvers whose runs are those of this module, and of dp_dual_averaging.
+_SECURE = ("dp_ight", "dp_dual_averaging")
 # Losses for which the paper states its noise in a corollary of its own.
 _CLAIMS = {"logistic": "ight_corollary_5_8"}
 

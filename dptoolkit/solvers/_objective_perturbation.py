@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit._validate import invalid, magnitude, one_of, whole
@@ -30,11 +31,13 @@ from dptoolkit.optimise import minimise, newton
 from dptoolkit.optimise.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_records
+from dptoolkit.solvers.engine.secure_points import charged_point, term_noise
 from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAMMA_TERM, GAUSSIAN, GAUSSIAN_TERM, LAWS, TOLERANCE, Plan, Release
 from dptoolkit.solvers.frame.run import Run, Trials, written_out
+from dptoolkit.solvers.frame.secure import SecurePlan, not_secure, secure_stream
 from dptoolkit.solvers.frame.settings import Resolved, Settings, public_bound, setting
 from dptoolkit.types import Array
 
@@ -239,6 +242,31 @@ class ResolvedPerturbed(Resolved, PerturbedObjective):
             remedy="A larger l2 helps: leave it out for the rule's.",
         )
 
+    # --- secure noise ---------------------------------------------------------------------------------
+
+    def searched(self, d: int) -> int:
+        """The number of weights that are searched for, with the intercept's."""
+        return self.width(d)
+
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``; a rounded linear term, and a rounded point with integer noise.
+
+        Privacy
+        -------
+        Instead of the ideal term b = s Z the search gets the nearest multiples of a unit g_b, which are within
+        g_b sqrt(d)/2 of b. By strong convexity their minimisers are within g_b sqrt(d)/(2 n l2). So the certified point
+        is within (tau + g_b sqrt(d)/2)/(n l2) of the exact minimiser for the IDEAL term, which is what the first event
+        is about. The second event hides the difference: its sensitivity grows by g_b sqrt(d)/(n l2), and by what
+        rounding the point adds. The event is that of the plan.
+        """
+        linear, output = plan.releases[:2]
+        if linear.law != GAUSSIAN_TERM:
+            raise not_secure("for the gamma linear term", "Use law='gaussian'.")
+        term, width = term_noise(linear, plan.n), self.searched(plan.d)
+        apart = term.unit * math.sqrt(width) / self.sums(plan.n).l2
+        charged, point = charged_point(output, width, apart)
+        return replace(plan, releases=(linear, charged, *plan.releases[2:]), secure=SecurePlan((term, point)))
+
     # --- the run --------------------------------------------------------------------------------------
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
@@ -247,7 +275,8 @@ class ResolvedPerturbed(Resolved, PerturbedObjective):
 
     def perturbed_run(self, plan: Plan, rows: Rows, y: Array) -> PerturbedRun:
         """The run on these records, clipped, with their intercept."""
-        return PerturbedRun(plan, *bounded_records(self.bounds, self.adjacency, rows, y))
+        kind = PerturbedRun if plan.secure is None else SecurePerturbedRun
+        return kind(plan, *bounded_records(self.bounds, self.adjacency, rows, y))
 
 
 objective_perturbation = private_solver(PerturbedObjective)
@@ -317,7 +346,10 @@ class PerturbedRun(Run):
         terms = self.linear.mechanism.draw_rows(width, streams) if self.linear.scale > 0 else none
         theta, remainder = newton.minimise_rows(self.problem(np.zeros(width)), self.sums.up(terms), self.tau)
         # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-        releases = theta + self.output.mechanism.release(remainder, streams)
+        return self._released(theta + self.output.mechanism.release(remainder, streams), trace)
+
+    def _released(self, releases: Array, trace: bool) -> Trials:
+        """The fits of these noisy minimisers: what follows is post-processing."""
         weights = releases if self.ball is None else np.array([self.ball.project(row) for row in releases])
         kept = (releases[:, None], weights[:, None]) if trace else (None, None)
         return Trials(weights, *kept, history=self._history)
@@ -329,3 +361,35 @@ class PerturbedRun(Run):
         """The objective without the linear term; NOT private."""
         penalty = self.settings.l2 / 2 * float(weights @ weights)
         return {"objective": self.settings.loss_row.objective(np.asarray(self.matrix @ weights), self.y) + penalty}
+
+
+class SecurePerturbedRun(PerturbedRun):
+    """``PerturbedRun`` with a rounded linear term, points on a grid and integer noise, from a cryptographic stream.
+
+    Privacy
+    -------
+    See ``ResolvedPerturbed.secured``: the plan's two releases, exactly.
+    """
+
+    def __init__(self, plan: Plan[ResolvedPerturbed], matrix: Any, y: Array) -> None:
+        super().__init__(plan, matrix, y)
+        assert plan.secure is not None
+        self.term, self.point = plan.secure.parts[:2]
+
+    @property
+    def tau(self) -> float:
+        """The tolerance of the search, in the scaling of the sum: the planned one, before rounding was charged."""
+        return float(self.point.planned * self.sums.l2 / 2)
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``PerturbedRun``; each fit has a stream of its own."""
+        terms, noises = zip(*(streams.of(i, self._draws) for i in range(len(streams))), strict=True)
+        theta, remainder = newton.minimise_rows(self.problem(np.zeros(self.matrix.shape[1])), np.array(terms), self.tau)
+        points = [self.point.release(*each) for each in zip(theta, remainder, noises, strict=True)]
+        return self._released(np.array(points), trace)
+
+    def _draws(self, rng: Any) -> tuple[Array, NDArray[np.int64]]:
+        """The linear term in the scaling of the sum, and the noise of the point in grid units."""
+        width = self.matrix.shape[1]
+        with secure_stream(rng) as stream:
+            return self.term.draw(width, stream), self.point.noise(width, stream)

@@ -27,6 +27,7 @@ from dptoolkit.data.blocks import CheckedBlocks, Summand
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.bounds import EntryBounds
 from dptoolkit.solvers.engine.draws import top_rows
+from dptoolkit.solvers.engine.secure_peeling import SecurePeelingRun, secured_peeling
 from dptoolkit.solvers.engine.vertex_paths import without_empty_rows
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import (
@@ -185,12 +186,17 @@ class ResolvedPeeling(Resolved, PeelingIht):
         model = n, self.steps, self.sparsity, self.radius, feature, self.step_size
         return published.lecture_heavy_tailed_iht(*model, self.epsilon, self.delta)
 
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PeelingRun:
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        return secured_peeling(plan)
+
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
         """See ``Resolved``."""
         if self.data == "split":
             rows, y = written_out(rows, y, counts)
             counts = None
-        return PeelingRun(plan, *self.bounds.clip(rows, y), counts)
+        kind = PeelingRun if plan.secure is None else SecurePeelingRun
+        return kind(plan, *self.bounds.clip(rows, y), counts)
 
     def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> PeelingRun:
         """See ``Resolved``."""

@@ -9,6 +9,8 @@
 For regression, rows are clipped to a public norm instead, features are not weighted, and there is no last stage. All
 releases are Gaussian and compose exactly. The preparation is in the result, and ``margins`` prepares new rows in the
 same way. The constants are in rules.py, the reasons in docs/rules.md.
+
+Long because the settings, the plan and the run of all stages are read together.
 """
 
 from __future__ import annotations
@@ -24,21 +26,27 @@ from dptoolkit import losses
 from dptoolkit._validate import LARGEST, invalid, real
 from dptoolkit.data import Rows, product
 from dptoolkit.data.blocks import CheckedBlocks
+from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._pipeline_blocks import BlockedStages
+from dptoolkit.solvers._pipeline_secure import SecureStages, secured
 from dptoolkit.solvers._pipeline_stages import (
     MIDDLE,
     Preparation,
     Units,
+    any_slope_ends,
+    class_slopes_of,
     column_means,
     largest_slope,
     mean_slope,
     means_sensitivity,
     plane_eigenvalue,
     scale_table,
+    slopes_of,
     stands_out,
 )
+from dptoolkit.solvers._pipeline_tables import HISTOGRAMS, MEAN_ROW, TableRun, TableStages, stage_scale, table_stages
 from dptoolkit.solvers.engine.bounds import GradientBounds, constant
 from dptoolkit.solvers.engine.descent import SMALL, ClippedRecords, IhtRun, Steps
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
@@ -47,6 +55,7 @@ from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, group_fits, one_after_another
+from dptoolkit.solvers.frame.secure import secure_stream
 from dptoolkit.solvers.frame.settings import (
     PUBLISHED,
     TIGHT,
@@ -65,6 +74,7 @@ if TYPE_CHECKING:
 
 # The places of the releases in the plan; numbers have no scale.
 DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
+COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -99,7 +109,9 @@ class DpPipeline(Settings):
     )
     classes: int | None = setting("Public number of classes, for softmax; ``coef`` is (classes, d).", default=None)
     row_norm: float | None = setting(
-        "Public L2 bound of a row, for regression; longer rows are scaled down.", default=None
+        "Public L2 bound of a row, for regression; longer rows are scaled down. With ``bounds`` it is that of a row "
+        "whose columns lie in [-1, 1], and may be left out.",
+        default=None,
     )
     label_bound: float | None = setting("Public bound of |y|, for regression; larger labels are clipped.", default=None)
     sparsity: int | None = setting(
@@ -112,6 +124,14 @@ class DpPipeline(Settings):
     )
     margin_noise: float | None = setting(
         "Accepted standard deviation of the noise of a margin; for regression, divided by label_bound.", default=None
+    )
+    bounds: ColumnBounds | tuple | None = setting(
+        "Public bounds of the columns of a table, in their units: (lower, upper), each one number or one per column. "
+        "With them columns in any units are prepared by private ranks and centring. None uses rows as they are.",
+        default=None,
+    )
+    numeric: tuple[int, ...] | None = setting(
+        "The columns, by place, that become ranks; None for all whose bounds are not exactly 0 and 1.", default=None
     )
 
     @property
@@ -141,17 +161,42 @@ class DpPipeline(Settings):
         cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
                    repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
         noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
-        return self.settled(ResolvedPipeline, grad_norm=cap, margin_noise=noise)
+        own = self._checked_bounds(d)
+        return self.settled(ResolvedPipeline, grad_norm=cap, margin_noise=noise, **own)
+
+    def _checked_bounds(self, d: int) -> dict[str, Any]:
+        """The bounds of the columns, checked; nothing without them."""
+        if self.bounds is None:
+            if self.numeric is not None:
+                raise invalid("numeric", self.numeric, "left out without bounds", "Ranks need bounds of the columns.")
+            return {}
+        bounds = ColumnBounds.of(self.bounds, d, self.numeric)
+        own = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
+        if self.loss_row.task == losses.REGRESSION and self.row_norm is None:
+            own["row_norm"] = rules.table_norm(d)
+        return own
 
     def _check_units(self) -> None:
         """Numbers need both bounds; a classifier has no use for them."""
         meanings = {"row_norm": "the largest L2 norm of a row", "label_bound": "the largest |label|"}
         for name, meaning in meanings.items():
+            if name == "row_norm" and self.row_norm is None and self.bounds is not None:
+                continue
             if self.loss_row.task == losses.REGRESSION:
                 public_bound(name, getattr(self, name), meaning)
             elif getattr(self, name) is not None:
                 repair = "Rows are scaled to norm 1 and labels are classes: leave it out."
                 raise invalid(name, getattr(self, name), f"None for loss {self.loss!r}", repair)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See ``Settings``; without bounds, what concerns tables is left out, so that it changes no other plan."""
+        own = super().to_dict()
+        for name in ("bounds", "numeric"):
+            if own[name] is None:
+                del own[name]
+        if isinstance(self.bounds, ColumnBounds):
+            own["bounds"] = self.bounds.to_list()
+        return own
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """See ``Settings``; one-hot for softmax."""
@@ -166,6 +211,7 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
     grad_norm: float
     margin_noise: float
+    bounds: ColumnBounds | None = setting("See ``DpPipeline``.", default=None)
 
     @property
     def has_intercept(self) -> bool:
@@ -178,25 +224,34 @@ class ResolvedPipeline(Resolved, DpPipeline):
         return self.label_bound
 
     def releases(self, n: int, d: int, paper: Published | None) -> tuple[Release, ...]:
-        """The descent, the column means, the eigenvalue and, for classes, the slopes."""
-        mu = rules.budget_mu(self.epsilon, self.delta)
+        """The descent, the column means, the eigenvalue and, for classes, the slopes; then those of a table."""
+        mu, table = rules.budget_mu(self.epsilon, self.delta), self.table_stages(n, d)
 
         def gaussian(query: str, sensitivity: float, share: float, count: int = 1) -> Release:
-            # One part in 1e12 more, so that rounding cannot put the sum of the stages above the budget.
-            scale = sensitivity / mu * math.sqrt(count / share) * (1 + 1e-12)
-            return Release(query, GAUSSIAN, sensitivity, scale, count)
+            return Release(query, GAUSSIAN, sensitivity, stage_scale(sensitivity, mu, share * table.rest, count), count)
 
         numbers = self.loss_row.task == losses.REGRESSION
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
         stages = (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
-            gaussian("column means", means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
-            gaussian("largest eigenvalue", 1 / n, rules.EIGENVALUE_SHARE),
+            gaussian(COLUMN_MEANS, means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
+            gaussian(LARGEST_EIGENVALUE, 1 / n, rules.EIGENVALUE_SHARE),
         )
         if numbers:
-            return stages
+            return (*stages, *table.releases)
         slopes = largest_slope(self.adjacency, self.classes) / n
-        return (*stages, gaussian("slope in the scale", slopes, rules.SCALE_SHARE, rules.HALVINGS))
+        scale = gaussian(SLOPE, slopes, rules.SCALE_SHARE, rules.HALVINGS)
+        return (*stages, scale, *table.releases)
+
+    def table_stages(self, n: int, d: int) -> TableStages:
+        """What is released for the preparation of a table; nothing without bounds."""
+        if self.bounds is None:
+            return TableStages()
+        return table_stages(self.bounds, n, d, rules.budget_mu(self.epsilon, self.delta), self.adjacency)
+
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        """See ``Resolved``; the stages of a table that are left out."""
+        return self.table_stages(plan.n, plan.d).remarks
 
     def residual_caps(self, rows: Rows) -> Array:
         """What residuals of prepared rows are clipped to, so that each record's gradient is at most ``grad_norm``."""
@@ -232,18 +287,29 @@ class ResolvedPipeline(Resolved, DpPipeline):
             remedy="A smaller margin_noise helps: leave it out for the rule's.",
         )  # fmt: skip
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``; the descent's grids hold the noise of the most steps."""
+        return secured(plan, self.schedule(plan, 1.0)[0], (COLUMN_MEANS, MEAN_ROW), HISTOGRAMS)
+
+    def first_released(self, plan: Plan) -> int:
+        """See ``Resolved``; a table's preparation comes first, then the column means."""
+        queries = [release.query for release in plan.releases]
+        return next(queries.index(query) for query in (HISTOGRAMS, MEAN_ROW, COLUMN_MEANS) if query in queries)
+
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """See ``Resolved``."""
         intercept = weights[..., -1]
         return weights[..., :-1], float(intercept) if intercept.ndim == 0 else intercept
 
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun:
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun | TableRun:
         """See ``Resolved``."""
+        if self.bounds is not None:
+            return TableRun(plan, rows, self.units.labels(y), counts, PipelineRun)
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
     def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
         """See ``Resolved``."""
-        if getattr(self, "bounds", None) is not None:
+        if self.bounds is not None:
             raise invalid("bounds", "given", "left out where X is in blocks", "Ranks of columns are not asked for yet.")
         return BlockedPipelineRun(plan, blocks)
 
@@ -306,8 +372,9 @@ class PipelineRun(Run):
     def __init__(self, plan: Plan[ResolvedPipeline], rows: Rows, y: Array, counts: Any = None) -> None:
         self.plan, self.rows, self.y, self.counts = plan, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
-        self.share = times / plan.n
-        self.means = column_means(rows, self.share)
+        self.share, self._times = times / plan.n, times
+        self.secure = None if plan.secure is None else SecureStages(plan)
+        self.means = column_means(rows, self.share) if self.secure is None else np.zeros(0)
         self.noise = [release.scale for release in plan.releases]
         self._entries = rows.shape[0] * (plan.d + 1)
         width, most = (plan.settings.classes or 1) * (plan.d + 1), plan.settings.schedule(plan, 1.0)[0]
@@ -315,6 +382,12 @@ class PipelineRun(Run):
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """See ``Run``; without an axis in front, so that rows may be sparse or large."""
+        if self.secure is None:
+            return self._one(rng, trace)
+        with secure_stream(rng) as stream:
+            return self._one(stream, trace)
+
+    def _one(self, rng: Any, trace: bool) -> Trace:
         start = self._start(self._noisy_means(rng, ()), rng)
         end = self._end(start, rng, trace)
         history = end.descent.history | start.facts(()) | end.facts(())
@@ -323,7 +396,7 @@ class PipelineRun(Run):
     def at_once(self, trace: bool) -> bool:
         """See ``Run``; not on sparse or large rows, nor where traces differ in length."""
         differ = trace and not self.plan.settings.is_sure_of_steps(self.plan)
-        return not (self.rows.is_sparse or self._entries > SMALL or differ)
+        return not (self.rows.is_sparse or self._entries > SMALL or differ or self.secure is not None)
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``; the releases are the column means, the eigenvalue, the gradients and the slopes, one per row.
@@ -352,15 +425,22 @@ class PipelineRun(Run):
         return group_fits([row.tobytes() for row in stands_out(means, self.noise[MEANS])], streams, same_features)
 
     def _noisy_means(self, rng: Any, many: tuple[int, ...]) -> Array:
+        if self.secure is not None:
+            values = self.rows.matrix.data if self.rows.is_sparse else self.rows.matrix
+            return self.secure.row_sum(COLUMN_MEANS, [(self.rows.with_values(np.abs(values)), self._times)], rng)
         return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
 
     def _start(self, means: Array, rng: Any) -> _Start:
         """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
-        settings, noise = self.plan.settings, self.noise[EIGENVALUE]
+        settings, noise, eigenvalue = self.plan.settings, self.noise[EIGENVALUE], np.zeros(())
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
         rows = self._prepared(preparation)
-        exact = self._eigenvalue(rows, preparation)
-        eigenvalue = exact + noise * rng.standard_normal(exact.shape)
+        if self.secure is None:
+            exact = self._eigenvalue(rows, preparation)
+            eigenvalue = exact + noise * rng.standard_normal(exact.shape)
+        else:
+            direction = preparation.direction
+            eigenvalue = np.asarray(self.secure.eigenvalue(LARGEST_EIGENVALUE, rows, direction, self._times, rng))
         bounds = np.clip(eigenvalue + 2 * noise, preparation.level**2, 1.0)
         schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
@@ -392,6 +472,8 @@ class PipelineRun(Run):
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
         settings, noise = self.plan.settings, self.step_noise(steps)
         iteration = Steps(steps, step, settings.sparsity, True, accumulate=True)
+        if self.secure is not None:
+            return self.secure.descent(rows, self.y, iteration, self.counts)
         caps = settings.residual_caps(rows)
         if settings.loss_row.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, iteration, noise, self.counts)
@@ -412,12 +494,23 @@ class PipelineRun(Run):
         for _ in range(rules.HALVINGS):
             # The noise shrinks with the sensitivity at the trial scale, which is public: the event stays.
             share = ranges[place] / self.plan.n / release.sensitivity
-            slopes.append(self._slope(margins, scales[place]) + share * release.scale * rng.standard_normal(many))
+            slopes.append(self._noisy_slope(margins, scales[place], share * release.scale, many, rng))
             move //= 2
             place = place + np.where(slopes[-1] > 0, -move, move)
         return np.stack(slopes, axis=-1), np.asarray(scales[place])
 
-    def _slope(self, margins: Array, scale: Array) -> Array:
+    def _noisy_slope(self, margins: Any, scale: Array, noise: Array, many: tuple[int, ...], rng: Any) -> Array:
+        if self.secure is None:
+            return np.asarray(self._slope(margins, scale) + noise * rng.standard_normal(many))
+        classes = self.plan.settings.classes
+        if classes is None:
+            values = slopes_of((2 * self.y - 1) * margins[..., 0], scale)
+        else:
+            values = class_slopes_of(margins, self.y, scale)
+        ends = any_slope_ends(float(scale), classes)
+        return self.secure.slope(SLOPE, values, ends, float(noise), self._times, rng)
+
+    def _slope(self, margins: Any, scale: Array) -> Array:
         return mean_slope(margins, self.y, scale, self.share, self.plan.settings.classes)
 
     def _kept(self, start: _Start, end: _End) -> tuple[Array, Array]:

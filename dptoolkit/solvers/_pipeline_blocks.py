@@ -134,7 +134,7 @@ class BlockedStages:
     step_noise: Callable[[int], float]
 
     def __init__(self, plan: Plan[ResolvedPipeline], blocks: CheckedBlocks) -> None:
-        self.plan, self._blocks = plan, blocks
+        self.plan, self._blocks, self.secure = plan, blocks, None
         self.noise = [release.scale for release in plan.releases]
 
     @property

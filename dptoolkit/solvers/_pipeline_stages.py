@@ -160,6 +160,10 @@ class Preparation:
         """The largest norm of a prepared row without its intercept."""
         return math.sqrt(1 - self.level * self.level)
 
+    def in_units(self, rows: Rows) -> Rows:
+        """New rows as the fit made them before this preparation: of norm at most 1."""
+        return self.units.rows(rows)
+
     def features(self, rows: Rows) -> Rows:
         """Kept features of rows in their units, weighted; each row scaled to ``length``, or for regression by it."""
         kept = self.kept
@@ -216,16 +220,26 @@ def slope_range(adjacency: Adjacency, scale: float) -> float:
 
     The slope lies between -(the maximum of t sigmoid(-c t)) and B sigmoid(c B).
     """
+    best, worst = slope_ends(scale)
+    return best + worst if adjacency is Adjacency.REPLACE_ONE else max(best, worst)
+
+
+def slope_ends(scale: float) -> tuple[float, float]:
+    """(a, b) such that the slope of one record lies between -a and b."""
     bound = rules.LARGEST_MARGIN
     # t sigmoid(-c t) is largest where c t = 1.278..., with 0.27846.../c; bounded from above.
     best = 0.2784646 / scale if scale * bound >= 1.2785 else bound * float(expit(-scale * bound)) * _UP
-    worst = bound * float(expit(scale * bound)) * _UP
-    return best + worst if adjacency is Adjacency.REPLACE_ONE else max(best, worst)
+    return best, bound * float(expit(scale * bound)) * _UP
 
 
 def any_slope_range(adjacency: Adjacency, scale: float, classes: int | None) -> float:
     """``slope_range``, or ``class_slope_range`` where there are classes."""
     return slope_range(adjacency, scale) if classes is None else class_slope_range(adjacency, scale, classes)
+
+
+def any_slope_ends(scale: float, classes: int | None) -> tuple[float, float]:
+    """``slope_ends``, or ``class_slope_ends`` where there are classes."""
+    return slope_ends(scale) if classes is None else class_slope_ends(scale, classes)
 
 
 # The interval of logarithms has twice this many parts, whose borders are numbered from 0 on. The search starts in the
@@ -255,8 +269,13 @@ def slope(margins: Array, scale: Any, share: Array) -> Array:
     -------
     NOT private. One record moves the sum over records by at most ``slope_range``.
     """
+    return weighted_mean(slopes_of(margins, scale), share)
+
+
+def slopes_of(margins: Array, scale: Any) -> Array:
+    """The slope of every record; see ``slope``."""
     t = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
-    return weighted_mean(-t * expit(-np.asarray(scale)[..., None] * t), share)
+    return np.asarray(-t * expit(-np.asarray(scale)[..., None] * t))
 
 
 def class_slope_range(adjacency: Adjacency, scale: float, classes: int) -> float:
@@ -267,10 +286,15 @@ def class_slope_range(adjacency: Adjacency, scale: float, classes: int) -> float
     f = sum u_k exp(-c u_k) / (1 + sum exp(-c u_k)), stationary only where every u_k = 1/c + f, and there
     (K-1) exp(-1 - c f) = c f. Classes whose u_k is infinite count as absent, and fewer classes have a smaller W.
     """
+    best, worst = class_slope_ends(scale, classes)
+    return best + worst if adjacency is Adjacency.REPLACE_ONE else max(best, worst)
+
+
+def class_slope_ends(scale: float, classes: int) -> tuple[float, float]:
+    """(a, b) such that the slope of one record lies between -a and b; see ``class_slope_range``."""
     bound = rules.LARGEST_MARGIN
     best = float(lambertw((classes - 1) / math.e).real) / scale * _UP
-    worst = 2 * bound * float(expit(2 * scale * bound + math.log(classes - 1))) * _UP
-    return best + worst if adjacency is Adjacency.REPLACE_ONE else max(best, worst)
+    return best, 2 * bound * float(expit(2 * scale * bound + math.log(classes - 1))) * _UP
 
 
 def class_slope(margins: Array, labels: Array, scale: Any, share: Array) -> Array:
@@ -280,9 +304,14 @@ def class_slope(margins: Array, labels: Array, scale: Any, share: Array) -> Arra
     -------
     NOT private. One record moves the sum over records by at most ``class_slope_range``.
     """
+    return weighted_mean(class_slopes_of(margins, labels, scale), share)
+
+
+def class_slopes_of(margins: Array, labels: Array, scale: Any) -> Array:
+    """The slope of every record; see ``class_slope``."""
     m = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
     probabilities = softmax(np.asarray(scale)[..., None, None] * m)
-    return weighted_mean(np.einsum("...k,...k->...", probabilities - labels, m), share)
+    return np.asarray(np.einsum("...k,...k->...", probabilities - labels, m))
 
 
 def mean_slope(margins: Array, y: Array, scale: Any, share: Array, classes: int | None) -> Array:

@@ -20,6 +20,7 @@ from dptoolkit._validate import flag, one_of, positive, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms.randomness import Generators, as_generator, exclusive
+from dptoolkit.randomness import SecureStream
 from dptoolkit.solvers.engine.batches import (
     SCHEMES,
     BatchData,
@@ -33,11 +34,22 @@ from dptoolkit.solvers.engine.batches import (
 )
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
 from dptoolkit.solvers.engine.initial import NOTHING, InitialModel, Start, start_of
+from dptoolkit.solvers.engine.secure import SecureNoise, charged_release
+from dptoolkit.solvers.engine.secure_steps import (
+    BATCH_REMARKS,
+    Scheme,
+    Stepper,
+    how_of,
+    plain_law,
+    rate_of,
+    rows_for,
+)
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, with_smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, trace_interval
+from dptoolkit.solvers.frame.secure import SecurePlan, secure_stream
 from dptoolkit.solvers.frame.settings import check_l2, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -153,7 +165,17 @@ class ResolvedSgd(ResolvedBatches, DpSgdHt):
         steps = Batches(
             self.steps, self.batch_size, self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept
         )
-        return SgdRun(self.bounded_batches(rows, y, counts), steps, self.noise_law(plan), start_of(self.initial))
+        data, start = self.bounded_batches(rows, y, counts), start_of(self.initial)
+        if plan.secure is not None:
+            return SecureSgdRun(data, steps, plan.secure.first, rate_of(plan.releases[0]), self.bounds.gradient, start)
+        return SgdRun(data, steps, self.noise_law(plan), start)
+
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        (release,) = plan.releases
+        has_diameter = not self.noise_law(plan).is_constant and self.sampling == WITHOUT_REPLACEMENT
+        charged, noise = charged_release(plan, self, release, self.noise_law(plan), self.batch_size, has_diameter)
+        return replace(plan, releases=(charged,), secure=SecurePlan((noise,), BATCH_REMARKS))
 
 
 dp_sgd_ht = private_solver(DpSgdHt)
@@ -311,3 +333,65 @@ class SgdRun(Run):
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""
         return {"objective": self.data.objective(weights)}
+
+
+class SecureSgdRun(SgdRun):
+    """``SgdRun`` with secure noise: every fit draws its batches and its noise from a stream of its own.
+
+    ``rate`` is the chance of a record for Poisson sampling, None for batches of fixed size; ``clip`` bounds a record's
+    gradient, where it is clipped as a whole.
+
+    Privacy
+    -------
+    The event of a fit is that of the secured plan. A step releases S + round(M Z), S the exact integer sum of a fresh
+    batch's gradients; see engine/secure_steps.py. A numpy Generator is not used.
+    """
+
+    def __init__(
+        self, data: BatchData, iteration: Batches, noise: SecureNoise, rate: float | None, clip: float,
+        start: Start = NOTHING,
+    ) -> None:  # fmt: skip
+        super().__init__(data, iteration, noise.law, start)
+        self.noise, self.scheme = noise, Scheme.of(self.n, iteration.batch_size, rate)
+        self._rows, self._law = rows_for(data, noise.grids, iteration.fit_intercept, clip), plain_law(noise)
+
+    def stepper(self, stream: SecureStream) -> Stepper:
+        """The steps of one fit."""
+        iteration = self.iteration
+        how = how_of(
+            self.scheme, iteration, self.noise.grids.row_unit, self.width, stream, iteration.batch_size, reduced=False
+        )
+        return Stepper(stream, how, self._law, self._rows, self.scheme, iteration.sparsity)
+
+    def advance(self, rng: Any, start: Start, steps: int) -> Start:
+        """See ``SgdRun``."""
+        iterate = Iterate(self.kept_count, start)
+        with secure_stream(rng) as stream:
+            self.stepper(stream).advance(iterate, steps)
+        return iterate.snapshot()
+
+    def one(self, rng: Any, trace: bool) -> Trace:
+        """See ``SgdRun``; a SecureStream, for tests and audits, is used as it is."""
+        iterate, steps = Iterate(self.kept_count, self.start), self.iteration.steps
+        iterates = np.empty((steps, self.width)) if trace else None
+        with secure_stream(rng) as stream:
+            self.stepper(stream).advance(iterate, steps, iterates=iterates)
+        return Trace(iterate.dense(self.width), {"thresholdings": steps}, None, iterates)
+
+    def trials(self, *_: Any) -> None:
+        """None: an audit's own stream has no secure noise."""
+        return None
+
+    def fit(self, rng: Any, every: int = 0) -> tuple[Array, dict[str, Any]]:
+        """See ``SgdRun``."""
+        iterate, iterates, steps = Iterate(self.kept_count, self.start), [], self.iteration.steps
+        size = every or progress.at_once(steps)
+        starts = range(0, steps, size)
+        with secure_stream(rng) as stream:
+            stepper = self.stepper(stream)
+            for start in progress.counted(starts, (start + 1 for start in starts), steps):
+                count = min(size, steps - start)
+                stepper.advance(iterate, count)
+                iterates.append((start + count, *iterate.snapshot()))
+        history: dict[str, Any] = {"thresholdings": steps}
+        return iterate.dense(self.width), history | {"iterates": iterates} if every else history

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,10 +22,13 @@ from dptoolkit.accounting import Composed, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.randomness import geometric_noise
+from dptoolkit.solvers.engine.secure_vertices import CountNoise, selection_noise
 from dptoolkit.solvers.engine.vertices import BallSettings, ResolvedBall, VertexRun, frank_wolfe_path
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import GEOMETRIC, Plan, Release, smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, written_out
+from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease, secure_stream
 from dptoolkit.solvers.frame.settings import setting
 from dptoolkit.types import Array
 
@@ -148,6 +152,12 @@ class ResolvedSparsifier(ResolvedBall, Sparsifier):
             return published.lasso_frank_wolfe(*model, self.epsilon, self.delta, self.adjacency, rounds=self.steps)
         return published.sparsifier(*model, *self.span, *self.epsilons, self.delta)
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``; the count, an integer already, has exact noise of the same law."""
+        parts: list[SecureRelease] = [selection_noise(plan, plan.releases[0])]
+        parts += [CountNoise(release.scale, round(release.sensitivity)) for release in plan.releases[1:]]
+        return replace(plan, secure=SecurePlan(tuple(parts)))
+
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SparsifierRun:
         """See ``Resolved``."""
         return SparsifierRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
@@ -170,6 +180,14 @@ class SparsifierRun(Run):
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """See ``Run``; on sparse rows a fit of Frank-Wolfe is a path of its own."""
+        with self._stream(rng) as stream:
+            return self._one(stream, trace)
+
+    def _stream(self, rng: Any) -> AbstractContextManager[Any]:
+        """Where the noise of both releases comes from: one stream for a fit with secure noise."""
+        return nullcontext(rng) if self.plan.secure is None else secure_stream(rng)
+
+    def _one(self, rng: Any, trace: bool) -> Trace:
         w, history, vertices, _ = self.vertices(rng, trace)
         number, count = self._number(w, rng)
         releases = None if vertices is None else np.append(vertices, count)
@@ -197,8 +215,9 @@ class SparsifierRun(Run):
 
     def fit(self, rng: np.random.Generator, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """See ``Run``; iterates are those of Frank-Wolfe, before weights are dropped."""
-        w, history = self.vertices.fit(rng, every)
-        number, _ = self._number(w, rng)
+        with self._stream(rng) as stream:
+            w, history = self.vertices.fit(stream, every)
+            number, _ = self._number(w, stream)
         return self._largest(w, number), history | {"number": number}
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,7 +250,7 @@ class SparsifierRun(Run):
         return count
 
 
-def noisy_count(nonzeros: int, plan: Plan[ResolvedSparsifier], rng: np.random.Generator) -> int:
+def noisy_count(nonzeros: int, plan: Plan[ResolvedSparsifier], rng: Any) -> int:
     """clip(clip(count) + noise): an integer in the settings' span.
 
     Privacy
@@ -239,5 +258,9 @@ def noisy_count(nonzeros: int, plan: Plan[ResolvedSparsifier], rng: np.random.Ge
     One call is the plan's release of the count: the noise is drawn by that release.
     """
     lower, upper = plan.settings.span
-    noisy = plan.releases[1].mechanism.release(min(max(nonzeros, lower), upper), rng)
+    mechanism, clipped = plan.releases[1].mechanism, min(max(nonzeros, lower), upper)
+    if plan.secure is None:
+        noisy = mechanism.release(clipped, rng)
+    else:
+        noisy = clipped + geometric_noise(rng, mechanism.epsilon, mechanism.sensitivity)
     return min(max(noisy, lower), upper)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +24,7 @@ from dptoolkit.data import Rows
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.objective import Squeeze
 from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.randomness import IntegerSelection
 from dptoolkit.solvers._objective_perturbation import (
     LINEAR_LAWS,
     PerturbedObjective,
@@ -32,9 +34,11 @@ from dptoolkit.solvers._objective_perturbation import (
     first_guess,
 )
 from dptoolkit.solvers.engine.objective import ROUNDING
+from dptoolkit.solvers.engine.secure_vertices import SelectionNoise
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.plan import GAUSSIAN_TERM, GUMBEL_MAXIMUM, TOLERANCE, Plan, Release, smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trials, group_equal, written_out
+from dptoolkit.solvers.frame.secure import SecurePlan, secure_stream
 from dptoolkit.solvers.frame.settings import Resolved, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -107,9 +111,21 @@ class ResolvedTwoStage(ResolvedPerturbed, TwoStage):
         """Refused: the paper's selection is not this one."""
         return Resolved.published(self, n, d)
 
+    def searched(self, d: int) -> int:
+        """The number of weights of the second stage."""
+        return self.width(self.sparsity)
+
+    def secured(self, plan: Plan) -> Plan:
+        """See ``ResolvedPerturbed``; votes are counts, so that their selection is exact."""
+        charged, votes = super().secured(plan), plan.releases[2]
+        assert charged.secure is not None
+        part = SelectionNoise(votes.sensitivity, votes.scale, "votes are integers")
+        return replace(charged, secure=SecurePlan((*charged.secure.parts, part)))
+
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> TwoStageRun:
         """See ``Resolved``."""
-        return TwoStageRun(plan, *written_out(rows, y, counts))
+        kind = TwoStageRun if plan.secure is None else SecureTwoStageRun
+        return kind(plan, *written_out(rows, y, counts))
 
 
 two_stage = private_solver(TwoStage)
@@ -162,9 +178,7 @@ class TwoStageRun(Run):
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``; those on one support are made together. The release is the noisy minimiser on the support."""
-        choice, s, runs = self.plan.releases[2].mechanism, self.settings.sparsity, len(streams)
-        votes = np.broadcast_to(self.votes, (runs, len(self.votes)))
-        supports = np.sort(choice.top_rows(votes, s, streams), axis=1)
+        runs, supports = len(streams), self._supports(streams)
         weights, releases = np.zeros((2, runs, self.settings.width(self.plan.d)))
         for members in group_equal([columns.tobytes() for columns in supports]):
             columns = supports[members[0]]
@@ -179,6 +193,12 @@ class TwoStageRun(Run):
                     "vote_scale": votes_release.scale}  # fmt: skip
 
         return Trials(weights, *((releases[:, None], weights[:, None]) if trace else (None, None)), history=history)
+
+    def _supports(self, streams: Generators) -> NDArray[np.intp]:
+        """The features of every fit, chosen by their noisy votes, in order."""
+        votes = np.broadcast_to(self.votes, (len(streams), len(self.votes)))
+        chosen = self.plan.releases[2].mechanism.top_rows(votes, self.settings.sparsity, streams)
+        return np.sort(chosen, axis=1)
 
     def _second(self, support: NDArray[np.intp]) -> PerturbedRun:
         """The second stage on these features; a run that is called often makes each once."""
@@ -203,6 +223,31 @@ class TwoStageRun(Run):
         out = np.zeros((len(weights), d + weights.shape[1] - s))
         out[:, support], out[:, d:] = weights[:, :s], weights[:, s:]
         return out
+
+
+class SecureTwoStageRun(TwoStageRun):
+    """``TwoStageRun`` with exact selections among integer votes; both stages of a fit draw from one stream.
+
+    Privacy
+    -------
+    One record changes the votes of one block: the difference of two counts moves by at most 2, an integer. The
+    selections are the plan's ExponentialMechanisms, exactly. For the second stage see ``ResolvedPerturbed.secured``.
+    """
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``TwoStageRun``."""
+        with ExitStack() as stack:
+            opened = [streams.of(i, lambda rng: stack.enter_context(secure_stream(rng))) for i in range(len(streams))]
+            return super().fits(Generators(*opened), trace)
+
+    def _supports(self, streams: Generators) -> NDArray[np.intp]:
+        assert self.plan.secure is not None
+        unit, votes = self.plan.secure.parts[2].unit(int(VOTE_RANGE)), self.votes.astype(np.int64)
+
+        def top(stream: Any) -> list[int]:
+            return sorted(IntegerSelection(votes, unit, two_sided=False).top(stream, self.settings.sparsity))
+
+        return np.array([streams.of(i, top) for i in range(len(streams))], dtype=np.intp)
 
 
 # --- the votes ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -23,8 +24,10 @@ from dptoolkit.accounting.rounds import TruncatedNegativeBinomial
 from dptoolkit.errors import InvalidValue
 from dptoolkit.losses import REGRESSION, Loss
 from dptoolkit.models.notes import choice_notes
+from dptoolkit.randomness import SecureStream, rounded_normals
 from dptoolkit.solvers import FitResult, Plan, Release, margins
 from dptoolkit.solvers.frame.plan import GAUSSIAN, gaussian_multiplier
+from dptoolkit.solvers.frame.secure import FAST, SECURE, SecurePlan
 from dptoolkit.solvers.frame.settings import check_budget, public_bound
 from dptoolkit.types import Array
 
@@ -60,14 +63,32 @@ class Score:
 
     def of(self, model: FitResult, X: Any, y: Array) -> float:
         """The exact score; NOT private unless X and y are public."""
+        mean = float(np.mean(self.each(model, X, y)))
+        return mean if self.bound is None else -mean
+
+    def each(self, model: FitResult, X: Any, y: Array) -> Array:
+        """What every row contributes: 1 for a right label, or the clipped error, from 0 to ``width``."""
         outputs = margins(model, X)
         if self.bound is not None:
             error = np.clip(outputs, -self.bound, self.bound) - np.clip(y, -self.bound, self.bound)
             # A model that overflowed predicts nothing: its rows count as the worst.
-            return -float(np.mean(np.where(np.isnan(error), self.width, np.abs(error))))
-        if outputs.ndim == 2:
-            return float(np.mean(outputs.argmax(axis=1) == y.argmax(axis=1)))
-        return float(np.mean((outputs > 0) == (y > 0.5)))
+            return np.where(np.isnan(error), self.width, np.abs(error))
+        right = outputs.argmax(axis=1) == y.argmax(axis=1) if outputs.ndim == 2 else (outputs > 0) == (y > 0.5)
+        return right.astype(np.float64)
+
+    def noisy(self, model: FitResult, X: Any, y: Array, scale: float, stream: SecureStream) -> float:
+        """The score with rounded noise of at least ``scale``: a sum of whole numbers, one per row.
+
+        Privacy
+        -------
+        In units of a public grid a row contributes from 0 to at most ``width``, rounded down, so replacing one changes
+        the sum by at most that: the stated sensitivity holds exactly.
+        """
+        unit = math.ldexp(1.0, math.ceil(math.log2(self.width)) - _SCORE_BITS)
+        whole = np.minimum(np.rint(self.each(model, X, y) / unit), math.floor(Fraction(self.width) / Fraction(unit)))
+        noise = math.ceil(Fraction(scale) * len(y) / Fraction(unit) * (1 + Fraction(1, 2**40)))
+        total = int(whole.astype(np.int64).sum()) + int(rounded_normals(stream, noise, 1)[0])
+        return (total if self.bound is None else -total) * unit / len(y)
 
 
 # --- The plan of a private choice, made without data: candidates, runs, noise, and what the choice costs ------
@@ -80,6 +101,8 @@ class Score:
 GEOMETRIC, LOGARITHMIC = "geometric", "logarithmic"
 # The seed by which rows are held out. It is fixed, as the choice of rows must not depend on the data.
 _SPLIT_SEED = 20_220
+# Digits of a row's contribution to a score with secure noise.
+_SCORE_BITS = 20
 # The share of the budget that a choice may leave unused, so that the search for a run's epsilon is short.
 _UNUSED = 0.004
 
@@ -134,7 +157,12 @@ class TuningPlan(Printed):
     def guarantee(self) -> Guarantee:
         """Computed from ``event``."""
         guarantee = account(self.event, adjacency=self.plans[0].adjacency)
-        return replace(guarantee, notes=choice_notes(self.n), asked_delta=self.delta)
+        return replace(guarantee, notes=choice_notes(self.n, self.secure), asked_delta=self.delta)
+
+    @property
+    def secure(self) -> SecurePlan | None:
+        """The facts of the runs' secure noise, those of the first candidate; None for noise in doubles."""
+        return self.plans[0].secure
 
     @property
     def run_epsilon(self) -> float:
@@ -207,6 +235,7 @@ def plan(
     law: str = LOGARITHMIC,
     validation: float | str = 0.2,
     score_bound: float | None = None,
+    randomness: str | None = None,
     **settings: Any,
 ) -> TuningPlan:
     """The plan of a private choice among ``candidates``, settings of one solver.
@@ -234,6 +263,8 @@ def plan(
         The share of rows that is held out for scores, or "public" if scores are computed on other, public rows.
     score_bound : float or None, default None
         For regression: a public bound to which labels and predictions are clipped in scores.
+    randomness : {"secure", "fast"} or None, default None
+        The noise of all runs and scores, and the generator of everything else; see the solver. None is "fast".
     **settings : Any
         Settings that all candidates share.
 
@@ -248,9 +279,9 @@ def plan(
     check_budget(epsilon, delta, n)
     held_out = _held_out_rows(n, validation)
     common = {"delta": delta} | settings
-    if any((common | option).get("randomness") == "secure" for option in options):
-        repair = "How many runs there are, their candidates and the noise of scores are drawn in doubles."
-        raise invalid("randomness", "secure", "'fast' for a choice", repair)
+    if any("randomness" in option for option in options):
+        raise invalid("randomness", "a setting of candidates", "the same for all of them", "Give it once, for all.")
+    common["randomness"] = FAST if randomness is None else one_of("randomness", randomness, (SECURE, FAST))
 
     @cache
     def at(run_epsilon: float, rows: int) -> tuple[Plan, ...]:

@@ -18,6 +18,7 @@ from dptoolkit.models.fitting import caveats, checked_records, names_of, prepare
 from dptoolkit.models.joint import ChosenPlan
 from dptoolkit.models.model import Model
 from dptoolkit.models.routes import REGRESSION
+from dptoolkit.solvers.frame.secure import noise_kind
 from dptoolkit.solvers.frame.settings import keywords
 from dptoolkit.solvers.registry import SOLVERS
 from dptoolkit.tuning.choice import TuningPlan, check_candidates
@@ -25,9 +26,19 @@ from dptoolkit.tuning.choice import plan as make_plan
 from dptoolkit.tuning.search import tune_by
 
 # What all candidates share: the budget and what is public.
-SHARED = ("epsilon", "delta", "adjacency", "classes", "calibration", "loss", "label_bound", "random_state")
+SHARED = (
+    "epsilon",
+    "delta",
+    "adjacency",
+    "classes",
+    "calibration",
+    "loss",
+    "label_bound",
+    "random_state",
+    "randomness",
+)
 # The terms of the choice itself: the arguments of ``tuning.plan`` that are not the solver's.
-TERMS = ("epsilon", "delta", "expected_runs", "law", "validation", "score_bound")
+TERMS = ("epsilon", "delta", "expected_runs", "law", "validation", "score_bound", "randomness")
 
 
 @dataclass(frozen=True)
@@ -186,11 +197,13 @@ def choose(
     rows, targets, classes_of = checked_records(X, y, task, classes, n_features)
     count = None if classes_of is None else len(classes_of)
     n, d = rows.shape
+    terms = {**terms, "randomness": noise_kind(terms.get("randomness"), rng)}
+    names = names_of(X, feature_names, d)
+    options = routes.declared_bounds(options, d, names)
     question = search(
         candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, terms=terms, options=options
     )
-    names = names_of(X, feature_names, d)
-    notes = caveats(task, question.solver, rows, classes_of, classes)
+    notes = caveats(task, question.solver, rows, classes_of, classes, options.get("bounds"), names)
     warn_of_clipping(task, y, options.get("label_bound"))
     if announce is not None:
         announce(question)

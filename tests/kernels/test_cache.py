@@ -26,10 +26,14 @@ for loss in ("logistic", "huber", "squared", "hinge"):
     for law in ("gumbel", "laplace"):
         for rows in (X, X.toarray()):
             solvers.dp_frank_wolfe(rows, y, loss=loss, law=law, **l1, **budget)
+unseeded = {name: value for name, value in budget.items() if name != "rng"}
+for loss in ("logistic", "squared"):
+    for rows in (X, X.toarray()):
+        solvers.dp_frank_wolfe(rows, y, loss=loss, randomness="secure", **l1, **unseeded)
 from numba.core.dispatcher import Dispatcher
-from dptoolkit.kernels import frank_wolfe, sums, threshold
+from dptoolkit.kernels import chacha, frank_wolfe, grids, selection, sums, threshold
 stats = {}
-for module in (frank_wolfe, sums, threshold):
+for module in (chacha, frank_wolfe, grids, selection, sums, threshold):
     for name, kernel in vars(module).items():
         if isinstance(kernel, Dispatcher):
             hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses

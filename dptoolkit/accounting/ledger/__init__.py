@@ -76,7 +76,7 @@ class Ledger(Printed):
     therefore never exceed the budget together. All releases must be stated for one adjacency, because an epsilon for
     zero-out and one for replace-one do not add up to either; a release without a stated adjacency is taken to be for
     the ledger's. Fits from a seed are refused unless ``allow_seeds``: anybody who knows the seed can compute their
-    noise, so they have no privacy.
+    noise, so they have no privacy. Fits with noise in doubles are refused unless ``allow_fast_noise``.
 
     A ledger in memory belongs to the process that made it: a copy would spend the same budget again, so it cannot be
     pickled or copied, and a forked child cannot spend from it. For several processes, or to outlive a crash, keep it
@@ -90,14 +90,21 @@ class Ledger(Printed):
         The delta of the budget, given together with epsilon.
     allow_seeds : bool, default False
         Whether fits that were made with a seed may be charged, for tests on data that are not private.
+    allow_fast_noise : bool, default False
+        Whether fits whose noise is drawn in doubles (``randomness="fast"``) may be charged. The last digits of such a
+        release can show which data it was made of, whatever its epsilon. Fits with a seed need ``allow_seeds`` alone.
 
     Privacy
     -------
     Touches no data. It knows only the releases that callers announced: one that nobody announced is not in it.
     """
 
-    def __init__(self, epsilon: float | None = None, delta: float | None = None, *, allow_seeds: bool = False) -> None:
+    def __init__(
+        self, epsilon: float | None = None, delta: float | None = None, *, allow_seeds: bool = False,
+        allow_fast_noise: bool = False,
+    ) -> None:  # fmt: skip
         self.allow_seeds = flag("allow_seeds", allow_seeds)
+        self.allow_fast_noise = flag("allow_fast_noise", allow_fast_noise)
         self._budget = _checked_budget(epsilon, delta)
         self._book = Book()
         self._journal: Journal | None = None
@@ -112,6 +119,7 @@ class Ledger(Printed):
         delta: float | None = None,
         *,
         allow_seeds: bool = False,
+        allow_fast_noise: bool = False,
     ) -> Ledger:
         """The ledger that lives in the file ``path``, made with this budget if there is no such file.
 
@@ -130,15 +138,20 @@ class Ledger(Printed):
             The delta of the budget of a new file, given together with epsilon.
         allow_seeds : bool, default False
             Whether fits that were made with a seed may be charged.
+        allow_fast_noise : bool, default False
+            Whether fits with noise in doubles may be charged. A new file keeps the answer; a file that was made so
+            allows it for everybody who opens it. Files of earlier versions do not.
         """
         place = os.path.abspath(os.fspath(path))
         budget = _checked_budget(epsilon, delta)
         if not os.path.lexists(place):
             if budget is None:
                 raise invalid("path", place, "a file that exists", "For a new ledger give epsilon and delta.")
-            journal.create(place, {"budget": _budget_record(budget)})
+            fast = {"allow_fast_noise": True} if flag("allow_fast_noise", allow_fast_noise) else {}
+            journal.create(place, {"budget": _budget_record(budget), **fast})
         ledger = cls._from_file(place, budget)
         ledger.allow_seeds = flag("allow_seeds", allow_seeds)
+        ledger.allow_fast_noise |= flag("allow_fast_noise", allow_fast_noise)
         return ledger
 
     @classmethod
@@ -148,6 +161,7 @@ class Ledger(Printed):
             raise invalid("path", place, "the ledger that was sent here", "Another ledger has replaced it.")
         ledger = cls()
         ledger._budget = _read_budget(facts, f"path={place!r}, line 1")
+        ledger.allow_fast_noise = facts.get("allow_fast_noise") is True
         if budget is not None and budget != ledger._budget:
             raise invalid(
                 "(epsilon, delta)",

@@ -183,6 +183,10 @@ class Iterate:
         order = np.argsort(self.support[: self.filled])
         return self.support[: self.filled][order], self.values[: self.filled][order]
 
+    def sort(self) -> None:
+        """Order the places by coordinate."""
+        self.support[: self.filled], self.values[: self.filled] = self.snapshot()
+
     def dense(self, width: int) -> Array:
         """The weights as a vector."""
         w = np.zeros(width)

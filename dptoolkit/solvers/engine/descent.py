@@ -215,10 +215,10 @@ class IhtRun(Run):
         self._lay_out(data.rows.shape[1], iteration, noise_at, start)
         # The compiled call starts at zero.
         is_small = data.rows.shape[0] * self.width <= SMALL and len(start[0]) == 0
-        self.compiled_records = data.compiled() if is_small else None
         self._data = data
+        self.compiled_records = self._compiled_form() if is_small else None
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
-        self._idle = [] if self.compiled_records is not None else [self._mean_gradient()]
+        self._idle = [] if is_small else [self._mean_gradient()]
 
     def _lay_out(self, width: int, iteration: Steps, noise_at: NoiseLaw, start: Start) -> None:
         """What the iteration needs to know besides the records."""
@@ -249,6 +249,10 @@ class IhtRun(Run):
         gradient = self._mean_gradient()
         objectives = [gradient.objective(support, values) for _, support, values in history.get("iterates", [])]
         return {"objective": gradient.objective(np.arange(self.width), weights), "objectives": objectives}
+
+    def _compiled_form(self) -> Any:
+        """The records as the compiled call takes them."""
+        return self._data.compiled()
 
     def _mean_gradient(self) -> MeanGradient:
         data = self._data.expanded()

@@ -10,7 +10,7 @@ features whose K sums together are longest.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,13 +84,21 @@ class SoftmaxRun(Run):
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``; releases and iterates are flattened, one row per step."""
-        iteration, releases, iterates = self.iteration, list[Array](), list[Array]()
-        shape = len(streams), *self.shape
-        total: Array = np.zeros(shape)
-        for _ in progress.steps(iteration.steps):
-            gradient = self.mean_gradient(self.thresholded(total))
+
+        def noisy(weights: Array) -> Array:
+            gradient = self.mean_gradient(weights)
             if self.noise > 0:
-                gradient += self.noise * streams.standard_normal(shape)
+                gradient += self.noise * streams.standard_normal(gradient.shape)
+            return gradient
+
+        return self.iterated((len(streams),), noisy, trace)
+
+    def iterated(self, fits: tuple[int, ...], noisy: Callable[[Array], Array], trace: bool) -> Trials:
+        """The iteration from noisy gradients at the weights that it is at; the first axis is the fit."""
+        iteration, releases, iterates = self.iteration, list[Array](), list[Array]()
+        total: Array = np.zeros((*fits, *self.shape))
+        for _ in progress.steps(iteration.steps):
+            gradient = noisy(self.thresholded(total))
             # A new array: what a threshold that keeps all returns may be this one.
             total = total - iteration.step_size * gradient
             if trace:
@@ -104,8 +112,12 @@ class SoftmaxRun(Run):
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The objective of the bounded records; NOT private."""
+        return self.objective_of(np.asarray(self.rows.matrix @ weights.T))
+
+    def objective_of(self, margins: Array) -> dict[str, Any]:
+        """The objective at these margins of the records; NOT private."""
         each = np.repeat(np.arange(len(self.counts)), self.counts)
-        return {"objective": LOSS.objective(np.asarray(self.rows.matrix @ weights.T)[each], self.labels[each])}
+        return {"objective": LOSS.objective(margins[each], self.labels[each])}
 
 
 def _flat(steps: Sequence[Array]) -> Array:

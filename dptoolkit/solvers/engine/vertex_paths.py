@@ -79,7 +79,7 @@ def blocks(steps: int, refresh: float) -> list[tuple[int, int]]:
     return parts
 
 
-def _watched_parts(parts: Sequence[tuple[int, int]], count: int) -> Iterable[tuple[int, int]]:
+def watched_parts(parts: Sequence[tuple[int, int]], count: int) -> Iterable[tuple[int, int]]:
     """The blocks of ``count`` steps, each of which progress shows by its first step."""
     return progress.counted(parts, (first for first, _ in parts), count)
 
@@ -157,12 +157,18 @@ class DitheredPath:
     def __init__(self, plan: Plan[ResolvedBall], rows: Rows, y: Array) -> None:
         settings = plan.settings
         self.plan, self.noise_at, self.d = plan, settings.noise_law(plan), rows.shape[1]
-        self.matrix, self.filled = _sides(plan, rows)
-        self.y, self.reach, self.count = y[self.filled], settings.l1_radius * settings.feature_bound, level_count(plan)
+        self.matrix, self.filled = self._arranged(rows)
+        self.y, self.reach, self.count = y[self.filled], settings.l1_radius * settings.feature_bound, self._levels()
         self.parts = blocks(settings.steps, settings.refresh)
         # Memory of earlier runs, as new memory costs as much as many steps. A run takes one from this list, so that no
         # two threads share one, and starts it anew.
         self._idle: list[Any] = []
+
+    def _arranged(self, rows: Rows) -> CsrAndCsc:
+        return _sides(self.plan, rows)
+
+    def _levels(self) -> int:
+        return level_count(self.plan)
 
     def __call__(self, rng: np.random.Generator, trace: bool, work: WorkCounters) -> Trace:
         """One fit."""
@@ -199,7 +205,7 @@ class DitheredPath:
         v[:], room.frame[:], scale, radius = 0.0, 0.0, 1.0, settings.l1_radius
         scales: list[float] = []
         vertices, before = np.empty(settings.steps, dtype=np.int64), None
-        for first, steps in _watched_parts(self.parts, settings.steps):
+        for first, steps in watched_parts(self.parts, settings.steps):
             norm = reachable(radius * scale * float(np.abs(v).sum()), radius, first, steps)
             noise_scale, grid = self.noise_at.at_norm(norm), self.grid(norm)
             moved = before is None or grid.limit != before.limit
@@ -212,7 +218,7 @@ class DitheredPath:
             before = grid
         w = radius * scale * v
         self._idle.append((dither, v, room))
-        return _trace(w, scales, vertices, trace)
+        return vertex_trace(w, scales, vertices, trace)
 
 
 def dithered_starts(paths: Sequence[DitheredPath], rngs: Sequence[np.random.Generator]) -> list[DitherStart]:
@@ -254,7 +260,7 @@ def _gram_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
         v, q, scale, gradient, room = np.zeros(d), np.zeros(d), 1.0, np.empty(d), kernel.sampler(d)
         gram, known = np.zeros((d, d)), np.zeros(d, dtype=np.bool_)
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
-        for first, steps in _watched_parts(parts, settings.steps):
+        for first, steps in watched_parts(parts, settings.steps):
             norm = radius * scale * float(np.abs(v).sum())
             noise_scale = noise_at.at_norm(reachable(norm, radius, first, steps))
             with exclusive(rng):
@@ -263,7 +269,7 @@ def _gram_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
                     known, gradient, vertices[first - 1 : first - 1 + steps], room, work,
                 )  # fmt: skip
             scales += [noise_scale] * steps
-        return _trace(radius * scale * v, scales, vertices, trace)
+        return vertex_trace(radius * scale * v, scales, vertices, trace)
 
     return run
 
@@ -323,7 +329,7 @@ def textbook_path(plan: Plan[ResolvedBall], d: int, start: Callable[[], Any]) ->
             w *= 1 - mu
             w[j] += mu * sign * radius
             data.move(1 - mu, j, mu * sign * radius)
-        return _trace(w, scales, vertices, trace)
+        return vertex_trace(w, scales, vertices, trace)
 
     return run
 
@@ -337,7 +343,8 @@ def add_feature(margins: Array, columns: Any, j: int, weight: float) -> None:
         margins += weight * columns[j]
 
 
-def _trace(w: Array, scales: list[float], vertices: Any, trace: bool) -> Trace:
+def vertex_trace(w: Array, scales: list[float], vertices: Any, trace: bool) -> Trace:
+    """The trace of a fit whose releases are its vertices."""
     history = {"noise_scale": scales, "vertices": vertices}
     return Trace(w, history, vertices.astype(float) if trace else None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.bounds import EntryBounds, score_range
 from dptoolkit.solvers.engine.gradients import in_threads, worth_a_thread
+from dptoolkit.solvers.engine.secure_vertices import secure_vertex_path, selection_noise
 from dptoolkit.solvers.engine.vertex_paths import (
     WORK,
     DensePath,
@@ -33,6 +34,7 @@ from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.outlook import SPREAD, Outlook, Selections
 from dptoolkit.solvers.frame.plan import GUMBEL_MAXIMUM, LAPLACE_MAXIMUM, Plan
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another
+from dptoolkit.solvers.frame.secure import SecurePlan
 from dptoolkit.solvers.frame.settings import PUBLISHED, TIGHT, Resolved, Settings, public_bound, setting
 from dptoolkit.types import Array
 
@@ -177,6 +179,10 @@ class ResolvedBall(ResolvedSelection, BallSettings):
         """The noise of a selection at public weights."""
         return VertexNoise(plan.noise, self.bounds, self.l1_radius, self.lipschitz, self.calibration == TIGHT)
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``; selections are exact, and nothing is charged for rounding."""
+        return replace(plan, secure=SecurePlan((selection_noise(plan, plan.releases[0]),)))
+
     def outlook(self, plan: Plan) -> Outlook | None:
         """See ``Resolved``; of the first selection, at weights of zero."""
         largest = self.l1_radius * self.bounds.entry(0.0)
@@ -228,13 +234,18 @@ class VertexRun(Run):
     def __init__(self, plan: Plan[ResolvedBall], rows: Rows, y: Array) -> None:
         self.plan, self.settings, self.loss = plan, plan.settings, plan.settings.loss_row
         self.rows, self.y, self.width = rows, y, rows.shape[1]
-        self._path: Path = self._exact if plan.noise == 0 else vertex_path(plan, rows, y)
+        self._path: Path = self._exact if plan.noise == 0 else self._noisy_path(rows, y)
         if isinstance(self._path, DensePath):
             self.size = self._path.size
+
+    def _noisy_path(self, rows: Rows, y: Array) -> Path:
+        return (vertex_path if self.plan.secure is None else secure_vertex_path)(self.plan, rows, y)
 
     @property
     def threads(self) -> bool:
         """Whether ``fit_many`` makes its fits in threads: on large sparse data they are mostly compiled calls."""
+        if self.plan.secure is not None:
+            return False
         return self.plan.noise > 0 and self.settings.refresh != 1 and worth_a_thread(self.rows)
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:

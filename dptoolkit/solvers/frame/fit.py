@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import losses, marks
-from dptoolkit._validate import flag, invalid, one_of
+from dptoolkit._validate import flag, invalid
 from dptoolkit.accounting import Gaussian, Guarantee, Ledger, account
 from dptoolkit.accounting.events import Event
 from dptoolkit.accounting.ledger import Reservation
@@ -24,6 +24,7 @@ from dptoolkit.data.blocks import BlockedRows
 from dptoolkit.mechanisms.randomness import Source
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.run import Run, trace_interval
+from dptoolkit.solvers.frame.secure import FAST, SECURE, UNSEEDED, noise_kind, not_secure, secured
 from dptoolkit.solvers.frame.settings import Settings, build, describe, keywords
 from dptoolkit.types import Array
 
@@ -108,7 +109,7 @@ def fit(
     plan = planned(settings, *rows.shape, randomness, rng)
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
     is_void = marks.is_marked(X, y)
-    source = noise_source(rng, ledger)
+    source = noise_source(rng, ledger, is_secure=is_secure(plan))
     reservation = reserve(ledger, plan, is_void)
     run = plan.settings.bind(plan, rows, labels)
     weights, history = run.fit(fit_stream(plan, source), every)
@@ -129,13 +130,13 @@ def fit_blocks(
     """
     if flag("diagnostics", diagnostics):
         raise invalid("diagnostics", True, "False where X is in blocks", "They need all records in one place.")
+    if noise_kind(randomness, rng) == SECURE:
+        raise not_secure("where X is in blocks")
     every = trace_interval(trace)
     settings.check_blocks()
     blocks = X.checked(settings, y, n_features, label_values)
     plan = planned(settings, *blocks.shape, randomness, rng)
-    if plan.secure is not None:
-        raise invalid("randomness", "secure", "'fast' where X is in blocks", "Blocks do not add up integers yet.")
-    source = noise_source(rng, ledger)
+    source = noise_source(rng, ledger, is_secure=is_secure(plan))
     # Bound before the ledger is charged: this touches no record, and may refuse.
     run = plan.settings.bind_blocks(plan, blocks)
     reservation = reserve(ledger, plan, is_void=False)
@@ -146,20 +147,16 @@ def fit_blocks(
 
 
 def planned(settings: Settings, n: int, d: int, randomness: Any = None, rng: Any = None) -> Plan:
-    """The plan of a fit, with secure noise if it is asked for.
+    """The plan of a fit, with the noise that ``noise_kind`` chooses.
 
     Privacy
     -------
     Touches no data. Noise from a seed can be drawn again by whoever guesses it, so it is never called secure.
     """
-    if randomness is not None:
-        one_of("randomness", randomness, ("secure", "fast"))
-    if randomness != "secure":
-        return settings.plan(n, d)
-    if rng is not None:
-        raise invalid("rng", "given", "left out for randomness='secure'", "Its key comes from the operating system.")
+    kind = noise_kind(randomness, rng)
     plan = settings.plan(n, d)
-    return plan.settings.secured(plan)
+    # Where no noise is asked for there is none to make secure.
+    return plan if randomness is None and not plan.has_noise else secured(plan, kind)
 
 
 def result_of(
@@ -194,7 +191,7 @@ y : array-like of shape (n,)
     The labels."""
 # The arguments of every private solver besides X, y and its settings.
 _FRAME = ("label_values", "n_features", "rng", "randomness", "ledger", "trace", "diagnostics")
-_FRAME_PARAMETERS = """label_values : tuple of float, or None, default None
+_FRAME_PARAMETERS = f"""label_values : tuple of float, or None, default None
     The two labels of a binary loss if they are not 0 and 1, the positive one last, for example (-1, 1). They are a
     public convention, never inferred from the data.
 n_features : int or None, default None
@@ -204,10 +201,11 @@ rng : int, numpy.random.Generator or None, default None
     A seed, a Generator, or None for fresh entropy. Never publish a fit that was made with a seed: whoever guesses it
     can remove the noise. Another plan draws other noise from the same seed. A Generator advances with every fit and may
     be shared by threads, but not copied: two fits of one plan with copies have the same noise.
-randomness : {"secure", "fast"} or None, default None
+randomness : {{"secure", "fast"}} or None, default None
     "secure" draws noise that is exact in every digit from a cryptographic generator, and adds it to sums of integers.
-    The bits of such a release reveal no more than its guarantee states. Only ``dp_ight`` supports it so far. It takes
-    no ``rng``. "fast" draws noise in doubles, which the attack of docs/secure-noise.md can undo. None is "fast".
+    The bits of such a release reveal no more than its guarantee states. It takes no ``rng``, and settings without it
+    raise an error. "fast" draws noise in doubles, which the attack of docs/secure-noise.md can undo. None is
+    "{UNSEEDED}", and "fast" where ``rng`` is given.
 ledger : Ledger or None, default None
     The ledger to charge before the data are used; it may refuse. A fit that fails later stays charged.
 trace : bool or int, default False
@@ -265,33 +263,46 @@ def check_counts(plan: Plan, shape: tuple[int, int], counts: Any) -> NDArray[np.
     return None if times is None else times.astype(np.int64)
 
 
-def noise_source(rng: Any, ledger: Ledger | None, name: str = "rng") -> Source:
-    """The source of a fit's noise, from which nothing is drawn yet; a ledger that does not allow seeds refuses one.
+def is_secure(plan: Any) -> bool:
+    """Whether a ledger may take the plan's noise unasked: it is secure, or there is none at all."""
+    return plan.secure is not None or not plan.has_noise
 
-    ``name`` is what errors call ``rng``.
+
+def noise_source(rng: Any, ledger: Ledger | None, name: str = "rng", *, is_secure: bool = False) -> Source:
+    """The source of a fit's noise, from which nothing is drawn yet; a ledger may refuse a seed, or noise in doubles.
+
+    ``name`` is what errors call ``rng``; ``is_secure`` says that the noise of the fit is secure.
 
     Privacy
     -------
     A ledger's total holds for releases whose noise nobody knows. Whoever guesses a seed can repeat the fit and its
-    noise.
+    noise. Of noise in doubles the last digits can show which data it was added to.
     """
     source = Source.of(rng)
-    if source.reproducible and isinstance(ledger, Ledger) and not ledger.allow_seeds:
+    if not isinstance(ledger, Ledger):
+        return source
+    if source.reproducible and not ledger.allow_seeds:
         raise invalid(
             name,
             "a seed, or a Generator made from one",
             "unpredictable where a ledger is charged",
             f"Leave {name} out, or use Ledger(..., allow_seeds=True) for tests on data that are not private.",
         )
+    if not (is_secure or source.reproducible or ledger.allow_fast_noise or UNSEEDED == FAST):
+        repair = f"Leave randomness and {name} out, or make the ledger with allow_fast_noise=True."
+        raise invalid("randomness", FAST, "'secure' where a ledger is charged", repair)
     return source
 
 
 def fit_stream(plan: Plan, source: Source) -> np.random.Generator:
     """The Generator of one fit of this plan, unrelated to that of any other plan, even from the same seed.
 
-    A plan without noise has nothing to protect, and draws the same batches as the solver without privacy.
+    A plan without noise has nothing to protect, and draws the same batches as the solver without privacy. A run with
+    secure noise takes no Generator: its key is its own.
     """
-    return source.stream(plan.fingerprint) if all(r.scale > 0 for r in plan.releases) else source.generator
+    if plan.secure is not None:
+        return source.generator
+    return source.stream(plan.fingerprint) if plan.has_noise else source.generator
 
 
 def fit_guarantee(plan: Plan, source: Source, is_void: bool) -> Guarantee:
@@ -415,4 +426,4 @@ def margins(result: FitResult, X: Any, n_features: int | None = None) -> Array:
     preparation = result.history.get("preparation")
     if preparation is None:
         return np.asarray(rows.matrix @ result.coef.T + result.intercept)
-    return np.asarray(preparation.margins(preparation.units.rows(rows), result.coef, result.intercept))
+    return np.asarray(preparation.margins(preparation.in_units(rows), result.coef, result.intercept))

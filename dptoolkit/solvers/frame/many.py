@@ -12,9 +12,19 @@ from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows, prepare
 from dptoolkit.mechanisms.randomness import Source
 from dptoolkit.solvers.engine.gradients import LANES
-from dptoolkit.solvers.frame.fit import FitResult, charge, check_counts, fit_stream, noise_source, record, result_of
+from dptoolkit.solvers.frame.fit import (
+    FitResult,
+    charge,
+    check_counts,
+    fit_stream,
+    is_secure,
+    noise_source,
+    record,
+    result_of,
+)
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.run import Run, trace_interval
+from dptoolkit.solvers.frame.secure import SECURE, noise_kind, secured
 from dptoolkit.types import Array
 
 
@@ -34,6 +44,7 @@ def fit_many(
     *,
     seeds: Any = None,
     runs: Any = None,
+    randomness: Any = None,
     label_values: Any = None,
     ledger: Ledger | None = None,
     trace: Any = False,
@@ -60,6 +71,9 @@ def fit_many(
         differ, because the same seed and plan is the same fit.
     runs : int or None, default None
         The number of fits of every plan, with fresh entropy. Give either ``seeds`` or ``runs``.
+    randomness : {"secure", "fast"} or None, default None
+        "secure" gives plans without secure noise such noise; "fast" takes plans as they are. None is what a solver
+        makes of it: with ``seeds`` "fast".
     label_values : tuple of float, or None, default None
         The two labels of a binary loss if they are not 0 and 1, the positive one last.
     ledger : Ledger or None, default None
@@ -84,17 +98,17 @@ def fit_many(
     """
     several = _checked_plans(plans)
     choices = _checked_seeds(seeds, runs)
-    if choices[0] is not None and any(plan.secure is not None for plan in several):
-        raise invalid("seeds", "given", "left out for plans with secure noise", "Use runs=number: seeds repeat noise.")
+    several = _with_noise_of_kind(several, randomness, choices[0])
     all_rows = prepare(X)
     data = [_checked_data(plan, all_rows, y, label_values) for plan in several]
     every, diagnose = trace_interval(trace), flag("diagnostics", diagnostics)
     # All fits have a seed or none has, so that the first one shows whether the ledger takes them. The others are made
     # after the ledger was asked, which may refuse a million fits at once.
-    noise_source(choices[0], ledger)
+    secure = all(is_secure(plan) for plan in several)
+    noise_source(choices[0], ledger, is_secure=secure)
     is_void = marks.is_marked(X, y)
     reservation = _reserve(ledger, several, len(choices), is_void)
-    sources = [[noise_source(seed, ledger) for seed in choices] for _ in several]
+    sources = [[noise_source(seed, ledger, is_secure=secure) for seed in choices] for _ in several]
     solvers = [plan.settings.bind(plan, rows, labels) for plan, (rows, labels) in zip(several, data, strict=True)]
     jobs = [
         _Job(plan, source, is_void, run)
@@ -124,6 +138,15 @@ def _checked_plans(plans: Any) -> list[Plan]:
         repair = "The same plan and seed would repeat the same fit; for more fits of a plan give more seeds or runs."
         raise invalid("plans", "a sequence with equal plans", "different", repair)
     return several
+
+
+def _with_noise_of_kind(plans: list[Plan], randomness: Any, seed: int | None) -> list[Plan]:
+    """The plans with secure noise where it is asked for; a plan that has it takes no seed."""
+    if seed is not None and any(plan.secure is not None for plan in plans):
+        raise invalid("seeds", "given", "left out for plans with secure noise", "Use runs=number: seeds repeat noise.")
+    if noise_kind(randomness, seed, "seeds") != SECURE:
+        return plans
+    return [plan if is_secure(plan) else secured(plan, SECURE) for plan in plans]
 
 
 def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:

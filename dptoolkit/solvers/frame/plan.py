@@ -39,6 +39,7 @@ from dptoolkit.mechanisms.stability import StabilityTest
 if TYPE_CHECKING:
     from dptoolkit.published import Published
     from dptoolkit.solvers.frame.outlook import Outlook
+    from dptoolkit.solvers.frame.secure import SecurePlan
     from dptoolkit.solvers.frame.settings import Resolved
 
 
@@ -144,8 +145,8 @@ class Plan(Printed, Generic[S]):
         What a fit releases, the main release first.
     published : Published or None, default None
         The paper's own noise and claim, for calibration "published".
-    secure : object, default None
-        The public facts of secure noise; None for noise in floating point.
+    secure : SecurePlan or None, default None
+        The public facts of secure noise, one part per release; None for noise in floating point.
     """
 
     settings: S
@@ -155,9 +156,9 @@ class Plan(Printed, Generic[S]):
     # It follows from the other fields, and is left out of comparisons because it holds functions, which never compare
     # equal.
     published: Published | None = field(default=None, compare=False)
-    # The public facts of secure noise (engine/secure.py), from which the releases' charge for rounding comes; None
+    # The public facts of secure noise (frame/secure.py), from which the releases' charge for rounding comes; None
     # where noise is drawn in doubles.
-    secure: Any = field(default=None, compare=False, kw_only=True)
+    secure: SecurePlan | None = field(default=None, compare=False, kw_only=True)
 
     # Plans that are made of others are those of several fits, and no single run can spend their event.
     is_one_fit: ClassVar[bool] = True
@@ -184,10 +185,15 @@ class Plan(Printed, Generic[S]):
         """The origin of the noise: "tight" or "published"."""
         return self.settings.calibration
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether every release has noise; if not, everything is given away."""
+        return all(r.scale > 0 for r in self.releases)
+
     @functools.cached_property
     def event(self) -> Event:
         """The event of the whole fit; if any release has no noise, everything is given away."""
-        if any(r.scale == 0 for r in self.releases):
+        if not self.has_noise:
             return Gaussian(0.0)
         return Composed(*(Repeated(r.event, r.count) for r in self.releases))
 
@@ -229,7 +235,9 @@ class Plan(Printed, Generic[S]):
             raise invalid("scales", scales, f"{len(self.releases)} numbers, one for each release of {self.solver}")
         releases = (replace(r, scale=factor * s) for r, s in zip(self.releases, base_scales, strict=True))
         changed = replace(self, releases=tuple(releases), published=None)
-        return changed if self.secure is None else replace(changed, secure=self.secure.with_noise(changed.noise))
+        if self.secure is None:
+            return changed
+        return replace(changed, secure=self.secure.with_noise([r.scale for r in changed.releases]))
 
     @property
     def guarantee(self) -> Guarantee:
@@ -291,9 +299,11 @@ class Plan(Printed, Generic[S]):
     def __str__(self) -> str:
         rows = [[r.query, r.law, number(r.sensitivity), number(r.scale), f"{r.count:,}"] for r in self.releases]
         releases = table(["query", "noise", "sensitivity", "scale", "count"], rows)
+        remarks = ["\n".join(f"- {remark}" for remark in self.settings.remarks(self))]
         outlook = [] if self.outlook is None else [str(self.outlook)]
         secure = [] if self.secure is None else [str(self.secure)]
-        return "\n\n".join([self._head, releases, *secure, str(self.guarantee), *outlook])
+        parts = [self._head, releases, *remarks, *secure, str(self.guarantee), *outlook]
+        return "\n\n".join(part for part in parts if part)
 
     @property
     def _head(self) -> str:

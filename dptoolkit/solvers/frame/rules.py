@@ -93,6 +93,32 @@ def schedule(time: float, smoothness: float, steps: int | None = None, step: flo
     return steps, min(time / steps, longest) if step is None else step
 
 
+# Descent along released second moments: the least number of steps; how many times more steps plain descent must need in
+# the worst case for the second moments to be worth their noise; and the most columns of their matrix.
+PRECONDITIONED_STEPS, WORTH, MOST_COLUMNS = 40, 40, 1000
+
+
+def preconditioned_steps(time: float, curvature: float, width: int, noise: float) -> int:
+    """Steps of a descent along second moments of ``width`` columns that have this noise.
+
+    The noise is a symmetric matrix whose eigenvalues are at most about sqrt(2 width) * noise. The ridge, T / (SLACK
+    time), must be as large as that, times the curvature: then the step is stable in every direction.
+    """
+    floor = curvature * math.sqrt(2 * width) * noise
+    return max(PRECONDITIONED_STEPS, math.ceil(min(SLACK * time * floor, LARGEST)))
+
+
+def is_preconditioned(time: float, curvature: float, width: int, noise: float) -> bool:
+    """Whether the second moments are worth their noise: a decision on public numbers alone.
+
+    Plain descent takes SLACK curvature time steps if all rows have the same direction, and fewer in proportion to the
+    largest eigenvalue of their second moments, which is not known when the plan is made.
+    """
+    if width > MOST_COLUMNS:
+        return False
+    return SLACK * curvature * time >= WORTH * preconditioned_steps(time, curvature, width, noise)
+
+
 def filled(settings: ThresholdingSettings, steps: int | None, adjacency: Adjacency, n: int) -> dict[str, Any]:
     """The values of clipping, steps and step size, also where they were left out; the bounds are checked."""
     if steps is not None:
@@ -182,6 +208,20 @@ HALVINGS, LARGEST_LOG_SCALE, LARGEST_MARGIN = 4, 1.5, 6.0
 # Numbers: the column of the intercept, what a gradient is clipped to, and the noise of a prediction, the last two in
 # units of the label's bound.
 NUMBER_LEVEL, NUMBER_RESIDUAL, NUMBER_NOISE = 0.4, 0.25, 0.2
+# Tables with public bounds: the parts of mu^2 for the ranks of columns and for centring, which the other stages share
+# where a stage is left out; the number of releases of a histogram, and of its bins; the largest noise of a bin's share,
+# and the longest noise of a mean row, at which the stage is of use.
+RANKS_SHARE, CENTRE_SHARE = 0.10, 0.05
+ROUNDS, BINS, RANKS_NOISE, CENTRE_NOISE = 3, 16, 0.2, 1.0
+# A bin that holds more than this share of the records is divided again.
+PARTED_SHARE = 0.4
+# Rows are centred if the squared length of their mean is estimated above this.
+CENTRED_FROM = 0.25
+
+
+def table_norm(d: int) -> float:
+    """The norm of a row of d columns that are spread evenly over [-1, 1]."""
+    return math.sqrt(d / 3)
 
 
 def pipeline_bounds(loss: Loss, classes: int) -> tuple[float, float, float]:

@@ -27,6 +27,7 @@ from dptoolkit.losses import MULTICLASS, Loss
 from dptoolkit.solvers.frame import outlook
 from dptoolkit.solvers.frame.outlook import Outlook
 from dptoolkit.solvers.frame.plan import Plan, Release
+from dptoolkit.solvers.frame.secure import not_secure
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
@@ -203,17 +204,28 @@ class Resolved(Settings):
         raise invalid("X", "rows in blocks", f"one matrix for {self.solver} with these settings")
 
     def secured(self, plan: Plan) -> Plan:
-        """The plan with secure noise, and with what its rounding adds to the sensitivity.
+        """The plan with ``Plan.secure``, one part per release, and with what rounding adds to each sensitivity.
+
+        Every release has noise. A solver with secure noise overrides this; settings for which it has none raise
+        ``not_secure`` (frame/secure.py).
 
         Privacy
         -------
         Refused by solvers whose noise is drawn in doubles: none falls back to it silently.
         """
-        raise invalid("randomness", "secure", f"'fast' for {self.solver}", "Only dp_ight has secure noise yet.")
+        raise not_secure(f"for {self.solver}")
+
+    def first_released(self, plan: Plan) -> int:
+        """The number of the release, in the plan, that is the first row of a trace's releases."""
+        return 0
 
     def outlook(self, plan: Plan) -> Outlook | None:
         """How well the plan can be expected to learn, from public numbers; None where that has not been worked out."""
         return None
+
+    def remarks(self, plan: Plan) -> tuple[str, ...]:
+        """What is printed below the releases of the plan: for example which release is left out, and why."""
+        return ()
 
     @property
     def notes(self) -> tuple[str, ...]:

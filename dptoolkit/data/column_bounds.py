@@ -1,0 +1,206 @@
+"""Public bounds of the columns of a table: what a user declares about every column, in its unit, without the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit._validate import invalid, whole
+from dptoolkit.data.rows import Rows
+from dptoolkit.types import Array
+
+# The name that stands for every column that a mapping does not name.
+OTHERS = "*"
+_FORMS = "(lower, upper), each one number or one per column, or a mapping from the name of a column to such a pair"
+
+
+@dataclass(frozen=True)
+class ColumnBounds:
+    """The lower and upper bound of every column, and which columns are numeric.
+
+    A column is numeric where its values have an order and a unit. By default these are all columns whose bounds are not
+    exactly 0 and 1: indicators and pixels in [0, 1] are used as they are.
+
+    Attributes
+    ----------
+    lower : tuple of float
+        The public lower bound of every column, in its unit.
+    upper : tuple of float
+        The public upper bound of every column.
+    numeric : tuple of int
+        The places of the numeric columns.
+    """
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    numeric: tuple[int, ...]
+
+    @classmethod
+    def of(cls, bounds: Any, d: int, numeric: Any = None, names: Sequence[str] | None = None) -> ColumnBounds:
+        """Checked bounds of d columns, in whatever form they are given.
+
+        Parameters
+        ----------
+        bounds : ColumnBounds, (lower, upper), or mapping of str to (lower, upper)
+            Bounds of each column. In a mapping, the name "*" stands for every column that is not named; without it,
+            every column must be named.
+        d : int
+            Number of columns.
+        numeric : sequence of int or str, or None, default None
+            Numeric columns, by place or name. None takes the columns whose bounds are not exactly 0 and 1.
+        names : sequence of str or None, default None
+            Names of the columns, which a mapping needs.
+
+        Privacy
+        -------
+        Touches no data. Everything that is given is public.
+        """
+        if isinstance(bounds, ColumnBounds):
+            bounds, numeric = (bounds.lower, bounds.upper), bounds.numeric if numeric is None else numeric
+        if hasattr(bounds, "items"):
+            bounds = _by_name(dict(bounds.items()), names)
+        try:
+            lower, upper = bounds
+        except (TypeError, ValueError):
+            raise invalid("bounds", _shown(bounds), _FORMS) from None
+        low, high = _per_column(lower, d), _per_column(upper, d)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise invalid("bounds", "bounds with NaN or infinity", "finite", "Give a bound that no value can exceed.")
+        if (low > high).any():
+            which = _named(int(np.argmax(low > high)), names)
+            raise invalid("bounds", f"a lower bound above the upper one in {which}", "lower <= upper in every column")
+        return cls(tuple(low.tolist()), tuple(high.tolist()), _numeric(low, high, numeric, names))
+
+    @property
+    def is_nonnegative(self) -> bool:
+        """Whether every column that ``scaled`` returns is at least 0."""
+        return min(self.lower) >= 0
+
+    def scaled(self, matrix: Array) -> Array:
+        """Every column clipped to its bounds and moved to [-1, 1], so that 0 stays 0 where it is within the bounds.
+
+        A column without range becomes 0.
+
+        Privacy
+        -------
+        Each entry is changed on its own by public numbers: neighbours stay neighbours, and nothing is released.
+        """
+        low, high = np.array(self.lower), np.array(self.upper)
+        zero, size = _zero_and_size(low, high)
+        return np.asarray((np.clip(matrix, low, high) - zero) / size)
+
+    def outside(self, rows: Rows) -> NDArray[np.int64]:
+        """How many values of each column lie outside its bounds.
+
+        Privacy
+        -------
+        NOT private: for warnings to the person who holds the data.
+        """
+        low, high = np.array(self.lower), np.array(self.upper)
+        if not rows.is_sparse:
+            return np.asarray(((rows.matrix < low) | (rows.matrix > high)).sum(axis=0))
+        matrix = rows.matrix
+        out = (matrix.data < low[matrix.indices]) | (matrix.data > high[matrix.indices])
+        stored = np.bincount(matrix.indices, minlength=len(low))
+        zeros = np.where((low > 0) | (high < 0), rows.shape[0] - stored, 0)
+        return np.asarray(np.bincount(matrix.indices, out, minlength=len(low)).astype(np.int64) + zeros)
+
+    def edges(self, parts: int) -> list[Array]:
+        """The borders of ``parts`` equal parts of every numeric column, in the unit of ``scaled``."""
+        which = list(self.numeric)
+        low, high = np.array(self.lower)[which], np.array(self.upper)[which]
+        zero, size = _zero_and_size(low, high)
+        return [np.linspace(a, b, parts + 1) for a, b in zip((low - zero) / size, (high - zero) / size, strict=True)]
+
+    def to_list(self) -> list[list[float]]:
+        """JSON-ready: [lower, upper]."""
+        return [list(self.lower), list(self.upper)]
+
+    def __str__(self) -> str:
+        return f"of {len(self.lower)} columns, {len(self.numeric)} numeric"
+
+
+def _zero_and_size(low: Array, high: Array) -> tuple[Array, Array]:
+    """The value that becomes 0 and what differences from it are divided by; no difference can overflow."""
+    zero = np.clip(0.0, low, high)
+    size = np.maximum(high - zero, zero - low)
+    return zero, np.where(size > 0, size, 1.0)
+
+
+def _per_column(bound: Any, d: int) -> NDArray[np.float64]:
+    try:
+        if np.asarray(bound).dtype.kind not in "biuf":
+            raise TypeError
+        values = np.asarray(bound, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise invalid("bounds", _shown(bound), _FORMS) from None
+    if values.ndim == 0:
+        return np.full(d, float(values))
+    # NumPy would repeat a single number, or a single row of numbers, without a word.
+    if values.shape != (d,):
+        repair = f"There are {d} columns. Give (lower, upper), not one pair per column."
+        raise invalid("bounds", f"an array of shape {values.shape}", _FORMS, repair)
+    return values
+
+
+def _by_name(bounds: dict[Any, Any], names: Sequence[str] | None) -> tuple[list[Any], list[Any]]:
+    """(lower, upper) in the order of the columns; every name must be a column's, and every column be covered."""
+    if names is None:
+        repair = "X has no names of columns: give a table, or (lower, upper) in the order of the columns."
+        raise invalid("bounds", "a mapping", "(lower, upper) for an X without names", repair)
+    unknown = [name for name in bounds if name not in set(names) and name != OTHERS]
+    if unknown:
+        repair = f"Names that are no column of X: {unknown[:5]}."
+        raise invalid("bounds", f"a mapping of {len(bounds)} names", "a mapping from names of columns", repair)
+    lost = [name for name in names if name not in bounds and OTHERS not in bounds]
+    if lost:
+        repair = f"Columns without bounds: {lost[:5]}. The name '*' stands for all others: '*': (0, 1) for indicators."
+        raise invalid("bounds", f"a mapping of {len(bounds)} names", "bounds of every column", repair)
+    pairs = [bounds[name] if name in bounds else bounds[OTHERS] for name in names]
+    for name, pair in zip(names, pairs, strict=True):
+        if np.shape(pair) != (2,):
+            raise invalid(f"bounds[{name!r}]", _shown(pair), "a pair (lower, upper)")
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _numeric(low: Array, high: Array, given: Any, names: Sequence[str] | None) -> tuple[int, ...]:
+    """The places of the numeric columns, in order."""
+    if given is None:
+        return tuple(np.flatnonzero((low < high) & ~((low == 0) & (high == 1))).tolist())
+    if isinstance(given, str) or not isinstance(given, (Sequence, np.ndarray, set, frozenset)):
+        raise invalid("numeric", given, "a sequence of columns", "Give their places, from 0 on, or their names.")
+    places = {_place(column, len(low), names) for column in given}
+    for place in places:
+        if low[place] == high[place]:
+            repair = "It has one value only: leave it out of numeric."
+            raise invalid("numeric", _named(place, names), "a column whose bounds differ", repair)
+    return tuple(sorted(places))
+
+
+def _place(column: Any, d: int, names: Sequence[str] | None) -> int:
+    if not isinstance(column, str):
+        place = whole("numeric", column, low=0)
+        if place >= d:
+            raise invalid("numeric", place, f"the place of a column, below {d}")
+        return place
+    if names is None or column not in names:
+        raise invalid("numeric", column, "the name of a column of X")
+    return list(names).index(column)
+
+
+def _named(place: int, names: Sequence[str] | None) -> str:
+    return f"column {place}" if names is None else f"column {names[place]!r}"
+
+
+def _shown(value: Any) -> Any:
+    """A value that is short enough for an error, or its type."""
+    return value if len(repr(value)) <= 60 else type(value).__name__
+
+
+def is_by_name(bounds: Any) -> bool:
+    """Whether bounds are given by the names of columns."""
+    return isinstance(bounds, Mapping) or hasattr(bounds, "items")

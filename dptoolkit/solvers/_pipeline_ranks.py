@@ -1,0 +1,114 @@
+"""The ranks of numeric columns, from noisy histograms: a value becomes the share of records below it.
+
+A histogram has equal bins between the public bounds of its column. It is released a few times. Where a bin holds a
+large share of the records, because the bounds are too wide, the next release divides it again. Elsewhere the releases
+are averaged, which costs nothing: one release with noise s is as good as R averaged ones with noise sqrt(R) s.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.solvers.frame import rules
+from dptoolkit.types import Array
+
+
+def histograms_sensitivity(adjacency: Adjacency, columns: int) -> float:
+    """How far one record moves the counts of all bins of so many columns in L2.
+
+    Every record lies in exactly one bin of each column. Replacing it takes 1 from one bin and adds 1 to another, or
+    changes nothing: the squared distance is at most 2 per column, and 1 where a record is left out.
+    """
+    return math.sqrt(adjacency.contributions * columns)
+
+
+def bin_counts(values: Array, edges: Array, times: NDArray[Any] | None = None) -> Array:
+    """How many values lie in each bin, a value on a border in the bin above it; ``times`` is how often each occurs.
+
+    Values outside the edges count in the first or in the last bin.
+
+    Privacy
+    -------
+    NOT private. Over several columns, one record moves it in L2 by at most ``histograms_sensitivity``.
+    """
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    return np.bincount(place, times, minlength=len(edges) - 1).astype(np.float64)
+
+
+class Histogram:
+    """Equal bins of an interval: the sum of their noisy counts, and how often each was released.
+
+    ``inner`` holds the histograms of the bins that were divided, by place. A bin that was divided is not released any
+    more, but its parts are.
+    """
+
+    def __init__(self, borders: Array) -> None:
+        self.borders = borders
+        self.sums, self.releases = np.zeros(len(borders) - 1), np.zeros(len(borders) - 1, dtype=np.int64)
+        self.inner: dict[int, Histogram] = {}
+
+    @property
+    def edges(self) -> Array:
+        """The borders of all bins that the next release counts."""
+        return np.sort(np.concatenate([self.borders, *(own.edges[1:-1] for own in self.inner.values())]))
+
+    def add(self, counts: Array) -> None:
+        """Add the noisy counts of a release, which are those of the bins between ``edges``."""
+        start = 0
+        for place in range(len(self.sums)):
+            inner = self.inner.get(place)
+            stop = start + (1 if inner is None else len(inner.edges) - 1)
+            if inner is None:
+                self.sums[place] += counts[start]
+                self.releases[place] += 1
+            else:
+                inner.add(counts[start:stop])
+            start = stop
+
+    def shares(self, noise: float) -> Array:
+        """The share of each bin: bins that do not stand out of the noise are empty; equal shares if all are."""
+        means = self.sums / self.releases
+        kept = np.where(means > rules.CUT * noise / np.sqrt(self.releases), means, 0.0)
+        total = kept.sum()
+        return np.asarray(kept / total if total > 0 else np.full(len(kept), 1 / len(kept)))
+
+    def part(self, noise: float, outer: float = 1.0) -> None:
+        """Divide every bin that holds a large share of all records; ``outer`` is the share of this histogram."""
+        for place, share in enumerate(outer * self.shares(noise)):
+            if place in self.inner:
+                self.inner[place].part(noise, share)
+            elif share > rules.PARTED_SHARE:
+                parts = np.linspace(self.borders[place], self.borders[place + 1], rules.BINS + 1)
+                # Bins of the smallest doubles cannot be divided.
+                if (np.diff(parts) > 0).all():
+                    self.inner[place] = Histogram(parts)
+
+    def leaves(self, noise: float) -> Array:
+        """The share of every bin between ``edges``, of the records of this histogram."""
+        shares = self.shares(noise)
+        parts = [
+            share * self.inner[place].leaves(noise) if place in self.inner else np.array([share])
+            for place, share in enumerate(shares)
+        ]
+        return np.concatenate(parts)
+
+    def ranks(self, noise: float) -> tuple[Array, Array]:
+        """(borders of all bins, share of records below each of them), by which ``rank`` interpolates."""
+        below = np.concatenate([[0.0], np.cumsum(self.leaves(noise))])
+        return self.edges, np.minimum(below / below[-1], 1.0)
+
+
+def rank(values: Array, ranks: tuple[Array, Array]) -> Array:
+    """Values between -1 and 1: twice the share of records below a value, less 1; straight lines between the borders.
+
+    Privacy
+    -------
+    Each value is changed on its own by released numbers. Values outside the borders count as the nearest one.
+    """
+    borders, below = ranks
+    return np.asarray(2 * np.interp(values, borders, below) - 1)

@@ -1,0 +1,62 @@
+"""Orders of growth of Khanna, Lu and Raff 2023: the excess risk of private Frank-Wolfe on logistic data."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import expit
+
+from dptoolkit import solvers
+from paper_checks.findings import Comparison, Finding, Order
+from paper_checks.rates import Array, expression, grow, upper_orders
+from paper_checks.seeds import Rng
+
+_DELTA = 1e-5
+
+
+def corollary_3(rng: Rng, exponents: Order, sizes: list[str], repetitions: int, tolerance: float) -> Finding:
+    """The excess risk with the published noise and T by the rule, along n, epsilon, p and the radius."""
+    base = {"n": 16384.0, "epsilon": 8.0, "p": 64.0, "radius": 1.0}
+    ranges = {
+        "n": [2.0**k for k in range(11, 16)], "epsilon": [1.0, 2.0, 4.0, 8.0, 16.0],
+        "p": [16.0, 32.0, 64.0, 128.0, 256.0], "radius": [0.125, 0.25, 0.5, 1.0, 2.0],
+    }  # fmt: skip
+    growths = grow(lambda **at: _excess(rng, repetitions, **at), base, {size: ranges[size] for size in sizes},
+                   expression(exponents, lambda **at: math.log(at["n"] * at["p"] / _DELTA)))  # fmt: skip
+    return upper_orders(growths, tolerance)
+
+
+def theorem_1(
+    rng: Rng, exponents: Order, smoothness: float, sizes: list[str], repetitions: int, tolerance: float
+) -> Finding:
+    """The same on the unit ball, and the largest second derivative of the logistic loss."""
+    found = corollary_3(rng, exponents, sizes, repetitions, tolerance)
+    margins = np.linspace(-20, 20, 40_001)
+    largest = float(np.max(expit(margins) * expit(-margins)))
+    row = Comparison("largest second derivative of the loss", f"<= {smoothness:g}", largest, largest <= smoothness)
+    verdict = found.verdict if row.agrees else "bound broken"
+    return Finding(verdict, found.computed, (*found.rows, row), found.detail)
+
+
+def _excess(rng: Rng, repetitions: int, n: float, epsilon: float, p: float, radius: float) -> Array:
+    # Gamma = beta lambda^2 with beta = 1/4, L = 1.
+    steps = max(2, round((radius / 4 * n * epsilon) ** (2 / 3)))
+    found = []
+    for repetition in range(repetitions):
+        draw = rng(f"logistic {n} {p}", repetition=repetition)
+        X = draw.uniform(-1, 1, (int(n), int(p)))
+        truth = np.zeros(int(p))
+        truth[:4] = [3.0, -3.0, 2.0, -2.0]
+        y = (draw.random(int(n)) < expit(X @ truth)).astype(float)
+        best = solvers.frank_wolfe(X, y, loss="logistic", l1_radius=radius, steps=1000)
+        fit = solvers.dp_frank_wolfe(X, y, loss="logistic", l1_radius=radius, steps=steps, feature_bound=1.0,
+                                     epsilon=epsilon, delta=_DELTA, calibration="published", law="laplace",
+                                     rng=rng(f"logistic {n} {p}", f"{epsilon} {radius}", repetition))  # fmt: skip
+        found.append(_loss(X, y, fit.coef) - _loss(X, y, best.coef))
+    return np.maximum(np.array(found), 1e-9)
+
+
+def _loss(X: Array, y: Array, weights: Array) -> float:
+    margins = X @ weights
+    return float(np.mean(np.logaddexp(0, margins) - y * margins))

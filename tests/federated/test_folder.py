@@ -1,0 +1,327 @@
+"""A client on its disk: a round is released once, whoever asks how often, and whenever its process is killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import ExitStack
+from functools import cache
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptoolkit.accounting import Ledger
+from dptoolkit.errors import BudgetExceeded, InvalidValue
+from dptoolkit.federated import folder as folder_module
+from dptoolkit.federated.folder import ClientFolder, Request
+from dptoolkit.federated.terms import Terms, agree
+from dptoolkit.solvers.engine.initial import NOTHING
+from tests.federated.remote import agreed, folders
+from tests.federated.test_fit import SGD, D, clients
+
+MODELS = [NOTHING, (np.array([0]), np.array([5.0])), (np.array([1, 4]), np.array([-1.0, 2.0]))]
+
+
+def request(terms, number, model=NOTHING):
+    return Request(terms.run, terms.fingerprint, number, *model)
+
+
+def content(message):
+    return message.round, message.support.tobytes(), message.values.tobytes()
+
+
+@pytest.fixture
+def terms():
+    return agreed()
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger.open(tmp_path / "a.ledger", 9.0, 1e-3)
+
+
+def made(place, terms, ledger=None, **how):
+    X, y = clients()[1]
+    path = None if ledger is None else ledger.path
+    return ClientFolder.create(place / "client", terms, 1, X, y, ledger=path, **how)
+
+
+# --- terms ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [
+    {}, {"weights": [1, 2, 3]}, {"initial": [(0, 1.5)]}, {"initial": np.arange(D) * (np.arange(D) < 3)},
+    {"rate": np.float32(0.5)}, {"threshold": "server"}, {"calibration": "published"}, {"epsilon": 3},
+])  # fmt: skip
+def test_everybody_makes_the_same_plan_of_the_terms(change, tmp_path):
+    terms = agree("dp_fed_sgd_ht", sizes=[30, 12, 21], d=D, **SGD | change)
+    (tmp_path / "terms.json").write_text(terms.to_json())
+    again = Terms.read(tmp_path / "terms.json")
+    assert again.plan.fingerprint == terms.fingerprint and again.run == terms.run
+    assert made(tmp_path, again).plan == terms.plan.clients[1], "without calibrating again"
+
+
+def test_two_runs_have_two_names(terms):
+    assert agreed().run != terms.run and agreed().fingerprint == terms.fingerprint
+
+
+def test_terms_without_noise_are_refused():
+    with pytest.raises(InvalidValue, match="epsilon=inf: must be finite"):
+        agreed(epsilon=np.inf)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("{", "must be the terms of a federation"), ("{}", "must be the terms"), ("[]", "must be the terms"),
+    ('{"format": "dptoolkit-federation-1"}', "run is missing"),
+])  # fmt: skip
+def test_another_file_is_not_taken_for_terms(text, words, tmp_path):
+    (tmp_path / "terms.json").write_text(text)
+    with pytest.raises(InvalidValue, match=words):
+        Terms.read(tmp_path / "terms.json")
+
+
+def test_a_plan_that_another_program_made_is_refused(terms):
+    other = Terms.from_json(terms.to_json().replace(terms.fingerprint, "0" * 64))
+    with pytest.raises(InvalidValue, match="Use the version of dptoolkit that wrote the terms"):
+        assert other.plan
+
+
+# --- once and never again ------------------------------------------------------------------------------
+
+
+def test_a_round_gets_the_same_bytes_from_every_process_whatever_model_is_sent(terms, tmp_path):
+    place = made(tmp_path, terms).path
+    first = [ClientFolder(place).answer(request(terms, number)) for number in (1, 2)]
+    for model in MODELS:
+        for message in first:
+            again = ClientFolder(place).answer(request(terms, message.round, model))
+            assert content(again) == content(message)
+
+
+class Killed(BaseException):
+    """Stands for kill -9."""
+
+
+def crashing(at):
+    """Patches that kill the process at the ``at``-th of the moments that matter: charging, computing, storing."""
+    count = [0]
+
+    def around(function):
+        def watched(*arguments, **named):
+            for moment in ("before", "after"):
+                count[0] += 1
+                if count[0] == at:
+                    raise Killed(moment)
+                if moment == "before":
+                    result = function(*arguments, **named)
+            return result
+
+        return watched
+
+    class Dying(folder_module.Client):
+        reply = around(folder_module.Client.reply)
+
+    return [
+        mock.patch.object(folder_module, "_write_synced", around(folder_module._write_synced)),
+        mock.patch.object(folder_module, "Client", Dying),
+        mock.patch.object(Ledger, "spend", around(Ledger.spend)),
+        mock.patch.object(folder_module.os, "replace", around(folder_module.os.replace)),
+    ]
+
+
+def attempt(place, terms, number, model, at):
+    """What left the client, None if it was killed or refused."""
+    with ExitStack() as stack:
+        for patch in crashing(at):
+            stack.enter_context(patch)
+        try:
+            return ClientFolder(place).answer(request(terms, number, model))
+        except (Killed, InvalidValue):
+            return None
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, len(MODELS) - 1), st.integers(1, 18)), min_size=1, max_size=12
+)
+
+
+def releases_of(place, terms, requests):
+    """The different contents that left the client, by round."""
+    seen = {}
+    for number, model, at in requests:
+        message = attempt(place, terms, number, MODELS[model], at)
+        if message is not None:
+            assert message.round == number
+            seen.setdefault(number, set()).add(content(message))
+    return seen
+
+
+@given(requests=REQUESTS)
+def test_no_round_is_released_twice_however_often_the_process_is_killed(requests, tmp_path_factory):
+    tmp_path, terms = tmp_path_factory.mktemp("client"), shared()
+    ledger = Ledger.open(tmp_path / "a.ledger", 5.0, 1e-3)
+    place = made(tmp_path, terms, ledger).path
+    seen = releases_of(place, terms, requests)
+    assert all(len(contents) == 1 for contents in seen.values())
+    assert sorted(seen) == list(range(1, len(seen) + 1)), "rounds come in order"
+    assert len(ledger.entries) <= 1 and (not seen or ledger.entries[0].count == 1), "charged once, before the first"
+    folder = ClientFolder(place)
+    for number in range(1, 4):
+        folder.answer(request(terms, number))
+    assert len(ledger.entries) == 1
+
+
+def test_a_client_that_stores_nothing_would_be_noticed(terms, tmp_path):
+    """The twin of the test above: without the stored reply another model gets the same noise."""
+    place = made(tmp_path, terms).path
+    with mock.patch.object(ClientFolder, "_count", lambda self, answered: None):
+        seen = {content(ClientFolder(place).answer(request(terms, 1)))}
+        (place / "round-1.npz").unlink()
+        seen.add(content(ClientFolder(place).answer(request(terms, 1, MODELS[1]))))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("damage", ["delete", "cut", "exchange"])
+def test_a_reply_that_is_lost_is_not_computed_again(damage, terms, tmp_path):
+    folder = made(tmp_path, terms)
+    for number in (1, 2):
+        folder.answer(request(terms, number))
+    path = folder.path / "round-1.npz"
+    if damage == "delete":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-40])
+    else:
+        path.write_bytes((folder.path / "round-2.npz").read_bytes())
+    with pytest.raises(InvalidValue, match="round=1: must be one whose reply is still in .* not computed again"):
+        folder.answer(request(terms, 1))
+
+
+def test_a_copy_of_the_folder_answers_nothing(terms, tmp_path):
+    """The copy does not know what the original has answered in the meantime, and has the same noise."""
+    folder = made(tmp_path, terms)
+    shutil.copytree(folder.path, tmp_path / "copy")
+    with pytest.raises(InvalidValue, match="must be the original, not a copy or a backup"):
+        ClientFolder(tmp_path / "copy").answer(request(terms, 1))
+    folder.path.rename(tmp_path / "moved")
+    assert ClientFolder(tmp_path / "moved").answer(request(terms, 1)).round == 1
+
+
+def test_a_second_process_waits_for_the_first(terms, tmp_path):
+    import fcntl
+
+    folder, held = made(tmp_path, terms), []
+
+    def watched(path, content):
+        with (folder.path / "key").open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(path.name)
+        write(path, content)
+
+    write = folder_module._write_synced
+    with mock.patch.object(folder_module, "_write_synced", watched):
+        folder.answer(request(terms, 1))
+    assert held == ["round-1.npz", "state.json"]
+
+
+# --- refused, charged ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"run": "another"}, "run='another': must be .* A new run needs a new folder"),
+    ({"fingerprint": "0" * 64}, "plan='000000000000': must be the plan of the client. Client 1 has agreed to"),
+    ({"round": 2}, "round=2: must be 1, the next of client 1. Rounds come in order"),
+    ({"round": 4}, "round=4: must be <= 3. Client 1 answers no more rounds"), ({"round": -2}, "round=-2"),
+    ({"support": np.array([7]), "values": np.array([1.0])}, "model for client 1='with other places'"),
+    ({"support": np.arange(4), "values": np.ones(4)}, "with 4 weights': must be with at most sparsity=3"),
+    ({"support": np.array([0]), "values": np.array([np.nan])}, "with NaN or infinity"),
+])  # fmt: skip
+def test_a_bad_request_is_refused_and_charges_nothing(change, words, terms, ledger, tmp_path):
+    folder = made(tmp_path, terms, ledger)
+    asked = {
+        "run": terms.run,
+        "fingerprint": terms.fingerprint,
+        "round": 1,
+        "support": NOTHING[0],
+        "values": NOTHING[1],
+    }
+    with pytest.raises(InvalidValue, match=words):
+        folder.answer(Request(**asked | change))
+    assert not ledger.entries and folder.answered == 0
+
+
+def test_all_rounds_are_charged_before_the_first_and_only_once(terms, ledger, tmp_path):
+    folder = made(tmp_path, terms, ledger)
+    folder.answer(request(terms, 0))
+    assert not ledger.entries, "to take part costs nothing"
+    for number in (1, 1, 2, 3, 3):
+        folder.answer(request(terms, number))
+    (entry,) = ledger.entries
+    assert entry.event == terms.plan.clients[1].event and terms.run in entry.label
+
+
+def test_a_second_folder_of_the_run_is_charged_too(terms, ledger, tmp_path):
+    """It has another key, and so its replies are further releases."""
+    for place in (tmp_path / "a", tmp_path / "b"):
+        place.mkdir()
+        made(place, terms, ledger).answer(request(terms, 1))
+    assert len(ledger.entries) == 2
+
+
+def test_a_short_budget_is_known_before_anybody_is_charged(terms, tmp_path):
+    ledger = Ledger.open(tmp_path / "poor", 1.0, 1e-5)
+    folder = made(tmp_path, terms, ledger)
+    for number in (0, 1):
+        with pytest.raises(BudgetExceeded):
+            folder.answer(request(terms, number))
+    assert folder.answered == 0
+
+
+def test_a_seed_is_refused_where_a_ledger_is_charged(terms, ledger, tmp_path):
+    with pytest.raises(InvalidValue, match="rng='a seed"):
+        made(tmp_path, terms, ledger, rng=1)
+    assert not (tmp_path / "client").exists()
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"number": 3}, "client=3: must be < 3"), ({"number": 0}, "X='12 records': must be the 30 records of client 0"),
+    ({"X": np.zeros((12, D + 1))}, "at most n_features=6 wide"), ({"y": np.zeros(3)}, "y"),
+    ({"X": np.full((12, D), np.nan)}, "X"),
+])  # fmt: skip
+def test_bad_records_are_refused_and_leave_no_folder(change, words, terms, tmp_path):
+    X, y = clients()[1]
+    arguments = {"path": tmp_path / "client", "terms": terms, "number": 1, "X": X, "y": y} | change
+    with pytest.raises(InvalidValue, match=words):
+        ClientFolder.create(**arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_for_one_run(terms, tmp_path):
+    made(tmp_path, terms)
+    with pytest.raises(InvalidValue, match="must be one that does not exist yet"):
+        made(tmp_path, terms)
+    with pytest.raises(InvalidValue, match="must be the folder of a client"):
+        ClientFolder(tmp_path)
+
+
+def test_key_and_records_are_for_the_owner_alone(terms, tmp_path):
+    folder = made(tmp_path, terms)
+    assert folder.path.stat().st_mode & 0o077 == 0 and (folder.path / "key").stat().st_mode & 0o077 == 0
+    record = json.loads((folder.path / "terms.json").read_text())
+    assert record["client"] == 1 and (folder.path / "key").read_bytes().hex() not in json.dumps(record)
+
+
+def test_keys_from_a_seed_are_those_of_the_fit_in_one_process(terms, tmp_path):
+    keys = {(folder.path / "key").read_bytes() for folder in folders(tmp_path, terms)}
+    assert len(keys) == 3
+
+
+@cache
+def shared():
+    """The terms that all examples of the property test use."""
+    return agreed()

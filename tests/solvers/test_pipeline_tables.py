@@ -1,0 +1,397 @@
+"""dp_pipeline on tables with public bounds: every stage moves by no more than planned and some by that much, its noise
+is the plan's, gates look at public numbers alone, and prediction prepares rows as the fit did."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from dptoolkit import solvers
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.data import check_rows
+from dptoolkit.data.column_bounds import ColumnBounds
+from dptoolkit.errors import InvalidValue
+from dptoolkit.solvers._pipeline_ranks import Histogram, bin_counts, histograms_sensitivity, rank
+from dptoolkit.solvers._pipeline_tables import (
+    HISTOGRAMS,
+    MEAN_ROW,
+    TableMap,
+    centre,
+    mean_row_sensitivity,
+    planned,
+    table_stages,
+)
+from dptoolkit.solvers.frame import rules
+from tests.solvers.capture import Spy
+from tests.strategies import neighbours
+
+ROUNDING = 1 + 1e-10
+REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning"),
+    pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning"),
+]
+LOWER = np.array([0.0, -3.0, 10.0, 0.0])
+UPPER = np.array([120.0, 5.0, 1000.0, 1.0])
+
+
+def table(seed, n):
+    """Columns in units, one of them heavy-tailed, and an indicator; the label depends on three of them."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack(
+        [rng.uniform(20, 90, n), rng.normal(1, 1, n), 10 + rng.exponential(30, n), rng.random(n) < 0.3]
+    ).astype(float)
+    score = (X[:, 0] - 55) / 20 + X[:, 1] + (np.log(X[:, 2]) - 3.3) + X[:, 3] - 1.3
+    return X, (score + 0.4 * rng.standard_normal(n) > 0).astype(float)
+
+
+def make_plan(n, d=4, epsilon=2.0, delta=1e-5, bounds=(LOWER, UPPER), **more):
+    return solvers.plan("dp_pipeline", n=n, d=d, epsilon=epsilon, delta=delta, bounds=bounds, **more)
+
+
+# --- bounds -----------------------------------------------------------------------------------------------
+
+
+def test_numeric_columns_follow_from_their_bounds_or_are_given():
+    assert ColumnBounds.of((LOWER, UPPER), 4).numeric == (0, 1, 2)
+    assert ColumnBounds.of((0, 1), 3).numeric == ()
+    assert ColumnBounds.of((0, 1), 3, numeric=[2, 0]).numeric == (0, 2)
+    assert ColumnBounds.of((0, 255), 2, numeric=()).numeric == ()
+    assert ColumnBounds.of(([1.0, 0.0], [1.0, 2.0]), 2).numeric == (1,), "a column with one value has no ranks"
+
+
+def test_bounds_by_name_may_have_one_entry_for_all_others():
+    names = ("age", "sex", "smoker")
+    named = ColumnBounds.of({"*": (0, 1), "age": (18, 99)}, 3, names=names)
+    assert named == ColumnBounds.of(([18, 0, 0], [99, 1, 1]), 3)
+    assert ColumnBounds.of(named, 3) == named
+    assert ColumnBounds.of({"*": (0, 1), "age": (18, 99)}, 3, numeric=["sex"], names=names).numeric == (1,)
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ((0, math.inf), "finite"), ((math.nan, 1), "finite"), ((2, 1), "lower <= upper"), (([0, 0], 1), "shape"),
+    (5, "bounds"), (("a", "b"), "bounds"), ({"a": (0, 1)}, "without names"), ((True, None), "bounds"),
+    ([(0, 1), (0, 1), (0, 1), (0, 1)], "bounds"), (np.zeros((4, 2)), "bounds"), ("12", "bounds"),
+])  # fmt: skip
+def test_bad_bounds_are_refused(wrong, words):
+    with pytest.raises(InvalidValue, match=words):
+        make_plan(100, bounds=wrong)
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"a": (0, 1), "b": (0, 1)}, "Columns without bounds: \\['c'\\]"),
+    ({"a": (0, 1), "d": (0, 1), "*": (0, 1)}, "no column of X: \\['d'\\]"),
+    ({"a": 3, "*": (0, 1)}, "pair"),
+])  # fmt: skip
+def test_names_of_bounds_must_be_those_of_the_columns(given, words):
+    with pytest.raises(InvalidValue, match=words):
+        ColumnBounds.of(given, 3, names=("a", "b", "c"))
+
+
+@pytest.mark.parametrize("numeric", [[4], [-1], "age", ["age"], 3, [0.5]])
+def test_bad_numeric_columns_are_refused(numeric):
+    with pytest.raises(InvalidValue, match="numeric"):
+        make_plan(100, numeric=numeric)
+    with pytest.raises(InvalidValue, match="numeric"):
+        solvers.plan("dp_pipeline", n=100, d=4, epsilon=1.0, delta=1e-5, numeric=[0])
+    with pytest.raises(InvalidValue, match="bounds differ"):
+        ColumnBounds.of((1, 1), 2, numeric=[0])
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.tuples(finite, finite).map(sorted), st.lists(finite, min_size=1, max_size=5))
+def test_scaled_values_lie_within_minus_one_and_one_whatever_the_bounds(bounds, values):
+    """Cells outside, at the bounds, as large as doubles are; bounds that are equal."""
+    low, high = bounds
+    both = ColumnBounds.of((low, high), 1)
+    cells = np.array([*values, low, high, 0.0])[:, None]
+    scaled = both.scaled(cells)
+    assert np.isfinite(scaled).all() and (np.abs(scaled) <= 1).all()
+    assert not both.is_nonnegative or (scaled >= 0).all()
+    if low <= 0 <= high:
+        assert scaled[-1] == 0
+    if both.numeric:
+        (edges,) = both.edges(16)
+        assert edges[0] <= scaled.min() and scaled.max() <= edges[-1]
+
+
+# --- sensitivities ----------------------------------------------------------------------------------------
+
+
+def both_sides(pair, query, adjacency):
+    """The query on both data sets: one record replaced, or left out; ``times`` is how often each record occurs."""
+    n = pair.X.shape[0]
+    ones = np.ones(n, dtype=np.int64)
+    if adjacency is REPLACE:
+        return query(check_rows(pair.X), ones), query(check_rows(pair.X2), ones)
+    gone = ones.copy()
+    gone[pair.index] = 0
+    return query(check_rows(pair.X), ones), query(check_rows(pair.X), gone)
+
+
+def counted(plan, rows, times, edges):
+    run = plan.settings.bind(plan, rows, np.zeros(rows.shape[0]))
+    run.counts = times
+    return np.concatenate(run._counts(edges))
+
+
+@given(neighbours("binary"), st.sampled_from([REPLACE, ZERO]), st.floats(0, 1e3), st.floats(1e-3, 1e3), st.data())
+def test_counts_move_by_no_more_than_planned_for_any_partition(pair, adjacency, below, above, data):
+    """The bins of later rounds depend on earlier releases, so the bound has to hold for every partition."""
+    n, d = pair.X.shape
+    plan = make_plan(n, d, bounds=(-below, above), adjacency=adjacency, epsilon=math.inf)
+    release = planned(plan, HISTOGRAMS)
+    edges = [
+        np.unique(np.append(own, data.draw(st.lists(st.floats(own[0], own[-1]), max_size=4))))
+        for own in plan.settings.bounds.edges(rules.BINS)
+    ]
+    first, second = both_sides(pair, lambda rows, times: counted(plan, rows, times, edges), adjacency)
+    assert first.sum() == n * d, "every record is in one bin of each column"
+    assert np.linalg.norm(first - second) <= release.sensitivity * ROUNDING
+
+
+@pytest.mark.parametrize("dense", [True, False], ids=["dense", "csr"])
+def test_counts_reach_what_is_planned(dense):
+    low, high = np.zeros((1, 3)), np.full((1, 3), 1e300)
+    first, second = (np.vstack([np.zeros((4, 3)), row]) for row in (low, high))
+    plan = make_plan(5, 3, bounds=(0, 1e300), epsilon=math.inf)
+    edges = plan.settings.bounds.edges(rules.BINS)
+    rows = [check_rows(X if dense else sparse.csr_matrix(X)) for X in (first, second)]
+    one, two = (counted(plan, own, np.ones(5, dtype=np.int64), edges) for own in rows)
+    assert np.linalg.norm(one - two) >= 0.9999 * planned(plan, HISTOGRAMS).sensitivity
+    gone = counted(plan, rows[0], np.array([1, 1, 1, 1, 0]), edges)
+    assert np.linalg.norm(one - gone) >= 0.9999 * histograms_sensitivity(ZERO, 3)
+
+
+def ranks_of(bounds, data):
+    """Ranks that some noise might have given."""
+    out = []
+    for edges in bounds.edges(rules.BINS):
+        steps = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(edges) - 1, max_size=len(edges) - 1)))
+        shares = steps / steps.sum() if steps.sum() > 0 else np.full(len(steps), 1 / len(steps))
+        below = np.concatenate([[0.0], np.cumsum(shares)])
+        out.append((edges, np.minimum(below / below[-1], 1.0)))
+    return tuple(out)
+
+
+@given(neighbours("binary"), st.sampled_from([REPLACE, ZERO]), st.booleans(), st.booleans(),
+       st.sampled_from([None, 0.1, 1.5]), st.data())  # fmt: skip
+def test_the_mean_row_moves_by_no_more_than_planned(pair, adjacency, has_ranks, nonnegative, norm, data):
+    n, d = pair.X.shape
+    bounds = ColumnBounds.of((0.0 if nonnegative else -2.0, 3.0), d)
+    own = TableMap(bounds, norm, ranks_of(bounds, data) if has_ranks else ())
+    first, second = both_sides(pair, lambda rows, times: own.mean(rows, times / n), adjacency)
+    allowed = mean_row_sensitivity(adjacency, n, nonnegative and not has_ranks)
+    assert np.linalg.norm(first - second) <= allowed * ROUNDING
+    rows = own(check_rows(pair.X))
+    assert (rows.row_norms() <= 1).all()
+
+
+@pytest.mark.parametrize(("low", "expected"), [(0.0, math.sqrt(2)), (-1.0, 2.0)])
+def test_the_mean_row_reaches_what_is_planned(low, expected):
+    """Orthogonal rows where all entries are non-negative; opposite ones where they are not."""
+    bounds, n = ColumnBounds.of((low, 2.0), 2), 4
+    end = [0.0, 2.0] if low == 0 else [-2.0, 0.0]
+    share = np.full(n, 1 / n)
+    one, two = (check_rows(np.vstack([np.ones((n - 1, 2)), row])) for row in ([2.0, 0.0], end))
+    moved = np.linalg.norm(TableMap(bounds).mean(one, share) - TableMap(bounds).mean(two, share))
+    allowed = mean_row_sensitivity(REPLACE, n, bounds.is_nonnegative)
+    assert allowed == expected / n and 0.9999 * allowed <= moved <= allowed * ROUNDING
+
+
+def test_the_smaller_bound_is_for_rows_without_ranks_only():
+    """Ranks are signed even where all bounds are non-negative."""
+    few, many = make_plan(40, bounds=(0, UPPER)), make_plan(4000, bounds=(0, UPPER))
+    assert planned(few, HISTOGRAMS) is None and planned(many, HISTOGRAMS) is not None
+    assert planned(few, MEAN_ROW).sensitivity == math.sqrt(2) / 40
+    assert planned(many, MEAN_ROW).sensitivity == 2 / 4000
+    assert planned(make_plan(40), MEAN_ROW).sensitivity == 2 / 40, "one bound is below 0"
+
+
+# --- ranks and centring -----------------------------------------------------------------------------------
+
+
+def released(values, edges, rounds, noise=0.0):
+    """The histogram of a column after some rounds without noise."""
+    own = Histogram(edges)
+    for number in range(rounds):
+        own.add(bin_counts(values, own.edges))
+        if number + 1 < rounds:
+            own.part(noise)
+    return own
+
+
+@pytest.mark.parametrize("width", [1.0, 10.0, 100.0])
+def test_ranks_are_shares_below_even_where_bounds_are_far_too_wide(width):
+    values = np.random.default_rng(0).uniform(0.2, 1.0, 20_000) / width
+    true = 2 * np.argsort(np.argsort(values)) / len(values) - 1
+    own = released(values, np.linspace(0, 1, rules.BINS + 1), rules.ROUNDS)
+    assert np.abs(rank(values, own.ranks(0.0)) - true).mean() < 0.08
+    once = released(values, np.linspace(0, 1, rules.BINS + 1), 1)
+    assert width == 1 or np.abs(rank(values, once.ranks(0.0)) - true).mean() > 0.1, "one release would not do"
+    assert rank(np.array([-9.0, 9.0]), own.ranks(0.0)).tolist() == [-1.0, 1.0], "values outside count as the nearest"
+
+
+def test_a_release_counts_every_record_once_at_every_depth():
+    values = np.random.default_rng(1).exponential(0.002, 5000)
+    own = released(values, np.linspace(0, 1, rules.BINS + 1), 3)
+    counts = bin_counts(values, own.edges)
+    assert counts.sum() == 5000 and len(counts) > 2 * rules.BINS
+    # With no noise, all releases agree: the sums divided by their number are the counts of the finest bins.
+    borders, below = own.ranks(0.0)
+    np.testing.assert_allclose(np.diff(below), counts / 5000, atol=1e-12)
+    assert (np.diff(borders) > 0).all()
+
+
+def test_noise_alone_gives_straight_ranks():
+    own = Histogram(np.linspace(-1, 1, rules.BINS + 1))
+    own.add(np.full(rules.BINS, -1.0))
+    borders, below = own.ranks(5.0)
+    np.testing.assert_allclose(below, np.linspace(0, 1, rules.BINS + 1), atol=1e-12)
+
+
+def test_a_short_mean_is_not_subtracted_and_a_noisy_one_is_shrunk():
+    assert centre(np.full(4, 0.2), 0.0) is None
+    np.testing.assert_allclose(centre(np.full(4, 0.5), 0.0), np.full(4, 0.5))
+    np.testing.assert_allclose(centre(np.full(4, 0.5), 0.25), np.full(4, 0.5 * 0.75))
+    assert centre(np.full(4, 0.5), 0.5) is None
+
+
+# --- plan -------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(1e-3, 50.0), st.sampled_from([1e-12, 1e-5, 0.01]), st.integers(1, 10**7), st.integers(1, 400),
+       st.sampled_from(["replace-one", "zero-out"]))  # fmt: skip
+def test_the_guarantee_is_at_most_the_budget_and_uses_it_up(epsilon, delta, n, d, adjacency):
+    plan = make_plan(n, d, epsilon=epsilon, delta=delta, adjacency=adjacency, bounds=(0, 7))
+    assert epsilon * (1 - 1e-6) <= plan.guarantee.epsilon(delta) <= epsilon
+
+
+def test_a_stage_is_left_out_for_public_reasons_and_its_budget_is_kept():
+    plan, small, flat = make_plan(5000), make_plan(20), make_plan(5000, bounds=(0, 1))
+    assert [r.query for r in plan.releases[-2:]] == [HISTOGRAMS, MEAN_ROW]
+    assert plan.settings.remarks(plan) == ()
+    assert {HISTOGRAMS, MEAN_ROW}.isdisjoint(r.query for r in small.releases)
+    assert "no ranks of columns" in str(small) and "no centring of rows" in str(small)
+    assert "no column is numeric" in str(flat) and planned(flat, MEAN_ROW) is not None
+    # What is left out costs nothing: the noise of the other stages is that of a plan without bounds.
+    plain = solvers.plan("dp_pipeline", n=20, d=4, epsilon=2.0, delta=1e-5)
+    assert [r.scale for r in small.releases] == [r.scale for r in plain.releases]
+    shares = [table_stages(plan.settings.bounds, n, 4, 0.5, REPLACE).rest for n in (10, 60, 5000)]
+    assert shares[0] == 1 and shares[1:] == sorted(shares[1:], reverse=True) and shares[2] == pytest.approx(0.85)
+
+
+def test_a_plan_is_made_again_from_its_json():
+    for numeric in (None, [1]):
+        plan = make_plan(500, numeric=numeric)
+        record = json.loads(plan.to_json())
+        again = solvers.plan("dp_pipeline", n=500, d=4, **record["settings"])
+        assert again == plan and again.fingerprint == plan.fingerprint
+    assert make_plan(500, numeric=[1]).fingerprint != make_plan(500).fingerprint
+    assert make_plan(500, bounds=(LOWER, UPPER + 1)).fingerprint != make_plan(500).fingerprint
+
+
+def test_without_bounds_a_plan_names_none():
+    plan = solvers.plan("dp_pipeline", n=500, d=4, epsilon=2.0, delta=1e-5)
+    assert not {"bounds", "numeric"} & set(plan.settings.to_dict()) and "bounds=" not in str(plan)
+
+
+# --- the run ----------------------------------------------------------------------------------------------
+
+
+def test_every_release_has_the_planned_noise():
+    """The spy sees what is drawn, in order; the releases are the exact queries plus these draws times the scales."""
+    X, y = table(0, 300)
+    plan = make_plan(300, epsilon=8.0)
+    run = solvers.bind(plan, X, y)
+    spy = Spy(3)
+    trace = run(spy, trace=True)
+    counts, mean = planned(plan, HISTOGRAMS), planned(plan, MEAN_ROW)
+    drawn, width, at = spy.of("standard_normal"), 5, 0
+    histograms = [Histogram(edges) for edges in plan.settings.bounds.edges(rules.BINS)]
+    for number in range(rules.ROUNDS):
+        exact = run._counts([own.edges for own in histograms])
+        rows = math.ceil(sum(map(len, exact)) / width)
+        seen = trace.releases[at : at + rows].ravel()[: sum(map(len, exact))]
+        at += rows
+        np.testing.assert_allclose((seen - np.concatenate(exact)) / counts.scale, drawn[number], atol=1e-9)
+        for own, part in zip(histograms, np.split(seen, np.cumsum([len(e) for e in exact])[:-1]), strict=True):
+            own.add(part)
+            if number + 1 < rules.ROUNDS:
+                own.part(counts.scale)
+    made = trace.history["preparation"].table
+    first = TableMap(plan.settings.bounds, None, made.ranks)
+    exact = first.mean(check_rows(X), np.full(300, 1 / 300))
+    np.testing.assert_allclose((trace.releases[at, :4] - exact) / mean.scale, drawn[rules.ROUNDS], atol=1e-9)
+    for (borders, below), own in zip(made.ranks, histograms, strict=True):
+        np.testing.assert_array_equal(below, own.ranks(counts.scale)[1])
+        np.testing.assert_array_equal(borders, own.edges)
+    np.testing.assert_array_equal(trace.history["mean_row"], trace.releases[at, :4])
+    # Then come the other stages: column means, eigenvalue, steps and slopes.
+    assert len(drawn) == rules.ROUNDS + 1 + 2 + trace.history["steps"] + rules.HALVINGS
+
+
+def test_counts_of_rows_stand_for_repeated_rows():
+    X, y = table(1, 40)
+    times = np.arange(40) % 3
+    plan = make_plan(int(times.sum()), epsilon=20.0)
+    one = solvers.bind(plan, X, y, times)(np.random.default_rng(0))
+    two = solvers.bind(plan, np.repeat(X, times, axis=0), np.repeat(y, times))(np.random.default_rng(0))
+    np.testing.assert_allclose(one.weights, two.weights, atol=1e-9)
+
+
+def test_dense_and_sparse_tables_give_the_same_model():
+    X, y = table(2, 2000)
+    X[X[:, 3] == 0, 1] = 0.0
+    results = [
+        solvers.dp_pipeline(form, y, epsilon=2.0, delta=1e-5, rng=5, bounds=(LOWER, UPPER))
+        for form in (X, sparse.csr_matrix(X))
+    ]
+    np.testing.assert_array_equal(results[0].coef, results[1].coef)
+    np.testing.assert_array_equal(solvers.margins(results[0], X), solvers.margins(results[1], sparse.csr_matrix(X)))
+
+
+def test_bounds_make_units_irrelevant_and_the_model_good():
+    X, y = table(3, 4000)
+    unit = np.array([1000.0, 1.0, 1e-3, 1.0])
+    results = [
+        solvers.dp_pipeline(X * by, y, epsilon=1.0, delta=1e-5, rng=1, bounds=(LOWER * by, UPPER * by))
+        for by in (np.ones(4), unit)
+    ]
+    test, truth = table(4, 4000)
+    errors = [
+        np.mean((solvers.margins(result, test * by) > 0) != truth)
+        for result, by in zip(results, (np.ones(4), unit), strict=True)
+    ]
+    assert max(errors) < 0.16
+    raw = solvers.dp_pipeline(X, y, epsilon=1.0, delta=1e-5, rng=1)
+    assert np.mean((solvers.margins(raw, test) > 0) != truth) > 0.25
+
+
+def test_new_rows_are_clipped_to_the_bounds():
+    X, y = table(5, 1000)
+    result = solvers.dp_pipeline(X, y, epsilon=2.0, delta=1e-5, rng=1, bounds=(LOWER, UPPER))
+    far = np.array([[1e300, -1e300, 1e9, 1.0]])
+    np.testing.assert_array_equal(solvers.margins(result, far), solvers.margins(result, np.clip(far, LOWER, UPPER)))
+    for bad in (math.nan, math.inf):
+        with pytest.raises(InvalidValue):
+            solvers.margins(result, np.array([[bad, 0.0, 20.0, 1.0]]))
+        with pytest.raises(InvalidValue):
+            solvers.dp_pipeline(np.full((9, 4), bad), np.ones(9), epsilon=1.0, delta=1e-5, bounds=(LOWER, UPPER))
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 1e4, math.inf])
+def test_one_record_one_column_and_no_noise_are_corners_that_work(epsilon):
+    result = solvers.dp_pipeline([[7.0]], [1.0], epsilon=epsilon, delta=1e-5, rng=0, bounds=(0, 10))
+    assert np.isfinite(solvers.margins(result, [[3.0]])).all()
+    several = solvers.dp_pipeline([[7.0, 1.0]] * 3, [0, 1, 2], epsilon=epsilon, delta=1e-5, rng=0, bounds=(1, 10),
+                                  loss="softmax", classes=3)  # fmt: skip
+    assert np.isfinite(solvers.margins(several, [[1e300, -1e300]])).all()

@@ -312,7 +312,7 @@ def path_of(name: str, event: Event) -> tuple[Callable[[Event, float], float], .
     path = METHODS[name].path
     # Coarse blocks of steps on batches are far closer to the answer than the moments of single steps. Without them a
     # coarse grid shows no more than those moments.
-    return path if name != "pld" else path[::2] + path[-1:] if pld.has_batches(event) else path[:2] + path[-1:]
+    return path if name != "pld" else path[1:] if pld.has_batches(event) else path[:2] + path[-1:]
 
 
 def _affordable(epsilon0: float, count: int, delta: float) -> bool:

@@ -142,8 +142,8 @@ still above 10 ms, and why:
 - Selections (`sparsifier`): an exact look is the recursion for adaptive selections, whose time grows with the square of
   their number. It is compiled, and one look of 200 selections takes 7 ms.
 - `two_stage` and `knowledge_transfer` search twice, once for the selections' share of the budget, once for the rest.
-- Poisson batches: an exact look takes 3 to 6 ms, and one to three are needed. At small rates (text) the law of the loss is
-  too skewed for an expansion, and nothing was gained there.
+- Poisson batches: an exact look takes 3 to 6 ms, and one to three are needed. At small rates (text) the law of the loss
+  is too skewed for an expansion, and nothing was gained there.
 - `objective_perturbation`: the convex hull of its curve and the first guess by closed form take about 3 ms each.
 
 """

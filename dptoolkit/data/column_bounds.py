@@ -93,6 +93,10 @@ class ColumnBounds:
         zero, size = _zero_and_size(low, high)
         return np.asarray((np.clip(matrix, low, high) - zero) / size)
 
+    def take(self, columns: Sequence[int]) -> ColumnBounds:
+        """The bounds of these columns, none of which counts as numeric."""
+        return ColumnBounds(tuple(self.lower[j] for j in columns), tuple(self.upper[j] for j in columns), ())
+
     def outside(self, rows: Rows) -> NDArray[np.int64]:
         """How many values of each column lie outside its bounds.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ from dptoolkit.federated.server import Server
 from dptoolkit.federated.settings import DERIVED, ITERATIVE, DpFedGdHt, DpFedSgdHt, FedSgdHt
 from dptoolkit.mechanisms.randomness import Source
 from dptoolkit.solvers.engine.initial import start_of
-from dptoolkit.solvers.frame.fit import noise_source, stated
+from dptoolkit.solvers.frame.fit import is_secure, noise_source, stated
 from dptoolkit.solvers.frame.run import trace_interval
+from dptoolkit.solvers.frame.secure import FAST, noise_kind
 from dptoolkit.solvers.frame.settings import build, keywords
 from dptoolkit.types import Array
 
@@ -83,7 +85,9 @@ class FederatedResult:
         return as_html(str(self))
 
 
-def plan(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **arguments: Any) -> FederatedPlan:
+def plan(
+    name: str, *, sizes: Sequence[int], d: int, weights: Any = None, randomness: str | None = None, **arguments: Any
+) -> FederatedPlan:
     """The plan of a private federated fit, made without any data: noise, event and guarantee of every client.
 
     Parameters
@@ -96,6 +100,8 @@ def plan(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **argu
         The number of features, which is public.
     weights : sequence of float or None, default None
         The clients' shares in the average; by default their shares of all records.
+    randomness : {"secure", "fast"} or None, default None
+        The noise of the clients; see the solver. None is "fast".
     **arguments : Any
         The solver's own arguments, without clients and those of a run (rng, ledgers, ...).
 
@@ -109,7 +115,8 @@ def plan(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **argu
     Touches no data.
     """
     kind = _KINDS[one_of("name", name, tuple(_KINDS))]
-    return plan_of(_settings(kind, arguments), check_sizes(sizes), whole("d", d, low=1), weights)
+    noise = FAST if randomness is None else noise_kind(randomness, None)
+    return plan_of(_settings(kind, arguments), check_sizes(sizes), whole("d", d, low=1), weights, noise)
 
 
 def settings_of(name: str, arguments: dict[str, Any]) -> Any:
@@ -148,6 +155,7 @@ def fit(
     label_values: Any = None,
     n_features: int | None = None,
     rng: Any = None,
+    randomness: str | None = None,
     ledgers: Any = None,
     trace: Any = False,
 ) -> FederatedResult:
@@ -160,12 +168,16 @@ def fit(
     """
     settings, clients = _settings(kind, arguments), _pairs(clients)
     data = _data(clients, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)
-    plan = plan_of(settings, [rows.shape[0] for rows, _ in data], data[0][0].shape[1], weights)
+    # Where no noise is asked for there is none to make secure.
+    noise = noise_kind(randomness, rng) if randomness or not math.isinf(settings.epsilon) else FAST
+    plan = plan_of(settings, [rows.shape[0] for rows, _ in data], data[0][0].shape[1], weights, noise)
     every = trace_interval(trace)
     is_void = [marks.is_marked(X, y) for X, y in clients]
     books = _ledgers(ledgers, len(data))
-    # A ledger that does not allow seeds refuses one.
-    source = [noise_source(rng, ledger) for ledger in books][0]
+    # A ledger that does not allow seeds refuses one, and noise in doubles alike.
+    source = [
+        noise_source(rng, ledger, is_secure=is_secure(one)) for ledger, one in zip(books, plan.clients, strict=True)
+    ][0]
     # Without noise there is nothing to protect, and batches are those of the solver without privacy.
     owner = plan.fingerprint if plan.is_private else ""
     members = [
@@ -270,6 +282,9 @@ n_features : int or None, default None
 rng : None, int or numpy.random.Generator, default None
     Fresh entropy, a seed or a Generator. Every client draws from a stream of its own, which depends on the seed, the
     plan and the client's number. Never publish a seeded fit: whoever guesses the seed can remove the noise.
+randomness : {"secure", "fast"} or None, default None
+    "secure" makes every client draw its batches and its noise, exact in every digit, from a cryptographic generator of
+    its own; it takes no ``rng``. "fast" draws noise in doubles. See docs/secure-noise.md.
 ledgers : list of Ledger or None, default None
     One ledger, or None, for every client. All are charged before any data are used; if one refuses, none is charged.
 trace : bool or int, default False
@@ -279,7 +294,7 @@ _RETURNS = """Returns
 -------
 FederatedResult
     The model, one guarantee for every client and the worst of them, the plan, and public facts of the run."""
-_RUN = ("weights", "label_values", "n_features", "rng", "ledgers", "trace")
+_RUN = ("weights", "label_values", "n_features", "rng", "randomness", "ledgers", "trace")
 
 
 def _describe(name: str) -> Iterator[str]:

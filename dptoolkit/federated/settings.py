@@ -13,6 +13,7 @@ from dptoolkit._validate import invalid, magnitude, one_of, real, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_rows, with_intercept
+from dptoolkit.federated.secure import SecureSoftmaxSteps
 from dptoolkit.federated.softmax import SoftmaxSteps
 from dptoolkit.losses import Loss
 from dptoolkit.solvers._ight import DpIght, ResolvedIght
@@ -21,9 +22,10 @@ from dptoolkit.solvers.engine.batches import SCHEMES, check_sampling
 from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun
 from dptoolkit.solvers.engine.initial import InitialModel, start_of
+from dptoolkit.solvers.engine.secure import SecureIhtRun, secured
+from dptoolkit.solvers.engine.secure_steps import rate_of
 from dptoolkit.solvers.frame.plan import Plan, Sampling
 from dptoolkit.solvers.frame.run import Run, written_out
-from dptoolkit.solvers.frame.secure import not_secure
 from dptoolkit.solvers.frame.settings import check_classes_setting, class_labels, public_bound, setting
 from dptoolkit.types import Array
 
@@ -159,6 +161,11 @@ class Participation:
         bounded, _, caps = self.bounds.clip(rows, np.zeros(0))
         # ``adaptive`` is False, and so the noise is the plan's at any weights.
         iteration = Batches(steps, size, self.step_size, self.sparsity, 0.0, sampling, self.fit_intercept)
+        # A run without noise has no plan.
+        secure = getattr(plan, "secure", None)
+        if secure is not None:
+            rate = rate_of(plan.releases[0])
+            return SecureSoftmaxSteps(bounded, y, caps, iteration, secure.first, rate, start_of(self.initial))
         return SoftmaxSteps(bounded, y, caps, iteration, plan.noise, start_of(self.initial))
 
 
@@ -235,10 +242,6 @@ class ResolvedFedSgd(DpFedSgdHt, ResolvedSgd):
         return published.fed_sgd_ht_section_6_4(
             self.batch_size, rate, self.steps, self.grad_norm, self.epsilon, self.delta
         )
-
-    def secured(self, plan: Plan) -> Plan:
-        """See ``Resolved``."""
-        raise not_secure(f"for {self.solver}")
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SgdRun | SoftmaxSteps:  # type: ignore[override]
         """See ``Resolved``."""
@@ -325,12 +328,18 @@ class ResolvedFedGd(DpFedGdHt, ResolvedIght):
 
         return published.fed_sgd_ht_section_6_4(n, 1.0, self.steps, self.grad_norm, self.epsilon, self.delta)
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        return secured(plan, self, self.noise_law(plan))
+
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
         """See ``Resolved``."""
         if self.is_multiclass:
             return self.softmax_run(plan, rows, y, counts, self.steps, math.nan, WITHOUT_REPLACEMENT)
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = ClippedRecords(bounded, labels, self.loss_row, math.inf, caps, counts)
+        if plan.secure is not None:
+            return SecureIhtRun(data, self.iteration, plan.secure.first, start_of(self.initial))
         return IhtRun(data, self.iteration, self.noise_law(plan), start_of(self.initial))
 
 

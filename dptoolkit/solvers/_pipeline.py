@@ -16,7 +16,7 @@ Long because the settings, the plan and the run of all stages are read together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -28,7 +28,7 @@ from dptoolkit.data import Rows, product
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.solvers._pipeline_secure import SecureStages, secured
+from dptoolkit.solvers._pipeline_secure import SecureStages, StageNames, secured
 from dptoolkit.solvers._pipeline_stages import (
     MIDDLE,
     Preparation,
@@ -48,6 +48,7 @@ from dptoolkit.solvers._pipeline_stages import (
 from dptoolkit.solvers._pipeline_tables import HISTOGRAMS, MEAN_ROW, TableRun, TableStages, stage_scale, table_stages
 from dptoolkit.solvers.engine.bounds import GradientBounds, constant
 from dptoolkit.solvers.engine.descent import SMALL, ClippedRecords, IhtRun, Steps
+from dptoolkit.solvers.engine.preconditioned import moments_sensitivity
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
 from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
 # The places of the releases in the plan; numbers have no scale.
 DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
 COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
+# What a large table releases in the eigenvalue's place.
+MOMENTS = "second moments"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -235,6 +238,9 @@ class ResolvedPipeline(Resolved, DpPipeline):
             gaussian(COLUMN_MEANS, means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
             gaussian(LARGEST_EIGENVALUE, 1 / n, rules.EIGENVALUE_SHARE),
         )
+        moments = gaussian(MOMENTS, moments_sensitivity(self.adjacency, n), rules.EIGENVALUE_SHARE)
+        if self._is_worth_moments(d, stages[DESCENT].scale, moments.scale):
+            stages = (*stages[:EIGENVALUE], moments)
         if numbers:
             return (*stages, *table.releases)
         slopes = largest_slope(self.adjacency, self.classes) / n
@@ -248,8 +254,45 @@ class ResolvedPipeline(Resolved, DpPipeline):
         return table_stages(self.bounds, n, d, rules.budget_mu(self.epsilon, self.delta), self.adjacency)
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
-        """See ``Resolved``; the stages of a table that are left out."""
-        return self.table_stages(plan.n, plan.d).remarks
+        """See ``Resolved``; the stages of a table that are left out, and how the descent is done."""
+        if self.bounds is None:
+            return ()
+        return (*self.table_stages(plan.n, plan.d).remarks, self._route(plan))
+
+    def _route(self, plan: Plan) -> str:
+        """Which descent a table gets, and why, in words."""
+        curvature = rules.residual_curvature(self.loss_row, self.grad_norm)
+        most = rules.SLACK * curvature * self._time(plan.releases[DESCENT].scale)
+        if has_moments(plan):
+            return (
+                f"descent along released second moments, {self.moments_schedule(plan)[0]} passes: with n = {plan.n:,} "
+                f"records of {plan.d} columns at this budget, plain descent may need {most:,.0f} passes"
+            )
+        if self.sparsity is not None:
+            return "plain descent: sparsity keeps some features only, which second moments of all features do not help"
+        return (
+            f"plain descent, at most {min(math.ceil(most), rules.MOST):,} passes: n = {plan.n:,} records of {plan.d} "
+            "columns at this budget are too few for their second moments to be worth their noise"
+        )
+
+    def _time(self, noise: float) -> float:
+        """The total time of the descent with this noise of all steps together."""
+        # Rows have norm at most 1: the noise of a margin is at most that of a weight, time * scale.
+        return min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
+
+    def _is_worth_moments(self, d: int, noise: float, moments_noise: float) -> bool:
+        """Whether a table's second moments are released; see ``rules.is_preconditioned``."""
+        if self.bounds is None or self.sparsity is not None:
+            return False
+        curvature = rules.residual_curvature(self.loss_row, self.grad_norm)
+        return rules.is_preconditioned(self._time(noise), curvature, d + 1, moments_noise)
+
+    def moments_schedule(self, plan: Plan) -> tuple[int, float]:
+        """(steps, ridge) of the descent along second moments."""
+        time = self._time(plan.releases[DESCENT].scale)
+        curvature = rules.residual_curvature(self.loss_row, self.grad_norm)
+        steps = rules.preconditioned_steps(time, curvature, plan.d + 1, plan.releases[EIGENVALUE].scale)
+        return steps, steps / (rules.SLACK * time)
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
@@ -257,22 +300,20 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
     def schedule(self, plan: Plan, eigenvalue: float) -> tuple[int, float]:
         """(steps, step size) of the descent for a released bound on the eigenvalue."""
-        noise = plan.releases[DESCENT].scale
-        # Rows have norm at most 1: the noise of a margin is at most that of a weight, time * scale.
-        time = min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
         curvature = rules.residual_curvature(self.loss_row, self.grad_norm) * eigenvalue
-        return rules.schedule(time, curvature)
+        return rules.schedule(self._time(plan.releases[DESCENT].scale), curvature)
 
     def is_sure_of_steps(self, plan: Plan) -> bool:
         """See ``Resolved``; where even the largest eigenvalue asks for the fewest steps."""
-        return self.schedule(plan, 1.0)[0] == rules.FEWEST
+        return has_moments(plan) or self.schedule(plan, 1.0)[0] == rules.FEWEST
 
     def outlook(self, plan: Plan) -> Outlook | None:
         """See ``Resolved``; for rows whose eigenvalue is the largest, so that the steps are the most."""
         steps, step = self.schedule(plan, 1.0)
+        time = self._time(plan.releases[DESCENT].scale) if has_moments(plan) else steps * step
         unit = 1.0 if self.label_bound is None else self.label_bound
         return outlook.descent(
-            time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale * unit,
+            time=time, weight_noise=time * plan.releases[DESCENT].scale * unit,
             gradient=self.grad_norm * unit, row_norm=1.0, label_bound=self.label_bound,
             classes=None if self.loss_row.task == losses.REGRESSION else self.classes or 2,
             remedy="A smaller margin_noise helps: leave it out for the rule's.",
@@ -280,7 +321,9 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
     def secured(self, plan: Plan) -> Plan:
         """See ``Resolved``; the descent's grids hold the noise of the most steps."""
-        return secured(plan, self.schedule(plan, 1.0)[0], (COLUMN_MEANS, MEAN_ROW), HISTOGRAMS)
+        steps = self.moments_schedule(plan)[0] if has_moments(plan) else self.schedule(plan, 1.0)[0]
+        names = StageNames((COLUMN_MEANS, MEAN_ROW), HISTOGRAMS, LARGEST_EIGENVALUE, SLOPE, MOMENTS)
+        return secured(plan, steps, names)
 
     def first_released(self, plan: Plan) -> int:
         """See ``Resolved``; a table's preparation comes first, then the column means."""
@@ -295,11 +338,26 @@ class ResolvedPipeline(Resolved, DpPipeline):
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun | TableRun:
         """See ``Resolved``."""
         if self.bounds is not None:
-            return TableRun(plan, rows, self.units.labels(y), counts, PipelineRun)
+            return TableRun(plan, rows, self.units.labels(y), counts, _inner_run(plan))
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
 
 dp_pipeline = private_solver(DpPipeline)
+
+
+def has_moments(plan: Plan) -> bool:
+    """Whether a plan releases second moments, along which it descends, in place of their largest eigenvalue."""
+    return plan.releases[EIGENVALUE].query == MOMENTS
+
+
+def _inner_run(plan: Plan[ResolvedPipeline]) -> Callable[..., PipelineRun]:
+    """(plan, the map of a table, rows, labels, counts) -> the run of the stages that follow the map."""
+    if not has_moments(plan):
+        return lambda plan, table, rows, y, counts: PipelineRun(plan, table(rows), y, counts)
+    # Its class is made from the one below.
+    from dptoolkit.solvers._pipeline_moments import MomentsRun
+
+    return MomentsRun
 
 
 # --- the run ----------------------------------------------------------------------------------------------
@@ -462,7 +520,7 @@ class PipelineRun(Run):
         if settings.loss_row.task == losses.REGRESSION:
             return np.zeros((*many, 0)), np.ones(many)
         release, slopes = self.plan.releases[SCALE], []
-        margins = product(rows.matrix, w[..., None] if classes is None else w.swapaxes(-1, -2))
+        margins = self._margins(rows, w)
         scales, ranges = scale_table(self.plan.adjacency, classes)
         place, move = np.full(many, MIDDLE), MIDDLE
         for _ in range(rules.HALVINGS):
@@ -472,6 +530,10 @@ class PipelineRun(Run):
             move //= 2
             place = place + np.where(slopes[-1] > 0, -move, move)
         return np.stack(slopes, axis=-1), np.asarray(scales[place])
+
+    def _margins(self, rows: Rows, w: Array) -> Array:
+        """The margins of prepared rows; with an axis for the classes, of one where there are two."""
+        return product(rows.matrix, w[..., None] if self.plan.settings.classes is None else w.swapaxes(-1, -2))
 
     def _noisy_slope(self, margins: Array, scale: Array, noise: Array, many: tuple[int, ...], rng: Any) -> Array:
         classes = self.plan.settings.classes

@@ -12,7 +12,7 @@ left out spends nothing, and its part is left to the other stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -130,7 +130,7 @@ class TableMap:
         Each row is changed on its own by public and released numbers: neighbours stay neighbours.
         """
         out = np.empty(rows.shape)
-        for some, part in self._blocks(rows):
+        for some, part in self.blocks(rows):
             out[some] = part
         return Rows(out, False, rows.is_marked)
 
@@ -142,7 +142,7 @@ class TableMap:
         NOT private. One record moves it in L2 by at most ``mean_row_sensitivity``.
         """
         total = np.zeros(rows.shape[1])
-        for some, part in self._blocks(rows):
+        for some, part in self.blocks(rows):
             total += share[some] @ part
         return total
 
@@ -171,7 +171,7 @@ class TableMap:
             raise InvalidValue("Its preparation of the table contradicts its bounds.")
         return cls(bounds, norm, ranks, centre)
 
-    def _blocks(self, rows: Rows) -> Iterator[tuple[slice, Array]]:
+    def blocks(self, rows: Rows) -> Iterator[tuple[slice, Array]]:
         """Prepared rows, some at a time."""
         for some, values in scaled_blocks(self.bounds, rows):
             for j, ranks in zip(self.bounds.numeric, self.ranks, strict=False):
@@ -199,12 +199,16 @@ class TablePreparation(Preparation):
         return self.table(rows)
 
 
-def scaled_blocks(bounds: ColumnBounds, rows: Rows) -> Iterator[tuple[slice, Array]]:
-    """The rows scaled by their bounds, some at a time."""
+def scaled_blocks(
+    bounds: ColumnBounds, rows: Rows, columns: Sequence[int] | None = None
+) -> Iterator[tuple[slice, Array]]:
+    """The rows scaled by their bounds, some at a time; on these columns alone if they are given."""
+    own = bounds if columns is None else bounds.take(columns)
     for start in range(0, rows.shape[0], _BLOCK):
         some = slice(start, start + _BLOCK)
         block = rows.matrix[some]
-        yield some, bounds.scaled(block.toarray() if rows.is_sparse else block)
+        dense = block.toarray() if rows.is_sparse else block
+        yield some, own.scaled(dense if columns is None else dense[:, list(columns)])
 
 
 # --- the run --------------------------------------------------------------------------------------------------
@@ -213,7 +217,7 @@ def scaled_blocks(bounds: ColumnBounds, rows: Rows) -> Iterator[tuple[slice, Arr
 class TableRun(Run):
     """The preparation of a table, and a run of the other stages on what comes of it; each call is a fit.
 
-    ``inner(plan, rows, y, counts)`` is the run of the other stages, on prepared rows.
+    ``inner(plan, table, rows, y, counts)`` is the run of the other stages, on what the map ``table`` makes of the rows.
 
     Privacy
     -------
@@ -249,12 +253,12 @@ class TableRun(Run):
             table = replace(table, centre=centre(mean, release.scale))
             kept.append(mean)
             facts["mean_row"] = mean
-        result: Trace = self.inner(self.plan, table(self.rows), self.y, self.counts).one(rng, trace)
+        result: Trace = self.inner(self.plan, table, self.rows, self.y, self.counts).one(rng, trace)
         history = result.history | facts
         history["preparation"] = TablePreparation(**vars(history["preparation"]), table=table)
         releases = result.releases
         if releases is not None:
-            releases = np.concatenate([*(_in_rows(part, self.width) for part in kept), releases])
+            releases = np.concatenate([*(in_rows(part, self.width) for part in kept), releases])
         return result._replace(history=history, releases=releases)
 
     def at_once(self, trace: bool) -> bool:
@@ -267,8 +271,8 @@ class TableRun(Run):
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """See ``Run``; NOT private."""
-        rows = history["preparation"].table(self.rows)
-        facts: dict[str, Any] = self.inner(self.plan, rows, self.y, self.counts).diagnose(weights, history)
+        table = history["preparation"].table
+        facts: dict[str, Any] = self.inner(self.plan, table, self.rows, self.y, self.counts).diagnose(weights, history)
         return facts
 
     def _noisy_counts(self, exact: Array, release: Release, rng: Any) -> Array:
@@ -279,8 +283,11 @@ class TableRun(Run):
     def _histograms(self, release: Release, rng: Any) -> tuple[list[Histogram], list[Array]]:
         """The histograms of all numeric columns, and the noisy counts of every round."""
         histograms, rounds = [Histogram(edges) for edges in self.bounds.edges(rules.BINS)], []
+        before: tuple[list[Array], list[Array]] | None = None
         for number in range(release.count):
-            exact = self._counts([own.edges for own in histograms])
+            edges = [own.edges for own in histograms]
+            exact = self._counts(edges, before)
+            before = edges, exact
             noisy = self._noisy_counts(np.concatenate(exact), release, rng)
             rounds.append(noisy)
             ends = np.cumsum([len(own) for own in exact])[:-1]
@@ -290,19 +297,28 @@ class TableRun(Run):
                     histogram.part(release.scale)
         return histograms, rounds
 
-    def _counts(self, edges: list[Array]) -> list[Array]:
-        """The counts of the bins of every numeric column."""
+    def _counts(self, edges: list[Array], before: tuple[list[Array], list[Array]] | None = None) -> list[Array]:
+        """The counts of the bins of every numeric column; ``before`` is (edges, counts) of the last round.
+
+        Bins that are the same as before hold the same records, and are not counted again.
+        """
         totals = [np.zeros(len(own) - 1) for own in edges]
-        for some, values in scaled_blocks(self.bounds, self.rows):
+        new = range(len(edges))
+        if before is not None:
+            new = [k for k, own in enumerate(edges) if not np.array_equal(own, before[0][k])]
+            totals = [total if k in new else before[1][k] for k, total in enumerate(totals)]
+        if len(new) == 0:
+            return totals
+        for some, values in scaled_blocks(self.bounds, self.rows, [self.bounds.numeric[k] for k in new]):
             times = None if self.counts is None else self.counts[some]
-            for total, j, own in zip(totals, self.bounds.numeric, edges, strict=True):
-                total += bin_counts(values[:, j], own, times)
+            for place, k in enumerate(new):
+                totals[k] += bin_counts(values[:, place], edges[k], times)
         return totals
 
     def _mean_row(self, table: TableMap, release: Release, rng: Any) -> Array:
         """The noisy mean of the rows as ``table`` prepares them."""
         if self.secure is not None:
-            blocks = ((Rows(part, False), self._times[some]) for some, part in table._blocks(self.rows))
+            blocks = ((Rows(part, False), self._times[some]) for some, part in table.blocks(self.rows))
             return self.secure.row_sum(MEAN_ROW, blocks, rng)
         return table.mean(self.rows, self.share) + release.scale * rng.standard_normal(self.plan.d)
 
@@ -327,7 +343,7 @@ def centre(mean: Array, noise: float) -> Array | None:
     return np.asarray(mean * (1 - expected / square))
 
 
-def _in_rows(values: Array, width: int) -> Array:
+def in_rows(values: Array, width: int) -> Array:
     """These numbers, one after another, in rows of ``width``; zeros fill the last one."""
     rows = np.zeros((math.ceil(len(values) / width), width))
     rows.ravel()[: len(values)] = values

@@ -278,7 +278,7 @@ def test_the_guarantee_is_at_most_the_budget_and_uses_it_up(epsilon, delta, n, d
 def test_a_stage_is_left_out_for_public_reasons_and_its_budget_is_kept():
     plan, small, flat = make_plan(5000), make_plan(20), make_plan(5000, bounds=(0, 1))
     assert [r.query for r in plan.releases[-2:]] == [HISTOGRAMS, MEAN_ROW]
-    assert plan.settings.remarks(plan) == ()
+    assert plan.settings.table_stages(5000, 4).remarks == ()
     assert {HISTOGRAMS, MEAN_ROW}.isdisjoint(r.query for r in small.releases)
     assert "no ranks of columns" in str(small) and "no centring of rows" in str(small)
     assert "no column is numeric" in str(flat) and planned(flat, MEAN_ROW) is not None

@@ -117,8 +117,9 @@ def serve(
         raise FederationAborted(record["problem"])
     weights = np.zeros(plan.settings.width(plan.d))
     weights[record["places"]] = [float.fromhex(value) for value in record["values"]]
+    coef, intercept = plan.settings.model(weights)
     history = {"rounds": plan.settings.rounds}
-    return FederatedResult(*plan.settings.model(weights), plan.guarantees, plan.guarantee, plan, history)
+    return FederatedResult(coef, intercept, plan.guarantees, plan.guarantee, plan, history)
 
 
 def attend(

@@ -56,8 +56,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     books = "one ledger for every client, in the order of DATA; all are charged before the fit, or none"
     parser.add_argument("--ledgers", nargs="+", metavar="FILE", help=books)
     parser.add_argument("--seed", type=int, help="make the fit reproducible, and so not a release")
-    noise = "secure or fast noise of every client; default: that of dptoolkit fit"
-    parser.add_argument("--randomness", metavar="KIND", help=noise)
+    parser.add_argument("--randomness", metavar="KIND", help=federation.NOISE)
     parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more, default 2 GiB")
 
 

@@ -21,7 +21,7 @@ from dptoolkit.solvers._sgd import Batches, DpSgdHt, ResolvedSgd, SgdRun
 from dptoolkit.solvers.engine.batches import SCHEMES, check_sampling
 from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun
-from dptoolkit.solvers.engine.initial import InitialModel, start_of
+from dptoolkit.solvers.engine.initial import InitialModel, Start, start_of
 from dptoolkit.solvers.engine.secure import SecureIhtRun, secured
 from dptoolkit.solvers.engine.secure_steps import rate_of
 from dptoolkit.solvers.frame.plan import Plan, Sampling
@@ -51,6 +51,8 @@ class Participation:
 
     # Whether a step uses a random batch of the records, whose settings are ``rate``, ``sampling`` and ``batch_size``.
     has_batches: ClassVar[bool] = False
+    # Fields that are no arguments of the solver, as they have one value.
+    fixed: ClassVar[frozenset[str]] = frozenset()
 
     loss: str = setting(f"{losses.described(tuple(losses.LOSSES))}; softmax has labels 0, ..., classes-1.")
     sparsity: int = setting(
@@ -114,6 +116,15 @@ class Participation:
     def width(self, d: int) -> int:
         """The number of all weights."""
         return (d + 1 if self.fit_intercept else d) * self.outputs
+
+    def start(self) -> Start:
+        """The public model that the first round starts from, as (support, values)."""
+        return start_of(self.initial)
+
+    @property
+    def hostile(self) -> InitialModel | None:
+        """The model by which a server learns most of one record, where it depends on nothing else; None elsewhere."""
+        return None
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """(coef, intercept) from all weights: those of feature 0 first, an intercept's last."""

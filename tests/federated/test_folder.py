@@ -55,9 +55,10 @@ def made(place, terms, ledger=None, **how):
 @pytest.mark.parametrize("change", [
     {}, {"weights": [1, 2, 3]}, {"initial": [(0, 1.5)]}, {"initial": np.arange(D) * (np.arange(D) < 3)},
     {"rate": np.float32(0.5)}, {"threshold": "server"}, {"calibration": "published"}, {"epsilon": 3},
+    {"randomness": "secure"},
 ])  # fmt: skip
 def test_everybody_makes_the_same_plan_of_the_terms(change, tmp_path):
-    terms = agree("dp_fed_sgd_ht", sizes=[30, 12, 21], d=D, **SGD | change)
+    terms = agree("dp_fed_sgd_ht", sizes=[30, 12, 21], d=D, **SGD | {"randomness": "fast"} | change)
     (tmp_path / "terms.json").write_text(terms.to_json())
     again = Terms.read(tmp_path / "terms.json")
     assert again.plan.fingerprint == terms.fingerprint and again.run == terms.run
@@ -307,6 +308,19 @@ def test_a_folder_is_for_one_run(terms, tmp_path):
         made(tmp_path, terms)
     with pytest.raises(InvalidValue, match="must be the folder of a client"):
         ClientFolder(tmp_path)
+
+
+@pytest.mark.parametrize("loss", ["squared", "softmax"])
+def test_secure_noise_is_released_once_as_well(loss, tmp_path):
+    """Its key is of the operating system, so a second computation would be another release."""
+    terms = agreed(randomness="secure", loss=loss, **({"classes": 3} if loss == "softmax" else {}))
+    X, y = clients(loss)[1]
+    place = ClientFolder.create(tmp_path / "client", terms, 1, X, y).path
+    assert ClientFolder(place).plan.secure is not None
+    first = ClientFolder(place).answer(request(terms, 1))
+    assert content(ClientFolder(place).answer(request(terms, 1, MODELS[1]))) == content(first)
+    with pytest.raises(InvalidValue, match="rng='given': must be left out for randomness='secure'"):
+        ClientFolder.create(tmp_path / "seeded", terms, 1, X, y, rng=1)
 
 
 def test_key_and_records_are_for_the_owner_alone(terms, tmp_path):

@@ -145,7 +145,7 @@ def charged_release(
     growth = grids.charged_sensitivity(1.0, width)
     scale = release.scale if plan.published is not None else release.scale * growth
     charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
-    shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
+    shares = law.shares if width is None else charged_shares(law.shares, grids, width)
     return charged, SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places), size)
 
 
@@ -168,7 +168,7 @@ def gradient_grids(plan: Plan, settings: ResolvedThresholding, limit: float, noi
     return grids
 
 
-def _charged_shares(shares: Array, grids: Grids, d: int) -> Array:
+def charged_shares(shares: Array, grids: Grids, d: int) -> Array:
     """The diameter at each radius as a share of the largest, both with the charge for rounding; the last stays 1."""
     largest = 2 * grids.limit
     charged = grids.charged_diameter(shares * largest, d) / grids.charged_diameter(largest, d)

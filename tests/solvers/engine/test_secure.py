@@ -236,7 +236,7 @@ def test_what_is_not_covered_is_refused():
 
 # Solvers by noisy gradients, which are tested here and in files of their own.
 DESCENDING = {"dp_ight", "dp_dual_averaging", "dp_pipeline"}
-STOCHASTIC = {"dp_sgd_ht"}
+STOCHASTIC = {"dp_sgd_ht", "dp_svrg_ht", "dp_scsg_ht"}
 # Solvers that select features or release minimisers, whose secure noise has tests of its own.
 SELECTING = {
     "dp_frank_wolfe", "sparsifier", "objective_perturbation", "peeling_iht", "two_stage", "dp_multinomial_frank_wolfe",

@@ -598,7 +598,7 @@ class PipelineRun(Run):
         return out.reshape(*many, -1)
 
 
-class MomentsRun(MomentsStages, PipelineRun):  # type: ignore[misc, override]
+class MomentsRun(MomentsStages, PipelineRun):  # type: ignore[override]
     """The stages of a large table after its ranks and its centre, on rows in single precision; each call is a fit.
 
     Privacy

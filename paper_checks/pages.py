@@ -10,12 +10,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from dptoolkit.distributed.sweeps import write_whole
 from paper_checks import html
 from paper_checks.claims import Paper
 from paper_checks.records import Record
 from paper_checks.report import summary
 from paper_checks.run import Settings
-from paper_checks.store import write
 from paper_checks.verdict import VERDICTS
 
 # Findings on the front page.
@@ -53,9 +53,9 @@ def write_pages(
 ) -> None:
     """Write report.json, report.md and report.html into ``folder``."""
     page = Page(summary(records), papers, _command(settings, names), date.today().isoformat())
-    write(folder / "report.json", json.dumps(list(records), indent=2) + "\n")
-    write(folder / "report.md", markdown(page))
-    write(folder / "report.html", html.page(page))
+    write_whole(folder / "report.json", json.dumps(list(records), indent=2) + "\n")
+    write_whole(folder / "report.md", markdown(page))
+    write_whole(folder / "report.html", html.page(page))
 
 
 def _command(settings: Settings, names: Sequence[str]) -> str:

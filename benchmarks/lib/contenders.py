@@ -7,6 +7,7 @@ function from rows to labels.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from dptoolkit.data.column_bounds import ColumnBounds
 DELTA = 1e-5
 Predict = Callable[[Any], Any]
 # (learning rate, rows of a batch, epochs); gradients are clipped to 1. The first was best on a9a and clinic.
-SGD_SETTINGS = ((1.0, 256, 10), (4.0, 1024, 20), (1.0, 1024, 20), (0.25, 256, 10))
+SGD_SETTINGS = ((4.0, 1024, 20), (1.0, 256, 10), (1.0, 1024, 20), (0.25, 256, 10))
 
 
 def ours(table: Table, epsilon: float, seed: int) -> Predict:
@@ -49,10 +50,9 @@ def diffprivlib(table: Table, epsilon: float, seed: int) -> Predict:
 
 def boosting(table: Table, epsilon: float, seed: int) -> Predict:
     """interpret's differentially private explainable boosting machine, for two classes."""
-    from interpret.privacy import DPExplainableBoostingClassifier
-
+    privacy = importlib.import_module("interpret.privacy")
     bounds = np.column_stack([table.lower, table.upper])
-    model = DPExplainableBoostingClassifier(
+    model = privacy.DPExplainableBoostingClassifier(
         epsilon=epsilon, delta=DELTA, privacy_bounds=bounds, random_state=seed, n_jobs=1,
         feature_types=["continuous"] * table.X.shape[1],
     )  # fmt: skip
@@ -70,11 +70,11 @@ def sgd(table: Table, epsilon: float, seed: int, setting: tuple[float, int, int]
     rate, batch, epochs = setting
     scaled = _scaled(table)
     X, y = (torch.tensor(part) for part in (scaled(table.X).astype(np.float32), table.y.astype(np.int64)))
-    model = torch.nn.Linear(X.shape[1], table.classes)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    linear = torch.nn.Linear(X.shape[1], table.classes)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=rate)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, y), batch_size=min(batch, len(y)))
     model, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
-        module=model, optimizer=optimizer, data_loader=loader, target_epsilon=epsilon, target_delta=DELTA,
+        module=linear, optimizer=optimizer, data_loader=loader, target_epsilon=epsilon, target_delta=DELTA,
         epochs=epochs, max_grad_norm=1.0,
     )  # fmt: skip
     for _ in range(epochs):
@@ -83,7 +83,6 @@ def sgd(table: Table, epsilon: float, seed: int, setting: tuple[float, int, int]
             torch.nn.functional.cross_entropy(model(rows), labels).backward()
             optimizer.step()
     with torch.no_grad():
-        linear = model._module
         weights, offset = linear.weight.numpy().T.copy(), linear.bias.numpy().copy()
     return lambda rows: (scaled(rows) @ weights + offset).argmax(axis=1)
 

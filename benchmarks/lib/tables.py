@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.large_tables import LOWER, UPPER, covtype
-from benchmarks.lib.problems import _parts
+from benchmarks.lib.problems import parts
 from dptoolkit.types import Array
 
 CHOSEN_ON = ("covtype.binary", "covtype, 7 classes", "a9a", "clinic")
@@ -68,7 +68,8 @@ class Table:
 def load(name: str, home: Path) -> Table:
     """A table by name."""
     if name.startswith("covtype"):
-        return Table(name, *covtype(home, 2 if name.endswith("binary") else 7)[:4], LOWER, UPPER)
+        X, y, X_test, y_test = covtype(home, 2 if name.endswith("binary") else 7)[:4]
+        return Table(name, X, y, X_test, y_test, LOWER, UPPER)
     if name in _MADE_UP:
         # 50,000 training and 20,000 test rows of one draw.
         X, y, lower, upper = _MADE_UP[name](np.random.default_rng(sum(map(ord, name))), 70_000)
@@ -77,7 +78,7 @@ def load(name: str, home: Path) -> Table:
         return _bundled(name)
     if name == "kddcup99":
         return _connections(home)
-    X, y, X_test, y_test = (_dense(part) for part in _parts(name, home))
+    X, y, X_test, y_test = (_dense(part) for part in parts(name, home))
     if name == "phishing":
         # The file's rows have norm 1; the table is one of indicators.
         X, X_test = (X > 0).astype(float), (X_test > 0).astype(float)

@@ -132,12 +132,12 @@ class DpFedSgdHtCnn(CnnParticipation, DpFedSgdHt):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolvedFedSgdCnn(DpFedSgdHtCnn, ResolvedFedSgd):  # type: ignore[misc]
+class ResolvedFedSgdCnn(DpFedSgdHtCnn, ResolvedFedSgd):
     """The settings of a client of ``dp_fed_sgd_ht_cnn`` in a plan."""
 
     adjacency: Adjacency
     steps: int
-    batch_size: float  # type: ignore[assignment]
+    batch_size: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class FedSgdHtCnn(CnnParticipation, FedSgdHt):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolvedOpenSgdCnn(FedSgdHtCnn, ResolvedOpenSgd):  # type: ignore[misc]
+class ResolvedOpenSgdCnn(FedSgdHtCnn, ResolvedOpenSgd):
     """The settings of a client of ``fed_sgd_ht_cnn``, with everything filled in."""
 
 
@@ -181,7 +181,7 @@ class DpFedGdHtCnn(CnnParticipation, DpFedGdHt):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolvedFedGdCnn(DpFedGdHtCnn, ResolvedFedGd):  # type: ignore[misc]
+class ResolvedFedGdCnn(DpFedGdHtCnn, ResolvedFedGd):
     """The settings of a client of ``dp_fed_gd_ht_cnn`` in a plan."""
 
     adjacency: Adjacency

@@ -125,7 +125,8 @@ def _open_fit(
     first: Any = members[0].settings
     server = Server(shares(weights, sizes), settings.width(d), settings.free(d), settings.sparsity, first.start())
     w, history = all_rounds(server, members, settings.rounds, every)
-    return FederatedResult(*settings.model(w), None, None, None, history)
+    coef, intercept = settings.model(w)
+    return FederatedResult(coef, intercept, None, None, None, history)
 
 
 def fed_sgd_ht_cnn(

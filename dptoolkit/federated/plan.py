@@ -306,7 +306,7 @@ def _hostile(plan: Plan, steps: int) -> InitialModel | None:
     """The model by which a server learns most of one record of a client: it keeps what the record moves."""
     settings: Any = plan.settings
     if settings.hostile is not None:
-        return settings.hostile  # type: ignore[no-any-return]
+        return settings.hostile
     step, spread = settings.step_size, settings.step_size * plan.noise * math.sqrt(steps)
     # More than all steps together can move a weight, by gradients and by noise.
     far = 2 * steps * step * (settings.grad_norm + _CERTAIN * plan.noise)

@@ -87,7 +87,8 @@ class SecureTransferRun(TransferRun):
     def __init__(self, plan: Plan[ResolvedTransfer], rows: Rows, y: Array) -> None:
         super().__init__(plan, rows, y)
         assert plan.secure is not None
-        self.noise = plan.secure.parts
+        # That of the answers or of a private teacher's gradients, and that of the choice of a support.
+        self.noise: tuple[Any, ...] = plan.secure.parts
         if plan.settings.teacher == SUPPORT:
             self.whole_scores = self._whole_scores()
 

@@ -25,23 +25,33 @@ import numpy as np
 from dptoolkit import losses
 from dptoolkit._validate import LARGEST, invalid, real
 from dptoolkit.data import Rows, product
+from dptoolkit.data.blocks import CheckedBlocks
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers._pipeline_blocks import BlockedStages
+from dptoolkit.solvers._pipeline_moments import MomentsStages
 from dptoolkit.solvers._pipeline_secure import SecureStages, StageNames, secured
 from dptoolkit.solvers._pipeline_stages import (
+    COLUMN_MEANS,
+    DESCENT,
+    EIGENVALUE,
+    LARGEST_EIGENVALUE,
+    MEANS,
     MIDDLE,
+    MOMENTS,
+    SCALE,
+    SLOPE,
     Preparation,
     Units,
     any_slope_ends,
-    class_slope,
     class_slopes_of,
     column_means,
     largest_slope,
+    mean_slope,
     means_sensitivity,
     plane_eigenvalue,
     scale_table,
-    slope,
     slopes_of,
     stands_out,
 )
@@ -72,11 +82,6 @@ from dptoolkit.types import Array
 if TYPE_CHECKING:
     from dptoolkit.published import Published
 
-# The places of the releases in the plan; numbers have no scale.
-DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
-COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
-# What a large table releases in the eigenvalue's place.
-MOMENTS = "second moments"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -103,6 +108,7 @@ class DpPipeline(Settings):
     """
 
     solver: ClassVar[str] = "dp_pipeline"
+    takes_blocks: ClassVar[bool] = True
 
     loss: str = setting(
         '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for regression.',
@@ -158,7 +164,7 @@ class DpPipeline(Settings):
             check_sparsity(self.sparsity, d)
         check_classes_setting(self.loss_row, self.classes)
         self._check_units()
-        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2)
+        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2, self.bounds is not None)
         cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
                    repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
         noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
@@ -172,7 +178,7 @@ class DpPipeline(Settings):
                 raise invalid("numeric", self.numeric, "left out without bounds", "Ranks need bounds of the columns.")
             return {}
         bounds = ColumnBounds.of(self.bounds, d, self.numeric)
-        own = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
+        own: dict[str, Any] = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
         if self.loss_row.task == losses.REGRESSION and self.row_norm is None:
             own["row_norm"] = rules.table_norm(d)
         return own
@@ -233,7 +239,7 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
         numbers = self.loss_row.task == losses.REGRESSION
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
-        stages = (
+        stages: tuple[Release, ...] = (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
             gaussian(COLUMN_MEANS, means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
             gaussian(LARGEST_EIGENVALUE, 1 / n, rules.EIGENVALUE_SHARE),
@@ -294,6 +300,13 @@ class ResolvedPipeline(Resolved, DpPipeline):
         steps = rules.preconditioned_steps(time, curvature, plan.d + 1, plan.releases[EIGENVALUE].scale)
         return steps, steps / (rules.SLACK * time)
 
+    def residual_caps(self, rows: Rows) -> Array:
+        """What residuals of prepared rows are clipped to, so that each record's gradient is at most ``grad_norm``."""
+        if self.loss_row.task == losses.REGRESSION:
+            # Rows may be shorter than 1.
+            return rows.caps(self.grad_norm)
+        return np.full(rows.shape[0], self.grad_norm)
+
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
         return GradientBounds(self.loss_row, row_norm=1.0, grad_norm=self.grad_norm).sensitivity(self.adjacency, n)
@@ -341,6 +354,12 @@ class ResolvedPipeline(Resolved, DpPipeline):
             return TableRun(plan, rows, self.units.labels(y), counts, _inner_run(plan))
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
+        """See ``Resolved``."""
+        if self.bounds is not None:
+            raise invalid("bounds", "given", "left out where X is in blocks", "Ranks of columns are not asked for yet.")
+        return BlockedPipelineRun(plan, blocks)
+
 
 dp_pipeline = private_solver(DpPipeline)
 
@@ -352,12 +371,9 @@ def has_moments(plan: Plan) -> bool:
 
 def _inner_run(plan: Plan[ResolvedPipeline]) -> Callable[..., PipelineRun]:
     """(plan, the map of a table, rows, labels, counts) -> the run of the stages that follow the map."""
-    if not has_moments(plan):
-        return lambda plan, table, rows, y, counts: PipelineRun(plan, table(rows), y, counts)
-    # Its class is made from the one below.
-    from dptoolkit.solvers._pipeline_moments import MomentsRun
-
-    return MomentsRun
+    if has_moments(plan):
+        return MomentsRun
+    return lambda plan, table, rows, y, counts: PipelineRun(plan, table(rows), y, counts)
 
 
 # --- the run ----------------------------------------------------------------------------------------------
@@ -477,16 +493,27 @@ class PipelineRun(Run):
         """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
         settings, noise, eigenvalue = self.plan.settings, self.noise[EIGENVALUE], np.zeros(())
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
-        rows = preparation(self.rows)
-        direction = preparation.direction
+        rows = self._prepared(preparation)
         if self.secure is None:
-            exact = plane_eigenvalue(rows, direction, self.share)
+            exact = self._eigenvalue(rows, preparation)
             eigenvalue = exact + noise * rng.standard_normal(exact.shape)
         else:
+            direction = preparation.direction
             eigenvalue = np.asarray(self.secure.eigenvalue(LARGEST_EIGENVALUE, rows, direction, self._times, rng))
         bounds = np.clip(eigenvalue + 2 * noise, preparation.level**2, 1.0)
         schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
+
+    def _prepared(self, preparation: Preparation) -> Any:
+        """The rows of all later stages."""
+        return preparation(self.rows)
+
+    def _eigenvalue(self, rows: Any, preparation: Preparation) -> Array:
+        return plane_eigenvalue(rows, preparation.direction, self.share)
+
+    def _margins(self, rows: Any, w: Array) -> Any:
+        """The margins of prepared rows; with an axis for the classes, of one where there are two."""
+        return product(rows.matrix, w[..., None] if self.plan.settings.classes is None else w.swapaxes(-1, -2))
 
     def _end(self, start: _Start, rng: Any, trace: bool) -> _End:
         """The descent, in which all fits share one schedule, and the scale."""
@@ -496,19 +523,19 @@ class PipelineRun(Run):
         weights = start.preparation.model(descent.weights)
         return _End(weights * scale.reshape(*scale.shape, *[1] * (weights.ndim - scale.ndim)), descent, slopes, scale)
 
+    def step_noise(self, steps: int) -> float:
+        """The noise of each of so many steps of the descent."""
+        return self.noise[DESCENT] * math.sqrt(steps)
+
     def _descent(self, rows: Rows, steps: int, step: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
-        settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
+        settings, noise = self.plan.settings, self.step_noise(steps)
         iteration = Steps(steps, step, settings.sparsity, True, accumulate=True)
         if self.secure is not None:
             return self.secure.descent(rows, self.y, iteration, self.counts)
-        caps: Array = np.full(rows.shape[0], settings.grad_norm)
+        caps = settings.residual_caps(rows)
         if settings.loss_row.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, iteration, noise, self.counts)
-        if settings.loss_row.task == losses.REGRESSION:
-            # Rows may be shorter than 1, so the residual is clipped for each row such that its gradient obeys the
-            # bound.
-            caps = rows.caps(settings.grad_norm)
         return IhtRun(
             ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), iteration, constant(noise)
         )
@@ -531,19 +558,19 @@ class PipelineRun(Run):
             place = place + np.where(slopes[-1] > 0, -move, move)
         return np.stack(slopes, axis=-1), np.asarray(scales[place])
 
-    def _margins(self, rows: Rows, w: Array) -> Array:
-        """The margins of prepared rows; with an axis for the classes, of one where there are two."""
-        return product(rows.matrix, w[..., None] if self.plan.settings.classes is None else w.swapaxes(-1, -2))
-
-    def _noisy_slope(self, margins: Array, scale: Array, noise: Array, many: tuple[int, ...], rng: Any) -> Array:
+    def _noisy_slope(self, margins: Any, scale: Array, noise: Array, many: tuple[int, ...], rng: Any) -> Array:
+        if self.secure is None:
+            return np.asarray(self._slope(margins, scale) + noise * rng.standard_normal(many))
         classes = self.plan.settings.classes
-        signed = (2 * self.y - 1) * margins[..., 0] if classes is None else margins
-        if self.secure is not None:
-            values = slopes_of(signed, scale) if classes is None else class_slopes_of(margins, self.y, scale)
-            ends = any_slope_ends(float(scale), classes)
-            return self.secure.slope(SLOPE, values, ends, float(noise), self._times, rng)
-        exact = slope(signed, scale, self.share) if classes is None else class_slope(margins, self.y, scale, self.share)
-        return np.asarray(exact + noise * rng.standard_normal(many))
+        if classes is None:
+            values = slopes_of((2 * self.y - 1) * margins[..., 0], scale)
+        else:
+            values = class_slopes_of(margins, self.y, scale)
+        ends = any_slope_ends(float(scale), classes)
+        return self.secure.slope(SLOPE, values, ends, float(noise), self._times, rng)
+
+    def _slope(self, margins: Any, scale: Array) -> Array:
+        return mean_slope(margins, self.y, scale, self.share, self.plan.settings.classes)
 
     def _kept(self, start: _Start, end: _End) -> tuple[Array, Array]:
         """(releases, iterates) of a trace."""
@@ -569,6 +596,25 @@ class PipelineRun(Run):
         out = np.zeros((*many, classes, self.plan.d + 1))
         out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(*many, classes, -1)
         return out.reshape(*many, -1)
+
+
+class MomentsRun(MomentsStages, PipelineRun):  # type: ignore[override]
+    """The stages of a large table after its ranks and its centre, on rows in single precision; each call is a fit.
+
+    Privacy
+    -------
+    A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise; the second moments in place of
+    the eigenvalue.
+    """
+
+
+class BlockedPipelineRun(BlockedStages, PipelineRun):
+    """``PipelineRun`` on blocks, one fit at a time.
+
+    Privacy
+    -------
+    The releases are those of ``PipelineRun``.
+    """
 
 
 def _rows(values: Array, width: int) -> Array:

@@ -9,23 +9,24 @@ rows are the only copy of the table: one array of single precision, read in bloc
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit.data import Rows, stored
-from dptoolkit.solvers._pipeline import (
+from dptoolkit.solvers._pipeline_secure import SecureStages
+from dptoolkit.solvers._pipeline_stages import (
     COLUMN_MEANS,
     DESCENT,
     EIGENVALUE,
     MEANS,
     MOMENTS,
-    PipelineRun,
-    ResolvedPipeline,
+    Preparation,
+    column_means,
 )
-from dptoolkit.solvers._pipeline_secure import SecureStages
-from dptoolkit.solvers._pipeline_stages import Preparation, column_means
 from dptoolkit.solvers._pipeline_tables import TableMap, in_rows
 from dptoolkit.solvers.engine.preconditioned import (
     BoundedRecords,
@@ -36,15 +37,15 @@ from dptoolkit.solvers.engine.preconditioned import (
 )
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.plan import Plan
-from dptoolkit.solvers.frame.run import Trace
+from dptoolkit.solvers.frame.run import Run, Trace
 from dptoolkit.types import Array
 
 # What entries are multiplied by before they are rounded to single precision, so that none becomes larger.
 _DOWN = 1 - 2.0**-22
 
 
-class MomentsRun(PipelineRun):
-    """The stages of a large table after its ranks and its centre; each call is a fit.
+class MomentsStages(Run):
+    """What ``MomentsRun`` does in its own way; the rest is that of ``PipelineRun``.
 
     Privacy
     -------
@@ -53,7 +54,12 @@ class MomentsRun(PipelineRun):
     have norm at most 1. Sums are taken in doubles.
     """
 
-    def __init__(self, plan: Plan[ResolvedPipeline], table: TableMap, rows: Rows, y: Array, counts: Any = None) -> None:
+    # Methods of ``PipelineRun``.
+    _noisy_means: Callable[..., Array]
+    _scaled: Callable[..., tuple[Array, Array]]
+    _unfold: Callable[..., Array]
+
+    def __init__(self, plan: Plan[Any], table: TableMap, rows: Rows, y: Array, counts: Any = None) -> None:
         self.plan, self.table, self.raw, self.y, self.counts = plan, table, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
         self.share, self._times = times / plan.n, times
@@ -63,7 +69,7 @@ class MomentsRun(PipelineRun):
         self.size = 4 * rows.shape[0] * (plan.d + 1) + 8 * plan.settings.moments_schedule(plan)[0] * self.width
 
     @property
-    def rows(self) -> Rows:  # type: ignore[override]
+    def rows(self) -> Rows:
         """The rows that the table's map makes, in doubles; for diagnostics, as a fit keeps none."""
         return self.table(self.raw)
 
@@ -93,14 +99,14 @@ class MomentsRun(PipelineRun):
         """See ``Run``; rows are large."""
         return False
 
-    def _mapped(self) -> Array:
+    def _mapped(self) -> NDArray[np.float32]:
         """The rows that the table's map makes, in single precision, with room for the intercept's column."""
         out = np.empty((self.raw.shape[0], self.plan.d + 1), np.float32)
         for some, part in self.table.blocks(self.raw):
             out[some, :-1] = part * _DOWN
         return out
 
-    def _noisy_column_means(self, mapped: Array, rng: Any) -> Array:
+    def _noisy_column_means(self, mapped: NDArray[np.float32], rng: Any) -> Array:
         if self.secure is not None:
             blocks = row_blocks(Rows(mapped[:, :-1], False))
             sized = ((Rows(np.abs(block), False), self._times[some]) for some, block in blocks)
@@ -119,13 +125,13 @@ class MomentsRun(PipelineRun):
             return self.secure.preconditioned(self._records(rows), matrix, steps, self._times)
         return PreconditionedRun(self._records(rows), matrix, steps, self.noise[DESCENT] * math.sqrt(steps))
 
-    def _column_means(self, mapped: Array) -> Array:
+    def _column_means(self, mapped: NDArray[np.float32]) -> Array:
         total = np.zeros(self.plan.d)
         for some, block in row_blocks(Rows(mapped[:, :-1], False)):
             total += column_means(Rows(block, False), self.share[some])
         return total
 
-    def _prepared(self, mapped: Array, preparation: Preparation) -> Rows:
+    def _prepared(self, mapped: NDArray[np.float32], preparation: Preparation) -> Rows:
         """Prepared rows, written over the mapped ones: kept features, then the intercept."""
         width = len(preparation.kept) + 1
         for some, block in row_blocks(Rows(mapped[:, :-1], False)):

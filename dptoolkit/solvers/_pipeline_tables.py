@@ -1,7 +1,7 @@
 """How dp_pipeline prepares a table by public bounds of its columns, before its other stages.
 
     1 columns are clipped to their bounds and moved to [-1, 1]
-    2 numeric columns become ranks, by noisy histograms
+    2 numeric columns become ranks, by noisy histograms; for regression, they are moved and scaled to fill [-1, 1]
     3 rows are scaled to norm 1 (for regression, clipped to a public norm); their mean is released with noise and, where
       it is long, subtracted, and rows are scaled again
 
@@ -76,10 +76,10 @@ def table_stages(bounds: ColumnBounds, n: int, d: int, mu: float, adjacency: Adj
         releases.append(counts)
         rest -= rules.RANKS_SHARE
     elif numeric == 0:
-        remarks.append("no ranks of columns: no column is numeric by its bounds")
+        remarks.append("no histograms of columns: no column is numeric by its bounds")
     else:
         remarks.append(
-            f"no ranks of columns: the noise of a bin would be {noise:.2g} of the records, and at most "
+            f"no histograms of columns: the noise of a bin would be {noise:.2g} of the records, and at most "
             f"{rules.RANKS_NOISE:g} is of use; the other stages share their part of the budget"
         )
     nonnegative = bounds.is_nonnegative and not has_ranks
@@ -242,15 +242,18 @@ class TableRun(Run):
 
     def _one(self, rng: Any, trace: bool) -> Trace:
         table = TableMap(self.bounds, self.plan.settings.row_norm)
-        kept: list[Array] = []
+        kept: list[Array] = []  # What is released, in order; for a trace.
         if (release := planned(self.plan, HISTOGRAMS)) is not None:
             histograms, counts = self._histograms(release, rng)
-            table = replace(table, ranks=tuple(own.ranks(release.scale) for own in histograms))
-            kept += counts
+            read = Histogram.ranks if table.norm is None else Histogram.spread
+            table = replace(table, ranks=tuple(read(own, release.scale) for own in histograms))
+            kept += [_in_slots(own, self._slot(number)) for number, own in enumerate(counts)]
         facts: dict[str, Any] = {}
         if (release := planned(self.plan, MEAN_ROW)) is not None:
             mean = self._mean_row(table, release, rng)
-            table = replace(table, centre=centre(mean, release.scale))
+            # The length of a row counts in regression, so a short mean is subtracted too.
+            least = rules.CENTRED_FROM if table.norm is None else 0.0
+            table = replace(table, centre=centre(mean, release.scale, least))
             kept.append(mean)
             facts["mean_row"] = mean
         result: Trace = self.inner(self.plan, table, self.rows, self.y, self.counts).one(rng, trace)
@@ -275,13 +278,18 @@ class TableRun(Run):
         facts: dict[str, Any] = self.inner(self.plan, table, self.rows, self.y, self.counts).diagnose(weights, history)
         return facts
 
+    @staticmethod
+    def _slot(number: int) -> int:
+        """The most bins of a column in a round: every round before divides as many as can hold a large share."""
+        return rules.BINS + number * math.floor(1 / rules.PARTED_SHARE) * (rules.BINS - 1)
+
     def _noisy_counts(self, exact: Array, release: Release, rng: Any) -> Array:
         if self.secure is not None:
             return self.secure.counts(HISTOGRAMS, exact, rng)
         return np.asarray(exact + release.scale * rng.standard_normal(len(exact)))
 
-    def _histograms(self, release: Release, rng: Any) -> tuple[list[Histogram], list[Array]]:
-        """The histograms of all numeric columns, and the noisy counts of every round."""
+    def _histograms(self, release: Release, rng: Any) -> tuple[list[Histogram], list[list[Array]]]:
+        """The histograms of all numeric columns, and the noisy counts of each column in every round."""
         histograms, rounds = [Histogram(edges) for edges in self.bounds.edges(rules.BINS)], []
         before: tuple[list[Array], list[Array]] | None = None
         for number in range(release.count):
@@ -289,9 +297,8 @@ class TableRun(Run):
             exact = self._counts(edges, before)
             before = edges, exact
             noisy = self._noisy_counts(np.concatenate(exact), release, rng)
-            rounds.append(noisy)
-            ends = np.cumsum([len(own) for own in exact])[:-1]
-            for histogram, counts in zip(histograms, np.split(noisy, ends), strict=True):
+            rounds.append(np.split(noisy, np.cumsum([len(own) for own in exact])[:-1]))
+            for histogram, counts in zip(histograms, rounds[-1], strict=True):
                 histogram.add(counts)
                 if number + 1 < release.count:
                     histogram.part(release.scale)
@@ -303,7 +310,7 @@ class TableRun(Run):
         Bins that are the same as before hold the same records, and are not counted again.
         """
         totals = [np.zeros(len(own) - 1) for own in edges]
-        new = range(len(edges))
+        new = list(range(len(edges)))
         if before is not None:
             new = [k for k, own in enumerate(edges) if not np.array_equal(own, before[0][k])]
             totals = [total if k in new else before[1][k] for k, total in enumerate(totals)]
@@ -328,8 +335,8 @@ def planned(plan: Plan, query: str) -> Release | None:
     return next((release for release in plan.releases if release.query == query), None)
 
 
-def centre(mean: Array, noise: float) -> Array | None:
-    """What is subtracted from rows: the noisy mean row, shrunk; None where the mean of rows is short.
+def centre(mean: Array, noise: float, least: float) -> Array | None:
+    """What is subtracted from rows: the noisy mean row, shrunk; None where its squared length is ``least`` or less.
 
     |mean|^2 - d noise^2 estimates the squared length of the mean without bias. The factor is James and Stein's.
 
@@ -338,9 +345,17 @@ def centre(mean: Array, noise: float) -> Array | None:
     Computed from a release and its public noise.
     """
     square, expected = float(mean @ mean), len(mean) * noise * noise
-    if square - expected <= rules.CENTRED_FROM:
+    if square - expected <= least:
         return None
     return np.asarray(mean * (1 - expected / square))
+
+
+def _in_slots(parts: list[Array], slot: int) -> Array:
+    """Arrays one after another, each with zeros at its end up to ``slot`` numbers."""
+    out = np.zeros((len(parts), slot))
+    for row, part in zip(out, parts, strict=True):
+        row[: len(part)] = part
+    return out.ravel()
 
 
 def in_rows(values: Array, width: int) -> Array:

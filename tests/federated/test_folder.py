@@ -40,7 +40,7 @@ def terms():
 
 @pytest.fixture
 def ledger(tmp_path):
-    return Ledger.open(tmp_path / "a.ledger", 9.0, 1e-3)
+    return Ledger.open(tmp_path / "a.ledger", 9.0, 1e-3, allow_fast_noise=True)
 
 
 def made(place, terms, ledger=None, **how):
@@ -163,7 +163,7 @@ def releases_of(place, terms, requests):
 @given(requests=REQUESTS)
 def test_no_round_is_released_twice_however_often_the_process_is_killed(requests, tmp_path_factory):
     tmp_path, terms = tmp_path_factory.mktemp("client"), shared()
-    ledger = Ledger.open(tmp_path / "a.ledger", 5.0, 1e-3)
+    ledger = Ledger.open(tmp_path / "a.ledger", 5.0, 1e-3, allow_fast_noise=True)
     place = made(tmp_path, terms, ledger).path
     seen = releases_of(place, terms, requests)
     assert all(len(contents) == 1 for contents in seen.values())
@@ -275,7 +275,7 @@ def test_a_second_folder_of_the_run_is_charged_too(terms, ledger, tmp_path):
 
 
 def test_a_short_budget_is_known_before_anybody_is_charged(terms, tmp_path):
-    ledger = Ledger.open(tmp_path / "poor", 1.0, 1e-5)
+    ledger = Ledger.open(tmp_path / "poor", 1.0, 1e-5, allow_fast_noise=True)
     folder = made(tmp_path, terms, ledger)
     for number in (0, 1):
         with pytest.raises(BudgetExceeded):

@@ -14,9 +14,8 @@ from dptoolkit import losses, models, solvers
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import check_rows, with_intercept
-from dptoolkit.solvers._pipeline import DESCENT, EIGENVALUE, MEANS, SCALE, has_moments
-from dptoolkit.solvers._pipeline_moments import MomentsRun
-from dptoolkit.solvers._pipeline_stages import column_means
+from dptoolkit.solvers._pipeline import MomentsRun, has_moments
+from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, SCALE, column_means
 from dptoolkit.solvers._pipeline_tables import TableMap
 from dptoolkit.solvers.engine.preconditioned import BoundedRecords, preconditioner, second_moments
 from dptoolkit.solvers.frame import rules

@@ -44,5 +44,9 @@ class PrivacyViolation(DpToolkitError, AssertionError):
         self.report = report
 
 
+class ClusterError(DpToolkitError, RuntimeError):
+    """A cluster cannot be reached, is not like this process, or was lost; nothing was released."""
+
+
 class MissingDependency(DpToolkitError, ImportError):
     """An optional package is needed; the message gives the install command."""

@@ -1,4 +1,4 @@
-"""Command line: python -m paper_checks [paper|claim|item ...] [--tier fast|full] [--list] [--resume] [--workers N]."""
+"""Command line: python -m paper_checks [paper|claim|item ...] [--tier TIER] [--list] [--resume] [--workers N]."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 try:
+    from dptoolkit.errors import ClusterError, MissingDependency
     from paper_checks.claims import BadClaims, Paper, selected
     from paper_checks.pages import write_pages
     from paper_checks.progress import Progress
@@ -51,9 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list all claims and verdicts without checking them")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--tier", choices=TIERS, default="fast", help="fast (default), or full, which adds slow points")
+    parser.add_argument("--tier", choices=TIERS, default="fast", help="fast (default), full (minutes) or slow (hours)")
     parser.add_argument("--data", metavar="FOLDER", help="folder of data sets outside the package")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler, such as tcp://host:8786"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of all measured items (default 0)")
     parser.add_argument("--out", metavar="FOLDER", default=OUT, help=f"folder of the reports (default {OUT})")
     parser.add_argument("--resume", action="store_true", help="continue an earlier run that is saved in --out")
@@ -71,7 +75,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             print(list_json(papers) if arguments.json else listing(papers, settings.data_home))
             return 0
         _collect(found, root, papers, settings, arguments)
-    except BadClaims as problem:
+    except (BadClaims, ClusterError, MissingDependency) as problem:
         _say(problem)
         return 2
     except KeyboardInterrupt:
@@ -100,7 +104,9 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         raise BadClaims(f"--workers {arguments.workers}: must be at least 1.")
     if arguments.data is not None and not Path(arguments.data).is_dir():
         raise BadClaims(f"--data {arguments.data}: must be a folder that exists.")
-    return Settings(arguments.tier, arguments.seed, arguments.data, arguments.workers)
+    if arguments.scheduler is not None and arguments.workers != 1:
+        raise BadClaims(f"--workers {arguments.workers}: must be left out where --scheduler is given.")
+    return Settings(arguments.tier, arguments.seed, arguments.data, arguments.workers, arguments.scheduler)
 
 
 def _collect(

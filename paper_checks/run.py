@@ -8,17 +8,17 @@ what an uninterrupted one prints.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dptoolkit.datasets.registry import locate
+from dptoolkit.distributed import executor
 from dptoolkit.solvers import DeltaWarning, HopelessPlanWarning
 from paper_checks import claims, records, seeds
 from paper_checks.audits import Audited
@@ -33,12 +33,16 @@ __all__ = ["TIERS", "Row", "Settings", "Unit", "run", "units"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked for: the tier, the seed of all random numbers, the folder of data sets, the processes."""
+    """What a run is asked for: the tier, the seed of all random numbers, the folder of data sets, where it runs.
+
+    ``scheduler`` is the address of a Dask scheduler, in place of ``workers`` processes.
+    """
 
     tier: str = "fast"
     seed: int = 0
     data_home: str | None = None
     workers: int = 1
+    scheduler: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,25 +141,19 @@ def run(
 def _computed(
     root: Path, papers: Mapping[str, Paper], todo: list[Unit], settings: Settings
 ) -> Iterator[tuple[Unit, dict[str, Any], float]]:
-    if settings.workers == 1 or len(todo) < 2:
+    if settings.scheduler is None and (settings.workers == 1 or len(todo) < 2):
         for unit in todo:
             yield unit, *compute(papers[unit.paper], unit, settings)
         return
-    # Processes that are spawned load the compiled kernels afresh, and share no random state with this one.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(settings.workers, mp_context=context) as pool:
-        futures = {pool.submit(_in_worker, root, unit, settings): unit for unit in todo}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], *future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with executor(settings.workers if settings.scheduler is None else None, scheduler=settings.scheduler) as pool:
+        for number, (record, seconds) in pool.each(partial(_in_worker, root, settings), todo):
+            yield todo[number], record, seconds
 
 
 _PAPERS: dict[str, Paper] = {}
 
 
-def _in_worker(root: Path, unit: Unit, settings: Settings) -> tuple[dict[str, Any], float]:
+def _in_worker(root: Path, settings: Settings, unit: Unit) -> tuple[dict[str, Any], float]:
     if unit.paper not in _PAPERS:
         _PAPERS[unit.paper] = claims.load(root / unit.paper)
     return compute(_PAPERS[unit.paper], unit, settings)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import numpy as np
+
+from dptoolkit.distributed.sweeps import named_generator
 
 # What a check that draws takes as its argument ``rng``: rng(data=..., solver=..., repetition=...).
 Rng = Callable[..., np.random.Generator]
@@ -15,8 +16,7 @@ def generator(
     seed: int, paper: str, item: str, data: str = "", solver: str = "", repetition: int = 0
 ) -> np.random.Generator:
     """The generator of one place on the axes. Methods that share ``data`` and ``repetition`` can share their rows."""
-    axes = "\x1f".join([str(seed), paper, item, data, solver, str(repetition)])
-    return np.random.default_rng(int.from_bytes(hashlib.sha256(axes.encode()).digest()[:16], "big"))
+    return named_generator(seed, paper, item, data, solver, repetition)
 
 
 def source(seed: int, paper: str, item: str) -> Rng:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import dptoolkit
+from dptoolkit.distributed.sweeps import write_whole
+from dptoolkit.distributed.versions import digest
 
 _HERE = Path(__file__).parent
 
@@ -22,7 +23,7 @@ class Store:
 
     def __init__(self, folder: Path, root: Path, seed: int, data_home: str | None) -> None:
         self.folder, self._root = folder, root
-        self._base = _digest([*_sources(_HERE, deep=False), *_sources(Path(dptoolkit.__file__).parent, deep=True)])
+        self._base = digest([*_sources(_HERE, deep=False), *_sources(Path(dptoolkit.__file__).parent, deep=True)])
         self._base += f":{seed}:{data_home}"
         self._fingerprints: dict[str, str] = {}
 
@@ -37,7 +38,7 @@ class Store:
     def save(self, paper: str, name: str, record: dict[str, Any], seconds: float) -> None:
         """Write one unit, whole or not at all."""
         content = {"fingerprint": self._fingerprint(paper), "seconds": seconds, "record": record}
-        write(self._path(paper, name), json.dumps(content, indent=1))
+        write_whole(self._path(paper, name), json.dumps(content, indent=1))
 
     def _path(self, paper: str, name: str) -> Path:
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in name)
@@ -45,25 +46,10 @@ class Store:
 
     def _fingerprint(self, paper: str) -> str:
         if paper not in self._fingerprints:
-            own = _digest(sorted(path for path in (self._root / paper).iterdir() if path.suffix in (".py", ".toml")))
+            own = digest(sorted(path for path in (self._root / paper).iterdir() if path.suffix in (".py", ".toml")))
             self._fingerprints[paper] = hashlib.sha256(f"{self._base}:{own}".encode()).hexdigest()
         return self._fingerprints[paper]
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file so that readers, also after a crash, see the old content or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, path)
-
-
 def _sources(folder: Path, deep: bool) -> list[Path]:
     return sorted(folder.rglob("*.py") if deep else folder.glob("*.py"))
-
-
-def _digest(paths: list[Path]) -> str:
-    total = hashlib.sha256()
-    for path in paths:
-        total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return total.hexdigest()

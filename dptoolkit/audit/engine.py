@@ -12,17 +12,15 @@ import hashlib
 import json
 import math
 import os
-import pickle
 import sys
 import time
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +30,8 @@ from dptoolkit._validate import invalid
 from dptoolkit.audit.content import check_unchanged, fingerprint
 from dptoolkit.audit.pair import Counted, Pair
 from dptoolkit.audit.streams import Streams, seek
+from dptoolkit.distributed.executors import Executor, InProcesses, InThisProcess, InThreads
+from dptoolkit.errors import MissingDependency
 from dptoolkit.types import Array
 
 Bits = NDArray[np.int8]
@@ -167,23 +167,25 @@ def _stack(outputs: list[Array | None]) -> Array:
 class Game:
     """Plays trials of one purpose and seed on a target."""
 
-    def __init__(self, target: Target, seed: int, purpose: str, n_jobs: int | None) -> None:
+    def __init__(
+        self, target: Target, seed: int, purpose: str, n_jobs: int | None, executor: Executor | None = None
+    ) -> None:
         self.target, self.streams = target, Streams(seed, purpose)
         # How many numbers an output has; None until a run succeeds.
         self.width: int | None = None
-        self._jobs = n_jobs
+        self._jobs, self._executor, self._alone = n_jobs, executor, False
         self._seconds_each = 0.0
 
     def alone(self) -> None:
         """Play in this thread only."""
-        self._jobs = 1
+        self._alone = True
 
     def play(self, first: int, count: int) -> tuple[Bits, Array]:
         """(bits, outputs) of the trials first, ..., first + count - 1."""
         bits = self.streams.bits(first, count)
         began = time.perf_counter()
         pieces = [(first + a, bits[a : a + _CHUNK]) for a in range(0, count, _CHUNK)]
-        outputs = list(self._map(pieces))
+        outputs = self._map(pieces)
         self._seconds_each = (time.perf_counter() - began) / max(count, 1)
         widths = {piece.shape[1] for piece in outputs if not np.isnan(piece).all()}
         widths |= set() if self.width is None else {self.width}
@@ -198,34 +200,44 @@ class Game:
         if self.width is None:
             return sys.maxsize
         workers = self._jobs or os.cpu_count() or 1
+        if self._alone or self._executor is not None:
+            workers = 1 if self._executor is None or self._alone else self._executor.workers
         return max(workers * _CHUNK, int(seconds / max(self._seconds_each, 1e-9)))
 
-    def _map(self, pieces: list[tuple[int, Bits]]) -> Iterable[Array]:
+    def _map(self, pieces: list[tuple[int, Bits]]) -> list[Array]:
+        return self._place(pieces).all(_Trials(self.target, self.streams), pieces)
+
+    def _place(self, pieces: list[tuple[int, Bits]]) -> Executor:
+        """Where these trials run: where the caller says, else in threads or processes if that is worth it."""
+        here = InThisProcess()
+        if self._alone or len(pieces) == 1:
+            return here
+        if self._executor is not None:
+            return self._executor
         jobs = self._jobs or os.cpu_count() or 1
-        if len(pieces) == 1 or jobs == 1:
-            return (self.target.run(bits, first, self.streams) for first, bits in pieces)
+        if jobs == 1:
+            return here
         if self.target.threads:
-            with ThreadPoolExecutor(jobs) as pool:
-                return list(pool.map(lambda piece: self.target.run(piece[1], piece[0], self.streams), pieces))
+            return InThreads(jobs)
         work = self._seconds_each * sum(len(bits) for _, bits in pieces)
         if self._jobs is None and work < _WORTH_PROCESSES:
-            return (self.target.run(bits, first, self.streams) for first, bits in pieces)
-        return _in_processes(self.target, pieces, self.streams, jobs)
+            return here
+        try:
+            processes = InProcesses(jobs)
+        except MissingDependency:
+            return here
+        return processes if processes.can_send(self.target) else here
 
 
-def _in_processes(target: Target, pieces: list[tuple[int, Bits]], streams: Streams, jobs: int) -> Iterable[Array]:
-    """Run in joblib's processes, which also take lambdas.
+class _Trials(NamedTuple):
+    """The function that plays a piece of the trials, a function of the piece alone."""
 
-    Without joblib, or if the target cannot be pickled, run in this process.
-    """
-    try:
-        import joblib
+    target: Target
+    streams: Streams
 
-        joblib.externals.cloudpickle.dumps(target)
-    except (ImportError, TypeError, AttributeError, pickle.PicklingError):
-        return (target.run(bits, first, streams) for first, bits in pieces)
-    work = (joblib.delayed(target.run)(bits, first, streams) for first, bits in pieces)
-    return list(joblib.Parallel(n_jobs=jobs)(work))
+    def __call__(self, piece: tuple[int, Bits]) -> Array:
+        first, bits = piece
+        return self.target.run(bits, first, self.streams)
 
 
 def _fit(piece: Array, width: int) -> Array:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ from dptoolkit.audit.report import AuditReport
 from dptoolkit.audit.session import Evidence, Schedule, Session
 from dptoolkit.audit.statistics.betting import FIRST, FIXED, SEQUENTIAL
 from dptoolkit.audit.streams import Streams
+from dptoolkit.distributed.executors import Executor
+from dptoolkit.distributed.executors import executor as make_executor
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
 
@@ -41,6 +45,8 @@ def audit(
     encode: Callable[[Any], Any] | None = None,
     rng: int = 0,
     n_jobs: int | None = None,
+    scheduler: Any = None,
+    executor: Executor | None = None,
     progress: Callable[[int, float], None] | bool | None = None,
     resume: str | Path | None = None,
     neighbours: str = neighbouring.CHECKED,
@@ -84,6 +90,10 @@ def audit(
         The seed. The stream of a trial depends only on this seed and on the number of the trial.
     n_jobs : int or None, default None
         Number of workers. None chooses it.
+    scheduler : str, distributed.Client or None, default None
+        The address of a Dask scheduler, on whose workers the trials run (docs/clusters.md).
+    executor : Executor or None, default None
+        Where the trials run; see ``distributed.executor``. Reports do not depend on it.
     progress : bool, callable or None, default None
         True prints a line on standard error; a function is called with ``(trials, seconds)``.
     resume : path-like or None, default None
@@ -107,8 +117,10 @@ def audit(
     mechanism = attacked(mechanism)
     neighbour_pair = as_pair(pair, neighbours)
     goal = claim_of(mechanism, claim)
-    session = _prepared(mechanism, neighbour_pair, goal, settings, adversary, attack, encode, delta, resume)
-    session.run(progress)
+    with _place(n_jobs, scheduler, executor) as place:
+        settings = replace(settings, executor=place)
+        session = _prepared(mechanism, neighbour_pair, goal, settings, adversary, attack, encode, delta, resume)
+        session.run(progress)
     view = adversary if isinstance(mechanism, Plan) else "the output"
     # Computing what a pair can reach takes seconds for some pairs, and sequential audits (test suites) do not need it.
     reach = neighbour_pair.reach.get(adversary) if settings.mode == FIXED else None
@@ -151,6 +163,15 @@ def evidence(
     session = _prepared(mechanism, as_pair(pair, neighbours), goal, settings, adversary, attack, encode, delta, resume)
     session.run(None)
     return session.evidence()
+
+
+def _place(n_jobs: int | None, scheduler: Any, executor: Any) -> contextlib.AbstractContextManager[Executor | None]:
+    """Where trials run, open until the audit ends; None lets every game choose for itself."""
+    if scheduler is None and executor is None:
+        return contextlib.nullcontext()
+    if n_jobs is not None:
+        raise invalid("n_jobs", n_jobs, "left out where a scheduler or an executor is given")
+    return make_executor(scheduler=scheduler, executor=executor)
 
 
 def _prepared(

@@ -25,6 +25,7 @@ from dptoolkit.audit.statistics import Guesses, trade_off
 from dptoolkit.audit.statistics import lower_bound as binomial_lower
 from dptoolkit.audit.statistics.betting import FIRST, LESSONS, MEMORY, SEQUENTIAL, Wealth
 from dptoolkit.audit.statistics.bounds import Confident, above, bound, epsilon_at, p_value
+from dptoolkit.distributed.executors import Executor
 from dptoolkit.types import Array
 
 Bits = NDArray[np.int8]
@@ -51,6 +52,7 @@ class Schedule:
     mode: str
     seed: int
     n_jobs: int | None
+    executor: Executor | None = None
 
     @property
     def verdict_bounds(self) -> bool:
@@ -85,7 +87,7 @@ class Session:
     ) -> None:
         self.target, self.claim, self.delta, self.settings = target, claim, delta, settings
         self._statistic, self._name = statistic, name
-        self.game = Game(target, settings.seed, "trials", settings.n_jobs)
+        self.game = Game(target, settings.seed, "trials", settings.n_jobs, settings.executor)
         self.wealth = Wealth(claim, settings.alpha)
         self._began = time.perf_counter()
         self._bits: Bits = np.zeros(0, np.int8)

@@ -40,6 +40,7 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequential", action="store_true", help="stop as soon as the claim is refuted")
     parser.add_argument("--seed", type=int, default=0, help="seed of the trials, default 0")
     parser.add_argument("--resume", metavar="FILE", help="save the trials to this file, and continue from it")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler")
     parser.add_argument("--report", metavar="FILE", help="also write an HTML page with the trade-off curve")
 
 
@@ -57,7 +58,7 @@ def _audit(args: argparse.Namespace) -> tuple[str, int]:
             confidence=args.confidence, mode=run.SEQUENTIAL if args.sequential else run.FIXED,
             adversary=args.adversary or "final",
             rng=args.seed, resume=args.resume, progress=sys.stderr.isatty() and not args.quiet, source=target.source,
-            neighbours=args.neighbours or "checked",
+            neighbours=args.neighbours or "checked", scheduler=args.scheduler,
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_resume_hint(args.resume)) from None

@@ -32,6 +32,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help="also check the slow points")
     parser.add_argument("--data", metavar="FOLDER", help="folder of data sets outside the package")
     parser.add_argument("--workers", metavar="N", help="number of processes")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler")
     parser.add_argument("--out", metavar="FOLDER", help="folder of the reports, default report/papers")
     parser.add_argument("--resume", action="store_true", help="continue an earlier run that is saved in --out")
 
@@ -43,7 +44,7 @@ def _check(args: argparse.Namespace) -> tuple[str, int]:
         raise InvalidValue("paper_checks is not beside dptoolkit: reinstall dptoolkit, or run it from a checkout.")
     options = (["--json"] if args.json else []) + (["--tier", "full"] if args.full else [])
     options += [f"--{name}" for name in ("list", "resume") if getattr(args, name)]
-    for name in ("data", "workers", "out"):
+    for name in ("data", "workers", "scheduler", "out"):
         options += [f"--{name}", getattr(args, name)] if getattr(args, name) is not None else []
     command = [sys.executable, "-c", _PROGRAM, *options, *args.papers]
     env = os.environ | {"PAPER_CHECKS_NAME": "dptoolkit", "PAPER_CHECKS_ROOT": str(root)}

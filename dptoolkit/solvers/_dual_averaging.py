@@ -17,8 +17,10 @@ from dptoolkit import losses
 from dptoolkit._validate import invalid
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows
+from dptoolkit.data.blocks import CheckedBlocks
 from dptoolkit.losses import Loss
 from dptoolkit.solvers._ight import DpIght, ResolvedIght
+from dptoolkit.solvers.engine.blocked import BlockedSoftmaxRun, SoftmaxTerm
 from dptoolkit.solvers.engine.descent import Steps
 from dptoolkit.solvers.engine.secure_softmax import SecureSoftmaxRun
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
@@ -128,6 +130,13 @@ class ResolvedDualAveraging(ResolvedIght, DpDualAveraging):
         if plan.secure is not None:
             return SecureSoftmaxRun(bounded, y, caps, self.iteration, plan.secure.first, counts)
         return SoftmaxRun(bounded, y, caps, self.iteration, plan.noise, counts)
+
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
+        """See ``Resolved``."""
+        if not self.is_multiclass:
+            return super().bind_blocks(plan, blocks)
+        shape = self.classes or 0, self.width(plan.d)
+        return BlockedSoftmaxRun(blocks, SoftmaxTerm(self, plan.n), shape, self.iteration, plan.noise)
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """See ``Resolved``; of every class for softmax."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dptoolkit import losses
-from dptoolkit._validate import flag, magnitude, positive, whole
+from dptoolkit._validate import flag, invalid, magnitude, positive, whole
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
+from dptoolkit.data.blocks import CheckedBlocks
+from dptoolkit.solvers.engine.blocked_vertices import BlockedVertexRun
 from dptoolkit.solvers.engine.vertices import (
     RULED_RADIUS,
     RULED_STEPS,
@@ -56,6 +58,7 @@ class DpFrankWolfe(BallSettings):
     """
 
     solver: ClassVar[str] = "dp_frank_wolfe"
+    takes_blocks: ClassVar[bool] = True
 
     l1_radius: float | None = setting(RULED_RADIUS, default=None)  # type: ignore[assignment]
     steps: int | None = setting(RULED_STEPS, default=None)  # type: ignore[assignment]
@@ -98,6 +101,15 @@ class ResolvedFrankWolfe(ResolvedBall, DpFrankWolfe):
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> VertexRun:
         """See ``Resolved``."""
         return VertexRun(plan, *self.bounds.clip(*written_out(rows, y, counts)))
+
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> VertexRun:
+        """See ``Resolved``."""
+        if self.refresh != 1:
+            repair = "Blocks know the textbook iteration only, with exact residuals at every step."
+            raise invalid("refresh", self.refresh, "1 where X is in blocks", repair)
+        if plan.noise == 0:
+            raise invalid("epsilon", self.epsilon, "finite where X is in blocks", "Use frank_wolfe on one matrix.")
+        return BlockedVertexRun(plan, blocks)
 
 
 dp_frank_wolfe = private_solver(DpFrankWolfe)

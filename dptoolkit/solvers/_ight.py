@@ -17,6 +17,8 @@ from dptoolkit import losses
 from dptoolkit._validate import flag, positive, whole
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_labels, check_rows, with_intercept
+from dptoolkit.data.blocks import CheckedBlocks
+from dptoolkit.solvers.engine.blocked import BlockedIhtRun, GradientTerm
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps, ThresholdingSettings
 from dptoolkit.solvers.engine.secure import SecureIhtRun, secured
@@ -47,6 +49,7 @@ class DpIght(ThresholdingSettings):
     """
 
     solver: ClassVar[str] = "dp_ight"
+    takes_blocks: ClassVar[bool] = True
 
     steps: int | None = setting(
         "Number of iterations. If omitted, it follows from n, the bounds and the budget, and so do a step_size and, "
@@ -117,6 +120,11 @@ class ResolvedIght(ResolvedThresholding, DpIght):
         if plan.secure is not None:
             return SecureIhtRun(data, self.iteration, plan.secure.first)
         return IhtRun(data, self.iteration, self.noise_law(plan))
+
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
+        """See ``Resolved``."""
+        law, summand = self.noise_law(plan), GradientTerm(self, plan.n)
+        return BlockedIhtRun(blocks, summand, self.width(plan.d), self.iteration, law)
 
     @property
     def iteration(self) -> Steps:

@@ -23,6 +23,7 @@ from dptoolkit._validate import invalid, magnitude, one_of, whole
 from dptoolkit.accounting import Composed, ExponentialMechanism, Gaussian, Repeated
 from dptoolkit.accounting.events import Event
 from dptoolkit.data import Rows, kernel_arrays
+from dptoolkit.data.blocks import CheckedBlocks, Summand
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.bounds import EntryBounds
 from dptoolkit.solvers.engine.draws import top_rows
@@ -67,6 +68,7 @@ class PeelingIht(Settings):
     """
 
     solver: ClassVar[str] = "peeling_iht"
+    takes_blocks: ClassVar[bool] = True
 
     sparsity: int = setting("Number of features that are kept.")
     steps: int = setting("Number of iterations.")
@@ -196,6 +198,12 @@ class ResolvedPeeling(Resolved, PeelingIht):
         kind = PeelingRun if plan.secure is None else SecurePeelingRun
         return kind(plan, *self.bounds.clip(rows, y), counts)
 
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> PeelingRun:
+        """See ``Resolved``."""
+        if self.data == "split":
+            raise invalid("data", "split", "'full' where X is in blocks", "Steps would need parts of blocks.")
+        return BlockedPeelingRun(plan, blocks)
+
 
 peeling_iht = private_solver(PeelingIht)
 
@@ -244,7 +252,7 @@ class PeelingRun(Run):
         shares = []
         for t in progress.steps(steps):
             part = self.parts[t % len(self.parts)]
-            v = part.gradients(part.margins(support, values) - part.target)
+            v = part.sums(support, values)
             v *= -settings.step_size
             v /= self.block
             v[row, support] += values
@@ -294,6 +302,15 @@ class Part(NamedTuple):
             return np.asarray(self.transposed.T @ w.T).T
         return np.asarray(values[:, None, :] @ self.transposed[support])[:, 0]
 
+    def sums(self, support: NDArray[np.intp], values: Array) -> Array:
+        """(runs, features): the sum of all records' gradients at these weights, in every run.
+
+        Privacy
+        -------
+        NOT private: exact.
+        """
+        return self.gradients(self.margins(support, values) - self.target)
+
     def gradients(self, r: Array) -> Array:
         """(runs, features): the sums of r_i x_i in every run; each is computed alone. The caller may change them."""
         weights = r * self.times
@@ -307,6 +324,57 @@ class Part(NamedTuple):
         if hasattr(self.transposed, "indptr"):
             return np.asarray(self.transposed @ weights.T).T
         return np.asarray(self.transposed @ weights[:, :, None])[:, :, 0]
+
+
+@dataclass(frozen=True)
+class GradientSum(Summand):
+    """The sum of the gradients of a block's records, at sparse weights.
+
+    Privacy
+    -------
+    NOT private. Each record is clipped by the settings' public bounds alone.
+    """
+
+    settings: ResolvedPeeling
+
+    def prepared(self, rows: Rows, labels: Array) -> Part:
+        """See ``Summand``."""
+        clipped, y = self.settings.bounds.clip(rows, labels)
+        return _part(clipped, y, np.ones(len(y)))
+
+    def term(self, prepared: Part, *public: Any) -> Array:
+        """See ``Summand``; ``public`` is (support, values) of every run."""
+        return prepared.sums(*public)
+
+
+class BlockedPart(NamedTuple):
+    """The ``Part`` of a step that uses all blocks."""
+
+    blocks: CheckedBlocks
+    summand: GradientSum
+
+    def sums(self, support: NDArray[np.intp], values: Array) -> Array:
+        """See ``Part``.
+
+        Privacy
+        -------
+        NOT private: exact.
+        """
+        total: Array = self.blocks.total(self.summand, support, values)
+        return total
+
+
+class BlockedPeelingRun(PeelingRun):
+    """``PeelingRun`` on blocks, which are asked for the sum of their gradients at every step.
+
+    Privacy
+    -------
+    The releases are those of ``PeelingRun``.
+    """
+
+    def __init__(self, plan: Plan[ResolvedPeeling], blocks: CheckedBlocks) -> None:
+        self.plan, self.settings, self.block = plan, plan.settings, plan.settings.block(plan.n)
+        self.parts = [BlockedPart(blocks, GradientSum(plan.settings))]  # type: ignore[list-item]
 
 
 def _part(rows: Rows, y: Array, times: Array) -> Part:

@@ -25,28 +25,33 @@ import numpy as np
 from dptoolkit import losses
 from dptoolkit._validate import LARGEST, invalid, real
 from dptoolkit.data import Rows, product
+from dptoolkit.data.blocks import CheckedBlocks
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
+from dptoolkit.solvers._pipeline_blocks import BlockedStages
 from dptoolkit.solvers._pipeline_moments import MomentsStages
-from dptoolkit.solvers._pipeline_secure import SecureStages, secured
+from dptoolkit.solvers._pipeline_secure import SecureStages, StageNames, secured
 from dptoolkit.solvers._pipeline_stages import (
+    COLUMN_MEANS,
     DESCENT,
     EIGENVALUE,
+    LARGEST_EIGENVALUE,
     MEANS,
     MIDDLE,
+    MOMENTS,
     SCALE,
+    SLOPE,
     Preparation,
     Units,
     any_slope_ends,
-    class_slope,
     class_slopes_of,
     column_means,
     largest_slope,
+    mean_slope,
     means_sensitivity,
     plane_eigenvalue,
     scale_table,
-    slope,
     slopes_of,
     stands_out,
 )
@@ -77,9 +82,6 @@ from dptoolkit.types import Array
 if TYPE_CHECKING:
     from dptoolkit.published import Published
 
-COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
-# What a large table releases in the eigenvalue's place.
-MOMENTS = "second moments"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -110,6 +112,7 @@ class DpPipeline(Settings):
     """
 
     solver: ClassVar[str] = "dp_pipeline"
+    takes_blocks: ClassVar[bool] = True
 
     loss: str = setting(
         '"logistic" for two classes, "softmax" for labels 0, ..., classes-1, "squared" for regression.',
@@ -275,8 +278,6 @@ class ResolvedPipeline(Resolved, DpPipeline):
                 f"descent along released second moments, {self.moments_schedule(plan)[0]} passes: with n = {plan.n:,} "
                 f"records of {plan.d} columns at this budget, plain descent may need {most:,.0f} passes"
             )
-        if plan.secure is not None:
-            return f"plain descent, at most {min(math.ceil(most), rules.MOST):,} passes: the noise is secure"
         if self.sparsity is not None:
             return "plain descent: sparsity keeps some features only, which second moments of all features do not help"
         return (
@@ -302,6 +303,13 @@ class ResolvedPipeline(Resolved, DpPipeline):
         curvature = rules.residual_curvature(self.loss_row, self.grad_norm)
         steps = rules.preconditioned_steps(time, curvature, plan.d + 1, plan.releases[EIGENVALUE].scale)
         return steps, steps / (rules.SLACK * time)
+
+    def residual_caps(self, rows: Rows) -> Array:
+        """What residuals of prepared rows are clipped to, so that each record's gradient is at most ``grad_norm``."""
+        if self.loss_row.task == losses.REGRESSION:
+            # Rows may be shorter than 1.
+            return rows.caps(self.grad_norm)
+        return np.full(rows.shape[0], self.grad_norm)
 
     def gradient_sensitivity(self, n: int) -> float:
         """How far one record moves the mean gradient."""
@@ -329,9 +337,10 @@ class ResolvedPipeline(Resolved, DpPipeline):
         )  # fmt: skip
 
     def secured(self, plan: Plan) -> Plan:
-        """See ``Resolved``; the descent's grids hold the noise of the most steps. It is plain: moments have no grid."""
-        plain = _without_moments(plan)
-        return secured(plain, self.schedule(plain, 1.0)[0], (COLUMN_MEANS, MEAN_ROW), HISTOGRAMS)
+        """See ``Resolved``; the descent's grids hold the noise of the most steps."""
+        steps = self.moments_schedule(plan)[0] if has_moments(plan) else self.schedule(plan, 1.0)[0]
+        names = StageNames((COLUMN_MEANS, MEAN_ROW), HISTOGRAMS, LARGEST_EIGENVALUE, SLOPE, MOMENTS)
+        return secured(plan, steps, names)
 
     def first_released(self, plan: Plan) -> int:
         """See ``Resolved``; a table's preparation comes first, then the column means."""
@@ -349,6 +358,12 @@ class ResolvedPipeline(Resolved, DpPipeline):
             return TableRun(plan, rows, self.units.labels(y), counts, _inner_run(plan))
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
+        """See ``Resolved``."""
+        if self.bounds is not None:
+            raise invalid("bounds", "given", "left out where X is in blocks", "Ranks of columns are not asked for yet.")
+        return BlockedPipelineRun(plan, blocks)
+
 
 dp_pipeline = private_solver(DpPipeline)
 
@@ -356,16 +371,6 @@ dp_pipeline = private_solver(DpPipeline)
 def has_moments(plan: Plan) -> bool:
     """Whether a plan releases second moments, along which it descends, in place of their largest eigenvalue."""
     return plan.releases[EIGENVALUE].query == MOMENTS
-
-
-def _without_moments(plan: Plan) -> Plan:
-    """The plan with the largest eigenvalue in place of second moments, at the same cost."""
-    if not has_moments(plan):
-        return plan
-    moments, sensitivity = plan.releases[EIGENVALUE], 1 / plan.n
-    scale = moments.scale * (sensitivity / moments.sensitivity) * (1 + 1e-15)
-    own = Release(LARGEST_EIGENVALUE, GAUSSIAN, sensitivity, scale, 1)
-    return replace(plan, releases=(*plan.releases[:EIGENVALUE], own, *plan.releases[EIGENVALUE + 1 :]))
 
 
 def _inner_run(plan: Plan[ResolvedPipeline]) -> Callable[..., PipelineRun]:
@@ -492,16 +497,27 @@ class PipelineRun(Run):
         """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
         settings, noise, eigenvalue = self.plan.settings, self.noise[EIGENVALUE], np.zeros(())
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
-        rows = preparation(self.rows)
-        direction = preparation.direction
+        rows = self._prepared(preparation)
         if self.secure is None:
-            exact = plane_eigenvalue(rows, direction, self.share)
+            exact = self._eigenvalue(rows, preparation)
             eigenvalue = exact + noise * rng.standard_normal(exact.shape)
         else:
+            direction = preparation.direction
             eigenvalue = np.asarray(self.secure.eigenvalue(LARGEST_EIGENVALUE, rows, direction, self._times, rng))
         bounds = np.clip(eigenvalue + 2 * noise, preparation.level**2, 1.0)
         schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
+
+    def _prepared(self, preparation: Preparation) -> Any:
+        """The rows of all later stages."""
+        return preparation(self.rows)
+
+    def _eigenvalue(self, rows: Any, preparation: Preparation) -> Array:
+        return plane_eigenvalue(rows, preparation.direction, self.share)
+
+    def _margins(self, rows: Any, w: Array) -> Any:
+        """The margins of prepared rows; with an axis for the classes, of one where there are two."""
+        return product(rows.matrix, w[..., None] if self.plan.settings.classes is None else w.swapaxes(-1, -2))
 
     def _end(self, start: _Start, rng: Any, trace: bool) -> _End:
         """The descent, in which all fits share one schedule, and the scale."""
@@ -511,19 +527,19 @@ class PipelineRun(Run):
         weights = start.preparation.model(descent.weights)
         return _End(weights * scale.reshape(*scale.shape, *[1] * (weights.ndim - scale.ndim)), descent, slopes, scale)
 
+    def step_noise(self, steps: int) -> float:
+        """The noise of each of so many steps of the descent."""
+        return self.noise[DESCENT] * math.sqrt(steps)
+
     def _descent(self, rows: Rows, steps: int, step: float) -> IhtRun | SoftmaxRun:
         """The descent on prepared rows, of which each record's gradient is at most ``grad_norm``."""
-        settings, noise = self.plan.settings, self.noise[DESCENT] * math.sqrt(steps)
+        settings, noise = self.plan.settings, self.step_noise(steps)
         iteration = Steps(steps, step, settings.sparsity, True, accumulate=True)
         if self.secure is not None:
             return self.secure.descent(rows, self.y, iteration, self.counts)
-        caps: Array = np.full(rows.shape[0], settings.grad_norm)
+        caps = settings.residual_caps(rows)
         if settings.loss_row.task == losses.MULTICLASS:
             return SoftmaxRun(rows, self.y, caps, iteration, noise, self.counts)
-        if settings.loss_row.task == losses.REGRESSION:
-            # Rows may be shorter than 1, so the residual is clipped for each row such that its gradient obeys the
-            # bound.
-            caps = rows.caps(settings.grad_norm)
         return IhtRun(
             ClippedRecords(rows, self.y, settings.loss_row, math.inf, caps, self.counts), iteration, constant(noise)
         )
@@ -546,19 +562,19 @@ class PipelineRun(Run):
             place = place + np.where(slopes[-1] > 0, -move, move)
         return np.stack(slopes, axis=-1), np.asarray(scales[place])
 
-    def _margins(self, rows: Rows, w: Array) -> Array:
-        """The margins of prepared rows; with an axis for the classes, of one where there are two."""
-        return product(rows.matrix, w[..., None] if self.plan.settings.classes is None else w.swapaxes(-1, -2))
-
-    def _noisy_slope(self, margins: Array, scale: Array, noise: Array, many: tuple[int, ...], rng: Any) -> Array:
+    def _noisy_slope(self, margins: Any, scale: Array, noise: Array, many: tuple[int, ...], rng: Any) -> Array:
+        if self.secure is None:
+            return np.asarray(self._slope(margins, scale) + noise * rng.standard_normal(many))
         classes = self.plan.settings.classes
-        signed = (2 * self.y - 1) * margins[..., 0] if classes is None else margins
-        if self.secure is not None:
-            values = slopes_of(signed, scale) if classes is None else class_slopes_of(margins, self.y, scale)
-            ends = any_slope_ends(float(scale), classes)
-            return self.secure.slope(SLOPE, values, ends, float(noise), self._times, rng)
-        exact = slope(signed, scale, self.share) if classes is None else class_slope(margins, self.y, scale, self.share)
-        return np.asarray(exact + noise * rng.standard_normal(many))
+        if classes is None:
+            values = slopes_of((2 * self.y - 1) * margins[..., 0], scale)
+        else:
+            values = class_slopes_of(margins, self.y, scale)
+        ends = any_slope_ends(float(scale), classes)
+        return self.secure.slope(SLOPE, values, ends, float(noise), self._times, rng)
+
+    def _slope(self, margins: Any, scale: Array) -> Array:
+        return mean_slope(margins, self.y, scale, self.share, self.plan.settings.classes)
 
     def _kept(self, start: _Start, end: _End) -> tuple[Array, Array]:
         """(releases, iterates) of a trace."""
@@ -586,13 +602,22 @@ class PipelineRun(Run):
         return out.reshape(*many, -1)
 
 
-class MomentsRun(MomentsStages, PipelineRun):  # type: ignore[misc, override]
+class MomentsRun(MomentsStages, PipelineRun):  # type: ignore[override]
     """The stages of a large table after its ranks and its centre, on rows in single precision; each call is a fit.
 
     Privacy
     -------
     A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise; the second moments in place of
     the eigenvalue.
+    """
+
+
+class BlockedPipelineRun(BlockedStages, PipelineRun):
+    """``PipelineRun`` on blocks, one fit at a time.
+
+    Privacy
+    -------
+    The releases are those of ``PipelineRun``.
     """
 
 

@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from dptoolkit import losses
 from dptoolkit.data import Rows, stored
-from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, Preparation, column_means
+from dptoolkit.solvers._pipeline_secure import SecureStages
+from dptoolkit.solvers._pipeline_stages import (
+    COLUMN_MEANS,
+    DESCENT,
+    EIGENVALUE,
+    MEANS,
+    MOMENTS,
+    Preparation,
+    column_means,
+)
 from dptoolkit.solvers._pipeline_tables import TableMap, in_rows
 from dptoolkit.solvers.engine.preconditioned import (
     BoundedRecords,
@@ -54,8 +63,7 @@ class MomentsStages(Run):
         self.plan, self.table, self.raw, self.y, self.counts = plan, table, rows, y, counts
         times = np.ones(rows.shape[0]) if counts is None else np.asarray(counts, dtype=float)
         self.share, self._times = times / plan.n, times
-        # Plans with secure noise have no second moments.
-        self.secure = None
+        self.secure = None if plan.secure is None else SecureStages(plan)
         self.noise = [release.scale for release in plan.releases]
         self.width = (plan.settings.classes or 1) * (plan.d + 1)
         self.size = 4 * rows.shape[0] * (plan.d + 1) + 8 * plan.settings.moments_schedule(plan)[0] * self.width
@@ -65,20 +73,16 @@ class MomentsStages(Run):
         """The rows that the table's map makes, in doubles; for diagnostics, as a fit keeps none."""
         return self.table(self.raw)
 
-    def one(self, rng: np.random.Generator, trace: bool) -> Trace:
-        """See ``Run``."""
+    def _one(self, rng: Any, trace: bool) -> Trace:
         settings, (steps, ridge) = self.plan.settings, self.plan.settings.moments_schedule(self.plan)
         mapped = self._mapped()
-        self.means = self._column_means(mapped)
-        means = self._noisy_means(rng, ())
+        means = self._noisy_column_means(mapped, rng)
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
         rows = self._prepared(mapped, preparation)
-        moments = second_moments(rows, self.share)
-        moments += self.noise[EIGENVALUE] * rng.standard_normal(moments.shape)
+        moments = self._noisy_moments(rows, rng)
         curvature = rules.residual_curvature(settings.loss_row, settings.grad_norm)
         matrix = preconditioner(moments, rows.shape[1], curvature, ridge)
-        run = PreconditionedRun(self._records(rows), matrix, steps, self.noise[DESCENT] * math.sqrt(steps))
-        descent = run(rng, trace)
+        descent = self._run(rows, matrix, steps)(rng, trace)
         slopes, scale = self._scaled(rows, descent.weights, rng)
         history = descent.history | {
             "preparation": preparation, "steps": steps, "ridge": ridge,
@@ -101,6 +105,25 @@ class MomentsStages(Run):
         for some, part in self.table.blocks(self.raw):
             out[some, :-1] = part * _DOWN
         return out
+
+    def _noisy_column_means(self, mapped: NDArray[np.float32], rng: Any) -> Array:
+        if self.secure is not None:
+            blocks = row_blocks(Rows(mapped[:, :-1], False))
+            sized = ((Rows(np.abs(block), False), self._times[some]) for some, block in blocks)
+            return self.secure.row_sum(COLUMN_MEANS, sized, rng)
+        self.means = self._column_means(mapped)
+        return self._noisy_means(rng, ())
+
+    def _noisy_moments(self, rows: Rows, rng: Any) -> Array:
+        if self.secure is not None:
+            return self.secure.moments(MOMENTS, rows, self._times, rng)
+        moments = second_moments(rows, self.share)
+        return np.asarray(moments + self.noise[EIGENVALUE] * rng.standard_normal(moments.shape))
+
+    def _run(self, rows: Rows, matrix: Array, steps: int) -> PreconditionedRun:
+        if self.secure is not None:
+            return self.secure.preconditioned(self._records(rows), matrix, steps, self._times)
+        return PreconditionedRun(self._records(rows), matrix, steps, self.noise[DESCENT] * math.sqrt(steps))
 
     def _column_means(self, mapped: NDArray[np.float32]) -> Array:
         total = np.zeros(self.plan.d)

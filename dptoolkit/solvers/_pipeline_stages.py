@@ -23,6 +23,9 @@ from dptoolkit.types import Array
 
 # The places of the releases in the plan; numbers have no scale.
 DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
+COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
+# What a large table releases in the eigenvalue's place.
+MOMENTS = "second moments"
 
 
 def means_sensitivity(adjacency: Adjacency, n: int) -> float:
@@ -70,10 +73,24 @@ def plane_eigenvalue(rows: Rows, direction: Array, share: Array) -> Array:
     |s| <= |x| <= 1, and the largest eigenvalue of a mean of s s^T moves by at most 1/n when one s is replaced or left
     out. Nothing is iterated, so no tolerance has to be charged.
     """
+    return eigenvalue_of(*plane_moments(rows, direction, share))
+
+
+def plane_moments(rows: Rows, direction: Array, share: Array) -> Array:
+    """The three entries of the mean of s s^T: those of the diagonal are the first and the last.
+
+    Privacy
+    -------
+    NOT private: see ``plane_eigenvalue``.
+    """
     all_columns = np.concatenate([direction, np.zeros((*direction.shape[:-1], 1))], axis=-1)
     along = product(abs(rows.matrix), all_columns[..., None])[..., 0]
     last = rows.matrix[:, [-1]].toarray().ravel() if rows.is_sparse else rows.matrix[..., -1]
-    first, mixed, second = (weighted_mean(entry, share) for entry in (along * along, along * last, last * last))
+    return np.stack([weighted_mean(entry, share) for entry in (along * along, along * last, last * last)])
+
+
+def eigenvalue_of(first: Array, mixed: Array, second: Array) -> Array:
+    """The largest eigenvalue of a symmetric matrix, two by two, or of many."""
     return np.asarray((first + second) / 2 + _hypot((first - second) / 2, mixed))
 
 
@@ -301,3 +318,15 @@ def class_slopes_of(margins: Array, labels: Array, scale: Any) -> Array:
     m = np.clip(margins, -rules.LARGEST_MARGIN, rules.LARGEST_MARGIN)
     probabilities = softmax(np.asarray(scale)[..., None, None] * m)
     return np.asarray(np.einsum("...k,...k->...", probabilities - labels, m))
+
+
+def mean_slope(margins: Array, y: Array, scale: Any, share: Array, classes: int | None) -> Array:
+    """``slope`` of two classes, or ``class_slope``, by what ``product`` gives as margins.
+
+    Privacy
+    -------
+    NOT private: see there.
+    """
+    if classes is None:
+        return slope((2 * y - 1) * margins[..., 0], scale, share)
+    return class_slope(margins, y, scale, share)

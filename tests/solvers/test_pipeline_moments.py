@@ -85,14 +85,6 @@ def test_without_bounds_or_with_sparsity_there_are_no_second_moments():
     assert not has_moments(make_plan(10**7, sparsity=2))
 
 
-def test_a_plan_with_secure_noise_descends_plainly_at_the_same_cost():
-    fast = make_plan(500_000)
-    own = fast.settings.secured(fast)
-    assert has_moments(fast) and not has_moments(own)
-    assert own.guarantee.epsilon(1e-5) <= fast.guarantee.epsilon(1e-5) * (1 + 1e-9) <= 2.0 * (1 + 1e-9)
-    assert "plain descent" in str(own)
-
-
 def test_a_named_solver_is_never_overruled():
     for name in ("objective_perturbation", "dp_dual_averaging"):
         assert models.plan(10**6, 4, task="classification", solver=name, row_norm=1.0).solver == name

@@ -212,16 +212,19 @@ class IhtRun(Run):
     """
 
     def __init__(self, data: ClippedRecords, iteration: Steps, noise_at: NoiseLaw, start: Start = NOTHING) -> None:
-        self.iteration, self.noise_at, self.start = iteration, noise_at, start
-        self.width = data.rows.shape[1]
-        self.free = self.width - (1 if iteration.fit_intercept else 0)
-        self.kept_count = self.free if iteration.sparsity is None else min(iteration.sparsity, self.free)
+        self._lay_out(data.rows.shape[1], iteration, noise_at, start)
         # The compiled call starts at zero.
         is_small = data.rows.shape[0] * self.width <= SMALL and len(start[0]) == 0
         self._data = data
         self.compiled_records = self._compiled_form() if is_small else None
         # A MeanGradient writes to its own buffers. A call takes one from this list, so that no two threads share one.
         self._idle = [] if is_small else [self._mean_gradient()]
+
+    def _lay_out(self, width: int, iteration: Steps, noise_at: NoiseLaw, start: Start) -> None:
+        """What the iteration needs to know besides the records."""
+        self.iteration, self.noise_at, self.start, self.width = iteration, noise_at, start, width
+        self.free = self.width - (1 if iteration.fit_intercept else 0)
+        self.kept_count = self.free if iteration.sparsity is None else min(iteration.sparsity, self.free)
 
     def one(self, rng: np.random.Generator, trace: bool) -> Trace:
         """See ``Run``; the compiled call draws its noise step by step, so that nothing of size steps x d is drawn."""

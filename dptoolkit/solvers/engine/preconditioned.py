@@ -155,15 +155,18 @@ class PreconditionedRun(Run):
         weights = np.zeros(self.records.shape)
         releases, iterates = list[Array](), list[Array]()
         for _ in progress.steps(self.steps):
-            gradient = self.records.mean_gradient(weights)
-            if self.noise > 0:
-                gradient += self.noise * rng.standard_normal(gradient.shape)
+            gradient = self.noisy(weights, rng)
             weights = weights - gradient @ self.matrix
             if trace:
                 releases.append(gradient.ravel())
                 iterates.append(weights.ravel())
         history: dict[str, Any] = {"noise_scale": [self.noise] * self.steps}
         return Trace(weights, history, *((np.array(releases), np.array(iterates)) if trace else ()))
+
+    def noisy(self, weights: Array, rng: Any) -> Array:
+        """The noisy mean gradient."""
+        gradient = self.records.mean_gradient(weights)
+        return gradient + self.noise * rng.standard_normal(gradient.shape) if self.noise > 0 else gradient
 
     def at_once(self, trace: bool) -> bool:
         """See ``Run``; every fit has a matrix of its own."""

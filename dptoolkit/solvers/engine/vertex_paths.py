@@ -23,6 +23,7 @@ from dptoolkit.solvers.frame.run import Trace, Trials
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
+    from dptoolkit.losses import Loss
     from dptoolkit.solvers.engine.vertices import ResolvedBall
     from dptoolkit.solvers.frame.plan import Plan
 
@@ -273,20 +274,49 @@ def _gram_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
     return run
 
 
+class Residuals:
+    """Exact gradients of sparse rows along a path of weights, which begins at 0 and moves by one feature at a time."""
+
+    def __init__(self, rows: Rows, y: Array, loss: Loss) -> None:
+        self.columns, self.y, self.loss, self.margins = rows.transpose(), y, loss, np.zeros(len(y))
+
+    def gradient(self, w: Array) -> Array:
+        """The sum of all records' gradients at the weights that were moved to, which are ``w``.
+
+        Privacy
+        -------
+        NOT private: exact.
+        """
+        return np.asarray(self.columns @ self.loss.residual(self.margins, self.y))
+
+    def move(self, shrink: float, j: int, weight: float) -> None:
+        """The weights are multiplied by ``shrink``, and feature j gets ``weight`` more."""
+        self.margins *= shrink
+        add_feature(self.margins, self.columns, j, weight)
+
+
 def _textbook_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
     """All residuals and all gradients exact at every step; two passes over the data a step."""
+    return textbook_path(plan, rows.shape[1], lambda: Residuals(rows, y, plan.settings.loss_row))
+
+
+def textbook_path(plan: Plan[ResolvedBall], d: int, start: Callable[[], Any]) -> Path:
+    """The textbook iteration on d features; each fit gets its gradients from a ``start()``, such as ``Residuals``.
+
+    Privacy
+    -------
+    Each run is the plan's release of vertices.
+    """
     from dptoolkit.kernels import frank_wolfe as kernel
 
-    settings, d = plan.settings, rows.shape[1]
-    loss, noise_at, radius = settings.loss_row, settings.noise_law(plan), settings.l1_radius
-    columns = rows.transpose()
-    by_laplace = settings.law == "laplace"
+    settings = plan.settings
+    noise_at, radius, by_laplace = settings.noise_law(plan), settings.l1_radius, settings.law == "laplace"
 
     def run(rng: np.random.Generator, trace: bool, work: WorkCounters) -> Trace:
-        w, margins, room = np.zeros(d), np.zeros(len(y)), kernel.sampler(d)
+        w, data, room = np.zeros(d), start(), kernel.sampler(d)
         scales, vertices = [], np.empty(settings.steps, dtype=np.int64)
         for t in (number + 1 for number in progress.steps(settings.steps)):
-            gradient = np.asarray(columns @ loss.residual(margins, y))
+            gradient = data.gradient(w)
             scales.append(noise_at(w))
             sharpness = radius / (plan.n * scales[-1])
             with exclusive(rng):
@@ -298,8 +328,7 @@ def _textbook_path(plan: Plan[ResolvedBall], rows: Rows, y: Array) -> Path:
             mu = 2 / (t + 2)
             w *= 1 - mu
             w[j] += mu * sign * radius
-            margins *= 1 - mu
-            add_feature(margins, columns, j, mu * sign * radius)
+            data.move(1 - mu, j, mu * sign * radius)
         return vertex_trace(w, scales, vertices, trace)
 
     return run

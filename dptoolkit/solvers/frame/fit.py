@@ -20,10 +20,11 @@ from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.accounting.report import as_html
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import check_rows
+from dptoolkit.data.blocks import BlockedRows
 from dptoolkit.mechanisms.randomness import Source
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.run import Run, trace_interval
-from dptoolkit.solvers.frame.secure import FAST, UNSEEDED, noise_kind, secured
+from dptoolkit.solvers.frame.secure import FAST, SECURE, UNSEEDED, noise_kind, not_secure, secured
 from dptoolkit.solvers.frame.settings import Settings, build, describe, keywords
 from dptoolkit.types import Array
 
@@ -101,6 +102,8 @@ def fit(
     The event is that of the plan, which is made without data. A ledger refuses it, or is charged for it, before the
     data are used. Marked rows (``marks``) have a void guarantee, and no ledger takes them.
     """
+    if isinstance(X, BlockedRows):
+        return fit_blocks(settings, X, y, label_values, n_features, rng, randomness, ledger, trace, diagnostics)
     rows = settings.validated_rows(X, n_features)
     labels = settings.labels(y, rows.shape[0], label_values)
     plan = planned(settings, *rows.shape, randomness, rng)
@@ -111,6 +114,34 @@ def fit(
     run = plan.settings.bind(plan, rows, labels)
     weights, history = run.fit(fit_stream(plan, source), every)
     result = result_of(plan, source, is_void, run, weights, history, diagnose)
+    record(reservation)
+    return result
+
+
+def fit_blocks(
+    settings: Settings, X: BlockedRows, y: Any, label_values: Any, n_features: int | None, rng: Any,
+    randomness: str | None, ledger: Ledger | None, trace: Any, diagnostics: Any,
+) -> FitResult:  # fmt: skip
+    """``fit`` for rows in blocks, which may lie in other processes.
+
+    Privacy
+    -------
+    As for ``fit``: blocks answer with exact sums, and the noise is drawn here, once.
+    """
+    if flag("diagnostics", diagnostics):
+        raise invalid("diagnostics", True, "False where X is in blocks", "They need all records in one place.")
+    if noise_kind(randomness, rng) == SECURE:
+        raise not_secure("where X is in blocks")
+    every = trace_interval(trace)
+    settings.check_blocks()
+    blocks = X.checked(settings, y, n_features, label_values)
+    plan = planned(settings, *blocks.shape, randomness, rng)
+    source = noise_source(rng, ledger, is_secure=is_secure(plan))
+    # Bound before the ledger is charged: this touches no record, and may refuse.
+    run = plan.settings.bind_blocks(plan, blocks)
+    reservation = reserve(ledger, plan, is_void=False)
+    weights, history = run.fit(fit_stream(plan, source), every)
+    result = result_of(plan, source, False, run, weights, history, diagnose=False)
     record(reservation)
     return result
 

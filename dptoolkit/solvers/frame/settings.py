@@ -31,6 +31,7 @@ from dptoolkit.solvers.frame.secure import not_secure
 from dptoolkit.types import Array
 
 if TYPE_CHECKING:
+    from dptoolkit.data.blocks import CheckedBlocks
     from dptoolkit.published import Published
     from dptoolkit.solvers.frame.run import Run
 
@@ -98,6 +99,14 @@ class Settings(ABC):
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:
         """Checked labels, one per row; ``label_values`` are the public two of a binary loss."""
         return check_labels(y, n, self.loss_row, label_values)
+
+    # Whether the solver takes rows in blocks, which ``bind_blocks`` binds.
+    takes_blocks: ClassVar[bool] = False
+
+    def check_blocks(self) -> None:
+        """Refuse rows in blocks before they are read, where the solver needs one matrix."""
+        if not self.takes_blocks:
+            raise invalid("X", "rows in blocks", f"one matrix for {self.solver}", "See docs/clusters.md for others.")
 
     @property
     def class_count(self) -> int | None:
@@ -184,6 +193,15 @@ class Resolved(Settings):
         -------
         Nothing is released before a run; each run is ``plan.event``. ``counts`` says how often each row occurs.
         """
+
+    def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
+        """``bind`` for rows in blocks: no block is asked before a run, and settings that need one matrix are refused.
+
+        Privacy
+        -------
+        As for ``bind``. A block answers with the exact sum of its records' terms; noise is drawn after the last.
+        """
+        raise invalid("X", "rows in blocks", f"one matrix for {self.solver} with these settings")
 
     def secured(self, plan: Plan) -> Plan:
         """The plan with ``Plan.secure``, one part per release, and with what rounding adds to each sensitivity.

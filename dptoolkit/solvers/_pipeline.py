@@ -91,7 +91,8 @@ class DpPipeline(Settings):
 
     For classification rows are scaled to norm 1, so no bound is needed. Predict with ``solvers.margins(result, X)``,
     which prepares new rows as the fit did: ``X @ coef`` alone does not. For regression (``loss="squared"``) rows and
-    labels have public bounds, and residuals are clipped, which makes it a Huber loss.
+    labels have public bounds, and residuals are clipped, which makes it a Huber loss. The columns of a table, in any
+    units, are prepared by their public ``bounds``.
 
     Privacy
     -------
@@ -101,7 +102,10 @@ class DpPipeline(Settings):
     and norm at most 1, 1/n (1/n); the mean gradient, each clipped to G, over all classes together, 2 G/n (G/n); for
     classes, the slope of the mean loss in the scale c with margins in [-B, B]: for two of them from
     -max_t t sigmoid(-c t) to B sigmoid(c B) for one record (the larger of the two), for more see
-    solvers/_pipeline_stages.py.
+    solvers/_pipeline_stages.py. With ``bounds`` also, before these: the counts of the bins of k numeric columns,
+    sqrt(2k) (sqrt(k)), as a record lies in one bin of each column whatever the bins are; the mean of rows of norm at
+    most 1, 2/n (1/n), or sqrt(2)/n where all of them are non-negative. Which of these two are made is decided on n, d,
+    the budget and the bounds. No bound is learnt.
     Stages depend on earlier releases only, which are public. The descent's number of steps T follows from the released
     eigenvalue: whatever it is, T steps with noise sqrt(T) scale give away what one release with noise ``scale`` does,
     so that the plan holds one. Event: Composed of Gaussians. Public: n, d, classes, all arguments, all releases.

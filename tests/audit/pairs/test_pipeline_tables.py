@@ -81,6 +81,7 @@ def nonnegative_rows(plan, patch):
     return sharper(plan, MEAN_ROW, 1 / math.sqrt(2))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("fault", "query", "trials"), [
     (counted_twice, HISTOGRAMS, 1500), (one_column_less, HISTOGRAMS, 4000), (nonnegative_rows, MEAN_ROW, 4000),
 ])  # fmt: skip
@@ -88,7 +89,7 @@ def test_every_fault_of_a_stage_is_found(fault, query, trials, monkeypatch):
     """The stage is made to matter by more noise elsewhere; without the fault the same test finds nothing."""
     plan = only(make(40.0), query)
     pair, claim = pairs.dp_pipeline(plan), as_claim(plan.guarantee)
-    audit.assert_private(plan, pair, claim, trials=100, **HOW)
+    audit.assert_private(plan, pair, claim, trials=200, **HOW)
     with monkeypatch.context() as patch, pytest.raises(PrivacyViolation):
         audit.assert_private(fault(plan, patch), pair, claim, trials=trials, **HOW)
 

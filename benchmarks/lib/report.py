@@ -84,6 +84,8 @@ def _methods(rows: int | None, epsilon: float) -> str:
     used = [k for k in range(len(METHODS)) if any(own[k] is not None for own in shown)]
     for line, own in zip(lines, shown, strict=True):
         line.extend(cell(own[k]) for k in used)
+    if not lines:
+        return ""
     heads = [METHODS[k] + ("" if METHODS[k] in PRIVATE else ", not private") for k in used]
     return markdown(["table", "rows x columns", "most frequent", *heads], lines)
 

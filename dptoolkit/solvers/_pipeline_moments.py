@@ -78,7 +78,7 @@ class MomentsStages(Run):
         mapped = self._mapped()
         means = self._noisy_column_means(mapped, rng)
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
-        rows = self._prepared(mapped, preparation)
+        rows = self._written_over(mapped, preparation)
         moments = self._noisy_moments(rows, rng)
         curvature = rules.residual_curvature(settings.loss_row, settings.grad_norm)
         matrix = preconditioner(moments, rows.shape[1], curvature, ridge)
@@ -131,7 +131,7 @@ class MomentsStages(Run):
             total += column_means(Rows(block, False), self.share[some])
         return total
 
-    def _prepared(self, mapped: NDArray[np.float32], preparation: Preparation) -> Rows:
+    def _written_over(self, mapped: NDArray[np.float32], preparation: Preparation) -> Rows:
         """Prepared rows, written over the mapped ones: kept features, then the intercept."""
         width = len(preparation.kept) + 1
         for some, block in row_blocks(Rows(mapped[:, :-1], False)):

@@ -127,7 +127,7 @@ def test_a_neighbour_moves_the_whole_fit_by_no_more_than_is_charged(always, kind
         iterates = trace.iterates.reshape(steps, *shape) if kind == "three classes" else trace.iterates
         columns = np.append(preparation.kept, plan.d)
         moved = []
-        rows = [run._prepared(run._mapped(), preparation) for run in (one, two)]
+        rows = [run._written_over(run._mapped(), preparation) for run in (one, two)]
         means = [run._column_means(run._mapped()) for run in (one, two)]
         moved.append(np.linalg.norm(means[0] - means[1]) / plan.releases[MEANS].scale)
         moments = [second_moments(r, one.share) for r in rows]
@@ -170,7 +170,7 @@ def test_every_draw_has_the_scale_of_the_plan(always, kind):
     mapped = run._mapped()
     means = trace.releases[0, : plan.d]
     assert (means - run._column_means(mapped)) / plan.releases[MEANS].scale == pytest.approx(drawn[0], abs=1e-6)
-    rows = run._prepared(mapped, preparation)
+    rows = run._written_over(mapped, preparation)
     exact, width = second_moments(rows, run.share), run.width
     length = math.ceil(len(exact) / width)
     seen = trace.releases[1 : 1 + length].ravel()[: len(exact)]
@@ -194,7 +194,7 @@ def test_rows_in_single_precision_are_never_longer_than_1(seed):
         preparation = run(rng).history["preparation"]
         mapped = run._mapped()
         assert check_rows(mapped[:, :-1].astype(float)).row_norms().max() <= 1
-        assert check_rows(run._prepared(mapped, preparation).matrix.astype(float)).row_norms().max() <= 1
+        assert check_rows(run._written_over(mapped, preparation).matrix.astype(float)).row_norms().max() <= 1
 
 
 # --- the model ------------------------------------------------------------------------------------------------

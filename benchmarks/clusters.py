@@ -175,7 +175,7 @@ def noisy_sum(data: Any, rng: np.random.Generator) -> float:
 
 def audits(trials: int) -> None:
     """The same audit here, in two processes and on one and two workers."""
-    pair = np.ones(200), np.append(np.zeros(1), np.ones(199))
+    pair = np.ones(2000), np.append(np.zeros(1), np.ones(1999))
     claim = audit.GaussianClaim(1.0)
     print(f"\nan audit of {trials:,} trials of a Python function: seconds by the clock (best of 2), processor seconds")
 

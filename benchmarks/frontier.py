@@ -22,6 +22,7 @@ import json
 import time
 import warnings
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ import numpy as np
 from benchmarks.lib.methods import METHODS, QUICK, Method, Setting
 from benchmarks.lib.problems import CHOSEN_ON, CHOSEN_ON_ALSO, CLASSES, JUDGED_ON, NUMBERS, Problem, load
 from dptoolkit.accounting.report import table
+from dptoolkit.distributed import Executor, executor
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = ((2.0, 1e-5), (1.0, 1e-5), (4.0, 1e-5), (2.0, 0.01))
@@ -95,10 +97,20 @@ def compete(part: str, problem: Problem, name: str) -> Iterator[tuple[Setting, f
     yield from ((setting, *budget) for setting in several for budget in budgets)
 
 
-def run(part: str, problem: Problem, names: Iterable[str], seeds: int) -> None:
+def scored(problem: Problem, seeds: int, about: Result) -> Result:
+    """A line of a part; it depends on these arguments alone, wherever it is computed."""
+    with warnings.catch_warnings():
+        # As in ``main``, for workers.
+        warnings.simplefilter("ignore", UserWarning)
+        name, setting, epsilon, delta = (about[key] for key in ("method", "setting", "epsilon", "delta"))
+        return about | score(problem, name, setting, seeds, epsilon=epsilon, delta=delta)
+
+
+def run(part: str, problem: Problem, names: Iterable[str], seeds: int, place: Executor) -> None:
     """Compute and save what is missing of a part on one set."""
     n, d = problem.X.shape
     keys = [[one[name] for name in KEY] for one in read(part)]
+    missing = []
     for name in names:
         method = METHODS[name]
         if not method.takes(problem):
@@ -109,21 +121,25 @@ def run(part: str, problem: Problem, names: Iterable[str], seeds: int) -> None:
             if key in keys:
                 continue
             about = dict(zip(KEY, key, strict=True)) | {"d": d, "kind": problem.kind, "plain": round(problem.plain, 5)}
-            save(part, about | score(problem, name, setting, seeds, epsilon=epsilon, delta=delta))
+            missing.append(about)
+    for _, one in place.each(partial(scored, problem, seeds), missing):
+        save(part, one)
 
 
-def grid(problem: Problem, seeds: int) -> None:
+def grid(problem: Problem, seeds: int, place: Executor) -> None:
     """The pipeline's rule beside the best of nine settings, picked on the TEST rows: more than tuning can give."""
     numbers = problem.kind == "numbers"
     clipping, noises = ((0.1, 0.25, 0.6), (0.1, 0.2, 0.4)) if numbers else ((0.12, 0.25, 0.5), (0.4, 0.8, 1.6))
     names = ("NUMBER_RESIDUAL", "NUMBER_NOISE") if numbers else ("RESIDUAL", "MARGIN_NOISE")
     keys = [[one[name] for name in KEY] for one in read("grid")]
+    missing = []
     for setting in [{}, *(dict(zip(names, pair, strict=True)) for pair in itertools.product(clipping, noises))]:
         key = [problem.name, problem.X.shape[0], "dp_pipeline", setting, *BUDGETS[0]]
         if key not in keys:
             about = dict(zip(KEY, key, strict=True)) | {"d": problem.X.shape[1], "plain": round(problem.plain, 5)}
-            epsilon, delta = BUDGETS[0]
-            save("grid", about | score(problem, "dp_pipeline", setting, seeds, epsilon=epsilon, delta=delta))
+            missing.append(about)
+    for _, one in place.each(partial(scored, problem, seeds), missing):
+        save("grid", one)
 
 
 def must(home: Path) -> None:
@@ -184,6 +200,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS)
     parser.add_argument("--seeds", type=int, help="number of seeds; default 5, and 2 for tuning")
     parser.add_argument("--rows", type=int, help="largest number of training rows; default: that of the part")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of processes, default 1")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="run on the workers of a Dask scheduler")
     options = parser.parse_args()
     if options.part == "report":
         from benchmarks.lib.report import write
@@ -194,7 +212,8 @@ def main() -> None:
     every = TUNED_ON if part == "tune" else (*CHOSEN_ON, *JUDGED_ON, *CLASSES, *NUMBERS)
     rows = options.rows or (None if part in ("whole", "constants") else FEW)
     problems = (load(name, options.data, rows) for name in options.sets or every)
-    with warnings.catch_warnings():
+    workers = options.workers or (None if options.scheduler else 1)
+    with executor(workers, scheduler=options.scheduler) as place, warnings.catch_warnings():
         # A delta of 0.01 is the papers'; hopeless sets are part of the table.
         warnings.simplefilter("ignore", UserWarning)
         if part == "must":
@@ -203,12 +222,12 @@ def main() -> None:
             constants(problems, seeds)
         elif part == "grid":
             for problem in problems:
-                grid(problem, seeds)
+                grid(problem, seeds, place)
         else:
             for problem in problems:
                 # On few rows "whole" would be "league" again.
                 if part != "whole" or problem.X.shape[0] > FEW:
-                    run(part, problem, options.methods or (QUICK if part == "whole" else METHODS), seeds)
+                    run(part, problem, options.methods or (QUICK if part == "whole" else METHODS), seeds, place)
 
 
 if __name__ == "__main__":

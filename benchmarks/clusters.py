@@ -137,7 +137,7 @@ def fits(costs: Costs) -> None:
     for name, n, d, row in SHAPES:
         X, y = rows_and_labels(n, d, row)
         entries = X.nnz
-        settings = {"loss": "logistic", "sparsity": SUPPORT, "steps": 2, "row_norm": 1.0}
+        settings: dict[str, Any] = {"loss": "logistic", "sparsity": SUPPORT, "steps": 2, "row_norm": 1.0}
         plan = solvers.plan("dp_ight", n=n, d=d, epsilon=1.0, delta=1e-7, **settings)
         term = GradientTerm(plan.settings, n)
         with tempfile.TemporaryDirectory() as folder:

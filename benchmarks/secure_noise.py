@@ -1,6 +1,7 @@
 """Secure noise beside NumPy's: times in one run, and the picture of what an attacker sees.
 
-    python -m benchmarks.secure_noise                                 # times and ratios, about a minute
+    python -m benchmarks.secure_noise                                 # times and ratios of samplers, about a minute
+    python -m benchmarks.secure_noise --solvers [NAME ...] --data DIR # fits of every solver, secure over fast
     python -m benchmarks.secure_noise --plot docs/secure-noise.png    # the picture of docs/secure-noise.md alone
 
 All rivals take turns in the same process, so that only ratios mean something on a busy machine.
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ import numpy as np
 
 from benchmarks.lib.race import race
 from benchmarks.measure import in_fresh_process, seconds
+from benchmarks.suite.cases import arguments
+from benchmarks.suite.shapes import load
 from dptoolkit import solvers
 from dptoolkit.accounting.report import table
 from dptoolkit.audit import floating_point_attack
 from dptoolkit.audit.floating_point import reachable
 from dptoolkit.data import check_rows, clip_rows
 from dptoolkit.data.grids import Grids, exact_sum, residuals_on_grid, rows_on_grid
+from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.randomness import (
     IntegerSelection,
@@ -116,6 +121,33 @@ with tempfile.TemporaryDirectory() as folder:
     return [["first draw, nothing compiled", seconds(cold), "", ""], ["first draw, cached", seconds(warm), "", ""]]
 
 
+# --- whole fits ------------------------------------------------------------------------------------------
+
+SHAPES = ("rcv1_sub", "a9a", "mnist")
+
+
+def fit_rows(names: Sequence[str], shapes: Sequence[str], home: str | None, rounds: int) -> Iterator[list[str]]:
+    """CPU seconds of a fit of every solver with secure and with fast noise, in turns, and their ratio."""
+    for shape in shapes:
+        problem = load(shape, home)
+        X, y = problem.X, problem.y
+        for name in names:
+            options, fit = arguments(name, X.shape, 1.0), getattr(solvers, name)
+
+            def run(kind: str, fit: Any = fit, options: Any = options, X: Any = X, y: Any = y) -> Any:
+                return fit(X, y, randomness=kind, **options)
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    times = race({kind: partial(run, kind) for kind in ("secure", "fast")}, rounds)
+                except InvalidValue as problem_of:
+                    yield [name, shape, "-", "-", str(problem_of)]
+                    continue
+            one, two = times["secure"].cpu, times["fast"].cpu
+            yield [name, shape, seconds(one), seconds(two), f"{one / two:.2f}"]
+
+
 # --- the picture ------------------------------------------------------------------------------------------
 
 N, D, FITS, EPSILON = 200, 20, 40, 0.1
@@ -195,7 +227,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print the times, or draw the picture."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.secure_noise")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the picture of docs/secure-noise.md instead")
+    parser.add_argument("--solvers", nargs="*", metavar="NAME", help="time fits of these solvers; none: of all")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="SHAPE", help="data sets of the fits")
+    parser.add_argument("--data", metavar="DIR", help="folder with the real sets; default: synthetic rows")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of every fit")
     options = parser.parse_args(argv)
+    if options.solvers is not None:
+        names = options.solvers or solvers.PRIVATE
+        fits = list(fit_rows(names, options.shapes, options.data, options.rounds))
+        print(table(["solver", "data", "secure, CPU", "fast, CPU", "ratio"], fits))
+        return
     if options.plot is not None:
         draw(options.plot)
         return

@@ -1,4 +1,4 @@
-"""Command line: python -m paper_checks [paper|claim|item ...] [--tier fast|full] [--list] [--resume] [--workers N]."""
+"""Command line: python -m paper_checks [paper|claim|item ...] [--tier TIER] [--list] [--resume] [--workers N]."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list all claims and verdicts without checking them")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--tier", choices=TIERS, default="fast", help="fast (default), or full, which adds slow points")
+    parser.add_argument("--tier", choices=TIERS, default="fast", help="fast (default), full (minutes) or slow (hours)")
     parser.add_argument("--data", metavar="FOLDER", help="folder of data sets outside the package")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of processes (default 1)")
     parser.add_argument(

@@ -15,7 +15,8 @@ from paper_checks.findings import Finding
 from paper_checks.tables import Table
 from paper_checks.verdict import WORDS
 
-TIERS = ("fast", "full")
+# Every tier contains those before it. The slow one takes hours.
+TIERS = ("fast", "full", "slow")
 _ALWAYS = {"id", "where", "states"}
 _CHECKED = {"published", "computes", "check", "tolerance", "why", "verdict", "twin"}
 _KEYS = _ALWAYS | _CHECKED | {"with", "tier", "note", "pending", "data", "finding", "rank"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,6 +101,6 @@ def _mapped(law: Array, target: NDArray[np.int64]) -> Array:
 
 def _divergences(first: Array, second: Array, order: float = 2.0) -> tuple[float, float]:
     seen = (first > 0) & (second > 0)
-    delta = float(np.maximum(first - np.e * second, 0).sum())
+    delta = float(np.maximum(first - math.e * second, 0).sum())
     renyi = float(np.log(np.sum(first[seen] ** order * second[seen] ** (1 - order))) / (order - 1))
     return delta, renyi

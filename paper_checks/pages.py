@@ -60,7 +60,7 @@ def write_pages(
 
 def _command(settings: Settings, names: Sequence[str]) -> str:
     words = ["python -m paper_checks", *names]
-    words += ["--tier full"] if settings.tier == "full" else []
+    words += [f"--tier {settings.tier}"] if settings.tier != "fast" else []
     words += ["--data FOLDER"] if settings.data_home else []
     words += [f"--seed {settings.seed}"] if settings.seed else []
     return " ".join(words)
@@ -99,13 +99,14 @@ def _section(page: Page, paper: Paper) -> list[str]:
         name = f"{entry['claim']}" + (f" ({entry['item']})" if entry["item"] not in ("", entry["claim"]) else "")
         cells = (name, entry["where"], entry["published"], entry["computed"], f"**{entry['verdict']}**")
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    pending = [item for item in paper.items if not item.judged]
+    shown = {entry["claim"] for entry in page.of(paper)}
+    pending = {item.id: item.pending for item in paper.items if not item.judged}
+    # Items of this tier may be left out on the command line; those of hours are never part of a shorter run.
+    pending |= {item.id: "slow tier" for item in paper.items if item.tier == "slow" and item.id not in shown}
     if pending:
         lines += ["", "Not judged:", ""]
-        reasons = dict.fromkeys(item.pending for item in pending)
-        lines += [
-            f"- {reason}: {', '.join(item.id for item in pending if item.pending == reason)}." for reason in reasons
-        ]
+        reasons = dict.fromkeys(pending.values())
+        lines += [f"- {reason}: {', '.join(id for id, own in pending.items() if own == reason)}." for reason in reasons]
     return [*lines, ""]
 
 

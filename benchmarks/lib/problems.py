@@ -91,13 +91,14 @@ class Problem:
 def load(name: str, home: Path, rows: int | None = None) -> Problem:
     """A set by name, its training part cut to ``rows`` at random. Sets without a test part are split once, 4 to 1."""
     kind = "classes" if name in CLASSES else "numbers" if name in NUMBERS else "binary"
-    data = Problem(name, *_parts(name, home), kind).cut(_MOST.get(name)).cut(rows)
+    data = Problem(name, *parts(name, home), kind).cut(_MOST.get(name)).cut(rows)
     if kind == "numbers":
         return data
     return replace(data, X=unit_rows(check_rows(data.X)).matrix, X_test=unit_rows(check_rows(data.X_test)).matrix)
 
 
-def _parts(name: str, home: Path) -> tuple[Any, Any, Any, Any]:
+def parts(name: str, home: Path) -> tuple[Any, Any, Any, Any]:
+    """(X, y, X_test, y_test) of a set as it is in its file."""
     if name == "pneumoniamnist":
         arrays = np.load(home / "pneumoniamnist" / "pneumoniamnist.npz")
         images = (arrays[f"{part}_images"].reshape(-1, 784) / 255.0 for part in ("train", "test"))

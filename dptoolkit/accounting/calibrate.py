@@ -19,7 +19,7 @@ from dptoolkit.errors import DpToolkitError, InvalidValue
 SMALLEST, _LARGEST = 1e-12, 1e12
 # Rough searches, which only prepare the exact one, end where the next step would be shorter than these, in log noise.
 # The other number is the least first step of a search.
-_ROUGH_WIDTHS, _LEAST_STEP = (0.03, 0.03), 3e-5
+_ROUGH_WIDTHS, _LEAST_STEP = (0.03, 0.01), 3e-5
 # Searches by secants: the most looks, the longest step, how far apart two points are that show a slope, and the longest
 # step that ends a search.
 _MOST_SECANTS, _LONGEST_STEP, _APART, _FAR = 6, 1.5, 5e-4, 0.1
@@ -95,12 +95,15 @@ def calibrate(
 
     def follow(path: tuple[Callable[[Event, float], float], ...], start: float) -> float:
         """The log noise at the end of a method's path: rough searches first, each from the end of the one before."""
-        *rough, last = path
+        *rough, last = map(by, path)
         slope = 1.0
-        for excess, width in zip(map(by, rough), _ROUGH_WIDTHS[2 - len(rough) :], strict=True):
+        for excess, width in zip(rough, _ROUGH_WIDTHS[2 - len(rough) :], strict=True):
             start, slope = _rough_end(excess, start, slope, width, epsilon, delta)
-        end = _by_secants(by(last), start, slope, relative_tolerance)
-        return search(by(last), start, slope) if end is None else end
+        if rough or near:
+            # Above the place that was found, so that the first exact look is mostly the last one.
+            start += 0.5 * relative_tolerance
+        end = _by_secants(last, start, slope, relative_tolerance)
+        return search(last, start, slope) if end is None else end
 
     def quick_search(start: float) -> tuple[float, bool]:
         """(log noise, whether it is final), by following one method at a time.
@@ -111,9 +114,6 @@ def calibrate(
         event = account(make_event(math.exp(start))).event
         name = likely_method(event, delta)
         path = path_of(name, event)[-1 if near else 0 :]
-        if near:
-            # The first look is then mostly the last one.
-            start += 0.5 * relative_tolerance
         for _ in METHODS:
             end = follow(path, start)
             if math.isinf(end):

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dptoolkit._validate import delta_value, nonnegative, whole
+from dptoolkit.accounting import tradeoff as guesses
 from dptoolkit.accounting._numeric import part_down, sum_up
 from dptoolkit.accounting.events import POISSON, Composed, Event, RandomRounds, Repeated, SampledGroup, Subsampled
 from dptoolkit.accounting.rules import inverse, rules_of
@@ -78,6 +79,41 @@ class GroupGuarantee:
         if self.size == 1:
             return self.guarantee.epsilon(delta)
         return min(self._epsilon_of_the_event(delta), self._chain_epsilon(delta))
+
+    @property
+    def forced_method(self) -> str | None:
+        """The method that the guarantee was asked for; None if all are compared."""
+        return self.guarantee.forced_method
+
+    def tradeoff(self, alpha: Any) -> Any:
+        """The rate at which every test at false-alarm rate ``alpha`` misses that the group was used, at least.
+
+        Parameters
+        ----------
+        alpha : float or array of float
+            False-alarm rates.
+
+        Returns
+        -------
+        float or array of float
+            The smallest missed-detection rates, rounded down.
+        """
+        return guesses.tradeoff(self, alpha)
+
+    @property
+    def advantage(self) -> float:
+        """The most by which a test's detection rate exceeds its false-alarm rate."""
+        return guesses.advantage(self)
+
+    def bayes_success(self, prior: float = 0.5) -> float:
+        """The largest probability of a right guess whether the group was used, which is ``prior`` beforehand.
+
+        Parameters
+        ----------
+        prior : float, default 0.5
+            The probability, beforehand, that it was used.
+        """
+        return guesses.bayes_success(self, prior)
 
     def _other(self, event: Event) -> Guarantee:
         return replace(self.guarantee, event=event, notes=(), claimed=None)

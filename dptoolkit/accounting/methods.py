@@ -30,8 +30,9 @@ from dptoolkit.accounting.structure import (
 from dptoolkit.errors import ANY_METHOD, UnsupportedEvent
 
 # The recursion for selections is the tightest method and the slowest: above this cost account() uses it only if
-# method="bounded-range" asks for it.
-_RECURSION_COST = 5e7
+# method="bounded-range" asks for it. A delta needs up to twice the points of the epsilon that it verifies, and must not
+# be refused where that epsilon was affordable.
+_RECURSION_COST, _DELTA_COST = 5e7, 1.5e8
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,10 @@ def _selections(event: Event) -> tuple[float, int]:
     return (0.0 if bounded_range is None else bounded_range(part)), count
 
 
+def _roughly_selected(event: Event, delta: float, *, cells: int) -> float:
+    return selection.rough_adaptive(*_selections(event), delta, cells)
+
+
 def _optimal_delta(event: Event, epsilon: float) -> float:
     part, count = _single(event, "optimal")
     if not has_bounds(part):
@@ -201,7 +206,7 @@ METHODS: dict[str, Method] = {
             lambda e, d: selection.adaptive(*_selections(e), d),
             lambda e, x: selection.adaptive_delta(*_selections(e), x),
             path=(
-                lambda e, d: selection.rough_adaptive(*_selections(e), d),
+                *(partial(_roughly_selected, cells=cells) for cells in selection.ROUGH_CELLS),
                 lambda e, d: selection.adaptive(*_selections(e), d),
             ),
         )
@@ -305,9 +310,9 @@ def likely_method(event: Event, delta: float) -> str:
 def path_of(name: str, event: Event) -> tuple[Callable[[Event, float], float], ...]:
     """The method's path for events like this one."""
     path = METHODS[name].path
-    # Coarse blocks of steps on batches are far closer to the answer than Chernoff's view of single steps. Without them
-    # a coarse grid shows no more than that view.
-    return path if name != "pld" or pld.has_batches(event) else (path[0], path[-1])
+    # Coarse blocks of steps on batches are far closer to the answer than the moments of single steps. Without them a
+    # coarse grid shows no more than those moments.
+    return path if name != "pld" else path[1:] if pld.has_batches(event) else path[:2] + path[-1:]
 
 
 def _affordable(epsilon0: float, count: int, delta: float) -> bool:
@@ -390,7 +395,7 @@ def _delta_candidates(event: Event, epsilon: float) -> list[str]:
     """The methods of all groups, so that the method whose verified epsilon is the smallest is among them."""
 
     def affordable(epsilon0: float, count: int) -> bool:
-        return selection.delta_cost(epsilon0, count, epsilon) <= _RECURSION_COST
+        return selection.delta_cost(epsilon0, count, epsilon) <= _DELTA_COST
 
     return [name for group in _candidates(event, affordable) for name in group]
 

@@ -41,7 +41,7 @@ class Stated(Protocol):
     """A guarantee: what this file needs of it."""
 
     @property
-    def event(self) -> Event: ...
+    def event(self) -> Event | None: ...
     @property
     def forced_method(self) -> str | None: ...
     def epsilon(self, delta: float) -> float: ...
@@ -95,7 +95,7 @@ def bounds(guarantee: Stated, alpha: Any) -> TradeoffBounds:
     if mu is not None:
         upper = np.minimum(_gaussian(mu, rates, 1 + _NORMAL_ERROR), 1 - rates)
     else:
-        upper = np.minimum(_above(guarantee.event, rates), 1 - rates)
+        upper = 1 - rates if guarantee.event is None else np.minimum(_above(guarantee.event, rates), 1 - rates)
     return TradeoffBounds(lower, _shaped(np.maximum(upper, lower), alpha))
 
 
@@ -158,9 +158,10 @@ def _refined(points: list[tuple[float, float]], guarantee: Stated) -> list[tuple
 
 
 def _exact_mu(guarantee: Stated) -> float | None:
-    if guarantee.forced_method not in (None, "gaussian") or not all_gaussian(guarantee.event):
+    event = guarantee.event
+    if event is None or guarantee.forced_method not in (None, "gaussian") or not all_gaussian(event):
         return None
-    return total_mu(guarantee.event)
+    return total_mu(event)
 
 
 def _gaussian(mu: float, alpha: Array, rounding: float) -> Array:

@@ -27,6 +27,8 @@ _BITS, _MOST = 65, 20_000
 # Bounds on the relative errors of probabilities, and of each release of a sum of binomial ones. Smaller deltas are not
 # looked at, because a complement is only known to 1e-16.
 _ERROR, _STEP_ERROR, _LEAST_DELTA = 1e-9, 1e-12, 1e-13
+# A probability that underflowed.
+_LEAST = 1e-300
 
 
 class Bits(NamedTuple):
@@ -86,14 +88,18 @@ def best_of(pair: DominatingPair, runs: RunCountLaw) -> Bits | None:
         return None
     x = np.concatenate([-np.geomspace(50, 1e-3, _BITS // 2), np.zeros(1), np.geomspace(1e-3, 50, _BITS // 2)])
     tails = pair.tails(x)
-    runs_p = np.concatenate([tails.p_above, tails.p_below])
-    runs_q = np.concatenate([tails.q_above, tails.q_below])
-    none_p, none_q = (np.clip(np.exp(_log_none(runs, m)), 0.0, 1.0) for m in (runs_p, runs_q))
-    some_p, some_q = (-np.expm1(np.minimum(_log_none(runs, m), 0.0)) for m in (runs_p, runs_q))
+    p, q = (tails.p_above, tails.p_below), (tails.q_above, tails.q_below)
+    log_none_p, log_none_q = (_log_none(runs, np.concatenate(m), np.concatenate(m[::-1])) for m in (p, q))
+    none_p, none_q = (np.clip(np.exp(m), 0.0, 1.0) for m in (log_none_p, log_none_q))
+    some_p, some_q = (-np.expm1(np.minimum(m, 0.0)) for m in (log_none_p, log_none_q))
     return Bits(some_p, some_q, none_p, none_q)
 
 
-def _log_none(runs: RunCountLaw, share: Array) -> Array:
-    """log P(no run is in a set that one run is in with probability ``share``)."""
+def _log_none(runs: RunCountLaw, share: Array, rest: Array) -> Array:
+    """log P(no run is in a set that one run is in with probability ``share``, and not in it with ``rest``).
+
+    The smaller of the two is used, because 1 minus the other would be known to 1e-16 only.
+    """
     with np.errstate(divide="ignore"):
-        return np.asarray(runs.log_pgf(np.log1p(-np.clip(share, 0.0, 1 - 1e-16))))
+        log_rest = np.where(share < 0.5, np.log1p(-np.minimum(share, 0.5)), np.log(np.maximum(rest, _LEAST)))
+        return np.asarray(runs.log_pgf(log_rest))

@@ -56,6 +56,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     books = "one ledger for every client, in the order of DATA; all are charged before the fit, or none"
     parser.add_argument("--ledgers", nargs="+", metavar="FILE", help=books)
     parser.add_argument("--seed", type=int, help="make the fit reproducible, and so not a release")
+    parser.add_argument("--randomness", metavar="KIND", help=federation.NOISE)
     parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse a file that unpacks to more, default 2 GiB")
 
 
@@ -119,7 +120,7 @@ def _federated(args: argparse.Namespace) -> tuple[str, int]:
         stage(f"{name} on {len(clients)} clients")
         result = getattr(federated, name)(
             clients, weights=args.weights, label_values=None if args.label_values is None else tuple(args.label_values),
-            rng=args.seed, ledgers=ledgers, **options,
+            rng=args.seed, randomness=args.randomness, ledgers=ledgers, **options,
         )  # fmt: skip
     except DpToolkitError as problem:
         raise _with_files(problem, args) from None

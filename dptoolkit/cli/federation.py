@@ -16,6 +16,7 @@ FORMAT = "dptoolkit-federated-1"
 SOLVER = "dp-fed-sgd-ht (default) or dp-fed-gd-ht"
 LABELS = "the two labels of a binary loss, the positive one last; default 0 1"
 SHARES = "shares of the clients in the average; default: of their numbers of records"
+NOISE = "secure or fast noise of every client; default: that of dptoolkit fit"
 _LOG = "folder for what Flower prints; default: nowhere"
 
 
@@ -29,6 +30,7 @@ def _agree_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help="file to which the terms are written")
     parser.add_argument("--solver", default="dp-fed-sgd-ht", help=SOLVER)
     parser.add_argument("--weights", type=float, nargs="+", metavar="SHARE", help=SHARES)
+    parser.add_argument("--randomness", metavar="KIND", help=NOISE)
 
 
 def _agree(args: argparse.Namespace) -> tuple[str, int]:
@@ -37,7 +39,10 @@ def _agree(args: argparse.Namespace) -> tuple[str, int]:
 
     files.check_writable("out", args.out)
     name = args.solver.replace("-", "_")
-    terms = federated.agree(name, sizes=args.sizes, d=args.n_features, weights=args.weights, **solver_options(args))
+    terms = federated.agree(
+        name, sizes=args.sizes, d=args.n_features, weights=args.weights, randomness=args.randomness,
+        **solver_options(args),
+    )  # fmt: skip
     with files.replaced(args.out) as path:
         path.write_text(terms.to_json(), encoding="utf-8")
     plan = terms.plan

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dptoolkit._validate import invalid
+from dptoolkit.cli.bounds import with_indicators
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import check_apart, json_text, say, stage
 from dptoolkit.cli.plan import chosen_options, chosen_solver, refuse_classes, route_arguments, value_of
@@ -52,7 +53,7 @@ def _fit(args: argparse.Namespace) -> tuple[str, int]:
     files.check_writable("out", args.out)
     ledger = opened_ledger(args)
     table = read_table(args, args.n_features)
-    options, found = chosen_options(args, name), found_classes(args, table)
+    options, found = with_indicators(chosen_options(args, name), table), found_classes(args, table)
     check_plan(args, table, name, found, options, ledger)
     announce(args, table, found)
     classes = classes_of(args.classes)
@@ -102,6 +103,7 @@ def check_plan(
 ) -> None:
     """Refuse options with which no fit can be planned or paid for, before anything is said or used."""
     from dptoolkit import models
+    from dptoolkit.models import routes
     from dptoolkit.solvers.frame.secure import noise_kind
 
     (n, d), count = table.X.shape, len(found or set(args.classes or ()))
@@ -110,7 +112,8 @@ def check_plan(
         warnings.simplefilter("ignore")
         plan = models.plan(
             n, d, task=args.task, solver=solver, classes=count or None, epsilon=args.epsilon, delta=args.delta,
-            adjacency=args.adjacency, randomness=noise_kind(args.randomness, args.seed, "seed"), **options,
+            adjacency=args.adjacency, randomness=noise_kind(args.randomness, args.seed, "seed"),
+            **routes.declared_bounds(options, d, table.names),
         )  # fmt: skip
     if ledger is not None:
         ledger.check(plan.event, adjacency=plan.adjacency)
@@ -172,7 +175,7 @@ COMMAND = Command(
     "Fit a private model to a data file, and write it to a file.",
     """\
   dptoolkit fit patients.csv --task classification --label outcome --classes no yes --epsilon 2 --out model.json \\
-      --drop id --categories sex=female,male --missing bmi=25
+      --drop id --categories sex=female,male --missing bmi=25 --bounds age=18:99 bmi=10:80
   dptoolkit fit data.svm --task classification --epsilon 2 --classes -1 1 --n-features 47236 --out model.json
   dptoolkit fit data.svm --task classification --epsilon 2 --solver dp-ight --sparsity 100 --row-norm 1 --out model.json
   dptoolkit fit data.csv --task regression --epsilon 2 --row-norm 1 --label-bound 1 --ledger budget.ledger --out m.json

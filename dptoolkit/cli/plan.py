@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dptoolkit._validate import invalid
+from dptoolkit.cli.bounds import OPTIONS, bounds_arguments, bounds_options
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.output import in_shell, json_text
 from dptoolkit.errors import InvalidValue
@@ -55,6 +56,8 @@ def _direct_arguments(parser: argparse.ArgumentParser, name: str, line: Sequence
     _size_arguments(parser)
     parser.add_argument("--randomness", metavar="KIND", help="secure or fast noise; default: fast")
     for (parameter, _), (option, kind, text) in zip(parameters, solver_options(solver_name(name)), strict=True):
+        if option in OPTIONS:
+            continue
         own: dict[str, Any] = (
             {"default": DELTA, "help": f"{text} Default: 1e-05."}
             if option == "delta"
@@ -63,6 +66,8 @@ def _direct_arguments(parser: argparse.ArgumentParser, name: str, line: Sequence
         parser.add_argument(
             "--" + option.replace("_", "-"), dest=option, type=kind, metavar=kind.__name__.upper(), **own
         )
+    if any(parameter.name in OPTIONS for parameter, _ in parameters):
+        bounds_arguments(parser)
 
 
 def _size_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,11 +106,13 @@ def route_arguments(parser: argparse.ArgumentParser, task: str | None, solver: s
         own = solver_options(chosen_solver(task or "classification", solver))
     group = parser.add_argument_group(f"options of {solver or 'the default solver'}")
     for name, kind, text in own:
-        if name not in _OWN:
+        if name not in (*_OWN, *OPTIONS):
             group.add_argument(
                 "--" + name.replace("_", "-"), dest=name, type=kind, default=argparse.SUPPRESS,
                 metavar=kind.__name__.upper(), help=text,
             )  # fmt: skip
+    if any(name in OPTIONS for name, _, _ in own):
+        bounds_arguments(group)
     if "row_norm" not in {name for name, _, _ in own}:
         text = "Public L2 bound of a row."
         group.add_argument("--row-norm", type=float, default=argparse.SUPPRESS, metavar="FLOAT", help=text)
@@ -127,7 +134,8 @@ def refuse_classes(args: argparse.Namespace) -> None:
 def chosen_options(args: argparse.Namespace, solver: str) -> dict[str, Any]:
     """The solver's own options that were given."""
     names = {option for option, _, _ in solver_options(solver)} | {"row_norm"}
-    return {key: value for key, value in vars(args).items() if key in names - set(_OWN)}
+    own = {key: value for key, value in vars(args).items() if key in names - set(_OWN)}
+    return own | bounds_options(own)
 
 
 def solver_name(text: str) -> str:
@@ -179,12 +187,15 @@ def _plan(args: argparse.Namespace) -> tuple[str, int]:
 
 def _direct_plan(args: argparse.Namespace) -> Any:
     from dptoolkit import solvers
+    from dptoolkit.models import routes
 
     solver = args.solver or args.name
     if solver is None:
         raise invalid("solver", None, "given", "For example dptoolkit plan dp_ight --help, or --task classification.")
     own = ("command", "json", "solver", "name", "task")
-    return solvers.plan(solver_name(solver), **{key: value for key, value in vars(args).items() if key not in own})
+    given = {key: value for key, value in vars(args).items() if key not in own}
+    arguments = routes.declared_bounds(given | bounds_options(given), args.d, None)
+    return solvers.plan(solver_name(solver), **arguments)
 
 
 def _task_plan(args: argparse.Namespace) -> Any:
@@ -207,6 +218,7 @@ COMMAND = Command(
     "Show what a private fit would release and with how much noise; needs no data.",
     """\
   dptoolkit plan --task classification --n 9000 --d 500 --epsilon 1
+  dptoolkit plan --task classification --n 9000 --d 16 --epsilon 1 --bounds age=18:99 bmi=10:80 '*=0:1'
   dptoolkit plan --task regression --n 9000 --d 500 --epsilon 1 --row-norm 1 --label-bound 1
   dptoolkit plan dp_ight --help
   dptoolkit plan dp_ight --n 9000 --d 500 --loss logistic --sparsity 20 --steps 50 --row-norm 1 --epsilon 1 --delta 1e-6

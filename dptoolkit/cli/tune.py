@@ -7,6 +7,7 @@ from typing import Any
 
 from dptoolkit._validate import invalid
 from dptoolkit.cli import output
+from dptoolkit.cli.bounds import OPTIONS, with_indicators
 from dptoolkit.cli.command import FINE, Command
 from dptoolkit.cli.fit import (
     announce,
@@ -54,7 +55,8 @@ def _tune(args: argparse.Namespace) -> tuple[str, int]:
         output.check_apart("out", args.out, DATA=args.data, ledger=args.ledger)
         files.check_writable("out", args.out)
     ledger = opened_ledger(args)
-    table, options = read_table(args, args.n_features), chosen_options(args, name)
+    table = read_table(args, args.n_features)
+    options = with_indicators(chosen_options(args, name), table)
     found, classes = found_classes(args, table), classes_of(args.classes)
     terms = choosing.terms_of(args) | {"randomness": noise_kind(args.randomness, args.seed, "seed")}
     if args.plan:
@@ -90,12 +92,13 @@ def _planned(
     terms: dict[str, Any], options: dict[str, Any],
 ) -> str:  # fmt: skip
     """The cost of a choice, as text; the data are read for their size and, without --classes, for the set of labels."""
-    from dptoolkit.models import fitting
+    from dptoolkit.models import fitting, routes
     from dptoolkit.tuning import models as choosing
 
     is_classes = args.task == "classification"
     classes = len(fitting.class_set(table.y, labels)) if is_classes else None
     n, d = table.X.shape
+    options = routes.declared_bounds(options, d, table.names)
     search = choosing.search(candidates, task=args.task, solver=name, n=n, d=d, classes=classes,
                              adjacency=args.adjacency, terms=terms, options=options)  # fmt: skip
     plan = search.plan
@@ -111,7 +114,8 @@ def _candidates(args: argparse.Namespace, solver: str) -> list[dict[str, Any]]:
     """The candidates of --candidate, and all combinations of --grid."""
     from dptoolkit.tuning import grid
 
-    kinds = {name: kind for name, kind, _ in solver_options(solver)}
+    # Bounds of columns are no setting to choose among.
+    kinds = {name: kind for name, kind, _ in solver_options(solver) if name not in OPTIONS}
     candidates = [dict(_setting(word, kinds, "candidate", word) for word in text.split()) for text in args.candidate]
     columns: dict[str, list[Any]] = {}
     for text in args.grid:

@@ -93,6 +93,10 @@ class ColumnBounds:
         zero, size = _zero_and_size(low, high)
         return np.asarray((np.clip(matrix, low, high) - zero) / size)
 
+    def take(self, columns: Sequence[int]) -> ColumnBounds:
+        """The bounds of these columns, none of which counts as numeric."""
+        return ColumnBounds(tuple(self.lower[j] for j in columns), tuple(self.upper[j] for j in columns), ())
+
     def outside(self, rows: Rows) -> NDArray[np.int64]:
         """How many values of each column lie outside its bounds.
 
@@ -149,7 +153,7 @@ def _per_column(bound: Any, d: int) -> NDArray[np.float64]:
 
 def _by_name(bounds: dict[Any, Any], names: Sequence[str] | None) -> tuple[list[Any], list[Any]]:
     """(lower, upper) in the order of the columns; every name must be a column's, and every column be covered."""
-    if names is None:
+    if not names:
         repair = "X has no names of columns: give a table, or (lower, upper) in the order of the columns."
         raise invalid("bounds", "a mapping", "(lower, upper) for an X without names", repair)
     unknown = [name for name in bounds if name not in set(names) and name != OTHERS]
@@ -193,7 +197,7 @@ def _place(column: Any, d: int, names: Sequence[str] | None) -> int:
 
 
 def _named(place: int, names: Sequence[str] | None) -> str:
-    return f"column {place}" if names is None else f"column {names[place]!r}"
+    return f"column {place}" if not names else f"column {names[place]!r}"
 
 
 def _shown(value: Any) -> Any:

@@ -8,8 +8,16 @@ is a client on its own disk, and ``Coordinator`` the server of clients that are 
 from __future__ import annotations
 
 from dptoolkit.federated.client import Client, Message
-from dptoolkit.federated.fit import FederatedResult, dp_fed_gd_ht, dp_fed_sgd_ht, fed_sgd_ht, plan
+from dptoolkit.federated.fit import (
+    FederatedResult,
+    dp_fed_gd_ht,
+    dp_fed_gd_ht_cnn,
+    dp_fed_sgd_ht,
+    dp_fed_sgd_ht_cnn,
+    plan,
+)
 from dptoolkit.federated.folder import ClientFolder, Request
+from dptoolkit.federated.plain import fed_sgd_ht, fed_sgd_ht_cnn
 from dptoolkit.federated.plan import FederatedPlan
 from dptoolkit.federated.rounds import Answer, Coordinator, Transport
 from dptoolkit.federated.server import Server
@@ -17,5 +25,6 @@ from dptoolkit.federated.terms import Terms, agree
 
 __all__ = [
     "Answer", "Client", "ClientFolder", "Coordinator", "FederatedPlan", "FederatedResult", "Message", "Request",
-    "Server", "Terms", "Transport", "agree", "dp_fed_gd_ht", "dp_fed_sgd_ht", "fed_sgd_ht", "plan",
+    "Server", "Terms", "Transport", "agree", "dp_fed_gd_ht", "dp_fed_gd_ht_cnn", "dp_fed_sgd_ht",
+    "dp_fed_sgd_ht_cnn", "fed_sgd_ht", "fed_sgd_ht_cnn", "plan",
 ]  # fmt: skip

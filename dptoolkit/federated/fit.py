@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import inspect
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dptoolkit import marks, progress
-from dptoolkit._validate import flag, invalid, one_of, whole
+from dptoolkit._validate import invalid, one_of, whole
 from dptoolkit.accounting import Guarantee, Ledger
-from dptoolkit.accounting.events import POISSON
 from dptoolkit.accounting.report import as_html
 from dptoolkit.data import Rows
 from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.federated.client import Client, Key, Member
+from dptoolkit.federated.cnn_settings import DpFedGdHtCnn, DpFedSgdHtCnn
 from dptoolkit.federated.plan import (
     FederatedPlan,
     FederationGuarantee,
     check_sizes,
     client_table,
     plan_of,
-    shares,
     worst,
 )
 from dptoolkit.federated.server import Server
-from dptoolkit.federated.settings import DERIVED, ITERATIVE, DpFedGdHt, DpFedSgdHt, FedSgdHt
-from dptoolkit.mechanisms.randomness import Source
-from dptoolkit.solvers.engine.initial import start_of
-from dptoolkit.solvers.frame.fit import noise_source, stated
+from dptoolkit.federated.settings import DERIVED, DpFedGdHt, DpFedSgdHt
+from dptoolkit.solvers.frame.fit import is_secure, noise_source, stated
 from dptoolkit.solvers.frame.run import trace_interval
+from dptoolkit.solvers.frame.secure import FAST, noise_kind
 from dptoolkit.solvers.frame.settings import build, keywords
 from dptoolkit.types import Array
 
-_KINDS = {kind.solver: kind for kind in (DpFedSgdHt, DpFedGdHt)}
+_KINDS: dict[str, Any] = {kind.solver: kind for kind in (DpFedSgdHt, DpFedGdHt, DpFedSgdHtCnn, DpFedGdHtCnn)}
 # The names of the private solvers.
 PRIVATE = tuple(_KINDS)
 
@@ -83,19 +81,23 @@ class FederatedResult:
         return as_html(str(self))
 
 
-def plan(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **arguments: Any) -> FederatedPlan:
+def plan(
+    name: str, *, sizes: Sequence[int], d: int, weights: Any = None, randomness: str | None = None, **arguments: Any
+) -> FederatedPlan:
     """The plan of a private federated fit, made without any data: noise, event and guarantee of every client.
 
     Parameters
     ----------
     name : str
-        "dp_fed_sgd_ht" or "dp_fed_gd_ht".
+        "dp_fed_sgd_ht" or "dp_fed_gd_ht"; for the paper's network "dp_fed_sgd_ht_cnn" or "dp_fed_gd_ht_cnn".
     sizes : sequence of int
         The number of records of every client, which is public.
     d : int
         The number of features, which is public.
     weights : sequence of float or None, default None
         The clients' shares in the average; by default their shares of all records.
+    randomness : {"secure", "fast"} or None, default None
+        The noise of the clients; see the solver. None is "fast".
     **arguments : Any
         The solver's own arguments, without clients and those of a run (rng, ledgers, ...).
 
@@ -109,7 +111,8 @@ def plan(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **argu
     Touches no data.
     """
     kind = _KINDS[one_of("name", name, tuple(_KINDS))]
-    return plan_of(_settings(kind, arguments), check_sizes(sizes), whole("d", d, low=1), weights)
+    noise = FAST if randomness is None else noise_kind(randomness, None)
+    return plan_of(_settings(kind, arguments), check_sizes(sizes), whole("d", d, low=1), weights, noise)
 
 
 def settings_of(name: str, arguments: dict[str, Any]) -> Any:
@@ -120,14 +123,14 @@ def settings_of(name: str, arguments: dict[str, Any]) -> Any:
 def _settings(kind: Any, arguments: dict[str, Any]) -> Any:
     """The settings of every client; fields that follow from others are no arguments."""
     for name in arguments:
-        if name in DERIVED:
+        if name in DERIVED | kind.fixed:
             allowed = ", ".join(p.name for p in _own_parameters(kind))
             raise TypeError(f"{kind.solver}() got an unexpected argument {name!r}. It takes {allowed}.")
     return build(kind, arguments)
 
 
 def _own_parameters(kind: Any) -> list[inspect.Parameter]:
-    return [parameter for parameter in keywords(kind) if parameter.name not in DERIVED]
+    return [parameter for parameter in keywords(kind) if parameter.name not in DERIVED | kind.fixed]
 
 
 def described_parameters(name: str) -> list[tuple[inspect.Parameter, str]]:
@@ -148,6 +151,7 @@ def fit(
     label_values: Any = None,
     n_features: int | None = None,
     rng: Any = None,
+    randomness: str | None = None,
     ledgers: Any = None,
     trace: Any = False,
 ) -> FederatedResult:
@@ -158,14 +162,18 @@ def fit(
     The event of a client is that of its plan, which is made without data. Its ledger is charged before its data are
     used; if one ledger refuses, nobody is charged. A fit that fails later stays charged.
     """
-    settings, clients = _settings(kind, arguments), _pairs(clients)
-    data = _data(clients, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)
-    plan = plan_of(settings, [rows.shape[0] for rows, _ in data], data[0][0].shape[1], weights)
+    settings, clients = _settings(kind, arguments), pairs_of(clients)
+    data = checked_data(clients, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)
+    # Where no noise is asked for there is none to make secure.
+    noise = noise_kind(randomness, rng) if randomness or not math.isinf(settings.epsilon) else FAST
+    plan = plan_of(settings, [rows.shape[0] for rows, _ in data], data[0][0].shape[1], weights, noise)
     every = trace_interval(trace)
     is_void = [marks.is_marked(X, y) for X, y in clients]
     books = _ledgers(ledgers, len(data))
-    # A ledger that does not allow seeds refuses one.
-    source = [noise_source(rng, ledger) for ledger in books][0]
+    # A ledger that does not allow seeds refuses one, and noise in doubles alike.
+    source = [
+        noise_source(rng, ledger, is_secure=is_secure(one)) for ledger, one in zip(books, plan.clients, strict=True)
+    ][0]
     # Without noise there is nothing to protect, and batches are those of the solver without privacy.
     owner = plan.fingerprint if plan.is_private else ""
     members = [
@@ -174,14 +182,14 @@ def fit(
     ]
     _reserve_all(members)
     first = plan.settings
-    server = Server(plan.weights, first.width(plan.d), first.free(plan.d), plan.sparsity, start_of(first.initial))
-    w, history = _rounds(server, members, first.rounds, every)
+    server = Server(plan.weights, first.width(plan.d), first.free(plan.d), plan.sparsity, first.start())
+    w, history = all_rounds(server, members, first.rounds, every)
     coef, intercept = first.model(w)
     guarantees = tuple(stated(one.guarantee, source, void) for one, void in zip(plan.clients, is_void, strict=True))
     return FederatedResult(coef, intercept, guarantees, worst(guarantees, plan.delta), plan, history)
 
 
-def _rounds(server: Server, members: Sequence[Member], rounds: int, every: int) -> tuple[Array, dict[str, Any]]:
+def all_rounds(server: Server, members: Sequence[Member], rounds: int, every: int) -> tuple[Array, dict[str, Any]]:
     """The weights of the last model, and the history."""
     iterates: list[tuple[int, Any, Array]] = []
     for number, _ in enumerate(progress.steps(rounds), 1):
@@ -194,7 +202,7 @@ def _rounds(server: Server, members: Sequence[Member], rounds: int, every: int) 
     return w, history | {"iterates": iterates} if every else history
 
 
-def _data(
+def checked_data(
     clients: Sequence[tuple[Any, Any]],
     rows_of: Callable[..., Rows],
     labels_of: Callable[[Any, int], Array],
@@ -215,7 +223,7 @@ def _data(
     return found
 
 
-def _pairs(clients: Any) -> list[tuple[Any, Any]]:
+def pairs_of(clients: Any) -> list[tuple[Any, Any]]:
     """(X, y) of every client."""
     if not isinstance(clients, (list, tuple)) or not clients:
         what = clients if isinstance(clients, (list, tuple)) else type(clients).__name__
@@ -270,6 +278,9 @@ n_features : int or None, default None
 rng : None, int or numpy.random.Generator, default None
     Fresh entropy, a seed or a Generator. Every client draws from a stream of its own, which depends on the seed, the
     plan and the client's number. Never publish a seeded fit: whoever guesses the seed can remove the noise.
+randomness : {"secure", "fast"} or None, default None
+    "secure" makes every client draw its batches and its noise, exact in every digit, from a cryptographic generator of
+    its own; it takes no ``rng``. "fast" draws noise in doubles. See docs/secure-noise.md.
 ledgers : list of Ledger or None, default None
     One ledger, or None, for every client. All are charged before any data are used; if one refuses, none is charged.
 trace : bool or int, default False
@@ -279,7 +290,7 @@ _RETURNS = """Returns
 -------
 FederatedResult
     The model, one guarantee for every client and the worst of them, the plan, and public facts of the run."""
-_RUN = ("weights", "label_values", "n_features", "rng", "ledgers", "trace")
+_RUN = ("weights", "label_values", "n_features", "rng", "randomness", "ledgers", "trace")
 
 
 def _describe(name: str) -> Iterator[str]:
@@ -311,103 +322,5 @@ def _private(kind: Any) -> Callable[..., FederatedResult]:
 
 dp_fed_sgd_ht = _private(DpFedSgdHt)
 dp_fed_gd_ht = _private(DpFedGdHt)
-
-
-# --- without privacy -----------------------------------------------------------------------------------
-
-
-class _Silent(NamedTuple):
-    """Stands for a plan, of which a run without noise asks nothing else."""
-
-    noise: float = 0.0
-
-
-def fed_sgd_ht(
-    clients: Any,
-    *,
-    loss: str,
-    sparsity: int,
-    rounds: int,
-    local_steps: int,
-    step_size: float,
-    rate: float,
-    sampling: str = POISSON,
-    threshold: str = ITERATIVE,
-    classes: int | None = None,
-    fit_intercept: bool = False,
-    weights: Any = None,
-    label_values: Any = None,
-    n_features: int | None = None,
-    rng: Any = None,
-    trace: bool | int = False,
-) -> FederatedResult:
-    """Federated stochastic hard thresholding without privacy: ``dp_fed_sgd_ht`` without clipping and without noise.
-
-    Parameters
-    ----------
-    clients : list of tuple
-        One pair (X, y) per client.
-    loss : str
-        As for ``dp_fed_sgd_ht``, and so are all others.
-    sparsity : int
-        Number of features that are kept; for softmax the number of weights.
-    rounds : int
-        Number of rounds.
-    local_steps : int
-        Number of steps of a client in a round.
-    step_size : float
-        Length of a local step.
-    rate : float
-        Share of a client's records in a batch.
-    sampling : str, default "poisson"
-        "poisson" or "without-replacement".
-    threshold : str, default "iterative"
-        "iterative" or "server".
-    classes : int or None, default None
-        Number of classes, for softmax.
-    fit_intercept : bool, default False
-        Add a column of ones.
-    weights : sequence of float or None, default None
-        The clients' shares in the average; by default their shares of all records.
-    label_values : (float, float) or None, default None
-        The two labels of a binary loss if they are not 0 and 1, the positive one last.
-    n_features : int or None, default None
-        Number of features.
-    rng : None, int or numpy.random.Generator, default None
-        Fresh entropy, a seed or a Generator, from which batches are drawn.
-    trace : bool or int, default False
-        Which of the server's models to keep in history["iterates"].
-
-    Returns
-    -------
-    FederatedResult
-        The model; its guarantees and its plan are None.
-
-    Privacy
-    -------
-    NOT private: no record is bounded and no noise is drawn, so one record can change the whole model.
-    """
-    settings = FedSgdHt(
-        loss=loss,
-        sparsity=sparsity,
-        rounds=rounds,
-        local_steps=local_steps,
-        step_size=step_size,
-        rate=rate,
-        sampling=sampling,
-        threshold=threshold,
-        classes=classes,
-        fit_intercept=flag("fit_intercept", fit_intercept),
-    )
-    pairs = _pairs(clients)
-    data = _data(pairs, settings.validated_rows, lambda y, n: settings.labels(y, n, label_values), n_features)
-    d, every, source = data[0][0].shape[1], trace_interval(trace), Source.of(rng)
-    members = []
-    for i, (rows, y) in enumerate(data):
-        own: Any = settings.resolved(rows.shape[0], d)
-        make = partial(own.bind, _Silent(), rows, y)
-        members.append(Member(i, own, d, make, Key.of(source, f" {i}")))
-    sizes = [rows.shape[0] for rows, _ in data]
-    server = Server(shares(weights, sizes), settings.width(d), settings.free(d), sparsity)
-    w, history = _rounds(server, members, rounds, every)
-    return FederatedResult(*settings.model(w), None, None, None, history)
+dp_fed_sgd_ht_cnn = _private(DpFedSgdHtCnn)
+dp_fed_gd_ht_cnn = _private(DpFedGdHtCnn)

@@ -33,9 +33,10 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.accounting.ledger.journal import needs_locks
 from dptoolkit.data import Rows
 from dptoolkit.federated.client import Client, Key, Message
-from dptoolkit.federated.terms import Terms, plan_with_noise
-from dptoolkit.solvers.frame.fit import noise_source
+from dptoolkit.federated.terms import Terms, noise_scales, plan_with_noise
+from dptoolkit.solvers.frame.fit import is_secure, noise_source
 from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.secure import noise_kind
 from dptoolkit.types import Array
 
 
@@ -149,14 +150,15 @@ class ClientFolder:
             raise invalid("X", f"{rows.shape[0]} records", bound, "The noise is for so many records.")
         labels = settings.labels(y, rows.shape[0], label_values)
         book = None if ledger is None else Ledger.open(ledger, allow_seeds=allow_seeds)
-        source = noise_source(rng, book)
+        noise_kind(terms.randomness, rng)
+        source = noise_source(rng, book, is_secure=is_secure(terms.plan.clients[number]))
         # From a seed every client gets the key that it has in a fit in one process, where they are made in order.
         key = [Key.of(source, f"{terms.fingerprint} {i}") for i in range(number + 1)][-1]
         own = terms.plan.clients[number]
         record = {
             "client": number, "id": secrets.token_hex(8), "shape": list(rows.shape), "plan": own.fingerprint,
             "ledger": None if ledger is None else os.path.abspath(ledger), "terms": json.loads(terms.to_json()),
-            "scales": [release.scale for release in own.releases],
+            "scales": noise_scales(terms, number),
         }  # fmt: skip
         _fill(place, record, key.to_bytes(), rows, labels)
         return cls(place)

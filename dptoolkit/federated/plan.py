@@ -23,6 +23,7 @@ from dptoolkit.losses import BINARY
 from dptoolkit.solvers.engine.initial import InitialModel
 from dptoolkit.solvers.frame.outlook import HopelessPlanWarning
 from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.secure import FAST, SecurePlan, secured
 from dptoolkit.solvers.frame.settings import DeltaWarning
 
 # A coordinate counts as kept for certain if it exceeds everything that noise can do by this many standard deviations.
@@ -192,6 +193,11 @@ class FederatedPlan(Printed):
         return tuple(client.sensitivity for client in self.clients)
 
     @property
+    def secure(self) -> SecurePlan | None:
+        """The public facts of the first client's secure noise; None for noise in floating point."""
+        return self.clients[0].secure
+
+    @property
     def is_private(self) -> bool:
         """Whether every client adds noise."""
         return all(client.noise > 0 for client in self.clients)
@@ -262,7 +268,7 @@ class FederatedPlan(Printed):
         steps = rounds * settings.local_steps
         settings = replace(settings, rounds=rounds, steps=steps, initial=_hostile(plan, steps))
         releases = tuple(replace(release, count=steps) for release in plan.releases)
-        return Plan(settings, plan.n, plan.d, releases)
+        return Plan(settings, plan.n, plan.d, releases, secure=plan.secure)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description."""
@@ -291,14 +297,16 @@ class FederatedPlan(Printed):
         )
         if s.has_batches:
             head += f", rate={s.rate}, sampling={s.sampling}"
-        return "\n\n".join(
-            [head, client_table(self.clients, self.guarantees, self.weights, self.delta), str(self.guarantee)]
-        )
+        noise = [] if self.secure is None else [f"Client 0. {self.secure}"]
+        clients = client_table(self.clients, self.guarantees, self.weights, self.delta)
+        return "\n\n".join([head, clients, *noise, str(self.guarantee)])
 
 
 def _hostile(plan: Plan, steps: int) -> InitialModel | None:
     """The model by which a server learns most of one record of a client: it keeps what the record moves."""
     settings: Any = plan.settings
+    if settings.hostile is not None:
+        return settings.hostile
     step, spread = settings.step_size, settings.step_size * plan.noise * math.sqrt(steps)
     # More than all steps together can move a weight, by gradients and by noise.
     far = 2 * steps * step * (settings.grad_norm + _CERTAIN * plan.noise)
@@ -331,8 +339,8 @@ def client_table(
     return table(header, rows)
 
 
-def plan_of(settings: Any, sizes: Sequence[int], d: int, weights: Any) -> FederatedPlan:
-    """The plan of a federation whose clients have these settings and numbers of records.
+def plan_of(settings: Any, sizes: Sequence[int], d: int, weights: Any, randomness: str = FAST) -> FederatedPlan:
+    """The plan of a federation whose clients have these settings and numbers of records, with noise of this kind.
 
     Privacy
     -------
@@ -340,12 +348,12 @@ def plan_of(settings: Any, sizes: Sequence[int], d: int, weights: Any) -> Federa
     of records.
     """
     smallest = min(range(len(sizes)), key=lambda i: sizes[i])
-    made: dict[int, Plan] = {sizes[smallest]: settings.plan(sizes[smallest], d)}
+    made: dict[int, Plan] = {sizes[smallest]: secured(settings.plan(sizes[smallest], d), randomness)}
     # The smallest client has said what there is to warn of.
     with unheard(DeltaWarning, HopelessPlanWarning):
         for n in sizes:
             if n not in made:
-                made[n] = settings.plan(n, d)
+                made[n] = secured(settings.plan(n, d), randomness)
     return FederatedPlan(tuple(made[n] for n in sizes), shares(weights, sizes), int(settings.sparsity))
 
 

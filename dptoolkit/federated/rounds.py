@@ -18,7 +18,7 @@ from dptoolkit.federated.client import Message
 from dptoolkit.federated.folder import Request
 from dptoolkit.federated.plan import FederatedPlan
 from dptoolkit.federated.server import Server
-from dptoolkit.solvers.engine.initial import NOTHING, start_of
+from dptoolkit.solvers.engine.initial import NOTHING
 from dptoolkit.types import Array
 
 
@@ -104,9 +104,7 @@ class Coordinator:
         """
         settings = self.plan.settings
         width = settings.width(self.plan.d)
-        server = Server(
-            self.plan.weights, width, settings.free(self.plan.d), self.plan.sparsity, start_of(settings.initial)
-        )
+        server = Server(self.plan.weights, width, settings.free(self.plan.d), self.plan.sparsity, settings.start())
         self.find_clients()
         for number in range(1, settings.rounds + 1):
             messages = self._round(number, server)

@@ -13,6 +13,7 @@ from dptoolkit._validate import invalid, magnitude, one_of, real, whole
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_rows, with_intercept
+from dptoolkit.federated.secure import SecureSoftmaxSteps
 from dptoolkit.federated.softmax import SoftmaxSteps
 from dptoolkit.losses import Loss
 from dptoolkit.solvers._ight import DpIght, ResolvedIght
@@ -20,10 +21,11 @@ from dptoolkit.solvers._sgd import Batches, DpSgdHt, ResolvedSgd, SgdRun
 from dptoolkit.solvers.engine.batches import SCHEMES, check_sampling
 from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun
-from dptoolkit.solvers.engine.initial import InitialModel, start_of
+from dptoolkit.solvers.engine.initial import InitialModel, Start, start_of
+from dptoolkit.solvers.engine.secure import SecureIhtRun, secured
+from dptoolkit.solvers.engine.secure_steps import rate_of
 from dptoolkit.solvers.frame.plan import Plan, Sampling
 from dptoolkit.solvers.frame.run import Run, written_out
-from dptoolkit.solvers.frame.secure import not_secure
 from dptoolkit.solvers.frame.settings import check_classes_setting, class_labels, public_bound, setting
 from dptoolkit.types import Array
 
@@ -49,6 +51,8 @@ class Participation:
 
     # Whether a step uses a random batch of the records, whose settings are ``rate``, ``sampling`` and ``batch_size``.
     has_batches: ClassVar[bool] = False
+    # Fields that are no arguments of the solver, as they have one value.
+    fixed: ClassVar[frozenset[str]] = frozenset()
 
     loss: str = setting(f"{losses.described(tuple(losses.LOSSES))}; softmax has labels 0, ..., classes-1.")
     sparsity: int = setting(
@@ -113,6 +117,15 @@ class Participation:
         """The number of all weights."""
         return (d + 1 if self.fit_intercept else d) * self.outputs
 
+    def start(self) -> Start:
+        """The public model that the first round starts from, as (support, values)."""
+        return start_of(self.initial)
+
+    @property
+    def hostile(self) -> InitialModel | None:
+        """The model by which a server learns most of one record, where it depends on nothing else; None elsewhere."""
+        return None
+
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """(coef, intercept) from all weights: those of feature 0 first, an intercept's last."""
         table = weights.reshape(-1, self.outputs).T
@@ -159,6 +172,11 @@ class Participation:
         bounded, _, caps = self.bounds.clip(rows, np.zeros(0))
         # ``adaptive`` is False, and so the noise is the plan's at any weights.
         iteration = Batches(steps, size, self.step_size, self.sparsity, 0.0, sampling, self.fit_intercept)
+        # A run without noise has no plan.
+        secure = getattr(plan, "secure", None)
+        if secure is not None:
+            rate = rate_of(plan.releases[0])
+            return SecureSoftmaxSteps(bounded, y, caps, iteration, secure.first, rate, start_of(self.initial))
         return SoftmaxSteps(bounded, y, caps, iteration, plan.noise, start_of(self.initial))
 
 
@@ -235,10 +253,6 @@ class ResolvedFedSgd(DpFedSgdHt, ResolvedSgd):
         return published.fed_sgd_ht_section_6_4(
             self.batch_size, rate, self.steps, self.grad_norm, self.epsilon, self.delta
         )
-
-    def secured(self, plan: Plan) -> Plan:
-        """See ``Resolved``."""
-        raise not_secure(f"for {self.solver}")
 
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> SgdRun | SoftmaxSteps:  # type: ignore[override]
         """See ``Resolved``."""
@@ -325,12 +339,18 @@ class ResolvedFedGd(DpFedGdHt, ResolvedIght):
 
         return published.fed_sgd_ht_section_6_4(n, 1.0, self.steps, self.grad_norm, self.epsilon, self.delta)
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        return secured(plan, self, self.noise_law(plan))
+
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
         """See ``Resolved``."""
         if self.is_multiclass:
             return self.softmax_run(plan, rows, y, counts, self.steps, math.nan, WITHOUT_REPLACEMENT)
         bounded, labels, caps = self.bounds.clip(rows, y)
         data = ClippedRecords(bounded, labels, self.loss_row, math.inf, caps, counts)
+        if plan.secure is not None:
+            return SecureIhtRun(data, self.iteration, plan.secure.first, start_of(self.initial))
         return IhtRun(data, self.iteration, self.noise_law(plan), start_of(self.initial))
 
 

@@ -9,7 +9,8 @@ and classes together; intercepts are kept besides.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,17 @@ class SoftmaxSteps(Run):
         sizes = batch_sizes(rng, self.iteration.sampling, n, self.iteration.batch_size, steps)
         return [rng.choice(n, size, replace=False, shuffle=False) for size in sizes.tolist()]
 
+    def _noisy_gradients(self, rng: Any, steps: int) -> list[Callable[[Array], Array]]:
+        """One function a step, from weights to their noisy mean gradient on a fresh batch."""
+
+        def noisy(batch: NDArray[np.int64] | None, weights: Array) -> Array:
+            gradient = self.mean_gradient(weights, batch)
+            if self.noise > 0:
+                gradient += self.noise * rng.standard_normal(len(gradient))
+            return gradient
+
+        return [partial(noisy, batch) for batch in self._batches(rng, steps)]
+
     def _steps(
         self, rng: np.random.Generator, start: Start, steps: int, releases: Array | None, iterates: Array | None
     ) -> Array:
@@ -85,10 +97,8 @@ class SoftmaxSteps(Run):
 
         w = np.zeros(math.prod(self.shape))
         w[start[0]] = start[1]
-        for t, batch in enumerate(self._batches(rng, steps)):
-            noisy = self.mean_gradient(w, batch)
-            if self.noise > 0:
-                noisy += self.noise * rng.standard_normal(len(noisy))
+        for t, noisy_gradient in enumerate(self._noisy_gradients(rng, steps)):
+            noisy = noisy_gradient(w)
             w = w - self.iteration.step_size * noisy
             kept = largest(w[: self.free], self.iteration.sparsity)
             if len(kept) < self.free:

@@ -20,9 +20,12 @@ from dptoolkit.errors import DpToolkitError, InvalidValue
 from dptoolkit.federated import fit
 from dptoolkit.federated.plan import FederatedPlan
 from dptoolkit.solvers.frame.plan import Plan
+from dptoolkit.solvers.frame.secure import noise_kind, secured
 
 FORMAT = "dptoolkit-federation-1"
-_FIELDS = {"run": str, "solver": str, "sizes": list, "d": int, "arguments": dict, "fingerprint": str}
+_FIELDS = {
+    "run": str, "solver": str, "sizes": list, "d": int, "randomness": str, "arguments": dict, "fingerprint": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Terms:
         The number of features.
     weights : tuple of float or None
         The shares of the clients in the average.
+    randomness : str
+        The noise of all clients, "secure" or "fast".
     arguments : mapping
         The solver's arguments.
     fingerprint : str
@@ -52,6 +57,7 @@ class Terms:
     sizes: tuple[int, ...]
     d: int
     weights: tuple[float, ...] | None
+    randomness: str
     arguments: Mapping[str, Any]
     fingerprint: str
 
@@ -63,7 +69,8 @@ class Terms:
         -------
         Touches no data.
         """
-        made = fit.plan(self.solver, sizes=self.sizes, d=self.d, weights=self.weights, **self.arguments)
+        own: dict[str, Any] = {"weights": self.weights, "randomness": self.randomness, **self.arguments}
+        made = fit.plan(self.solver, sizes=self.sizes, d=self.d, **own)
         if made.fingerprint != self.fingerprint:
             repair = "Use the version of dptoolkit that wrote the terms at all participants."
             raise invalid("terms", "another plan than the one that was agreed on", "made by the same program", repair)
@@ -73,8 +80,8 @@ class Terms:
         """The file's text."""
         record = {
             "format": FORMAT, "run": self.run, "solver": self.solver, "sizes": list(self.sizes), "d": self.d,
-            "weights": None if self.weights is None else list(self.weights), "arguments": dict(self.arguments),
-            "fingerprint": self.fingerprint,
+            "weights": None if self.weights is None else list(self.weights), "randomness": self.randomness,
+            "arguments": dict(self.arguments), "fingerprint": self.fingerprint,
         }  # fmt: skip
         return json.dumps(record, indent=2, allow_nan=False)
 
@@ -91,7 +98,8 @@ class Terms:
         weights = record.get("weights")
         return cls(
             record["run"], one_of("solver", record["solver"], fit.PRIVATE), tuple(record["sizes"]), record["d"],
-            None if weights is None else tuple(weights), record["arguments"], record["fingerprint"],
+            None if weights is None else tuple(weights), record["randomness"], record["arguments"],
+            record["fingerprint"],
         )  # fmt: skip
 
     @classmethod
@@ -104,7 +112,9 @@ class Terms:
         return cls.from_json(text, f"{path}:")
 
 
-def agree(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **arguments: Any) -> Terms:
+def agree(
+    name: str, *, sizes: Sequence[int], d: int, weights: Any = None, randomness: str | None = None, **arguments: Any
+) -> Terms:
     """Terms for a new run, made without any data.
 
     Parameters
@@ -117,6 +127,8 @@ def agree(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **arg
         The number of features, which is public.
     weights : sequence of float or None, default None
         The clients' shares in the average; by default their shares of all records.
+    randomness : {"secure", "fast"} or None, default None
+        The noise of all clients; None is that of a fit without a seed.
     **arguments : Any
         The solver's own arguments.
 
@@ -129,14 +141,15 @@ def agree(name: str, *, sizes: Sequence[int], d: int, weights: Any = None, **arg
     -------
     Touches no data.
     """
-    made = fit.plan(name, sizes=sizes, d=d, weights=weights, **arguments)
-    if not made.is_private:
-        raise invalid("epsilon", arguments.get("epsilon"), "finite", "A client sends no message without noise.")
+    if math.isinf(float(arguments.get("epsilon") or 0.0)):
+        raise invalid("epsilon", arguments["epsilon"], "finite", "A client sends no message without noise.")
+    noise = noise_kind(randomness, None)
+    made = fit.plan(name, sizes=sizes, d=d, weights=weights, randomness=noise, **arguments)
     # Arguments as JSON holds them; what follows from them is computed again by everybody.
     asked = fit.settings_of(name, arguments).to_dict()
     own = json.loads(json.dumps({key: asked[key] for key in arguments}, default=_as_list))
     shares = None if weights is None else tuple(float(weight) for weight in weights)
-    return Terms(secrets.token_hex(16), name, made.sizes, made.d, shares, own, made.fingerprint)
+    return Terms(secrets.token_hex(16), name, made.sizes, made.d, shares, noise, own, made.fingerprint)
 
 
 def _as_list(value: Any) -> Any:
@@ -144,7 +157,10 @@ def _as_list(value: Any) -> Any:
 
 
 def plan_with_noise(terms: Terms, number: int, scales: Sequence[float]) -> Plan:
-    """The plan of one client with noise that it has calibrated before, which takes seconds and is not done again."""
+    """The plan of one client with noise that it has calibrated before, which takes seconds and is not done again.
+
+    ``scales`` are those of ``noise_scales``.
+    """
     settings = fit.settings_of(terms.solver, dict(terms.arguments))
     try:
         with unheard():
@@ -154,4 +170,11 @@ def plan_with_noise(terms: Terms, number: int, scales: Sequence[float]) -> Plan:
     own: Any = bare.settings
     own = replace(own, epsilon=float(settings.epsilon), calibration=settings.calibration)
     releases = tuple(replace(one, scale=scale) for one, scale in zip(bare.releases, scales, strict=True))
-    return Plan(own, bare.n, bare.d, releases)
+    return secured(Plan(own, bare.n, bare.d, releases), terms.randomness)
+
+
+def noise_scales(terms: Terms, number: int) -> list[float]:
+    """The calibrated noise of one client, before what secure noise adds to it."""
+    with unheard():
+        plan = fit.settings_of(terms.solver, dict(terms.arguments)).plan(terms.sizes[number], terms.d)
+    return [release.scale for release in plan.releases]

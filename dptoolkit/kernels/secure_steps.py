@@ -19,7 +19,7 @@ that cannot reach T. If in the end fewer than k values reach T, the caller draws
 **Ties.** Integers tie. Of two equal |values| that of the smaller coordinate is larger, everywhere, so that the order in
 which they are offered, which depends on the batch, does not matter. Values that are 0 are no weights.
 
-A kernel and all helpers that it calls are in one file: Numba's cache does not notice edits elsewhere.
+Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits elsewhere.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def fit(
     solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
     names = names_of(X, feature_names, d)
-    arguments = routes.arguments(task, name, d, count, routes.declared_bounds(options, d, names)) | budget
+    arguments = routes.arguments(task, name, d, count, routes.declared_bounds(options, d, names or ())) | budget
 
     notes = caveats(task, name, rows, classes_of, classes, arguments.get("bounds"), names)
     warn_of_clipping(task, y, options.get("label_bound"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from dptoolkit import solvers
 from dptoolkit._validate import invalid, magnitude, one_of
-from dptoolkit.data.column_bounds import ColumnBounds, is_by_name
+from dptoolkit.data.column_bounds import OTHERS, ColumnBounds, is_by_name
 from dptoolkit.solvers.frame.settings import keywords
 from dptoolkit.solvers.registry import CLASSIFICATION, REGRESSION, SOLVERS, TASKS
 
@@ -80,7 +80,7 @@ def arguments(task: str, solver: str, d: int, classes: int | None, options: Mapp
 def declared_bounds(options: Mapping[str, Any], d: int, names: Sequence[str] | None) -> dict[str, Any]:
     """The options with bounds of d columns by place, where they were given by name.
 
-    Without names, a mapping that has an entry for each column is taken in its own order.
+    Without names, the columns of a mapping are taken in its own order, and "*" stands for those that follow.
 
     Privacy
     -------
@@ -90,8 +90,11 @@ def declared_bounds(options: Mapping[str, Any], d: int, names: Sequence[str] | N
     if own.get("bounds") is None:
         return own
     known = names
-    if known is None and is_by_name(own["bounds"]) and len(own["bounds"]) == d:
-        known = tuple(map(str, own["bounds"].keys()))
+    if known is None and is_by_name(own["bounds"]):
+        named = [str(name) for name in own["bounds"] if name != OTHERS]
+        known = (*named, *(f"column {place}" for place in range(len(named), d)))
+        if len(known) > d:
+            raise invalid("bounds", f"a mapping of {len(named)} names", f"bounds of {d} columns")
     bounds = ColumnBounds.of(own["bounds"], d, own.get("numeric"), known)
     own["bounds"] = bounds
     if own.get("numeric") is not None:

@@ -11,8 +11,10 @@ where the penalty is not convex. Theory and minimiser speak of the SUM of losses
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,10 +29,12 @@ from dptoolkit.optimise import minimise, newton
 from dptoolkit.optimise.geometry import Ball, l2_ball
 from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_records
+from dptoolkit.solvers.engine.secure_points import charged_point
 from dptoolkit.solvers.frame import rules
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, gaussian_multiplier
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, trace_interval, written_out
+from dptoolkit.solvers.frame.secure import SecurePlan, secure_stream
 from dptoolkit.solvers.frame.settings import Resolved, Settings, public_bound, setting
 from dptoolkit.types import Array
 
@@ -267,9 +271,21 @@ class ResolvedAdmm(Resolved, DpAdmm):
         """The iteration."""
         return Splitting(self.rho, self.steps, self.penalty, self.weight, d)
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``; minimisers are rounded to a grid, which is charged, and get integer noise.
+
+        Privacy
+        -------
+        A certified minimiser is within tau/(n rho) of the exact one, which the sensitivity includes already; rounding
+        adds g_o sqrt(d), see ``charged_point``. The event is that of the plan.
+        """
+        charged, point = charged_point(plan.releases[0], self.width(plan.d))
+        return replace(plan, releases=(charged,), secure=SecurePlan((point,)))
+
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> AdmmRun:
         """See ``Resolved``."""
-        return AdmmRun(plan, *bounded_records(self.bounds, self.adjacency, *written_out(rows, y, counts)))
+        kind = AdmmRun if plan.secure is None else SecureAdmmRun
+        return kind(plan, *bounded_records(self.bounds, self.adjacency, *written_out(rows, y, counts)))
 
 
 dp_admm = private_solver(DpAdmm)
@@ -350,17 +366,21 @@ class AdmmRun(Run):
 
     def fits(self, streams: Generators, trace: bool = False) -> Trials:
         """See ``Run``; the releases are the noisy minimisers, the iterates the sparse vectors after them."""
-        mechanism, width = self.plan.releases[0].mechanism, self.matrix.shape[1]
+        width = self.matrix.shape[1]
         problem, tau = self.problem(np.zeros(width)), self.tau
 
         def update(centres: Array) -> Array:
             theta, remainder = newton.minimise_rows(problem, -self.sums.l2 * centres, tau)
-            # The point has two doubles an entry; the smaller ones go into the noise before anything is rounded.
-            return np.asarray(theta + mechanism.release(remainder, streams))
+            return self._noisy(theta, remainder, streams)
 
         releases, path = self.splitting.run(update, (len(streams), width))
         kept = (np.stack(releases, axis=1), np.stack(path, axis=1)) if trace else (None, None)
         return Trials(path[-1], *kept, history=self._history)
+
+    def _noisy(self, theta: Array, remainder: Array, streams: Generators) -> Array:
+        """Points of two doubles an entry, one per row, with noise."""
+        # The smaller ones go into the noise before anything is rounded.
+        return np.asarray(theta + self.plan.releases[0].mechanism.release(remainder, streams))
 
     def _history(self, i: int) -> dict[str, Any]:
         return {"noise_scale": [self.plan.noise] * self.splitting.steps}
@@ -368,3 +388,32 @@ class AdmmRun(Run):
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """The mean loss of the bounded records that have features, without the penalty; NOT private."""
         return {"objective": self.settings.loss_row.objective(np.asarray(self.matrix @ weights), self.y)}
+
+
+class SecureAdmmRun(AdmmRun):
+    """``AdmmRun`` with minimisers on a grid and integer noise; all updates of a fit draw from one stream.
+
+    Privacy
+    -------
+    See ``ResolvedAdmm.secured``.
+    """
+
+    def __init__(self, plan: Plan[ResolvedAdmm], matrix: Any, y: Array) -> None:
+        super().__init__(plan, matrix, y)
+        assert plan.secure is not None
+        self.point = plan.secure.first
+
+    @property
+    def tau(self) -> float:
+        """The tolerance of the search: that of the sensitivity before rounding was charged."""
+        return self.sums.tolerance(self.plan.adjacency, self.point.planned)
+
+    def fits(self, streams: Generators, trace: bool = False) -> Trials:
+        """See ``AdmmRun``."""
+        with ExitStack() as stack:
+            opened = [streams.of(i, lambda rng: stack.enter_context(secure_stream(rng))) for i in range(len(streams))]
+            return super().fits(Generators(*opened), trace)
+
+    def _noisy(self, theta: Array, remainder: Array, streams: Generators) -> Array:
+        noises = [streams.of(i, functools.partial(self.point.noise, theta.shape[1])) for i in range(len(theta))]
+        return np.array([self.point.release(*each) for each in zip(theta, remainder, noises, strict=True)])

@@ -25,6 +25,7 @@ from dptoolkit.mechanisms.stability import threshold
 from dptoolkit.solvers import _knowledge_transfer_features as public_features
 from dptoolkit.solvers._ight import DpIght, ResolvedIght
 from dptoolkit.solvers._knowledge_transfer_features import GivenFeatures
+from dptoolkit.solvers._knowledge_transfer_secure import SecureTransferRun, secured_transfer
 from dptoolkit.solvers._knowledge_transfer_teachers import (
     DP_IGHT,
     IGHT,
@@ -400,9 +401,14 @@ class ResolvedTransfer(Resolved, KnowledgeTransfer):
             n, self.m, self.sparsity, d, self._gamma(), self.penalty, self.epsilon, self.delta, covariance
         )
 
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        return secured_transfer(plan)
+
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> TransferRun:
         """See ``Resolved``."""
-        return TransferRun(plan, *written_out(rows, y, counts))
+        kind = TransferRun if plan.secure is None else SecureTransferRun
+        return kind(plan, *written_out(rows, y, counts))
 
 
 knowledge_transfer = private_solver(KnowledgeTransfer)

@@ -246,7 +246,7 @@ class TransferRun(Run):
             self.scores = scores(self._scored(), self.y, settings.loss_row)
         if settings.teacher == DP_IGHT:
             inner = settings.private_teacher()
-            self._private = inner.bind(Plan(inner, plan.n, plan.d, plan.releases), rows, y)
+            self._private = inner.bind(Plan(inner, plan.n, plan.d, plan.releases, secure=plan.secure), rows, y)
 
     def _scored(self) -> Rows:
         settings = self.settings

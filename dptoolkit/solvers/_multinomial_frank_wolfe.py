@@ -20,6 +20,7 @@ from dptoolkit.data import Rows
 from dptoolkit.mechanisms import NoisyMaximum
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers.engine.bounds import EntryBounds, score_range
+from dptoolkit.solvers.engine.secure_multinomial import SecureMultinomialRun, secured_multinomial
 from dptoolkit.solvers.engine.vertex_paths import add_feature, without_empty_rows
 from dptoolkit.solvers.engine.vertices import RULED_RADIUS, RULED_STEPS, ResolvedSelection, SelectionSettings
 from dptoolkit.solvers.frame.fit import private_solver
@@ -151,10 +152,15 @@ class ResolvedMultinomial(ResolvedSelection, DpMultinomialFrankWolfe):
         ball, budget = self.l1_radius * self.feature_bound, (self.epsilon, self.delta)
         return published.multinomial(n, self.steps + 1, self.classes, self.width(d), ball, _PAPER_LIPSCHITZ, *budget)
 
-    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> MultinomialRun:
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        return secured_multinomial(plan)
+
+    def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> Run:
         """See ``Resolved``."""
         bounded_rows, _ = self.bounds.clip(rows, np.zeros(0))
-        return MultinomialRun(plan, bounded_rows, y, counts)
+        kind = MultinomialRun if plan.secure is None or plan.noise == 0 else SecureMultinomialRun
+        return kind(plan, bounded_rows, y, counts)
 
     def model(self, weights: Array) -> tuple[Array, float | Array]:
         """(coef, intercept) of every class; see ``SelectionSettings``."""

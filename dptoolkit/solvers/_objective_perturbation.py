@@ -31,7 +31,7 @@ from dptoolkit.optimise import minimise, newton
 from dptoolkit.optimise.geometry import Ball, group_l1_ball, l1_ball, l2_ball
 from dptoolkit.solvers.engine.bounds import GradientBounds
 from dptoolkit.solvers.engine.objective import ROUNDING, SumScaling, bounded_records
-from dptoolkit.solvers.engine.secure_points import charged_point, term_noise
+from dptoolkit.solvers.engine.secure_points import PointNoise, TermNoise, charged_point, term_noise
 from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
 from dptoolkit.solvers.frame.outlook import Outlook
@@ -248,6 +248,10 @@ class ResolvedPerturbed(Resolved, PerturbedObjective):
         """The number of weights that are searched for, with the intercept's."""
         return self.width(d)
 
+    def first_released(self, plan: Plan) -> int:
+        """See ``Resolved``; the noisy minimiser."""
+        return 1
+
     def secured(self, plan: Plan) -> Plan:
         """See ``Resolved``; a rounded linear term, and a rounded point with integer noise.
 
@@ -374,7 +378,9 @@ class SecurePerturbedRun(PerturbedRun):
     def __init__(self, plan: Plan[ResolvedPerturbed], matrix: Any, y: Array) -> None:
         super().__init__(plan, matrix, y)
         assert plan.secure is not None
-        self.term, self.point = plan.secure.parts[:2]
+        term, point = plan.secure.parts[:2]
+        assert isinstance(term, TermNoise) and isinstance(point, PointNoise)
+        self.term, self.point = term, point
 
     @property
     def tau(self) -> float:

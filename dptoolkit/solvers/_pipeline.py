@@ -16,7 +16,7 @@ Long because the settings, the plan and the run of all stages are read together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -30,9 +30,18 @@ from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.losses import Loss
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.solvers._pipeline_blocks import BlockedStages
-from dptoolkit.solvers._pipeline_secure import SecureStages, secured
+from dptoolkit.solvers._pipeline_moments import MomentsStages
+from dptoolkit.solvers._pipeline_secure import SecureStages, StageNames, secured
 from dptoolkit.solvers._pipeline_stages import (
+    COLUMN_MEANS,
+    DESCENT,
+    EIGENVALUE,
+    LARGEST_EIGENVALUE,
+    MEANS,
     MIDDLE,
+    MOMENTS,
+    SCALE,
+    SLOPE,
     Preparation,
     Units,
     any_slope_ends,
@@ -49,6 +58,7 @@ from dptoolkit.solvers._pipeline_stages import (
 from dptoolkit.solvers._pipeline_tables import HISTOGRAMS, MEAN_ROW, TableRun, TableStages, stage_scale, table_stages
 from dptoolkit.solvers.engine.bounds import GradientBounds, constant
 from dptoolkit.solvers.engine.descent import SMALL, ClippedRecords, IhtRun, Steps
+from dptoolkit.solvers.engine.preconditioned import moments_sensitivity
 from dptoolkit.solvers.engine.softmax import SoftmaxRun
 from dptoolkit.solvers.frame import outlook, rules
 from dptoolkit.solvers.frame.fit import private_solver
@@ -72,9 +82,6 @@ from dptoolkit.types import Array
 if TYPE_CHECKING:
     from dptoolkit.published import Published
 
-# The places of the releases in the plan; numbers have no scale.
-DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
-COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
 LOSSES = ("logistic", "softmax", "squared")
 
 
@@ -157,7 +164,7 @@ class DpPipeline(Settings):
             check_sparsity(self.sparsity, d)
         check_classes_setting(self.loss_row, self.classes)
         self._check_units()
-        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2)
+        usual, largest, noise = rules.pipeline_bounds(self.loss_row, self.classes or 2, self.bounds is not None)
         cap = real("grad_norm", usual if self.grad_norm is None else self.grad_norm, low=1e-6, high=largest,
                    repair="Rows have norm 1, and no residual is larger.")  # fmt: skip
         noise = real("margin_noise", noise if self.margin_noise is None else self.margin_noise, low=1e-6, high=1e6)
@@ -171,7 +178,7 @@ class DpPipeline(Settings):
                 raise invalid("numeric", self.numeric, "left out without bounds", "Ranks need bounds of the columns.")
             return {}
         bounds = ColumnBounds.of(self.bounds, d, self.numeric)
-        own = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
+        own: dict[str, Any] = {"bounds": bounds, "numeric": None if self.numeric is None else bounds.numeric}
         if self.loss_row.task == losses.REGRESSION and self.row_norm is None:
             own["row_norm"] = rules.table_norm(d)
         return own
@@ -232,11 +239,14 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
         numbers = self.loss_row.task == losses.REGRESSION
         descent = rules.DESCENT_SHARE + (rules.SCALE_SHARE if numbers else 0.0)
-        stages = (
+        stages: tuple[Release, ...] = (
             gaussian("mean gradient, all steps together", self.gradient_sensitivity(n), descent),
             gaussian(COLUMN_MEANS, means_sensitivity(self.adjacency, n), rules.MEANS_SHARE),
             gaussian(LARGEST_EIGENVALUE, 1 / n, rules.EIGENVALUE_SHARE),
         )
+        moments = gaussian(MOMENTS, moments_sensitivity(self.adjacency, n), rules.EIGENVALUE_SHARE)
+        if self._is_worth_moments(d, stages[DESCENT].scale, moments.scale):
+            stages = (*stages[:EIGENVALUE], moments)
         if numbers:
             return (*stages, *table.releases)
         slopes = largest_slope(self.adjacency, self.classes) / n
@@ -250,8 +260,45 @@ class ResolvedPipeline(Resolved, DpPipeline):
         return table_stages(self.bounds, n, d, rules.budget_mu(self.epsilon, self.delta), self.adjacency)
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
-        """See ``Resolved``; the stages of a table that are left out."""
-        return self.table_stages(plan.n, plan.d).remarks
+        """See ``Resolved``; the stages of a table that are left out, and how the descent is done."""
+        if self.bounds is None:
+            return ()
+        return (*self.table_stages(plan.n, plan.d).remarks, self._route(plan))
+
+    def _route(self, plan: Plan) -> str:
+        """Which descent a table gets, and why, in words."""
+        curvature = rules.residual_curvature(self.loss_row, self.grad_norm)
+        most = rules.SLACK * curvature * self._time(plan.releases[DESCENT].scale)
+        if has_moments(plan):
+            return (
+                f"descent along released second moments, {self.moments_schedule(plan)[0]} passes: with n = {plan.n:,} "
+                f"records of {plan.d} columns at this budget, plain descent may need {most:,.0f} passes"
+            )
+        if self.sparsity is not None:
+            return "plain descent: sparsity keeps some features only, which second moments of all features do not help"
+        return (
+            f"plain descent, at most {min(math.ceil(most), rules.MOST):,} passes: n = {plan.n:,} records of {plan.d} "
+            "columns at this budget are too few for their second moments to be worth their noise"
+        )
+
+    def _time(self, noise: float) -> float:
+        """The total time of the descent with this noise of all steps together."""
+        # Rows have norm at most 1: the noise of a margin is at most that of a weight, time * scale.
+        return min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
+
+    def _is_worth_moments(self, d: int, noise: float, moments_noise: float) -> bool:
+        """Whether a table's second moments are released; see ``rules.is_preconditioned``."""
+        if self.bounds is None or self.sparsity is not None:
+            return False
+        curvature = rules.residual_curvature(self.loss_row, self.grad_norm)
+        return rules.is_preconditioned(self._time(noise), curvature, d + 1, moments_noise)
+
+    def moments_schedule(self, plan: Plan) -> tuple[int, float]:
+        """(steps, ridge) of the descent along second moments."""
+        time = self._time(plan.releases[DESCENT].scale)
+        curvature = rules.residual_curvature(self.loss_row, self.grad_norm)
+        steps = rules.preconditioned_steps(time, curvature, plan.d + 1, plan.releases[EIGENVALUE].scale)
+        return steps, steps / (rules.SLACK * time)
 
     def residual_caps(self, rows: Rows) -> Array:
         """What residuals of prepared rows are clipped to, so that each record's gradient is at most ``grad_norm``."""
@@ -266,22 +313,20 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
     def schedule(self, plan: Plan, eigenvalue: float) -> tuple[int, float]:
         """(steps, step size) of the descent for a released bound on the eigenvalue."""
-        noise = plan.releases[DESCENT].scale
-        # Rows have norm at most 1: the noise of a margin is at most that of a weight, time * scale.
-        time = min(self.margin_noise / noise, LARGEST) if noise > 0 else LARGEST
         curvature = rules.residual_curvature(self.loss_row, self.grad_norm) * eigenvalue
-        return rules.schedule(time, curvature)
+        return rules.schedule(self._time(plan.releases[DESCENT].scale), curvature)
 
     def is_sure_of_steps(self, plan: Plan) -> bool:
         """See ``Resolved``; where even the largest eigenvalue asks for the fewest steps."""
-        return self.schedule(plan, 1.0)[0] == rules.FEWEST
+        return has_moments(plan) or self.schedule(plan, 1.0)[0] == rules.FEWEST
 
     def outlook(self, plan: Plan) -> Outlook | None:
         """See ``Resolved``; for rows whose eigenvalue is the largest, so that the steps are the most."""
         steps, step = self.schedule(plan, 1.0)
+        time = self._time(plan.releases[DESCENT].scale) if has_moments(plan) else steps * step
         unit = 1.0 if self.label_bound is None else self.label_bound
         return outlook.descent(
-            time=steps * step, weight_noise=steps * step * plan.releases[DESCENT].scale * unit,
+            time=time, weight_noise=time * plan.releases[DESCENT].scale * unit,
             gradient=self.grad_norm * unit, row_norm=1.0, label_bound=self.label_bound,
             classes=None if self.loss_row.task == losses.REGRESSION else self.classes or 2,
             remedy="A smaller margin_noise helps: leave it out for the rule's.",
@@ -289,7 +334,9 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
     def secured(self, plan: Plan) -> Plan:
         """See ``Resolved``; the descent's grids hold the noise of the most steps."""
-        return secured(plan, self.schedule(plan, 1.0)[0], (COLUMN_MEANS, MEAN_ROW), HISTOGRAMS)
+        steps = self.moments_schedule(plan)[0] if has_moments(plan) else self.schedule(plan, 1.0)[0]
+        names = StageNames((COLUMN_MEANS, MEAN_ROW), HISTOGRAMS, LARGEST_EIGENVALUE, SLOPE, MOMENTS)
+        return secured(plan, steps, names)
 
     def first_released(self, plan: Plan) -> int:
         """See ``Resolved``; a table's preparation comes first, then the column means."""
@@ -304,7 +351,7 @@ class ResolvedPipeline(Resolved, DpPipeline):
     def bind(self, plan: Plan, rows: Rows, y: Array, counts: Any = None) -> PipelineRun | TableRun:
         """See ``Resolved``."""
         if self.bounds is not None:
-            return TableRun(plan, rows, self.units.labels(y), counts, PipelineRun)
+            return TableRun(plan, rows, self.units.labels(y), counts, _inner_run(plan))
         return PipelineRun(plan, self.units.rows(rows), self.units.labels(y), counts)
 
     def bind_blocks(self, plan: Plan, blocks: CheckedBlocks) -> Run:
@@ -315,6 +362,18 @@ class ResolvedPipeline(Resolved, DpPipeline):
 
 
 dp_pipeline = private_solver(DpPipeline)
+
+
+def has_moments(plan: Plan) -> bool:
+    """Whether a plan releases second moments, along which it descends, in place of their largest eigenvalue."""
+    return plan.releases[EIGENVALUE].query == MOMENTS
+
+
+def _inner_run(plan: Plan[ResolvedPipeline]) -> Callable[..., PipelineRun]:
+    """(plan, the map of a table, rows, labels, counts) -> the run of the stages that follow the map."""
+    if has_moments(plan):
+        return MomentsRun
+    return lambda plan, table, rows, y, counts: PipelineRun(plan, table(rows), y, counts)
 
 
 # --- the run ----------------------------------------------------------------------------------------------
@@ -428,13 +487,13 @@ class PipelineRun(Run):
         if self.secure is not None:
             values = self.rows.matrix.data if self.rows.is_sparse else self.rows.matrix
             return self.secure.row_sum(COLUMN_MEANS, [(self.rows.with_values(np.abs(values)), self._times)], rng)
-        return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
+        return np.asarray(self._exact_means() + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
 
     def _start(self, means: Array, rng: Any) -> _Start:
         """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
         settings, noise, eigenvalue = self.plan.settings, self.noise[EIGENVALUE], np.zeros(())
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
-        rows = self._prepared(preparation)
+        rows = self._rows_by(preparation)
         if self.secure is None:
             exact = self._eigenvalue(rows, preparation)
             eigenvalue = exact + noise * rng.standard_normal(exact.shape)
@@ -445,7 +504,10 @@ class PipelineRun(Run):
         schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
 
-    def _prepared(self, preparation: Preparation) -> Any:
+    def _exact_means(self) -> Array:
+        return self.means
+
+    def _rows_by(self, preparation: Preparation) -> Any:
         """The rows of all later stages."""
         return preparation(self.rows)
 
@@ -453,7 +515,7 @@ class PipelineRun(Run):
         return plane_eigenvalue(rows, preparation.direction, self.share)
 
     def _margins(self, rows: Any, w: Array) -> Any:
-        """What ``_slope`` takes."""
+        """The margins of prepared rows; with an axis for the classes, of one where there are two."""
         return product(rows.matrix, w[..., None] if self.plan.settings.classes is None else w.swapaxes(-1, -2))
 
     def _end(self, start: _Start, rng: Any, trace: bool) -> _End:
@@ -537,6 +599,16 @@ class PipelineRun(Run):
         out = np.zeros((*many, classes, self.plan.d + 1))
         out[..., np.append(preparation.kept, self.plan.d)] = vectors.reshape(*many, classes, -1)
         return out.reshape(*many, -1)
+
+
+class MomentsRun(MomentsStages, PipelineRun):  # type: ignore[override]
+    """The stages of a large table after its ranks and its centre, on rows in single precision; each call is a fit.
+
+    Privacy
+    -------
+    A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise; the second moments in place of
+    the eigenvalue.
+    """
 
 
 class BlockedPipelineRun(BlockedStages, PipelineRun):

@@ -1,5 +1,8 @@
 """The ranks of numeric columns, from noisy histograms: a value becomes the share of records below it.
 
+For regression, where a prediction is to be linear in the columns, values are moved and scaled instead, such that nearly
+all of them lie in [-1, 1].
+
 A histogram has equal bins between the public bounds of its column. It is released a few times. Where a bin holds a
 large share of the records, because the bounds are too wide, the next release divides it again. Elsewhere the releases
 are averaged, which costs nothing: one release with noise s is as good as R averaged ones with noise sqrt(R) s.
@@ -101,6 +104,15 @@ class Histogram:
         """(borders of all bins, share of records below each of them), by which ``rank`` interpolates."""
         below = np.concatenate([[0.0], np.cumsum(self.leaves(noise))])
         return self.edges, np.minimum(below / below[-1], 1.0)
+
+    def spread(self, noise: float) -> tuple[Array, Array]:
+        """Two values between which nearly all records lie, in the form of ``ranks``: a straight line between them."""
+        borders, below = self.ranks(noise)
+        # Strictly increasing shares, so that the value of a share is one.
+        ends = np.interp([rules.SPREAD_TAIL, 1 - rules.SPREAD_TAIL], below + np.arange(len(below)) * 1e-12, borders)
+        if not ends[0] < ends[1]:
+            ends = borders[[0, -1]]
+        return ends, np.array([0.0, 1.0])
 
 
 def rank(values: Array, ranks: tuple[Array, Array]) -> Array:

@@ -11,6 +11,7 @@ Each release is S + round(M Z) in units of a public grid. What S is made of, and
   eigenvalue of the two by two matrix is computed in whole numbers, rounded down to a unit of 2^-30 of what one record
   can add; rounding adds at most one unit to the distance of two of them.
 - gradients: as in engine/secure.py and engine/secure_softmax.py; the bound of a gradient is ``grad_norm``. No charge.
+- second moments: as in engine/secure_preconditioned.py. No charge.
 - slopes: each record's value is rounded and clipped to the whole numbers within its public range. No charge.
 
 Each record's numbers depend on that record, its place and earlier releases alone.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,15 @@ from dptoolkit.randomness.sampling import LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.bounds import constant
 from dptoolkit.solvers.engine.descent import ClippedRecords, Steps
 from dptoolkit.solvers.engine.secure import SecureIhtRun, SecureNoise
+from dptoolkit.solvers.engine.secure_preconditioned import (
+    SecurePreconditionedRun,
+    moment_bits,
+    moment_sums,
+    noisy_moments,
+)
 from dptoolkit.solvers.engine.secure_softmax import SecureSoftmaxRun
 from dptoolkit.solvers.frame.plan import Plan, Release
-from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease
+from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease, not_secure
 from dptoolkit.types import Array
 
 # A factor on noise and sensitivities for the last bits of doubles.
@@ -97,16 +104,25 @@ class SecureSum(SecureRelease):
 # --- the plan -------------------------------------------------------------------------------------------------
 
 
-def secured(plan: Plan, steps: int, row_sums: tuple[str, ...], counts: str) -> Plan:
-    """The plan with secure noise; ``steps`` is the most that the descent may take.
+class StageNames(NamedTuple):
+    """The names of the releases in the plan, by what is added up."""
 
-    ``row_sums`` are the names of the releases that are means of rows, ``counts`` is that of counts.
+    rows: tuple[str, ...]
+    counts: str
+    eigenvalue: str
+    slope: str
+    moments: str
+
+
+def secured(plan: Plan, steps: int, names: StageNames) -> Plan:
+    """The plan with secure noise; ``steps`` is the most that the descent may take.
 
     Privacy
     -------
     Sensitivity and scale of each release grow by the same factor, so that the event is that of the plan.
     """
-    parts = [_part(plan, k, release, steps, row_sums, counts) for k, release in enumerate(plan.releases)]
+    parts: list[SecureRelease] = [_gradients(plan, steps)]
+    parts += [_part(plan, release, names) for release in plan.releases[1:]]
     charged = [
         replace(release, sensitivity=release.sensitivity * part.growth, scale=release.scale * part.growth)
         for release, part in zip(plan.releases, parts, strict=True)
@@ -115,26 +131,31 @@ def secured(plan: Plan, steps: int, row_sums: tuple[str, ...], counts: str) -> P
     return replace(plan, releases=tuple(charged), secure=SecurePlan(tuple(noises)))
 
 
-def _part(
-    plan: Plan, k: int, release: Release, steps: int, row_sums: tuple[str, ...], counts: str
-) -> SecureNoise | SecureSum:
-    """The facts of one release, before rounding is charged."""
-    n, scale = plan.n, release.scale
-    if k == 0:
-        limit = plan.settings.grad_norm
-        grids = Grids.choose(n, 1.0, limit, scale * math.sqrt(steps) * n)
-        return SecureNoise(grids, grids.charged_sensitivity(1.0), False, constant(scale), n)
-    if release.query in row_sums:
-        return SecureSum(release.query, Grids.of_rows(n, 1.0, scale * n).row_unit, n, scale)
-    if release.query == counts:
-        return SecureSum(release.query, 2.0**-_COUNT_BITS, 1, scale)
-    if release.count == 1:
+def _gradients(plan: Plan, steps: int) -> SecureNoise:
+    """The facts of the descent, before rounding is charged."""
+    scale = plan.releases[0].scale
+    grids = Grids.choose(plan.n, 1.0, plan.settings.grad_norm, scale * math.sqrt(steps) * plan.n)
+    return SecureNoise(grids, grids.charged_sensitivity(1.0), False, constant(scale), plan.n)
+
+
+def _part(plan: Plan, release: Release, names: StageNames) -> SecureSum:
+    """The facts of another release, before rounding is charged."""
+    n, scale, query = plan.n, release.scale, release.query
+    if query in names.rows:
+        return SecureSum(query, Grids.of_rows(n, 1.0, scale * n).row_unit, n, scale)
+    if query == names.counts:
+        return SecureSum(query, 2.0**-_COUNT_BITS, 1, scale)
+    if query == names.eigenvalue:
         unit = 2.0**-_EIGENVALUE_BITS
         # One unit more than the sum's own change, which is at most 1.
-        return SecureSum(release.query, unit, n, scale, (1 + unit) * _UP)
-    largest = Fraction(release.sensitivity) * n
-    bits = min(_SLOPE_BITS, _SUM_BITS - n.bit_length())
-    return SecureSum(release.query, math.ldexp(1.0, math.ceil(math.log2(largest)) - bits), n, scale)
+        return SecureSum(query, unit, n, scale, (1 + unit) * _UP)
+    if query == names.moments:
+        return SecureSum(query, 4.0 ** -moment_bits(n), n, scale)
+    if query == names.slope:
+        largest = math.log2(Fraction(release.sensitivity) * n)
+        bits = min(_SLOPE_BITS, _SUM_BITS - n.bit_length())
+        return SecureSum(query, math.ldexp(1.0, math.ceil(largest) - bits), n, scale)
+    raise not_secure(f"for the {query} of {plan.solver}")
 
 
 # --- the stages -----------------------------------------------------------------------------------------------
@@ -177,6 +198,19 @@ class SecureStages:
         first, mixed, second, bits = pair_products(rows, direction, counts)
         whole = larger_eigenvalue(first, mixed, second, bits, _EIGENVALUE_BITS)
         return float(part.released(np.array([whole]), release.scale, stream)[0])
+
+    def moments(self, query: str, rows: Rows, counts: Array, stream: SecureStream) -> Array:
+        """The noisy second moments of rows of norm at most 1, packed."""
+        release, part = self._noise[query]
+        sums = moment_sums(rows, counts, self.n)
+        return noisy_moments(sums, rows.shape[1], part.multiplier(release.scale), stream) * part.unit / self.n
+
+    def preconditioned(self, records: Any, matrix: Array, steps: int, counts: Array) -> SecurePreconditionedRun:
+        """The descent along second moments: all steps give away what one release of the plan does."""
+        noise = self.plan.secure.first  # type: ignore[union-attr]
+        own = noise.with_noise(noise.law.scale * math.sqrt(steps))
+        is_unit = self.plan.settings.loss_row.task != losses.REGRESSION
+        return SecurePreconditionedRun(records, matrix, steps, own, counts, is_unit)
 
     def slope(self, query: str, values: Array, ends: tuple[float, float], scale: float, counts: Array,
               stream: SecureStream) -> Array:  # fmt: skip

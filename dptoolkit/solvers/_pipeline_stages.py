@@ -21,6 +21,12 @@ from dptoolkit.losses import softmax
 from dptoolkit.solvers.frame import rules
 from dptoolkit.types import Array
 
+# The places of the releases in the plan; numbers have no scale.
+DESCENT, MEANS, EIGENVALUE, SCALE = range(4)
+COLUMN_MEANS, LARGEST_EIGENVALUE, SLOPE = "column means", "largest eigenvalue", "slope in the scale"
+# What a large table releases in the eigenvalue's place.
+MOMENTS = "second moments"
+
 
 def means_sensitivity(adjacency: Adjacency, n: int) -> float:
     """How far one record moves the column means of |x| in L2: the distance of two non-negative unit vectors, over n."""

@@ -1,7 +1,7 @@
 """How dp_pipeline prepares a table by public bounds of its columns, before its other stages.
 
     1 columns are clipped to their bounds and moved to [-1, 1]
-    2 numeric columns become ranks, by noisy histograms
+    2 numeric columns become ranks, by noisy histograms; for regression, they are moved and scaled to fill [-1, 1]
     3 rows are scaled to norm 1 (for regression, clipped to a public norm); their mean is released with noise and, where
       it is long, subtracted, and rows are scaled again
 
@@ -12,7 +12,7 @@ left out spends nothing, and its part is left to the other stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -76,10 +76,10 @@ def table_stages(bounds: ColumnBounds, n: int, d: int, mu: float, adjacency: Adj
         releases.append(counts)
         rest -= rules.RANKS_SHARE
     elif numeric == 0:
-        remarks.append("no ranks of columns: no column is numeric by its bounds")
+        remarks.append("no histograms of columns: no column is numeric by its bounds")
     else:
         remarks.append(
-            f"no ranks of columns: the noise of a bin would be {noise:.2g} of the records, and at most "
+            f"no histograms of columns: the noise of a bin would be {noise:.2g} of the records, and at most "
             f"{rules.RANKS_NOISE:g} is of use; the other stages share their part of the budget"
         )
     nonnegative = bounds.is_nonnegative and not has_ranks
@@ -130,7 +130,7 @@ class TableMap:
         Each row is changed on its own by public and released numbers: neighbours stay neighbours.
         """
         out = np.empty(rows.shape)
-        for some, part in self._blocks(rows):
+        for some, part in self.blocks(rows):
             out[some] = part
         return Rows(out, False, rows.is_marked)
 
@@ -142,7 +142,7 @@ class TableMap:
         NOT private. One record moves it in L2 by at most ``mean_row_sensitivity``.
         """
         total = np.zeros(rows.shape[1])
-        for some, part in self._blocks(rows):
+        for some, part in self.blocks(rows):
             total += share[some] @ part
         return total
 
@@ -171,7 +171,7 @@ class TableMap:
             raise InvalidValue("Its preparation of the table contradicts its bounds.")
         return cls(bounds, norm, ranks, centre)
 
-    def _blocks(self, rows: Rows) -> Iterator[tuple[slice, Array]]:
+    def blocks(self, rows: Rows) -> Iterator[tuple[slice, Array]]:
         """Prepared rows, some at a time."""
         for some, values in scaled_blocks(self.bounds, rows):
             for j, ranks in zip(self.bounds.numeric, self.ranks, strict=False):
@@ -199,12 +199,16 @@ class TablePreparation(Preparation):
         return self.table(rows)
 
 
-def scaled_blocks(bounds: ColumnBounds, rows: Rows) -> Iterator[tuple[slice, Array]]:
-    """The rows scaled by their bounds, some at a time."""
+def scaled_blocks(
+    bounds: ColumnBounds, rows: Rows, columns: Sequence[int] | None = None
+) -> Iterator[tuple[slice, Array]]:
+    """The rows scaled by their bounds, some at a time; on these columns alone if they are given."""
+    own = bounds if columns is None else bounds.take(columns)
     for start in range(0, rows.shape[0], _BLOCK):
         some = slice(start, start + _BLOCK)
         block = rows.matrix[some]
-        yield some, bounds.scaled(block.toarray() if rows.is_sparse else block)
+        dense = block.toarray() if rows.is_sparse else block
+        yield some, own.scaled(dense if columns is None else dense[:, list(columns)])
 
 
 # --- the run --------------------------------------------------------------------------------------------------
@@ -213,7 +217,7 @@ def scaled_blocks(bounds: ColumnBounds, rows: Rows) -> Iterator[tuple[slice, Arr
 class TableRun(Run):
     """The preparation of a table, and a run of the other stages on what comes of it; each call is a fit.
 
-    ``inner(plan, rows, y, counts)`` is the run of the other stages, on prepared rows.
+    ``inner(plan, table, rows, y, counts)`` is the run of the other stages, on what the map ``table`` makes of the rows.
 
     Privacy
     -------
@@ -238,23 +242,26 @@ class TableRun(Run):
 
     def _one(self, rng: Any, trace: bool) -> Trace:
         table = TableMap(self.bounds, self.plan.settings.row_norm)
-        kept: list[Array] = []
+        kept: list[Array] = []  # What is released, in order; for a trace.
         if (release := planned(self.plan, HISTOGRAMS)) is not None:
             histograms, counts = self._histograms(release, rng)
-            table = replace(table, ranks=tuple(own.ranks(release.scale) for own in histograms))
-            kept += counts
+            read = Histogram.ranks if table.norm is None else Histogram.spread
+            table = replace(table, ranks=tuple(read(own, release.scale) for own in histograms))
+            kept += [_in_slots(own, self._slot(number)) for number, own in enumerate(counts)]
         facts: dict[str, Any] = {}
         if (release := planned(self.plan, MEAN_ROW)) is not None:
             mean = self._mean_row(table, release, rng)
-            table = replace(table, centre=centre(mean, release.scale))
+            # The length of a row counts in regression, so a short mean is subtracted too.
+            least = rules.CENTRED_FROM if table.norm is None else 0.0
+            table = replace(table, centre=centre(mean, release.scale, least))
             kept.append(mean)
             facts["mean_row"] = mean
-        result: Trace = self.inner(self.plan, table(self.rows), self.y, self.counts).one(rng, trace)
+        result: Trace = self.inner(self.plan, table, self.rows, self.y, self.counts).one(rng, trace)
         history = result.history | facts
         history["preparation"] = TablePreparation(**vars(history["preparation"]), table=table)
         releases = result.releases
         if releases is not None:
-            releases = np.concatenate([*(_in_rows(part, self.width) for part in kept), releases])
+            releases = np.concatenate([*(in_rows(part, self.width) for part in kept), releases])
         return result._replace(history=history, releases=releases)
 
     def at_once(self, trace: bool) -> bool:
@@ -267,42 +274,58 @@ class TableRun(Run):
 
     def diagnose(self, weights: Array, history: Mapping[str, Any]) -> dict[str, Any]:
         """See ``Run``; NOT private."""
-        rows = history["preparation"].table(self.rows)
-        facts: dict[str, Any] = self.inner(self.plan, rows, self.y, self.counts).diagnose(weights, history)
+        table = history["preparation"].table
+        facts: dict[str, Any] = self.inner(self.plan, table, self.rows, self.y, self.counts).diagnose(weights, history)
         return facts
+
+    @staticmethod
+    def _slot(number: int) -> int:
+        """The most bins of a column in a round: every round before divides as many as can hold a large share."""
+        return rules.BINS + number * math.floor(1 / rules.PARTED_SHARE) * (rules.BINS - 1)
 
     def _noisy_counts(self, exact: Array, release: Release, rng: Any) -> Array:
         if self.secure is not None:
             return self.secure.counts(HISTOGRAMS, exact, rng)
         return np.asarray(exact + release.scale * rng.standard_normal(len(exact)))
 
-    def _histograms(self, release: Release, rng: Any) -> tuple[list[Histogram], list[Array]]:
-        """The histograms of all numeric columns, and the noisy counts of every round."""
+    def _histograms(self, release: Release, rng: Any) -> tuple[list[Histogram], list[list[Array]]]:
+        """The histograms of all numeric columns, and the noisy counts of each column in every round."""
         histograms, rounds = [Histogram(edges) for edges in self.bounds.edges(rules.BINS)], []
+        before: tuple[list[Array], list[Array]] | None = None
         for number in range(release.count):
-            exact = self._counts([own.edges for own in histograms])
+            edges = [own.edges for own in histograms]
+            exact = self._counts(edges, before)
+            before = edges, exact
             noisy = self._noisy_counts(np.concatenate(exact), release, rng)
-            rounds.append(noisy)
-            ends = np.cumsum([len(own) for own in exact])[:-1]
-            for histogram, counts in zip(histograms, np.split(noisy, ends), strict=True):
+            rounds.append(np.split(noisy, np.cumsum([len(own) for own in exact])[:-1]))
+            for histogram, counts in zip(histograms, rounds[-1], strict=True):
                 histogram.add(counts)
                 if number + 1 < release.count:
                     histogram.part(release.scale)
         return histograms, rounds
 
-    def _counts(self, edges: list[Array]) -> list[Array]:
-        """The counts of the bins of every numeric column."""
+    def _counts(self, edges: list[Array], before: tuple[list[Array], list[Array]] | None = None) -> list[Array]:
+        """The counts of the bins of every numeric column; ``before`` is (edges, counts) of the last round.
+
+        Bins that are the same as before hold the same records, and are not counted again.
+        """
         totals = [np.zeros(len(own) - 1) for own in edges]
-        for some, values in scaled_blocks(self.bounds, self.rows):
+        new = list(range(len(edges)))
+        if before is not None:
+            new = [k for k, own in enumerate(edges) if not np.array_equal(own, before[0][k])]
+            totals = [total if k in new else before[1][k] for k, total in enumerate(totals)]
+        if len(new) == 0:
+            return totals
+        for some, values in scaled_blocks(self.bounds, self.rows, [self.bounds.numeric[k] for k in new]):
             times = None if self.counts is None else self.counts[some]
-            for total, j, own in zip(totals, self.bounds.numeric, edges, strict=True):
-                total += bin_counts(values[:, j], own, times)
+            for place, k in enumerate(new):
+                totals[k] += bin_counts(values[:, place], edges[k], times)
         return totals
 
     def _mean_row(self, table: TableMap, release: Release, rng: Any) -> Array:
         """The noisy mean of the rows as ``table`` prepares them."""
         if self.secure is not None:
-            blocks = ((Rows(part, False), self._times[some]) for some, part in table._blocks(self.rows))
+            blocks = ((Rows(part, False), self._times[some]) for some, part in table.blocks(self.rows))
             return self.secure.row_sum(MEAN_ROW, blocks, rng)
         return table.mean(self.rows, self.share) + release.scale * rng.standard_normal(self.plan.d)
 
@@ -312,8 +335,8 @@ def planned(plan: Plan, query: str) -> Release | None:
     return next((release for release in plan.releases if release.query == query), None)
 
 
-def centre(mean: Array, noise: float) -> Array | None:
-    """What is subtracted from rows: the noisy mean row, shrunk; None where the mean of rows is short.
+def centre(mean: Array, noise: float, least: float) -> Array | None:
+    """What is subtracted from rows: the noisy mean row, shrunk; None where its squared length is ``least`` or less.
 
     |mean|^2 - d noise^2 estimates the squared length of the mean without bias. The factor is James and Stein's.
 
@@ -322,12 +345,20 @@ def centre(mean: Array, noise: float) -> Array | None:
     Computed from a release and its public noise.
     """
     square, expected = float(mean @ mean), len(mean) * noise * noise
-    if square - expected <= rules.CENTRED_FROM:
+    if square - expected <= least:
         return None
     return np.asarray(mean * (1 - expected / square))
 
 
-def _in_rows(values: Array, width: int) -> Array:
+def _in_slots(parts: list[Array], slot: int) -> Array:
+    """Arrays one after another, each with zeros at its end up to ``slot`` numbers."""
+    out = np.zeros((len(parts), slot))
+    for row, part in zip(out, parts, strict=True):
+        row[: len(part)] = part
+    return out.ravel()
+
+
+def in_rows(values: Array, width: int) -> Array:
     """These numbers, one after another, in rows of ``width``; zeros fill the last one."""
     rows = np.zeros((math.ceil(len(values) / width), width))
     rows.ravel()[: len(values)] = values

@@ -14,6 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,7 @@ from dptoolkit.accounting import Composed, Geometric, Repeated
 from dptoolkit.accounting.events import POISSON, WITHOUT_REPLACEMENT, Event
 from dptoolkit.data import Rows, check_labels, with_intercept
 from dptoolkit.mechanisms.randomness import Generators, as_generator, exclusive
+from dptoolkit.randomness import SecureStream
 from dptoolkit.solvers.engine.batches import (
     BatchData,
     BatchSettings,
@@ -36,6 +38,9 @@ from dptoolkit.solvers.engine.batches import (
     check_sparse_rows,
 )
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
+from dptoolkit.solvers.engine.secure import gradient_grids, residual_limit
+from dptoolkit.solvers.engine.secure_reduced import SecureEpochs, charged_reduced, difference_limit, failures
+from dptoolkit.solvers.engine.secure_steps import BATCH_REMARKS, rate_of, rows_for
 from dptoolkit.solvers.engine.snapshots import (
     ONE_BUCKET,
     Numbering,
@@ -47,6 +52,7 @@ from dptoolkit.solvers.engine.snapshots import (
 from dptoolkit.solvers.frame.fit import FitResult, plain_result, private_solver, without_privacy
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release, smallest_noise
 from dptoolkit.solvers.frame.run import Run, Trace, Trials, one_after_another, trace_interval
+from dptoolkit.solvers.frame.secure import SecurePlan, secure_stream
 from dptoolkit.solvers.frame.settings import TIGHT, check_l2, check_sparsity, setting
 from dptoolkit.types import Array
 
@@ -218,7 +224,24 @@ class ResolvedReduced(ResolvedBatches, ReducedSettings):
             self.shape(plan.n), self.step_size, self.sparsity, self.l2, self.sampling, self.fit_intercept, self.slope,
             self.grain,
         )  # fmt: skip
-        return ScsgRun(self.bounded_batches(rows, y, counts), iteration, self.noise_law(plan), plan.noise)
+        data = self.bounded_batches(rows, y, counts)
+        if plan.secure is None:
+            return ScsgRun(data, iteration, self.noise_law(plan), plan.noise)
+        return SecureScsgRun(data, iteration, plan, self.bounds.gradient)
+
+    def secured(self, plan: Plan) -> Plan:
+        """See ``Resolved``."""
+        inner, outer = plan.releases
+        shape, law, fixed = self.shape(plan.n), self.noise_law(plan), self.sampling == WITHOUT_REPLACEMENT
+        # Noise that does not follow the weights is for the largest differences: a ball bounds them.
+        reach = 0.5 if fixed and self.adaptive else 1.0
+        # One grid of rows for all queries, from the largest noise before rounding is charged.
+        noise = max(inner.scale * shape.batch, outer.scale * shape.snapshot)
+        grids = gradient_grids(plan, self, max(difference_limit(self), residual_limit(self)), noise)
+        steps, snapshots, *parts = charged_reduced(
+            plan, self, inner, outer, law, reach, fixed and not law.is_constant, grids
+        )
+        return replace(plan, releases=(steps, snapshots), secure=SecurePlan(tuple(parts), BATCH_REMARKS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -487,3 +510,51 @@ class ScsgRun(Run):
             with exclusive(rng):
                 iterate.filled = kernel.reduced_steps(*arguments, inner)
             watch(gradient, inner)
+
+
+class SecureScsgRun(ScsgRun):
+    """``ScsgRun`` with secure noise: batches, numbers of steps and noise of a fit come from a stream of its own.
+
+    ``clip`` bounds a record's gradient, where it is clipped as a whole.
+
+    Privacy
+    -------
+    The event of a fit is that of the secured plan; see engine/secure_reduced.py. A numpy Generator is not used.
+    """
+
+    def __init__(self, data: BatchData, iteration: Epochs, plan: Plan, clip: float) -> None:
+        assert plan.secure is not None
+        difference, noise = plan.secure.parts
+        super().__init__(data, iteration, noise.law, difference.scale)  # type: ignore[attr-defined]
+        self._parts, self._rates = (difference, noise), (rate_of(plan.releases[1]), rate_of(plan.releases[0]))
+        self._law: Any = plan.releases[0].round_count_law
+        self._rows = rows_for(data, noise.grids, iteration.fit_intercept, clip)  # type: ignore[attr-defined]
+
+    def trials(self, *_: Any) -> None:
+        """None: an audit's own stream has no secure noise."""
+        return None
+
+    def _counts(self, stream: SecureStream) -> NDArray[np.int64]:
+        """The number of inner steps of every epoch, with the chance that the plan's event states."""
+        if self._law is None:
+            return np.full(self.shape.epochs, self.shape.steps, np.int64)
+        return np.array([failures(stream, Fraction(self._law.gamma)) for _ in range(self.shape.epochs)])
+
+    def _fitted(
+        self, rng: Any, every: int, watch: Callable[[Array, Array], Any] | None
+    ) -> tuple[Array, dict[str, Any]]:
+        """See ``ScsgRun``; a SecureStream, for tests and audits, is used as it is."""
+        iterate, iterates, total = Iterate(self.kept_count), list[Any](), 0
+        with secure_stream(rng) as stream:
+            counts = self._counts(stream)
+            epochs = SecureEpochs(stream, self.data, self._rows, self.iteration, self._parts, self._rates)
+            for epoch, count in zip(progress.steps(len(counts), "epoch"), counts.tolist(), strict=True):
+                inner = None if watch is None else np.empty((count, self.width))
+                gradient = epochs.epoch(iterate, count, inner)
+                if watch is not None and inner is not None:
+                    watch(gradient, inner)
+                total += count
+                if every and ((epoch + 1) % every == 0 or epoch + 1 == len(counts)):
+                    iterates.append((total, *iterate.snapshot()))
+        history: dict[str, Any] = {"inner_steps": counts, "thresholdings": total}
+        return iterate.dense(self.width), history | {"iterates": iterates} if every else history

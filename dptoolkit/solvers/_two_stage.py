@@ -242,7 +242,9 @@ class SecureTwoStageRun(TwoStageRun):
 
     def _supports(self, streams: Generators) -> NDArray[np.intp]:
         assert self.plan.secure is not None
-        unit, votes = self.plan.secure.parts[2].unit(int(VOTE_RANGE)), self.votes.astype(np.int64)
+        choice, votes = self.plan.secure.parts[2], self.votes.astype(np.int64)
+        assert isinstance(choice, SelectionNoise)
+        unit = choice.unit(int(VOTE_RANGE))
 
         def top(stream: Any) -> list[int]:
             return sorted(IntegerSelection(votes, unit, two_sided=False).top(stream, self.settings.sparsity))

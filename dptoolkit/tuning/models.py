@@ -199,7 +199,7 @@ def choose(
     n, d = rows.shape
     terms = {**terms, "randomness": noise_kind(terms.get("randomness"), rng)}
     names = names_of(X, feature_names, d)
-    options = routes.declared_bounds(options, d, names)
+    options = routes.declared_bounds(options, d, names or ())
     question = search(
         candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, terms=terms, options=options
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from dptoolkit import cli, federated
 from dptoolkit.accounting import Ledger
 from dptoolkit.cli import output
+from dptoolkit.federated import ClientFolder, Request, Terms
 
 OWN = (
     "--loss logistic --label-values -1 1 --sparsity 2 --rounds 2 --local-steps 2 --step-size 1 --grad-norm 1 "
@@ -100,3 +102,68 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, line, words):
     code, out, err = run(line)
     assert (code, out) == (2, "") and err.count("\n") == 1 and words in err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# --- several machines ----------------------------------------------------------------------------------
+
+AGREE = (
+    f"federated agree --sizes 20 8 --n-features 4 {OWN.replace(' --label-values -1 1', '')} --rate 0.5 --out terms.json"
+)
+JOIN = "federated join terms.json b.svm --client 1 --folder b --label-values -1 1"
+
+
+def test_the_terms_hold_no_data_and_a_client_makes_its_folder_of_them(run, tmp_path):
+    code, out, err = run(AGREE)
+    terms = Terms.read(tmp_path / "terms.json")
+    assert (code, err) == (0, "") and f"The terms of run {terms.run} are in terms.json" in out
+    assert terms.plan.sizes == (20, 8) and terms.plan.settings.loss == "logistic"
+    assert run("ledger new b.ledger --epsilon 9 --delta 1e-3")[0] == 0
+    code, out, _ = run(f"{JOIN} --ledger b.ledger")
+    assert code == 0 and "Nothing is charged before its first round" in out
+    folder = ClientFolder(tmp_path / "b")
+    assert folder.number == 1 and folder.plan == terms.plan.clients[1]
+    assert not Ledger.open(tmp_path / "b.ledger").entries
+    folder.answer(Request(terms.run, terms.fingerprint, 1, np.zeros(0, dtype=int), np.zeros(0)))
+    assert len(Ledger.open(tmp_path / "b.ledger").entries) == 1
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    (AGREE.replace("--sizes 20 8 ", ""), "required: --sizes"),
+    (AGREE.replace("--sizes 20 8", "--sizes 20 0"), "sizes[1]"),
+    (AGREE.replace("--out terms.json", "--out no/terms.json"), "--out"), (f"{AGREE} --epsilon inf", "--epsilon inf"),
+    (JOIN.replace("terms.json", "a.svm"), "a.svm: must be the terms of a federation"),
+    (JOIN.replace("terms.json", "none.json"), "none.json"), (JOIN.replace("--client 1", "--client 2"), "--client 2"),
+    (JOIN.replace("--client 1", "--client 0"), "b.svm: X='8 records': must be the 20 records of client 0"),
+    (JOIN.replace(" --label-values -1 1", ""), "b.svm: y"), (f"{JOIN} --ledger none", "ledger new none"),
+    (f"{JOIN} --seed 1 --ledger a.svm", "--seed 1: must be left out with --ledger"),
+    (JOIN.replace("--folder b", "--folder ."), "--folder ."),
+    (JOIN.replace("b.svm", "wide.svm"), "wide.svm"), ("federated server none.json --out m.json", "none.json"),
+    ("federated client nowhere --server 127.0.0.1:1", "nowhere"), ("federated client b", "required: --server"),
+])  # fmt: skip
+def test_bad_input_of_several_machines_is_one_line_and_writes_nothing(run, tmp_path, line, words):
+    write(tmp_path / "wide.svm", 8, 1, d=5)
+    if "agree" not in line:
+        run(AGREE)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with mock.patch("dptoolkit.federated.flower.processes.needs_flower"):
+        code, out, err = run(line)
+    assert (code, out) == (2, "") and err.count("\n") == 1 and words in err, err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_other_machines_need_certificates(run):
+    run(AGREE), run(JOIN)
+    with mock.patch("dptoolkit.federated.flower.processes.needs_flower"):
+        for line in ("server terms.json --host 0.0.0.0 --port 9 --out m.json", "client b --server 10.0.0.1:9092"):
+            code, _, err = run(f"federated {line}")
+            assert code == 2 and "Other machines need certificates" in err
+        code, _, err = run("federated server terms.json --out m.json --certificates x y z")
+        assert code == 2 and "--certificates x" in err
+
+
+def test_without_flower_the_error_says_how_to_install_it(run):
+    run(AGREE), run(JOIN)
+    with mock.patch("importlib.util.find_spec", lambda name: None):
+        for line in ("server terms.json --out m.json", "client b --server 127.0.0.1:9092"):
+            code, _, err = run(f"federated {line}")
+            assert code == 2 and "pip install 'dptoolkit[flower]'" in err

@@ -13,7 +13,7 @@ from tests.federated.test_fit import SGD, D, clients
 
 
 def agreed(**changes):
-    return agree("dp_fed_sgd_ht", sizes=[30, 12, 21], d=D, **SGD | changes)
+    return agree("dp_fed_sgd_ht", sizes=[30, 12, 21], d=D, **SGD | {"randomness": "fast"} | changes)
 
 
 def folders(place, terms, loss="squared", seed=1, **how):

@@ -40,7 +40,7 @@ def terms():
 
 @pytest.fixture
 def ledger(tmp_path):
-    return Ledger.open(tmp_path / "a.ledger", 9.0, 1e-3)
+    return Ledger.open(tmp_path / "a.ledger", 9.0, 1e-3, allow_fast_noise=True)
 
 
 def made(place, terms, ledger=None, **how):
@@ -55,9 +55,10 @@ def made(place, terms, ledger=None, **how):
 @pytest.mark.parametrize("change", [
     {}, {"weights": [1, 2, 3]}, {"initial": [(0, 1.5)]}, {"initial": np.arange(D) * (np.arange(D) < 3)},
     {"rate": np.float32(0.5)}, {"threshold": "server"}, {"calibration": "published"}, {"epsilon": 3},
+    {"randomness": "secure"},
 ])  # fmt: skip
 def test_everybody_makes_the_same_plan_of_the_terms(change, tmp_path):
-    terms = agree("dp_fed_sgd_ht", sizes=[30, 12, 21], d=D, **SGD | change)
+    terms = agree("dp_fed_sgd_ht", sizes=[30, 12, 21], d=D, **SGD | {"randomness": "fast"} | change)
     (tmp_path / "terms.json").write_text(terms.to_json())
     again = Terms.read(tmp_path / "terms.json")
     assert again.plan.fingerprint == terms.fingerprint and again.run == terms.run
@@ -162,7 +163,7 @@ def releases_of(place, terms, requests):
 @given(requests=REQUESTS)
 def test_no_round_is_released_twice_however_often_the_process_is_killed(requests, tmp_path_factory):
     tmp_path, terms = tmp_path_factory.mktemp("client"), shared()
-    ledger = Ledger.open(tmp_path / "a.ledger", 5.0, 1e-3)
+    ledger = Ledger.open(tmp_path / "a.ledger", 5.0, 1e-3, allow_fast_noise=True)
     place = made(tmp_path, terms, ledger).path
     seen = releases_of(place, terms, requests)
     assert all(len(contents) == 1 for contents in seen.values())
@@ -274,7 +275,7 @@ def test_a_second_folder_of_the_run_is_charged_too(terms, ledger, tmp_path):
 
 
 def test_a_short_budget_is_known_before_anybody_is_charged(terms, tmp_path):
-    ledger = Ledger.open(tmp_path / "poor", 1.0, 1e-5)
+    ledger = Ledger.open(tmp_path / "poor", 1.0, 1e-5, allow_fast_noise=True)
     folder = made(tmp_path, terms, ledger)
     for number in (0, 1):
         with pytest.raises(BudgetExceeded):
@@ -307,6 +308,19 @@ def test_a_folder_is_for_one_run(terms, tmp_path):
         made(tmp_path, terms)
     with pytest.raises(InvalidValue, match="must be the folder of a client"):
         ClientFolder(tmp_path)
+
+
+@pytest.mark.parametrize("loss", ["squared", "softmax"])
+def test_secure_noise_is_released_once_as_well(loss, tmp_path):
+    """Its key is of the operating system, so a second computation would be another release."""
+    terms = agreed(randomness="secure", loss=loss, **({"classes": 3} if loss == "softmax" else {}))
+    X, y = clients(loss)[1]
+    place = ClientFolder.create(tmp_path / "client", terms, 1, X, y).path
+    assert ClientFolder(place).plan.secure is not None
+    first = ClientFolder(place).answer(request(terms, 1))
+    assert content(ClientFolder(place).answer(request(terms, 1, MODELS[1]))) == content(first)
+    with pytest.raises(InvalidValue, match="rng='given': must be left out for randomness='secure'"):
+        ClientFolder.create(tmp_path / "seeded", terms, 1, X, y, rng=1)
 
 
 def test_key_and_records_are_for_the_owner_alone(terms, tmp_path):

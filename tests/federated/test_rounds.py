@@ -119,7 +119,7 @@ def test_a_client_with_another_plan_is_told_so(tmp_path):
 def test_a_client_that_is_not_in_the_plan_is_refused(tmp_path):
     terms = agreed()
     own = folders(tmp_path, terms)
-    small = agree("dp_fed_sgd_ht", sizes=[30, 12], d=D, **SGD)
+    small = agree("dp_fed_sgd_ht", sizes=[30, 12], d=D, randomness="fast", **SGD)
     wire = Wire(dict(enumerate(own)))
     wire._answer = lambda name, node, request: Answer(name, Message(node, 0, *terms_start()))
     with pytest.raises(FederationAborted, match="client 2 of 2: it is not in the plan"):

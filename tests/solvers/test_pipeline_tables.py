@@ -259,10 +259,11 @@ def test_noise_alone_gives_straight_ranks():
 
 
 def test_a_short_mean_is_not_subtracted_and_a_noisy_one_is_shrunk():
-    assert centre(np.full(4, 0.2), 0.0) is None
-    np.testing.assert_allclose(centre(np.full(4, 0.5), 0.0), np.full(4, 0.5))
-    np.testing.assert_allclose(centre(np.full(4, 0.5), 0.25), np.full(4, 0.5 * 0.75))
-    assert centre(np.full(4, 0.5), 0.5) is None
+    assert centre(np.full(4, 0.2), 0.0, 0.25) is None
+    np.testing.assert_allclose(centre(np.full(4, 0.2), 0.0, 0.0), np.full(4, 0.2))
+    np.testing.assert_allclose(centre(np.full(4, 0.5), 0.0, 0.25), np.full(4, 0.5))
+    np.testing.assert_allclose(centre(np.full(4, 0.5), 0.25, 0.25), np.full(4, 0.5 * 0.75))
+    assert centre(np.full(4, 0.5), 0.5, 0.0) is None
 
 
 # --- plan -------------------------------------------------------------------------------------------------
@@ -278,9 +279,9 @@ def test_the_guarantee_is_at_most_the_budget_and_uses_it_up(epsilon, delta, n, d
 def test_a_stage_is_left_out_for_public_reasons_and_its_budget_is_kept():
     plan, small, flat = make_plan(5000), make_plan(20), make_plan(5000, bounds=(0, 1))
     assert [r.query for r in plan.releases[-2:]] == [HISTOGRAMS, MEAN_ROW]
-    assert plan.settings.remarks(plan) == ()
+    assert plan.settings.table_stages(5000, 4).remarks == ()
     assert {HISTOGRAMS, MEAN_ROW}.isdisjoint(r.query for r in small.releases)
-    assert "no ranks of columns" in str(small) and "no centring of rows" in str(small)
+    assert "no histograms of columns" in str(small) and "no centring of rows" in str(small)
     assert "no column is numeric" in str(flat) and planned(flat, MEAN_ROW) is not None
     # What is left out costs nothing: the noise of the other stages is that of a plan without bounds.
     plain = solvers.plan("dp_pipeline", n=20, d=4, epsilon=2.0, delta=1e-5)
@@ -319,8 +320,10 @@ def test_every_release_has_the_planned_noise():
     histograms = [Histogram(edges) for edges in plan.settings.bounds.edges(rules.BINS)]
     for number in range(rules.ROUNDS):
         exact = run._counts([own.edges for own in histograms])
-        rows = math.ceil(sum(map(len, exact)) / width)
-        seen = trace.releases[at : at + rows].ravel()[: sum(map(len, exact))]
+        slot = run._slot(number)
+        rows = math.ceil(3 * slot / width)
+        slots = trace.releases[at : at + rows].ravel()[: 3 * slot].reshape(3, slot)
+        seen = np.concatenate([own[: len(part)] for own, part in zip(slots, exact, strict=True)])
         at += rows
         np.testing.assert_allclose((seen - np.concatenate(exact)) / counts.scale, drawn[number], atol=1e-9)
         for own, part in zip(histograms, np.split(seen, np.cumsum([len(e) for e in exact])[:-1]), strict=True):
@@ -395,3 +398,38 @@ def test_one_record_one_column_and_no_noise_are_corners_that_work(epsilon):
     several = solvers.dp_pipeline([[7.0, 1.0]] * 3, [0, 1, 2], epsilon=epsilon, delta=1e-5, rng=0, bounds=(1, 10),
                                   loss="softmax", classes=3)  # fmt: skip
     assert np.isfinite(solvers.margins(several, [[1e300, -1e300]])).all()
+
+
+# --- regression -------------------------------------------------------------------------------------------
+
+
+def test_regression_needs_no_row_norm_with_bounds_and_is_linear_in_the_columns():
+    X, _ = table(6, 4000)
+    target = (X[:, 0] - 55) / 50 + (X[:, 1] - 1) / 4
+    fit = {"loss": "squared", "label_bound": 1.5, "delta": 1e-5, "rng": 2, "bounds": (LOWER, UPPER)}
+    result = solvers.dp_pipeline(X, target, epsilon=1.0, **fit)
+    assert result.plan.settings.row_norm == math.sqrt(4 / 3)
+    test, _ = table(7, 2000)
+    truth = (test[:, 0] - 55) / 50 + (test[:, 1] - 1) / 4
+    errors = solvers.margins(result, test) - truth
+    assert np.mean(errors**2) < 0.1 * truth.var()
+    made = result.history["preparation"].table
+    assert all(len(borders) == 2 for borders, _ in made.ranks), "values are moved and scaled, and not ranked"
+    with pytest.raises(InvalidValue, match="row_norm"):
+        solvers.plan("dp_pipeline", n=9, d=4, epsilon=1.0, delta=1e-5, loss="squared", label_bound=1.0)
+
+
+def test_the_spread_of_a_column_holds_nearly_all_values():
+    values = np.random.default_rng(8).normal(0.34, 0.01, 10_000)
+    own = released(values, np.linspace(0, 1, rules.BINS + 1), rules.ROUNDS)
+    (low, high), below = own.spread(0.0)
+    assert below.tolist() == [0, 1] and 0.31 < low < 0.33 and 0.35 < high < 0.37
+    point = released(np.full(100, 0.3), np.linspace(0, 1, rules.BINS + 1), rules.ROUNDS)
+    assert np.isfinite(rank(np.array([0.2, 0.3]), point.spread(0.0))).all()
+
+
+def test_a_hopeless_regression_of_a_table_warns():
+    more = {"loss": "squared", "label_bound": 1.0, "epsilon": 1.0}
+    with pytest.warns(solvers.HopelessPlanWarning, match="What helps"):
+        make_plan(60, **more)
+    assert not make_plan(2000, **more).outlook.is_hopeless

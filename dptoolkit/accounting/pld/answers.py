@@ -22,6 +22,7 @@ from dptoolkit.accounting.pld.curve import (
     surely_keeps,
 )
 from dptoolkit.accounting.pld.grid import span_of
+from dptoolkit.accounting.pld.smooth import first_epsilon
 from dptoolkit.accounting.pld.trees import Node, attained, directions, dominating, steps_of, total_variation
 from dptoolkit.accounting.structure import delta_left, delta_with_failures, is_gaussian, without_failures
 from dptoolkit.errors import UnsupportedEvent
@@ -127,7 +128,8 @@ _COARSE_BLOCKS = 0.988
 class Effort(Enum):
     """How well a search looks at an event."""
 
-    ROUGH = "by Chernoff's inequality"
+    FIRST = "by moments"
+    ROUGH = "by moments, or on a very coarse grid"
     COARSE = "on a coarse grid"
     FULL = "as for an answer"
 
@@ -143,8 +145,8 @@ def forward_epsilon(event: Event, delta: float, effort: Effort) -> float:
     tree = _trees(event)[0]
     if effort is Effort.FULL or not 0 < delta < total_variation(tree):
         return _epsilon_of_tree(tree, delta).value
-    if effort is Effort.ROUGH:
-        return rough_epsilon(tree, delta)
+    if effort in (Effort.FIRST, Effort.ROUGH):
+        return first_epsilon(tree, delta) if effort is Effort.FIRST else rough_epsilon(tree, delta)
     blocks = in_blocks(tree, _place(delta)[0], COARSE)
     coarse = Composition(blocks or tree, delta, tolerance=_COARSE_TOLERANCE, points=_COARSE_POINTS)
     return coarse.epsilon(delta).value * (_COARSE_BLOCKS if blocks else 1.0)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx
 
 from dptoolkit.accounting._numeric import zoom_minimum
 from dptoolkit.accounting.pld.grid import Leaf
@@ -33,7 +32,6 @@ _SHARES = (1.0, 0.75, 0.6, 0.4, 0.25, 0.15, 0.08)
 _RATES = np.array([8.0, 5.0, 2.5, 0.9, 0.3])
 _RATE_SPLITS = [1, 1 + len(_RATES), 1 + 2 * len(_RATES)]
 _LOG_TOLERABLE = math.log(2e-6)
-_ROOT_TWO, _NORMAL_STEPS = math.sqrt(2), 4
 
 _Complex = NDArray[np.complex128]
 
@@ -190,31 +188,6 @@ class Sum:
 
         best, exponent = zoom_minimum(value, low, high, points=33, zooms=zooms)
         return View(self.permitted(math.exp(best)), exponent, max(exponent, self.spread))
-
-    def skewness(self, tilt: float) -> float:
-        """Roughly the skewness of the tilted law, without its sign."""
-        t = 0.1 * tilt + 1e-3 / self.spread
-        k = self.rough_log_mgf(tilt + t * np.array([-2.0, -1.0, 0.0, 1.0, 2.0]))
-        # A random number of rounds has no moments beyond some tilt.
-        if not np.isfinite(k).all():
-            return math.inf
-        second, third = float(k[1] - 2 * k[2] + k[3]), float(k[4] - 2 * k[3] + 2 * k[1] - k[0]) / 2
-        return abs(third) / second**1.5 if second > 0 else math.inf
-
-    def normal_epsilon(self, view: View, delta: float) -> float:
-        """About epsilon at ``delta``, as if the tilted law were normal; mostly within a hundredth."""
-        tilt = view.tilt
-        mean, spread = self._tilted_moments(tilt)
-        base, epsilon = self.log_mgf(tilt), view.epsilon
-        for _ in range(_NORMAL_STEPS if spread > 0 else 0):
-            # The integral of exp(-tilt u) (1 - exp(-u)) over u > 0 under a normal law around ``away``.
-            away = (mean - epsilon) / spread
-            first, second = (float(erfcx((t * spread - away) / _ROOT_TWO)) for t in (tilt, tilt + 1))
-            if not 0 < first - second < math.inf:
-                return view.epsilon
-            log_delta = base - tilt * epsilon - 0.5 * away**2 + math.log(0.5 * (first - second))
-            epsilon += (log_delta - math.log(delta)) / max(tilt, 1 / spread)
-        return epsilon
 
     def look_from(self, epsilon: float, reach: float) -> tuple[float, float]:
         """The tilt whose Chernoff bound on delta at ``epsilon`` is smallest, and roughly the log of that bound."""

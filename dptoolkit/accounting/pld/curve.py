@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dptoolkit.accounting.pld import composition
 from dptoolkit.accounting.pld.composition import LOG_OUTSIDE, Focus, Sum, View, grid_error, too_many
 from dptoolkit.accounting.pld.grid import Leaf, Span, connect_the_dots, rounded, span_of
+from dptoolkit.accounting.pld.smooth import smooth_epsilon
 from dptoolkit.accounting.pld.tail import Tail
 from dptoolkit.accounting.pld.trees import Node, leaves, most_steps, steps_of
 
@@ -42,9 +43,6 @@ _SURELY = 0.95
 # A quick look has at most this many points on each side of loss 0, and a step of at least this many steps of the other
 # grid.
 _QUICK_POINTS, _QUICK_STEPS = 2048, 4
-# Rough looks: the skewness from which a rough grid is wider than most losses, and from which a tilted law is far from a
-# normal one.
-_SKEWED, _VERY_SKEWED = 0.3, 1.5
 # -log of a probability so small that 1 minus it is 1 in floats.
 _LOG_ONE = 40.0
 # Share of delta that the lower bound gives to Hoeffding's inequality.
@@ -94,21 +92,23 @@ class _Spans:
 
 
 def rough_epsilon(nodes: tuple[Node, ...], delta: float) -> float:
-    """Roughly epsilon at ``delta``, from one coarse grid: a search's start, never a bound.
+    """Roughly epsilon at ``delta``: a search's start, never a bound.
 
-    It takes the law around the best tilt for a normal one, unless that law is very skewed, as those of small batches
-    are. What the grid adds is taken off; it is known where the grid is finer than most losses, or the tail itself was
-    computed.
+    Where the law around the best tilt is not nearly normal, as for a few steps on small batches, it comes from a coarse
+    grid. What that grid adds, which is estimated from another one, is taken off.
     """
-    total, view = _rough(nodes, delta)
-    skewness, slack = total.skewness(view.tilt), delta - total.infinite
-    if skewness > _VERY_SKEWED and slack > 0:
-        tail = total.tail(total.focus(view, delta), lower=False)
-        epsilon = None if tail is None else tail.epsilon_at(slack)
-        if epsilon is not None and math.isfinite(epsilon):
-            return max(epsilon - _added(total, view), 0.0)
-    added = _added(total, view) if skewness < _SKEWED else 0.0
-    return max(total.normal_epsilon(view, delta) - added, 0.0)
+    smooth = smooth_epsilon(nodes, delta)
+    if smooth is not None:
+        return smooth
+    spans = _Spans(nodes, delta)
+    coarse = spans.sum_at(spans.aligned(spans.reach / _FIRST_POINTS), connect_the_dots)
+    total = spans.sum_at(coarse.step / 2, connect_the_dots)
+    view, slack = total.look_at(delta, spans.reach), delta - total.infinite
+    tail = total.tail(total.focus(view, delta), lower=False) if slack > 0 else None
+    epsilon = None if tail is None else tail.epsilon_at(slack)
+    if epsilon is None or not math.isfinite(epsilon):
+        epsilon = view.epsilon
+    return max(epsilon - grid_error(coarse, total, view.tilt), 0.0)
 
 
 def _added(total: Sum, view: View) -> float:

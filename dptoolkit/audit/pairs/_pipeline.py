@@ -17,6 +17,7 @@ from dptoolkit._validate import invalid
 from dptoolkit.accounting import Gaussian, account
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.audit.pair import Counted, Pair, Score
+from dptoolkit.audit.pairs._pipeline_tables import table_pair
 from dptoolkit.audit.theory.likelihood import Projection
 from dptoolkit.audit.theory.replay import Later
 from dptoolkit.solvers._pipeline import DESCENT, SCALE
@@ -149,10 +150,13 @@ def dp_pipeline(plan: Plan) -> Pair:
 
     The column means and the eigenvalue do not move; the descent's share of the budget is what can be shown. Scores:
     "final", the margin of the row; "releases" and "gradients", the likelihood ratio of the descent, for plans so small
-    that the number of steps is sure: elsewhere runs have different numbers of releases, and these two are left out.
+    that the number of steps is sure: elsewhere runs have different numbers of releases, and these two are left out. For
+    a table with bounds see ``table_pair``.
     """
     if plan.solver != "dp_pipeline":
         raise invalid("plan.solver", plan.solver, "'dp_pipeline'")
+    if plan.settings.bounds is not None:
+        return table_pair(plan)
     if plan.adjacency is Adjacency.ZERO_OUT:
         raise invalid("adjacency", plan.adjacency, "replace-one", "A zero row still moves the intercept.")
     if plan.settings.loss_row.task == losses.MULTICLASS:

@@ -117,8 +117,9 @@ def serve(
         raise FederationAborted(record["problem"])
     weights = np.zeros(plan.settings.width(plan.d))
     weights[record["places"]] = [float.fromhex(value) for value in record["values"]]
+    coef, intercept = plan.settings.model(weights)
     history = {"rounds": plan.settings.rounds}
-    return FederatedResult(*plan.settings.model(weights), plan.guarantees, plan.guarantee, plan, history)
+    return FederatedResult(coef, intercept, plan.guarantees, plan.guarantee, plan, history)
 
 
 def attend(
@@ -161,18 +162,26 @@ def attend(
     if authority is None:
         _refuse_plain("address", address, host)
     secure = ["--insecure"] if authority is None else ["--root-certificates", _file("authority", authority)]
-    with tempfile.TemporaryDirectory(prefix="dptoolkit-") as home:
-        node = ["flower-supernode", *secure, "--superlink", address, "--host", "127.0.0.1", "--port", str(free_port())]
-        node += ["--node-config", f"folder={_toml(os.path.abspath(folder))}"]
-        with running(node, quiet_environment(home), log, f"supernode-{client.number}") as process:
-            say(f"client {client.number} of run {client.terms.run} is connected to {address}")
-            while not client.is_over:
-                if process.poll() is not None:
-                    raise FederationAborted(f"Flower's SuperNode ended with code {process.returncode}. See its log.")
-                time.sleep(_POLL)
-            # The reply that says so is still on its way.
-            time.sleep(_FAREWELL)
+    while not client.is_over:
+        with tempfile.TemporaryDirectory(prefix="dptoolkit-") as home:
+            node = ["flower-supernode", *secure, "--superlink", address, "--host", "127.0.0.1"]
+            node += ["--port", str(free_port()), "--node-config", f"folder={_toml(os.path.abspath(folder))}"]
+            with running(node, quiet_environment(home), log, f"supernode-{client.number}") as process:
+                say(f"client {client.number} of run {client.terms.run} takes part, with the server at {address}")
+                _accompany(process, client)
     return client.answered
+
+
+def _accompany(process: subprocess.Popen[bytes], client: ClientFolder) -> None:
+    """Wait until the run is over, or until a server that was started again does not know the SuperNode any more."""
+    while not client.is_over:
+        if process.poll() is not None:
+            if process.returncode == 0:
+                return
+            raise FederationAborted(f"Flower's SuperNode ended with code {process.returncode}. See its log.")
+        time.sleep(_POLL)
+    # The reply that says so is still on its way.
+    time.sleep(_FAREWELL)
 
 
 # --- programs ------------------------------------------------------------------------------------------

@@ -132,14 +132,15 @@ class MeanGradient:
         One call with scale > 0 is Gaussian(scale / sensitivity); the sensitivity is the plan's.
         """
         draw = self._pool.submit(self._draw, scale, rng) if self._pool is not None else None
-        gradient = self._sums(self.residuals(self.margins(support, values)))
+        gradient = self.sums(self.residuals(self.margins(support, values)))
         # On a busy machine the other thread may not have started yet: do not wait for it.
         is_noisy = self._draw(scale, rng) if draw is None or draw.cancel() else draw.result()
         if is_noisy:
             _add(gradient, self._noise, scale)
         return gradient
 
-    def _sums(self, r: Array) -> Array:
+    def sums(self, r: Array) -> Array:
+        """X^T r; overwritten by the next call."""
         if self._arrays is None:
             return np.asarray(self._transposed @ r)
         n, gradient, lower = self.rows.shape[0], self._gradient, self._lower

@@ -3,7 +3,7 @@
     M = mean of x x^T + symmetric noise,   P = (curvature M + ridge)^-1 / SLACK
     w <- w - P (mean gradient + N(0, scale^2) on every entry)
 
-Plain descent takes as many steps as the largest eigenvalue of M asks for, and M's small eigenvalues decide for how long.
+Plain descent takes as many steps as the largest eigenvalue of M asks for, and the small ones decide for how long.
 With P every direction has the step that is right for it. In a direction without curvature T steps amount to a time of
 T / (SLACK ridge), which the ridge makes the time that the noise of a margin allows; elsewhere they amount to less. So
 the noise of a margin is bounded as in plain descent. Rows are read in blocks, in doubles, one pass per step.
@@ -118,21 +118,23 @@ class BoundedRecords:
         -------
         NOT private. One record of share 1/n moves it by at most twice its cap times the norm of its row, over n.
         """
-        residuals = self._class_residuals if self.loss.task == losses.MULTICLASS else self._residuals
+        shares = self._class_shares if self.loss.task == losses.MULTICLASS else self._shares
         total = np.zeros(self.shape)
         for some, block in row_blocks(self.rows):
-            total += (residuals(block @ weights.T, some) * self._weights_of(some)).T @ block
+            total += shares(block @ weights.T, some).T @ block
         return total
 
-    def _weights_of(self, some: slice) -> Array:
-        share = self.share[some]
-        return share[:, None] if self.loss.task == losses.MULTICLASS else share
+    def _shares(self, margins: Array, some: slice) -> Array:
+        """Each record's share of its clipped residual."""
+        from dptoolkit.kernels.threshold import mean_residuals
 
-    def _residuals(self, margins: Array, some: slice) -> Array:
-        return self.loss.clipped_residual(margins, self.y[some], math.inf, self.caps[some])
+        r = np.empty(len(margins))
+        # The kernel divides by the number of margins.
+        mean_residuals(self.loss.id, margins, self.y[some], math.inf, self.caps[some], r)
+        return r * (len(r) * self.share[some])
 
-    def _class_residuals(self, margins: Array, some: slice) -> Array:
-        return clipped_residuals(margins, self.y[some], self.caps[some])
+    def _class_shares(self, margins: Array, some: slice) -> Array:
+        return clipped_residuals(margins, self.y[some], self.caps[some]) * self.share[some, None]
 
 
 class PreconditionedRun(Run):
@@ -153,15 +155,18 @@ class PreconditionedRun(Run):
         weights = np.zeros(self.records.shape)
         releases, iterates = list[Array](), list[Array]()
         for _ in progress.steps(self.steps):
-            gradient = self.records.mean_gradient(weights)
-            if self.noise > 0:
-                gradient += self.noise * rng.standard_normal(gradient.shape)
+            gradient = self.noisy(weights, rng)
             weights = weights - gradient @ self.matrix
             if trace:
                 releases.append(gradient.ravel())
                 iterates.append(weights.ravel())
         history: dict[str, Any] = {"noise_scale": [self.noise] * self.steps}
         return Trace(weights, history, *((np.array(releases), np.array(iterates)) if trace else ()))
+
+    def noisy(self, weights: Array, rng: Any) -> Array:
+        """The noisy mean gradient."""
+        gradient = self.records.mean_gradient(weights)
+        return gradient + self.noise * rng.standard_normal(gradient.shape) if self.noise > 0 else gradient
 
     def at_once(self, trace: bool) -> bool:
         """See ``Run``; every fit has a matrix of its own."""

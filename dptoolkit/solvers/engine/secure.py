@@ -25,7 +25,6 @@ from dptoolkit.data.grids import (
     Grids,
     capped_residuals,
     directions_on_grid,
-    exact_sum,
     released_mean,
     rows_on_grid,
 )
@@ -35,6 +34,7 @@ from dptoolkit.randomness.sampling import CONSTANT_TIME, LARGEST_MULTIPLIER
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ClippedRecords, IhtRun, ResolvedThresholding, Steps
 from dptoolkit.solvers.engine.gradients import MeanGradient
+from dptoolkit.solvers.engine.initial import NOTHING, Start
 from dptoolkit.solvers.frame.plan import GAUSSIAN, Plan, Release
 from dptoolkit.solvers.frame.run import Trace, Trials, one_after_another
 from dptoolkit.solvers.frame.secure import SecurePlan, SecureRelease, secure_stream
@@ -145,7 +145,7 @@ def charged_release(
     growth = grids.charged_sensitivity(1.0, width)
     scale = release.scale if plan.published is not None else release.scale * growth
     charged = replace(release, sensitivity=release.sensitivity * growth, scale=scale)
-    shares = law.shares if width is None else _charged_shares(law.shares, grids, width)
+    shares = law.shares if width is None else charged_shares(law.shares, grids, width)
     return charged, SecureNoise(grids, growth, has_diameter, NoiseLaw(scale, shares, law.places), size)
 
 
@@ -168,7 +168,7 @@ def gradient_grids(plan: Plan, settings: ResolvedThresholding, limit: float, noi
     return grids
 
 
-def _charged_shares(shares: Array, grids: Grids, d: int) -> Array:
+def charged_shares(shares: Array, grids: Grids, d: int) -> Array:
     """The diameter at each radius as a share of the largest, both with the charge for rounding; the last stays 1."""
     largest = 2 * grids.limit
     charged = grids.charged_diameter(shares * largest, d) / grids.charged_diameter(largest, d)
@@ -216,7 +216,8 @@ class SecureMeanGradient:
         theta = _uniforms(stream, n) if grids.needs_dither else None
         units, cap = self.noise.at(scale)
         whole = capped_residuals(residuals, grids, cap, self.lengths, theta)
-        sums = exact_sum(self._doubles.rows, whole)
+        # Exact in any order, so that the pass of the fast path may take it.
+        sums = self._doubles.sums(whole).astype(np.int64)
         return released_mean(sums + rounded_normals(stream, units, len(sums)), grids, n)
 
 
@@ -248,9 +249,14 @@ class SecureIhtRun(IhtRun):
     The event of a fit is that of the secured plan. A numpy Generator is not used.
     """
 
-    def __init__(self, data: ClippedRecords, iteration: Steps, noise: SecureNoise) -> None:
+    def __init__(self, data: ClippedRecords, iteration: Steps, noise: SecureNoise, start: Start = NOTHING) -> None:
         self._noise, self._small = noise, None
-        super().__init__(data, iteration, noise.law)
+        super().__init__(data, iteration, noise.law, start)
+
+    def advance(self, rng: Any, start: Start, steps: int) -> Start:
+        """See ``IhtRun``; every call draws from a stream of its own, unless it is given one."""
+        with secure_stream(rng) as stream:
+            return super().advance(stream, start, steps)  # type: ignore[arg-type]
 
     def one(self, rng: Any, trace: bool) -> Trace:
         """See ``Run``; a SecureStream, for tests and audits, is used as it is."""

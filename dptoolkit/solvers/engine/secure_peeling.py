@@ -142,7 +142,9 @@ class SecurePeelingRun(Run):
     ) -> None:
         self.plan, self.settings, self.all = plan, plan.settings, (rows, y, counts)
         assert plan.secure is not None
-        self.choice, self.values = plan.secure.parts
+        choice, values = plan.secure.parts
+        assert isinstance(choice, SelectionNoise) and isinstance(values, PeeledNoise)
+        self.choice, self.values = choice, values
         self.block = self.settings.block(plan.n)
         self.times = None if counts is None else counts.astype(float)
         whole = entries_on_grid(rows, grids_at(plan, math.inf))

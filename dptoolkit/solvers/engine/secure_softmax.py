@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit.data import Rows, product
-from dptoolkit.data.grids import directions_on_grid, released_mean, rows_on_grid
+from dptoolkit.data.grids import Grids, directions_on_grid, released_mean, rows_on_grid
 from dptoolkit.mechanisms.randomness import Generators
 from dptoolkit.randomness import SecureStream, rounded_normals
 from dptoolkit.solvers.engine.descent import Steps
@@ -26,6 +26,31 @@ from dptoolkit.solvers.engine.softmax import SoftmaxRun, clipped_residuals
 from dptoolkit.solvers.frame.run import Trace, Trials, one_after_another
 from dptoolkit.solvers.frame.secure import secure_stream
 from dptoolkit.types import Array
+
+
+def residuals_on_grid(margins: Array, labels: Array, lengths: Array | None, grids: Grids) -> Array:
+    """The residuals of records in grid units: whole numbers, whose squares add up to at most those of the limit.
+
+    ``margins`` are those of the rows or, with ``lengths``, of their directions; residuals are multiplied by the length.
+
+    Privacy
+    -------
+    Each record's residuals are computed on their own, and bounded exactly.
+    """
+    from dptoolkit.kernels.grids import rows_on_grid as on_grid
+
+    with np.errstate(all="ignore"):
+        if lengths is None:
+            r = clipped_residuals(margins, labels, None)
+        else:
+            r = clipped_residuals(margins * lengths[:, None], labels, None) * lengths[:, None]
+        norms = np.sqrt(np.einsum("ik,ik->i", r, r))
+        r *= np.where(norms > grids.limit, grids.limit / norms * (1 - 1e-13), 1.0)[:, None]
+    n, classes = r.shape
+    cap = math.floor((Fraction(grids.limit) / Fraction(grids.residual_unit)) ** 2)
+    out, starts = np.empty(n * classes), np.arange(0, (n + 1) * classes, classes, dtype=np.uint64)
+    on_grid(np.ascontiguousarray(r).reshape(-1), starts, 1.0 / grids.residual_unit, cap, 0, out)
+    return out.reshape(n, classes)
 
 
 class SecureSoftmaxRun(SoftmaxRun):
@@ -48,25 +73,12 @@ class SecureSoftmaxRun(SoftmaxRun):
             whole, self._lengths = directions_on_grid(rows, grids)
         super().__init__(whole, labels, None, iteration, noise.law.scale, counts)
         self._secure, (self._units, _) = noise, noise.at(noise.law.scale)
-        self._cap = math.floor((Fraction(grids.limit) / Fraction(grids.residual_unit)) ** 2)
 
     def residuals(self, weights: Array) -> Array:
         """The residuals of every record at these weights, times the length of its row, in grid units: whole numbers."""
-        from dptoolkit.kernels.grids import rows_on_grid as on_grid
-
         grids = self._secure.grids
         margins = product(self.rows.matrix, weights.T * grids.row_unit)
-        with np.errstate(all="ignore"):
-            if self._lengths is None:
-                r = clipped_residuals(margins, self.labels, None)
-            else:
-                r = clipped_residuals(margins * self._lengths[:, None], self.labels, None) * self._lengths[:, None]
-            norms = np.sqrt(np.einsum("ik,ik->i", r, r))
-            r *= np.where(norms > grids.limit, grids.limit / norms * (1 - 1e-13), 1.0)[:, None]
-        n, classes = r.shape
-        out, starts = np.empty(n * classes), np.arange(0, (n + 1) * classes, classes, dtype=np.uint64)
-        on_grid(np.ascontiguousarray(r).reshape(-1), starts, 1.0 / grids.residual_unit, self._cap, 0, out)
-        return out.reshape(n, classes)
+        return residuals_on_grid(margins, self.labels, self._lengths, grids)
 
     def sums(self, weights: Array) -> NDArray[np.int64]:
         """The sum of all gradients, (classes, width), in grid units; NOT private."""

@@ -122,6 +122,35 @@ class Scheme:
         return 0.0 if self.size else math.log1p(-self.chance)
 
 
+class Records:
+    """Fresh batches of records, drawn exactly from a stream."""
+
+    def __init__(self, stream: SecureStream, scheme: Scheme) -> None:
+        from dptoolkit.kernels import secure_steps as kernel
+
+        self._stream, self._scheme = stream, scheme
+        self._words, self._ints = np.zeros(0, np.uint64), np.zeros(kernel.INTS, np.int64)
+        self._chosen = np.arange(scheme.n)
+
+    def draw(self) -> NDArray[np.int64]:
+        """The places of the records of a batch, in any order; they are overwritten by the next."""
+        from dptoolkit.kernels import secure_steps as kernel
+
+        scheme, ints = self._scheme, self._ints
+        ints[kernel.POSITION] = ints[kernel.PENDING] = 0
+        how = scheme.size, scheme.log_miss, scheme.complement
+        while (status := kernel.choose_records(self._words, ints, *how, self._chosen)) != kernel.DONE:
+            used = int(ints[kernel.USED])
+            if status == kernel.WORDS:
+                self._words, ints[kernel.USED] = self._stream.words(min(scheme.n + 8, _MOST)), 0
+            else:
+                place = int(ints[kernel.POSITION])
+                digits = Digits(self._stream, int(self._words[used]), 64)
+                ints[kernel.NUMBER] = exact_gap(digits, exact.rational(scheme.chance), scheme.n - place)
+                ints[kernel.PENDING], ints[kernel.USED] = 1, used + 1
+        return self._chosen[: int(ints[kernel.CHOSEN])]
+
+
 @dataclass
 class Stepper:
     """Lazy steps of one fit: everything that they change, and the stream from which they draw.
@@ -193,16 +222,6 @@ class Stepper:
     def close(self) -> None:
         """Overwrite the words that are left."""
         self.words[:] = 0
-
-    def records(self) -> NDArray[np.int64]:
-        """The records of a fresh batch, drawn alone."""
-        from dptoolkit.kernels import secure_steps as kernel
-
-        self._ints[kernel.POSITION] = 0
-        how = self.how.size, self.how.rate, self.how.complement
-        while (status := kernel.choose_records(self.words, self._ints, *how, self._chosen)) != kernel.DONE:
-            self._serve(int(status))
-        return self._chosen[: int(self._ints[kernel.CHOSEN])]
 
     def _serve(self, status: int) -> None:
         """What the kernel asked for: words, room, or a decision with the words that it has seen."""

@@ -215,8 +215,11 @@ RANKS_SHARE, CENTRE_SHARE = 0.10, 0.05
 ROUNDS, BINS, RANKS_NOISE, CENTRE_NOISE = 3, 16, 0.2, 1.0
 # A bin that holds more than this share of the records is divided again.
 PARTED_SHARE = 0.4
-# Rows are centred if the squared length of their mean is estimated above this.
+# A classifier's rows are centred if the squared length of their mean is estimated above this.
 CENTRED_FROM = 0.25
+# Regression on tables: the share of records on each side that may lie outside the range to which a column is scaled,
+# and what a gradient is clipped to, in units of the label's bound.
+SPREAD_TAIL, TABLE_RESIDUAL = 0.02, 0.10
 
 
 def table_norm(d: int) -> float:
@@ -224,10 +227,10 @@ def table_norm(d: int) -> float:
     return math.sqrt(d / 3)
 
 
-def pipeline_bounds(loss: Loss, classes: int) -> tuple[float, float, float]:
+def pipeline_bounds(loss: Loss, classes: int, is_table: bool = False) -> tuple[float, float, float]:
     """(usual, largest bound of a gradient at rows of norm 1, noise of a margin) of dp_pipeline."""
     if loss.task == REGRESSION:
-        return NUMBER_RESIDUAL, 2.0, NUMBER_NOISE
+        return TABLE_RESIDUAL if is_table else NUMBER_RESIDUAL, 2.0, NUMBER_NOISE
     noise = MARGIN_NOISE * (first_residual(classes) if loss.task == MULTICLASS else 1.0)
     return _usual_residual(loss, classes), loss.residual_norm(math.inf, math.inf), noise
 

@@ -1,4 +1,4 @@
-"""Descent along released second moments: the blocked passes are the reference's, and one record moves them as planned."""
+"""Descent along second moments: passes in blocks are the reference's, and one record moves them as planned."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_float32_rows_are_added_up_in_doubles():
     X = np.full((n, 1), 1e-8, dtype=np.float32)
     X[0] = 1.0
     own = BoundedRecords(Rows(X, False), np.zeros(n), losses.get("logistic"), np.full(n, 0.25), np.full(n, 1 / n))
-    assert own.mean_gradient(np.zeros(1))[0] * n == pytest.approx(0.25 * (1 + 1000 * float(np.float32(1e-8))), rel=1e-14)
+    expected = 0.25 * (1 + 1000 * float(np.float32(1e-8)))
+    assert own.mean_gradient(np.zeros(1))[0] * n == pytest.approx(expected, rel=1e-14)
 
 
 def test_weights_that_overflow_spoil_no_other_record():
@@ -196,9 +197,7 @@ def test_a_trace_holds_the_noisy_gradients_and_what_follows_from_them(loss):
 # --- the rule ---------------------------------------------------------------------------------------------
 
 
-@given(
-    time=st.floats(1, 1e6), curvature=st.floats(0.05, 1), width=st.integers(1, 1000), noise=st.floats(1e-9, 1e-2)
-)
+@given(time=st.floats(1, 1e6), curvature=st.floats(0.05, 1), width=st.integers(1, 1000), noise=st.floats(1e-9, 1e-2))
 def test_the_noise_of_a_margin_is_bounded_as_in_plain_descent(time, curvature, width, noise):
     """In a direction without curvature the steps amount to the time allowed, and the ridge covers the noise."""
     steps = rules.preconditioned_steps(time, curvature, width, noise)

@@ -174,11 +174,12 @@ def seeded_streams(module):
 
 
 def test_an_audit_of_objective_perturbation():
-    plan = perturbed(50, 2, epsilon=2.0, delta=1e-4, l2=0.2)
+    plan = perturbed(50, 2, loss="huber", epsilon=4.0, delta=1e-4, l2=0.3)
     pair = audit.pairs.objective_perturbation(plan)
+    game = {"trials": 1200, "confidence": 1 - 1e-6, "rng": 1}
     with seeded_streams("_objective_perturbation"):
-        report = audit.audit(plan, pair, plan.guarantee, trials=2500, confidence=1 - 1e-6, rng=1)
-        weak = audit.audit(plan.with_noise(factor=0.2), pair, plan.guarantee, trials=2500, confidence=1 - 1e-6, rng=1)
+        report = audit.audit(plan, pair, plan.guarantee, **game)
+        weak = audit.audit(plan.with_noise(factor=0.25), pair, plan.guarantee, **game)
     assert not report.violated and weak.violated
 
 
@@ -232,3 +233,63 @@ def test_both_stages_of_a_fit():
     assert plan.releases[1].sensitivity == pytest.approx(needed, rel=1e-9)
     with pytest.raises(InvalidValue, match="gamma"):
         staged(law="gamma")
+
+
+# --- ADMM -----------------------------------------------------------------------------------------------------------
+
+
+def split(n=200, d=6, **settings):
+    base = {"loss": "logistic", "row_norm": 1.0, "epsilon": 1.0, "delta": 1e-6, "steps": 3, "randomness": "secure"}
+    return solvers.plan("dp_admm", n=n, d=d, **(base | settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"fit_intercept": True, "adjacency": "zero-out"}, {"radius": 2.0}], ids=str)
+def test_minimisers_on_a_grid_are_charged_and_have_their_law(settings):
+    plan, fast = split(**settings), split(**settings, randomness=None)
+    width, point = 6 + int(settings.get("fit_intercept", False)), plan.secure.first
+    root = Fraction(math.isqrt(width * 4**40) + 1, 2**40)
+    needed = Fraction(fast.sensitivity) + root * Fraction(point.unit)
+    assert needed <= Fraction(plan.sensitivity) <= needed * (1 + Fraction(1, 10**9))
+    assert point.multiplier() * Fraction(point.unit) >= Fraction(plan.noise)
+    assert plan.guarantee.epsilon(1e-6) == pytest.approx(fast.guarantee.epsilon(1e-6), rel=1e-9)
+    X, y = example()
+    run, seen = solvers.bind(plan, X, y), []
+    assert run.tau == pytest.approx(solvers.bind(fast, X, y).tau, rel=1e-9)
+    original = newton.minimise_rows
+
+    def spied(problem, linears, tau):
+        assert tau == run.tau
+        seen.append(original(problem, linears, tau))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newton, "minimise_rows", spied)
+        trials = run.fits(Generators(*(SecureStream.seeded(k) for k in range(40))), True)
+    added = np.concatenate([(trials.releases[:, t] - sum(seen[t])).ravel() for t in range(3)]) / point.unit
+    assert_ks(added / point.multiplier(), "norm")
+    rejected(assert_ks, 0.6 * added / point.multiplier(), "norm")
+
+
+def test_the_attack_on_minimisers():
+    X, y = example(200, 30)
+    other = X.copy()
+    other[0] = -X[0]
+    pair = (X, y), (other, y)
+    safe = audit.floating_point_attack(split(200, 30, steps=1), pair, trials=60, rng=1)
+    assert safe.certain == 0 and safe.both == 60
+    fast = audit.floating_point_attack(split(200, 30, steps=1, randomness="fast"), pair, trials=60, rng=1)
+    assert fast.certain > 0.5 and fast.wrong == 0
+
+
+def test_an_audit_of_admm():
+    plan = split(40, 2, loss="huber", epsilon=4.0, delta=1e-4, steps=2, rho=0.5, weight=0.01)
+    pair = audit.pairs.dp_admm(plan)
+    game = {"trials": 1200, "confidence": 1 - 1e-6, "rng": 1, "adversary": max(pair.reach, key=pair.reach.get)}
+    with seeded_streams("_admm"):
+        report = audit.audit(plan, pair, plan.guarantee, **game)
+        weak = audit.audit(plan.with_noise(factor=0.4), pair, plan.guarantee, **game)
+    assert not report.violated and weak.violated
+    X, y = example(2000)
+    fits = [solvers.dp_admm(X, y, loss="logistic", row_norm=1.0, epsilon=4.0, delta=1e-6, randomness="secure")
+            for _ in range(2)]  # fmt: skip
+    assert (fits[0].coef != fits[1].coef).any() and np.argmax(fits[0].coef) == 0

@@ -1,0 +1,125 @@
+"""Descent along released second moments with secure noise: whole numbers in blocks, added up exactly.
+
+Privacy
+-------
+Rows and residuals are whole numbers on public grids. A record's residual is clipped such that its gradient is at most
+``grad_norm`` in whole numbers: by floor(grad_norm / g_r) where rows have norm 1, and for shorter rows by the norm of
+the rounded row. Second moments are sums of products of rows on a grid of their own, whose norm is checked in whole
+numbers, so the Frobenius distance of two records stays at most sqrt(2). Their noise is that of the packed vector: an
+entry off the diagonal counts twice, and gets noise that is smaller by sqrt(2), rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptoolkit import losses
+from dptoolkit.data import Rows
+from dptoolkit.data.grids import Grids, released_mean, rows_on_grid
+from dptoolkit.randomness import SecureStream, rounded_normals
+from dptoolkit.solvers.engine.preconditioned import BoundedRecords, PreconditionedRun, row_blocks
+from dptoolkit.solvers.engine.secure import SecureNoise
+from dptoolkit.solvers.engine.softmax import clipped_residuals
+from dptoolkit.types import Array
+
+_SUM_BITS = 52
+
+
+def moment_bits(n: int) -> int:
+    """The digits of an entry of a row in second moments: products over n records stay below 2^52."""
+    return (_SUM_BITS - math.ceil(math.log2(n + 1))) // 2
+
+
+def moment_sums(rows: Rows, counts: Array, n: int) -> NDArray[np.int64]:
+    """The upper triangle of the sum of x x^T, row by row, in units of 4^-moment_bits(n); NOT private."""
+    width = rows.shape[1]
+    total, grids = np.zeros((width, width)), Grids(n, 1.0, 1.0, moment_bits(n), 0)
+    for some, block in row_blocks(rows):
+        whole = rows_on_grid(Rows(block, False), grids, True).matrix
+        total += (whole * counts[some, None]).T @ whole
+    return np.asarray(total[np.triu_indices(width)]).astype(np.int64)
+
+
+def noisy_moments(sums: NDArray[np.int64], width: int, units: int, stream: SecureStream) -> Array:
+    """The packed sums with noise of ``units`` grid units on the diagonal, and with 1/sqrt(2) of it elsewhere.
+
+    Privacy
+    -------
+    In the packed vector entries off the diagonal are times sqrt(2), so noise of ``units`` on each of its entries is at
+    least what is drawn here: 2 m^2 >= units^2.
+    """
+    smaller = math.isqrt(units * units // 2)
+    smaller += int(2 * smaller * smaller < units * units)
+    first, second = np.triu_indices(width)
+    is_square = first == second
+    noise = np.empty(len(sums), np.int64)
+    noise[is_square] = rounded_normals(stream, units, width)
+    noise[~is_square] = rounded_normals(stream, smaller, len(sums) - width)
+    return np.asarray((sums + noise) * np.where(is_square, 1.0, math.sqrt(2)))
+
+
+class SecurePreconditionedRun(PreconditionedRun):
+    """``PreconditionedRun`` with secure noise.
+
+    Privacy
+    -------
+    See the module. ``noise`` is the noise of one step; its grids are those of rows of norm at most 1.
+    """
+
+    def __init__(
+        self, records: BoundedRecords, matrix: Array, steps: int, noise: SecureNoise, counts: Array, is_unit: bool
+    ) -> None:
+        super().__init__(records, matrix, steps, noise.law.scale)
+        self._secure, grids = noise, noise.grids
+        self._units, cap = noise.at(noise.law.scale)
+        self._counts = counts
+        self._rows = rows_on_grid(records.rows, grids, True)
+        self._square = math.floor((Fraction(grids.limit) / Fraction(grids.residual_unit)) ** 2)
+        self._caps: Array = np.full(len(counts), cap)
+        if not is_unit:
+            for some, block in row_blocks(self._rows):
+                norms = np.sqrt((block * block).sum(axis=1)) * grids.row_unit
+                with np.errstate(divide="ignore"):
+                    self._caps[some] = np.floor(grids.limit / grids.residual_unit / norms * (1 - 2.0**-40))
+            # The residual of a row of zeros adds nothing.
+            self._caps[~np.isfinite(self._caps)] = 0.0
+
+    def residuals(self, margins: Array, some: slice) -> Array:
+        """The residuals of some records in grid units: whole numbers, each record's on its own."""
+        grids, records = self._secure.grids, self.records
+        if records.loss.task != losses.MULTICLASS:
+            r = records.loss.clipped_residual(margins, records.y[some], math.inf, np.full(len(margins), math.inf))
+            whole = np.nan_to_num(np.rint(r / grids.residual_unit), nan=0.0)
+            return np.clip(whole, -self._caps[some], self._caps[some])
+        from dptoolkit.kernels.grids import rows_on_grid as on_grid
+
+        r = clipped_residuals(margins, records.y[some], np.full(len(margins), grids.limit))
+        out, classes = np.empty(r.size), r.shape[1]
+        starts = np.arange(0, r.size + 1, classes, dtype=np.uint64)
+        on_grid(np.ascontiguousarray(r).reshape(-1), starts, 1.0 / grids.residual_unit, self._square, 0, out)
+        return out.reshape(r.shape)
+
+    def sums(self, weights: Array) -> NDArray[np.int64]:
+        """The sum of all gradients in grid units; NOT private."""
+        total: Array = np.zeros(self.records.shape)
+        for some, block in row_blocks(self._rows):
+            whole = self.residuals(block @ weights.T * self._secure.grids.row_unit, some)
+            counts = self._counts[some, None] if whole.ndim == 2 else self._counts[some]
+            total += (whole * counts).T @ block
+        return total.astype(np.int64)
+
+    def noisy(self, weights: Array, rng: Any) -> Array:
+        """See ``PreconditionedRun``.
+
+        Privacy
+        -------
+        Gaussian(M / sensitivity) in grid units, at most a step's part of the plan's event.
+        """
+        sums = self.sums(weights)
+        noise = rounded_normals(rng, self._units, sums.size).reshape(sums.shape)
+        return released_mean(sums + noise, self._secure.grids, self._secure.size)

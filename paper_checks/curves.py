@@ -1,0 +1,154 @@
+"""Figures of papers: the error of several methods against epsilon, tuned with equal effort, at two kinds of noise.
+
+Every method has a grid of the same number of settings. The setting is chosen at each epsilon by the mean error on data
+sets that are used for nothing else, and the chosen one is run on the data sets that are reported. All methods see the
+same data. The choice is not charged to epsilon, as in the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from paper_checks.findings import ALPHA, Comparison, Finding, holm
+from paper_checks.seeds import Rng
+
+Array = NDArray[np.float64]
+PUBLISHED, TIGHT = "published noise", "tight noise"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a figure.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the figure.
+    fit : callable
+        ``fit(data, epsilon, noise, setting, generator)`` returns the weights.
+    grid : sequence
+        The settings to choose from.
+    noises : tuple of str
+        The kinds of noise that it has: a method whose paper prints no constant has tight noise only.
+    """
+
+    name: str
+    fit: Callable[[Any, float, str, Any, np.random.Generator], Array]
+    grid: Sequence[Any]
+    noises: tuple[str, ...] = (PUBLISHED, TIGHT)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Errors of methods, by noise and name, each with one row per data set and one column per epsilon."""
+
+    budgets: Sequence[float]
+    errors: Mapping[tuple[str, str], Array]
+    chosen: Mapping[tuple[str, str], Sequence[Any]]
+
+    def curve(self, noise: str, name: str) -> Array:
+        """The errors of a method; with tight noise where the method has no other."""
+        return self.errors.get((noise, name), self.errors[TIGHT, name])
+
+    def means(self, noise: str, name: str) -> list[float]:
+        """The mean error at every epsilon."""
+        return [float(value) for value in self.curve(noise, name).mean(axis=0)]
+
+
+def measure(
+    methods: Sequence[Method],
+    budgets: Sequence[float],
+    make: Callable[[np.random.Generator], Any],
+    error: Callable[[Any, Array], float],
+    rng: Rng,
+    repetitions: int,
+    tuning: int = 2,
+) -> Figure:
+    """The figure on data sets from ``make``, after the choice of settings on ``tuning`` others."""
+    assert len({len(method.grid) for method in methods}) == 1, "every method has a grid of the same size"
+    others = [make(rng("tuning data", repetition=number)) for number in range(tuning)]
+    sets = [make(rng("data", repetition=number)) for number in range(repetitions)]
+    errors, chosen = {}, {}
+    for method in methods:
+        for noise in method.noises:
+            columns, settings = [], []
+            for epsilon in budgets:
+                key = f"{method.name} {noise} {epsilon:g}"
+
+                def run(data: Any, setting: Any, name: str, number: int, epsilon: float = epsilon,
+                        noise: str = noise, method: Method = method, key: str = key) -> float:  # fmt: skip
+                    draw = rng(name, f"{key} {setting}", number)
+                    return error(data, method.fit(data, epsilon, noise, setting, draw))
+
+                scores = [np.mean([run(data, setting, "tuning data", number) for number, data in enumerate(others)])
+                          for setting in method.grid]  # fmt: skip
+                setting = method.grid[int(np.argmin(scores))]
+                settings.append(setting)
+                columns.append([run(data, setting, "data", number) for number, data in enumerate(sets)])
+            errors[noise, method.name] = np.array(columns).T
+            chosen[noise, method.name] = settings
+    return Figure(budgets, errors, chosen)
+
+
+def order(
+    figure: Figure, best: str, rivals: Mapping[str, Sequence[str]], noises: Sequence[str] = (PUBLISHED, TIGHT)
+) -> Finding:
+    """Whether ``best`` has the lowest error at every epsilon, by paired sign tests with Holm's correction.
+
+    ``rivals`` maps every rival to the curves that are readings of it. Order kept: established against every reading at
+    every epsilon, with every kind of noise. Order reversed: at some epsilon the opposite is established for every
+    reading of a rival, with every kind of noise. If it is for some of them only, the order depends on reading.
+    Else it is a tie.
+    """
+    places, tests, rows = [], [], []
+    for noise in noises:
+        for rival, readings in rivals.items():
+            for reading in readings:
+                first, second = figure.curve(noise, best), figure.curve(noise, reading)
+                for place, epsilon in enumerate(figure.budgets):
+                    wins = int(np.sum(first[:, place] < second[:, place]))
+                    total = int(np.sum(first[:, place] != second[:, place]))
+                    means = f"{first[:, place].mean():.3g} against {second[:, place].mean():.3g}"
+                    label = f"{noise}, epsilon {epsilon:g}: {best} below {reading}, {means}"
+                    places.append((rival, epsilon, label, wins, total))
+                    tests.append(float(stats.binomtest(wins, total).pvalue) if total else 1.0)
+    against: dict[tuple[str, float], int] = {}
+    for (rival, epsilon, label, wins, total), certain in zip(places, holm(tests), strict=True):
+        rows.append(Comparison(label, "every data set", f"{wins} of {total}", certain and 2 * wins > total))
+        against[rival, epsilon] = against.get((rival, epsilon), 0) + int(certain and 2 * wins < total)
+    kept = sum(row.agrees for row in rows)
+    every = any(count == len(noises) * len(rivals[rival]) for (rival, _), count in against.items())
+    otherwise = "order reversed" if every else "depends on reading" if any(against.values()) else "tie"
+    words = (f"{best} is established as lowest in {kept} of {len(rows)} comparisons, the opposite in "
+             f"{sum(against.values())} (sign tests, Holm at {ALPHA:.0%})")  # fmt: skip
+    return Finding("order kept" if kept == len(rows) else otherwise, words, tuple(rows))
+
+
+def close(figure: Figure, method: str, baseline: str, factor: float) -> Finding:
+    """Whether a method's mean error is within ``factor`` of the baseline's at every epsilon, with published noise."""
+    rows = tuple(
+        Comparison(f"epsilon {epsilon:g}: {method} / {baseline}", f"<= {factor:g}", own / least, own / least <= factor)
+        for epsilon, own, least in zip(
+            figure.budgets, figure.means(PUBLISHED, method), figure.means(PUBLISHED, baseline), strict=True
+        )
+    )
+    ratios = ", ".join(f"{float(row.computed):.2g}" for row in rows)
+    words = f"published noise: mean error {ratios} times that of {baseline}"
+    return Finding("met" if all(row.agrees for row in rows) else "not reached here", words, rows)
+
+
+def needed_budget(figure: Figure, methods: Sequence[str], level: float) -> dict[str, float]:
+    """For each method the smallest epsilon whose mean error is below ``level``, with tight noise; infinite if none."""
+    found = {}
+    for name in methods:
+        below = [
+            epsilon for epsilon, mean in zip(figure.budgets, figure.means(TIGHT, name), strict=True) if mean < level
+        ]
+        found[name] = min(below, default=float("inf"))
+    return found

@@ -1,0 +1,282 @@
+"""dp_pipeline on large tables: whether it descends along second moments is decided on public numbers; what it releases
+is what the plan charges; and its model is that of the stages in plain doubles."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptoolkit import losses, models, solvers
+from dptoolkit.accounting import gaussian
+from dptoolkit.adjacency import Adjacency
+from dptoolkit.data import check_rows, with_intercept
+from dptoolkit.solvers._pipeline import MomentsRun, has_moments
+from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, SCALE, column_means
+from dptoolkit.solvers._pipeline_tables import TableMap
+from dptoolkit.solvers.engine.preconditioned import BoundedRecords, preconditioner, second_moments
+from dptoolkit.solvers.frame import rules
+from tests.solvers.capture import Spy
+from tests.solvers.test_pipeline_tables import LOWER, UPPER, make_plan, table
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning"),
+    pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning"),
+]
+KINDS = {
+    "two classes": {},
+    "three classes": {"loss": "softmax", "classes": 3},
+    "numbers": {"loss": "squared", "label_bound": 2.0},
+}
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Second moments are released whatever n is, so that small tables take the path of large ones."""
+    monkeypatch.setattr(rules, "WORTH", 0)
+
+
+def labels(kind, y, seed=0):
+    if kind == "three classes":
+        return y + (np.random.default_rng(seed).random(len(y)) < 0.3)
+    return 3 * y - 1.5 if kind == "numbers" else y
+
+
+def inner_run(plan, X, y):
+    """The run of the stages after the map of the table, which is that of the bounds alone."""
+    settings = plan.settings
+    own = settings.units.labels(settings.labels(y, len(y)))
+    return MomentsRun(plan, TableMap(settings.bounds, settings.row_norm), check_rows(X), own)
+
+
+# --- the rule -----------------------------------------------------------------------------------------------
+
+
+@given(n=st.integers(10, 10**8), d=st.integers(1, 2000), epsilon=st.floats(0.05, 8))
+def test_the_choice_is_a_function_of_public_numbers(n, d, epsilon):
+    plan = make_plan(n, d, epsilon, bounds=(0.0, 7.0))
+    time = plan.settings.margin_noise / plan.releases[DESCENT].scale
+    mu = rules.budget_mu(epsilon, 1e-5) * math.sqrt(rules.EIGENVALUE_SHARE * plan.settings.table_stages(n, d).rest)
+    curvature = rules.residual_curvature(losses.get("logistic"), 0.25)
+    assert has_moments(plan) == rules.is_preconditioned(time, curvature, d + 1, math.sqrt(2) / (n * mu) * (1 + 1e-12))
+
+
+def test_the_plan_is_made_without_data_and_a_fit_follows_it():
+    few, many = make_plan(5_000), make_plan(500_000)
+    assert not has_moments(few) and has_moments(many)
+    for seed in (0, 1):
+        X, y = table(seed, 300)
+        result = solvers.dp_pipeline(X, y, epsilon=2.0, delta=1e-5, bounds=(LOWER, UPPER), rng=seed)
+        assert result.plan.releases == make_plan(300).releases
+
+
+def test_the_plan_says_in_words_which_descent_it_takes_and_why():
+    assert "plain descent, at most" in str(make_plan(5_000))
+    text = str(make_plan(500_000))
+    assert "descent along released second moments, 40 passes" in text and "500,000" in text
+    assert "sparsity" in str(make_plan(500_000, sparsity=2))
+
+
+def test_without_bounds_or_with_sparsity_there_are_no_second_moments():
+    assert not has_moments(make_plan(10**7, bounds=None))
+    assert not has_moments(make_plan(10**7, sparsity=2))
+
+
+def test_a_named_solver_is_never_overruled():
+    for name in ("objective_perturbation", "dp_dual_averaging"):
+        assert models.plan(10**6, 4, task="classification", solver=name, row_norm=1.0).solver == name
+    chosen = models.plan(10**6, 4, task="classification", bounds=(LOWER, UPPER), epsilon=1.0)
+    assert chosen.solver == "dp_pipeline" and has_moments(chosen)
+
+
+# --- the guarantee --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adjacency", [str(a) for a in Adjacency])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+def test_all_stages_together_cost_the_budget_and_no_more(epsilon, kind, adjacency):
+    plan = make_plan(2_000_000, epsilon=epsilon, adjacency=adjacency, **KINDS[kind])
+    assert has_moments(plan)
+    spent = plan.guarantee.epsilon(1e-5)
+    assert 0.9999 * epsilon <= spent <= epsilon
+    squares = sum(r.count * (r.sensitivity / r.scale) ** 2 for r in plan.releases)
+    assert math.sqrt(squares) <= gaussian.mu(epsilon, 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_neighbour_moves_the_whole_fit_by_no_more_than_is_charged(always, kind):
+    """Along the released values of one fit, the squared shifts of all queries over their noise are within mu^2."""
+    rng, reached = np.random.default_rng(0), {"moments": 0.0, "gradient": 0.0}
+    X, y = table(1, 40)
+    y = labels(kind, y)
+    plan = make_plan(40, epsilon=4.0, **KINDS[kind])
+    steps = plan.settings.moments_schedule(plan)[0]
+    for trial in range(12):
+        other, other_y = X.copy(), y.copy()
+        # Away from the others in direction and label, or anywhere.
+        far = np.array([0.0, -3.0, 10.0, 0.0]) if trial < 6 else LOWER + (UPPER - LOWER) * rng.random(4)
+        other[0] = X[0] * 0 + far
+        other_y[0] = y[rng.integers(40)]
+        one, two = inner_run(plan, X, y), inner_run(plan, other, other_y)
+        trace = one(np.random.default_rng(trial), trace=True)
+        preparation, shape = trace.history["preparation"], (-1, plan.d + 1)
+        iterates = trace.iterates.reshape(steps, *shape) if kind == "three classes" else trace.iterates
+        columns = np.append(preparation.kept, plan.d)
+        moved = []
+        rows = [run._prepared(run._mapped(), preparation) for run in (one, two)]
+        means = [run._column_means(run._mapped()) for run in (one, two)]
+        moved.append(np.linalg.norm(means[0] - means[1]) / plan.releases[MEANS].scale)
+        moments = [second_moments(r, one.share) for r in rows]
+        moved.append(np.linalg.norm(moments[0] - moments[1]) / plan.releases[EIGENVALUE].scale)
+        reached["moments"] = max(reached["moments"], moved[-1] * plan.releases[EIGENVALUE].scale * 40 / math.sqrt(2))
+        records = [run._records(r) for run, r in zip((one, two), rows, strict=True)]
+        for w in [np.zeros_like(iterates[0]), *iterates[:-1]]:
+            gradients = [own.mean_gradient(w[..., columns]) for own in records]
+            shift = np.linalg.norm(gradients[0] - gradients[1])
+            assert shift <= plan.releases[DESCENT].sensitivity * (1 + 1e-12)
+            reached["gradient"] = max(reached["gradient"], shift / plan.releases[DESCENT].sensitivity)
+            moved.append(shift / (plan.releases[DESCENT].scale * math.sqrt(steps)))
+        charged = [plan.releases[place] for place in (DESCENT, MEANS, EIGENVALUE)]
+        limit = math.sqrt(sum((r.sensitivity / r.scale) ** 2 for r in charged))
+        assert np.linalg.norm(moved) <= limit * (1 + 1e-9)
+    # Orthogonal records reach all of it (tests/solvers/engine); the intercept keeps prepared ones from that.
+    assert reached["moments"] > 0.4
+    if kind == "two classes":
+        assert reached["gradient"] > 0.9
+
+
+def test_the_noise_of_k_minus_1_steps_would_be_noticed(always):
+    """A twin: with the noise of fewer steps, the shifts of all steps together exceed what is charged."""
+    plan = make_plan(40, epsilon=4.0)
+    steps = plan.settings.moments_schedule(plan)[0]
+    main = plan.releases[DESCENT]
+    shifts = [main.sensitivity / (main.scale * math.sqrt(steps - 1))] * steps
+    assert np.linalg.norm(shifts) > main.sensitivity / main.scale * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_draw_has_the_scale_of_the_plan(always, kind):
+    X, y = table(0, 300)
+    y = labels(kind, y)
+    plan = make_plan(300, epsilon=8.0, **KINDS[kind])
+    run, spy = inner_run(plan, X, y), Spy(3)
+    trace = run(spy, trace=True)
+    drawn, steps = spy.of("standard_normal"), trace.history["steps"]
+    preparation = trace.history["preparation"]
+    mapped = run._mapped()
+    means = trace.releases[0, : plan.d]
+    assert (means - run._column_means(mapped)) / plan.releases[MEANS].scale == pytest.approx(drawn[0], abs=1e-6)
+    rows = run._prepared(mapped, preparation)
+    exact, width = second_moments(rows, run.share), run.width
+    length = math.ceil(len(exact) / width)
+    seen = trace.releases[1 : 1 + length].ravel()[: len(exact)]
+    assert (seen - exact) / plan.releases[EIGENVALUE].scale == pytest.approx(drawn[1], abs=1e-6)
+    gradient = run._unfold(preparation, run._records(rows).mean_gradient(np.zeros(run._records(rows).shape)).ravel())
+    noise = (trace.releases[1 + length] - gradient) / (plan.releases[DESCENT].scale * math.sqrt(steps))
+    assert noise[noise != 0] == pytest.approx(drawn[2].ravel(), abs=1e-6)
+    slopes = 0 if kind == "numbers" else rules.HALVINGS
+    assert len(drawn) == 2 + steps + slopes
+    assert len(trace.releases) == 1 + length + steps + slopes
+
+
+@given(seed=st.integers(0, 1000))
+def test_rows_in_single_precision_are_never_longer_than_1(seed):
+    rng = np.random.default_rng(seed)
+    X = LOWER + (UPPER - LOWER) * rng.random((50, 4)) ** rng.integers(1, 40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "WORTH", 0)
+        plan = make_plan(50)
+        run = inner_run(plan, X, (rng.random(50) < 0.5).astype(float))
+        preparation = run(rng).history["preparation"]
+        mapped = run._mapped()
+        assert check_rows(mapped[:, :-1].astype(float)).row_norms().max() <= 1
+        assert check_rows(run._prepared(mapped, preparation).matrix.astype(float)).row_norms().max() <= 1
+
+
+# --- the model ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_noise_it_is_what_the_stages_give_in_plain_doubles(always, kind):
+    X, y = table(2, 400)
+    y = labels(kind, y)
+    plan = make_plan(400, epsilon=8.0, **KINDS[kind])
+    quiet = plan.with_noise(plan.releases[0].scale * 1e-9, *(r.scale * 1e-9 for r in plan.releases[1:]))
+    settings, (steps, _) = plan.settings, plan.settings.moments_schedule(plan)
+    run = inner_run(quiet, X, y)
+    run.plan, run.noise = plan, [r.scale * 1e-9 for r in plan.releases]
+    trace = run(np.random.default_rng(0))
+    preparation = trace.history["preparation"]
+    rows = TableMap(settings.bounds, settings.row_norm)(check_rows(X))
+    share = np.full(400, 1 / 400)
+    assert preparation.means == pytest.approx(column_means(rows, share), rel=1e-5)
+    prepared = with_intercept(preparation.features(rows), preparation.level)
+    P = preconditioner(
+        second_moments(prepared, share), prepared.shape[1],
+        rules.residual_curvature(settings.loss_row, settings.grad_norm), trace.history["ridge"],
+    )  # fmt: skip
+    caps = prepared.caps(settings.grad_norm) if kind == "numbers" else np.full(400, settings.grad_norm)
+    records = BoundedRecords(prepared, run.y, settings.loss_row, caps, share)
+    w = np.zeros(records.shape)
+    for _ in range(steps):
+        w = w - records.mean_gradient(w) @ P
+    assert trace.weights == pytest.approx(preparation.model(w) * trace.history["scale"], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_learns_and_predicts_as_plain_descent_does(always, monkeypatch, kind):
+    X, y = table(3, 4000)
+    y = labels(kind, y)
+    more = {"epsilon": 4.0, "delta": 1e-5, "bounds": (LOWER, UPPER), "rng": 0, **KINDS[kind]}
+    along = solvers.dp_pipeline(X, y, **more)
+    monkeypatch.setattr(rules, "WORTH", math.inf)
+    plain = solvers.dp_pipeline(X, y, **more)
+    assert has_moments(along.plan) and not has_moments(plain.plan)
+
+    def error(result):
+        margins = solvers.margins(result, X)
+        if kind == "numbers":
+            return float(np.mean((margins - y) ** 2) / np.var(y))
+        return float(
+            np.mean(
+                (margins.argmax(axis=1) if margins.ndim == 2 and margins.shape[1] > 1 else margins.ravel() > 0) != y
+            )
+        )
+
+    assert error(along) <= error(plain) + 0.03
+    assert error(along) < (0.7 if kind == "numbers" else 0.4)
+
+
+def test_counts_stand_for_repeated_records(always):
+    X, y = table(4, 60)
+    plan = make_plan(90, epsilon=8.0)
+    counts = np.repeat([1, 2], 30)
+    together = solvers.bind(plan, X, y, counts)(np.random.default_rng(0))
+    apart = solvers.bind(plan, np.repeat(X, counts, axis=0), np.repeat(y, counts))(np.random.default_rng(0))
+    assert together.weights == pytest.approx(apart.weights, rel=1e-6, abs=1e-6)
+
+
+def test_the_scale_is_found_by_the_planned_halvings(always):
+    plan = make_plan(300, epsilon=8.0)
+    result = solvers.bind(plan, *table(0, 300))(np.random.default_rng(0))
+    assert len(result.history["slopes"]) == rules.HALVINGS == plan.releases[SCALE].count
+
+
+def test_a_model_along_second_moments_is_saved_and_read_again(always, tmp_path):
+    X, y = table(5, 500)
+    model = models.fit(X, y, task="classification", classes=(0.0, 1.0), bounds=(LOWER, UPPER), epsilon=4.0, rng=0)
+    assert has_moments(model.plan)
+    models.save(model, tmp_path / "model.json")
+    assert np.array_equal(models.load(tmp_path / "model.json").predict(X), model.predict(X))
+
+
+def test_diagnostics_are_those_of_the_prepared_rows(always):
+    X, y = table(6, 300)
+    result = solvers.dp_pipeline(X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=0, diagnostics=True)
+    margins = solvers.margins(result, X).ravel()
+    expected = losses.get("logistic").objective(margins, y)
+    assert result.history["not_private"]["objective"] == pytest.approx(expected, rel=1e-6)

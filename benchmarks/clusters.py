@@ -137,7 +137,7 @@ def fits(costs: Costs) -> None:
     for name, n, d, row in SHAPES:
         X, y = rows_and_labels(n, d, row)
         entries = X.nnz
-        settings = {"loss": "logistic", "sparsity": SUPPORT, "steps": 2, "row_norm": 1.0}
+        settings: dict[str, Any] = {"loss": "logistic", "sparsity": SUPPORT, "steps": 2, "row_norm": 1.0}
         plan = solvers.plan("dp_ight", n=n, d=d, epsilon=1.0, delta=1e-7, **settings)
         term = GradientTerm(plan.settings, n)
         with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ def noisy_sum(data: Any, rng: np.random.Generator) -> float:
 
 def audits(trials: int) -> None:
     """The same audit here, in two processes and on one and two workers."""
-    pair = np.ones(200), np.append(np.zeros(1), np.ones(199))
+    pair = np.ones(2000), np.append(np.zeros(1), np.ones(1999))
     claim = audit.GaussianClaim(1.0)
     print(f"\nan audit of {trials:,} trials of a Python function: seconds by the clock (best of 2), processor seconds")
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,7 +205,7 @@ class Game:
         return max(workers * _CHUNK, int(seconds / max(self._seconds_each, 1e-9)))
 
     def _map(self, pieces: list[tuple[int, Bits]]) -> list[Array]:
-        return self._place(pieces).all(_Trials(self.target, self.streams), pieces)
+        return self._place(pieces).all(functools.partial(_played, self.target, self.streams), pieces)
 
     def _place(self, pieces: list[tuple[int, Bits]]) -> Executor:
         """Where these trials run: where the caller says, else in threads or processes if that is worth it."""
@@ -229,15 +229,10 @@ class Game:
         return processes if processes.can_send(self.target) else here
 
 
-class _Trials(NamedTuple):
-    """The function that plays a piece of the trials, a function of the piece alone."""
-
-    target: Target
-    streams: Streams
-
-    def __call__(self, piece: tuple[int, Bits]) -> Array:
-        first, bits = piece
-        return self.target.run(bits, first, self.streams)
+def _played(target: Target, streams: Streams, piece: tuple[int, Bits]) -> Array:
+    """The outputs of a piece of the trials, which depend on the piece alone."""
+    first, bits = piece
+    return target.run(bits, first, streams)
 
 
 def _fit(piece: Array, width: int) -> Array:

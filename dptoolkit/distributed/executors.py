@@ -38,7 +38,12 @@ class Executor(ABC):
     def each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """(number, function(item)) of every item, in any order; what ``function`` raises is raised here.
 
-        ``function`` must depend on the item alone. It may be called twice for one item, and one result is used.
+        Parameters
+        ----------
+        function : callable
+            What is run. It must depend on the item alone: it may be called twice for one item, and one result is used.
+        items : sequence
+            The arguments, one for each run.
         """
         tasks = _Tasks(items, self.workers)
         with contextlib.closing(self._made(function, tasks)) as made:
@@ -50,7 +55,15 @@ class Executor(ABC):
                     yield number, result
 
     def all(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """What ``each`` gives, in the order of the items."""
+        """What ``each`` gives, in the order of the items.
+
+        Parameters
+        ----------
+        function : callable
+            As in ``each``.
+        items : sequence
+            As in ``each``.
+        """
         results: list[Any] = [None] * len(items)
         for number, result in self.each(function, items):
             results[number] = result
@@ -77,7 +90,8 @@ def outcomes(
 
     An exception is returned, not raised: a cluster would write it to its logs. It ``travels`` to another process.
     """
-    began, made = time.perf_counter(), []
+    began = time.perf_counter()
+    made: list[tuple[int, Any, Exception | None]] = []
     for number, item in task:
         try:
             made.append((number, function(item), None))

@@ -103,6 +103,6 @@ def split(X: Any, y: Any, folder: str | os.PathLike[str], blocks: int) -> list[P
         files.append(target / f"part-{k:05d}.npz")
         # Written under another name first: a part is there whole, or not at all.
         draft = target / f".part-{k:05d}.npz"
-        np.savez(draft, y=labels[first:last], **arrays)  # type: ignore[arg-type]
+        np.savez(draft, y=labels[first:last], **arrays)
         os.replace(draft, files[-1])
     return files

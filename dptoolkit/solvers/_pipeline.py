@@ -491,13 +491,13 @@ class PipelineRun(Run):
         if self.secure is not None:
             values = self.rows.matrix.data if self.rows.is_sparse else self.rows.matrix
             return self.secure.row_sum(COLUMN_MEANS, [(self.rows.with_values(np.abs(values)), self._times)], rng)
-        return np.asarray(self.means + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
+        return np.asarray(self._exact_means() + self.noise[MEANS] * rng.standard_normal((*many, self.plan.d)))
 
     def _start(self, means: Array, rng: Any) -> _Start:
         """Prepared rows, the noisy eigenvalue and (steps, step size) of the descent, from noisy column means."""
         settings, noise, eigenvalue = self.plan.settings, self.noise[EIGENVALUE], np.zeros(())
         preparation = Preparation.of(means, self.noise[MEANS], settings.units)
-        rows = self._prepared(preparation)
+        rows = self._rows_by(preparation)
         if self.secure is None:
             exact = self._eigenvalue(rows, preparation)
             eigenvalue = exact + noise * rng.standard_normal(exact.shape)
@@ -508,7 +508,10 @@ class PipelineRun(Run):
         schedules = [settings.schedule(self.plan, bound) for bound in bounds.ravel().tolist()]
         return _Start(preparation, rows, np.asarray(eigenvalue), schedules)
 
-    def _prepared(self, preparation: Preparation) -> Any:
+    def _exact_means(self) -> Array:
+        return self.means
+
+    def _rows_by(self, preparation: Preparation) -> Any:
         """The rows of all later stages."""
         return preparation(self.rows)
 

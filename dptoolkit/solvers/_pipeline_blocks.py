@@ -97,7 +97,8 @@ class StageTerm(Summand):
         stage, *arguments = public
         share: Array = np.full(prepared.rows.shape[0], 1 / self.n)
         if stage == "moments":
-            return plane_moments(prepared.rows, *arguments, share)
+            (direction,) = arguments
+            return plane_moments(prepared.rows, direction, share)
         if stage == "slope":
             columns, scale = arguments
             return mean_slope(product(prepared.rows.matrix, columns), prepared.y, scale, share, self.settings.classes)
@@ -132,14 +133,14 @@ class BlockedStages:
 
     plan: Plan[ResolvedPipeline]
     step_noise: Callable[[int], float]
+    secure: Any
 
     def __init__(self, plan: Plan[ResolvedPipeline], blocks: CheckedBlocks) -> None:
         self.plan, self._blocks, self.secure = plan, blocks, None
         self.noise = [release.scale for release in plan.releases]
 
-    @property
-    def means(self) -> Array:
-        """The exact column means; asked for when a fit begins, not when it is bound."""
+    def _exact_means(self) -> Array:
+        """Asked for when a fit begins, not when it is bound."""
         total: Array = self._blocks.total(MeansTerm(self.plan.settings, self.plan.n))
         return total
 
@@ -147,7 +148,7 @@ class BlockedStages:
         """See ``Run``."""
         return False
 
-    def _prepared(self, preparation: Preparation) -> StageTerm:
+    def _rows_by(self, preparation: Preparation) -> StageTerm:
         kept = preparation.kept
         own = preparation.level, kept.astype(np.intp).tobytes(), preparation.weights[kept].tobytes()
         return StageTerm(self.plan.settings, self.plan.n, self.plan.d, *own)

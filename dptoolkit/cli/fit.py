@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -104,15 +105,18 @@ def check_plan(
     """Refuse options with which no fit can be planned or paid for, before anything is said or used."""
     from dptoolkit import models
     from dptoolkit.models import routes
-    from dptoolkit.solvers.frame.secure import noise_kind
+    from dptoolkit.solvers.frame.secure import FAST, noise_kind
 
     (n, d), count = table.X.shape, len(found or set(args.classes or ()))
+    kind = noise_kind(args.randomness, args.seed, "seed")
+    # Where no noise is asked for there is none to make secure.
+    is_plain = args.randomness is None and math.isinf(args.epsilon)
     with warnings.catch_warnings():
         # The fit gives the same warnings.
         warnings.simplefilter("ignore")
         plan = models.plan(
             n, d, task=args.task, solver=solver, classes=count or None, epsilon=args.epsilon, delta=args.delta,
-            adjacency=args.adjacency, randomness=noise_kind(args.randomness, args.seed, "seed"),
+            adjacency=args.adjacency, randomness=FAST if is_plain else kind,
             **routes.declared_bounds(options, d, table.names),
         )  # fmt: skip
     if ledger is not None:

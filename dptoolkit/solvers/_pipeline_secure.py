@@ -172,6 +172,8 @@ class SecureStages:
     def __init__(self, plan: Plan) -> None:
         assert plan.secure is not None
         self.plan, self.n = plan, plan.n
+        # All parts but the first, which is that of gradients, are a SecureSum.
+        self._noise: dict[str, tuple[Release, Any]]
         self._noise = {r.query: (r, part) for r, part in zip(plan.releases, plan.secure.parts, strict=True)}
 
     def row_sum(self, query: str, blocks: Any, stream: SecureStream) -> Array:

@@ -146,7 +146,8 @@ def _with_noise_of_kind(plans: list[Plan], randomness: Any, seed: int | None) ->
         raise invalid("seeds", "given", "left out for plans with secure noise", "Use runs=number: seeds repeat noise.")
     if noise_kind(randomness, seed, "seeds") != SECURE:
         return plans
-    return [plan if is_secure(plan) else secured(plan, SECURE) for plan in plans]
+    # A plan of several fits is refused with the data.
+    return [plan if is_secure(plan) or not plan.is_one_fit else secured(plan, SECURE) for plan in plans]
 
 
 def _checked_seeds(seeds: Any, runs: Any) -> list[int | None]:

@@ -165,9 +165,10 @@ def test_softmax_integers_keep_the_sensitivity_and_reach_it(kind):
     assert worst > 0.6
     # Twin: vectors at the limit, rounded to the nearest without the check in integers, are often longer than allowed.
     grids = run._secure.grids
+    cap = math.floor((Fraction(grids.limit) / Fraction(grids.residual_unit)) ** 2)
     r = np.random.default_rng(3).standard_normal((100, CLASSES))
     r *= grids.limit / np.linalg.norm(r, axis=1)[:, None] * (1 - 1e-13)
-    assert ((np.rint(r / grids.residual_unit) ** 2).sum(axis=1) > run._cap).mean() > 0.2
+    assert ((np.rint(r / grids.residual_unit) ** 2).sum(axis=1) > cap).mean() > 0.2
 
 
 def test_softmax_noise_has_its_law():

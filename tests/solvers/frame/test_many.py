@@ -287,13 +287,13 @@ def test_every_run_draws_its_own_planned_noise(monkeypatch):
     plans = [plan("dp_ight", np.zeros((4, d)), epsilon=e, sparsity=d, steps=steps, step_size=0.3) for e in (1.0, 9.0)]
     spies: list[Spy] = []
 
-    def watched(rng, ledger):
+    def watched(rng, ledger, **rest):
         spies.append(Spy(len(spies)))
         return Source.of(spies[-1])
 
     monkeypatch.setattr(many, "noise_source", watched)
     with step_by_step():
-        rows = solvers.fit_many(plans, sparse.csr_matrix((4, d)), np.arange(4) % 2, runs=3)
+        rows = solvers.fit_many(plans, sparse.csr_matrix((4, d)), np.arange(4) % 2, runs=3, randomness="fast")
     # The first source is made to ask the ledger, and draws nothing.
     assert not spies[0].draws
     for spy, result in zip(spies[1:], [result for row in rows for result in row], strict=True):
@@ -387,7 +387,7 @@ def test_iterates_and_diagnostics_are_those_of_the_fit_alone():
 def test_a_ledger_refuses_before_noise_is_made_ready(monkeypatch):
     X, y = problem(40, 3)
     sources, real = [], many.noise_source
-    monkeypatch.setattr(many, "noise_source", lambda *rest: (sources.append(rest), real(*rest))[1])
+    monkeypatch.setattr(many, "noise_source", lambda *rest, **more: (sources.append(rest), real(*rest, **more))[1])
     ledger = Ledger(2.0, 1e-6)
     with pytest.raises(DpToolkitError, match="budget"):
         solvers.fit_many(plan("dp_ight", X, epsilon=1.0, sparsity=2, steps=2), X, y, runs=1000, ledger=ledger)

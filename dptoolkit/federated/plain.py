@@ -22,6 +22,7 @@ class _Silent(NamedTuple):
     """Stands for a plan, of which a run without noise asks nothing else."""
 
     noise: float = 0.0
+    secure: None = None
 
 
 def fed_sgd_ht(

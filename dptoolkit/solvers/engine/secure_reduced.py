@@ -227,13 +227,14 @@ class SecureReducedRun(Run):
 
     def __init__(self, data: BatchData, iteration: Any, plan: Plan, clip: float) -> None:
         assert plan.secure is not None
-        self._parts: Any = plan.secure.parts
+        parts: Any = plan.secure.parts
+        self._parts = parts
         self.data, self.iteration, self.shape = data, iteration, iteration.shape
         self.width = data.rows.shape[1]
         self.kept_count = iteration.sparsity + int(iteration.fit_intercept)
         self._rates = rate_of(plan.releases[1]), rate_of(plan.releases[0])
         self._law: Any = plan.releases[0].round_count_law
-        self._rows = rows_for(data, self._parts[1].grids, iteration.fit_intercept, clip)
+        self._rows = rows_for(data, parts[1].grids, iteration.fit_intercept, clip)
 
     def at_once(self, trace: bool) -> bool:
         """See ``Run``; every lazy step depends on what its own fit drew before."""

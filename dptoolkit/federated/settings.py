@@ -172,11 +172,9 @@ class Participation:
         bounded, _, caps = self.bounds.clip(rows, np.zeros(0))
         # ``adaptive`` is False, and so the noise is the plan's at any weights.
         iteration = Batches(steps, size, self.step_size, self.sparsity, 0.0, sampling, self.fit_intercept)
-        # A run without noise has no plan.
-        secure = getattr(plan, "secure", None)
-        if secure is not None:
+        if plan.secure is not None:
             rate = rate_of(plan.releases[0])
-            return SecureSoftmaxSteps(bounded, y, caps, iteration, secure.first, rate, start_of(self.initial))
+            return SecureSoftmaxSteps(bounded, y, caps, iteration, plan.secure.first, rate, start_of(self.initial))
         return SoftmaxSteps(bounded, y, caps, iteration, plan.noise, start_of(self.initial))
 
 

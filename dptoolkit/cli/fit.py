@@ -35,7 +35,7 @@ def fit_arguments(parser: argparse.ArgumentParser, needs_out: bool = True) -> No
     parser.add_argument("--n-features", type=int, metavar="D", help=width)
     parser.add_argument("--ledger", metavar="FILE", help="ledger to charge before the fit; it may refuse")
     parser.add_argument("--seed", type=int, help="make the fit reproducible, for tests; never publish such a model")
-    noise = "secure or fast; see docs/secure-noise.md; secure takes no --seed"
+    noise = "secure or fast; default: secure, and fast with --seed; see docs/secure-noise.md"
     parser.add_argument("--randomness", metavar="KIND", help=noise)
 
 

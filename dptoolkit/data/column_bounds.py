@@ -45,9 +45,9 @@ class ColumnBounds:
 
         Parameters
         ----------
-        bounds : ColumnBounds, (lower, upper), or mapping of str to (lower, upper)
-            Bounds of each column. In a mapping, the name "*" stands for every column that is not named; without it,
-            every column must be named.
+        bounds : ColumnBounds, tuple or mapping
+            Bounds of each column: (lower, upper), or a mapping of names to such pairs. In a mapping, the name "*"
+            stands for every column that is not named; without it, every column must be named.
         d : int
             Number of columns.
         numeric : sequence of int or str, or None, default None

@@ -359,7 +359,25 @@ def residuals_on_grid(
 
 
 def capped_residuals(r: Array, grids: Grids, cap: float, lengths: Array | None, theta: Array | None = None) -> Array:
-    """``residuals_on_grid`` for a limit in grid units, which ``Grids.residual_cap`` computes."""
+    """``residuals_on_grid`` for a limit in grid units.
+
+    Parameters
+    ----------
+    r : array
+        Residuals, or differences of two; NaN becomes 0.
+    grids : Grids
+        The grids of the plan.
+    cap : float
+        The public limit in grid units, from ``Grids.residual_cap``.
+    lengths : array or None
+        Norms of the rows, which residuals are multiplied with.
+    theta : array or None, default None
+        Thresholds of the rounding; None rounds to the nearest.
+
+    Privacy
+    -------
+    See ``residuals_on_grid``.
+    """
     from dptoolkit.kernels.grids import residuals_on_grid as kernel
 
     out, none = np.empty(len(r)), np.zeros(0)

@@ -296,7 +296,9 @@ _RUN = ("weights", "label_values", "n_features", "rng", "randomness", "ledgers",
 def _describe(name: str) -> Iterator[str]:
     for parameter, text in described_parameters(name):
         default = parameter.default
-        shown = repr(str(default)) if default is not None and not isinstance(default, (bool, float)) else repr(default)
+        shown = (
+            repr(str(default)) if default is not None and not isinstance(default, (bool, int, float)) else repr(default)
+        )
         ending = "" if default is inspect.Parameter.empty else f", default {shown}"
         yield f"{parameter.name} : {parameter.annotation}{ending}"
         yield textwrap.fill(text, 112, initial_indent="    ", subsequent_indent="    ")

@@ -68,6 +68,11 @@ class Request:
 class ClientFolder:
     """A client whose state is in a folder; any number of processes may open it, and answer one at a time.
 
+    Parameters
+    ----------
+    path : path-like
+        The folder, which ``ClientFolder.create`` made.
+
     Privacy
     -------
     A reply is on the disk, whole, before ``answer`` returns it, and so is the fact that its round was answered. From
@@ -177,6 +182,11 @@ class ClientFolder:
 
     def answer(self, request: Request) -> Message:
         """The reply to a request: weights for a round, and none for round 0 and at the end.
+
+        Parameters
+        ----------
+        request : Request
+            What the server asks for: its run, its plan, the round, and the model to start from.
 
         Privacy
         -------

@@ -78,7 +78,9 @@ class Coordinator:
     clock : callable, default time.monotonic
         The time in seconds.
     pause : callable, default time.sleep
-        What is called between two looks at the transport.
+        What is called between two looks at the transport, with the seconds to wait.
+    poll : float, default 0.1
+        Seconds between two looks.
 
     Privacy
     -------
@@ -94,7 +96,7 @@ class Coordinator:
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     poll: float = 0.1
-    places: dict[int, int] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict, init=False)
 
     def fit(self) -> Array:
         """All weights after the last round; ``FederationAborted`` says which client is at fault.

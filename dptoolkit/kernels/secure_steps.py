@@ -578,7 +578,7 @@ def add_gradient(
 
 
 @njit(cache=True, nogil=True, **OPTIONS)
-def add_records(
+def add_records_on_grid(
     loss: int,
     data: NDArray[Any],
     indices: NDArray[Any],

@@ -98,36 +98,6 @@ def _enough(printed: Mapping[float, float], error: Callable[[float, int], float]
     return Finding("met" if all(row.agrees for row in rows) else "not reached here", words, tuple(rows))
 
 
-def threshold(rng: Rng, power: float, repetitions: int) -> Finding:
-    """Whether keeping kappa^power s* entries is enough without noise, for condition numbers 1 to 8."""
-    n, d, true = 2000, 400, 2
-    rows = []
-    for kappa in (1.0, 2.0, 4.0, 8.0):
-        kept = max(1, min(int(kappa**power * true), d // 2))
-        good = 0
-        for repetition in range(repetitions):
-            X, y, truth = _correlated(rng(f"kappa {kappa}", repetition=repetition), n, d, true, kappa)
-            largest = float(np.linalg.norm(X, 2)) ** 2 / n
-            fit = solvers.ight(X, y, loss="squared", sparsity=kept, steps=300, step_size=1 / largest)
-            good += float(np.sum((fit.coef - truth) ** 2)) < 0.05 * float(np.sum(truth**2))
-        rows.append(Comparison(f"kappa = {kappa:g}, {kept} entries kept: recovered", f"{repetitions} of {repetitions}",
-                               f"{good} of {repetitions}", good == repetitions))  # fmt: skip
-    verdict = "bound met" if all(row.agrees for row in rows) else "not reached here"
-    words = f"truth recovered within 5 % in {sum(row.agrees for row in rows)} of {len(rows)} condition numbers"
-    return Finding(verdict, words, tuple(rows))
-
-
-def _correlated(draw: np.random.Generator, n: int, d: int, true: int, kappa: float) -> tuple[Array, Array, Array]:
-    """Normal rows whose neighbouring pairs of columns have a correlation that gives condition number kappa."""
-    correlation = (kappa - 1) / (kappa + 1)
-    X = draw.standard_normal((n, d))
-    X[:, 1::2] = correlation * X[:, ::2] + math.sqrt(1 - correlation**2) * X[:, 1::2]
-    truth = np.zeros(d)
-    # One of a pair at most: its partner is what a greedy method confuses it with.
-    truth[2 * draw.choice(d // 2, true, replace=False)] = draw.choice([-1.0, 1.0], true)
-    return X, X @ truth + 0.05 * draw.standard_normal(n), truth
-
-
 # --- the corollaries -------------------------------------------------------------------------------------------------
 
 
@@ -210,48 +180,3 @@ def logistic_steps(rng: Rng, power: float, repetitions: int, tolerance: float) -
 
     sizes = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0]
     return _enough({n: 1.5 * math.log((n * 4.0) ** 2 / 10) * n**power for n in sizes}, error, tolerance)
-
-
-_RIDGE = 1e-3
-
-
-def table_1(rng: Rng, exponents: Mapping[str, float], repetitions: int, tolerance: float) -> Finding:
-    """The exponent of n in the error of three methods on one regression at epsilon 8, with tight noise.
-
-    The rows of the table bound different quantities, which is kept here: excess risk for Frank-Wolfe, squared distance
-    for the others.
-    """
-    sizes = [1000.0, 2000.0, 4000.0, 8000.0, 16000.0]
-    errors = {name: np.zeros((repetitions, len(sizes))) for name in exponents}
-    for place, n in enumerate(sizes):
-        for repetition in range(repetitions):
-            draw = rng(f"regression {n}", repetition=repetition)
-            X, _, truth = gaussian_regression(draw, int(n), 40, 4, 0.0)
-            X, truth = X / 4, truth / 2
-            y = X @ truth + 0.02 * draw.standard_normal(int(n))
-            for name in exponents:
-                noise = rng(f"regression {n}", name, repetition)
-                errors[name][repetition, place] = _error(name, X, y, truth, noise)
-    growths = [
-        Growth(f"n, {name}", sizes, errors[name], [n**exponent for n in sizes]) for name, exponent in exponents.items()
-    ]
-    return upper_orders(growths, tolerance)
-
-
-def _error(name: str, X: Array, y: Array, truth: Array, noise: np.random.Generator) -> float:
-    common: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "rng": noise}
-    if name == "Frank-Wolfe":
-        radius, steps = float(np.abs(truth).sum()), max(4, round((len(y) / 10) ** (2 / 3)))
-        fit = solvers.dp_frank_wolfe(X, y, loss="squared", l1_radius=radius, steps=steps, feature_bound=1.0,
-                                     label_bound=2.0, **common)  # fmt: skip
-        return max(float(np.mean((X @ fit.coef - y) ** 2) - np.mean((X @ truth - y) ** 2)) / 2, 1e-9)
-    if name == "Two stage":
-        fit = solvers.two_stage(X, y, loss="huber", sparsity=4, blocks=40, row_norm=3.0, l2=_RIDGE, **common)
-        # Its ridge is not part of what the noise costs.
-        used = X[:, truth != 0]
-        truth = truth.copy()
-        truth[truth != 0] = np.linalg.solve(used.T @ used / len(y) + _RIDGE * np.eye(4), used.T @ y / len(y))
-    else:
-        fit = solvers.dp_ight(X, y, loss="squared", sparsity=4, steps=20, step_size=8.0, grad_norm=3.0,
-                              **common)  # fmt: skip
-    return float(np.sum((fit.coef - truth) ** 2))

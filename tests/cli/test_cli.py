@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def run(capsys):
     """Run a command line given as one string; (exit code, stdout, stderr)."""
 
     def _run(line: str) -> tuple[int, str, str]:
-        code = cli.main(line.split())
+        code = cli.main(shlex.split(line))
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

@@ -117,7 +117,7 @@ def test_every_call_of_the_kernel_gets_the_clients_noise():
 
     data = [(np.ones((n, 3)), np.ones(n)) for n in sizes]
     with mock.patch.object(kernel, "sgd_steps", watched):
-        result = federated.dp_fed_sgd_ht(data, **SHARED, loss="squared", sparsity=2, rate=0.25)
+        result = federated.dp_fed_sgd_ht(data, **SHARED, loss="squared", sparsity=2, rate=0.25, randomness="fast")
     wanted = [(2, 0.25 * n, 0.5, 0.0, plan.noise, [1.0]) for n, plan in zip(sizes, result.plan.clients, strict=True)]
     assert seen == wanted * 3
     assert len({scale for *_, scale, _ in seen}) == 3, "unequal clients have unequal noise"

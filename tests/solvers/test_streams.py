@@ -263,7 +263,8 @@ def test_a_guarantee_says_that_a_seeded_fit_is_no_release(name):
     seeded, fresh = (getattr(solvers, name)(X, y, rng=rng, **PRIVATE[name]) for rng in (0, None))
     assert "reproducible from its seed, so not a release" in str(seeded.guarantee)
     assert "not a release" not in str(fresh.guarantee)
-    assert seeded.guarantee.event == fresh.guarantee.event
+    # The last bits of a sensitivity differ: secure noise charges for rounding.
+    assert fresh.guarantee.epsilon(1e-6) == pytest.approx(seeded.guarantee.epsilon(1e-6), rel=1e-6)
 
 
 def test_what_counts_as_a_seed():

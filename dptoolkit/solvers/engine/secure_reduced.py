@@ -191,7 +191,7 @@ class SecureEpochs:
 
     def snapshot(self, support: NDArray[np.int64], values: Array) -> Array:
         """The noisy mean gradient of a fresh batch at the snapshot."""
-        from dptoolkit.kernels.secure_steps import add_records
+        from dptoolkit.kernels.secure_steps import add_records_on_grid
 
         noise, rows = self._noise, self._rows
         units, cap = noise.at(noise.law(values))
@@ -199,7 +199,7 @@ class SecureEpochs:
         w[support] = values
         chosen = self._records.draw()
         salt = 1 + self._stream.below(1 << 62) if self._salt else 0
-        add_records(*rows, chosen, noise.grids.row_unit, noise.grids.residual_unit, cap, salt, w, total)
+        add_records_on_grid(*rows, chosen, noise.grids.row_unit, noise.grids.residual_unit, cap, salt, w, total)
         sums = total.astype(np.int64) + rounded_normals(self._stream, units, self._width)
         return released_mean(sums, noise.grids, noise.size)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SECURE, FAST = "secure", "fast"
 # The noise of a fit where neither ``randomness`` nor a seed or Generator is given.
-UNSEEDED = FAST
+UNSEEDED = SECURE
 
 
 def noise_kind(randomness: Any, rng: Any, name: str = "rng") -> str:

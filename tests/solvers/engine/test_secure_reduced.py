@@ -189,7 +189,9 @@ def test_the_noise_of_snapshots_and_steps_has_its_law():
     for gradient, count in zip(snapshots, trace.history["inner_steps"].tolist(), strict=True):
         total = np.zeros(150)
         units, cap = noise.at(noise.law(w))
-        kernel.add_records(*run._rows, np.arange(N), noise.grids.row_unit, noise.grids.residual_unit, cap, 0, w, total)
+        kernel.add_records_on_grid(
+            *run._rows, np.arange(N), noise.grids.row_unit, noise.grids.residual_unit, cap, 0, w, total
+        )
         whole = noise.integers(gradient)
         assert not np.isnan(whole).any()
         z.append((whole - total) / units)

@@ -61,7 +61,8 @@ import sys
 import numpy as np
 from dptoolkit import solvers
 X, y = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20) % 2
-solvers.dp_multinomial_frank_wolfe(X, y, classes=2, l1_radius=1.0, steps=3, epsilon=1.0, delta=1e-6, feature_bound=1.0)
+setting = dict(classes=2, l1_radius=1.0, steps=3, epsilon=1.0, delta=1e-6, feature_bound=1.0)
+solvers.dp_multinomial_frank_wolfe(X, y, randomness="fast", **setting)
 assert "numba" not in sys.modules
 """
 
@@ -104,5 +105,5 @@ def test_importing_and_planning_load_nothing_heavy(root):
     run(root, IMPORT)
 
 
-def test_dense_multinomial_needs_no_numba(root):
+def test_dense_multinomial_with_fast_noise_needs_no_numba(root):
     run(root, DENSE)

@@ -71,6 +71,8 @@ _PRIVATE_SIDE = 1 - 2e-9
 
 def recursion_cost(epsilon0: float, count: int, delta: float) -> float:
     """Number of elementary operations of ``adaptive``; infinite where there is no grid."""
+    if count == 1:
+        return 1.0
     if not _has_grid(epsilon0, count):
         return math.inf
     return count * (_CELLS + 2.0) * _recursion_points(epsilon0, count, delta, _CELLS)
@@ -78,6 +80,8 @@ def recursion_cost(epsilon0: float, count: int, delta: float) -> float:
 
 def delta_cost(epsilon0: float, count: int, epsilon: float) -> float:
     """Number of elementary operations of ``adaptive_delta``; infinite where there is no grid."""
+    if count == 1:
+        return 1.0
     if not _has_grid(epsilon0, count):
         return math.inf
     return recursion_cost(epsilon0, count, _least_delta(epsilon0, count, epsilon))
@@ -91,6 +95,25 @@ def _has_grid(epsilon0: float, count: int) -> bool:
 def _least_delta(epsilon0: float, count: int, epsilon: float) -> float:
     """A delta far below the one at epsilon; the grid must reach to where delta is that small."""
     return 1e-3 * zcdp.to_delta(count * bounded_range_rho(epsilon0), epsilon)
+
+
+def _single_epsilon(epsilon0: float, delta: float) -> float:
+    """Epsilon of one epsilon0-bounded-range mechanism at ``delta`` > 0, exact and rounded up.
+
+    With the losses t and t - epsilon0, t <= epsilon0, delta at x >= 0 is P(t) (1 - e^(x-t)) with P(t) = (1 -
+    e^(t-epsilon0)) / (1 - e^-epsilon0). It is largest at t = (x + epsilon0) / 2, where it is
+    (1 - e^((x-epsilon0)/2))^2 / (1 - e^-epsilon0).
+    """
+    root = math.sqrt(delta * _PRIVATE_SIDE * -math.expm1(-epsilon0))
+    x = epsilon0 + 2 * math.log1p(-root) if root < 1 else 0.0
+    return min(max(x + 4 * math.ulp(epsilon0), 0.0), epsilon0) if x > 0 else 0.0
+
+
+def _single_delta(epsilon0: float, epsilon: float) -> float:
+    """Delta of one epsilon0-bounded-range mechanism at ``epsilon`` < epsilon0: the inverse of ``_single_epsilon``."""
+    delta = math.expm1(0.5 * (epsilon - epsilon0)) ** 2 / -math.expm1(-epsilon0) * (1 + 1e-14)
+    # Not 0 where it underflows: below the largest loss delta is positive.
+    return min(max(delta, math.ulp(0.0)), 1.0)
 
 
 def adaptive(epsilon0: float, count: int, delta: float) -> float:
@@ -110,6 +133,8 @@ def adaptive(epsilon0: float, count: int, delta: float) -> float:
     if delta == 0:
         # The recursion's values underflow to 0 long before the largest loss.
         return sum_up([(count, epsilon0)])
+    if count == 1:
+        return _single_epsilon(epsilon0, delta)
     x, value = _recursion(epsilon0, count, _recursion_points(epsilon0, count, delta, _CELLS), _CELLS)
     # A little less, so that rounding errors, here or in a recursion with more points, cannot matter.
     inside = np.flatnonzero(value <= delta * _PRIVATE_SIDE)
@@ -128,7 +153,7 @@ def rough_adaptive(epsilon0: float, count: int, delta: float, cells: int) -> flo
     The range is the one that ``adaptive`` has with the cell that it adds. What is left is the error of losses that must
     be grid points: about the same share of epsilon for all events of many steps.
     """
-    if count == 0 or not 0 < epsilon0 < math.inf or delta == 0:
+    if count <= 1 or not 0 < epsilon0 < math.inf or delta == 0:
         return adaptive(epsilon0, count, delta)
     epsilon0 *= (1 + 1 / _CELLS) / (1 + 1 / cells)
     x, value = _recursion(epsilon0, count, _recursion_points(epsilon0, count, delta, cells), cells)
@@ -158,7 +183,7 @@ def keeps(epsilon0: float, count: int, epsilon: float, delta: float) -> bool:
     The values of a recursion get smaller with more points. So the recursion that ``adaptive`` has computed, which has
     fewer, mostly decides this without another one.
     """
-    if count == 0 or not 0 < epsilon0 < math.inf or delta == 0:
+    if count <= 1 or not 0 < epsilon0 < math.inf or delta == 0:
         return adaptive_delta(epsilon0, count, epsilon) <= delta
     own = _recursion_points(epsilon0, count, delta, _CELLS)
     if own <= _recursion_points(epsilon0, count, _least_delta(epsilon0, count, epsilon), _CELLS):
@@ -175,6 +200,8 @@ def adaptive_delta(epsilon0: float, count: int, epsilon: float) -> float:
         return 0.0
     if math.isinf(epsilon0):
         return 1.0
+    if count == 1:
+        return _single_delta(epsilon0, epsilon)
     points = _recursion_points(epsilon0, count, _least_delta(epsilon0, count, epsilon), _CELLS)
     x, value = _recursion(epsilon0, count, points, _CELLS)
     # Not 0 where it underflows: below the largest loss delta is positive.

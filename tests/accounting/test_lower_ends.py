@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -149,3 +150,21 @@ def test_ends_of_delta_and_of_noise(event):
         assert 0 <= lower <= upper
     lower, upper = account(Repeated(event, 10**6)).bounds(1e-5)
     assert 0 <= lower <= upper
+
+
+@pytest.mark.parametrize("epsilon0", [1e-6, 0.1, 1.0, 20.0, 900.0])
+@pytest.mark.parametrize("delta", [1e-15, 1e-5, 0.3])
+def test_one_selection_costs_exactly_what_its_worst_loss_shows(epsilon0, delta):
+    """The largest delta over all two-point losses, in 40 digits: at epsilon it is at most delta, and hardly less."""
+    epsilon = account(ExponentialMechanism(epsilon0), "bounded-range").epsilon(delta)
+
+    def shown(x):
+        return mp.expm1((x - mp.mpf(epsilon0)) / 2) ** 2 / -mp.expm1(-mp.mpf(epsilon0))
+
+    with mp.workdps(40):
+        allowed = shown(mp.mpf(epsilon)) * (1 + mp.mpf(10) ** -30) + mp.mpf(10) ** -35
+        for t in (mp.mpf(k) / 50 * epsilon0 for k in range(51)):
+            mass = mp.expm1(t - epsilon0) / mp.expm1(-mp.mpf(epsilon0))
+            assert mass * (1 - mp.exp(mp.mpf(epsilon) - t)) <= allowed
+        assert shown(mp.mpf(epsilon)) <= delta or epsilon == epsilon0
+        assert epsilon == 0 or shown(mp.mpf(epsilon) * (1 - mp.mpf(10) ** -6)) > delta * (1 - 1e-4)

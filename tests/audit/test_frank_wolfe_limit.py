@@ -1,7 +1,8 @@
 """What a pair of records can show of Frank-Wolfe's guarantee, where the residual depends on the weights.
 
-The best plan of which selections keep the residuals large and which show the record, found by dynamic programming: no
-order of selections shows more. LIMITATIONS.md and ``audit/theory/control.py`` state these numbers.
+The best plan of which selections keep the residuals large and which show the record, found by dynamic programming in a
+model of the weights: in the model no order of selections shows more. That is an argument, not a proof for all pairs of
+records. LIMITATIONS.md and ``audit/theory/control.py`` state these numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def best_share(radius: float, steps: int) -> float:
 
 
 @pytest.mark.parametrize(("steps", "share"), [(20, 0.681), (200, 0.669), (1000, 0.667)])
-def test_no_order_of_selections_shows_more_at_radius_3(steps, share):
+def test_no_order_of_selections_shows_more_at_radius_3_in_the_model(steps, share):
     assert best_share(3.0, steps) == pytest.approx(share, abs=2e-3)
 
 

@@ -10,7 +10,8 @@ control coordinate show nothing. So what can be shown has an optimum, which is b
 on many coordinates no record moves the scores by all that is charged, see LIMITATIONS.md. Selections of v and -v that
 cancel change nothing about it. Whatever vertex tells the records apart by the whole range has opposite margins on them,
 so the sum of their margins comes from the control coordinate alone, and with a sum of 0 the residuals add up to half of
-what is charged at large weights. tests/audit/test_frank_wolfe_limit.py computes the best order of selections.
+what is charged at large weights. tests/audit/test_frank_wolfe_limit.py computes the best order of selections in a
+model of the weights; that is an argument, not a proof.
 """
 
 from __future__ import annotations

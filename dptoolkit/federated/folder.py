@@ -291,7 +291,7 @@ class ClientFolder:
 
     def _state(self) -> dict[str, Any]:
         state = self._read("state.json")
-        if state["key"] != (self.path / "key").stat().st_ino:
+        if [state.get("key"), state.get("folder")] != _places_on_disk(self.path):
             repair = "The original may have answered other rounds with the same noise. Make a new run."
             raise invalid("folder", str(self.path), "the original, not a copy or a backup", repair)
         return state
@@ -336,13 +336,19 @@ def _fill(place: Path, record: dict[str, Any], key: bytes, rows: Rows, labels: A
         with open(os.open(draft / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(key)
             os.fsync(file.fileno())
-        state = {"answered": 0, "key": (draft / "key").stat().st_ino}
+        key_place, folder_place = _places_on_disk(draft)
+        state = {"answered": 0, "key": key_place, "folder": folder_place}
         _write_synced(draft / "state.json", json.dumps(state).encode())
         _write_synced(draft / "terms.json", json.dumps(record).encode())
         os.rename(draft, place)
         _settle(place.absolute().parent)
     except OSError as problem:
         raise invalid("folder", str(place), "a place where a folder can be made", f"{problem}.") from None
+
+
+def _places_on_disk(folder: Path) -> list[int]:
+    """Numbers by which a copy differs from the original: of the key, and of the folder, as links share the key's."""
+    return [(folder / "key").stat().st_ino, folder.stat().st_ino]
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from contextlib import ExitStack
 from functools import cache
@@ -201,10 +202,11 @@ def test_a_reply_that_is_lost_is_not_computed_again(damage, terms, tmp_path):
         folder.answer(request(terms, 1))
 
 
-def test_a_copy_of_the_folder_answers_nothing(terms, tmp_path):
+@pytest.mark.parametrize("copy", [shutil.copy2, os.link], ids=["bytes", "links"])
+def test_a_copy_of_the_folder_answers_nothing(copy, terms, tmp_path):
     """The copy does not know what the original has answered in the meantime, and has the same noise."""
     folder = made(tmp_path, terms)
-    shutil.copytree(folder.path, tmp_path / "copy")
+    shutil.copytree(folder.path, tmp_path / "copy", copy_function=copy)
     with pytest.raises(InvalidValue, match="must be the original, not a copy or a backup"):
         ClientFolder(tmp_path / "copy").answer(request(terms, 1))
     folder.path.rename(tmp_path / "moved")

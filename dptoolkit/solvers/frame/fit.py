@@ -131,7 +131,8 @@ def fit_blocks(
     if flag("diagnostics", diagnostics):
         raise invalid("diagnostics", True, "False where X is in blocks", "They need all records in one place.")
     if noise_kind(randomness, rng) == SECURE:
-        raise not_secure("where X is in blocks")
+        charged = "The ledger must have been made with allow_fast_noise=True." if ledger is not None else ""
+        raise not_secure("where X is in blocks", needs=charged)
     every = trace_interval(trace)
     settings.check_blocks()
     blocks = X.checked(settings, y, n_features, label_values)

@@ -42,12 +42,14 @@ def noise_kind(randomness: Any, rng: Any, name: str = "rng") -> str:
     return str(randomness)
 
 
-def not_secure(why: str, repair: str = "") -> InvalidValue:
+def not_secure(why: str, repair: str = "", needs: str = "") -> InvalidValue:
     """The error of settings that have no secure noise; ``why`` completes "randomness='secure': must be 'fast' ...".
 
-    The way out is always named: nothing falls back to noise in doubles silently. ``repair`` names a better one.
+    The way out is always named: nothing falls back to noise in doubles silently. ``repair`` names a better one,
+    and ``needs`` what the way out needs.
     """
     way_out = "Give randomness='fast', and do not publish every digit of the result."
+    way_out = f"{way_out} {needs}" if needs else way_out
     return invalid("randomness", SECURE, f"'fast' {why}", f"{repair} Or: {way_out}" if repair else way_out)
 
 

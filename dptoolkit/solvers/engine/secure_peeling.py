@@ -87,15 +87,21 @@ class PeeledNoise(SecureRelease):
 def grids_at(plan: Plan[ResolvedPeeling], l1_norm: float) -> Grids:
     """The grids of a step at public weights of this |w|_1, at most sqrt(s) radius."""
     settings, values = plan.settings, plan.releases[1]
-    limit = settings.bounds.residual_limit(min(l1_norm, math.sqrt(settings.sparsity) * settings.radius))
+    largest = math.sqrt(settings.sparsity) * settings.radius
+    limits = (settings.bounds.residual_limit(norm) for norm in (largest, min(l1_norm, largest)))
     # As many bits at every step: the noise is in proportion to what one record can do.
     ratio = values.scale / values.sensitivity * math.sqrt(settings.sparsity) * plan.adjacency.contributions
-    return _grids(settings.block(plan.n), settings.feature_bound, limit, ratio)
+    return _grids(settings.block(plan.n), settings.feature_bound, *limits, ratio)
 
 
 @functools.lru_cache(maxsize=256)
-def _grids(m: int, bound: float, limit: float, ratio: float) -> Grids:
-    return Grids.choose(m, bound, limit, ratio * bound * limit)
+def _grids(m: int, bound: float, largest: float, limit: float, ratio: float) -> Grids:
+    """The bits are those at the ``largest`` limit.
+
+    Chosen anew for a smaller one, they may differ where the ratio is next to a power of two, as products of doubles are
+    rounded: entries, which are on one grid in all steps, would then be twice as large as the step's noise is for.
+    """
+    return replace(Grids.choose(m, bound, largest, ratio * bound * largest), limit=limit)
 
 
 def entry_change(plan: Plan[ResolvedPeeling], grids: Grids) -> int:

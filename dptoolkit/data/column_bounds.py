@@ -63,6 +63,7 @@ class ColumnBounds:
             bounds, numeric = (bounds.lower, bounds.upper), bounds.numeric if numeric is None else numeric
         if hasattr(bounds, "items"):
             bounds = _by_name(dict(bounds.items()), names)
+        _refuse_pairs(bounds)
         try:
             lower, upper = bounds
         except (TypeError, ValueError):
@@ -168,7 +169,16 @@ def _by_name(bounds: dict[Any, Any], names: Sequence[str] | None) -> tuple[list[
     for name, pair in zip(names, pairs, strict=True):
         if np.shape(pair) != (2,):
             raise invalid(f"bounds[{name!r}]", _shown(pair), "a pair (lower, upper)")
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    # A column of a frame of bounds has labels of its own, so a pair is read in its order.
+    lower, upper = zip(*(tuple(pair) for pair in pairs), strict=True)
+    return list(lower), list(upper)
+
+
+def _refuse_pairs(bounds: Any) -> None:
+    """Refuse a list of two tuples of two: other libraries write (lower, upper) of each of two columns so."""
+    if type(bounds) is list and len(bounds) == 2 and all(type(own) is tuple and len(own) == 2 for own in bounds):
+        repair = "Write ([lower, lower], [upper, upper]) in the order of the columns."
+        raise invalid("bounds", bounds, "(lower, upper), not a list of one pair per column", repair)
 
 
 def _numeric(low: Array, high: Array, given: Any, names: Sequence[str] | None) -> tuple[int, ...]:

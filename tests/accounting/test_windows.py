@@ -223,3 +223,23 @@ def test_a_search_whose_first_method_is_not_the_best_goes_on_with_the_best():
     noises = [calibrate(make, 1.0, 1e-5, guess=guess) for guess in (0.2, 5.0, 200.0)]
     assert max(noises) <= min(noises) * (1 + 1e-4)
     assert account(make(min(noises) * (1 - 2e-4))).epsilon(1e-5) > 1.0
+
+
+@pytest.mark.parametrize("ask", [lambda g: g.delta(0.0), lambda g: g.delta(1e-3), lambda g: g.epsilon(9.9e-4)])
+def test_a_grid_that_cannot_get_finer_is_not_asked_for_again(monkeypatch, ask):
+    # Rare huge losses: a window of this event is too large for its grid, so every finer grid ended as coarse as before
+    # and was tried again without end. The work is counted in windows; no clock is read.
+    windows: list[float] = []
+    of_sum = sums.Sum.tail
+
+    def counted(self, focus, *, lower):
+        windows.append(self.step)
+        assert len(windows) <= 80, "the search for a finer grid does not end"
+        return of_sum(self, focus, lower=lower)
+
+    monkeypatch.setattr(sums, "MAX_POINTS", 2**17)
+    monkeypatch.setattr(sums.Sum, "tail", counted)
+    event = Repeated(Subsampled(Gaussian(0.06), "without-replacement", 1.01e-9), 10**6)
+    answer = ask(account(event))
+    assert windows
+    assert 0 < answer < 1e3

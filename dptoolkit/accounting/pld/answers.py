@@ -354,6 +354,8 @@ def _epsilon_on(tree: tuple[Node, ...], decade: int, curve: Composition, delta: 
         answer = Answer(min(value, before), sharp, step, True)
         if before - answer.value <= AGREEMENT * answer.value and _settles(curve, answer.value):
             return answer
+        if curve.coarsened:
+            break
     return answer._replace(sharp=False, refined=True)
 
 
@@ -367,6 +369,8 @@ def _delta_on(tree: tuple[Node, ...], decade: int, curve: Composition, epsilon: 
         close = before.delta(epsilon * (1 + AGREEMENT)).value <= answer.value * (1 + AGREEMENT)
         if close and _settles(curve, epsilon):
             return answer
+        if curve.coarsened:
+            break
     return answer._replace(sharp=False, refined=True)
 
 

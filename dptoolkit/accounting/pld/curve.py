@@ -184,6 +184,8 @@ class Composition:
             raise too_many(steps)
         self.nodes, self._delta, self._lower, self._sharp = nodes, delta, lower, True
         self._tolerance, self._points = tolerance, points
+        # Whether a window was too large for the grid it was asked for, and had to take a coarser one.
+        self.coarsened = False
         self._hopeless = delta if lower else min(delta * math.sqrt(10), 1.0)
         if resolution is None:
             self._spans = _Spans(nodes, delta)
@@ -243,7 +245,7 @@ class Composition:
             focus = self._focus(index)
             tail = self._sum.tail(focus, lower=self._lower)
             while tail is None:
-                self._sharp = False
+                self._sharp, self.coarsened = False, True
                 self._sum = self._spans.sum_at(self._sum.step * 1.5, rounded if self._lower else connect_the_dots)
                 if self._sum.step > 1e3 * self._spans.reach:
                     raise too_many(self._sum.steps)

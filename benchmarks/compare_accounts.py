@@ -3,11 +3,13 @@
     PYTHONPATH=OTHER/TREE python benchmarks/compare_accounts.py --write before.json --count 10000
     python -m benchmarks.compare_accounts --write after.json --count 10000
     python -m benchmarks.compare_accounts --compare before.json after.json
+    python -m benchmarks.compare_accounts --check --count 10000 --seconds 480
 
 The events are drawn from seeds, so that both versions see the same ones: steps on batches, by Poisson sampling and
 without replacement, random rounds, selections, other noise, and compositions of these. A lower bound that is certified
 by a pair of neighbours is computed too, where that is cheap. ``--compare`` says by how much the second version is above
-the first, at most, and whether any epsilon is below a lower bound.
+the first, at most, and whether any epsilon is below a lower bound. ``--check`` needs one version only: an epsilon must
+not be above the one without blocks of steps, nor below what known neighbours attain.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +36,10 @@ from dptoolkit.accounting import (
     account,
 )
 from dptoolkit.accounting.pld import lower_epsilon
+from dptoolkit.accounting.pld.blocks import has_blocks
+from dptoolkit.accounting.pld.curve import Composition
+from dptoolkit.accounting.pld.trees import directions, dominating
+from dptoolkit.errors import UnsupportedEvent
 
 # The most that an epsilon may be above that of another version, relatively, and how far below a lower bound rounding
 # may put it.
@@ -106,6 +112,61 @@ def write(path: Path, count: int, seconds: float) -> None:
     path.write_text(json.dumps(rows), encoding="utf-8")
 
 
+class Checked(NamedTuple):
+    """Epsilon of an event between its lower bound and the epsilon without blocks; None where there is no such bound."""
+
+    kind: str
+    epsilon: float
+    lower: float | None
+    joined: float | None
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong; None if nothing is."""
+        if self.joined is not None and not self.epsilon <= self.joined * (1 + ALLOWED):
+            return f"epsilon {self.epsilon} is above {self.joined}, the one without blocks"
+        if self.lower is not None and self.epsilon < self.lower * (1 - ROUNDING):
+            return f"epsilon {self.epsilon} is below {self.lower}, which neighbours attain"
+        return None
+
+
+def checked(seed: int) -> Checked:
+    """The event of a seed with both of its bounds."""
+    kind, event, delta = drawn(seed)
+    trees = directions(event, dominating)
+    joined = None
+    if len(trees) == 1 and any(map(has_blocks, trees[0])):
+        joined = Composition(trees[0], delta).epsilon(delta).value
+    try:
+        lower = lower_epsilon(event, delta)
+    except UnsupportedEvent:
+        lower = None
+    return Checked(kind, account(event).epsilon(delta), lower, joined)
+
+
+def check(first: int, count: int, seconds: float) -> str:
+    """One line per kind on the events of ``count`` seeds, or of as many as the time allows, and what is wrong."""
+    end, found = time.process_time() + seconds, dict[int, Checked]()
+    for seed in range(first, first + count):
+        found[seed] = checked(seed)
+        if time.process_time() > end:
+            break
+    lines = [_summary(kind, [row for row in found.values() if row.kind == kind]) for kind in KINDS]
+    wrong = [f"seed {seed} ({row.kind}): {row.fault}" for seed, row in found.items() if row.fault]
+    return "\n".join([*lines, f"{len(found)} events, out of bounds: {wrong or 'none'}"])
+
+
+def _summary(kind: str, rows: list[Checked]) -> str:
+    lowers = [r.epsilon / r.lower for r in rows if r.lower and math.isfinite(r.lower)]
+    joined = [r.epsilon / r.joined - 1 for r in rows if r.joined and math.isfinite(r.joined)]
+    text = f"{kind:20s} {len(rows):5d} events"
+    if lowers:
+        text += f", {len(lowers)} lower bounds: epsilon is {min(lowers):.4f} times that or more"
+    if joined:
+        text += f", {len(joined)} without blocks: change {min(joined):+.1e} to {max(joined):+.1e}"
+    return text
+
+
 def compare(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
     """One line per kind, and the seeds that are out of bounds."""
     lines, wrong = [], []
@@ -134,12 +195,16 @@ def main() -> None:
     """Write or compare, by the arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--check", action="store_true", help="compare with the bounds of this version")
+    parser.add_argument("--first", type=int, default=0, help="the first seed of --check")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="largest CPU time")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
     options = parser.parse_args()
     if options.write:
         write(options.write, options.count, options.seconds)
+    if options.check:
+        print(check(options.first, options.count, options.seconds))
     if options.compare:
         print(compare(*(json.loads(path.read_text(encoding="utf-8")) for path in options.compare)))
 

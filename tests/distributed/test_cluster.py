@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,36 @@ def test_killed_at_a_random_round_the_bits_are_the_same(tmp_path, seed, what):
             if len(rounds) == 2:
                 before_round(data, rounds[1], lambda: os.kill(chance.choice(list(pids(data).values())), signal.SIGKILL))
         assert np.array_equal(solvers.dp_ight(data, None, rng=3, **FIT).coef, expected.coef)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("what", ["worker", "nanny", "nanny and worker"])
+def test_killed_at_a_random_moment_the_bits_are_the_same(tmp_path, seed, what):
+    """Also within a round; a worker whose nanny alone is killed ends by itself."""
+    files, chance = parts(tmp_path, 7), random.Random(seed)
+    expected = reference(files)
+    with cluster(tmp_path) as own, distributed.partition(files, scheduler=own.address) as data:
+        victim, nanny = chance.choice(list(pids(data).values())), chance.choice(own.nannies)
+        kill = {
+            "worker": lambda: os.kill(victim, signal.SIGKILL), "nanny": nanny.kill,
+            "nanny and worker": lambda: kill_group(nanny),
+        }[what]  # fmt: skip
+        timer = threading.Timer(chance.uniform(0, 0.05), kill)
+        before_round(data, chance.randint(1, 8), timer.start)
+        assert np.array_equal(solvers.dp_ight(data, None, rng=3, **FIT).coef, expected.coef)
+        timer.join()
+        assert np.array_equal(solvers.dp_ight(data, None, rng=3, **FIT).coef, expected.coef)
+        if what == "nanny":
+            own.wait_for(lambda: not any(group_of(pid) == nanny.pid for pid in own.left_over()))
+
+
+def group_of(pid: int) -> int:
+    """The group of a process, 0 if it has just ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 @pytest.mark.slow

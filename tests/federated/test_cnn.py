@@ -166,7 +166,7 @@ def test_an_audit_of_the_message_finds_half_the_noise_and_not_the_planned_one():
     pair = Pair(first, second, plan.adjacency, "class 0 or 1: one blank image of 8", {"final": Projection(along)})
     how = {"trials": 400, "alpha": 1e-6, "adversary": "final"}
     assert not audit.evidence(plan, pair, **how).refuted
-    assert audit.evidence(plan.with_noise(factor=0.25), pair, plan.guarantee, **how).refuted
+    assert audit.evidence(plan.with_noise(factor=0.5), pair, plan.guarantee, **how).refuted
 
 
 def test_noise_of_the_plan_is_on_all_weights():

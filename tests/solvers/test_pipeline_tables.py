@@ -74,6 +74,27 @@ def test_bounds_by_name_may_have_one_entry_for_all_others():
     assert ColumnBounds.of({"*": (0, 1), "age": (18, 99)}, 3, numeric=["sex"], names=names).numeric == (1,)
 
 
+def test_bounds_may_be_a_frame_whose_labels_of_rows_are_of_no_account():
+    """A frame maps the names of its columns to labelled pairs, whose first value is the lower bound."""
+    pandas = pytest.importorskip("pandas")
+    expected = ColumnBounds.of(([18, 0], [99, 1]), 2)
+    pairs = {"smoker": [0, 1], "age": [18, 99]}
+    for labels in (["lower", "upper"], [1, 0], [5, 5], None):
+        frame = pandas.DataFrame(pairs, index=labels)
+        assert ColumnBounds.of(frame, 2, names=("age", "smoker")) == expected
+        assert ColumnBounds.of(frame.to_dict("series"), 2, names=("age", "smoker")) == expected
+    assert ColumnBounds.of(pandas.Series(pairs), 2, names=("age", "smoker")) == expected
+
+
+@pytest.mark.parametrize("pairs", [[(0, 1), (18, 99)], [(18, 99), (18, 99)]])
+def test_a_list_of_one_pair_per_column_is_not_read_as_lower_and_upper(pairs):
+    """With two columns both readings are possible, and other libraries write bounds in the other one."""
+    with pytest.raises(InvalidValue, match="one pair per column"):
+        ColumnBounds.of(pairs, 2)
+    lower, upper = pairs
+    assert ColumnBounds.of((lower, upper), 2) == ColumnBounds.of([list(lower), list(upper)], 2)
+
+
 @pytest.mark.parametrize(("wrong", "words"), [
     ((0, math.inf), "finite"), ((math.nan, 1), "finite"), ((2, 1), "lower <= upper"), (([0, 0], 1), "shape"),
     (5, "bounds"), (("a", "b"), "bounds"), ({"a": (0, 1)}, "without names"), ((True, None), "bounds"),

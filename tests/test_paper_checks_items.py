@@ -57,6 +57,7 @@ def copied(tmp_path):
     ("paper", "item"),
     [pytest.param(*both, id=both[1].id, marks=[pytest.mark.slow] * (both[1].tier == "full")) for both in JUDGED],
 )
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning")
 def test_another_published_value_or_formula_moves_the_verdict(paper, item):
     rng = seeds.source(0, paper.name, item.id)
     found = find(item, paper.tables, rng, None, item.twin)

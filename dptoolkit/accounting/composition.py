@@ -142,7 +142,9 @@ def _deviance(x: Array, mean: float, away: Array) -> Array:
         term = term * square
         series = series + term / k
     with np.errstate(divide="ignore", invalid="ignore"):
-        direct = np.where(x > 0, x * np.log(x / mean), 0.0) - away
+        # A quotient keeps its digits near the mean; with a subnormal mean it overflows.
+        logs = np.log(x / mean) if mean > 1e-290 else np.log(x) - np.log(mean)
+        direct = np.where(x > 0, x * logs, 0.0) - away
     return np.asarray(np.where(np.abs(v) < 0.1, series, direct))
 
 

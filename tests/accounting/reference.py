@@ -287,7 +287,8 @@ def _total_rounds(runs: object, count: int) -> np.ndarray:
 
 def gaussian_deltas(mus: np.ndarray, epsilon: float) -> np.ndarray:
     """Balle and Wang's formula, tails by the scaled complementary error function."""
-    x = epsilon / mus - mus / 2
+    # Beyond 1e3 the density is 0 in doubles; the square of a much larger one would overflow.
+    x = np.minimum(epsilon / mus - mus / 2, 1e3)
     density = np.exp(-x * x / 2)
     far = density * (erfcx(np.maximum(x, 0.0) / math.sqrt(2)) - erfcx(np.maximum(x + mus, 0.0) / math.sqrt(2))) / 2
     near = ndtr(-x) - density * erfcx((x + mus) / math.sqrt(2)) / 2

@@ -114,6 +114,8 @@ class _Total:
     def cumulants(self, tilt: float) -> tuple[float, float, float, float, float] | None:
         """K, and the mean, standard deviation, skewness and excess kurtosis of the tilted law, by differences of K."""
         first = self.log_mgf(tilt * np.array([0.98, 1.0, 1.02])).tolist()
+        if not all(map(math.isfinite, first)):
+            return None
         rough_spread = math.sqrt(max(first[0] - 2 * first[1] + first[2], 1e-12)) / (0.02 * tilt)
         t = min(_DIFFERENCES / rough_spread, 0.3 * tilt)
         k = self.log_mgf(tilt + t * np.arange(-3.0, 4.0)).tolist()

@@ -54,7 +54,7 @@ class Figure:
 
     def curve(self, noise: str, name: str) -> Array:
         """The errors of a method; with tight noise where the method has no other."""
-        return self.errors.get((noise, name), self.errors[TIGHT, name])
+        return self.errors[(noise if (noise, name) in self.errors else TIGHT), name]
 
     def means(self, noise: str, name: str) -> list[float]:
         """The mean error at every epsilon."""

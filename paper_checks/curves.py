@@ -54,7 +54,7 @@ class Figure:
 
     def curve(self, noise: str, name: str) -> Array:
         """The errors of a method; with tight noise where the method has no other."""
-        return self.errors.get((noise, name), self.errors[TIGHT, name])
+        return self.errors[(noise if (noise, name) in self.errors else TIGHT), name]
 
     def means(self, noise: str, name: str) -> list[float]:
         """The mean error at every epsilon."""
@@ -69,10 +69,14 @@ def measure(
     rng: Rng,
     repetitions: int,
     tuning: int = 2,
+    make_tuning: Callable[[np.random.Generator], Any] | None = None,
 ) -> Figure:
-    """The figure on data sets from ``make``, after the choice of settings on ``tuning`` others."""
+    """The figure on data sets from ``make``, after the choice of settings on ``tuning`` others.
+
+    Where rows are drawn from one file, ``make_tuning`` gives data sets without the rows that are reported.
+    """
     assert len({len(method.grid) for method in methods}) == 1, "every method has a grid of the same size"
-    others = [make(rng("tuning data", repetition=number)) for number in range(tuning)]
+    others = [(make_tuning or make)(rng("tuning data", repetition=number)) for number in range(tuning)]
     sets = [make(rng("data", repetition=number)) for number in range(repetitions)]
     errors, chosen = {}, {}
     for method in methods:
@@ -97,33 +101,44 @@ def measure(
 
 
 def order(
-    figure: Figure, best: str, rivals: Mapping[str, Sequence[str]], noises: Sequence[str] = (PUBLISHED, TIGHT)
+    figure: Figure,
+    best: str,
+    rivals: Mapping[str, Sequence[str]],
+    noises: Sequence[str] = (PUBLISHED, TIGHT),
+    forms: Mapping[str, Sequence[str]] | None = None,
 ) -> Finding:
     """Whether ``best`` has the lowest error at every epsilon, by paired sign tests with Holm's correction.
 
-    ``rivals`` maps every rival to the curves that are readings of it. Order kept: established against every reading at
-    every epsilon, with every kind of noise. Order reversed: at some epsilon the opposite is established for every
-    reading of a rival, with every kind of noise. If it is for some of them only, the order depends on reading.
-    Else it is a tie.
+    ``rivals`` maps every rival to the curves that are readings of it, ``forms`` every kind of noise to the readings of
+    ``best``. Order kept: established for and against every reading at every epsilon, with every kind of noise. Order
+    reversed: at some epsilon the opposite is established for every reading of both, with every kind of noise. If it is
+    for some of them only, the order depends on reading. Else it is a tie.
     """
     places, tests, rows = [], [], []
-    for noise in noises:
-        for rival, readings in rivals.items():
-            for reading in readings:
-                first, second = figure.curve(noise, best), figure.curve(noise, reading)
-                for place, epsilon in enumerate(figure.budgets):
-                    wins = int(np.sum(first[:, place] < second[:, place]))
-                    total = int(np.sum(first[:, place] != second[:, place]))
-                    means = f"{first[:, place].mean():.3g} against {second[:, place].mean():.3g}"
-                    label = f"{noise}, epsilon {epsilon:g}: {best} below {reading}, {means}"
-                    places.append((rival, epsilon, label, wins, total))
-                    tests.append(float(stats.binomtest(wins, total).pvalue) if total else 1.0)
+    forms = forms or dict.fromkeys(noises, [best])
+    pairs = [
+        (noise, form, rival, reading)
+        for noise in noises
+        for form in forms[noise]
+        for rival, curves in rivals.items()
+        for reading in curves
+    ]
+    for noise, form, rival, reading in pairs:
+        first, second = figure.curve(noise, form), figure.curve(noise, reading)
+        for place, epsilon in enumerate(figure.budgets):
+            wins = int(np.sum(first[:, place] < second[:, place]))
+            total = int(np.sum(first[:, place] != second[:, place]))
+            means = f"{first[:, place].mean():.3g} against {second[:, place].mean():.3g}"
+            label = f"{noise}, epsilon {epsilon:g}: {form} below {reading}, {means}"
+            places.append((rival, epsilon, label, wins, total))
+            tests.append(float(stats.binomtest(wins, total).pvalue) if total else 1.0)
     against: dict[tuple[str, float], int] = {}
     for (rival, epsilon, label, wins, total), certain in zip(places, holm(tests), strict=True):
         rows.append(Comparison(label, "every data set", f"{wins} of {total}", certain and 2 * wins > total))
         against[rival, epsilon] = against.get((rival, epsilon), 0) + int(certain and 2 * wins < total)
     kept = sum(row.agrees for row in rows)
-    every = any(count == len(noises) * len(rivals[rival]) for (rival, _), count in against.items())
+    cases = sum(len(forms[noise]) for noise in noises)
+    every = any(count == cases * len(rivals[rival]) for (rival, _), count in against.items())
     otherwise = "order reversed" if every else "depends on reading" if any(against.values()) else "tie"
     words = (f"{best} is established as lowest in {kept} of {len(rows)} comparisons, the opposite in "
              f"{sum(against.values())} (sign tests, Holm at {ALPHA:.0%})")  # fmt: skip

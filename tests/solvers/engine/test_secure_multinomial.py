@@ -140,8 +140,9 @@ def test_fits_differ_and_learn(layout):
         )  # fmt: skip
         assert (np.argmax(X @ one.coef.T + one.intercept, axis=1) == y).mean() > 0.8
         assert one.coef.shape == two.coef.shape
-    noisy = solvers.fit_many(make(4000, 6, epsilon=0.1), X, y, runs=2)
-    assert (noisy[0].coef != noisy[1].coef).any()
+    # Two runs agree about once in six times; forty runs with one result have a chance below 1e-12.
+    noisy = solvers.fit_many(make(4000, 6, epsilon=0.1), X, y, runs=40)
+    assert len({fit.coef.tobytes() for fit in noisy}) > 1
     assert one.plan.event == make(4000, 6, **settings | more, randomness=None).event
 
 

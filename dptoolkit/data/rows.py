@@ -108,6 +108,14 @@ class Rows:
         matrix = self.matrix
         return self.with_matrix(type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape, copy=False))
 
+    def as_sparse(self) -> Rows:
+        """The same rows as a canonical CSR matrix."""
+        if self.is_sparse:
+            return self
+        from scipy import sparse
+
+        return Rows(_canonical_csr(sparse.csr_matrix(self.matrix)), True, self.is_marked)
+
     def take(self, which: Any) -> Rows:
         """The rows at these places: numbers, a mask or a slice."""
         return self.with_matrix(self.matrix[which])

@@ -247,6 +247,10 @@ def bind(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
     """
     rows = plan.settings.validated_rows(X)
     times = check_counts(plan, rows.shape, counts)
+    if times is not None and plan.secure is not None:
+        # With other counts a record may stand at another place, where a product with a dense matrix may round its
+        # margin otherwise. The products of a CSR matrix add up each row alone.
+        rows = rows.as_sparse()
     return plan.settings.bind(plan, rows, plan.settings.labels(y, rows.shape[0]), times)
 
 

@@ -144,6 +144,20 @@ def test_every_record_is_rounded_on_its_own():
             np.testing.assert_array_equal(seen[0][keep], seen[1][keep])
 
 
+def test_with_counts_a_record_has_one_margin_wherever_it_stands():
+    """Products with a dense matrix round the margins of equal rows otherwise at other places; see the twin."""
+    x, w, whole = *np.random.default_rng(6).standard_normal((2, 37)), np.arange(37)
+
+    def margins(n, is_counted):
+        plan = make(n, 37, randomness="secure")
+        data = (x[None], [0], [n]) if is_counted else (np.tile(x, (n, 1)), [0] * n)
+        return set(solvers.bind(plan, *data)._mean_gradient().margins(whole, w).tolist())
+
+    assert len(set().union(*(margins(n, True) for n in range(1, 12)))) == 1
+    if len(set().union(*(margins(n, False) for n in range(1, 12)))) == 1:
+        pytest.skip("the linear algebra of this machine rounds equal rows in the same way")
+
+
 def test_the_noise_of_a_step_has_its_law():
     """Noise spy: releases minus exact sums are round(M Z) for the M of the step's public scale."""
     X, y = example(400, 500)

@@ -37,6 +37,7 @@ SQUARED, LOGISTIC, HUBER, HINGE = 0, 1, 2, 4
 _WIDTH, _SQRT_2 = 0.5, math.sqrt(2.0)
 # As in kernels/stochastic.py: a bound on the rounding error of a sum of products, per product and unit of norms.
 _BLUR = 4e-16
+_SMALLEST_UNIT = 2.0**-900
 # What ``advance`` returns: all steps are made; more words are needed; a decision for the caller; room for ``found``.
 DONE, WORDS, HARD_RECORD, HARD_NORMAL, HARD_GAP, HARD_CELL, COMPLETE, ROOM = range(8)
 # The phases of a step.
@@ -535,7 +536,8 @@ def set_law(ints: NDArray[Any], floats: NDArray[Any], how: How, law: Law, t: Ent
     limit = law.limit * (share / law.reach if share < law.reach else 1.0)
     fraction, exponent = math.frexp(limit)
     unit = math.ldexp(1.0, exponent - (1 if fraction == 0.5 else 0) - law.bits)
-    if limit == 0.0 or unit == 0.0:
+    # Below it the roundings of this function are no longer small parts: such a difference is released as zeros.
+    if limit == 0.0 or unit < _SMALLEST_UNIT:
         ints[MULTIPLIER], floats[UNIT], floats[CAP] = 0, 1.0, 0.0
         return
     # A part in 2^50 more: the product is rounded.

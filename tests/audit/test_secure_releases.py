@@ -96,3 +96,41 @@ def test_minimisers_on_a_support_lie_on_their_grid():
             assert np.isfinite(point.integers(weights)).all() and (weights != 0).all()
         trace = solvers.bind(plans["fast"], *data)(np.random.default_rng(0), True)
         assert np.isnan(point.integers(trace.releases[0][trace.history["support"]])).any()
+
+
+VERTICES = {
+    "dp_frank_wolfe": {"loss": "logistic"},
+    "dp_multinomial_frank_wolfe": {"classes": 3},
+    "columns": {"classes": 3, "selection": "columns", "l1_radius": 0.05, "steps": 1},
+    "sparsifier": {"loss": "logistic", "alpha": 1.0, "beta": 3.0},
+}
+
+
+def models_by_releases(plan, data, rng, runs=300):
+    """{the selections and counts that a fit released: the bytes of the models that came with them}."""
+    run, models = bind(plan, *data), {}
+    for _ in range(runs):
+        trace = run(rng, True)
+        released = tuple(np.ravel(trace.releases).tolist()), str(trace.history.get("number"))
+        models.setdefault(released, set()).add(trace.weights.tobytes())
+    return models
+
+
+def shows_more_than_its_releases(one, two):
+    """Whether some bit of a model depends on the data beyond what was selected."""
+    both = one.keys() & two.keys()
+    assert len(both) > 5
+    return any(len(one[released] | two[released]) > 1 for released in both)
+
+
+@pytest.mark.parametrize("name", VERTICES)
+def test_a_model_is_a_function_of_the_selected_vertices(name):
+    """Selections are whole numbers with exact laws; whoever sees all bits of the model sees nothing else."""
+    solver = "dp_multinomial_frank_wolfe" if name == "columns" else name
+    settings = {"l1_radius": 2.0, "feature_bound": 1.0, "steps": 2, "epsilon": 0.1, "delta": 1e-6} | VERTICES[name]
+    plan = solvers.plan(solver, n=N, d=3, randomness="secure", **settings)
+    one, two = (models_by_releases(plan, data, None) for data in neighbours(3))
+    assert not shows_more_than_its_releases(one, two)
+    # The twin: a model with a low bit that its first record decides.
+    leaky = {released: {model + b"1" for model in models} for released, models in two.items()}
+    assert shows_more_than_its_releases(one, leaky)

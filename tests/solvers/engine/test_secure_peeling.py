@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 from dptoolkit import audit, solvers
+from dptoolkit.data.grids import Grids
 from dptoolkit.errors import InvalidValue
 from dptoolkit.randomness import SecureStream
 from dptoolkit.solvers.engine import secure_peeling
@@ -182,3 +183,18 @@ def test_fits_differ_learn_and_are_refused_where_grids_do_not_suffice():
         make(calibration="published", label_bound=1.0)
     make(epsilon=1e-3)
     make(epsilon=1e3)
+
+
+def test_all_steps_have_the_bits_of_the_largest_limit():
+    """Entries are on one grid in all steps, so a step that chose its bits anew would have noise for other entries."""
+    rng, differ = np.random.default_rng(8), 0
+    for _ in range(100):
+        bound, largest = rng.uniform(0.1, 20, 2)
+        limit, ratio = largest * rng.uniform(0.05, 1), 2.0 ** rng.integers(-3, 12)
+        first, later = (secure_peeling._grids(100, bound, largest, own, ratio) for own in (largest, limit))
+        assert (later.row_bits, later.residual_bits) == (first.row_bits, first.residual_bits)
+        assert later.row_unit == first.row_unit and later.limit == limit
+        # The twin: next to a power of two, rounded products decide.
+        anew = Grids.choose(100, bound, limit, ratio * bound * limit)
+        differ += anew.row_bits != first.row_bits or anew.residual_bits != first.residual_bits
+    assert differ > 10

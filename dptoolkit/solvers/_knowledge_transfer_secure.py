@@ -89,10 +89,8 @@ class SecureTransferRun(TransferRun):
         assert plan.secure is not None
         # That of the answers or of a private teacher's gradients, and that of the choice of a support.
         self.noise: tuple[Any, ...] = plan.secure.parts
-        if plan.settings.teacher == SUPPORT:
-            self.whole_scores = self._whole_scores()
 
-    def _whole_scores(self) -> NDArray[np.int64]:
+    def _scores(self) -> NDArray[np.int64]:
         """|S_j|; NOT private."""
         grids, scored = score_grids(self.plan), self._scored()
         rows = (rows_on_grid if self.settings.feature_bound is None else entries_on_grid)(scored, grids)
@@ -109,7 +107,7 @@ class SecureTransferRun(TransferRun):
         unit = self.noise[1].unit(integer_range(self.plan, score_grids(self.plan)))
 
         def top(stream: Any) -> NDArray[np.intp]:
-            chosen = IntegerSelection(self.whole_scores, unit, two_sided=False).top(stream, self.settings.sparsity)
+            chosen = IntegerSelection(self.scores, unit, two_sided=False).top(stream, self.settings.sparsity)
             return np.sort(np.array(chosen, dtype=np.intp))
 
         for history in histories:

@@ -243,10 +243,14 @@ class TransferRun(Run):
         self._known: dict[bytes, Teacher] = {}
         self.size = 2 * (settings.m) + 8 * plan.d
         if settings.teacher in (SUPPORT, TESTED):
-            self.scores = scores(self._scored(), self.y, settings.loss_row)
+            self.scores = self._scores()
         if settings.teacher == DP_IGHT:
             inner = settings.private_teacher()
             self._private = inner.bind(Plan(inner, plan.n, plan.d, plan.releases, secure=plan.secure), rows, y)
+
+    def _scores(self) -> Array:
+        """Of all features; NOT private."""
+        return scores(self._scored(), self.y, self.settings.loss_row)
 
     def _scored(self) -> Rows:
         settings = self.settings

@@ -53,7 +53,7 @@ def test_scores_move_by_at_most_the_integer_range_which_is_reached(settings, lay
         y[3] = other_y[3] = label
         if settings.get("adjacency") == "zero-out":
             two[3] = 0.0
-        first, second = (solvers.bind(plan, layout(rows), labels).whole_scores
+        first, second = (solvers.bind(plan, layout(rows), labels).scores
                          for rows, labels in ((one, y), (two, other_y)))  # fmt: skip
         moves = [int(a) - int(b) for a, b in zip(first, second, strict=True)]
         assert max(moves) - min(moves) <= allowed
@@ -73,7 +73,7 @@ def test_supports_and_answers_have_their_exact_law():
         counts[pairs[tuple(support.tolist())]] += 1
 
     def law(unit):
-        p = np.exp(unit * run.whole_scores.astype(float))
+        p = np.exp(unit * run.scores.astype(float))
         p /= p.sum()
         return np.array([p[a] * p[b] / (1 - p[a]) + p[b] * p[a] / (1 - p[b]) for a, b in pairs])
 

@@ -111,6 +111,42 @@ def select(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def take(
+    words: NDArray[Any],
+    scores: NDArray[Any],
+    top: int,
+    unit: float,
+    scale: float,
+    weights: NDArray[Any],
+    groups: NDArray[Any],
+    width: int,
+    chosen: NDArray[Any],
+    filled: int,
+) -> tuple[int, int, int, int]:
+    """One-sided selections without return into ``chosen`` from place ``filled`` on; each is a ``select``.
+
+    Returns (how the last one ended, its index, words consumed, places filled).
+    """
+    used = 0
+    while filled < chosen.shape[0]:
+        how, j, _, more = select(words[used:], scores, top, unit, False, scale, weights, groups, width)
+        used += more
+        if how != CHOSEN:
+            return how, j, used, filled
+        remove(j, weights, groups, width)
+        chosen[filled] = j
+        filled += 1
+    return CHOSEN, 0, used, filled
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def remove(j: int, weights: NDArray[Any], groups: NDArray[Any], width: int) -> None:
+    """Candidate j cannot be chosen again."""
+    groups[j // width] -= weights[j]
+    weights[j] = _NONE
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def find(t: int, weights: NDArray[Any], groups: NDArray[Any], width: int) -> int:
     """The j with W_0 + ... + W_(j-1) <= t < W_0 + ... + W_j."""
     left, g = t, 0

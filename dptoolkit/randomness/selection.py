@@ -194,13 +194,28 @@ class IntegerSelection:
         if whole("count", count, low=1) > int((self._weights > 0).sum()):
             left = int((self._weights > 0).sum())
             raise invalid("count", count, f"<= {left}, the number of candidates that are left")
-        chosen = []
-        for _ in range(count):
-            index, _ = self.select(stream)
-            self._groups[index // self._width] -= self._weights[index]
-            self._weights[index] = 0
-            chosen.append(index)
-        return chosen
+        from dptoolkit.kernels import selection as kernel
+
+        chosen, filled, block = np.empty(count, np.int64), 0, 0
+        while filled < count:
+            block += 1
+            if block % _BLOCKS == 0:
+                self._weigh_all()
+            words, start = stream.words(_WORDS + 2 * kernel.PER_TRY * (count - filled)), 0
+            how = kernel.HARD
+            while how == kernel.HARD and filled < count:
+                how, index, used, filled = kernel.take(
+                    words[start:], self._scores, self._top, self.unit, self._scale, self._weights, self._groups,
+                    self._width, chosen, filled,
+                )  # fmt: skip
+                start += used
+                if how == kernel.HARD:
+                    if self.decide(int(index), words[start + 1 : start + 3], stream) is not None:
+                        kernel.remove(index, self._weights, self._groups, self._width)
+                        chosen[filled] = index
+                        filled += 1
+                    start += kernel.PER_TRY
+        return chosen.tolist()
 
 
 def decided(

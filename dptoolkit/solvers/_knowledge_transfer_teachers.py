@@ -248,8 +248,8 @@ class TransferRun(Run):
             inner = settings.private_teacher()
             self._private = inner.bind(Plan(inner, plan.n, plan.d, plan.releases, secure=plan.secure), rows, y)
 
-    def _scores(self) -> Array:
-        """Of all features; NOT private."""
+    def _scores(self) -> NDArray[Any]:
+        """Of all features, doubles or integers of a grid; NOT private."""
         return scores(self._scored(), self.y, self.settings.loss_row)
 
     def _scored(self) -> Rows:

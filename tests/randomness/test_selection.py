@@ -169,6 +169,25 @@ def test_the_largest_after_gumbel_noise_one_after_the_other():
         every.top(stream, 1)
 
 
+def test_hard_selections_without_return_use_their_own_words(monkeypatch):
+    """Where the kernel leaves every try to exact arithmetic, the same words choose the same candidates."""
+    scores, unit = np.random.default_rng(9).integers(-50, 50, 30), 0.1
+    tops = [IntegerSelection(scores, unit, False).top(SecureStream.seeded(seed), 12) for seed in range(20)]
+
+    def undecided(words, scores, top, unit, scale, weights, groups, width, chosen, filled):
+        total = int(groups.sum())
+        mask = (1 << (total - 1).bit_length()) - 1
+        for used in range(0, len(words) - kernel.PER_TRY + 1, kernel.PER_TRY):
+            place = int(words[used]) & mask
+            if place < total:
+                return kernel.HARD, int(kernel.find(np.uint64(place), weights, groups, width)), used, filled
+        return kernel.WORDS_USED_UP, 0, len(words), filled
+
+    monkeypatch.setattr(kernel, "take", undecided)
+    exact = [IntegerSelection(scores, unit, False).top(SecureStream.seeded(seed), 12) for seed in range(20)]
+    assert exact == tops
+
+
 def test_a_stale_offset_costs_tries_and_not_the_law():
     """All scores fall far below those for which weights were made: weights are made anew, the law is the same."""
     selection, stream = IntegerSelection(SCORES + 300, UNIT, False), SecureStream.seeded(7)

@@ -162,11 +162,19 @@ class _PlanOutputs:
                           "The last weights of several steps are not a sum of one number and one noise.")  # fmt: skip
         self._runs, self._final = [_bound(plan, data) for data in datasets], adversary == "final"
         first = plan.settings.first_released(plan)
-        scales = [0.0 if k == first else release.scale for k, release in enumerate(plan.releases)]
-        quiet = [_bound(plan.with_noise(*scales), data)(np.random.default_rng(0), True) for data in datasets]
-        if any(trace.releases is None or "noise_scale" not in trace.history for trace in quiet):
-            raise invalid("mechanism", plan.solver, "a plan whose fit keeps its noisy gradients, such as dp_ight's")
-        self.values = [np.asarray(trace.releases[0], dtype=float).ravel() for trace in quiet]
+        others = [0.0 if k == first else release.scale for k, release in enumerate(plan.releases)]
+        quiet = [_bound(plan.with_noise(*others), data) for data in datasets]
+        traces = [run(np.random.default_rng(0), True) for run in quiet]
+        bound = "a plan whose first release is a fixed query plus noise, such as dp_ight's"
+        scales = traces[0].history.get("noise_scale")
+        if traces[0].releases is None or scales is None or (first == 0 and np.ndim(scales) != 1):
+            raise invalid("mechanism", plan.solver, bound)
+        self.values = [np.asarray(trace.releases[0], dtype=float).ravel() for trace in traces]
+        # What other noise moves is no number that the attacker can compute, such as the minimiser of a noisy objective.
+        again = quiet[0](np.random.default_rng(1), True).releases
+        if again is None or not np.array_equal(np.ravel(again[0]), self.values[0]):
+            repair = "Give a function instead, with exact= and scale=, that fixes the other noise."
+            raise invalid("mechanism", plan.solver, bound, repair)
         self._secure = None if plan.secure is None else plan.secure.parts[first]
         if self._secure is not None:
             if self._final:

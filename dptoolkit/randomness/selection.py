@@ -92,7 +92,7 @@ class IntegerSelection:
 
         free = self._sizes()[self._weights > 0]
         if len(free) == 0:
-            raise invalid("count", "more", f"<= {len(self._scores)}, the number of candidates")
+            raise invalid("selection", "used up", "made of more candidates", "All of them have been chosen.")
         # Where a unit is tiny any score is as good as another, and 2^61 of headroom is as good as more.
         self._top = int(free.max()) + int(min(_HEADROOM / self.unit, LARGEST_SCORE))
         weigh_all(
@@ -196,12 +196,11 @@ class IntegerSelection:
             raise invalid("count", count, f"<= {left}, the number of candidates that are left")
         from dptoolkit.kernels import selection as kernel
 
-        chosen, filled, block = np.empty(count, np.int64), 0, 0
+        chosen, filled, vain = np.empty(count, np.int64), 0, 0
         while filled < count:
-            block += 1
-            if block % _BLOCKS == 0:
-                self._weigh_all()
-            words, start = stream.words(_WORDS + 2 * kernel.PER_TRY * (count - filled)), 0
+            # Few words after a block in vain, where weights are likely to be made anew.
+            words = stream.words(_WORDS if vain else _WORDS + 2 * kernel.PER_TRY * (count - filled))
+            start, before = 0, filled
             how = kernel.HARD
             while how == kernel.HARD and filled < count:
                 how, index, used, filled = kernel.take(
@@ -215,6 +214,9 @@ class IntegerSelection:
                         chosen[filled] = index
                         filled += 1
                     start += kernel.PER_TRY
+            vain = 0 if filled > before else vain + 1
+            if vain == _BLOCKS - 1:
+                self._weigh_all()
         return chosen.tolist()
 
 

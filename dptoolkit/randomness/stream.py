@@ -73,6 +73,7 @@ class SecureStream:
         count : int
             The number of words.
         """
+        count = whole("count", count)
         with self._lock:
             self._check()
             missing = count - len(self._buffer)

@@ -117,6 +117,16 @@ def test_bad_input():
         audit.floating_point_attack(one_step(1.0, steps=2), pair, adversary="final")
     with pytest.raises(InvalidValue, match="exact and scale"):
         audit.floating_point_attack(lambda v, rng: v, (1.0, 2.0))
+    point = solvers.plan(
+        "objective_perturbation", n=200, d=D, loss="logistic", l2=0.1, epsilon=1.0, delta=1e-6, row_norm=1.0
+    )
+    with pytest.raises(InvalidValue, match="that fixes the other noise"):
+        audit.floating_point_attack(point, pair, trials=1)
+    taught = solvers.plan(
+        "knowledge_transfer", n=200, d=D, loss="logistic", sparsity=3, epsilon=1.0, delta=1e-6, row_norm=1.0
+    )
+    with pytest.raises(InvalidValue, match="a fixed query plus noise"):
+        audit.floating_point_attack(taught, pair, trials=1)
     with pytest.raises(InvalidValue, match="power of two"):
         audit.floating_point_attack(lambda v, rng: v, (1.0, 2.0), grid=0.3, **known)
     with pytest.raises(InvalidValue, match="mechanism"):

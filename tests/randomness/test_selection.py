@@ -188,6 +188,18 @@ def test_hard_selections_without_return_use_their_own_words(monkeypatch):
     assert exact == tops
 
 
+def test_scores_far_apart_cost_few_words_without_return(monkeypatch):
+    """Where every selection needs weights made anew, words in vain do not grow with the selections that are left."""
+    drawn, words = [], SecureStream.words
+    monkeypatch.setattr(SecureStream, "words", lambda stream, count: drawn.append(count) or words(stream, count))
+    selection = IntegerSelection(-np.arange(200) * 10**6, 1.0, two_sided=False)
+    assert selection.top(SecureStream.seeded(3), 200) == list(range(200))
+    # Some 100 words a selection; blocks for all that is left would take 2,000.
+    assert sum(drawn) < 200 * 900
+    with pytest.raises(InvalidValue, match="All of them have been chosen"):
+        selection.select(SecureStream.seeded(3))
+
+
 def test_a_stale_offset_costs_tries_and_not_the_law():
     """All scores fall far below those for which weights were made: weights are made anew, the law is the same."""
     selection, stream = IntegerSelection(SCORES + 300, UNIT, False), SecureStream.seeded(7)

@@ -208,3 +208,11 @@ def test_whole_numbers_below_an_end():
     with pytest.raises(InvalidValue, match="end"):
         stream.below(0)
     assert len(stream.bytes(13)) == 13
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True, None, "3"])
+def test_bad_numbers_of_words_are_refused(count):
+    stream = SecureStream.seeded(1)
+    stream.words(3)
+    with pytest.raises(InvalidValue, match="count"):
+        stream.words(count)

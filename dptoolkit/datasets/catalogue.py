@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dptoolkit._validate import invalid
-from dptoolkit.datasets import readers
+from dptoolkit.datasets import connections, readers
 from dptoolkit.datasets.dataset import BINARY, MULTICLASS, REGRESSION
 from dptoolkit.types import Array
 
@@ -30,17 +30,18 @@ class Split:
     """The files of one part of a set, as paths inside the data folder without the suffix of their compression.
 
     ``sha256`` is of the compressed files with which this registry was checked. ``sources``, if known, has one entry a
-    file.
+    file. ``parts`` are what is read of a file that holds several.
     """
 
     files: tuple[str, ...]
     sha256: tuple[str, ...]
     sources: tuple[Source, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """How one set is read: reader(paths, entry) -> (X, raw labels).
+    """How one set is read: reader(paths, entry, split) -> (X, raw labels).
 
     ``labels`` are the labels in the files, in the order of their codes 0, 1, ...; None for regression. They are a
     public convention of the set, since the labels that occur in the data could change with one record. ``positive`` is
@@ -50,7 +51,7 @@ class Entry:
     task: str
     d: int
     description: str
-    read: Callable[[list[Path], Entry], tuple[Any, Array]]
+    read: Callable[[list[Path], Entry, Split], tuple[Any, Array]]
     train: Split | None = None
     test: Split | None = None
     dense: bool = False
@@ -63,12 +64,12 @@ class Entry:
         return {key: part for key, part in ((TRAIN, self.train), (TEST, self.test)) if part is not None}
 
 
-def _libsvm(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
+def _libsvm(paths: list[Path], entry: Entry, split: Split) -> tuple[Any, Array]:
     X, labels = readers.read_libsvm(paths[0], entry.d)
     return (X.toarray() if entry.dense else X), labels
 
 
-def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
+def _mnist(paths: list[Path], entry: Entry, split: Split) -> tuple[Any, Array]:
     from scipy import sparse
 
     images, labels = (readers.read_idx(path) for path in paths)
@@ -80,9 +81,27 @@ def _mnist(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
     return X, labels.astype(float)
 
 
-def _covtype(paths: list[Path], entry: Entry) -> tuple[Any, Array]:
+def _covtype(paths: list[Path], entry: Entry, split: Split) -> tuple[Any, Array]:
     table = readers.read_numbers(paths[0], entry.d + 1)
     return np.ascontiguousarray(table[:, :-1]), table[:, -1]
+
+
+def _connections(paths: list[Path], entry: Entry, split: Split) -> tuple[Any, Array]:
+    return connections.read(paths[0])
+
+
+def _x_rays(paths: list[Path], entry: Entry, split: Split) -> tuple[Any, Array]:
+    names = [f"{part}_{kind}" for part in split.parts for kind in ("images", "labels")]
+    arrays = readers.read_npz(paths[0], names)
+    images, labels = arrays[::2], arrays[1::2]
+    if any(
+        image.dtype != np.uint8 or image.size != label.size * entry.d
+        for image, label in zip(images, labels, strict=True)
+    ):
+        raise invalid("path", str(paths[0]), f"{entry.d} bytes an image, with a label for each")
+    # 255 is the largest byte, so the division is public.
+    pixels = np.concatenate([image.reshape(-1, entry.d) for image in images]) / 255.0
+    return pixels, np.concatenate([label.ravel() for label in labels]).astype(float)
 
 
 _LIBSVM_SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
@@ -110,6 +129,14 @@ def _label_range(first: int, last: int) -> tuple[float, ...]:
 
 
 _COVTYPE = _part("covtype/covtype.csv", "5087faa89346c62af6424141d4512b74cd850abe42fd10c2064c75288a87310b")
+
+_KDD = _part("kddcup99/kddcup.data_10_percent", "b9a828ce7152ce0ab637b6cba81a0c706213350ed49ebf49ddf04075fd102cc1")
+
+
+def _x_ray_part(*parts: str) -> Split:
+    sha256 = "e1792d3f03751cb101e99f19a63b3c1941436c988665f47853417b05be250cd8"
+    return Split(("pneumoniamnist/pneumoniamnist.npz",), (sha256,), parts=parts)
+
 
 FILES: dict[str, Entry] = {
     "rcv1_sub": _binary(
@@ -206,6 +233,19 @@ FILES: dict[str, Entry] = {
     "covtype.binary": Entry(
         BINARY, 54, "forest cover, kind 2 against the rest", _covtype, _COVTYPE, dense=True,
         labels=_label_range(1, 7), positive=2.0,
+    ),
+    "kddcup99": Entry(
+        MULTICLASS, connections.COLUMNS, "connections, normal or one of 22 attacks; names as numbers", _connections,
+        _KDD, dense=True, labels=_label_range(0, len(connections.LABELS) - 1),
+    ),
+    "kddcup99.binary": Entry(
+        BINARY, connections.COLUMNS, "connections, normal against attacks; names as numbers", _connections,
+        _KDD, dense=True, labels=_label_range(0, len(connections.LABELS) - 1),
+        positive=float(connections.LABELS.index("normal")),
+    ),
+    "pneumoniamnist": Entry(
+        BINARY, 784, "chest X-rays, pneumonia against normal, pixels in [0, 1]; train has the parts train and val",
+        _x_rays, _x_ray_part("train", "val"), _x_ray_part("test"), dense=True, labels=(0.0, 1.0),
     ),
     "mnist": Entry(
         MULTICLASS, 784, "handwritten digits, pixels in [0, 1]", _mnist,

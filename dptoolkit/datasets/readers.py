@@ -1,13 +1,15 @@
-"""Readers of LIBSVM and csv text, packed or not, up to a number of bytes."""
+"""Readers of LIBSVM and csv text, of idx and npz arrays, packed or not, up to a number of bytes."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import math
 import re
 import warnings
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -347,3 +349,19 @@ def read_idx(path: str | Path, max_bytes: int = MAX_BYTES) -> NDArray[np.uint8]:
     if len(content) - head != math.prod(shape):
         raise invalid("path", str(path), f"an idx file with {math.prod(shape)} entries, as its head says")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
+
+
+def read_npz(path: str | Path, names: list[str], max_bytes: int = MAX_BYTES) -> list[NDArray[Any]]:
+    """The arrays of numbers with these names in an npz file; nothing in it is executed."""
+    content = read_bytes(path, max_bytes)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as members:
+            if sum(member.file_size for member in members.infolist()) > max_bytes:
+                raise invalid("path", str(path), f"a file with at most {max_bytes:,} bytes when uncompressed")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return [arrays[name] for name in names]
+    except DpToolkitError:
+        raise
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        # Also where the content is an array of its own, which has no names.
+        raise invalid("path", str(path), f"an npz file with the arrays {', '.join(names)}") from None

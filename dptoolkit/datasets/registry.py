@@ -128,7 +128,7 @@ def load(name: str, split: str = TRAIN, data_home: str | Path | None = None, ver
     if verify:
         for path, expected in zip(paths, part.sha256, strict=True):
             _verify(path, expected)
-    X, labels = entry.read(paths, entry)
+    X, labels = entry.read(paths, entry, part)
     return Dataset(X, _encode(labels, entry, paths[-1]), entry.task, name, entry.description)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dptoolkit import datasets
+from dptoolkit.datasets import readers
 from dptoolkit.datasets.catalogue import FILES
 from dptoolkit.errors import InvalidValue, MissingDependency
 
@@ -109,6 +110,74 @@ def test_bundled_sets(name, shape, task) -> None:
     assert data.shape == shape and data.task == task and len(data.y) == shape[0]
 
 
+_CONNECTION = "0,tcp,http,SF,181,5450" + ",0" * 35
+
+
+def test_connections_have_public_numbers_for_names(tmp_path) -> None:
+    lines = [f"{_CONNECTION},normal.", _CONNECTION.replace("tcp,http,SF", "udp,whois,SH") + ",warezmaster."]
+    _write(tmp_path, "kddcup99/kddcup.data_10_percent.gz", "\n".join(lines) + "\n")
+    data = datasets.load("kddcup99", data_home=tmp_path)
+    assert np.array_equal(data.X[:, :6], [[0, 1, 24, 9, 181, 5450], [0, 2, 69, 10, 181, 5450]])
+    assert data.X.shape == (2, 41) and np.array_equal(data.y, [11, 22])
+    assert np.array_equal(datasets.load("kddcup99.binary", data_home=tmp_path).y, [1, 0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [_CONNECTION, f"{_CONNECTION},new.", f"{_CONNECTION},normal.".replace("tcp", "tcpx"), f"{_CONNECTION},0,normal.",
+     f"{_CONNECTION[:-1]}x,normal.", ""],
+)  # fmt: skip
+def test_a_connection_of_another_form_is_named_by_its_line(tmp_path, line) -> None:
+    _write(tmp_path, "kddcup99/kddcup.data_10_percent.gz", f"{_CONNECTION},normal.\n{line}\n{_CONNECTION},normal.\n")
+    with pytest.raises(InvalidValue, match=r"line 2: must be") as caught:
+        datasets.load("kddcup99", data_home=tmp_path)
+    assert "5450" not in str(caught.value)
+
+
+def _x_rays(home: Path, **arrays) -> None:
+    (home / "pneumoniamnist").mkdir(exist_ok=True)
+    np.savez(home / "pneumoniamnist" / "pneumoniamnist.npz", **arrays)
+
+
+def test_x_rays_of_two_parts_are_one_training_set(tmp_path) -> None:
+    images, labels = (
+        np.arange(6 * 784, dtype=np.uint8).reshape(6, 28, 28),
+        np.array([[1], [0], [1], [1], [0], [0]], np.uint8),
+    )
+    _x_rays(tmp_path, **{
+        f"{part}_{kind}": array[i : i + 2]
+        for i, part in ((0, "train"), (2, "val"), (4, "test"))
+        for kind, array in (("images", images), ("labels", labels))
+    })  # fmt: skip
+    train, test = (datasets.load("pneumoniamnist", split, tmp_path) for split in ("train", "test"))
+    assert np.array_equal(train.X, images[:4].reshape(4, -1) / 255) and np.array_equal(train.y, [1, 0, 1, 1])
+    assert np.array_equal(test.X, images[4:].reshape(2, -1) / 255) and np.array_equal(test.y, [0, 0])
+
+
+@pytest.mark.parametrize("fault", ["missing", "objects", "shape", "floats", "text", "cut", "large"])
+def test_x_rays_of_another_form(tmp_path, monkeypatch, fault) -> None:
+    arrays = {f"{part}_{kind}": np.zeros((2, 28, 28) if kind == "images" else (2, 1), np.uint8)
+              for part in ("train", "val") for kind in ("images", "labels")}  # fmt: skip
+    if fault == "missing":
+        del arrays["val_labels"]
+    if fault == "objects":
+        arrays["val_images"] = np.array([{}, {}], dtype=object)
+    if fault == "shape":
+        arrays["val_images"] = np.zeros((2, 28, 27), np.uint8)
+    if fault == "floats":
+        arrays = {name: array.astype(float) for name, array in arrays.items()}
+    _x_rays(tmp_path, **arrays)
+    path = tmp_path / "pneumoniamnist" / "pneumoniamnist.npz"
+    if fault == "text":
+        path.write_bytes(b"not an archive")
+    if fault == "cut":
+        path.write_bytes(path.read_bytes()[:-200])
+    if fault == "large":
+        monkeypatch.setattr(readers.read_npz, "__defaults__", (4000,))
+    with pytest.raises(InvalidValue, match=r"path=.*pneumoniamnist\.npz"):
+        datasets.load("pneumoniamnist", data_home=tmp_path)
+
+
 def test_bundled_sets_need_scikit_learn(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(MissingDependency, match=r"dptoolkit\[sklearn\]"):
@@ -128,7 +197,8 @@ SMALL_FILES = [
     ("splice", "train", 1000, 60, 60000), ("splice", "test", 2175, 60, 130500),
     ("acq", "train", 2000, 9947, 94790), ("acq", "test", 600, 9947, 23730),
     ("bodyfat", "train", 252, 14, 3528), ("colon-cancer", "train", 62, 2000, 124000),
-    ("rcv1_sample", "train", 100, 47236, 9648),
+    ("rcv1_sample", "train", 100, 47236, 9648), ("pneumoniamnist", "train", 5232, 784, 4096709),
+    ("pneumoniamnist", "test", 624, 784, 488564),
 ]  # fmt: skip
 LARGE_FILES = [
     ("rcv1_sub", "train", 20242, 47236, 1516508), ("rcv1_sub", "test", 3514, 47236, 267742),
@@ -138,7 +208,8 @@ LARGE_FILES = [
     ("farm-ads", "train", 4143, 54877, 817141), ("arcene", "train", 100, 10000, 540941),
     ("news20", "train", 15935, 62061, 1272569), ("mnist", "train", 60000, 784, 8994156),
     ("mnist", "test", 10000, 784, 1511219), ("covtype", "train", 581012, 54, 6901775),
-    ("covtype.binary", "train", 581012, 54, 6901775),
+    ("covtype.binary", "train", 581012, 54, 6901775), ("kddcup99", "train", 494021, 41, 5896311),
+    ("kddcup99.binary", "train", 494021, 41, 5896311),
 ]  # fmt: skip
 
 

@@ -28,13 +28,14 @@ def published_student(
     epsilon: float,
     delta: float,
     draw: np.random.Generator,
+    teacher_steps: int = 50,
     student_steps: int = 50,
 ) -> Array:
     """The weights of the student. gamma is read off the data, as Theorem 4.3 defines it.
 
     ``modulus`` is lambda in the noise, or mu where there is no ridge; ``covariance`` is beta~.
     """
-    teacher = thresholded(X, y, linear, sparsity, ridge, step)
+    teacher = thresholded(X, y, linear, sparsity, ridge, step, teacher_steps)
     residuals = _fitted(X @ teacher, linear) - y
     gamma = float(np.max(np.abs(residuals) * largest_entries(X)))
     n, m = X.shape[0], public.shape[0]
@@ -43,7 +44,7 @@ def published_student(
     return thresholded(public, answers, True, sparsity, 0.0, student_step, student_steps)
 
 
-def thresholded(X: Any, y: Array, linear: bool, sparsity: int, ridge: float, step: float, steps: int = 50) -> Array:
+def thresholded(X: Any, y: Array, linear: bool, sparsity: int, ridge: float, step: float, steps: int) -> Array:
     """IGHT with a ridge, from zero weights."""
     w = np.zeros(X.shape[1])
     # The step of a loss with the ridge on top is shorter, so that the iteration does not diverge.

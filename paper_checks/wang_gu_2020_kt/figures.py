@@ -76,7 +76,7 @@ def methods(task: str, size: Size) -> list[Method]:
     base = 2.5 if linear else 10.0
     # Rows on the true support, and labels, grow with the root of s*.
     wide = math.sqrt(s / SMALL.sparsity)
-    # At the base step 20 steps leave less than a thousandth of the distance to the minimiser; the large size has no more.
+    # At the base step 20 steps leave less than a thousandth of the distance to the minimiser.
     rounds = 50 if size == SMALL else 20
 
     def plain(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:

@@ -20,6 +20,7 @@ from paper_checks.seeds import Rng
 
 Array = NDArray[np.float64]
 PUBLISHED, TIGHT = "published noise", "tight noise"
+SIGN, STUDENT = "sign", "paired t"
 
 
 @dataclass(frozen=True)
@@ -76,28 +77,31 @@ def measure(
     Where rows are drawn from one file, ``make_tuning`` gives data sets without the rows that are reported.
     """
     assert len({len(method.grid) for method in methods}) == 1, "every method has a grid of the same size"
+    cases = [(method, noise, epsilon) for method in methods for noise in method.noises for epsilon in budgets]
+
+    def run(case: tuple[Method, str, float], data: Any, setting: Any, name: str, number: int) -> float:
+        method, noise, epsilon = case
+        draw = rng(name, f"{method.name} {noise} {epsilon:g} {setting}", number)
+        return error(data, method.fit(data, epsilon, noise, setting, draw))
+
     others = [(make_tuning or make)(rng("tuning data", repetition=number)) for number in range(tuning)]
-    sets = [make(rng("data", repetition=number)) for number in range(repetitions)]
-    errors, chosen = {}, {}
-    for method in methods:
-        for noise in method.noises:
-            columns, settings = [], []
-            for epsilon in budgets:
-                key = f"{method.name} {noise} {epsilon:g}"
-
-                def run(data: Any, setting: Any, name: str, number: int, epsilon: float = epsilon,
-                        noise: str = noise, method: Method = method, key: str = key) -> float:  # fmt: skip
-                    draw = rng(name, f"{key} {setting}", number)
-                    return error(data, method.fit(data, epsilon, noise, setting, draw))
-
-                scores = [np.mean([run(data, setting, "tuning data", number) for number, data in enumerate(others)])
-                          for setting in method.grid]  # fmt: skip
-                setting = method.grid[int(np.argmin(scores))]
-                settings.append(setting)
-                columns.append([run(data, setting, "data", number) for number, data in enumerate(sets)])
-            errors[noise, method.name] = np.array(columns).T
-            chosen[noise, method.name] = settings
-    return Figure(budgets, errors, chosen)
+    settings = []
+    for case in cases:
+        scores = [np.mean([run(case, data, setting, "tuning data", number) for number, data in enumerate(others)])
+                  for setting in case[0].grid]  # fmt: skip
+        settings.append(case[0].grid[int(np.argmin(scores))])
+    others.clear()
+    # One data set at a time is in memory.
+    table = np.empty((repetitions, len(cases)))
+    for number in range(repetitions):
+        data = make(rng("data", repetition=number))
+        table[number] = [run(case, data, chosen, "data", number) for case, chosen in zip(cases, settings, strict=True)]
+    errors, chosen_by = {}, {}
+    for start in range(0, len(cases), len(budgets)):
+        method, noise, _ = cases[start]
+        errors[noise, method.name] = table[:, start : start + len(budgets)]
+        chosen_by[noise, method.name] = settings[start : start + len(budgets)]
+    return Figure(budgets, errors, chosen_by)
 
 
 def order(
@@ -106,13 +110,16 @@ def order(
     rivals: Mapping[str, Sequence[str]],
     noises: Sequence[str] = (PUBLISHED, TIGHT),
     forms: Mapping[str, Sequence[str]] | None = None,
+    test: str = SIGN,
+    axis: str = "epsilon",
 ) -> Finding:
-    """Whether ``best`` has the lowest error at every epsilon, by paired sign tests with Holm's correction.
+    """Whether ``best`` has the lowest error at every epsilon, by paired tests with Holm's correction.
 
     ``rivals`` maps every rival to the curves that are readings of it, ``forms`` every kind of noise to the readings of
     ``best``. Order kept: established for and against every reading at every epsilon, with every kind of noise. Order
     reversed: at some epsilon the opposite is established for every reading of both, with every kind of noise. If it is
-    for some of them only, the order depends on reading. Else it is a tie.
+    for some of them only, the order depends on reading. Else it is a tie. ``test`` is the sign test, or Student's t on
+    differences of logarithms where data sets are too few for signs.
     """
     places, tests, rows = [], [], []
     forms = forms or dict.fromkeys(noises, [best])
@@ -129,20 +136,31 @@ def order(
             wins = int(np.sum(first[:, place] < second[:, place]))
             total = int(np.sum(first[:, place] != second[:, place]))
             means = f"{first[:, place].mean():.3g} against {second[:, place].mean():.3g}"
-            label = f"{noise}, epsilon {epsilon:g}: {form} below {reading}, {means}"
-            places.append((rival, epsilon, label, wins, total))
-            tests.append(float(stats.binomtest(wins, total).pvalue) if total else 1.0)
+            label = f"{noise}, {axis} {epsilon:g}: {form} below {reading}, {means}"
+            below = 2 * wins > total if test == SIGN else first[:, place].mean() < second[:, place].mean()
+            places.append((rival, epsilon, label, f"{wins} of {total}", bool(below)))
+            tests.append(_p_value(first[:, place], second[:, place], test))
     against: dict[tuple[str, float], int] = {}
-    for (rival, epsilon, label, wins, total), certain in zip(places, holm(tests), strict=True):
-        rows.append(Comparison(label, "every data set", f"{wins} of {total}", certain and 2 * wins > total))
-        against[rival, epsilon] = against.get((rival, epsilon), 0) + int(certain and 2 * wins < total)
+    for (rival, epsilon, label, count, below), certain in zip(places, holm(tests), strict=True):
+        rows.append(Comparison(label, "every data set", count, certain and below))
+        against[rival, epsilon] = against.get((rival, epsilon), 0) + int(certain and not below)
     kept = sum(row.agrees for row in rows)
     cases = sum(len(forms[noise]) for noise in noises)
     every = any(count == cases * len(rivals[rival]) for (rival, _), count in against.items())
     otherwise = "order reversed" if every else "depends on reading" if any(against.values()) else "tie"
     words = (f"{best} is established as lowest in {kept} of {len(rows)} comparisons, the opposite in "
-             f"{sum(against.values())} (sign tests, Holm at {ALPHA:.0%})")  # fmt: skip
+             f"{sum(against.values())} ({test} tests, Holm at {ALPHA:.0%})")  # fmt: skip
     return Finding("order kept" if kept == len(rows) else otherwise, words, tuple(rows))
+
+
+def _p_value(first: Array, second: Array, test: str) -> float:
+    """Two-sided, on paired errors. Without any difference it is 1."""
+    unlike = first != second
+    if not unlike.any():
+        return 1.0
+    if test == SIGN:
+        return float(stats.binomtest(int(np.sum(first < second)), int(unlike.sum())).pvalue)
+    return float(stats.ttest_rel(np.log(first), np.log(second)).pvalue)
 
 
 def close(figure: Figure, method: str, baseline: str, factor: float) -> Finding:

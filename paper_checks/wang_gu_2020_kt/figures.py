@@ -8,18 +8,21 @@ None of them has a finite epsilon (theorem-4.3, corollary-4.7). With tight noise
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dptoolkit import datasets, solvers
-from paper_checks.curves import PUBLISHED, TIGHT, Figure, Method, measure, order
+from paper_checks.curves import PUBLISHED, STUDENT, TIGHT, Figure, Method, measure, order
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.rates import Array
 from paper_checks.seeds import Rng
+from paper_checks.transfer import published_student
 
-_DELTA, _N, _D, _S = 0.01, 800, 1000, 10
-_VOTES, _CURVATURE = 0.6, 4.0  # of two stages: the share of epsilon of its votes, and the loss's smoothness, row_norm^2
+_DELTA = 0.01
+_BASELINE_SETS = 2  # data sets for the error without privacy, at the large size
+_VOTES, _CURVATURE = 0.6, 4.0  # of two stages: share of epsilon of its votes; smoothness at s* = 10, row_norm^2
 _PUBLIC = 1 / 3  # beta~ of entries that are uniform on [-1, 1]
 GRID, RULE, NONE, SOUND = (
     "DPSL-KT, ridge from the grid", "DPSL-KT, ridge of Theorem 4.5", "DPSL-KT, no ridge", "DPSL-KT, sound teacher"
@@ -27,6 +30,17 @@ GRID, RULE, NONE, SOUND = (
 FORMS = {PUBLISHED: [GRID, RULE, NONE], TIGHT: [SOUND]}
 CLIPPED, PLAIN = "Frank-Wolfe, clipped residuals", "Frank-Wolfe, plain loss"
 RIVALS = {"Frank-Wolfe": [CLIPPED, PLAIN], "Two stage": ["Two stage"], "DP-IGHT": ["DP-IGHT"]}
+
+
+class Size(NamedTuple):
+    """Private rows, features, and entries of the truth, which all methods know."""
+
+    n: int
+    d: int
+    sparsity: int
+
+
+SMALL = Size(800, 1000, 10)
 
 
 class Transfer(NamedTuple):
@@ -40,47 +54,66 @@ class Transfer(NamedTuple):
 
 def figure_2(rng: Rng, task: str, budgets: list[float], repetitions: int) -> Figure:
     """All methods at n = 800, d = 1000; the baselines for linear regression only, as in the paper."""
+    return measure(methods(task, SMALL), budgets, maker(task, SMALL), relative_error, rng, repetitions)
+
+
+def maker(task: str, size: Size) -> Callable[[np.random.Generator], Transfer]:
+    """Draws data sets of the paper."""
+
+    def make(draw: np.random.Generator) -> Transfer:
+        data = datasets.make_transfer(n=size.n, d=size.d, sparsity=size.sparsity, task=task, rng=draw)
+        public = draw.uniform(-1, 1, (size.n, size.d))
+        return Transfer(np.asarray(data.X), np.asarray(data.y), np.asarray(data.truth), public)
+
+    return make
+
+
+def methods(task: str, size: Size) -> list[Method]:
+    """The methods of the figure."""
+    n, d, s = size
     linear = task == "regression"
     loss = "squared" if linear else "logistic"
     base = 2.5 if linear else 10.0
-
-    def make(draw: np.random.Generator) -> Transfer:
-        data = datasets.make_transfer(n=_N, d=_D, sparsity=_S, task=task, rng=draw)
-        return Transfer(
-            np.asarray(data.X), np.asarray(data.y), np.asarray(data.truth), draw.uniform(-1, 1, (_N, _D))
-        )  # fmt: skip
+    # Rows on the true support, and labels, grow with the root of s*.
+    wide = math.sqrt(s / SMALL.sparsity)
+    # At the base step 20 steps leave less than a thousandth of the distance to the minimiser.
+    rounds = 50 if size == SMALL else 20
 
     def plain(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
-        return np.asarray(solvers.ight(data.X, data.y, loss=loss, sparsity=_S, steps=60, step_size=setting).coef)
+        return np.asarray(solvers.ight(data.X, data.y, loss=loss, sparsity=s, steps=60, step_size=setting).coef)
 
     def transferred(form: str) -> Any:
         def fit(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
-            unit = math.sqrt(_S * math.log(_D) * math.log(1 / _DELTA)) / (_N * epsilon)
+            unit = math.sqrt(s * math.log(d) * math.log(1 / _DELTA)) / (n * epsilon)
             ridge = setting * unit if form == GRID else math.sqrt(setting * unit) if form == RULE else 0.0
             step = base * setting if form == NONE else base
             # Without a ridge mu stands in its place: the curvature of the mean loss, at most beta~ or beta~/4.
             modulus = ridge if form != NONE else _PUBLIC if linear else _PUBLIC / 4
-            return published_student(data, linear, ridge, modulus, step, epsilon, draw)
+            return published_student(
+                data.X, data.y, data.public, linear=linear, sparsity=s, ridge=ridge, modulus=modulus,
+                covariance=_PUBLIC, step=step, student_step=2.5, epsilon=epsilon, delta=_DELTA, draw=draw,
+                teacher_steps=rounds, student_steps=rounds,
+            )  # fmt: skip
 
         return fit
 
     def sound(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
         fit = solvers.knowledge_transfer(
-            data.X, data.y, loss="huber" if linear else "logistic", sparsity=_S, feature_bound=1.0, row_norm=1.8,
+            data.X, data.y, loss="huber" if linear else "logistic", sparsity=s, feature_bound=1.0, row_norm=1.8 * wide,
             selection_share=setting, epsilon=epsilon, delta=_DELTA, rng=draw,
         )  # fmt: skip
         return np.asarray(fit.coef)
 
     def thresholding(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
         steps, step = setting
-        bound = {"grad_norm": 10.0} if linear else {"row_norm": math.sqrt(_D * _PUBLIC)}
-        fit = solvers.dp_ight(data.X, data.y, loss=loss, sparsity=_S, steps=steps, step_size=step, epsilon=epsilon,
+        bound = {"grad_norm": 10.0 * wide**2} if linear else {"row_norm": math.sqrt(d * _PUBLIC)}
+        fit = solvers.dp_ight(data.X, data.y, loss=loss, sparsity=s, steps=steps, step_size=step, epsilon=epsilon,
                               delta=_DELTA, calibration=_calibration(noise), rng=draw, **bound)  # fmt: skip
         return np.asarray(fit.coef)
 
     def vertices(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
         steps, clipped = setting
-        model = {"loss": "huber"} if clipped else {"loss": "squared", "label_bound": 6.0}
+        model = {"loss": "huber"} if clipped else {"loss": "squared", "label_bound": 6.0 * wide}
         fit = solvers.dp_frank_wolfe(
             data.X, data.y, l1_radius=float(np.abs(data.truth).sum()), steps=steps, feature_bound=1.0, epsilon=epsilon,
             delta=_DELTA, calibration=_calibration(noise), law="laplace" if noise == PUBLISHED else None, rng=draw,
@@ -90,13 +123,15 @@ def figure_2(rng: Rng, task: str, budgets: list[float], repetitions: int) -> Fig
 
     def stages(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
         # The multiples of the least ridge at which any noise gives the second stage its share of epsilon.
-        least = _CURVATURE / (_N * math.expm1((1 - _VOTES) * epsilon))
-        fit = solvers.two_stage(data.X, data.y, loss="huber", l2=setting * least, row_norm=2.0, sparsity=_S, blocks=8,
-                                vote_share=_VOTES, epsilon=epsilon, delta=_DELTA, rng=draw)  # fmt: skip
+        least = _CURVATURE * wide**2 / (n * math.expm1((1 - _VOTES) * epsilon))
+        fit = solvers.two_stage(
+            data.X, data.y, loss="huber", l2=setting * least, row_norm=2.0 * wide, sparsity=s, blocks=8,
+            vote_share=_VOTES, epsilon=epsilon, delta=_DELTA, rng=draw,
+        )  # fmt: skip
         return np.asarray(fit.coef)
 
     sizes = (0.6, 1.2, 2.5) if linear else (0.3, 1.0, 3.0)
-    methods = [
+    found = [
         Method("IGHT", plain, [base * share for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)], (TIGHT,)),
         Method("DP-IGHT", thresholding, [(steps, step) for steps in (2, 8) for step in sizes]),
         Method(GRID, transferred(GRID), [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0], (PUBLISHED,)),
@@ -105,47 +140,21 @@ def figure_2(rng: Rng, task: str, budgets: list[float], repetitions: int) -> Fig
         Method(SOUND, sound, [0.3, 0.4, 0.5, 0.6, 0.7, 0.8], (TIGHT,)),
     ]
     if linear:
-        counts = (5, 10, 20, 40, 80, 160)
-        methods += [
+        counts = (5, 10, 20, 40, 80, 160) if size == SMALL else (5, 10, 20, 40, 60, 80)
+        found += [
             Method(CLIPPED, vertices, [(steps, True) for steps in counts]),
             Method(PLAIN, vertices, [(steps, False) for steps in counts]),
             Method("Two stage", stages, [1.1, 1.5, 2.0, 4.0, 8.0, 16.0], (TIGHT,)),
         ]
-    return measure(methods, budgets, make, _relative_error, rng, repetitions)
-
-
-def published_student(
-    data: Transfer, linear: bool, ridge: float, modulus: float, step: float, epsilon: float, draw: np.random.Generator
-) -> Array:
-    """Algorithm 1 with the printed noise. gamma is read off the data, as Theorem 4.3 defines it."""
-    teacher = _thresholded(data.X, data.y, linear, ridge, step)
-    residuals = _fitted(data.X @ teacher, linear) - data.y
-    gamma = float(np.max(np.abs(residuals) * np.abs(data.X).max(axis=1)))
-    variance = 8 * _PUBLIC * _S * gamma**2 * math.log(2.5 / _DELTA) / (_N * (epsilon * modulus) ** 2)
-    answers = data.public @ teacher + math.sqrt(variance) * draw.standard_normal(_N)
-    return _thresholded(data.public, answers, True, 0.0, 2.5)
-
-
-def _thresholded(X: Array, y: Array, linear: bool, ridge: float, step: float, steps: int = 50) -> Array:
-    """IGHT with a ridge, from zero weights."""
-    w = np.zeros(X.shape[1])
-    # The step of a loss with the ridge on top is shorter, so that the iteration does not diverge.
-    step = step / (1 + step * ridge)
-    for _ in range(steps):
-        w = w - step * (X.T @ (_fitted(X @ w, linear) - y) / len(y) + ridge * w)
-        w[np.argpartition(-np.abs(w), _S)[_S:]] = 0.0
-    return w
-
-
-def _fitted(margins: Array, linear: bool) -> Array:
-    return margins if linear else np.asarray(1 / (1 + np.exp(-np.clip(margins, -500, 500))))
+    return found
 
 
 def _calibration(noise: str) -> str:
     return "published" if noise == PUBLISHED else "tight"
 
 
-def _relative_error(data: Any, weights: Array) -> float:
+def relative_error(data: Any, weights: Array) -> float:
+    """The distance from the truth over its norm."""
     return float(np.linalg.norm(weights - data.truth) / np.linalg.norm(data.truth))
 
 
@@ -156,6 +165,24 @@ def lowest(rng: Rng, task: str, budgets: list[float], best: str, repetitions: in
         return order(figure, best, {"Frank-Wolfe": [CLIPPED]} if task == "regression" else {"IGHT": ["IGHT"]})
     rivals = RIVALS if task == "regression" else {"DP-IGHT": ["DP-IGHT"]}
     return order(figure, best, rivals, forms=FORMS)
+
+
+def large(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int, size: list[int]) -> Finding:
+    """The same at five times the size, by Student's tests: fewer data sets, and one for the choice of settings."""
+    shape = Size(*size)
+    every = {method.name: method for method in methods(task, shape)}
+    plain = every.pop("IGHT")
+    make = maker(task, shape)
+    figure = measure(list(every.values()), budgets, make, relative_error, rng, repetitions, tuning=1)
+    # Without noise there is one error for all epsilons.
+    alone = measure([plain], budgets[:1], make, relative_error, rng, _BASELINE_SETS, tuning=1).means(TIGHT, "IGHT")[0]
+    rivals = RIVALS if task == "regression" else {"DP-IGHT": ["DP-IGHT"]}
+    if best == "DPSL-KT":
+        found = order(figure, best, rivals, forms=FORMS, test=STUDENT)
+    else:
+        found = order(figure, best, {"DPSL-KT": [SOUND]}, noises=(TIGHT,), test=STUDENT)
+    words = f"{found.computed}; without privacy {alone:.3f} (mean of {_BASELINE_SETS} data sets)"
+    return Finding(found.verdict, words, found.rows)
 
 
 def near(rng: Rng, budgets: list[float], factor: float, repetitions: int) -> Finding:

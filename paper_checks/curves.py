@@ -163,6 +163,29 @@ def _p_value(first: Array, second: Array, test: str) -> float:
     return float(stats.ttest_rel(np.log(first), np.log(second)).pvalue)
 
 
+def paired(pairs: Sequence[tuple[str, Array, Array]], detail: str = "") -> Finding:
+    """Whether the first of every pair (label, first, second) is the smaller one, by sign tests over repetitions.
+
+    For orders where the paper leaves open what would decide, such as batch sizes or the data: the opposite is "not
+    reached here" and never "order reversed". Order kept: established in every pair, with Holm's correction. Depends on
+    reading: established in some, and the opposite in others. Else it is a tie.
+    """
+    wins = [int(np.sum(first < second)) for _, first, second in pairs]
+    totals = [int(np.sum(first != second)) for _, first, second in pairs]
+    tests = [float(stats.binomtest(won, total).pvalue) if total else 1.0
+             for won, total in zip(wins, totals, strict=True)]  # fmt: skip
+    rows, against = [], 0
+    for (label, first, second), won, total, certain in zip(pairs, wins, totals, holm(tests), strict=True):
+        means = f"{first.mean():.3g} against {second.mean():.3g}, smaller in {won} of {total}"
+        rows.append(Comparison(label, "smaller in every repetition", means, certain and 2 * won > total))
+        against += int(certain and 2 * won < total)
+    kept = sum(row.agrees for row in rows)
+    otherwise = "tie" if not against else "depends on reading" if kept else "not reached here"
+    words = f"established in {kept} of {len(rows)} comparisons, the opposite in {against}"
+    words += f" (sign tests, Holm at {ALPHA:.0%})"
+    return Finding("order kept" if kept == len(rows) else otherwise, words, tuple(rows), detail)
+
+
 def close(figure: Figure, method: str, baseline: str, factor: float) -> Finding:
     """Whether a method's mean error is within ``factor`` of the baseline's at every epsilon, with published noise."""
     rows = tuple(

@@ -12,6 +12,7 @@ from typing import Any
 
 from paper_checks import seeds
 from paper_checks.findings import Finding
+from paper_checks.shared import Shared
 from paper_checks.tables import Table
 from paper_checks.verdict import WORDS
 
@@ -95,15 +96,16 @@ def find(
     rng: seeds.Rng,
     data_home: str | None,
     arguments: Mapping[str, Any] | None = None,
+    shared: Shared | None = None,
 ) -> Finding:
-    """The finding of one item, with its own arguments or others."""
+    """The finding of one item, with its own arguments or others. ``shared`` holds runs that other items need too."""
     if item.check is None:
         raise BadClaims(f"{item.id}: is not checked here: {item.pending}.")
     taken = dict(item.arguments if arguments is None else {**item.arguments, **arguments})
     plant = taken.pop("plant", None)
     for key in [key for key in taken if key == "table" or key.endswith("_table")]:
         taken[key] = _table(tables, taken[key], plant if key == "table" else None, item.id)
-    offered = {"rng": rng, "tolerance": item.tolerance, "data_home": data_home}
+    offered = {"rng": rng, "tolerance": item.tolerance, "data_home": data_home, "shared": shared}
     names = inspect.signature(item.check).parameters
     return item.check(
         **taken, **{name: value for name, value in offered.items() if name in names and name not in taken}

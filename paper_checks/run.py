@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from paper_checks.audits import Audited
 from paper_checks.claims import TIERS, BadClaims, Claim, Paper, Point
 from paper_checks.findings import Finding
 from paper_checks.items import Item, find
+from paper_checks.shared import Shared
 from paper_checks.store import Store
 from paper_checks.verdict import Verdict
 
@@ -35,7 +37,8 @@ __all__ = ["TIERS", "Row", "Settings", "Unit", "run", "units"]
 class Settings:
     """What a run is asked for: the tier, the seed of all random numbers, the folder of data sets, where it runs.
 
-    ``scheduler`` is the address of a Dask scheduler, in place of ``workers`` processes.
+    ``scheduler`` is the address of a Dask scheduler, in place of ``workers`` processes. ``store`` is where runs that
+    items share are kept; ``run`` sets it.
     """
 
     tier: str = "fast"
@@ -43,6 +46,7 @@ class Settings:
     data_home: str | None = None
     workers: int = 1
     scheduler: str | None = None
+    store: Store | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,13 @@ def run(
     taken from there.
     """
     by_name = {paper.name: paper for paper in papers}
+    settings = replace(settings, store=store)
+    if store is not None:
+        # Now, for all processes: a file that is edited during a run must not make its parts look like another run's.
+        for paper in papers:
+            store.fingerprint(paper.name)
+        if not resume:
+            shutil.rmtree(store.shared_folder, ignore_errors=True)
     todo = []
     for unit in units(papers, settings.tier):
         kept = store.load(unit.paper, unit.name) if store is not None and resume else None
@@ -183,9 +194,25 @@ def _finding(paper: Paper, item: Item, settings: Settings) -> Finding:
         return Finding("no data", f"not found: {', '.join(missing)}. Name their folder with --data.")
     rng = seeds.source(settings.seed, paper.name, item.id)
     try:
-        return find(item, paper.tables, rng, settings.data_home)
+        return find(item, paper.tables, rng, settings.data_home, shared=_shared(paper, settings))
     except (TypeError, ValueError) as problem:
         raise BadClaims(f"{paper.name}: item {item.id!r}: {problem}") from problem
+
+
+_SHARED: dict[tuple[object, ...], Shared] = {}
+
+
+def _shared(paper: Paper, settings: Settings) -> Shared:
+    """The runs that the items of a paper share, one object per process."""
+    store = settings.store
+    folder = None if store is None else store.shared_folder / paper.name
+    mark = "" if store is None else store.fingerprint(paper.name)
+    key = (paper.name, settings.seed, settings.data_home, folder, mark)
+    if key not in _SHARED:
+        # No item has this name: what is shared belongs to none of them.
+        source = seeds.source(settings.seed, paper.name, "shared runs")
+        _SHARED[key] = Shared(source, settings.data_home, folder, mark)
+    return _SHARED[key]
 
 
 def available(name: str, data_home: str | None) -> bool:

@@ -33,18 +33,24 @@ class Store:
             kept = json.loads(self._path(paper, name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return kept if isinstance(kept, dict) and kept.get("fingerprint") == self._fingerprint(paper) else None
+        return kept if isinstance(kept, dict) and kept.get("fingerprint") == self.fingerprint(paper) else None
 
     def save(self, paper: str, name: str, record: dict[str, Any], seconds: float) -> None:
         """Write one unit, whole or not at all."""
-        content = {"fingerprint": self._fingerprint(paper), "seconds": seconds, "record": record}
+        content = {"fingerprint": self.fingerprint(paper), "seconds": seconds, "record": record}
         write_whole(self._path(paper, name), json.dumps(content, indent=1))
+
+    @property
+    def shared_folder(self) -> Path:
+        """The folder of runs that items share, a folder per paper."""
+        return self.folder / "shared"
 
     def _path(self, paper: str, name: str) -> Path:
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in name)
         return self.folder / paper / f"{safe}.json"
 
-    def _fingerprint(self, paper: str) -> str:
+    def fingerprint(self, paper: str) -> str:
+        """Of everything that the numbers of a paper depend on."""
         if paper not in self._fingerprints:
             own = digest(sorted(path for path in (self._root / paper).iterdir() if path.suffix in (".py", ".toml")))
             self._fingerprints[paper] = hashlib.sha256(f"{self._base}:{own}".encode()).hexdigest()

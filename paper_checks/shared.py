@@ -1,0 +1,79 @@
+"""Runs that several items of a paper share: made once, kept in memory and in files beside the results of items.
+
+A table, its figures and the sentences about them rest on the same fits. The first item that asks for a part makes it;
+the others, in this process or another, read it. Its random numbers must come from ``source``, which belongs to no item.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dptoolkit.distributed.sweeps import write_whole
+from paper_checks import seeds
+
+Part = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The shared runs of one paper.
+
+    Attributes
+    ----------
+    source : callable
+        The generators of what is shared, as ``rng`` is those of an item.
+    data_home : str or None
+        The folder of data sets.
+    folder : Path or None
+        Where parts are kept; None keeps them in memory only.
+    fingerprint : str
+        Of everything that the parts depend on: a part with another one is made anew.
+    """
+
+    source: seeds.Rng
+    data_home: str | None = None
+    folder: Path | None = None
+    fingerprint: str = ""
+    _made: dict[str, Part] = field(default_factory=dict)
+
+    def part(self, name: str, make: Callable[[], Part]) -> Part:
+        """The part of that name, a dictionary that JSON can hold, made now if nobody has made it before."""
+        if name not in self._made:
+            self._made[name] = make() if self.folder is None else self._kept(name, self.folder, make)
+        return self._made[name]
+
+    def _kept(self, name: str, folder: Path, make: Callable[[], Part]) -> Part:
+        path = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(path.with_suffix(".lock")):
+            found = self._read(path)
+            if found is None:
+                # As JSON gives it back, so that a resumed run sees the same numbers and the same types.
+                found = json.loads(json.dumps(make()))
+                write_whole(path, json.dumps({"fingerprint": self.fingerprint, "part": found}))
+        return found
+
+    def _read(self, path: Path) -> Part | None:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return content["part"] if content.get("fingerprint") == self.fingerprint else None
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Other processes wait, so that no two make the same part. A process that dies lets go of the lock."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks here: at worst a part is made twice
+        yield
+        return
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -46,16 +46,17 @@ def least_sparsity(theorem: str, kappa: float, scale: float) -> Finding:
 def kept_noise(factor: float) -> Finding:
     """E|pi_I(u)|^2 / (k sigma^2) for a step that is all noise, against the printed 3.
 
-    I contains the k coordinates that the noisy step itself chose, so u is not independent of I. The k largest squares
-    of d normal variables have the closed form below; the support of the iterate before adds k (1 - k/d) fresh ones.
+    I contains the k coordinates that the noisy step itself chose, so u is not independent of I. The mean of the k
+    largest squares of d normal variables, ``kept``, has the closed form below. All d squares sum to d on average, so
+    the d - k others sum to d - k kept. The support of the iterate before was chosen without looking at u: it holds a
+    share k/d of these others, which adds k (1 - kept k/d). The support of x* would add more and is left out.
     """
     rows = []
     for name, (d, k) in _SIZES.items():
         quantile = stats.norm.isf(k / (2 * d))
         kept = 2 * d / k * (quantile * stats.norm.pdf(quantile) + stats.norm.sf(quantile))
-        rows.append(
-            (f"{name}: d {d:,}, k {k:,} ({kept:.2f} from the kept ones alone)", factor, float(kept + 1 - k / d))
-        )
+        both = kept + 1 - kept * k / d
+        rows.append((f"{name}: d {d:,}, k {k:,} ({kept:.2f} from the kept ones alone)", factor, float(both)))
     return upper_bound(
         rows, "The missing factor is of order log(d/k). The theorem itself is not refuted by this (SHT-4.2d)."
     )

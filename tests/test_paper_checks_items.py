@@ -372,6 +372,31 @@ def test_numbers_that_json_lacks_are_strings_and_pictures_take_numbers_only():
     assert "logarithmic axis" in html.picture(rows) and "a" * 60 not in html.picture(rows)
 
 
+def test_the_values_of_a_row_are_named_by_the_kind_of_check():
+    papers = selected(ROOT, ["SHT-5.3a", "IGHT-P4", "IGHT-R5.3c", "SHT-R5.4"])
+    records = [record for _, record, _ in run(ROOT, papers, Settings())]
+    (needed,) = (record for record in records if record["claim"] == "SHT-5.3a")
+    # The condition's least k is what is needed; what the paper has is smaller.
+    assert all(row["published"] == 15_877 and row["computed"] in (200, 1000) for row in needed["rows"])
+    page = pages.Page(pages.summary(records), papers, "python -m paper_checks", "2026-01-02")
+    cards = {
+        entry["claim"]: card for entry, card in zip(page.entries, html.page(page).split("class=card")[1:], strict=True)
+    }
+    for name, first, second in (
+        ("SHT-5.3a", "needed", "there"),
+        ("IGHT-P4", "its printed mean", "lowest of the others"),
+        ("IGHT-R5.3c", "bound", "true value"),
+        ("SHT-R5.4", "published", "true or measured"),
+    ):
+        assert f"<th>{first}</th><th>{second}</th>" in cards[name]
+        assert name == "SHT-R5.4" or f"diamond: {first}; dot: {second}" in cards[name]
+
+
+def test_a_count_has_room_beside_its_verdict():
+    (style,) = re.findall(r"\.counts li\{([^}]*)\}", html._STYLE)
+    assert "flex-wrap:wrap" in style and re.search(r"gap:\S*\.6rem", style.replace(".2rem ", ""))
+
+
 def test_the_page_in_the_folder_shows_the_expected_verdicts():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(r"Written by `python -m paper_checks --tier full --data FOLDER` on 20\d\d-\d\d-\d\d", text)

@@ -20,7 +20,6 @@ def judged(name, **arguments):
     return find(item, paper.tables, seeds.source(0, paper.name, item.id), None, arguments)
 
 
-
 # --- formulas --------------------------------------------------------------------------------------------------------
 
 

@@ -163,7 +163,7 @@ def features_of_kddcup(table: Table, features: int) -> Finding:
     )  # fmt: skip
     possible = all(row.agrees for row in rows)
     words = "possible" if possible else f"more nonzero weights than {features} features allow"
-    return Finding("met" if possible else "inconsistent", words, rows)
+    return Finding("met" if possible else "inconsistent", words, rows, marks=("largest possible", "printed"))
 
 
 def uniform_draws(table: Table, column: str, selections: list[int], tolerance: float) -> Finding:

@@ -9,6 +9,8 @@ from paper_checks.findings import Comparison, Finding, established, order_establ
 from paper_checks.tables import Table
 
 _PRIVATE = ("DP-GD-HT", "DP-SGD-HT", "DP-SCSG-HT")
+# What the two values of a row are where a printed mean is compared with the next one.
+_STEP = ("printed before", "printed after")
 _DETAIL = "Unpaired tests on five folds; a paired test is not reported."
 
 
@@ -49,9 +51,10 @@ def _trend(table: Table, methods: list[str], rows: list[Comparison]) -> Finding:
     ends = all(table.mean[method][-1] < table.mean[method][0] for method in methods)
     fall = "all" if ends else "not all"
     words = f"{len(rows) - len(rises)} of {len(rows)} steps do not rise; first to last column: {fall} fall"
+    verdict = "tie" if len(methods) == 1 and rises else "order kept"
     if not all(row.agrees for row in rows) or not ends:
-        return Finding("order reversed", words, tuple(rows), _DETAIL)
-    return Finding("tie" if len(methods) == 1 and rises else "order kept", words, tuple(rows), _DETAIL)
+        verdict = "order reversed"
+    return Finding(verdict, words, tuple(rows), _DETAIL, _STEP)
 
 
 def gap_shrinks(table: Table, second_table: Table, third_table: Table) -> Finding:
@@ -61,7 +64,7 @@ def gap_shrinks(table: Table, second_table: Table, third_table: Table) -> Findin
     words = "; ".join(
         f"{part.id}: {result.computed}" for part, result in zip((table, second_table, third_table), found, strict=True)
     )
-    return Finding(verdict, words, tuple(row for part in found for row in part.rows), _DETAIL)
+    return Finding(verdict, words, tuple(row for part in found for row in part.rows), _DETAIL, _STEP)
 
 
 def near_log_2(table: Table, tolerance: float) -> Finding:
@@ -74,7 +77,7 @@ def near_log_2(table: Table, tolerance: float) -> Finding:
             within += abs(mean - math.log(2)) <= deviation
     near = sum(row.agrees for row in rows)
     words = f"{near} of {len(rows)} losses within {tolerance:g} of log 2, {within} within one printed deviation"
-    return Finding("tie" if near == len(rows) else "met", words, tuple(rows))
+    return Finding("tie" if near == len(rows) else "met", words, tuple(rows), marks=("printed", "log 2"))
 
 
 def caption(table: Table, method: str, exceptions: list[str]) -> Finding:
@@ -90,7 +93,8 @@ def caption(table: Table, method: str, exceptions: list[str]) -> Finding:
         )
     wrong = [row.label.split(":")[0] for row in rows if not row.agrees]
     words = f"not the lowest at {', '.join(wrong)}" if wrong else "lowest where it is said to be"
-    return Finding("inconsistent" if wrong else "met", words, tuple(rows))
+    marks = ("its printed mean", "lowest of the private ones")
+    return Finding("inconsistent" if wrong else "met", words, tuple(rows), marks=marks)
 
 
 def network(pools: int, view: int, tolerance: float) -> Finding:

@@ -6,7 +6,9 @@ import argparse
 import os
 import signal
 import sys
+import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,11 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         if arguments.list:
             print(list_json(papers) if arguments.json else listing(papers, settings.data_home))
             return 0
+        for line in _left_out(papers, arguments.paper, settings.tier):
+            _say(line)
+        if not units(papers, settings.tier):
+            return 2
+        _check_folder(arguments.out)
         _collect(found, root, papers, settings, arguments)
     except (BadClaims, ClusterError, MissingDependency) as problem:
         _say(problem)
@@ -97,6 +104,35 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
     _say(f"wrote {Path(arguments.out) / 'report.html'}")
     return 0 if all(record["as_expected"] for record in records) else 1
+
+
+def _left_out(papers: list[Paper], names: list[str], tier: str) -> Iterator[str]:
+    """Why claims and items that were asked for by name are not checked: they are not judged, or need another tier."""
+    for paper in papers:
+        run_here = {unit.id for unit in units([paper], tier)}
+        for item in paper.items:
+            if item.id in names and item.id not in run_here:
+                yield f"{item.id}: {_needs(item.tier) if item.judged else f'is not judged: {item.pending}'}."
+        for claim in paper.claims:
+            if {claim.id, claim.item} & set(names) and claim.id not in run_here:
+                yield f"{claim.id}: {_needs(min((point.tier for point in claim.points), key=TIERS.index))}."
+
+
+def _needs(tier: str) -> str:
+    """What to type for a tier. ``dptoolkit check`` has a flag for the full one and none for the slow one."""
+    if _NAME == "paper_checks":
+        return f"is checked with --tier {tier}"
+    return "is checked with --full" if tier == "full" else f"is checked by python -m paper_checks --tier {tier}"
+
+
+def _check_folder(out: str) -> None:
+    """Refuse a folder that cannot be written to before the work, not after it."""
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as problem:
+        raise BadClaims(f"--out {out}: must be a folder that can be written to ({problem.strerror}).") from None
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

@@ -17,6 +17,8 @@ from paper_checks.tables import Table
 # Family-wise error rate of the tests on one printed table, by Holm's method.
 ALPHA = 0.01
 Number = float | int | str
+# What the two values of a row are, unless the kind of check says otherwise.
+MARKS = ("published", "true or measured")
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,15 @@ class Finding:
         The numbers that the verdict rests on.
     detail : str
         What a reader should know beside the numbers.
+    marks : tuple of str
+        What the two values of each row are, in tables and pictures.
     """
 
     verdict: str
     computed: str
     rows: tuple[Comparison, ...] = ()
     detail: str = ""
+    marks: tuple[str, str] = MARKS
 
 
 def recomputed(
@@ -70,13 +75,15 @@ def upper_bound(values: Iterable[tuple[str, float, float]], detail: str = "", sl
     words = f"true value / bound: {short(min(ratios))} to {short(max(ratios))} at {len(rows)} points"
     if len(rows) == 1:
         words = f"{short(rows[0].computed)} against the printed {short(rows[0].published)}"
-    return Finding("bound met" if all(row.agrees for row in rows) else "bound broken", words, rows, detail)
+    verdict = "bound met" if all(row.agrees for row in rows) else "bound broken"
+    return Finding(verdict, words, rows, detail, ("bound", "true value"))
 
 
 def conditions(values: Iterable[tuple[str, Number, Number, bool]], computed: str, detail: str = "") -> Finding:
     """A theorem's condition at the paper's sizes (label, needed, there, holds): met, or condition not met."""
     rows = tuple(Comparison(*value) for value in values)
-    return Finding("met" if all(row.agrees for row in rows) else "condition not met", computed, rows, detail)
+    verdict = "met" if all(row.agrees for row in rows) else "condition not met"
+    return Finding(verdict, computed, rows, detail, ("needed", "there"))
 
 
 def readings(values: Iterable[tuple[str, Number, Number, bool]], computed: str, none: str, detail: str = "") -> Finding:
@@ -85,6 +92,14 @@ def readings(values: Iterable[tuple[str, Number, Number, bool]], computed: str, 
     hold = sum(row.agrees for row in rows)
     verdict = "met" if hold == len(rows) else none if hold == 0 else "depends on reading"
     return Finding(verdict, computed, rows, detail)
+
+
+def beside_wording(
+    values: Iterable[tuple[str, Number, Number, bool]], fact: str, computed: str, detail: str = ""
+) -> Finding:
+    """Computed readings beside one that is true by its words, which nothing computes: met, or depends on reading."""
+    rows = (*(Comparison(*value) for value in values), Comparison(fact, "true by its words", "not computed", True))
+    return Finding("met" if all(row.agrees for row in rows) else "depends on reading", computed, rows, detail)
 
 
 # How symbols that TOML keys cannot hold are shown.
@@ -141,7 +156,8 @@ def lowest(table: Table, method: str, rivals: Iterable[str], detail: str = "") -
         )
     kept = sum(row.agrees for row in rows)
     words = f"lowest printed mean in {kept} of {len(rows)} columns"
-    return Finding("order kept" if kept == len(rows) else "inconsistent", words, tuple(rows), detail)
+    verdict = "order kept" if kept == len(rows) else "inconsistent"
+    return Finding(verdict, words, tuple(rows), detail, ("its printed mean", "lowest of the others"))
 
 
 def welch(first: tuple[float, float], second: tuple[float, float], trials: int) -> tuple[float, float]:

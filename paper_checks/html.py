@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from paper_checks.findings import short
+from paper_checks.findings import MARKS, short
 from paper_checks.report import audited, noise, truth, values
 from paper_checks.verdict import VERDICTS
 
@@ -27,10 +27,10 @@ a{color:inherit}code{font-size:.9em;background:var(--soft);padding:.1em .3em;bor
 .badge{display:inline-block;padding:0 .6em;border-radius:1em;color:var(--paper);font-size:.82rem;font-weight:600;
 white-space:nowrap}
 .good{background:var(--good)}.plain{background:var(--plain)}.bad{background:var(--bad)}
-.counts{display:grid;grid-template-columns:repeat(auto-fill,minmax(172px,1fr));gap:.4rem;padding:0;list-style:none}
+.counts{display:grid;grid-template-columns:repeat(auto-fill,minmax(190px,1fr));gap:.4rem;padding:0;list-style:none}
 .counts .badge{font-size:.74rem}
 .counts li{border:1px solid var(--line);border-radius:6px;padding:.3rem .6rem;display:flex;
-justify-content:space-between;align-items:center}
+justify-content:space-between;align-items:center;gap:.2rem .6rem;flex-wrap:wrap}
 .card{border:1px solid var(--line);border-radius:8px;padding:.7rem 1rem;margin:.8rem 0}
 .card h3{margin:0 0 .3rem;font-size:1rem;display:flex;gap:.6rem;flex-wrap:wrap;align-items:center}
 .where{color:var(--plain);font-weight:400}
@@ -123,12 +123,12 @@ def _numbers(entry: Mapping[str, Any]) -> str:
         head: tuple[str, ...] = _POINT_HEAD
         rows = [_point(point) for point in entry["points"]]
     elif entry["rows"]:
-        head = ("", "published", "true or measured", "agree")
+        head = ("", *entry["marks"], "agree")
         rows = [(row["label"], *values(row), "yes" if row["agrees"] else "no") for row in entry["rows"]]
     else:
         return ""
     return (
-        f"{picture(entry['rows'])}<details><summary>{len(rows)} numbers behind it</summary>"
+        f"{picture(entry['rows'], entry.get('marks', MARKS))}<details><summary>{len(rows)} numbers behind it</summary>"
         f"<div class=wide>{_table(head, rows)}</div></details>"
     )
 
@@ -147,8 +147,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
-def picture(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Published values as open diamonds beside computed ones as dots, one line per comparison; empty if not numbers."""
+def picture(rows: Sequence[Mapping[str, Any]], marks: Sequence[str] = MARKS) -> str:
+    """Published values as open diamonds beside computed ones as dots, one line per comparison; empty if not numbers.
+
+    ``marks`` names the two values where they are something else, such as what a condition needs and what is there.
+    """
     pairs = [
         (row["label"], float(row["published"]), float(row["computed"]), row["agrees"])
         for row in rows
@@ -158,20 +161,20 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     numbers = [number for _, *both, _ in pairs for number in both]
     place = _axis(numbers)
-    marks = "".join(
+    lines = "".join(
         _marks(_ROW * index, label, place(published), place(computed), agrees)
         for index, (label, published, computed, agrees) in enumerate(pairs)
     )
     bottom = _ROW * len(pairs) + 12
-    words = "diamond: published; dot: true or measured" + ("; logarithmic axis" if _logarithmic(numbers) else "")
+    words = f"diamond: {marks[0]}; dot: {marks[1]}" + ("; logarithmic axis" if _logarithmic(numbers) else "")
     legend = (
         _text(_LEFT, bottom, short(min(numbers)))
         + _text(_RIGHT, bottom, short(max(numbers)), "end")
         + _text(_LEFT, bottom + 14, words)
     )
     return (
-        f'<svg viewBox="0 0 340 {bottom + 20}" width="340" role="img" aria-label="published and computed values">'
-        f"{marks}{legend}</svg>"
+        f'<svg viewBox="0 0 340 {bottom + 20}" width="340" role="img" aria-label="{escape(" and ".join(marks))}">'
+        f"{lines}{legend}</svg>"
     )
 
 

@@ -45,7 +45,8 @@ def of_item(paper: Paper, item: Item, found: Finding) -> Record:
         "kind": "item", "paper": paper.name, "title": paper.title, "claim": item.id, "item": item.id,
         "where": item.where, "states": item.states, "note": item.note, "why": item.why, "tolerance": item.tolerance,
         "tier": item.tier, "finding": item.finding, "rank": item.rank, "published": item.published,
-        "computes": item.computes, "computed": found.computed, "rows": rows, "verdict": found.verdict,
+        "computes": item.computes, "computed": found.computed, "rows": rows, "marks": list(found.marks),
+        "verdict": found.verdict,
         "expected": item.verdict, "detail": found.detail, "as_expected": not changes, "changes": changes,
     }  # fmt: skip
 

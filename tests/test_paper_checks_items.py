@@ -196,7 +196,6 @@ def test_items_and_papers_are_named_in_any_way():
 
 
 def test_data_that_are_not_here_are_no_verdict_and_no_change(tmp_path, capsys):
-    assert main(["LASSO-T2b"]) == 0 and "0 items" in capsys.readouterr().out
     assert main(["LASSO-T2b", "--tier", "full", "--data", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "verdict: no data" in out and "not found: colon-cancer" in out and "all as expected" in out
@@ -239,6 +238,44 @@ def test_a_table_that_is_not_there_is_named(copied, capsys):
     edit('"DP-IGHT" = [0.1168, 0.0956,', '"DP-IGHT" = [0.0956,', "tables.toml")
     with pytest.raises(ValueError, match="has 4 cells, must have 5"):
         load(root / "wang_gu_2019_ight")
+
+
+def test_what_is_asked_for_by_name_and_not_checked_is_explained(tmp_path, monkeypatch, capsys):
+    assert main(["LASSO-T2b"]) == 2
+    assert capsys.readouterr() == ("", "paper_checks: LASSO-T2b: is checked with --tier full.\n")
+    assert main(["IGHT-T2", "SHT-P4", "--tier", "full", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "IGHT-T2: is not judged: no data: E2006" in captured.err
+    assert "SHT-P4: is checked with --tier slow." in captured.err
+    # What can be checked is, and the rest is still explained.
+    assert main(["IGHT-P4", "LASSO-T2b"]) == 0
+    captured = capsys.readouterr()
+    assert "1 items" in captured.out and "LASSO-T2b: is checked with --tier full." in captured.err
+    monkeypatch.setattr("paper_checks.__main__._NAME", "dptoolkit")
+    assert main(["LASSO-T2b", "SHT-P4"]) == 2
+    err = capsys.readouterr().err
+    assert "LASSO-T2b: is checked with --full." in err and "by python -m paper_checks --tier slow." in err
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_claim_with_later_points_only_names_its_tier(copied, capsys):
+    root, edit = copied
+    text = (root / "wang_gu_2019_ight" / "claims.toml").read_text(encoding="utf-8")
+    (old,) = re.findall(r'id = "corollary-5.6".*?(point = \[.*?\n\])', text, re.DOTALL)
+    edit(old, old.replace(" },\n", ', tier = "full" },\n'))
+    assert main(["wang_gu_2019_ight", "corollary-5.6"], root) == 2
+    assert "corollary-5.6: is checked with --tier full." in capsys.readouterr().err
+
+
+def test_a_folder_for_reports_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper", "/proc/x"):
+        assert main(["IGHT-P4", "--out", str(folder)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == "" and captured.err.startswith(
+            f"paper_checks: --out {folder}: must be a folder that can"
+        )
+        assert captured.err.count("\n") == 1
 
 
 # --- results per unit: a stopped run loses nothing -------------------------------------------------------------------
@@ -370,6 +407,31 @@ def test_numbers_that_json_lacks_are_strings_and_pictures_take_numbers_only():
     assert html.picture(rows) == ""
     rows = [{"label": "a" * 60, "published": 1e-3, "computed": float(k + 1), "agrees": True} for k in range(3)]
     assert "logarithmic axis" in html.picture(rows) and "a" * 60 not in html.picture(rows)
+
+
+def test_the_values_of_a_row_are_named_by_the_kind_of_check():
+    papers = selected(ROOT, ["SHT-5.3a", "IGHT-P4", "IGHT-R5.3c", "SHT-R5.4"])
+    records = [record for _, record, _ in run(ROOT, papers, Settings())]
+    (needed,) = (record for record in records if record["claim"] == "SHT-5.3a")
+    # The condition's least k is what is needed; what the paper has is smaller.
+    assert all(row["published"] == 15_877 and row["computed"] in (200, 1000) for row in needed["rows"])
+    page = pages.Page(pages.summary(records), papers, "python -m paper_checks", "2026-01-02")
+    cards = {
+        entry["claim"]: card for entry, card in zip(page.entries, html.page(page).split("class=card")[1:], strict=True)
+    }
+    for name, first, second in (
+        ("SHT-5.3a", "needed", "there"),
+        ("IGHT-P4", "its printed mean", "lowest of the others"),
+        ("IGHT-R5.3c", "bound", "true value"),
+        ("SHT-R5.4", "published", "true or measured"),
+    ):
+        assert f"<th>{first}</th><th>{second}</th>" in cards[name]
+        assert name == "SHT-R5.4" or f"diamond: {first}; dot: {second}" in cards[name]
+
+
+def test_a_count_has_room_beside_its_verdict():
+    (style,) = re.findall(r"\.counts li\{([^}]*)\}", html._STYLE)
+    assert "flex-wrap:wrap" in style and re.search(r"gap:\S*\.6rem", style.replace(".2rem ", ""))
 
 
 def test_the_page_in_the_folder_shows_the_expected_verdicts():

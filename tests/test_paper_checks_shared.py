@@ -12,7 +12,7 @@ from paper_checks.__main__ import ROOT
 from paper_checks.claims import load
 from paper_checks.items import find
 from paper_checks.liang_2023_stochastic_ht import real_data
-from paper_checks.run import Settings, available, run
+from paper_checks.run import Settings, run
 from paper_checks.shared import Shared
 from paper_checks.store import Store
 

@@ -44,8 +44,11 @@ def _rounded_up(chances: dict[float, float]) -> dict[float, float]:
     return kept
 
 
-def information(features: list[int], epsilon: float, tolerance: float) -> Finding:
-    """How much the number of kept weights tells of the true count: its law at the smallest and the largest one."""
+def information(features: list[int], epsilon: float, tolerance: float, top: float = 2.0) -> Finding:
+    """How much the number of kept weights tells of the true count: its law at the smallest and the largest one.
+
+    As a private choice of the sparsity it must lie between its bounds, sqrt(p) and ``top`` sqrt(p).
+    """
     rows: list[tuple[str, Any, Any, bool]] = []
     for p in features:
         small, large = (_rounded_up(law(true, p, epsilon)) for true in (0.0, float(p)))
@@ -58,7 +61,12 @@ def information(features: list[int], epsilon: float, tolerance: float) -> Findin
         )
         rows.append((f"p = {p}: bits of 1 ({between:.1%} of draws between the bounds)", 1.0, bits, bits >= tolerance))
     worst = max(row[2] for row in rows)
-    rows.append(("as a choice between sqrt(p) and 2 sqrt(p) nonzeros", "kept", "kept", True))
+    inside = min(
+        sum(c for value, c in law(true, p, epsilon).items() if 1 - 1e-9 <= value / math.sqrt(p) <= top + 1e-9)
+        for p in features for true in (0.0, float(p))
+    )  # fmt: skip
+    label = f"as a choice of the sparsity between sqrt(p) and {top:g} sqrt(p): share of draws between"
+    rows.append((label, 1.0, inside, inside >= 1 - 1e-9))
     return readings(
         rows, f"at most {worst:.1g} bit about the true count; a coin between sqrt(p) and 2 sqrt(p)", "worse"
     )
@@ -163,7 +171,7 @@ def features_of_kddcup(table: Table, features: int) -> Finding:
     )  # fmt: skip
     possible = all(row.agrees for row in rows)
     words = "possible" if possible else f"more nonzero weights than {features} features allow"
-    return Finding("met" if possible else "inconsistent", words, rows)
+    return Finding("met" if possible else "inconsistent", words, rows, marks=("largest possible", "printed"))
 
 
 def uniform_draws(table: Table, column: str, selections: list[int], tolerance: float) -> Finding:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from paper_checks.findings import Comparison, Finding, established, order_established, readings, welch
 from paper_checks.tables import Table
 
 _PRIVATE = ("DP-GD-HT", "DP-SGD-HT", "DP-SCSG-HT")
+# What the two values of a row are where a printed mean is compared with the next one.
+_STEP = ("printed before", "printed after")
 _DETAIL = "Unpaired tests on five folds; a paired test is not reported."
 
 
@@ -49,9 +53,10 @@ def _trend(table: Table, methods: list[str], rows: list[Comparison]) -> Finding:
     ends = all(table.mean[method][-1] < table.mean[method][0] for method in methods)
     fall = "all" if ends else "not all"
     words = f"{len(rows) - len(rises)} of {len(rows)} steps do not rise; first to last column: {fall} fall"
+    verdict = "tie" if len(methods) == 1 and rises else "order kept"
     if not all(row.agrees for row in rows) or not ends:
-        return Finding("order reversed", words, tuple(rows), _DETAIL)
-    return Finding("tie" if len(methods) == 1 and rises else "order kept", words, tuple(rows), _DETAIL)
+        verdict = "order reversed"
+    return Finding(verdict, words, tuple(rows), _DETAIL, _STEP)
 
 
 def gap_shrinks(table: Table, second_table: Table, third_table: Table) -> Finding:
@@ -61,7 +66,7 @@ def gap_shrinks(table: Table, second_table: Table, third_table: Table) -> Findin
     words = "; ".join(
         f"{part.id}: {result.computed}" for part, result in zip((table, second_table, third_table), found, strict=True)
     )
-    return Finding(verdict, words, tuple(row for part in found for row in part.rows), _DETAIL)
+    return Finding(verdict, words, tuple(row for part in found for row in part.rows), _DETAIL, _STEP)
 
 
 def near_log_2(table: Table, tolerance: float) -> Finding:
@@ -74,7 +79,7 @@ def near_log_2(table: Table, tolerance: float) -> Finding:
             within += abs(mean - math.log(2)) <= deviation
     near = sum(row.agrees for row in rows)
     words = f"{near} of {len(rows)} losses within {tolerance:g} of log 2, {within} within one printed deviation"
-    return Finding("tie" if near == len(rows) else "met", words, tuple(rows))
+    return Finding("tie" if near == len(rows) else "met", words, tuple(rows), marks=("printed", "log 2"))
 
 
 def caption(table: Table, method: str, exceptions: list[str]) -> Finding:
@@ -90,7 +95,8 @@ def caption(table: Table, method: str, exceptions: list[str]) -> Finding:
         )
     wrong = [row.label.split(":")[0] for row in rows if not row.agrees]
     words = f"not the lowest at {', '.join(wrong)}" if wrong else "lowest where it is said to be"
-    return Finding("inconsistent" if wrong else "met", words, tuple(rows))
+    marks = ("its printed mean", "lowest of the private ones")
+    return Finding("inconsistent" if wrong else "met", words, tuple(rows), marks=marks)
 
 
 def network(pools: int, view: int, tolerance: float) -> Finding:
@@ -113,13 +119,9 @@ def network(pools: int, view: int, tolerance: float) -> Finding:
 
 def loss_sign(sign: float) -> Finding:
     """The minimiser of the mean of log(1 + exp(sign y z x)) on rows z = y: which label does the sign of z x predict?"""
-    # The derivative at 0 is sign/2 times the mean of y z, which is 1: the minimiser has the opposite sign.
-    direction = -sign
-    row = Comparison(
-        "margin of a positive row at the minimiser",
-        "positive",
-        "positive" if direction > 0 else "negative",
-        direction > 0,
-    )
-    words = "the minimiser predicts the label" if direction > 0 else "the minimiser predicts the opposite label"
-    return Finding("met" if direction > 0 else "misprint", words, (row,))
+    grid = np.linspace(-5, 5, 1001)
+    label = np.array([[-1.0], [1.0]])
+    best = float(grid[np.logaddexp(0, sign * label * label * grid).mean(axis=0).argmin()])
+    row = Comparison("margin of a positive row at the minimiser of [-5, 5]", "positive", best, best > 0)
+    words = f"the minimiser predicts the {'label' if best > 0 else 'opposite label'}"
+    return Finding("met" if best > 0 else "misprint", words, (row,))

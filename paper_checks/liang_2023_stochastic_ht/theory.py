@@ -6,9 +6,11 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
-from paper_checks.findings import Comparison, Finding, conditions, readings, upper_bound
+from paper_checks.findings import Comparison, Finding, conditions, order_text, quotient, readings, upper_bound
+from paper_checks.rates import hard_threshold
 
 # Features and kept features of the three tables.
 _SIZES = {"RCV1": (47_236, 1000), "E2006-tfidf": (150_360, 200), "Chest X-ray": (784, 200)}
@@ -46,16 +48,17 @@ def least_sparsity(theorem: str, kappa: float, scale: float) -> Finding:
 def kept_noise(factor: float) -> Finding:
     """E|pi_I(u)|^2 / (k sigma^2) for a step that is all noise, against the printed 3.
 
-    I contains the k coordinates that the noisy step itself chose, so u is not independent of I. The k largest squares
-    of d normal variables have the closed form below; the support of the iterate before adds k (1 - k/d) fresh ones.
+    I contains the k coordinates that the noisy step itself chose, so u is not independent of I. The mean of the k
+    largest squares of d normal variables, ``kept``, has the closed form below. All d squares sum to d on average, so
+    the d - k others sum to d - k kept. The support of the iterate before was chosen without looking at u: it holds a
+    share k/d of these others, which adds k (1 - kept k/d). The support of x* would add more and is left out.
     """
     rows = []
     for name, (d, k) in _SIZES.items():
         quantile = stats.norm.isf(k / (2 * d))
         kept = 2 * d / k * (quantile * stats.norm.pdf(quantile) + stats.norm.sf(quantile))
-        rows.append(
-            (f"{name}: d {d:,}, k {k:,} ({kept:.2f} from the kept ones alone)", factor, float(kept + 1 - k / d))
-        )
+        both = kept + 1 - kept * k / d
+        rows.append((f"{name}: d {d:,}, k {k:,} ({kept:.2f} from the kept ones alone)", factor, float(both)))
     return upper_bound(
         rows, "The missing factor is of order log(d/k). The theorem itself is not refuted by this (SHT-4.2d)."
     )
@@ -124,11 +127,14 @@ def epoch_length(k: int, printed: float, tolerance: float) -> Finding:
 
 
 def snapshot_size(statement: str, psi: float) -> Finding:
-    """B/n as the theorem states it and as its proof has it."""
-    choices = {"max": max(1.0, psi), "min": min(1.0, psi)}
-    row = Comparison(f"B/n at psi = {psi:g}", choices[statement], choices["min"], statement == "min")
-    words = f"B = {choices['min']:g} n in the proof, {choices[statement]:g} n in the statement"
-    return Finding("met" if row.agrees else "misprint", words, (row,))
+    """B/n as the theorem states it and as its proof has it, at a small psi and at its inverse; B counts rows, of n."""
+    rule = {"max": max, "min": min}[statement]
+    rows = []
+    for value in (psi, 1 / psi):
+        there, proved = rule(1.0, value), min(1.0, value)
+        rows.append(Comparison(f"B/n at psi = {value:.3g}", there, proved, there == proved))
+    words = f"B = {rows[0].computed:g} n in the proof, {rows[0].published:g} n in the statement"
+    return Finding("met" if all(row.agrees for row in rows) else "misprint", words, tuple(rows))
 
 
 def psi(b: int, epsilon: float, delta: float, k: int, epochs: int, factor: float, limit: float) -> Finding:
@@ -141,34 +147,45 @@ def psi(b: int, epsilon: float, delta: float, k: int, epochs: int, factor: float
     )
 
 
-def hidden_symbols(quoted: list[str], own: list[str]) -> Finding:
-    """Symbols of the bound of DP-GD-HT that the bound of the stochastic methods lacks."""
-    missing = [symbol for symbol in quoted if symbol not in own]
+def hidden_symbols(quoted: dict[str, float], own: dict[str, float], constants: list[str]) -> Finding:
+    """The bound of the stochastic methods against that of DP-GD-HT, with some symbols as constants and with all."""
+    rest, left = ({name: power for name, power in order.items() if name not in constants} for order in (quoted, own))
     rows: list[tuple[str, Any, Any, bool]] = [
-        ("k, l and d as constants: log(1/delta)/(n epsilon)^2", "matches", "matches", True),
-        ("with all symbols", ", ".join(quoted), ", ".join(own) or "none", not missing),
+        (f"{', '.join(constants)} as constants", order_text(rest), order_text(left), not quotient(rest, left)),
+        ("with all symbols", order_text(quoted), order_text(own), not quotient(quoted, own)),
     ]
-    return readings(rows, f"the bound lacks {', '.join(missing) or 'nothing'} of the one it matches", "inconsistent")
+    missing = order_text(quotient(quoted, own))
+    return readings(
+        rows, f"the bound lacks {'nothing' if missing == '1' else missing} of the one it matches", "inconsistent"
+    )
 
 
-def assumptions(radius: float) -> Finding:
-    """Whether l-Lipschitz and rho-strongly convex can hold together at this distance r, in units of l/rho.
+def assumptions(bounded: float, radius: float) -> Finding:
+    """Whether l-Lipschitz and rho-strongly convex can hold together at two distances r, in units of l/rho.
 
     f(x_1) - f(x_2) - <grad f(x_2), x_1 - x_2> is at least rho r^2/2 by the one and at most 2 l r by the other.
     """
     rows: list[tuple[str, Any, Any, bool]] = [
-        ("on a bounded region, r = l/rho: rho r^2/2 <= 2 l r", 2.0, 0.5, True),
-        (f"on R^d, r = {radius:g} l/rho: rho r^2/2 <= 2 l r", 2 * radius, radius**2 / 2, radius**2 / 2 <= 2 * radius),
+        (f"{name}, r = {r:g} l/rho: rho r^2/2 <= 2 l r", 2 * r, r**2 / 2, r**2 / 2 <= 2 * r)
+        for name, r in (("on a bounded region", bounded), ("on R^d", radius))
     ]
     return readings(
         rows, "Assumptions 1 and 3(i) exclude each other beyond r = 4 l/rho: read on a bounded region", "inconsistent"
     )
 
 
-def reference(k: int, k_star: int) -> Finding:
-    """beta = 2 sqrt(k*)/sqrt(k - k*) if x* solves the problem at level k, and if it is a sparser reference."""
+def reference(k: int, k_star: int, entries: int) -> Finding:
+    """beta = 2 sqrt(k*)/sqrt(k - k*) if x* is a sparser reference, and if it solves the problem at level k.
+
+    The problem here is to be near a vector with that many entries that are not 0: the best x with k of them keeps the
+    largest.
+    """
+    target = np.zeros(2 * k)
+    target[:entries] = np.arange(1, entries + 1)
+    best = hard_threshold(target, k)
+    solved = int(np.count_nonzero(best))
     rows: list[tuple[str, Any, Any, bool]] = [
         (f"x* is a reference with k* = {k_star} of k = {k}: k - k*", "above 0", k - k_star, k > k_star),
-        (f"x* solves the problem at level k = {k}, so generically k* = k: k - k*", "above 0", 0, False),
+        (f"x* solves the problem at level k = {k}, so k* = {solved}: k - k*", "above 0", k - solved, k > solved),
     ]
     return readings(rows, "beta is finite only if x* is sparser than k", "inconsistent")

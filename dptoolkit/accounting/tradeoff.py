@@ -79,10 +79,10 @@ def tradeoff(guarantee: Stated, alpha: float) -> float: ...
 def tradeoff(guarantee: Stated, alpha: Array | Sequence[float]) -> Array: ...
 def tradeoff(guarantee: Stated, alpha: Any) -> Any:
     """The missed-detection rate that no test at false-alarm rate ``alpha`` can go below."""
-    rates = _rates("alpha", alpha)
+    alphas = rates("alpha", alpha)
     mu = _exact_mu(guarantee)
-    values = below(profile(guarantee), rates) if mu is None else _gaussian(mu, rates, 1 - _NORMAL_ERROR)
-    return _shaped(values, alpha)
+    values = below(profile(guarantee), alphas) if mu is None else _gaussian(mu, alphas, 1 - _NORMAL_ERROR)
+    return shaped(values, alpha)
 
 
 def bounds(guarantee: Stated, alpha: Any) -> TradeoffBounds:
@@ -90,13 +90,13 @@ def bounds(guarantee: Stated, alpha: Any) -> TradeoffBounds:
 
     1 - alpha is what a test attains that never looks at the output.
     """
-    rates, lower = _rates("alpha", alpha), tradeoff(guarantee, alpha)
+    alphas, lower = rates("alpha", alpha), tradeoff(guarantee, alpha)
     mu = _exact_mu(guarantee)
     if mu is not None:
-        upper = np.minimum(_gaussian(mu, rates, 1 + _NORMAL_ERROR), 1 - rates)
+        upper = np.minimum(_gaussian(mu, alphas, 1 + _NORMAL_ERROR), 1 - alphas)
     else:
-        upper = 1 - rates if guarantee.event is None else np.minimum(_above(guarantee.event, rates), 1 - rates)
-    return TradeoffBounds(lower, _shaped(np.maximum(upper, lower), alpha))
+        upper = 1 - alphas if guarantee.event is None else np.minimum(_above(guarantee.event, alphas), 1 - alphas)
+    return TradeoffBounds(lower, shaped(np.maximum(upper, lower), alpha))
 
 
 def below(points: Profile, alpha: Array) -> Array:
@@ -277,18 +277,18 @@ def sentence(guarantee: Stated, adjacency: Adjacency | None) -> str:
 # --- arguments -------------------------------------------------------------------------------------
 
 
-def _rates(name: str, value: Any) -> Array:
+def rates(name: str, value: Any) -> Array:
     """Rates between 0 and 1 as a flat array."""
     try:
-        rates = np.atleast_1d(np.asarray(value, dtype=float)).ravel()
+        found = np.atleast_1d(np.asarray(value, dtype=float)).ravel()
     except (TypeError, ValueError):
         raise invalid(name, value, "a number between 0 and 1, or an array of them") from None
-    bad = ~((rates >= 0) & (rates <= 1))
+    bad = ~((found >= 0) & (found <= 1))
     if np.any(bad):
-        raise invalid(name, float(rates[bad][0]), "between 0 and 1", "It is a false-alarm rate.")
-    return rates
+        raise invalid(name, float(found[bad][0]), "between 0 and 1", "It is a false-alarm rate.")
+    return found
 
 
-def _shaped(values: Array, like: Any) -> Any:
+def shaped(values: Array, like: Any) -> Any:
     shape = np.shape(like)
     return float(values[0]) if shape == () else values.reshape(shape)

@@ -375,8 +375,8 @@ class Ledger(Printed):
         entries = record.get("entries")
         if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise InvalidValue("text: must hold a list of entries, as to_json() writes it.")
-        for number, entry in enumerate(entries, 2):
-            refuse_unknown(entry, ENTRY, f"text: record {number}")
+        for line, entry in enumerate(entries, 2):
+            refuse_unknown(entry, ENTRY, f"text: record {line}")
         return cls._restored(_read_budget(record, "text"), enumerate(({"do": "spend"} | e for e in entries), 2))
 
     @classmethod

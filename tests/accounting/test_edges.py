@@ -33,8 +33,10 @@ from dptoolkit.accounting import (
     calibrate,
     gaussian,
     google,
+    pld,
 )
 from dptoolkit.accounting.guarantee import Claimed
+from dptoolkit.accounting.pld.trees import directions, total_variation
 from dptoolkit.accounting.report import at_least, at_most
 from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
 from dptoolkit.solvers.frame.plan import smallest_noise
@@ -270,3 +272,55 @@ def test_a_printed_delta_is_never_less_than_the_one_that_holds():
     delta = 1.0000004e-6
     text = str(replace(account(ApproxDp(1.0, delta)), asked_delta=delta))
     assert "1.0000004e-06" in text and "\n1e-06 " not in text
+
+
+# --- large deltas: epsilon and delta are one answer ------------------------------------------------------
+
+
+def _rarely_shown(noise):
+    """100 steps of which each shows the record with probability 0.01, whatever the noise, if there is hardly any."""
+    return Repeated(Subsampled(Gaussian(noise), POI, 0.01), 100)
+
+
+def test_a_delta_above_that_at_epsilon_0_needs_no_epsilon():
+    """Hardly any noise: the record is sampled at least once with probability 1 - 0.99^100 = 0.634."""
+    for noise in (0.0, 0.03, 0.05):
+        guarantee = account(_rarely_shown(noise))
+        assert 1 - 0.99**100 <= guarantee.delta(0.0) <= (1 - 0.99**100) * (1 + 1e-6)
+        assert guarantee.epsilon(0.9) == guarantee.epsilon(0.64) == 0 < guarantee.epsilon(0.63)
+    assert account(_rarely_shown(0.0)).epsilon(0.63) == math.inf
+    for event in (_rarely_shown(0.05), Composed(_rarely_shown(0.05), Laplace(5.0)), Repeated(Laplace(1.0), 5)):
+        start = account(event).delta(0.0)
+        assert account(event).epsilon(min(start * 1.0001, 0.9999)) == 0 < account(event).epsilon(start * 0.9)
+
+
+def test_no_noise_where_sampling_alone_meets_the_budget():
+    assert calibrate(_rarely_shown, 0.5, 0.9) == 0.0
+
+
+def _distance(epsilons):
+    """The total variation distance of binary randomised responses, enumerated."""
+    p = q = np.ones(1)
+    for epsilon in epsilons:
+        truth = 1 / (1 + math.exp(-epsilon))
+        p, q = np.outer(p, [truth, 1 - truth]).ravel(), np.outer(q, [1 - truth, truth]).ravel()
+    return 0.5 * float(np.abs(p - q).sum())
+
+
+def test_the_bound_on_the_total_variation_is_one():
+    """Against enumerated outcomes, also for a random number of rounds, of which the output shows how many there were.
+
+    It is below the sum of the distances, and the distance itself where only failures differ.
+    """
+    for epsilons in ([0.5] * 3, [2.0, 1.0, 0.1], [3.0] * 9, [1e-3] * 12):
+        event = Composed(*map(RandomizedResponse, epsilons))
+        (tree,) = directions(event, pld.dominating)
+        assert _distance(epsilons) <= total_variation(tree) <= min(sum(map(math.tanh, np.divide(epsilons, 2))), 1.0)
+    for rounds in (Geometric(0.3), Geometric(0.9), Poisson(3.0)):
+        (tree,) = directions(RandomRounds(RandomizedResponse(1.0), rounds), pld.dominating)
+        chances = [rounds.tail(k - 1) - rounds.tail(k) for k in range(1, 14)]
+        exact = sum(chance * _distance([1.0] * k) for k, chance in enumerate(chances, 1))
+        assert exact <= total_variation(tree) <= rounds.mean * math.tanh(0.5)
+    (tree,) = directions(Composed(ApproxDp(0.0, 0.3), Repeated(ApproxDp(0.0, 0.1), 2)), pld.dominating)
+    assert total_variation(tree) == pytest.approx(1 - 0.7 * 0.9**2, rel=1e-9)
+    assert total_variation(tree) >= 1 - 0.7 * 0.9**2

@@ -316,6 +316,9 @@ def _divergence(guarantee: Stated, epsilon: float) -> float:
     best = guarantee.delta(epsilon)
     if best == 0 or _exact_mu(guarantee) is not None:
         return best
+    if best == 1 and guarantee.delta(epsilon + _FARTHEST) == 1:
+        # A divergence falls in epsilon, so that it is 1 at all of the points.
+        return 1.0
     reach = min(math.log1p(math.exp(-epsilon)) - math.log1p(-best), _FARTHEST) if best < 1 else _FARTHEST
     for larger in np.linspace(epsilon, epsilon + reach, _LOOKS + 1)[1:]:
         ratio = math.exp(epsilon - larger) * (1 + math.exp(-epsilon)) / (1 + math.exp(-larger))

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -36,6 +37,7 @@ from dptoolkit.accounting import (
     pld,
 )
 from dptoolkit.accounting.guarantee import Claimed
+from dptoolkit.accounting.pld.curve import Composition
 from dptoolkit.accounting.pld.trees import directions, total_variation
 from dptoolkit.accounting.report import at_least, at_most
 from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
@@ -324,3 +326,30 @@ def test_the_bound_on_the_total_variation_is_one():
     (tree,) = directions(Composed(ApproxDp(0.0, 0.3), Repeated(ApproxDp(0.0, 0.1), 2)), pld.dominating)
     assert total_variation(tree) == pytest.approx(1 - 0.7 * 0.9**2, rel=1e-9)
     assert total_variation(tree) >= 1 - 0.7 * 0.9**2
+
+
+@pytest.mark.parametrize("event", [Repeated(Laplace(0.0795), 10**7), Repeated(RandomizedResponse(3.0), 10**6)], ids=str)
+def test_everything_is_lost_without_a_transform(event, monkeypatch):
+    """Millions of large losses: Chernoff's inequality shows a delta of 1, where the law of their sum took 20 s."""
+
+    def transform(*arguments):
+        raise AssertionError("the law of the sum was computed")
+
+    monkeypatch.setattr(Composition, "_tail", transform)
+    guarantee = account(event)
+    assert guarantee.advantage == guarantee.delta(7.0) == guarantee.bayes_success(0.5) == 1
+
+
+def test_a_delta_of_1_is_one_to_the_last_bit():
+    """Where delta is said to be 1 what is missing is below half a unit: against exact sums for responses."""
+    for count in (10, 30, 60, 100, 200):
+        event = Repeated(RandomizedResponse(2.0), count)
+        with mpmath.workdps(60):
+            lie = 1 / (1 + mpmath.exp(2))
+            missing = 1 - mpmath.fsum(
+                mpmath.binomial(count, j) * lie**j * (1 - lie) ** (count - j) * -mpmath.expm1(-2 * (count - 2 * j))
+                for j in range(count // 2 + 1)
+            )
+        found = account(event, "pld").delta(0.0)
+        assert 1 - found <= missing
+        assert found < 1 or missing < 1e-3

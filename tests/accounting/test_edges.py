@@ -35,6 +35,8 @@ from dptoolkit.accounting import (
     gaussian,
     google,
     pld,
+    rdp,
+    sampling,
 )
 from dptoolkit.accounting.guarantee import Claimed
 from dptoolkit.accounting.pld.curve import Composition
@@ -353,3 +355,38 @@ def test_a_delta_of_1_is_one_to_the_last_bit():
         found = account(event, "pld").delta(0.0)
         assert 1 - found <= missing
         assert found < 1 or missing < 1e-3
+
+
+# --- a batch of a batch: a divergence at thousands of orders, each by quadrature -----------------------------
+
+
+@pytest.mark.parametrize("noise", [0.5, 3.0])
+def test_chords_between_orders_are_above_the_divergence(noise):
+    """At orders that are not computed the bound is never below the divergence, and mostly close to it."""
+    inner = Subsampled(Gaussian(noise), POI, 0.1, "replace-one")
+    orders = np.arange(2.0, 4097.0)
+    bound = rdp._by_chords(inner, orders)
+    places = np.concatenate([np.arange(0, 64, 7), np.arange(64, 4095, 97)])
+    exact = rdp.composed(inner, orders[places])
+    assert np.all(bound[places] >= exact) and bound[places] == pytest.approx(exact, rel=1e-2)
+
+
+def test_a_batch_of_a_batch_takes_few_quadratures(monkeypatch):
+    """The theorem for batches needs every order up to 4096, which took a minute."""
+    asked, original = [], sampling.poisson_replace_one_gaussian_rdp
+
+    def counted(noise, rate, orders):
+        asked.append(len(orders))
+        return original(noise, rate, orders)
+
+    monkeypatch.setattr(sampling, "poisson_replace_one_gaussian_rdp", counted)
+    inner = Subsampled(Gaussian(0.51), POI, 0.1, "replace-one")
+    event = Repeated(Subsampled(inner, WOR, 0.1), 10)
+    found = account(event).epsilon(1e-5)
+    assert sum(asked) < 1500
+    # The same theorem at all orders up to 40, of which the best one is one, without chords.
+    orders = np.arange(2.0, 41.0)
+    direct = sampling.without_replacement_rdp(lambda a: rdp.composed(inner, a), math.inf, 0.1, orders)
+    exact = rdp.to_epsilon(orders, 10 * direct, 1e-5)
+    assert found <= exact * (1 + 1e-9)
+    assert found >= 0.99 * exact

@@ -390,3 +390,48 @@ def test_a_batch_of_a_batch_takes_few_quadratures(monkeypatch):
     exact = rdp.to_epsilon(orders, 10 * direct, 1e-5)
     assert found <= exact * (1 + 1e-9)
     assert found >= 0.99 * exact
+
+
+# --- the best of several runs, with much noise ---------------------------------------------------------------
+
+
+def _best(noise):
+    return BestOf(Gaussian(noise), TruncatedNegativeBinomial(1.0, 0.1))
+
+
+def test_the_best_of_several_runs_has_no_floor():
+    """Ten runs on average: the distance is at most ten times that of one run, Phi(mu/2) - Phi(-mu/2)."""
+    for noise in (1e4, 1e6, 1e12):
+        guarantee, once = account(_best(noise)), 10 * math.erf(0.5 / noise / math.sqrt(2))
+        assert guarantee.epsilon(1e-3) == 0 and once <= guarantee.delta(0.0) <= once * (1 + 1e-9)
+        assert guarantee.epsilon(0.9 * once) > 0
+    noise = calibrate(_best, 0.001, 0.001)
+    assert noise == pytest.approx(10 / math.sqrt(2 * math.pi) / 0.001, rel=1e-3)
+    assert account(_best(noise)).epsilon(0.001) <= 0.001
+    with pytest.raises(InvalidValue, match="must be reachable.*Some bounds stay above 0.*larger epsilon or delta"):
+        calibrate(_best, 1e-5, 1e-15)
+
+
+@pytest.mark.parametrize("noise", [1.0, 5.0, 30.0, 300.0, 1e5])
+def test_what_the_best_of_several_runs_shows_is_within_the_bound(noise):
+    """Whether the best run is above x, exactly: E[z^N] = 0.1 z / (1 - 0.9 z) for the number N of runs."""
+
+    def none(x):
+        share = mpmath.ncdf(x)
+        return share / 10 / (1 - 9 * share / 10)
+
+    for event in (_best(noise), Repeated(_best(noise), 3), Composed(_best(noise), PureDp(0.1))):
+        guarantee = account(event)
+        for x in (-1.0, 0.0, 1.0, 1.5, 2.5):
+            with mpmath.workdps(40):
+                shown = none(mpmath.mpf(x)) - none(mpmath.mpf(x) - 1 / mpmath.mpf(noise))
+            assert guarantee.delta(0.0) >= shown
+        for delta in (1e-9, 1e-3, 0.1):
+            lower, upper = guarantee.bounds(delta)
+            assert lower <= upper
+
+
+def test_the_distance_of_runs_in_rounds_adds_up():
+    runs = account(_best(1e5)).delta(0.0)
+    for event, times in ((Repeated(_best(1e5), 7), 7), (RandomRounds(_best(1e5), Geometric(0.5)), Geometric(0.5).mean)):
+        assert runs * times <= account(event).delta(0.0) <= runs * times * (1 + 1e-6)

@@ -4,12 +4,14 @@
     python -m benchmarks.compare_accounts --write after.json --count 10000
     python -m benchmarks.compare_accounts --compare before.json after.json
     python -m benchmarks.compare_accounts --check --count 10000 --seconds 480
+    python -m benchmarks.compare_accounts --noise
 
 The events are drawn from seeds, so that both versions see the same ones: steps on batches, by Poisson sampling and
 without replacement, random rounds, selections, other noise, and compositions of these. A lower bound that is certified
 by a pair of neighbours is computed too, where that is cheap. ``--compare`` says by how much the second version is above
 the first, at most, and whether any epsilon is below a lower bound. ``--check`` needs one version only: an epsilon must
-not be above the one without blocks of steps, nor below what known neighbours attain.
+not be above the one without blocks of steps, nor below what known neighbours attain. ``--noise`` prints the calibrated
+noise of ``dp_sgd_ht`` without replacement, by the joined pair and in blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from dptoolkit.accounting import (
     Repeated,
     Subsampled,
     account,
+    calibrate,
 )
+from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.pld import lower_epsilon
 from dptoolkit.accounting.pld.blocks import has_blocks
 from dptoolkit.accounting.pld.curve import Composition
@@ -191,11 +195,40 @@ def _change(before: float, after: float) -> float:
     return after / before - 1 if 0 < before < math.inf else math.inf
 
 
+# Of ``--noise``: the records of a data set, the batch size, the steps, and the budgets.
+_PLAN, _BUDGETS = (20_242, 256, 1581), ((1.0, 1e-5), (8.0, 1e-6))
+
+
+def noises() -> str:
+    """Noise multipliers at the same budget, without blocks and with them, one line per budget."""
+    records, batch, steps = _PLAN
+
+    def event(noise: float) -> Event:
+        return Repeated(Subsampled(Gaussian(noise), "without-replacement", batch / records), steps)
+
+    lines = []
+    for epsilon, delta in _BUDGETS:
+        blocks = calibrate(event, epsilon, delta)
+
+        def excess(log_noise: float, epsilon: float = epsilon, delta: float = delta) -> float:
+            (tree,) = directions(event(math.exp(log_noise)), dominating)
+            return Composition(tree, delta).epsilon(delta).value / epsilon - 1
+
+        low = math.log(blocks)
+        joined = math.exp(crossing(excess, low - 0.1, low + 0.5, absolute=1e-5)[1])
+        lines.append(
+            f"epsilon {epsilon:g}, delta {delta:g}: {joined:.4f} joined, {blocks:.4f} in blocks, "
+            f"{blocks / joined - 1:+.1%}"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write or compare, by the arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--write", type=Path, metavar="FILE")
     parser.add_argument("--check", action="store_true", help="compare with the bounds of this version")
+    parser.add_argument("--noise", action="store_true", help="noise of a plan without blocks and with them")
     parser.add_argument("--first", type=int, default=0, help="the first seed of --check")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="largest CPU time")
@@ -205,6 +238,8 @@ def main() -> None:
         write(options.write, options.count, options.seconds)
     if options.check:
         print(check(options.first, options.count, options.seconds))
+    if options.noise:
+        print(noises())
     if options.compare:
         print(compare(*(json.loads(path.read_text(encoding="utf-8")) for path in options.compare)))
 

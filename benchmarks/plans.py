@@ -139,6 +139,12 @@ still above 10 ms, and why:
 - Batches without replacement (measured before the last change of their first rough look, which made `dp_sgd_ht` on
   text faster again): an exact look follows an adversary through up to 768 steps with 24 transforms each. Two
   of them are needed, because no quicker estimate is good to a thousandth.
+- `dp_svrg_ht` on text is the slowest of them at epsilon 0.5, where its 630 steps are one block and three exact looks
+  are needed, and at epsilon 8, where they are four blocks. (At epsilon 2 single large losses decide, and there are no
+  blocks.) Shorter blocks let the adversary choose as if each block were played alone, which costs noise at this rate of
+  0.003. The length is limited by `work` in `pld/blocks.py`. With half of it these two plans took 2.2 and 1.8 s in place
+  of 3.9 and 2.7 s on a busy machine, and needed 0.30 % and 0.09 % more noise; with a quarter 1.0 and 1.5 s, and 0.67 %
+  and 0.14 % more. That is far more than a search adds, so blocks stay long.
 - Selections (`sparsifier`): an exact look is the recursion for adaptive selections, whose time grows with the square of
   their number. It is compiled, and one look of 200 selections takes 7 ms.
 - `two_stage` and `knowledge_transfer` search twice, once for the selections' share of the budget, once for the rest.

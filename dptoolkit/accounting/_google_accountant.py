@@ -10,7 +10,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation, dp_event, privacy_accountant
 from scipy.special import ndtri
 
-from dptoolkit._validate import probability, real, whole
+from dptoolkit._validate import invalid, probability, real, whole
 from dptoolkit.accounting import pld, rdp, tradeoff
 from dptoolkit.accounting._google_events import from_google
 from dptoolkit.accounting.events import Composed, Event, Repeated, flatten
@@ -101,28 +101,26 @@ class Accountant(privacy_accountant.PrivacyAccountant):
 
         With ``deltas`` only the epsilons at these deltas are used; each of them gives a bound by itself.
         """
+        rates = tradeoff.rates("false_positive_rates", false_positive_rates)
         if deltas is None:
-            return 1 - self.guarantee.tradeoff(false_positive_rates)
+            return tradeoff.shaped(1 - self.guarantee.tradeoff(rates), false_positive_rates)
         points = [(self.get_epsilon(float(d)), float(d)) for d in np.atleast_1d(deltas)]
         finite = [(e, d) for e, d in points if math.isfinite(e)]
-        rates = np.atleast_1d(np.asarray(false_positive_rates, dtype=float))
         # A profile without points says nothing: the rate may be 1.
         profile = tradeoff.Profile(*np.array(finite).T) if finite else tradeoff.Profile(np.zeros(1), np.ones(1))
-        values = 1 - tradeoff.below(profile, rates)
-        return float(values[0]) if np.ndim(false_positive_rates) == 0 else values
+        return tradeoff.shaped(1 - tradeoff.below(profile, rates), false_positive_rates)
 
     def get_gdp_parameter_estimate(self, false_positive_rates: Any = None, deltas: Any = None) -> float:
         """An estimate of the smallest mu for which all this is mu-GDP; exact where every part is Gaussian.
 
         As in dp_accounting: the largest mu that the true-positive rates at these false-positive rates ask for, which
         may be below the true one between them; infinite if everything is given away more often than the least of them.
+        Rates above 1/2 add nothing, because the curve is its own mirror image. Rate 0 has no finite quantile.
         """
+        rates = _lower_half(false_positive_rates)
         event = self.guarantee.event
         if deltas is None and all_gaussian(event):
             return total_mu(event)
-        low, high, number = _RATES
-        rates = np.geomspace(low, high, number) if false_positive_rates is None else np.asarray(false_positive_rates)
-        rates = rates[rates <= 0.5]
         if self.get_delta(math.inf) > rates.min():
             return math.inf
         return float(np.max(_quantiles(self.get_true_positive_rates(rates, deltas)) - _quantiles(rates)))
@@ -130,6 +128,17 @@ class Accountant(privacy_accountant.PrivacyAccountant):
     def _non_private(self) -> bool:
         """Whether something was released as it is."""
         return self.get_delta(math.inf) == 1
+
+
+def _lower_half(false_positive_rates: Any) -> Array:
+    """The rates above 0 and up to 1/2; the default ones for None, an error if there is none."""
+    if false_positive_rates is None:
+        return np.geomspace(*_RATES)
+    rates = tradeoff.rates("false_positive_rates", false_positive_rates)
+    useful = rates[(rates > 0) & (rates <= 0.5)]
+    if useful.size == 0:
+        raise invalid("false_positive_rates", false_positive_rates, "above 0 and up to 0.5 for at least one rate")
+    return useful
 
 
 def _quantiles(rates: Array) -> Array:

@@ -246,7 +246,9 @@ def _unreachable(up: bool, budget: tuple[Any, ...]) -> InvalidValue:
     if up:
         return InvalidValue(
             f"(epsilon, delta)={budget}: must be reachable with noise below {_LARGEST:g}. Check that "
-            "make_event loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale)."
+            "make_event loses less with more noise, for example lambda scale: ExponentialMechanism(1 / scale). Some "
+            "bounds stay above 0 however much noise there is, such as that for the best of several runs at a tiny "
+            "delta: then a larger epsilon or delta is needed."
         )
     return InvalidValue(
         f"(epsilon, delta)={budget}: is kept even with noise {SMALLEST:g}. Check that make_event uses its "

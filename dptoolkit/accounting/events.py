@@ -657,7 +657,7 @@ def from_dict(record: Mapping[str, Any]) -> Event:
     except RecursionError:
         raise _too_deep() from None
     try:
-        return cls(*fields["events"]) if cls is Composed else cls(**fields)
+        return cls(*fields.pop("events"), **fields) if cls is Composed else cls(**fields)
     except (TypeError, KeyError) as problem:
         raise InvalidValue(f"record={dict(record)!r}: must hold the fields of {name}. {problem}") from None
 

@@ -175,7 +175,8 @@ class Guarantee(Printed):
     def tradeoff_bounds(self, alpha: Any) -> guesses.TradeoffBounds:
         """(lower, upper) bounds on the smallest missed-detection rate: ``tradeoff``, and what some test attains.
 
-        Both are equal for Gaussian noise. Where no attained pair is known, upper is 1 - alpha, a blind guess.
+        But for rounding both are equal for Gaussian noise, and for up to 256 mechanisms of one (epsilon, delta).
+        Where no attained pair is known, upper is 1 - alpha, a blind guess.
 
         Parameters
         ----------

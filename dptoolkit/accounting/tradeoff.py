@@ -13,6 +13,11 @@ them costs tightness only. The curve is a largest of straight lines: convex, fal
 
 Where everything is Gaussian, the curve is Phi(Phi^-1(1 - alpha) - mu) exactly (Dong, Roth and Su, Definition 2.6).
 
+Where all that is known is that one (epsilon, delta) holds k times, the worst case is attained: a failure, with
+probability 1 - (1 - delta)^k, and otherwise k randomised responses (Kairouz, Oh and Viswanath 2015), whose losses are
+(k - 2j) epsilon. As a function of a the divergence of this pair is a chain of straight lines that bends at the losses
+only. 1 - H_a - a alpha is then largest at one of them, so that the lines there are the curve exactly.
+
 From above: for one pair of neighbours (P, Q) the smallest beta is the supremum over ALL a of these bounds with the
 pair's own divergences. Those of an attained pair are known from below at some points. A divergence falls in a, so that
 between two points the delta of the next point and the a of the last one bound the supremum.
@@ -30,8 +35,17 @@ from scipy.special import ndtr, ndtri
 
 from dptoolkit._validate import invalid, probability
 from dptoolkit.accounting import pld
-from dptoolkit.accounting.events import Event
-from dptoolkit.accounting.structure import all_gaussian, total_mu, without_failures
+from dptoolkit.accounting._numeric import sum_up
+from dptoolkit.accounting.events import Event, flatten
+from dptoolkit.accounting.methods import is_exact
+from dptoolkit.accounting.structure import (
+    all_gaussian,
+    delta_with_failures,
+    pure_epsilon,
+    split_failure,
+    total_mu,
+    without_failures,
+)
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import UnsupportedEvent
 from dptoolkit.types import Array
@@ -69,6 +83,9 @@ _BULK_POINTS, _BULK_END = 9, 1e-2
 _MORE_POINTS, _CLOSE = 32, 1e-5
 _LARGEST_EPSILON = 700.0
 _TAIL = (*(10.0**-k for k in range(3, 16)), 1e-18)
+# The most mechanisms of one (epsilon, delta) whose curve is computed line by line, and the relative error of a sum of
+# their probabilities.
+_MOST_GENERIC, _SUM_ERROR = 256, 1e-12
 # Relative error of the normal distribution at a point near 40, where a tail probability is 1e-300.
 _NORMAL_ERROR = 1e-12
 
@@ -79,10 +96,10 @@ def tradeoff(guarantee: Stated, alpha: float) -> float: ...
 def tradeoff(guarantee: Stated, alpha: Array | Sequence[float]) -> Array: ...
 def tradeoff(guarantee: Stated, alpha: Any) -> Any:
     """The missed-detection rate that no test at false-alarm rate ``alpha`` can go below."""
-    rates = _rates("alpha", alpha)
+    alphas = rates("alpha", alpha)
     mu = _exact_mu(guarantee)
-    values = below(profile(guarantee), rates) if mu is None else _gaussian(mu, rates, 1 - _NORMAL_ERROR)
-    return _shaped(values, alpha)
+    values = below(profile(guarantee), alphas) if mu is None else _gaussian(mu, alphas, 1 - _NORMAL_ERROR)
+    return shaped(values, alpha)
 
 
 def bounds(guarantee: Stated, alpha: Any) -> TradeoffBounds:
@@ -90,13 +107,15 @@ def bounds(guarantee: Stated, alpha: Any) -> TradeoffBounds:
 
     1 - alpha is what a test attains that never looks at the output.
     """
-    rates, lower = _rates("alpha", alpha), tradeoff(guarantee, alpha)
+    alphas, lower = rates("alpha", alpha), tradeoff(guarantee, alpha)
     mu = _exact_mu(guarantee)
     if mu is not None:
-        upper = np.minimum(_gaussian(mu, rates, 1 + _NORMAL_ERROR), 1 - rates)
+        upper = np.minimum(_gaussian(mu, alphas, 1 + _NORMAL_ERROR), 1 - alphas)
+    elif (generic := _generic(guarantee)) is not None:
+        upper = np.minimum(_lines_up(generic.from_below(), alphas), 1 - alphas)
     else:
-        upper = 1 - rates if guarantee.event is None else np.minimum(_above(guarantee.event, rates), 1 - rates)
-    return TradeoffBounds(lower, _shaped(np.maximum(upper, lower), alpha))
+        upper = 1 - alphas if guarantee.event is None else np.minimum(_above(guarantee.event, alphas), 1 - alphas)
+    return TradeoffBounds(lower, shaped(np.maximum(upper, lower), alpha))
 
 
 def below(points: Profile, alpha: Array) -> Array:
@@ -110,9 +129,60 @@ def below(points: Profile, alpha: Array) -> Array:
     return np.asarray(np.clip(np.maximum(first, second).max(axis=0), 0.0, np.maximum(1 - alpha, 0.0)))
 
 
+def _lines_up(points: Profile, alpha: Array) -> Array:
+    """The largest of the lines of a profile, rounded up."""
+    epsilon, delta = points.epsilon[:, None], points.delta[:, None]
+    with np.errstate(divide="ignore", over="ignore"):
+        first = 1 - delta - np.exp(epsilon + np.log(alpha)) + 4e-16 * (2 + epsilon)
+    second = np.exp(-epsilon) * (1 + 1e-15 * (1 + epsilon)) * (1 - delta - alpha + 4e-16)
+    return np.asarray(np.clip(np.maximum(first, second).max(axis=0), 0.0, 1.0))
+
+
+class _Generic(NamedTuple):
+    """``times`` mechanisms of which each is (epsilon, delta)-DP, and nothing else is known."""
+
+    epsilon: float
+    delta: float
+    times: int
+
+    @property
+    def losses(self) -> Array:
+        """Where the divergence bends, from 0 upwards, and 0; rounded up, so that none is left out at the largest."""
+        if math.isinf(self.epsilon):
+            return np.zeros(1)
+        return np.unique([0.0, *(sum_up([(k, self.epsilon)]) for k in range(self.times, 0, -2))])
+
+    def from_below(self) -> Profile:
+        """The divergence at the losses, rounded down: sums of positive terms, in which nothing cancels."""
+        if math.isinf(self.epsilon):
+            return Profile(np.zeros(1), np.ones(1))
+        truth, log_success = 1 / (1 + math.exp(-self.epsilon)), self.times * math.log1p(-self.delta)
+        lies = np.arange(self.times + 1)
+        masses = np.array([math.comb(self.times, int(j)) * truth**self.times for j in lies]) * np.exp(
+            -self.epsilon * lies
+        )
+        gaps = self.epsilon * (self.times - 2 * lies) - self.losses[:, None]
+        rest = (masses * -np.expm1(-np.maximum(gaps, 0.0))).sum(axis=1) * (1 - _SUM_ERROR)
+        return Profile(self.losses, -np.expm1(log_success + np.log1p(-rest)) * (1 - _SUM_ERROR))
+
+
+def _generic(guarantee: Stated) -> _Generic | None:
+    """What is known of the event, if it is one (epsilon, delta), a few times; None for other events."""
+    event = guarantee.event
+    if event is None or guarantee.forced_method not in (None, "optimal") or not is_exact(event) or all_gaussian(event):
+        return None
+    ((part, count),) = flatten(event)
+    rest, failure = split_failure(part)
+    pure = pure_epsilon(rest)
+    return None if pure is None or failure == 1 or count > _MOST_GENERIC else _Generic(pure, failure, count)
+
+
 @lru_cache(maxsize=64)
 def profile(guarantee: Stated) -> Profile:
     """Points of the privacy profile at which its trade-off curve is well described."""
+    generic = _generic(guarantee)
+    if generic is not None:
+        return Profile(generic.losses, np.array([guarantee.delta(x) for x in generic.losses.tolist()]))
     start = guarantee.delta(0.0)
     points = [(0.0, start)]
     if start > 0:
@@ -199,13 +269,15 @@ def _supremum(forward: Profile, backward: Profile, alpha: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _attained_profiles(event: Event) -> tuple[Profile, ...]:
-    """Points of the divergences of an attained pair from below, for each order of the neighbours."""
+    """Points of the divergences of an attained pair from below, for each order of the neighbours.
+
+    A failure shows something that is impossible on the other side. So with probability s of none at all the divergence
+    is 1 - s (1 - that of the rest) at every a, also beyond all losses of the rest.
+    """
     rest, log_success = without_failures(event)
-    if log_success < 0:
-        # The pair of an (epsilon, delta) is known, but it is no composition of the parts that are left.
-        raise UnsupportedEvent(f"event={event!r}: must not fail for a profile from below.")
-    profiles = [np.array(points or ((0.0, 0.0),)) for points in pld.lower_profiles(rest)]
-    return tuple(Profile(points[:, 0], points[:, 1]) for points in profiles)
+    profiles = [np.array([*points, (math.inf, 0.0)]) for points in pld.lower_profiles(rest)]
+    with_failures = np.vectorize(lambda delta: delta_with_failures(log_success, delta), otypes=[float])
+    return tuple(Profile(points[:, 0], with_failures(points[:, 1])) for points in profiles)
 
 
 # --- guesses ---------------------------------------------------------------------------------------
@@ -244,6 +316,9 @@ def _divergence(guarantee: Stated, epsilon: float) -> float:
     best = guarantee.delta(epsilon)
     if best == 0 or _exact_mu(guarantee) is not None:
         return best
+    if best == 1 and guarantee.delta(epsilon + _FARTHEST) == 1:
+        # A divergence falls in epsilon, so that it is 1 at all of the points.
+        return 1.0
     reach = min(math.log1p(math.exp(-epsilon)) - math.log1p(-best), _FARTHEST) if best < 1 else _FARTHEST
     for larger in np.linspace(epsilon, epsilon + reach, _LOOKS + 1)[1:]:
         ratio = math.exp(epsilon - larger) * (1 + math.exp(-epsilon)) / (1 + math.exp(-larger))
@@ -277,18 +352,19 @@ def sentence(guarantee: Stated, adjacency: Adjacency | None) -> str:
 # --- arguments -------------------------------------------------------------------------------------
 
 
-def _rates(name: str, value: Any) -> Array:
+def rates(name: str, value: Any) -> Array:
     """Rates between 0 and 1 as a flat array."""
     try:
-        rates = np.atleast_1d(np.asarray(value, dtype=float)).ravel()
+        found = np.atleast_1d(np.asarray(value, dtype=float)).ravel()
     except (TypeError, ValueError):
         raise invalid(name, value, "a number between 0 and 1, or an array of them") from None
-    bad = ~((rates >= 0) & (rates <= 1))
+    bad = ~((found >= 0) & (found <= 1))
     if np.any(bad):
-        raise invalid(name, float(rates[bad][0]), "between 0 and 1", "It is a false-alarm rate.")
-    return rates
+        raise invalid(name, float(found[bad][0]), "between 0 and 1", "It is a false-alarm rate.")
+    return found
 
 
-def _shaped(values: Array, like: Any) -> Any:
+def shaped(values: Array, like: Any) -> Any:
+    """A flat array in the shape of ``like``: a float for a number."""
     shape = np.shape(like)
     return float(values[0]) if shape == () else values.reshape(shape)

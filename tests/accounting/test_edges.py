@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -33,8 +34,13 @@ from dptoolkit.accounting import (
     calibrate,
     gaussian,
     google,
+    pld,
+    rdp,
+    sampling,
 )
 from dptoolkit.accounting.guarantee import Claimed
+from dptoolkit.accounting.pld.curve import Composition
+from dptoolkit.accounting.pld.trees import directions, total_variation
 from dptoolkit.accounting.report import at_least, at_most
 from dptoolkit.errors import BudgetExceeded, InvalidValue, UnsupportedEvent
 from dptoolkit.solvers.frame.plan import smallest_noise
@@ -270,3 +276,162 @@ def test_a_printed_delta_is_never_less_than_the_one_that_holds():
     delta = 1.0000004e-6
     text = str(replace(account(ApproxDp(1.0, delta)), asked_delta=delta))
     assert "1.0000004e-06" in text and "\n1e-06 " not in text
+
+
+# --- large deltas: epsilon and delta are one answer ------------------------------------------------------
+
+
+def _rarely_shown(noise):
+    """100 steps of which each shows the record with probability 0.01, whatever the noise, if there is hardly any."""
+    return Repeated(Subsampled(Gaussian(noise), POI, 0.01), 100)
+
+
+def test_a_delta_above_that_at_epsilon_0_needs_no_epsilon():
+    """Hardly any noise: the record is sampled at least once with probability 1 - 0.99^100 = 0.634."""
+    for noise in (0.0, 0.03, 0.05):
+        guarantee = account(_rarely_shown(noise))
+        assert 1 - 0.99**100 <= guarantee.delta(0.0) <= (1 - 0.99**100) * (1 + 1e-6)
+        assert guarantee.epsilon(0.9) == guarantee.epsilon(0.64) == 0 < guarantee.epsilon(0.63)
+    assert account(_rarely_shown(0.0)).epsilon(0.63) == math.inf
+    for event in (_rarely_shown(0.05), Composed(_rarely_shown(0.05), Laplace(5.0)), Repeated(Laplace(1.0), 5)):
+        start = account(event).delta(0.0)
+        assert account(event).epsilon(min(start * 1.0001, 0.9999)) == 0 < account(event).epsilon(start * 0.9)
+
+
+def test_no_noise_where_sampling_alone_meets_the_budget():
+    assert calibrate(_rarely_shown, 0.5, 0.9) == 0.0
+
+
+def _distance(epsilons):
+    """The total variation distance of binary randomised responses, enumerated."""
+    p = q = np.ones(1)
+    for epsilon in epsilons:
+        truth = 1 / (1 + math.exp(-epsilon))
+        p, q = np.outer(p, [truth, 1 - truth]).ravel(), np.outer(q, [1 - truth, truth]).ravel()
+    return 0.5 * float(np.abs(p - q).sum())
+
+
+def test_the_bound_on_the_total_variation_is_one():
+    """Against enumerated outcomes, also for a random number of rounds, of which the output shows how many there were.
+
+    It is below the sum of the distances, and the distance itself where only failures differ.
+    """
+    for epsilons in ([0.5] * 3, [2.0, 1.0, 0.1], [3.0] * 9, [1e-3] * 12):
+        event = Composed(*map(RandomizedResponse, epsilons))
+        (tree,) = directions(event, pld.dominating)
+        assert _distance(epsilons) <= total_variation(tree) <= min(sum(map(math.tanh, np.divide(epsilons, 2))), 1.0)
+    for rounds in (Geometric(0.3), Geometric(0.9), Poisson(3.0)):
+        (tree,) = directions(RandomRounds(RandomizedResponse(1.0), rounds), pld.dominating)
+        chances = [rounds.tail(k - 1) - rounds.tail(k) for k in range(1, 14)]
+        exact = sum(chance * _distance([1.0] * k) for k, chance in enumerate(chances, 1))
+        assert exact <= total_variation(tree) <= rounds.mean * math.tanh(0.5)
+    (tree,) = directions(Composed(ApproxDp(0.0, 0.3), Repeated(ApproxDp(0.0, 0.1), 2)), pld.dominating)
+    assert total_variation(tree) == pytest.approx(1 - 0.7 * 0.9**2, rel=1e-9)
+    assert total_variation(tree) >= 1 - 0.7 * 0.9**2
+
+
+@pytest.mark.parametrize("event", [Repeated(Laplace(0.0795), 10**7), Repeated(RandomizedResponse(3.0), 10**6)], ids=str)
+def test_everything_is_lost_without_a_transform(event, monkeypatch):
+    """Millions of large losses: Chernoff's inequality shows a delta of 1, where the law of their sum took 20 s."""
+
+    def transform(*arguments):
+        raise AssertionError("the law of the sum was computed")
+
+    monkeypatch.setattr(Composition, "_tail", transform)
+    guarantee = account(event)
+    assert guarantee.advantage == guarantee.delta(7.0) == guarantee.bayes_success(0.5) == 1
+
+
+def test_a_delta_of_1_is_one_to_the_last_bit():
+    """Where delta is said to be 1 what is missing is below half a unit: against exact sums for responses."""
+    for count in (10, 30, 60, 100, 200):
+        event = Repeated(RandomizedResponse(2.0), count)
+        with mpmath.workdps(60):
+            lie = 1 / (1 + mpmath.exp(2))
+            missing = 1 - mpmath.fsum(
+                mpmath.binomial(count, j) * lie**j * (1 - lie) ** (count - j) * -mpmath.expm1(-2 * (count - 2 * j))
+                for j in range(count // 2 + 1)
+            )
+        found = account(event, "pld").delta(0.0)
+        assert 1 - found <= missing
+        assert found < 1 or missing < 1e-3
+
+
+# --- a batch of a batch: a divergence at thousands of orders, each by quadrature -----------------------------
+
+
+@pytest.mark.parametrize("noise", [0.5, 3.0])
+def test_chords_between_orders_are_above_the_divergence(noise):
+    """At orders that are not computed the bound is never below the divergence, and mostly close to it."""
+    inner = Subsampled(Gaussian(noise), POI, 0.1, "replace-one")
+    orders = np.arange(2.0, 4097.0)
+    bound = rdp._by_chords(inner, orders)
+    places = np.concatenate([np.arange(0, 64, 7), np.arange(64, 4095, 97)])
+    exact = rdp.composed(inner, orders[places])
+    assert np.all(bound[places] >= exact) and bound[places] == pytest.approx(exact, rel=1e-2)
+
+
+def test_a_batch_of_a_batch_takes_few_quadratures(monkeypatch):
+    """The theorem for batches needs every order up to 4096, which took a minute."""
+    asked, original = [], sampling.poisson_replace_one_gaussian_rdp
+
+    def counted(noise, rate, orders):
+        asked.append(len(orders))
+        return original(noise, rate, orders)
+
+    monkeypatch.setattr(sampling, "poisson_replace_one_gaussian_rdp", counted)
+    inner = Subsampled(Gaussian(0.51), POI, 0.1, "replace-one")
+    event = Repeated(Subsampled(inner, WOR, 0.1), 10)
+    found = account(event).epsilon(1e-5)
+    assert sum(asked) < 1500
+    # The same theorem at all orders up to 40, of which the best one is one, without chords.
+    orders = np.arange(2.0, 41.0)
+    direct = sampling.without_replacement_rdp(lambda a: rdp.composed(inner, a), math.inf, 0.1, orders)
+    exact = rdp.to_epsilon(orders, 10 * direct, 1e-5)
+    assert found <= exact * (1 + 1e-9)
+    assert found >= 0.99 * exact
+
+
+# --- the best of several runs, with much noise ---------------------------------------------------------------
+
+
+def _best(noise):
+    return BestOf(Gaussian(noise), TruncatedNegativeBinomial(1.0, 0.1))
+
+
+def test_the_best_of_several_runs_has_no_floor():
+    """Ten runs on average: the distance is at most ten times that of one run, Phi(mu/2) - Phi(-mu/2)."""
+    for noise in (1e4, 1e6, 1e12):
+        guarantee, once = account(_best(noise)), 10 * math.erf(0.5 / noise / math.sqrt(2))
+        assert guarantee.epsilon(1e-3) == 0 and once <= guarantee.delta(0.0) <= once * (1 + 1e-9)
+        assert guarantee.epsilon(0.9 * once) > 0
+    noise = calibrate(_best, 0.001, 0.001)
+    assert noise == pytest.approx(10 / math.sqrt(2 * math.pi) / 0.001, rel=1e-3)
+    assert account(_best(noise)).epsilon(0.001) <= 0.001
+    with pytest.raises(InvalidValue, match="must be reachable.*Some bounds stay above 0.*larger epsilon or delta"):
+        calibrate(_best, 1e-5, 1e-15)
+
+
+@pytest.mark.parametrize("noise", [1.0, 5.0, 30.0, 300.0, 1e5])
+def test_what_the_best_of_several_runs_shows_is_within_the_bound(noise):
+    """Whether the best run is above x, exactly: E[z^N] = 0.1 z / (1 - 0.9 z) for the number N of runs."""
+
+    def none(x):
+        share = mpmath.ncdf(x)
+        return share / 10 / (1 - 9 * share / 10)
+
+    for event in (_best(noise), Repeated(_best(noise), 3), Composed(_best(noise), PureDp(0.1))):
+        guarantee = account(event)
+        for x in (-1.0, 0.0, 1.0, 1.5, 2.5):
+            with mpmath.workdps(40):
+                shown = none(mpmath.mpf(x)) - none(mpmath.mpf(x) - 1 / mpmath.mpf(noise))
+            assert guarantee.delta(0.0) >= shown
+        for delta in (1e-9, 1e-3, 0.1):
+            lower, upper = guarantee.bounds(delta)
+            assert lower <= upper
+
+
+def test_the_distance_of_runs_in_rounds_adds_up():
+    runs = account(_best(1e5)).delta(0.0)
+    for event, times in ((Repeated(_best(1e5), 7), 7), (RandomRounds(_best(1e5), Geometric(0.5)), Geometric(0.5).mean)):
+        assert runs * times <= account(event).delta(0.0) <= runs * times * (1 + 1e-6)

@@ -252,6 +252,31 @@ def test_gaussian_rates_are_exact():
     assert 1 <= by_rates < 1.1
 
 
+@pytest.mark.parametrize("deltas", [None, [1e-3]])
+@pytest.mark.parametrize("rate", [2.0, -0.1, math.nan, [0.1, 1.5], "x"])
+def test_rates_that_are_none_are_refused(rate, deltas):
+    """With and without deltas, and whether or not the answer has a formula that needs no rates."""
+    for event in (G(1.0), L(1.0)):
+        accountant = google.Accountant().compose(event)
+        for ask in (accountant.get_true_positive_rates, accountant.get_gdp_parameter_estimate):
+            with pytest.raises(InvalidValue, match="false_positive_rates"):
+                ask(rate, deltas)
+
+
+@pytest.mark.parametrize("event", [G(1.0), L(1.0)], ids=str)
+def test_an_estimate_needs_a_rate_up_to_one_half(event):
+    accountant = google.Accountant().compose(event)
+    for bad in ([0.9], [0.0], []):
+        with pytest.raises(InvalidValue, match="false_positive_rates.*above 0 and up to 0.5"):
+            accountant.get_gdp_parameter_estimate(bad)
+    some = accountant.get_gdp_parameter_estimate([0.1])
+    assert accountant.get_gdp_parameter_estimate([0.0, 0.1, 0.9]) == some > 0
+    square = np.array([[0.1, 0.2], [0.3, 0.4]])
+    for deltas in (None, [1e-3, 0.1]):
+        rates = accountant.get_true_positive_rates(square, deltas)
+        assert rates.shape == (2, 2) and rates[1, 0] == accountant.get_true_positive_rates(0.3, deltas)
+
+
 def test_negative_and_infinite_arguments():
     accountant = google.Accountant().compose(G(1.0))
     theirs = PLDAccountant().compose(G(1.0))

@@ -437,6 +437,10 @@ def test_what_cannot_be_written_is_refused_before_any_work(tmp_path, path):
         (lambda lines: [*lines, '{"n": 5, "do": "spend"}\n'], "record 5 must be as the ledger writes it"),
         (lambda lines: [*lines, '{"n": 5, "do": "confirm", "of": 2}\n'], "record 5 must be as the ledger writes it"),
         (lambda lines: [*lines, '{"n": 5, "do": "forget", "of": 2}\n'], "do='forget': must be 'reserve'"),
+        (lambda lines: [*lines, lines[-1].replace('"n": 4', '"n": 5, "foo": 1')], "record 5: field 'foo': must be one"),
+        (lambda lines: [*lines, lines[-1].replace('"n": 4', '"n": 5, "of": 2')], "record 5: field 'of': must be one"),
+        (lambda lines: [*lines, '{"n": 5, "do": "confirm", "of": 4, "count": 9}\n'], "record 5: field 'count'"),
+        (lambda lines: [lines[0].replace('"budget"', '"foo": 7, "budget"'), *lines[1:]], "line 1: field 'foo'"),
         (lambda lines: [], "must be a ledger's file, with format"),
         (lambda lines: ["{}\n"], "must be a ledger's file, with format"),
         (lambda lines: ['{"format": "dptoolkit-ledger-file-1", "budget": 0}\n'], "budget=0: must be null for none"),
@@ -538,6 +542,28 @@ def test_only_null_is_no_budget(budget):
 )  # fmt: skip
 def test_text_that_is_no_ledger_is_refused(text):
     with pytest.raises(InvalidValue, match="^text: must"):
+        Ledger.from_json(text)
+
+
+KNOWN = '{"event": {"type": "PureDp", "epsilon": 1.0}, "count": 2, "label": "", "adjacency": null}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (saved(entries="[" + KNOWN[:-1] + ', "foo": 1}]'), "text: record 2: field 'foo'"),
+        (saved(entries="[" + KNOWN[:-1] + ', "do": "reserve"}]'), "text: record 2: field 'do'"),
+        (saved(entries="[" + KNOWN + ", " + KNOWN.replace("label", "Label") + "]"), "text: record 3: field 'Label'"),
+        (saved(entries="[" + KNOWN.replace('"epsilon": 1.0', '"epsilon": 1.0, "foo": 2') + "]"), "of PureDp.*foo"),
+        (saved(entries="[" + KNOWN.replace('"PureDp", "epsilon": 1.0', '"Composed", "events": [], "foo": 2') + "]"),
+         "of Composed.*foo"),
+        (saved(entries="[]")[:-1] + ', "spent": 3}', "text: field 'spent'"),
+        ('{"format": "dptoolkit-ledger-file-1", "budget": null, "spent": 3}\n', "text: line 1: field 'spent'"),
+    ],
+)  # fmt: skip
+def test_an_unknown_field_is_refused_by_name(text, words):
+    assert Ledger.from_json(saved(entries="[" + KNOWN + "]")).entries == (Entry(ONE, 2),)
+    with pytest.raises(InvalidValue, match=words):
         Ledger.from_json(text)
 
 

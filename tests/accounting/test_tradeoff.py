@@ -24,6 +24,7 @@ from dptoolkit.accounting import (
     account,
     tradeoff,
 )
+from dptoolkit.accounting.events import flatten
 from dptoolkit.errors import InvalidValue
 
 ALPHA = np.concatenate([[0.0, 1e-300, 1e-12], np.linspace(1e-3, 1 - 1e-3, 41), [1 - 1e-12, 1.0]])
@@ -86,6 +87,76 @@ def test_randomised_response_is_exact(categories):
     assert guarantee.tradeoff(ALPHA) == pytest.approx(exact, abs=1e-11)
     lower, upper = guarantee.tradeoff_bounds(ALPHA)
     assert np.all(lower <= exact + 1e-15) and np.all(upper >= exact - 1e-12)
+
+
+def _worst_case(epsilon, delta, count, alpha):
+    """The smallest missed-detection rate of ``count`` worst (epsilon, delta)-DP mechanisms, with 60 digits.
+
+    By Neyman and Pearson: accept the outcomes of the largest ratio first. One response is a failure (only the one or
+    only the other side has it), the truth or a lie.
+    """
+    with mpmath.workdps(60):
+        odds, fails = mpmath.exp(-mpmath.mpf(epsilon)), 1 - (1 - mpmath.mpf(delta)) ** count
+        truth, lie = 1 / (1 + odds), odds / (1 + odds)
+        chances = [
+            (1 - fails) * mpmath.binomial(count, j) * mpmath.mpf(truth) ** (count - j) * mpmath.mpf(lie) ** j
+            for j in range(count + 1)
+        ]
+        missed, alarms = 1 - fails, mpmath.mpf(0)
+        for j in range(count + 1):
+            p, q = chances[j], chances[count - j]
+            if alpha <= alarms + q:
+                return max(missed - p * (alpha - alarms) / q, 0)
+            missed, alarms = missed - p, alarms + q
+        return mpmath.mpf(0)
+
+
+@pytest.mark.parametrize(
+    "generic",
+    [(1.0, 1e-5, 1), (1.0, 0.0, 1), (0.3, 0.01, 7), (0.3, 0.0, 8), (0.1, 1e-3, 64), (5.0, 0.2, 3), (0.0, 0.1, 2),
+     (20.0, 1e-9, 1), (1e-4, 0.0, 5), (700.0, 0.0, 4)],
+)  # fmt: skip
+def test_mechanisms_of_one_epsilon_and_delta_are_exact(generic):
+    """Against 60 digits: the guaranteed rate is never above the true one, the attained one never below it."""
+    epsilon, delta, count = generic
+    event = Repeated(ApproxDp(epsilon, delta) if delta else PureDp(epsilon), count)
+    lower, upper = account(event).tradeoff_bounds(ALPHA)
+    for low, high, alpha in zip(lower, upper, ALPHA, strict=True):
+        exact = _worst_case(epsilon, delta, count, mpmath.mpf(float(alpha)))
+        assert mpmath.mpf(low) <= exact <= mpmath.mpf(high)
+        assert high - low <= 1e-11
+    bounds = account(event).bounds(max(delta, 0.001))
+    assert bounds.lower == bounds.upper
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Composed(ApproxDp(0.5, 0.01), Laplace(1.0)), Composed(ApproxDp(0.5, 0.01), Gaussian(2.0)),
+     Repeated(ApproxDp(0.1, 1e-4), 300), Composed(ApproxDp(1.0, 0.1), ApproxDp(0.5, 0.2))],
+)  # fmt: skip
+def test_failures_are_part_of_what_is_attained(event):
+    """With other releases too the attained rate is near the guaranteed one, and below that of a blind guess."""
+    lower, upper = account(event).tradeoff_bounds(ALPHA)
+    assert np.all(lower <= upper) and np.all(upper - lower < 0.1)
+    failure = 1 - math.prod((1 - e.delta) ** n for e, n in flatten(event) if isinstance(e, ApproxDp))
+    assert upper[0] <= 1 - failure + 1e-12, "a test that waits for a failure never alarms falsely"
+
+
+def test_the_attained_rate_of_composed_failures():
+    """Two different (epsilon, delta): against all nine outcomes, enumerated."""
+    laws = []
+    for epsilon, delta in ((1.0, 0.1), (0.5, 0.2)):
+        truth = (1 - delta) / (1 + math.exp(-epsilon))
+        lie = 1 - delta - truth
+        laws.append((np.array([delta, truth, lie, 0.0]), np.array([0.0, lie, truth, delta])))
+    p, q = (np.outer(laws[0][side], laws[1][side]).ravel() for side in (0, 1))
+    p, q = p[(p > 0) | (q > 0)], q[(p > 0) | (q > 0)]
+    order = np.argsort(-p / np.maximum(q, 1e-300))
+    exact = np.interp(ALPHA, np.append(0, np.cumsum(q[order])), 1 - np.append(0, np.cumsum(p[order])))
+    start = 1 - float(p[q == 0].sum())
+    exact[ALPHA == 0] = start
+    lower, upper = account(Composed(ApproxDp(1.0, 0.1), ApproxDp(0.5, 0.2))).tradeoff_bounds(ALPHA)
+    assert np.all(lower <= exact + 1e-12) and np.all(upper >= exact - 1e-12)
 
 
 def _one_release(pair, points=4001):

@@ -15,7 +15,7 @@ from dptoolkit._validate import delta_value, flag, invalid, positive, whole
 from dptoolkit.accounting.events import Event, as_event
 from dptoolkit.accounting.guarantee import Guarantee, account
 from dptoolkit.accounting.ledger import journal
-from dptoolkit.accounting.ledger.book import Book, Budget, Entry, composed, relation_of
+from dptoolkit.accounting.ledger.book import ENTRY, Book, Budget, Entry, composed, refuse_unknown, relation_of
 from dptoolkit.accounting.ledger.journal import Guard, Journal
 from dptoolkit.accounting.report import Printed, at_most, delta_text, number, table
 from dptoolkit.accounting.structure import brief
@@ -23,6 +23,8 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.errors import InvalidValue
 
 _FORMAT = "dptoolkit-ledger-1"
+# The fields of the saved text, and of a file's first line.
+_TEXT, _HEAD = ("format", "budget", "entries"), ("format", "id", "budget", "allow_fast_noise")
 
 
 class Reservation:
@@ -160,6 +162,7 @@ class Ledger(Printed):
         if head not in (None, line):
             raise invalid("path", place, "the ledger that was sent here", "Another ledger has replaced it.")
         ledger = cls()
+        refuse_unknown(facts, _HEAD, f"path={place!r}, line 1")
         ledger._budget = _read_budget(facts, f"path={place!r}, line 1")
         ledger.allow_fast_noise = facts.get("allow_fast_noise") is True
         if budget is not None and budget != ledger._budget:
@@ -321,9 +324,8 @@ class Ledger(Printed):
                 if do == "spend":
                     book.confirm(book.last)
             else:
-                record = {"do": do} | entry.to_dict()
-                _refuse_unreadable(entry, record)
-                self._write(self._journal, record)
+                _refuse_unreadable(entry)
+                self._write(self._journal, {"do": do} | entry.to_dict())
             return book.last
 
     def _settle(self, do: str, number: int) -> None:
@@ -364,13 +366,17 @@ class Ledger(Printed):
             raise invalid("text", type(text).__name__, "a string")
         if journal.FORMAT in text.partition("\n")[0]:
             facts, lines = journal.head_record(text.partition("\n")[0], "text:"), journal.lines_of(text)
+            refuse_unknown(facts, _HEAD, "text: line 1")
             return cls._restored(_read_budget(facts, "text"), lines)
         record = journal.parse(text, "text: must be JSON written by to_json().")
         if not isinstance(record, Mapping) or record.get("format") != _FORMAT:
             raise InvalidValue(f"text: must be JSON with format {_FORMAT!r}, as to_json() writes it.")
+        refuse_unknown(record, _TEXT, "text")
         entries = record.get("entries")
         if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise InvalidValue("text: must hold a list of entries, as to_json() writes it.")
+        for line, entry in enumerate(entries, 2):
+            refuse_unknown(entry, ENTRY, f"text: record {line}")
         return cls._restored(_read_budget(record, "text"), enumerate(({"do": "spend"} | e for e in entries), 2))
 
     @classmethod
@@ -444,10 +450,10 @@ def _entry(event: Event, count: int, label: str, adjacency: Adjacency | str | No
     return Entry(event, whole("count", count, low=1), str(label), relation_of(event, adjacency))
 
 
-def _refuse_unreadable(entry: Entry, record: Mapping[str, Any]) -> None:
-    """Raise an error, before writing, for a record that could not be read back."""
+def _refuse_unreadable(entry: Entry) -> None:
+    """Raise an error, before writing, for an entry that could not be read back."""
     try:
-        copy = Entry.from_dict(json.loads(journal.encoded(record)))
+        copy = Entry.from_dict(json.loads(journal.encoded(entry.to_dict())))
     except (TypeError, ValueError, RecursionError) as problem:
         raise invalid("event", entry.event, "one that from_dict reads back", f"{problem}") from None
     if copy != entry:

@@ -25,6 +25,10 @@ _QUICK = 0.99
 
 Budget = tuple[float, float]
 
+# The fields of an entry, and of the lines of a ledger's file that settle one.
+ENTRY = ("event", "count", "label", "adjacency")
+_SETTLES = ("do", "of")
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -42,10 +46,24 @@ class Entry:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Entry:
-        """The entry that ``to_dict`` described; files from before adjacencies were recorded have none."""
+        """The entry that ``to_dict`` described; files from before adjacencies were recorded have none.
+
+        Any other field is refused: what it says about the release would be lost.
+        """
+        refuse_unknown(record, ENTRY, "entry")
         event = from_dict(record["event"])
         label = str(record.get("label", ""))
         return cls(event, whole("count", record["count"], low=1), label, relation_of(event, record.get("adjacency")))
+
+
+def refuse_unknown(record: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+    """Raise an error, which starts with ``what``, for a record with another field than the known ones."""
+    unknown = next((key for key in record if key not in known), None)
+    if unknown is not None:
+        raise InvalidValue(
+            f"{what}: field {unknown!r}: must be one of {', '.join(known)}. A later version may have written it; "
+            "otherwise restore the text."
+        )
 
 
 def relation_of(event: Event, adjacency: Adjacency | str | None) -> Adjacency | None:
@@ -108,7 +126,10 @@ class Book:
         """Apply one line of a ledger's file, with its number."""
         do = record["do"]
         if do in ("reserve", "spend"):
-            self.reserve(number, Entry.from_dict(record))
+            refuse_unknown(record, ("n", "do", *ENTRY), f"record {number}")
+            self.reserve(number, Entry.from_dict({key: record[key] for key in ENTRY if key in record}))
+        else:
+            refuse_unknown(record, ("n", *_SETTLES), f"record {number}")
         if do in ("confirm", "cancel", "spend"):
             about = number if do == "spend" else record["of"]
             (self.cancel if do == "cancel" else self.confirm)(about)

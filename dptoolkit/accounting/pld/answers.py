@@ -273,6 +273,8 @@ _WELL_INSIDE, _STEPS_AROUND = 0.45, 4
 _LEAST_LOSS, _LOSS_ABOVE, _LEAST_CELLS, _FINER = 16.0, 14.0, 256, 4
 # The most grid steps up to the largest loss, and the step below which even a bend between two points does not matter.
 _MOST_CELLS, _TINY_STEP = 2**20, 2e-4
+# The least delta that is also compared with delta at epsilon 0.
+_LARGE_DELTA = 0.1
 # How far above the first answer a verified one may be, relatively.
 _FARTHEST = 1e-3
 
@@ -393,7 +395,11 @@ def _epsilon_of_tree(tree: tuple[Node, ...], delta: float) -> Answer:
         return Answer(0.0, True)
     if delta == 0:
         return Answer(math.inf, True)
-    return _epsilon_from(tree, delta, *_place(delta), _MOST_LEVEL)
+    answer = _epsilon_from(tree, delta, *_place(delta), _MOST_LEVEL)
+    # The law of large losses beside many of 0 may end above 0, where the same curves, read at 0, are below delta.
+    if answer.value > 0 and delta >= _LARGE_DELTA and _delta_of_tree(tree, 0.0, enough=delta).value <= delta:
+        return answer._replace(value=0.0)
+    return answer
 
 
 def _epsilon_from(tree: tuple[Node, ...], delta: float, decade: int, place: float, levels: int) -> Answer:

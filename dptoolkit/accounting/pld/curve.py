@@ -293,12 +293,14 @@ class Composition:
         """Whether delta rounds to 1, because hardly any loss is near ``epsilon`` or below it.
 
         It is decided by Chernoff's inequality, which avoids computing the law of the sum at ever smaller tilts. 1 is a
-        sound bound in any case.
+        sound bound in any case. The first two rates are about the best for a normal law. Where the least losses are
+        far below the mean, the moment grows fast beyond rate 1/2.
         """
         point = epsilon + _LOG_ONE
         above, variance = self._sum.mean - point, self._sum.spread**2
         return above > 0 and any(
-            self._sum.log_mgf(-rate) + rate * point < -_LOG_ONE for rate in (above / variance, 0.3 * above / variance)
+            self._sum.log_mgf(-rate) + rate * point < -_LOG_ONE
+            for rate in (above / variance, 0.3 * above / variance, min(0.5, 0.1 * above / variance))
         )
 
     def _value(self, epsilon: float) -> float:

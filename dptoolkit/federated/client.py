@@ -21,7 +21,7 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.randomness import Source
-from dptoolkit.solvers.engine.initial import Start
+from dptoolkit.solvers.engine.initial import LARGEST, Start, are_places
 from dptoolkit.solvers.frame.fit import record, reserve
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
@@ -292,13 +292,27 @@ class Client(Member):
 
 
 def check_weights(name: str, support: Any, values: Any, width: int) -> Start:
-    """(support, values) of ``width`` weights: different places in increasing order, finite values."""
-    places, weights = np.asarray(support), np.asarray(values)
+    """(support, values) of ``width`` weights, in memory of their own: increasing places, finite values.
+
+    Privacy
+    -------
+    The places come from a server or a client that may be hostile, and go to kernels that trust them. A place that does
+    not exist would count as a coordinate with data, and one of those without data would get no noise for it. So places
+    are compared as integers of 64 bits, which hold all of them, and are never subtracted: differences wrap around.
+    """
+    try:
+        places, weights = np.array(support), np.array(values)
+    except (TypeError, ValueError, OverflowError):
+        places = weights = np.array(None)
     fits = places.ndim == 1 and places.shape == weights.shape and (places.dtype.kind in "iu" or places.size == 0)
     if not fits or weights.dtype.kind not in "fiu":
         raise invalid(name, "of another shape or type", f"places and weights of a model with {width} weights")
-    if places.size and not (places[0] >= 0 and places[-1] < width and (np.diff(places) > 0).all()):
+    numbers = places.astype(np.int64) if places.size else np.zeros(0, dtype=np.int64)
+    # An unsigned number that no place can be must not become one.
+    if (places.dtype.kind == "u" and (places > LARGEST).any()) or not are_places(numbers, width):
         raise invalid(name, "with other places", f"increasing places below {width}")
-    if not np.isfinite(weights).all():
+    with np.errstate(over="ignore"):
+        doubles = weights.astype(np.float64)
+    if not np.isfinite(doubles).all():
         raise invalid(name, "with NaN or infinity", "finite")
-    return places.astype(np.int64), weights.astype(np.float64)
+    return numbers, doubles

@@ -54,6 +54,11 @@ class Message:
     support: NDArray[np.int64]
     values: Array
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether client and round are integers; from elsewhere they may be anything."""
+        return type(self.client) is int and type(self.round) is int
+
 
 class LocalSteps(Protocol):
     """What makes a client's steps: bounded records with the noise of a plan."""

@@ -152,6 +152,8 @@ class Coordinator:
             if answer.problem.startswith(REFUSED):
                 self._abort("finding the clients", answer.problem.removeprefix(REFUSED))
             return
+        if not message.is_numbered:
+            self._abort("finding the clients", f"machine {node} has sent no number of a client")
         number = message.client
         if not 0 <= number < len(self.plan.clients):
             self._abort("finding the clients", f"client {number} of {len(self.plan.clients)}: it is not in the plan")
@@ -181,6 +183,8 @@ class Coordinator:
                     self._abort(step, f"client {client}: {answer.problem.removeprefix(REFUSED)}")
                 if client in found:
                     self._abort(step, f"client {client} has answered twice")
+                if not answer.message.is_numbered:
+                    self._abort(step, f"client {client} has sent a message without the numbers of a client and a round")
                 if (answer.message.client, answer.message.round) != (client, number):
                     what = f"a message of client {answer.message.client} for round {answer.message.round}"
                     self._abort(step, f"client {client} has sent {what}")

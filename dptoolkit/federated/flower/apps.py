@@ -35,7 +35,8 @@ def _facts(content: Any) -> tuple[dict[str, Any], Any, Any]:
     try:
         arrays = content[_MODEL]
         return dict(content[_FACTS]), arrays["support"].numpy(), arrays["values"].numpy()
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except Exception:
+        # NumPy unpacks what somebody else has sent, and raises whatever its bytes lead to.
         raise InvalidValue("A message of another program: must be one of a dptoolkit federation.") from None
 
 
@@ -116,12 +117,14 @@ class GridTransport:
             return Answer(name, problem=f"{envelope.error.reason or 'no reason'} (Flower's code {envelope.error.code})")
         try:
             facts, support, values = _facts(envelope.content)
-            number, asked = facts["client"], facts["round"]
+            message = Message(facts["client"], facts["round"], support, values)
+            if not message.is_numbered:
+                raise KeyError
         except (KeyError, InvalidValue):
             return Answer(name, problem=f"{REFUSED}it has sent a message of another program")
         if facts.get("problem"):
             return Answer(name, problem=f"{REFUSED}{facts['problem']}")
-        return Answer(name, Message(number, asked, support, values))
+        return Answer(name, message)
 
 
 def server_app() -> Any:

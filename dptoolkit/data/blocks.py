@@ -107,7 +107,7 @@ class Block:
         for part in (self.X.data, self.X.indices, self.X.indptr):
             found.update(f" {part.dtype.str} ".encode())
             # Bytes as they lie in memory: a block may fill most of it.
-            found.update(np.ascontiguousarray(part).view(np.uint8))
+            found.update(np.ascontiguousarray(part).view(np.uint8).data)
         found.update(f" {labels.dtype.str} ".encode() + labels.tobytes())
         self.digest = found.hexdigest()
         return self

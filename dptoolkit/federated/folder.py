@@ -188,6 +188,16 @@ class ClientFolder:
         """Whether the server has said that the run is over."""
         return (self.path / "over").exists()
 
+    def reopen(self) -> None:
+        """Forget that the run is over, for a server that has lost its model; it gets the replies that it got before.
+
+        Privacy
+        -------
+        Releases nothing, and returns no round.
+        """
+        with self._locked():
+            (self.path / "over").unlink(missing_ok=True)
+
     def answer(self, request: Request) -> Message:
         """The reply to a request: weights for a round, and none for round 0 and at the end.
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -149,6 +153,65 @@ def test_a_wrong_message_is_refused_and_its_client_named(message, words, tmp_pat
     )
     with pytest.raises(FederationAborted, match=f"round 1: .*{words}"):
         coordinator(terms, wire).fit()
+
+
+def test_the_model_is_kept_before_any_client_is_told_that_the_run_is_over(tmp_path):
+    """If it cannot be kept, clients still wait for another run, which arrives at the same model."""
+    terms = agreed()
+    wire = Wire(dict(enumerate(folders(tmp_path, terms))))
+
+    def full(weights):
+        assert not any(folder.is_over for folder in wire.folders.values())
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        coordinator(terms, wire, keep=full).fit()
+    assert not any(folder.is_over for folder in wire.folders.values())
+    kept = []
+    weights = coordinator(terms, Wire(wire.folders), keep=lambda found: kept.append(found.copy())).fit()
+    np.testing.assert_array_equal(kept, [weights])
+    assert all(folder.is_over for folder in wire.folders.values())
+
+
+def test_a_client_whose_run_is_over_takes_part_again_if_it_is_told_to(tmp_path):
+    terms = agreed()
+    own = dict(enumerate(folders(tmp_path, terms)))
+    weights = coordinator(terms, Wire(own)).fit()
+    for folder in own.values():
+        folder.reopen()
+        folder.reopen()
+        assert not folder.is_over and folder.answered == 3
+    np.testing.assert_array_equal(coordinator(terms, Wire(own)).fit(), weights)
+    assert all(folder.is_over for folder in own.values())
+
+
+@pytest.mark.parametrize("problem", [None, OSError("the network is gone")])
+def test_a_flower_server_writes_the_model_before_clients_are_told_and_it_stays(problem, tmp_path):
+    terms = agreed()
+    (tmp_path / "terms.json").write_text(terms.to_json())
+    outcome, seen = tmp_path / "outcome.json", []
+
+    class Ending(apps.Coordinator):
+        def find_clients(self):
+            self.places = {}
+
+        def _round(self, number, server):
+            return [Message(i, number, np.array([i]), np.array([1.0])) for i in range(3)]
+
+        def _say_over(self):
+            seen.append(json.loads(outcome.read_text())["status"])
+            if problem:
+                raise problem
+
+    with (
+        mock.patch.object(apps, "Coordinator", Ending),
+        mock.patch.object(apps, "KEEP", 0.0),
+        pytest.raises(OSError, match="gone") if problem else nullcontext(),
+    ):
+        apps.fit(None, str(tmp_path / "terms.json"), str(outcome), 1.0, 1.0)
+    record = json.loads(outcome.read_text())
+    assert seen == ["completed"] and record["status"] == "completed" and record["places"] == [0, 1, 2]
+    assert Path(f"{outcome}.over").exists()
 
 
 NO_NUMBERS = ["0", None, [0], 1.5, 1.0, True, np.array([1, 2]), np.int64(1), {}]

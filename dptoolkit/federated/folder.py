@@ -33,7 +33,7 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.accounting.ledger.journal import Guard, needs_locks
 from dptoolkit.data import Rows
 from dptoolkit.federated.client import Client, Key, Message
-from dptoolkit.federated.terms import Terms, noise_scales, plan_with_noise
+from dptoolkit.federated.terms import Terms, noise_scales, plan_with_noise, readable
 from dptoolkit.solvers.frame.fit import is_secure, noise_source
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.secure import noise_kind
@@ -94,11 +94,17 @@ class ClientFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         needs_locks()
         self.path = Path(path)
-        record = self._read("terms.json")
-        self.terms = Terms.from_json(json.dumps(record.get("terms")), f"{self.path / 'terms.json'}:")
-        self.number, self._shape = int(record["client"]), tuple(record["shape"])
-        self._ledger_path, self._id, self._is_seeded = record["ledger"], record["id"], record.get("seeded") is True
-        self.plan: Plan = plan_with_noise(self.terms, self.number, record["scales"])
+        record, where = self._read("terms.json"), f"{self.path / 'terms.json'}:"
+        with readable(where):
+            self.terms = Terms.from_json(json.dumps(record["terms"]), where)
+            self.number, self._shape = record["client"], tuple(record["shape"])
+            self._ledger_path, self._id, self._is_seeded = record["ledger"], record["id"], record.get("seeded") is True
+            if type(self.number) is not int or not 0 <= self.number < len(self.terms.sizes):
+                raise invalid("client", self.number, f"a number from 0 to {len(self.terms.sizes) - 1}")
+            for name, value in (("id", self._id), ("plan", record["plan"]), ("ledger", self._ledger_path or "")):
+                if not isinstance(value, str):
+                    raise invalid(name, value, "text")
+            self.plan: Plan = plan_with_noise(self.terms, self.number, record["scales"])
         if self.plan.fingerprint != record["plan"]:
             repair = "Use the version of dptoolkit that made the folder."
             raise invalid("folder", str(path), "one whose plan this program makes again", repair)
@@ -359,6 +365,9 @@ class ClientFolder:
         if state.get("made") != _made(self.path):
             bound = "the original, not a copy or a backup, with links and permissions as they were made"
             raise invalid("folder", str(self.path), bound, _ORIGINAL)
+        if type(state.get("answered")) is not int or state["answered"] < 0:
+            place = self.path / "state.json"
+            raise invalid("answered", state.get("answered"), f"a number of rounds in {place}", "Make a new run.")
         return state
 
     def _count(self, answered: int) -> None:

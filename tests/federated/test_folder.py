@@ -85,6 +85,48 @@ def test_another_file_is_not_taken_for_terms(text, words, tmp_path):
         Terms.read(tmp_path / "terms.json")
 
 
+@pytest.mark.parametrize("change", [
+    {"weights": 3}, {"weights": "ab"}, {"weights": ["a"]}, {"sizes": ["a"]}, {"sizes": [True]}, {"sizes": [1.5]},
+    {"sizes": []}, {"d": -1}, {"randomness": "x"}, {"solver": "dp_fed_sgd_ht_cnn"}, {"arguments": {}},
+    {"arguments": {"foo": 1}}, {"arguments": {"steps": 1}}, {"arguments": {"epsilon": None}},
+    {"arguments": {"rounds": "3"}}, {"arguments": {"initial": "x"}}, {"arguments": {"loss": 3}},
+], ids=str)  # fmt: skip
+def test_terms_that_make_no_plan_are_one_error_with_the_file(change, terms, tmp_path):
+    record, path = json.loads(terms.to_json()), tmp_path / "given.json"
+    more = change.get("arguments")
+    if more:
+        change = {"arguments": record["arguments"] | more}
+    path.write_text(json.dumps(record | change))
+    with pytest.raises(InvalidValue, match="given.json: "):
+        _ = Terms.read(path).plan
+
+
+@pytest.mark.parametrize("change", [
+    {"client": 7}, {"client": -1}, {"client": "1"}, {"client": None}, {"client": True}, {"scales": []},
+    {"scales": None}, {"scales": ["x"]}, {"scales": [1.0, 1.0]}, {"shape": 3}, {"shape": None}, {"ledger": 5},
+    {"id": None}, {"terms": None}, {"plan": None}, "client", "scales", "shape", "ledger", "id", "plan", "terms",
+], ids=str)  # fmt: skip
+def test_a_folder_with_damaged_terms_is_one_error_with_the_file(change, terms, tmp_path):
+    path = made(tmp_path, terms).path / "terms.json"
+    record = json.loads(path.read_text())
+    if isinstance(change, str):
+        del record[change]
+    path.write_text(json.dumps(record | (change if isinstance(change, dict) else {})))
+    with pytest.raises(InvalidValue, match="client/terms.json"):
+        ClientFolder(path.parent)
+
+
+@pytest.mark.parametrize("answered", ["x", None, -1, 1.0, True, [1]], ids=repr)
+def test_a_folder_with_a_damaged_count_is_one_error_with_the_file(answered, terms, tmp_path):
+    folder = made(tmp_path, terms)
+    path = folder.path / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"answered": answered}))
+    with pytest.raises(InvalidValue, match="client/state.json"):
+        _ = folder.answered
+    with pytest.raises(InvalidValue, match="client/state.json"):
+        folder.answer(request(terms, 1))
+
+
 def test_a_plan_that_another_program_made_is_refused(terms):
     other = Terms.from_json(terms.to_json().replace(terms.fingerprint, "0" * 64))
     with pytest.raises(InvalidValue, match="Use the version of dptoolkit that wrote the terms"):

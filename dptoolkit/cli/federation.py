@@ -117,11 +117,13 @@ def _server(args: argparse.Namespace) -> tuple[str, int]:
     check_apart("out", args.out, TERMS=args.terms)
     files.check_writable("out", args.out)
     _terms(args.terms)
-    result = flower.serve(
+    words: list[str] = []
+    flower.serve(
         args.terms, host=args.host, port=args.port, wait=args.wait, timeout=args.timeout,
         certificates=args.certificates, log=args.log, say=_teller(args),
+        keep=lambda result: words.append(written(args, result)),
     )  # fmt: skip
-    return written(args, result), FINE
+    return words[0], FINE
 
 
 # --- client --------------------------------------------------------------------------------------------
@@ -133,12 +135,16 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
     authority = "PEM file of the authority that signed the server's certificate; needed for other machines"
     parser.add_argument("--authority", metavar="FILE", help=authority)
     parser.add_argument("--log", metavar="FOLDER", help=_LOG)
+    again = "take part although the run is over, for a server that has lost its model; nothing is charged again"
+    parser.add_argument("--again", action="store_true", help=again)
 
 
 def _client(args: argparse.Namespace) -> tuple[str, int]:
     from dptoolkit.federated import flower
 
-    count = flower.attend(args.folder, args.server, authority=args.authority, log=args.log, say=_teller(args))
+    count = flower.attend(
+        args.folder, args.server, authority=args.authority, log=args.log, say=_teller(args), again=args.again
+    )
     if args.json:
         return json_text({"folder": args.folder, "rounds": count}), FINE
     return f"The run is over: {count} rounds were answered.", FINE

@@ -20,12 +20,13 @@ def load(part: Part, expected: Mapping[str, str]) -> Block | Failure:
     """A block, on the worker that this runs on, which may have joined after the others were compared."""
     if other := differences(expected, environment()):
         return Failure(f"its worker is not like the process of the fit: {other}.")
-    return loaded(part.load)
+    block = loaded(part.load)
+    return block if isinstance(block, Failure) else block.with_digest()
 
 
-def ask(block: Block | Failure, question: bytes) -> Any:
-    """The block's answer; a function of the block and of the question alone, so that it may run twice."""
-    return answer(block, *pickle.loads(question))
+def ask(block: Block | Failure, question: bytes) -> tuple[str, Any]:
+    """(digest, answer) of the block; a function of the block and of the question alone, so that it may run twice."""
+    return "" if isinstance(block, Failure) else block.digest, answer(block, *pickle.loads(question))
 
 
 class DaskBlocks(BlockedRows):
@@ -34,10 +35,17 @@ class DaskBlocks(BlockedRows):
     A block is a task that reads a file. Its future is kept for as long as this object, so that the block stays in the
     worker's memory; if that worker is lost, Dask runs the task again on another. A question is a task on that future.
     Neither draws anything: noise in a task could be drawn twice.
+
+    Privacy
+    -------
+    The noise of a plan is for the records that were counted when the fit began. A file that is read again may have
+    changed. So every answer carries a digest of the records that it is made of: the first of a block is kept here, and
+    an answer with another one is a Failure, which ends the fit before anything is released.
     """
 
     def __init__(self, scheduler: Any, parts: Sequence[Part], patience: float) -> None:
         self._cluster, self._parts, self._round = Cluster(scheduler, patience), list(parts), 0
+        self._digests: dict[int, str] = {}
         self._send_out(self._cluster.workers)
 
     def _send_out(self, workers: Sequence[str]) -> None:
@@ -59,15 +67,21 @@ class DaskBlocks(BlockedRows):
         question, number = pickle.dumps((check, summand, public)), 0
         while number < len(self._parts):
             try:
-                for value in self._asked(question, number):
-                    yield number, value
+                for digest, value in self._asked(question, number):
+                    yield number, self._of_the_same_records(number, digest, value)
                     number += 1
             except WorkersReplaced as problem:
                 # The rest is asked again: an answer is a function of the block and the question.
                 self._send_out(problem.workers)
 
-    def _asked(self, question: bytes, first: int) -> Iterator[Any]:
-        """The answers of the blocks from ``first`` on, in order."""
+    def _of_the_same_records(self, number: int, digest: str, value: Any) -> Any:
+        """A block's answer, or a Failure if it is made of other records than the block's first answer was."""
+        if isinstance(value, Failure) or self._digests.setdefault(number, digest) == digest:
+            return value
+        return Failure("it holds other records than when it was first read. Restore its file, or call partition again.")
+
+    def _asked(self, question: bytes, first: int) -> Iterator[tuple[str, Any]]:
+        """(digest, answer) of the blocks from ``first`` on, in order."""
         self._round += 1
         name, homes = f"dptoolkit-sum-{self._token}-{self._round}", set(self._homes)
         # Deleted as they are used, which tells the workers to forget the answers.

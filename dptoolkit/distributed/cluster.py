@@ -112,7 +112,15 @@ class Cluster:
             pending.cancel()
 
     async def _gathered(self, futures: Sequence[Any]) -> Any:
-        return await self.client.gather(list(futures), asynchronous=True)
+        try:
+            return await self.client.gather(list(futures), asynchronous=True)
+        except asyncio.CancelledError:
+            # Dask has a task wait for every future. It fails when the future is forgotten, and asyncio prints an error
+            # that nobody has looked at.
+            for task in asyncio.all_tasks():
+                if getattr(task.get_coro(), "__qualname__", "") == "Client._gather.<locals>.wait":
+                    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
 
     def first(self, finished: queue.Queue[Any]) -> Any:
         """The next entry of a queue that tasks fill; ClusterError if none will come any more."""

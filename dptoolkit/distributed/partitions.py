@@ -71,4 +71,9 @@ def _files(parts: Any) -> list[str]:
     files = [str(os.fspath(path)) for path in parts]
     if not files:
         raise invalid("parts", "none", "at least one file")
+    seen: set[str] = set()
+    for path in files:
+        if (place := os.path.realpath(path)) in seen:
+            raise invalid("parts", path, "given once", "A record of two blocks would count twice.")
+        seen.add(place)
     return files

@@ -7,6 +7,7 @@ how many rounds are answered is the client's plan.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import threading
 from collections.abc import Callable
@@ -21,10 +22,13 @@ from dptoolkit.accounting import Ledger
 from dptoolkit.accounting.ledger import Reservation
 from dptoolkit.data import Rows
 from dptoolkit.mechanisms.randomness import Source
-from dptoolkit.solvers.engine.initial import Start
+from dptoolkit.solvers.engine.initial import LARGEST, NOTHING, Start, are_places
 from dptoolkit.solvers.frame.fit import record, reserve
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.types import Array
+
+# The length of a client's key.
+KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class Message:
     round: int
     support: NDArray[np.int64]
     values: Array
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether client and round are integers; from elsewhere they may be anything."""
+        return type(self.client) is int and type(self.round) is int
 
 
 class LocalSteps(Protocol):
@@ -76,19 +85,23 @@ class _Unique:
 
 
 class Key(_Unique):
-    """The secret from which a client draws its batches and its noise: another stream for every round.
+    """The secret from which a client draws its batches and its noise: another stream for every round and model.
+
+    ``is_seeded`` says that the key can be made again from a seed. Its streams depend on the round alone, so that a fit
+    can be repeated where the last bits of a model differ.
 
     Privacy
     -------
     Two clients with one key would draw the same noise, and the difference of their messages would have none. So a key
-    is taken once, and cannot be copied.
+    is taken once, and cannot be copied. Even if it were, two models would not meet the same noise: a stream is made of
+    HMAC-SHA-256 of the round and the model under the key. A seeded key hides nothing from who guesses the seed.
     """
 
-    def __init__(self, source: np.random.Generator, shared: bool = False) -> None:
+    def __init__(self, source: np.random.Generator, shared: bool = False, is_seeded: bool = False) -> None:
         # A Generator of the caller's own kind knows how it draws: it is used as it is, by all clients in turn.
-        self._shared = source if shared else None
+        self._shared, self._is_seeded = source if shared else None, is_seeded
         self._kind: Any = type(source.bit_generator)
-        self._words = () if shared else tuple(np.frombuffer(source.bytes(32), dtype="<u4").tolist())
+        self._words = () if shared else tuple(np.frombuffer(source.bytes(KEY_BYTES), dtype="<u4").tolist())
         self._owner: int | None = None
 
     def taken(self, number: int) -> Key:
@@ -105,12 +118,19 @@ class Key(_Unique):
         if source.fresh:
             return cls(np.random.default_rng())
         child = source.stream(hashlib.sha256(text.encode()).hexdigest())
-        return cls(child, shared=child is source.generator)
+        return cls(child, shared=child is source.generator, is_seeded=True)
 
     @classmethod
-    def from_bytes(cls, secret: bytes) -> Key:
-        """The key that ``to_bytes`` wrote, for the client that keeps it on its disk."""
-        key = cls(np.random.default_rng(0))
+    def from_bytes(cls, secret: bytes, is_seeded: bool = False) -> Key:
+        """The key that ``to_bytes`` wrote, for the client that keeps it on its disk.
+
+        Privacy
+        -------
+        Refuses fewer or more bytes than a key has: anybody can draw the noise of an empty key.
+        """
+        if len(secret) != KEY_BYTES:
+            raise invalid("key", f"{len(secret)} bytes", f"the {KEY_BYTES} bytes of a key", "Its file is damaged.")
+        key = cls(np.random.default_rng(0), is_seeded=is_seeded)
         key._words = tuple(np.frombuffer(secret, dtype="<u4").tolist())
         return key
 
@@ -120,11 +140,19 @@ class Key(_Unique):
             raise invalid("key", self._kind.__name__, "one that a process can keep on its disk", "Leave rng out.")
         return np.array(self._words, dtype="<u4").tobytes()
 
-    def stream(self, round_number: int) -> np.random.Generator:
-        """The Generator of one round."""
+    def stream(self, round_number: int, start: Start = NOTHING) -> np.random.Generator:
+        """The Generator of one round that starts from a model."""
         if self._shared is not None:
             return self._shared
-        sequence = np.random.SeedSequence(self._words, spawn_key=(round_number,))
+        if self._is_seeded:
+            sequence = np.random.SeedSequence(self._words, spawn_key=(round_number,))
+        else:
+            support, values = start
+            model = support.astype("<i8").tobytes() + values.astype("<f8").tobytes()
+            # The number of weights says where places end, so that no two requests have one text.
+            text = f"{round_number} {len(support)} ".encode() + model
+            words = hmac.digest(np.array(self._words, dtype="<u4").tobytes(), text, "sha256")
+            sequence = np.random.SeedSequence(np.frombuffer(words, dtype="<u4").tolist())
         return np.random.Generator(self._kind(sequence))
 
 
@@ -216,7 +244,7 @@ class Member(_Unique):
         with np.errstate(all="ignore"):
             if self._steps is None:
                 self._steps = self._make()
-            end = self._steps.advance(self._key.stream(asked), start, self.settings.local_steps)
+            end = self._steps.advance(self._key.stream(asked, start), start, self.settings.local_steps)
         self._last = Message(self.number, asked, *end)
         return self._last
 
@@ -292,13 +320,27 @@ class Client(Member):
 
 
 def check_weights(name: str, support: Any, values: Any, width: int) -> Start:
-    """(support, values) of ``width`` weights: different places in increasing order, finite values."""
-    places, weights = np.asarray(support), np.asarray(values)
+    """(support, values) of ``width`` weights, in memory of their own: increasing places, finite values.
+
+    Privacy
+    -------
+    The places come from a server or a client that may be hostile, and go to kernels that trust them. A place that does
+    not exist would count as a coordinate with data, and one of those without data would get no noise for it. So places
+    are compared as integers of 64 bits, which hold all of them, and are never subtracted: differences wrap around.
+    """
+    try:
+        places, weights = np.array(support), np.array(values)
+    except (TypeError, ValueError, OverflowError):
+        places = weights = np.array(None)
     fits = places.ndim == 1 and places.shape == weights.shape and (places.dtype.kind in "iu" or places.size == 0)
     if not fits or weights.dtype.kind not in "fiu":
         raise invalid(name, "of another shape or type", f"places and weights of a model with {width} weights")
-    if places.size and not (places[0] >= 0 and places[-1] < width and (np.diff(places) > 0).all()):
+    numbers = places.astype(np.int64) if places.size else np.zeros(0, dtype=np.int64)
+    # An unsigned number that no place can be must not become one.
+    if (places.dtype.kind == "u" and (places > LARGEST).any()) or not are_places(numbers, width):
         raise invalid(name, "with other places", f"increasing places below {width}")
-    if not np.isfinite(weights).all():
+    with np.errstate(over="ignore"):
+        doubles = weights.astype(np.float64)
+    if not np.isfinite(doubles).all():
         raise invalid(name, "with NaN or infinity", "finite")
-    return places.astype(np.int64), weights.astype(np.float64)
+    return numbers, doubles

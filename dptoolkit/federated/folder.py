@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +30,16 @@ from numpy.typing import NDArray
 from dptoolkit import marks
 from dptoolkit._validate import invalid, whole
 from dptoolkit.accounting import Ledger
-from dptoolkit.accounting.ledger.journal import needs_locks
+from dptoolkit.accounting.ledger.journal import Guard, needs_locks
 from dptoolkit.data import Rows
 from dptoolkit.federated.client import Client, Key, Message
-from dptoolkit.federated.terms import Terms, noise_scales, plan_with_noise
+from dptoolkit.federated.terms import Terms, noise_scales, plan_with_noise, readable
 from dptoolkit.solvers.frame.fit import is_secure, noise_source
 from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.secure import noise_kind
 from dptoolkit.types import Array
+
+_ORIGINAL = "The original may have answered other rounds with the same key. Make a new run."
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,30 @@ class ClientFolder:
     then on the round gets these bytes, whatever model is sent with it: equal noise at two models would cancel. A reply
     that is not there any more is not computed again. A process that is killed earlier has sent nothing, so the next one
     may compute the round at any model. The ledger is charged for ALL rounds before the first is computed, once: its
-    entry carries the names of the run and of the folder. A copy of the folder, in which rounds that were answered
-    elsewhere are missing, is refused.
+    entry carries the names of the run and of the folder.
+
+    A copy or a backup of the folder, which would lack rounds that the original has answered, is stopped thrice. It is
+    refused where the key has another inode or another time of change than when the folder was made: no program that
+    copies can choose that time. It is refused where the file LEDGER.replies has a reply that the folder lacks, or
+    another reply to the same round; a reply is noted there before it is sent. And if nothing of this notices a copy,
+    as with the snapshot of a machine that holds the ledger too, it draws other noise for another model: its message is
+    a further release, which no ledger knows, but the noise of the two does not cancel.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         needs_locks()
         self.path = Path(path)
-        record = self._read("terms.json")
-        self.terms = Terms.from_json(json.dumps(record.get("terms")), f"{self.path / 'terms.json'}:")
-        self.number, self._shape = int(record["client"]), tuple(record["shape"])
-        self._ledger_path, self._id = record["ledger"], record["id"]
-        self.plan: Plan = plan_with_noise(self.terms, self.number, record["scales"])
+        record, where = self._read("terms.json"), f"{self.path / 'terms.json'}:"
+        with readable(where):
+            self.terms = Terms.from_json(json.dumps(record["terms"]), where)
+            self.number, self._shape = record["client"], tuple(record["shape"])
+            self._ledger_path, self._id, self._is_seeded = record["ledger"], record["id"], record.get("seeded") is True
+            if type(self.number) is not int or not 0 <= self.number < len(self.terms.sizes):
+                raise invalid("client", self.number, f"a number from 0 to {len(self.terms.sizes) - 1}")
+            for name, value in (("id", self._id), ("plan", record["plan"]), ("ledger", self._ledger_path or "")):
+                if not isinstance(value, str):
+                    raise invalid(name, value, "text")
+            self.plan: Plan = plan_with_noise(self.terms, self.number, record["scales"])
         if self.plan.fingerprint != record["plan"]:
             repair = "Use the version of dptoolkit that made the folder."
             raise invalid("folder", str(path), "one whose plan this program makes again", repair)
@@ -163,7 +177,7 @@ class ClientFolder:
         record = {
             "client": number, "id": secrets.token_hex(8), "shape": list(rows.shape), "plan": own.fingerprint,
             "ledger": None if ledger is None else os.path.abspath(ledger), "terms": json.loads(terms.to_json()),
-            "scales": noise_scales(terms, number),
+            "scales": noise_scales(terms, number), "seeded": not source.fresh,
         }  # fmt: skip
         _fill(place, record, key.to_bytes(), rows, labels)
         return cls(place)
@@ -179,6 +193,16 @@ class ClientFolder:
     def is_over(self) -> bool:
         """Whether the server has said that the run is over."""
         return (self.path / "over").exists()
+
+    def reopen(self) -> None:
+        """Forget that the run is over, for a server that has lost its model; it gets the replies that it got before.
+
+        Privacy
+        -------
+        Releases nothing, and returns no round.
+        """
+        with self._locked():
+            (self.path / "over").unlink(missing_ok=True)
 
     def answer(self, request: Request) -> Message:
         """The reply to a request: weights for a round, and none for round 0 and at the end.
@@ -211,22 +235,25 @@ class ClientFolder:
     def _reply(self, asked: int, support: Any, values: Any) -> Message:
         answered = self.answered
         # A reply that a killed process stored without counting it is the reply all the same.
-        if asked <= answered or (asked == answered + 1 and self._reply_file(asked).exists()):
+        if asked <= answered:
+            return self._stored(asked)
+        if asked == answered + 1 and self._reply_file(asked).exists():
             message = self._stored(asked)
-            self._count(max(asked, answered))
-            return message
-        client = self._client(answered)
-        # Refused here, before anything is charged: rounds out of order, and models of another shape.
-        client.check_request(asked, support, values)
-        self._charge()
-        message = client.reply(asked, support, values)
-        _write_synced(self._reply_file(asked), _packed(message))
+        else:
+            client = self._client(answered)
+            # Refused here, before anything is charged: rounds out of order, and models of another shape.
+            client.check_request(asked, support, values)
+            self._refuse_behind(answered)
+            self._charge()
+            message = client.reply(asked, support, values)
+            _write_synced(self._reply_file(asked), _packed(message))
+        self._note(message)
         self._count(asked)
         return message
 
     def _client(self, answered: int) -> Client:
         rows, labels = self._records()
-        key = Key.from_bytes((self.path / "key").read_bytes())
+        key = Key.from_bytes((self.path / "key").read_bytes(), self._is_seeded)
         client = Client(self.number, self.plan, rows, labels, key)
         client.reserve()
         if answered:
@@ -273,7 +300,51 @@ class ClientFolder:
         """Charge all rounds, unless an earlier process has done so."""
         ledger = self._ledger()
         if ledger is not None and not self._is_charged(ledger):
+            with self._replies() as (replies, write):
+                replies.setdefault(self._id, {})
+                write()
             ledger.spend(self.plan.event, label=self._label, adjacency=self.plan.adjacency)
+
+    # --- replies, noted beside the ledger -----------------------------------------------------------
+
+    @contextmanager
+    def _replies(self) -> Iterator[tuple[dict[str, dict[str, str]], Callable[[], None]]]:
+        """({folder: {round: digest of its reply}}, what writes it): the file LEDGER.replies, locked with the ledger."""
+        path = Path(f"{self._ledger_path}.replies")
+        with Guard(str(self._ledger_path)).turn():
+            try:
+                replies = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+                if not all(number.isdigit() for own in replies.values() for number in own):
+                    raise ValueError
+            except (OSError, ValueError, AttributeError, TypeError):
+                repair = "It says which rounds were answered. Restore it."
+                raise invalid("ledger", str(path), "the file of replies that goes with the ledger", repair) from None
+            yield replies, lambda: _write_synced(path, json.dumps(replies).encode())
+
+    def _refuse_behind(self, answered: int) -> None:
+        """Refuse a folder that lacks a reply which was noted beside the ledger, or may have been."""
+        ledger = self._ledger()
+        if ledger is None:
+            return
+        with self._replies() as (replies, _):
+            own = replies.get(self._id)
+        if own is None and self._is_charged(ledger):
+            repair = "It says which rounds were answered. Restore it, or make a new run."
+            raise invalid("ledger", f"{ledger.path}.replies", f"with the replies of the folder {self.path}", repair)
+        if own is not None and any(int(number) > answered for number in own):
+            raise invalid("folder", str(self.path), "one with all replies that its ledger knows", _ORIGINAL)
+
+    def _note(self, message: Message) -> None:
+        """Note a reply before it is sent; refuse if another reply to its round was noted, by a copy of the folder."""
+        if self._ledger_path is None:
+            return
+        digest = _check(message).hex()
+        with self._replies() as (replies, write):
+            own = replies.setdefault(self._id, {})
+            if own.setdefault(str(message.round), digest) == digest:
+                write()
+                return
+        raise invalid("folder", str(self.path), "one with all replies that its ledger knows", _ORIGINAL)
 
     # --- files --------------------------------------------------------------------------------------
 
@@ -291,9 +362,12 @@ class ClientFolder:
 
     def _state(self) -> dict[str, Any]:
         state = self._read("state.json")
-        if [state.get("key"), state.get("folder")] != _places_on_disk(self.path):
-            repair = "The original may have answered other rounds with the same noise. Make a new run."
-            raise invalid("folder", str(self.path), "the original, not a copy or a backup", repair)
+        if state.get("made") != _made(self.path):
+            bound = "the original, not a copy or a backup, with links and permissions as they were made"
+            raise invalid("folder", str(self.path), bound, _ORIGINAL)
+        if type(state.get("answered")) is not int or state["answered"] < 0:
+            place = self.path / "state.json"
+            raise invalid("answered", state.get("answered"), f"a number of rounds in {place}", "Make a new run.")
         return state
 
     def _count(self, answered: int) -> None:
@@ -336,8 +410,7 @@ def _fill(place: Path, record: dict[str, Any], key: bytes, rows: Rows, labels: A
         with open(os.open(draft / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(key)
             os.fsync(file.fileno())
-        key_place, folder_place = _places_on_disk(draft)
-        state = {"answered": 0, "key": key_place, "folder": folder_place}
+        state = {"answered": 0, "made": _made(draft)}
         _write_synced(draft / "state.json", json.dumps(state).encode())
         _write_synced(draft / "terms.json", json.dumps(record).encode())
         os.rename(draft, place)
@@ -346,9 +419,16 @@ def _fill(place: Path, record: dict[str, Any], key: bytes, rows: Rows, labels: A
         raise invalid("folder", str(place), "a place where a folder can be made", f"{problem}.") from None
 
 
-def _places_on_disk(folder: Path) -> list[int]:
-    """Numbers by which a copy differs from the original: of the key, and of the folder, as links share the key's."""
-    return [(folder / "key").stat().st_ino, folder.stat().st_ino]
+def _made(folder: Path) -> list[int]:
+    """Numbers by which a copy differs from the original.
+
+    These are the inodes of the key and of the folder, as links share the key's, and the time in nanoseconds at which
+    the key's inode was changed. Inodes are used again, and in two new file systems files get the same ones; programs
+    that copy or unpack can set any time but this. It stays when the folder is renamed, and when the key is read or
+    locked. A link to the key, or other permissions, give it another time, and so another folder must be made.
+    """
+    key = (folder / "key").stat()
+    return [key.st_ino, folder.stat().st_ino, key.st_ctime_ns]
 
 
 def _write_synced(path: Path, content: bytes) -> None:

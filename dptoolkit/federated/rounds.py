@@ -81,6 +81,9 @@ class Coordinator:
         What is called between two looks at the transport, with the seconds to wait.
     poll : float, default 0.1
         Seconds between two looks.
+    keep : callable, optional
+        What is called with all weights after the last round, before clients are told that the run is over. If it
+        raises, they are not told, and the run may be started again.
 
     Privacy
     -------
@@ -96,6 +99,7 @@ class Coordinator:
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     poll: float = 0.1
+    keep: Callable[[Array], None] = lambda weights: None
     places: dict[int, int] = field(default_factory=dict, init=False)
 
     def fit(self) -> Array:
@@ -114,9 +118,10 @@ class Coordinator:
                 server.combine(messages)
             except InvalidValue as problem:
                 self._abort(f"round {number}", str(problem))
-        self._say_over()
         weights = np.zeros(width)
         weights[server.model[0]] = server.model[1]
+        self.keep(weights)
+        self._say_over()
         return weights
 
     def find_clients(self) -> None:
@@ -152,6 +157,8 @@ class Coordinator:
             if answer.problem.startswith(REFUSED):
                 self._abort("finding the clients", answer.problem.removeprefix(REFUSED))
             return
+        if not message.is_numbered:
+            self._abort("finding the clients", f"machine {node} has sent no number of a client")
         number = message.client
         if not 0 <= number < len(self.plan.clients):
             self._abort("finding the clients", f"client {number} of {len(self.plan.clients)}: it is not in the plan")
@@ -181,6 +188,8 @@ class Coordinator:
                     self._abort(step, f"client {client}: {answer.problem.removeprefix(REFUSED)}")
                 if client in found:
                     self._abort(step, f"client {client} has answered twice")
+                if not answer.message.is_numbered:
+                    self._abort(step, f"client {client} has sent a message without the numbers of a client and a round")
                 if (answer.message.client, answer.message.round) != (client, number):
                     what = f"a message of client {answer.message.client} for round {answer.message.round}"
                     self._abort(step, f"client {client} has sent {what}")

@@ -59,6 +59,8 @@ class Server:
         expected = self.round + 1
         by_client: dict[int, Message] = {}
         for message in messages:
+            if not message.is_numbered:
+                raise invalid("messages", "one without the numbers of a client and a round", "one of every client")
             if message.client in by_client:
                 raise invalid("messages", f"two of client {message.client}", "one of every client")
             if not 0 <= message.client < len(self.weights):

@@ -7,8 +7,9 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,20 @@ FORMAT = "dptoolkit-federation-1"
 _FIELDS = {
     "run": str, "solver": str, "sizes": list, "d": int, "randomness": str, "arguments": dict, "fingerprint": str,
 }  # fmt: skip
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Within the block, what a file's content leads to is one error that starts with ``what``."""
+    try:
+        yield
+    except InvalidValue as problem:
+        words = str(problem)
+        raise InvalidValue(words if words.startswith(what) else f"{what} {words}") from None
+    except DpToolkitError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as problem:
+        raise InvalidValue(f"{what} must be a file as dptoolkit federated wrote it. {problem}") from None
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,8 @@ class Terms:
         The solver's arguments.
     fingerprint : str
         That of the plan: whoever makes another plan of the same terms, with another version for example, takes no part.
+    source : str, default "terms:"
+        Where they were read, for errors.
     """
 
     run: str
@@ -60,6 +77,7 @@ class Terms:
     randomness: str
     arguments: Mapping[str, Any]
     fingerprint: str
+    source: str = field(default="terms:", compare=False, repr=False)
 
     @functools.cached_property
     def plan(self) -> FederatedPlan:
@@ -70,7 +88,8 @@ class Terms:
         Touches no data.
         """
         own: dict[str, Any] = {"weights": self.weights, "randomness": self.randomness, **self.arguments}
-        made = fit.plan(self.solver, sizes=self.sizes, d=self.d, **own)
+        with readable(self.source):
+            made = fit.plan(self.solver, sizes=self.sizes, d=self.d, **own)
         if made.fingerprint != self.fingerprint:
             repair = "Use the version of dptoolkit that wrote the terms at all participants."
             raise invalid("terms", "another plan than the one that was agreed on", "made by the same program", repair)
@@ -96,10 +115,13 @@ class Terms:
             if type(record.get(name)) is not kind:
                 raise InvalidValue(f"{what} {name} is missing or not of its type.")
         weights = record.get("weights")
+        if weights is not None and type(weights) is not list:
+            raise InvalidValue(f"{what} weights is missing or not of its type.")
+        with readable(what):
+            solver = one_of("solver", record["solver"], fit.PRIVATE)
         return cls(
-            record["run"], one_of("solver", record["solver"], fit.PRIVATE), tuple(record["sizes"]), record["d"],
-            None if weights is None else tuple(weights), record["randomness"], record["arguments"],
-            record["fingerprint"],
+            record["run"], solver, tuple(record["sizes"]), record["d"], None if weights is None else tuple(weights),
+            record["randomness"], record["arguments"], record["fingerprint"], what,
         )  # fmt: skip
 
     @classmethod

@@ -33,7 +33,7 @@ from dptoolkit.solvers.engine.batches import (
     check_sparse_rows,
 )
 from dptoolkit.solvers.engine.bounds import NoiseLaw, constant
-from dptoolkit.solvers.engine.initial import NOTHING, InitialModel, Start, start_of
+from dptoolkit.solvers.engine.initial import NOTHING, InitialModel, Start, check_start, start_of
 from dptoolkit.solvers.engine.secure import SecureNoise, charged_release
 from dptoolkit.solvers.engine.secure_steps import (
     BATCH_REMARKS,
@@ -239,10 +239,12 @@ class SgdRun(Run):
     """
 
     def __init__(self, data: BatchData, iteration: Batches, noise_at: NoiseLaw, start: Start = NOTHING) -> None:
-        self.data, self.iteration, self.start = data, iteration, start
+        self.data, self.iteration = data, iteration
         self.n, self.width = data.n, data.rows.shape[1]
         protected = 1 if iteration.fit_intercept else 0
         self.kept_count = iteration.sparsity + protected
+        # Not every call makes an Iterate of it.
+        self.start = check_start(start, self.width, self.kept_count)
         # The kernel's arguments after the records.
         self.arguments = (
             iteration.batch_size, iteration.step_size, iteration.l2, *noise_at.arguments, self.width - protected,
@@ -263,7 +265,7 @@ class SgdRun(Run):
         """
         from dptoolkit.kernels.stochastic import sgd_steps
 
-        iterate, sizes = Iterate(self.kept_count, start), self.sizes(rng, steps)
+        iterate, sizes = Iterate(self.kept_count, start, self.width), self.sizes(rng, steps)
         arguments = rng, sizes, self.data.records(), *self.arguments, iterate.support, iterate.values, iterate.filled
         with exclusive(rng):
             iterate.filled = sgd_steps(*arguments)
@@ -281,7 +283,7 @@ class SgdRun(Run):
         """See ``Run``; the lazy step never forms a whole noisy gradient, so a trace has only the iterates."""
         from dptoolkit.kernels.stochastic import sgd_steps
 
-        iterate, history = Iterate(self.kept_count, self.start), {"thresholdings": self.iteration.steps}
+        iterate, history = Iterate(self.kept_count, self.start, self.width), {"thresholdings": self.iteration.steps}
         begun = iterate.support, iterate.values, iterate.filled
         arguments = rng, self.sizes(rng), self.data.records(), *self.arguments, *begun
         if not trace:
@@ -318,7 +320,7 @@ class SgdRun(Run):
         from dptoolkit.kernels import stochastic as kernel
 
         records, sizes, steps = self.data.records(), self.sizes(rng), self.iteration.steps
-        iterate, iterates = Iterate(self.kept_count, self.start), []
+        iterate, iterates = Iterate(self.kept_count, self.start, self.width), []
         size = every or progress.at_once(steps)
         starts = range(0, steps, size)
         for start in progress.counted(starts, (start + 1 for start in starts), steps):
@@ -365,14 +367,14 @@ class SecureSgdRun(SgdRun):
 
     def advance(self, rng: Any, start: Start, steps: int) -> Start:
         """See ``SgdRun``."""
-        iterate = Iterate(self.kept_count, start)
+        iterate = Iterate(self.kept_count, start, self.width)
         with secure_stream(rng) as stream:
             self.stepper(stream).advance(iterate, steps)
         return iterate.snapshot()
 
     def one(self, rng: Any, trace: bool) -> Trace:
         """See ``SgdRun``; a SecureStream, for tests and audits, is used as it is."""
-        iterate, steps = Iterate(self.kept_count, self.start), self.iteration.steps
+        iterate, steps = Iterate(self.kept_count, self.start, self.width), self.iteration.steps
         iterates = np.empty((steps, self.width)) if trace else None
         with secure_stream(rng) as stream:
             self.stepper(stream).advance(iterate, steps, iterates=iterates)
@@ -384,7 +386,7 @@ class SecureSgdRun(SgdRun):
 
     def fit(self, rng: Any, every: int = 0) -> tuple[Array, dict[str, Any]]:
         """See ``SgdRun``."""
-        iterate, iterates, steps = Iterate(self.kept_count, self.start), [], self.iteration.steps
+        iterate, iterates, steps = Iterate(self.kept_count, self.start, self.width), [], self.iteration.steps
         size = every or progress.at_once(steps)
         starts = range(0, steps, size)
         with secure_stream(rng) as stream:

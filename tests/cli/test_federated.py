@@ -13,6 +13,7 @@ from dptoolkit import cli, federated
 from dptoolkit.accounting import Ledger
 from dptoolkit.cli import output
 from dptoolkit.federated import ClientFolder, Request, Terms
+from dptoolkit.federated.fit import FederatedResult
 
 OWN = (
     "--loss logistic --label-values -1 1 --sparsity 2 --rounds 2 --local-steps 2 --step-size 1 --grad-norm 1 "
@@ -159,6 +160,29 @@ def test_other_machines_need_certificates(run):
             assert code == 2 and "Other machines need certificates" in err
         code, _, err = run("federated server terms.json --out m.json --certificates x y z")
         assert code == 2 and "--certificates x" in err
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_client_may_take_part_again(again, run):
+    run(AGREE), run(JOIN)
+    with mock.patch("dptoolkit.federated.flower.attend", return_value=2) as attend:
+        code, out, _ = run(f"federated client b --server 127.0.0.1:9{' --again' if again else ''}")
+    assert code == 0 and "2 rounds were answered" in out and attend.call_args.kwargs["again"] is again
+
+
+def test_the_server_writes_its_model_before_it_says_that_the_run_is_over(run, tmp_path):
+    run(AGREE)
+    plan = Terms.read(tmp_path / "terms.json").plan
+    result = FederatedResult(np.array([0.0, 1.5, 0.0, 0.0]), 0.0, plan.guarantees, plan.guarantee, plan, {"rounds": 2})
+
+    def serve(terms, *, keep, **how):
+        keep(result)
+        assert json.loads((tmp_path / "m.json").read_text())["coef"]["values"] == [1.5]
+        return result
+
+    with mock.patch("dptoolkit.federated.flower.serve", serve):
+        code, out, _ = run("federated server terms.json --out m.json")
+    assert code == 0 and out.endswith("The model is in m.json\n")
 
 
 def test_without_flower_the_error_says_how_to_install_it(run):

@@ -114,6 +114,20 @@ def test_parts_do_not_mix_with_other_files(tmp_path):
         distributed.split(*records(), tmp_path, 2)
 
 
+@pytest.mark.parametrize("how", ["twice", "another spelling", "a link", "a link in the folder"])
+def test_a_file_is_one_block(how, tmp_path):
+    """A record of two blocks would count twice, and move a sum twice as far as its sensitivity."""
+    first, second = distributed.split(*records(), tmp_path / "parts", 2)
+    link = first.parent / "part-00009.npz" if how == "a link in the folder" else tmp_path / "link.npz"
+    link.symlink_to(first)
+    parts = {
+        "twice": [first, second, first], "another spelling": [first, tmp_path / "parts" / ".." / "parts" / first.name],
+        "a link": [first, link], "a link in the folder": tmp_path / "parts",
+    }[how]  # fmt: skip
+    with pytest.raises(InvalidValue, match="parts='.*npz': must be given once. A record of two blocks would count"):
+        distributed.partition(parts)
+
+
 def test_versions_are_compared_by_name():
     own = environment()
     assert {"python", "numpy", "scipy", "numba", "dptoolkit", "sources", "machine"} == set(own)

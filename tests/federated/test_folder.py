@@ -85,6 +85,48 @@ def test_another_file_is_not_taken_for_terms(text, words, tmp_path):
         Terms.read(tmp_path / "terms.json")
 
 
+@pytest.mark.parametrize("change", [
+    {"weights": 3}, {"weights": "ab"}, {"weights": ["a"]}, {"sizes": ["a"]}, {"sizes": [True]}, {"sizes": [1.5]},
+    {"sizes": []}, {"d": -1}, {"randomness": "x"}, {"solver": "dp_fed_sgd_ht_cnn"}, {"arguments": {}},
+    {"arguments": {"foo": 1}}, {"arguments": {"steps": 1}}, {"arguments": {"epsilon": None}},
+    {"arguments": {"rounds": "3"}}, {"arguments": {"initial": "x"}}, {"arguments": {"loss": 3}},
+], ids=str)  # fmt: skip
+def test_terms_that_make_no_plan_are_one_error_with_the_file(change, terms, tmp_path):
+    record, path = json.loads(terms.to_json()), tmp_path / "given.json"
+    more = change.get("arguments")
+    if more:
+        change = {"arguments": record["arguments"] | more}
+    path.write_text(json.dumps(record | change))
+    with pytest.raises(InvalidValue, match="given.json: "):
+        _ = Terms.read(path).plan
+
+
+@pytest.mark.parametrize("change", [
+    {"client": 7}, {"client": -1}, {"client": "1"}, {"client": None}, {"client": True}, {"scales": []},
+    {"scales": None}, {"scales": ["x"]}, {"scales": [1.0, 1.0]}, {"shape": 3}, {"shape": None}, {"ledger": 5},
+    {"id": None}, {"terms": None}, {"plan": None}, "client", "scales", "shape", "ledger", "id", "plan", "terms",
+], ids=str)  # fmt: skip
+def test_a_folder_with_damaged_terms_is_one_error_with_the_file(change, terms, tmp_path):
+    path = made(tmp_path, terms).path / "terms.json"
+    record = json.loads(path.read_text())
+    if isinstance(change, str):
+        del record[change]
+    path.write_text(json.dumps(record | (change if isinstance(change, dict) else {})))
+    with pytest.raises(InvalidValue, match="client/terms.json"):
+        ClientFolder(path.parent)
+
+
+@pytest.mark.parametrize("answered", ["x", None, -1, 1.0, True, [1]], ids=repr)
+def test_a_folder_with_a_damaged_count_is_one_error_with_the_file(answered, terms, tmp_path):
+    folder = made(tmp_path, terms)
+    path = folder.path / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"answered": answered}))
+    with pytest.raises(InvalidValue, match="client/state.json"):
+        _ = folder.answered
+    with pytest.raises(InvalidValue, match="client/state.json"):
+        folder.answer(request(terms, 1))
+
+
 def test_a_plan_that_another_program_made_is_refused(terms):
     other = Terms.from_json(terms.to_json().replace(terms.fingerprint, "0" * 64))
     with pytest.raises(InvalidValue, match="Use the version of dptoolkit that wrote the terms"):
@@ -146,7 +188,7 @@ def attempt(place, terms, number, model, at):
 
 
 REQUESTS = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(0, len(MODELS) - 1), st.integers(1, 18)), min_size=1, max_size=12
+    st.tuples(st.integers(1, 4), st.integers(0, len(MODELS) - 1), st.integers(1, 26)), min_size=1, max_size=12
 )
 
 
@@ -202,15 +244,143 @@ def test_a_reply_that_is_lost_is_not_computed_again(damage, terms, tmp_path):
         folder.answer(request(terms, 1))
 
 
-@pytest.mark.parametrize("copy", [shutil.copy2, os.link], ids=["bytes", "links"])
-def test_a_copy_of_the_folder_answers_nothing(copy, terms, tmp_path):
-    """The copy does not know what the original has answered in the meantime, and has the same noise."""
+COPY = "must be the original, not a copy or a backup"
+
+
+def test_a_copy_of_the_folder_answers_nothing_and_a_moved_one_does(terms, tmp_path):
+    """The copy does not know what the original has answered in the meantime, and has the same key."""
     folder = made(tmp_path, terms)
-    shutil.copytree(folder.path, tmp_path / "copy", copy_function=copy)
-    with pytest.raises(InvalidValue, match="must be the original, not a copy or a backup"):
+    shutil.copytree(folder.path, tmp_path / "copy", copy_function=shutil.copy2)
+    with pytest.raises(InvalidValue, match=COPY):
         ClientFolder(tmp_path / "copy").answer(request(terms, 1))
     folder.path.rename(tmp_path / "moved")
     assert ClientFolder(tmp_path / "moved").answer(request(terms, 1)).round == 1
+
+
+def test_neither_a_folder_of_links_nor_one_whose_key_was_linked_answers(terms, tmp_path):
+    folder = made(tmp_path, terms)
+    shutil.copytree(folder.path, tmp_path / "copy", copy_function=os.link)
+    for place in (tmp_path / "copy", folder.path):
+        with pytest.raises(InvalidValue, match=f"{COPY}, with links and permissions as they were"):
+            ClientFolder(place).answer(request(terms, 1))
+
+
+def renumbered(made_by):
+    """Numbers of a copy in a new file system, whose inodes are those of the original."""
+
+    def numbers(folder):
+        numbers.first = numbers.first or made_by(folder)
+        return numbers.first[:2] + made_by(folder)[2:]
+
+    numbers.first = None
+    return numbers
+
+
+def test_a_copy_with_the_inodes_of_the_original_answers_nothing(terms, tmp_path):
+    """Inodes are used again, and two new file systems give the same ones: the time of the key's change differs."""
+    with mock.patch.object(folder_module, "_made", renumbered(folder_module._made)):
+        folder = made(tmp_path, terms)
+        shutil.copytree(folder.path, tmp_path / "copy", copy_function=shutil.copy2)
+        assert folder.answer(request(terms, 1)).round == 1
+        with pytest.raises(InvalidValue, match=COPY):
+            ClientFolder(tmp_path / "copy").answer(request(terms, 1, MODELS[1]))
+
+
+def test_reading_locking_and_reopening_the_key_leave_the_folder_usable(terms, tmp_path):
+    folder = made(tmp_path, terms)
+    (folder.path / "key").read_bytes()
+    for number in (1, 2, 3):
+        assert ClientFolder(folder.path).answer(request(terms, number)).round == number
+
+
+@pytest.fixture
+def snapshots():
+    """Copies that cannot be told from the original, such as snapshots of a whole disk."""
+    with mock.patch.object(folder_module, "_made", lambda folder: [0, 0, 0]):
+        yield
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["before the first round", "after a round"])
+@pytest.mark.parametrize("randomness", ["fast", "secure"])
+def test_a_restored_snapshot_that_is_behind_its_ledger_answers_nothing(before, randomness, tmp_path, snapshots):
+    terms = agreed(randomness=randomness)
+    ledger = Ledger.open(tmp_path / "a.ledger", 9.0, 1e-3, allow_fast_noise=True)
+    folder = made(tmp_path, terms, ledger)
+    for number in range(1, before + 1):
+        folder.answer(request(terms, number))
+    shutil.copytree(folder.path, tmp_path / "copy")
+    first = folder.answer(request(terms, before + 1))
+    for model in MODELS:
+        with pytest.raises(InvalidValue, match="must be one with all replies that its ledger knows.*Make a new run"):
+            ClientFolder(tmp_path / "copy").answer(request(terms, before + 1, model))
+    assert content(folder.answer(request(terms, before + 1, MODELS[1]))) == content(first)
+    for number in range(before + 2, 4):
+        folder.answer(request(terms, number))
+    assert len(ledger.entries) == 1
+
+
+def test_of_two_snapshots_that_answer_at_one_time_one_is_refused(terms, ledger, tmp_path, snapshots):
+    """Both find that no reply was noted; the second to note one must not send its own."""
+    folder = made(tmp_path, terms, ledger)
+    shutil.copytree(folder.path, tmp_path / "copy")
+    other, reply = ClientFolder(tmp_path / "copy"), folder_module.Client.reply
+
+    def interrupted(self, *asked):
+        message = reply(self, *asked)
+        with mock.patch.object(folder_module.Client, "reply", reply):
+            other.answer(request(terms, 1, MODELS[1]))
+        return message
+
+    with mock.patch.object(folder_module.Client, "reply", interrupted):
+        for _ in range(2):
+            with pytest.raises(InvalidValue, match="must be one with all replies that its ledger knows"):
+                folder.answer(request(terms, 1))
+    assert folder.answered == 0 and other.answered == 1
+
+
+def test_without_the_notes_beside_the_ledger_a_charged_folder_answers_no_further_round(terms, ledger, tmp_path):
+    folder = made(tmp_path, terms, ledger)
+    first = folder.answer(request(terms, 1))
+    notes = tmp_path / "a.ledger.replies"
+    for text in ("{", "[]", '{"x": 1}', None):
+        notes.unlink() if text is None else notes.write_text(text)
+        with pytest.raises(InvalidValue, match="a.ledger.replies': must be .*Restore it"):
+            folder.answer(request(terms, 2))
+    assert content(folder.answer(request(terms, 1))) == content(first)
+
+
+def test_a_copy_that_nothing_notices_draws_other_noise_at_another_model(tmp_path, snapshots):
+    """Without a ledger: a difference of two messages must not be the difference of two gradients."""
+    terms = agreed(threshold="server", rounds=1, local_steps=1, rate=1.0)
+    folder = made(tmp_path, terms)
+    shutil.copytree(folder.path, tmp_path / "copy")
+    shutil.copytree(folder.path, tmp_path / "same")
+    first, other, same = (
+        ClientFolder(path).answer(request(terms, 1, model))
+        for path, model in ((folder.path, NOTHING), (tmp_path / "copy", MODELS[1]), (tmp_path / "same", NOTHING))
+    )
+    assert content(same) == content(first)
+    X, y = clients()[1]
+
+    def gradient(w):
+        each = (X @ w - y)[:, None] * X
+        return np.mean(each / np.maximum(1, np.linalg.norm(each, axis=1))[:, None], axis=0)
+
+    moved = 5.0 * np.eye(D)[0]
+    exact = moved - 0.5 * (gradient(moved) - gradient(np.zeros(D)))
+    assert np.all(np.abs(other.values - first.values - exact) > 1e-6), "equal noise would leave 1e-16"
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_key_of_another_length_is_refused_before_anything_is_charged(size, terms, ledger, tmp_path):
+    folder = made(tmp_path, terms, ledger)
+    (folder.path / "key").write_bytes(b"\0" * size)
+    with (
+        mock.patch.object(folder_module, "_made", lambda path: json.loads((path / "state.json").read_text())["made"]),
+        pytest.raises(InvalidValue, match=f"key='{size} bytes': must be the 32 bytes of a key"),
+    ):
+        folder.answer(request(terms, 1))
+    assert not ledger.entries
 
 
 def test_a_second_process_waits_for_the_first(terms, tmp_path):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptoolkit.errors import FederationAborted
+from dptoolkit.errors import FederationAborted, InvalidValue
 from dptoolkit.federated.client import Message
+from dptoolkit.federated.flower import apps
 from dptoolkit.federated.rounds import Answer
+from dptoolkit.federated.server import Server
 from dptoolkit.federated.terms import agree
 from tests.federated.remote import Wire, agreed, coordinator, folders, in_process
 from tests.federated.test_fit import LOSSES, SGD, D
@@ -146,6 +153,135 @@ def test_a_wrong_message_is_refused_and_its_client_named(message, words, tmp_pat
     )
     with pytest.raises(FederationAborted, match=f"round 1: .*{words}"):
         coordinator(terms, wire).fit()
+
+
+def test_the_model_is_kept_before_any_client_is_told_that_the_run_is_over(tmp_path):
+    """If it cannot be kept, clients still wait for another run, which arrives at the same model."""
+    terms = agreed()
+    wire = Wire(dict(enumerate(folders(tmp_path, terms))))
+
+    def full(weights):
+        assert not any(folder.is_over for folder in wire.folders.values())
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        coordinator(terms, wire, keep=full).fit()
+    assert not any(folder.is_over for folder in wire.folders.values())
+    kept = []
+    weights = coordinator(terms, Wire(wire.folders), keep=lambda found: kept.append(found.copy())).fit()
+    np.testing.assert_array_equal(kept, [weights])
+    assert all(folder.is_over for folder in wire.folders.values())
+
+
+def test_a_client_whose_run_is_over_takes_part_again_if_it_is_told_to(tmp_path):
+    terms = agreed()
+    own = dict(enumerate(folders(tmp_path, terms)))
+    weights = coordinator(terms, Wire(own)).fit()
+    for folder in own.values():
+        folder.reopen()
+        folder.reopen()
+        assert not folder.is_over and folder.answered == 3
+    np.testing.assert_array_equal(coordinator(terms, Wire(own)).fit(), weights)
+    assert all(folder.is_over for folder in own.values())
+
+
+@pytest.mark.parametrize("problem", [None, OSError("the network is gone")])
+def test_a_flower_server_writes_the_model_before_clients_are_told_and_it_stays(problem, tmp_path):
+    terms = agreed()
+    (tmp_path / "terms.json").write_text(terms.to_json())
+    outcome, seen = tmp_path / "outcome.json", []
+
+    class Ending(apps.Coordinator):
+        def find_clients(self):
+            self.places = {}
+
+        def _round(self, number, server):
+            return [Message(i, number, np.array([i]), np.array([1.0])) for i in range(3)]
+
+        def _say_over(self):
+            seen.append(json.loads(outcome.read_text())["status"])
+            if problem:
+                raise problem
+
+    with (
+        mock.patch.object(apps, "Coordinator", Ending),
+        mock.patch.object(apps, "KEEP", 0.0),
+        pytest.raises(OSError, match="gone") if problem else nullcontext(),
+    ):
+        apps.fit(None, str(tmp_path / "terms.json"), str(outcome), 1.0, 1.0)
+    record = json.loads(outcome.read_text())
+    assert seen == ["completed"] and record["status"] == "completed" and record["places"] == [0, 1, 2]
+    assert Path(f"{outcome}.over").exists()
+
+
+NO_NUMBERS = ["0", None, [0], 1.5, 1.0, True, np.array([1, 2]), np.int64(1), {}]
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS, ids=repr)
+def test_a_machine_whose_client_is_no_number_is_named(number, tmp_path):
+    terms = agreed()
+    wire = Wire(dict(enumerate(folders(tmp_path, terms), 7)))
+    honest = wire._answer
+    wire._answer = lambda name, node, request: (
+        Answer(name, Message(number, 0, *terms_start())) if node == 8 else honest(name, node, request)
+    )
+    with pytest.raises(FederationAborted, match="finding the clients: machine 8 has sent no number of a client"):
+        coordinator(terms, wire).fit()
+
+
+@pytest.mark.parametrize("where", ["client", "round"])
+@pytest.mark.parametrize("number", NO_NUMBERS, ids=repr)
+def test_a_message_of_a_round_without_numbers_is_refused_and_its_client_named(number, where, tmp_path):
+    terms = agreed()
+    wire = Wire(dict(enumerate(folders(tmp_path, terms))))
+    honest, facts = wire._answer, {"client": 1, "round": 1} | {where: number}
+    message = Message(facts["client"], facts["round"], np.array([0]), np.array([1.0]))
+    wire._answer = lambda name, node, request: (
+        Answer(name, message) if (node, request.round) == (1, 1) else honest(name, node, request)
+    )
+    with pytest.raises(FederationAborted, match="round 1: client 1 has sent a message without the numbers of a client"):
+        coordinator(terms, wire).fit()
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS, ids=repr)
+def test_the_server_averages_no_message_without_numbers(number):
+    for client, round_number in ((number, 1), (1, number)):
+        server = Server([0.5, 0.5], 6, 6, 3)
+        with pytest.raises(InvalidValue, match="messages='one without the numbers of a client and a round'"):
+            server.combine([Message(0, 1, *terms_start()), Message(client, round_number, *terms_start())])
+        assert server.round == 0
+
+
+class Envelope:
+    """A Flower message with these facts."""
+
+    def __init__(self, **facts):
+        empty = SimpleNamespace(numpy=lambda: np.zeros(0))
+        self.content = {"facts": facts, "model": {"support": empty, "values": empty}}
+        self.metadata = SimpleNamespace(reply_to_message_id="one")
+
+    def has_error(self):
+        return False
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS, ids=repr)
+def test_a_flower_message_without_numbers_is_one_of_another_program(number):
+    for facts in ({"client": number, "round": 1}, {"client": 1, "round": number}, {"round": 1}, {"client": 1}):
+        answer = apps.GridTransport._answer(Envelope(problem="", **facts))
+        assert answer.message is None and answer.problem == "refused: it has sent a message of another program"
+    answer = apps.GridTransport._answer(Envelope(problem="", client=1, round=2))
+    assert (answer.message.client, answer.message.round) == (1, 2)
+
+
+@pytest.mark.parametrize("problem", [EOFError, MemoryError, OverflowError, OSError, SyntaxError, ValueError])
+def test_a_flower_message_that_cannot_be_unpacked_is_one_of_another_program(problem):
+    envelope = Envelope(problem="", client=1, round=2)
+
+    def broken():
+        raise problem("a record of the sender")
+
+    envelope.content["model"]["values"] = SimpleNamespace(numpy=broken)
+    assert apps.GridTransport._answer(envelope).problem == "refused: it has sent a message of another program"
 
 
 @cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from dptoolkit.federated.terms import Terms
 
 # The names of the parts of a message, and Flower's kind of message.
 _FACTS, _MODEL, _KIND = "facts", "model", "train"
+# Seconds that clients wait for the end until the model is kept, and between two looks.
+KEEP, _POLL = 60.0, 0.1
 
 
 def _content(facts: dict[str, Any], support: Any, values: Any) -> Any:
@@ -35,7 +38,8 @@ def _facts(content: Any) -> tuple[dict[str, Any], Any, Any]:
     try:
         arrays = content[_MODEL]
         return dict(content[_FACTS]), arrays["support"].numpy(), arrays["values"].numpy()
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except Exception:
+        # NumPy unpacks what somebody else has sent, and raises whatever its bytes lead to.
         raise InvalidValue("A message of another program: must be one of a dptoolkit federation.") from None
 
 
@@ -116,12 +120,14 @@ class GridTransport:
             return Answer(name, problem=f"{envelope.error.reason or 'no reason'} (Flower's code {envelope.error.code})")
         try:
             facts, support, values = _facts(envelope.content)
-            number, asked = facts["client"], facts["round"]
+            message = Message(facts["client"], facts["round"], support, values)
+            if not message.is_numbered:
+                raise KeyError
         except (KeyError, InvalidValue):
             return Answer(name, problem=f"{REFUSED}it has sent a message of another program")
         if facts.get("problem"):
             return Answer(name, problem=f"{REFUSED}{facts['problem']}")
-        return Answer(name, Message(number, asked, support, values))
+        return Answer(name, message)
 
 
 def server_app() -> Any:
@@ -139,20 +145,34 @@ def server_app() -> Any:
 
 
 def fit(grid: Any, terms_file: str, outcome: str, wait: float, timeout: float) -> None:
-    """Run all rounds, and write the weights, or why there are none, to the file ``outcome``."""
+    """Run all rounds, and write the weights, or why there are none, to the file ``outcome``.
+
+    Weights are written before clients are told that the run is over, and the program that started this one has time to
+    keep them: it makes the file OUTCOME.kept, and finds OUTCOME.over when clients have been told.
+    """
+
+    def keep(weights: Any) -> None:
+        places = np.flatnonzero(weights)
+        # Doubles are written as hexadecimal text, to the last bit.
+        values = [float(value).hex() for value in weights[places]]
+        _write(outcome, {"status": "completed", "places": places.tolist(), "values": values})
+        deadline = time.monotonic() + KEEP
+        while time.monotonic() < deadline and not os.path.exists(f"{outcome}.kept"):
+            time.sleep(_POLL)
+
     try:
         terms = Terms.read(terms_file)
-        weights = Coordinator(terms.run, terms.plan, GridTransport(grid), wait=wait, timeout=timeout).fit()
+        Coordinator(terms.run, terms.plan, GridTransport(grid), wait=wait, timeout=timeout, keep=keep).fit()
     except BaseException as problem:
         words = (
             str(problem) if isinstance(problem, DpToolkitError) else f"unexpected {type(problem).__name__}: {problem}"
         )
-        _write(outcome, {"status": "failed", "problem": words})
+        # Weights that are there stay, whatever goes wrong with the last words to the clients.
+        if not os.path.exists(outcome):
+            _write(outcome, {"status": "failed", "problem": words})
         raise
-    places = np.flatnonzero(weights)
-    # Doubles are written as hexadecimal text, to the last bit.
-    values = [float(value).hex() for value in weights[places]]
-    _write(outcome, {"status": "completed", "places": places.tolist(), "values": values})
+    finally:
+        _write(f"{outcome}.over", {})
 
 
 def _write(path: str, record: dict[str, Any]) -> None:

@@ -59,6 +59,7 @@ def serve(
     certificates: Sequence[str] | None = None,
     log: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda words: None,
+    keep: Callable[[FederatedResult], None] = lambda result: None,
 ) -> FederatedResult:
     """Run the server of a federation: it waits for all clients, makes all rounds, and stops.
 
@@ -80,6 +81,8 @@ def serve(
         Folder for what Flower prints; by default it is thrown away.
     say : callable, optional
         What is called with words on the progress; the first have the address.
+    keep : callable, optional
+        What is called with the result before clients are told that the run is over, for example to write it to a file.
 
     Returns
     -------
@@ -113,8 +116,19 @@ def serve(
             longest = wait + timeout * plan.settings.rounds + _START
             _until(outcome.exists, server, longest, "the server did not end in time")
             record = json.loads(outcome.read_text(encoding="utf-8"))
-    if record["status"] != "completed":
-        raise FederationAborted(record["problem"])
+            if record["status"] != "completed":
+                raise FederationAborted(record["problem"])
+            result = _result(plan, record)
+            keep(result)
+            Path(f"{outcome}.kept").touch()
+            # Clients that cannot be told are left alone.
+            with contextlib.suppress(FederationAborted):
+                _until(Path(f"{outcome}.over").exists, server, _START, "clients were not told that the run is over")
+    return result
+
+
+def _result(plan: Any, record: dict[str, Any]) -> FederatedResult:
+    """The result that a ServerApp has written."""
     weights = np.zeros(plan.settings.width(plan.d))
     weights[record["places"]] = [float.fromhex(value) for value in record["values"]]
     coef, intercept = plan.settings.model(weights)
@@ -129,6 +143,7 @@ def attend(
     authority: str | None = None,
     log: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda words: None,
+    again: bool = False,
 ) -> int:
     """Take part in a run: answer the server's requests until it says that the run is over.
 
@@ -144,6 +159,8 @@ def attend(
         Folder for what Flower prints; by default it is thrown away.
     say : callable, optional
         What is called with words on the progress.
+    again : bool, default False
+        Whether to take part although the server has said that the run is over, as it has lost its model.
 
     Returns
     -------
@@ -162,6 +179,8 @@ def attend(
     if authority is None:
         _refuse_plain("address", address, host)
     secure = ["--insecure"] if authority is None else ["--root-certificates", _file("authority", authority)]
+    if again:
+        client.reopen()
     while not client.is_over:
         with tempfile.TemporaryDirectory(prefix="dptoolkit-") as home:
             node = ["flower-supernode", *secure, "--superlink", address, "--host", "127.0.0.1"]

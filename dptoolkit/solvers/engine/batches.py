@@ -16,7 +16,7 @@ from dptoolkit.data import Rows, check_rows, kernel_arrays
 from dptoolkit.losses import Loss
 from dptoolkit.solvers.engine.bounds import NoiseLaw
 from dptoolkit.solvers.engine.descent import ResolvedThresholding, ThresholdingSettings
-from dptoolkit.solvers.engine.initial import NOTHING, Start
+from dptoolkit.solvers.engine.initial import NOTHING, Start, check_start
 from dptoolkit.solvers.frame.plan import Sampling
 from dptoolkit.solvers.frame.settings import check_l2, setting
 from dptoolkit.types import Array
@@ -170,11 +170,14 @@ class BatchData:
 
 
 class Iterate:
-    """Weights kept as (support, values); nothing of length d."""
+    """Weights kept as (support, values); nothing of length d.
 
-    def __init__(self, kept_count: int, start: Start = NOTHING) -> None:
+    ``start`` has places below ``width``, and no more than there is room for.
+    """
+
+    def __init__(self, kept_count: int, start: Start = NOTHING, width: int = 0) -> None:
         self.support, self.values = np.zeros(kept_count, dtype=np.int64), np.zeros(kept_count)
-        support, values = start
+        support, values = check_start(start, width, kept_count)
         self.filled = len(support)
         self.support[: self.filled], self.values[: self.filled] = support, values
 

@@ -14,6 +14,8 @@ from dptoolkit.types import Array
 Start = tuple[NDArray[np.int64], Array]
 # All weights are 0.
 NOTHING: Start = (np.zeros(0, dtype=np.int64), np.zeros(0))
+# The largest place that the kernels' integers hold.
+LARGEST = 2**63 - 1
 
 
 class InitialModel(tuple[tuple[int, float], ...]):
@@ -49,6 +51,26 @@ class InitialModel(tuple[tuple[int, float], ...]):
 
     def __str__(self) -> str:
         return f"a model with {len(self)} weights"
+
+
+def are_places(numbers: NDArray[np.int64], width: int) -> bool:
+    """Whether these are increasing places below ``width``: compared, as differences of far integers wrap around."""
+    return bool(((numbers >= 0) & (numbers < width)).all() and (numbers[1:] > numbers[:-1]).all())
+
+
+def check_start(start: Start, width: int, room: int) -> Start:
+    """A start as the kernels take it: increasing places below ``width``, ``room`` of them at most, and their weights.
+
+    Privacy
+    -------
+    The kernels check no bounds: another place would be written beyond their arrays, and be counted as one with data.
+    """
+    support, values = start
+    fits = support.dtype == np.int64 and values.dtype == np.float64 and support.ndim == 1
+    if not fits or support.shape != values.shape or len(support) > room or not are_places(support, width):
+        bound = f"at most {room} increasing places below {width}, each with its weight"
+        raise invalid("start", f"{len(support)} places", bound)
+    return start
 
 
 def _weights(given: NDArray[Any], width: int) -> Array:

@@ -57,7 +57,7 @@ def differences(X, y, w, s, settings, factor=0.0):
     plan = make(tuple(settings.items()), d=X.shape[1], n=X.shape[0])
     run = solvers.bind(plan.with_noise(factor=factor), X, y)
     epochs = SecureEpochs(SecureStream.seeded(0), run.data, run._rows, run.iteration, run._parts, (None, None))
-    iterate = Iterate(run.kept_count, (np.arange(len(w)), w))
+    iterate = Iterate(run.kept_count, (np.arange(len(w)), w), len(w))
     means = kernel.Means(np.zeros(run.width), *buckets(np.zeros(epochs._free)))
     stepper = epochs._stepper
     stepper.advance(iterate, 1, means, (np.arange(len(s)), s))

@@ -57,6 +57,27 @@ def test_the_same_model_from_names_units_text_and_gaps_by_every_way(run, clinic)
     assert by_name.score(frame, data.y) > 0.75
 
 
+def test_labelled_bounds_are_put_in_order_in_fits_and_in_files_of_estimators(clinic):  # noqa: F811
+    """Two Series in an order of their own: models.fit, an estimator, and the estimator that is read from its file."""
+    pandas = pytest.importorskip("pandas")
+    data = read(clinic)
+    frame = pandas.DataFrame(data.X, columns=list(data.names))
+    placed = ColumnBounds.of(BOUNDS | {"*": (0, 1)}, data.X.shape[1], names=data.names)
+    lower, upper = (pandas.Series(own, index=list(data.names)) for own in (placed.lower, placed.upper))
+    pair = lower.sort_index(), upper.sort_index(ascending=False)
+    own = {"epsilon": 2.0, "classes": ["no", "yes"]}
+    expected = models.fit(frame, data.y, task="classification", rng=7, bounds=(placed.lower, placed.upper), **own)
+    direct = models.fit(frame, data.y, task="classification", rng=7, bounds=pair, **own)
+    estimator = PrivateSparseClassifier(bounds=pair, random_state=7, **own).fit(frame, data.y)
+    assert direct.plan == estimator.plan_ == expected.plan
+    np.testing.assert_array_equal(direct.coef, expected.coef)
+    estimator.save(clinic / "estimator.json")
+    again = load(clinic / "estimator.json").fit(frame, data.y)
+    np.testing.assert_array_equal(again.coef_, estimator.coef_)
+    with pytest.raises(ValueError, match="labels of a bound"):
+        models.fit(frame.rename(columns={"bmi": "BMI"}), data.y, task="classification", bounds=pair, **own)
+
+
 def test_polars_frames_have_names_too(clinic):  # noqa: F811
     polars = pytest.importorskip("polars")
     data = read(clinic)

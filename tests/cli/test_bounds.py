@@ -104,6 +104,40 @@ def test_bounds_in_a_file_are_those_of_the_line(run, clinic):  # noqa: F811
     assert [model.feature_names[j] for j in model.plan.settings.bounds.numeric] == ["bmi"]
 
 
+@pytest.mark.parametrize("bounds", ["-5:300", "-5:-1", "-.5:1e3", "-1e-3:0"])
+def test_bounds_of_all_columns_may_begin_with_a_minus_sign(run, bounds):  # noqa: F811
+    """argparse would take them for an unknown option."""
+    size = "plan dp_pipeline --n 9000 --d 5 --epsilon 1 --bounds"
+    code, out, err = run(f"{size} {bounds}")
+    assert code == 0, err
+    assert out == run(f"{size}={bounds}")[1]
+
+
+def test_an_unknown_option_is_still_one(run):  # noqa: F811
+    for word in ("-5x:3", "-x", "--boundz"):
+        refused(run(f"plan dp_pipeline --n 9000 --d 5 --epsilon 1 {word}"), word)
+
+
+def test_a_file_of_bounds_with_one_column_twice_is_refused(run, clinic):  # noqa: F811
+    (clinic / "twice.json").write_text('{"bmi": [10, 80], "bmi": [0, 1], "*": [0, 1]}')
+    (clinic / "twice.csv").write_text("column,lower,upper\nbmi,10,80\nbmi,0,1\n*,0,1\n")
+    for name in ("twice.json", "twice.csv"):
+        refused(run(["fit", "clinic.csv", *FIT, *READ, "--bounds", name]), "--bounds", "once per column")
+
+
+@pytest.mark.parametrize(("columns", "more", "words"), [
+    (["age", "bmi"], {"n_features": 4}, "names for 2 of 4 columns"),
+    ([0, 1], {}, "not all text"),
+    (None, {}, "no names of columns: give a table"),
+])  # fmt: skip
+def test_bounds_by_name_that_cannot_be_used_say_why(columns, more, words):
+    pandas = pytest.importorskip("pandas")
+    X, y = np.random.default_rng(0).uniform(0, 50, (40, 2)), np.arange(40) % 2
+    table = X if columns is None else pandas.DataFrame(X, columns=columns)
+    with pytest.raises(ValueError, match=words):
+        models.fit(table, y, task="classification", classes=[0, 1], bounds={"age": (0, 99), "bmi": (0, 80)}, **more)
+
+
 def test_a_plan_of_a_table_needs_no_data(run):  # noqa: F811
     size = "plan --task classification --n 9000 --d 5 --epsilon 1 --bounds"
     code, out, _ = run(f"{size} age=18:99 bmi=10:80 *=0:1")

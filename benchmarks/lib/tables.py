@@ -175,4 +175,37 @@ def _correlated(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
     return units * (middle + X), _coin(rng, 2 * hidden @ np.array([1.0, -0.7, 0.4])), 0 * units, 2 * middle * units
 
 
-_MADE_UP = {"clinic": _clinic, "heavy tails": _heavy, "missing cells": _missing, "correlated": _correlated}
+def _hospital_score(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
+    """Twelve measurements in their units, most of them skewed, four indicators, and the score that makes the label."""
+    age, weight = np.clip(rng.normal(58, 18, n), 18, 100), np.clip(rng.normal(78, 16, n), 35, 200)
+    sodium, potassium = rng.normal(139, 4, n), rng.normal(4.2, 0.5, n)
+    pulse = np.clip(rng.normal(82, 16, n), 30, 220)
+    saturation = 100 - np.minimum(rng.gamma(2, 1.6, n), 40)
+    # Long tails: most values are small, and a few are a hundred times as large.
+    lactate, enzyme = np.exp(rng.normal(0.3, 0.6, n)), np.exp(rng.normal(3.3, 0.9, n))
+    bilirubin, stay = np.exp(rng.normal(-0.3, 0.8, n)), 1 + np.floor(rng.exponential(5, n))
+    cost, admissions = np.exp(rng.normal(8.6, 1.0, n)), rng.poisson(0.8, n).astype(float)
+    diabetic, emergency, ventilated, female = (rng.random((4, n)) < [[0.2], [0.4], [0.07], [0.5]]).astype(float)
+    columns = (age, female, weight, sodium, potassium, pulse, saturation, lactate, diabetic, enzyme, bilirubin, stay,
+               emergency, cost, admissions, ventilated)  # fmt: skip
+    score = 0.06 * (age - 58) + 1.6 * np.log(lactate) + 0.9 * np.log(bilirubin) + 0.03 * (pulse - 82)
+    score += 0.6 * np.log(enzyme) - 0.1 * (saturation - 97) + 0.7 * np.log(stay) + 0.5 * emergency + 1.2 * ventilated
+    score += 0.5 * diabetic + 0.3 * admissions + 0.2 * np.log(cost) - 0.05 * (sodium - 139) - 5.6
+    lower = np.array([18, 0, 30, 110, 2, 20, 50, *[0] * 9], dtype=float)
+    upper = np.array([110, 1, 250, 170, 8, 250, 100, 30, 1, 2000, 50, 365, 1, 1e6, 50, 1], dtype=float)
+    return np.column_stack(columns), 1.5 * score, lower, upper
+
+
+def _hospital(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
+    X, score, lower, upper = _hospital_score(rng, n)
+    return X, _coin(rng, score), lower, upper
+
+
+def _ordered(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
+    """The hospital's rows with three classes of equal size, cut along a noisy score."""
+    X, score, lower, upper = _hospital_score(rng, n)
+    noisy = score + rng.logistic(size=n)
+    return X, np.searchsorted(np.quantile(noisy, [1 / 3, 2 / 3]), noisy).astype(float), lower, upper
+
+
+_MADE_UP = {"hospital": _hospital, "hospital, three ordered classes": _ordered, "clinic": _clinic, "heavy tails": _heavy, "missing cells": _missing, "correlated": _correlated}

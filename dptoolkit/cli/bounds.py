@@ -77,14 +77,23 @@ def _from_file(path: str) -> dict[str, tuple[float, float]]:
         raise invalid("bounds", path, expected, f"{problem.strerror}. {_EXAMPLE}") from None
     except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
         form = "{column: [lower, upper]}" if path.lower().endswith(".json") else "lines of column,lower,upper"
-        raise invalid("bounds", path, f"a file of bounds, with {form}", _EXAMPLE) from None
+        raise invalid("bounds", path, f"a file of bounds, with {form}, once per column", _EXAMPLE) from None
     if not found:
         raise invalid("bounds", path, "a file of bounds", "It has none.")
     return found
 
 
 def _json(text: str) -> dict[str, tuple[float, float]]:
-    return {str(name): (float(low), float(high)) for name, (low, high) in json.loads(text).items()}
+    found = json.loads(text, object_pairs_hook=_once)
+    return {name: (float(low), float(high)) for name, (low, high) in found.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; with one name twice it is refused, where Python would keep the last value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
 
 
 def _csv(text: str) -> dict[str, tuple[float, float]]:

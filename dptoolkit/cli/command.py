@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import dptoolkit
 from dptoolkit.errors import InvalidValue
 
 # Exit codes; 130 is what shells use for a program that Ctrl-C ended (128 + SIGINT).
 FINE, CHECK_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_NUMBER = r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Command:
 
 class Parser(argparse.ArgumentParser):
     """argparse that raises instead of printing its usage."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        # Values that begin with a minus sign and are no options: numbers, and a range such as -5:300.
+        self._negative_number_matcher = re.compile(rf"^-{_NUMBER}(:[-+]?{_NUMBER})?$")
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith("?") else "."
@@ -113,7 +120,7 @@ def _refuse_typos(parser: Parser, tokens: Sequence[str]) -> None:
         if token == "--":
             return
         option = token.partition("=")[0]
-        if token.startswith("-") and len(token) > 1 and not _is_number(token) and option not in parser.options:
+        if token.startswith("-") and len(token) > 1 and not _is_value(token) and option not in parser.options:
             parser.error(f"unrecognized arguments: {option}{_suggestion(option, parser.options)}")
 
 
@@ -122,9 +129,9 @@ def _suggestion(word: str, choices: Iterable[str]) -> str:
     return f". Did you mean {near[0]}?" if near else ""
 
 
-def _is_number(token: str) -> bool:
+def _is_value(token: str) -> bool:
+    """Whether it is a number, or a range LOW:HIGH, and so no option in spite of its minus sign."""
     try:
-        float(token)
+        return len([float(part) for part in token.split(":")]) <= 2
     except ValueError:
         return False
-    return True

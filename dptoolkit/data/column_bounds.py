@@ -47,13 +47,16 @@ class ColumnBounds:
         ----------
         bounds : ColumnBounds, tuple or mapping
             Bounds of each column: (lower, upper), or a mapping of names to such pairs. In a mapping, the name "*"
-            stands for every column that is not named; without it, every column must be named.
+            stands for every column that is not named; without it, every column must be named. A lower and an upper
+            bound that are labelled with text, such as two Series of pandas, are put in order by their labels, which
+            must be the names of the columns.
         d : int
             Number of columns.
         numeric : sequence of int or str, or None, default None
             Numeric columns, by place or name. None takes the columns whose bounds are not exactly 0 and 1.
         names : sequence of str or None, default None
-            Names of the columns, which a mapping needs.
+            Names of the columns, which a mapping needs. Without them, bounds with labels are taken in the order of the
+            labels of the lower bound.
 
         Privacy
         -------
@@ -68,6 +71,7 @@ class ColumnBounds:
             lower, upper = bounds
         except (TypeError, ValueError):
             raise invalid("bounds", _shown(bounds), _FORMS) from None
+        lower, upper = _in_order(lower, upper, names)
         low, high = _per_column(lower, d), _per_column(upper, d)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise invalid("bounds", "bounds with NaN or infinity", "finite", "Give a bound that no value can exceed.")
@@ -172,6 +176,59 @@ def _by_name(bounds: dict[Any, Any], names: Sequence[str] | None) -> tuple[list[
     # A column of a frame of bounds has labels of its own, so a pair is read in its order.
     lower, upper = zip(*(tuple(pair) for pair in pairs), strict=True)
     return list(lower), list(upper)
+
+
+def label_names(bound: Any) -> tuple[str, ...] | None:
+    """The labels of a bound per column, such as a Series of pandas, if all of them are text; None without such labels.
+
+    Labels of two kinds, or one label twice, are refused.
+    """
+    index = getattr(bound, "index", None)
+    if index is None or callable(index) or np.ndim(bound) != 1:
+        return None
+    labels = list(index)
+    if not any(isinstance(label, str) for label in labels):
+        return None
+    if not all(isinstance(label, str) for label in labels) or len(set(labels)) < len(labels):
+        raise invalid("bounds", "a bound with labels of two kinds, or a label twice", "one label, a name, per column")
+    return tuple(labels)
+
+
+def _in_order(lower: Any, upper: Any, names: Sequence[str] | None) -> tuple[Any, Any]:
+    """Both bounds in the order of the columns, by their labels where they have labels of text."""
+    pair = (lower, upper)
+    labels = [label_names(bound) for bound in pair]
+    given = [own for own in labels if own is not None]
+    if not given:
+        _refuse_two_orders(lower, upper)
+        return pair
+    # A bound that is one number holds for all columns; a list beside labels could be in either order.
+    if any(own is None and np.ndim(bound) > 0 for own, bound in zip(labels, pair, strict=True)):
+        repair = "Label both bounds with the names of the columns, or neither of them."
+        raise invalid("bounds", "a bound with labels beside one without", _FORMS, repair)
+    order = given[0] if not names else tuple(names)
+    for own in given:
+        if set(own) != set(order):
+            lost, unknown = [[x for x in one if x not in other][:5] for one, other in ((order, own), (own, order))]
+            expected = "the names of the columns" if names else "the same for the lower and the upper bound"
+            repair = f"Not among the labels: {lost}. Labels that should not be there: {unknown}."
+            raise invalid("bounds", "labels of a bound", expected, repair)
+    lower, upper = (
+        bound if own is None else np.asarray(bound)[[own.index(name) for name in order]]
+        for own, bound in zip(labels, pair, strict=True)
+    )
+    return lower, upper
+
+
+def _refuse_two_orders(lower: Any, upper: Any) -> None:
+    """Refuse Series whose labels are the same numbers in two orders: read by place, one would belong to no column."""
+    indices = [getattr(bound, "index", None) for bound in (lower, upper)]
+    if any(index is None or callable(index) for index in indices):
+        return
+    first, second = map(list, indices)
+    if first != second and len(first) == len(second) and set(first) == set(second):
+        repair = "Sort both by their labels, or give arrays in the order of the columns."
+        raise invalid("bounds", "a lower and an upper bound with labels in two orders", "one order", repair)
 
 
 def _refuse_pairs(bounds: Any) -> None:

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dptoolkit import models
 from dptoolkit._validate import invalid
 from dptoolkit.accounting import Ledger
-from dptoolkit.data.column_bounds import ColumnBounds
+from dptoolkit.data.column_bounds import ColumnBounds, label_names
 from dptoolkit.estimators.inputs import as_rng, checked_data, checked_rows, refuse_arguments
 from dptoolkit.estimators.parameters import attributes, parameter
 from dptoolkit.estimators.wrappers import wrapper_note
@@ -412,4 +412,12 @@ def _plain_bounds(bounds: Any) -> Any:
         return bounds.to_list()
     if hasattr(bounds, "items"):
         return {str(name): np.asarray(pair, dtype=float).tolist() for name, pair in bounds.items()}
-    return [np.asarray(bound, dtype=float).tolist() for bound in bounds]
+    lower, upper = bounds
+    names = [label_names(bound) for bound in bounds]
+    if (order := next((own for own in names if own is not None), None)) is not None:
+        # Labels are kept: the bounds of another fit are put in order by them again.
+        pairs = [
+            bound if own is None else dict(zip(own, bound, strict=True)) for own, bound in zip(names, bounds, strict=True)
+        ]
+        return {name: [float(one[name] if isinstance(one, dict) else one) for one in pairs] for name in order}
+    return [np.asarray(bound, dtype=float).tolist() for bound in (lower, upper)]

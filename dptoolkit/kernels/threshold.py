@@ -446,6 +446,36 @@ def mean_residuals(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def grid_residuals(
+    loss: int,
+    margins: NDArray[Any],
+    y: NDArray[Any],
+    inverse: float,
+    caps: NDArray[Any],
+    counts: NDArray[Any],
+    out: NDArray[Any],
+) -> None:
+    """out = residual * inverse as whole numbers, of size at most the record's cap, times its count; NaN becomes 0.
+
+    Each number depends on its own record alone.
+    """
+    n = margins.shape[0]
+    if loss == LOGISTIC:
+        # The same numbers, in a loop that is compiled to vectors.
+        for i in range(n):
+            e = decay(abs(margins[i]))
+            out[i] = (1.0 if margins[i] >= 0 else e) / (1.0 + e) - y[i]
+    else:
+        for i in range(n):
+            out[i] = residual(loss, margins[i], y[i])
+    for i in range(n):
+        q = np.rint(out[i] * inverse)
+        q = 0.0 if math.isnan(margins[i]) or math.isnan(q) else q
+        # Adding 0 turns -0 into 0.
+        out[i] = clipped(q, -caps[i], caps[i]) * counts[i] + 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def reaching(values: NDArray[Any], level: float, out: NDArray[Any]) -> int:
     """Put the places of |values| >= level into ``out``, in order, as far as it has room; returns how many are there."""
     count, room = 0, out.shape[0]

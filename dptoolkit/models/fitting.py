@@ -16,7 +16,7 @@ from dptoolkit import marks, progress, solvers
 from dptoolkit._validate import invalid, warn
 from dptoolkit.accounting import Ledger
 from dptoolkit.data import Rows, check_rows
-from dptoolkit.data.column_bounds import ColumnBounds
+from dptoolkit.data.column_bounds import ColumnBounds, is_by_name
 from dptoolkit.models import routes
 from dptoolkit.models.joint import JointPlan
 from dptoolkit.models.model import Model
@@ -119,6 +119,7 @@ def fit(
     solver_name, times = routes.solver_for(name, count)
     budget = {"delta": delta, "adjacency": adjacency}
     names = names_of(X, feature_names, d)
+    check_names_for_bounds(options.get("bounds"), X, names, d)
     arguments = routes.arguments(task, name, d, count, routes.declared_bounds(options, d, names or ())) | budget
 
     notes = caveats(task, name, rows, classes_of, classes, arguments.get("bounds"), names)
@@ -185,6 +186,25 @@ def names_of(X: Any, feature_names: Any, d: int) -> tuple[str, ...] | None:
     if len(given) != d:
         raise invalid("feature_names", f"{len(given)} names", f"{d} names, one for every column")
     return given
+
+
+def check_names_for_bounds(bounds: Any, X: Any, names: tuple[str, ...] | None, d: int) -> None:
+    """Refuse bounds by name for a table X whose own names cannot be used, and say why.
+
+    Privacy
+    -------
+    Names of columns, d and the bounds are public.
+    """
+    if names is not None or not is_by_name(bounds):
+        return
+    own, listed = column_names(X), getattr(X, "columns", None)
+    if own is not None:
+        repair = f"X has names for {len(own)} of {d} columns, as n_features says: give feature_names for all of them."
+    elif listed is not None and not callable(listed):
+        repair = "The names of the columns of X are not all text: rename the columns, or give feature_names."
+    else:
+        return
+    raise invalid("bounds", "a mapping", "(lower, upper) for an X without usable names", repair)
 
 
 def caveats(

@@ -208,11 +208,14 @@ class SecureStages:
         return noisy_moments(sums, rows.shape[1], part.multiplier(release.scale), stream) * part.unit / self.n
 
     def preconditioned(self, records: Any, matrix: Array, steps: int, counts: Array) -> SecurePreconditionedRun:
-        """The descent along second moments: all steps give away what one release of the plan does."""
+        """The descent along second moments: all steps give away what one release of the plan does.
+
+        The rows of the records are rounded to the grid where they are.
+        """
         noise = self.plan.secure.first  # type: ignore[union-attr]
         own = noise.with_noise(noise.law.scale * math.sqrt(steps))
         is_unit = self.plan.settings.loss_row.task != losses.REGRESSION
-        return SecurePreconditionedRun(records, matrix, steps, own, counts, is_unit)
+        return SecurePreconditionedRun(records, matrix, steps, own, counts, is_unit, over=True)
 
     def slope(self, query: str, values: Array, ends: tuple[float, float], scale: float, counts: Array,
               stream: SecureStream) -> Array:  # fmt: skip

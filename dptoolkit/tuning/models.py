@@ -14,7 +14,15 @@ from dptoolkit._validate import invalid, unheard
 from dptoolkit.accounting import BestOf, Ledger
 from dptoolkit.errors import DpToolkitError
 from dptoolkit.models import routes
-from dptoolkit.models.fitting import caveats, checked_records, names_of, prepared, steps_of, warn_of_clipping
+from dptoolkit.models.fitting import (
+    caveats,
+    check_names_for_bounds,
+    checked_records,
+    names_of,
+    prepared,
+    steps_of,
+    warn_of_clipping,
+)
 from dptoolkit.models.joint import ChosenPlan
 from dptoolkit.models.model import Model
 from dptoolkit.models.routes import REGRESSION
@@ -199,6 +207,7 @@ def choose(
     n, d = rows.shape
     terms = {**terms, "randomness": noise_kind(terms.get("randomness"), rng)}
     names = names_of(X, feature_names, d)
+    check_names_for_bounds(options.get("bounds"), X, names, d)
     options = routes.declared_bounds(options, d, names or ())
     question = search(
         candidates, task=task, solver=solver, n=n, d=d, classes=count, adjacency=adjacency, terms=terms, options=options

@@ -57,6 +57,27 @@ def test_the_same_model_from_names_units_text_and_gaps_by_every_way(run, clinic)
     assert by_name.score(frame, data.y) > 0.75
 
 
+def test_labelled_bounds_are_put_in_order_in_fits_and_in_files_of_estimators(clinic):  # noqa: F811
+    """Two Series in an order of their own: models.fit, an estimator, and the estimator that is read from its file."""
+    pandas = pytest.importorskip("pandas")
+    data = read(clinic)
+    frame = pandas.DataFrame(data.X, columns=list(data.names))
+    placed = ColumnBounds.of(BOUNDS | {"*": (0, 1)}, data.X.shape[1], names=data.names)
+    lower, upper = (pandas.Series(own, index=list(data.names)) for own in (placed.lower, placed.upper))
+    pair = lower.sort_index(), upper.sort_index(ascending=False)
+    own = {"epsilon": 2.0, "classes": ["no", "yes"]}
+    expected = models.fit(frame, data.y, task="classification", rng=7, bounds=(placed.lower, placed.upper), **own)
+    direct = models.fit(frame, data.y, task="classification", rng=7, bounds=pair, **own)
+    estimator = PrivateSparseClassifier(bounds=pair, random_state=7, **own).fit(frame, data.y)
+    assert direct.plan == estimator.plan_ == expected.plan
+    np.testing.assert_array_equal(direct.coef, expected.coef)
+    estimator.save(clinic / "estimator.json")
+    again = load(clinic / "estimator.json").fit(frame, data.y)
+    np.testing.assert_array_equal(again.coef_, estimator.coef_)
+    with pytest.raises(ValueError, match="labels of a bound"):
+        models.fit(frame.rename(columns={"bmi": "BMI"}), data.y, task="classification", bounds=pair, **own)
+
+
 def test_polars_frames_have_names_too(clinic):  # noqa: F811
     polars = pytest.importorskip("polars")
     data = read(clinic)
@@ -81,6 +102,40 @@ def test_bounds_in_a_file_are_those_of_the_line(run, clinic):  # noqa: F811
     assert run(["fit", "clinic.csv", *FIT, *READ, "--bounds", *WORDS, "--numeric", "bmi"])[0] == 0
     model = models.load(clinic / "m.json")
     assert [model.feature_names[j] for j in model.plan.settings.bounds.numeric] == ["bmi"]
+
+
+@pytest.mark.parametrize("bounds", ["-5:300", "-5:-1", "-.5:1e3", "-1e-3:0"])
+def test_bounds_of_all_columns_may_begin_with_a_minus_sign(run, bounds):  # noqa: F811
+    """argparse would take them for an unknown option."""
+    size = "plan dp_pipeline --n 9000 --d 5 --epsilon 1 --bounds"
+    code, out, err = run(f"{size} {bounds}")
+    assert code == 0, err
+    assert out == run(f"{size}={bounds}")[1]
+
+
+def test_an_unknown_option_is_still_one(run):  # noqa: F811
+    for word in ("-5x:3", "-x", "--boundz"):
+        refused(run(f"plan dp_pipeline --n 9000 --d 5 --epsilon 1 {word}"), word)
+
+
+def test_a_file_of_bounds_with_one_column_twice_is_refused(run, clinic):  # noqa: F811
+    (clinic / "twice.json").write_text('{"bmi": [10, 80], "bmi": [0, 1], "*": [0, 1]}')
+    (clinic / "twice.csv").write_text("column,lower,upper\nbmi,10,80\nbmi,0,1\n*,0,1\n")
+    for name in ("twice.json", "twice.csv"):
+        refused(run(["fit", "clinic.csv", *FIT, *READ, "--bounds", name]), "--bounds", "once per column")
+
+
+@pytest.mark.parametrize(("columns", "more", "words"), [
+    (["age", "bmi"], {"n_features": 4}, "names for 2 of 4 columns"),
+    ([0, 1], {}, "not all text"),
+    (None, {}, "no names of columns: give a table"),
+])  # fmt: skip
+def test_bounds_by_name_that_cannot_be_used_say_why(columns, more, words):
+    pandas = pytest.importorskip("pandas")
+    X, y = np.random.default_rng(0).uniform(0, 50, (40, 2)), np.arange(40) % 2
+    table = X if columns is None else pandas.DataFrame(X, columns=columns)
+    with pytest.raises(ValueError, match=words):
+        models.fit(table, y, task="classification", classes=[0, 1], bounds={"age": (0, 99), "bmi": (0, 80)}, **more)
 
 
 def test_a_plan_of_a_table_needs_no_data(run):  # noqa: F811

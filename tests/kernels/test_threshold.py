@@ -150,3 +150,18 @@ def test_residuals_in_vectors_are_those_of_single_records(margins, seed, capped)
     ]
     np.testing.assert_array_equal(out, np.array(single) / len(margins))
     assert (np.abs(out) <= np.minimum(caps, 1.0) / len(margins)).all()
+
+
+@pytest.mark.parametrize("name", ["logistic", "squared", "huber", "hinge"])
+@given(st.lists(st.floats(allow_subnormal=False), min_size=1, max_size=40), st.integers(0, 100))
+def test_residuals_on_a_grid_are_those_of_the_row_rounded_and_clipped(name, margins, seed):
+    rng, loss, inverse = np.random.default_rng(seed), LOSSES[name], 2.0**21
+    margins, y = np.array(margins), (rng.random(len(margins)) < 0.5) * 1.0
+    caps, counts = rng.choice([0.0, 10.0, 2.0**20], len(margins)), rng.integers(0, 4, len(margins)) * 1.0
+    out = np.empty(len(margins))
+    threshold.grid_residuals(loss.id, margins, y, inverse, caps, counts, out)
+    assert np.array_equal(out, np.rint(out)) and (np.abs(out) <= caps * counts).all()
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = np.clip(np.nan_to_num(loss.residual(margins, y) * inverse, nan=0.0), -caps, caps) * counts
+    wanted[np.isnan(margins)] = 0.0
+    assert (np.abs(out - wanted) <= (0.5 + 1e-6) * counts).all()

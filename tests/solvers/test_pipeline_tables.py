@@ -86,6 +86,35 @@ def test_bounds_may_be_a_frame_whose_labels_of_rows_are_of_no_account():
     assert ColumnBounds.of(pandas.Series(pairs), 2, names=("age", "smoker")) == expected
 
 
+def test_labelled_bounds_are_read_by_their_labels_and_not_by_place():
+    pandas = pytest.importorskip("pandas")
+    names = ("age", "smoker", "bmi")
+    expected = ColumnBounds.of(([18, 0, 10], [99, 1, 80]), 3)
+    lower, upper = pandas.Series({"smoker": 0, "bmi": 10, "age": 18}), pandas.Series({"bmi": 80, "age": 99, "smoker": 1})
+    assert ColumnBounds.of((lower, upper), 3, names=names) == expected
+    assert ColumnBounds.of((0, upper), 3, names=names) == ColumnBounds.of((0, [99, 1, 80]), 3)
+    # Without names of columns, the order is that of the lower bound's labels.
+    assert ColumnBounds.of((lower, upper), 3) == ColumnBounds.of(([0, 10, 18], [1, 80, 99]), 3)
+    plain = pandas.Series([18, 0, 10])
+    assert ColumnBounds.of((plain, [99, 1, 80]), 3, names=names) == expected, "labels that are no text name nothing"
+
+
+def test_labels_of_bounds_that_contradict_the_columns_or_each_other_are_refused():
+    pandas = pytest.importorskip("pandas")
+    lower, upper = pandas.Series({"a": 0, "b": 1}), pandas.Series({"b": 3, "a": 2})
+    for pair, names, words in (
+        ((lower, upper), ("a", "c"), "labels of a bound.*'c'"),
+        ((lower, upper.rename({"a": "c"})), None, "the same for the lower and the upper"),
+        ((lower, upper.rename({"a": "c"})), ("a", "b"), "names of the columns"),
+        ((lower, [3, 2]), ("a", "b"), "beside one without"),
+        ((lower, upper.rename({"a": 5})), ("a", "b"), "two kinds"),
+        ((pandas.Series([0, 1], index=["a", "a"]), 5), ("a", "b"), "a label twice"),
+        ((pandas.Series([0, 1]), pandas.Series([5, 6]).sort_values(ascending=False)), None, "two orders"),
+    ):
+        with pytest.raises(InvalidValue, match=words):
+            ColumnBounds.of(pair, 2, names=names)
+
+
 @pytest.mark.parametrize("pairs", [[(0, 1), (18, 99)], [(18, 99), (18, 99)]])
 def test_a_list_of_one_pair_per_column_is_not_read_as_lower_and_upper(pairs):
     """With two columns both readings are possible, and other libraries write bounds in the other one."""

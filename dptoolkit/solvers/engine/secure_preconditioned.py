@@ -63,8 +63,24 @@ def noisy_moments(sums: NDArray[np.int64], width: int, units: int, stream: Secur
     return np.asarray((sums + noise) * np.where(is_square, 1.0, math.sqrt(2)))
 
 
+def rounded_rows(rows: Rows, grids: Grids, over: bool = False) -> Rows:
+    """Dense rows rounded to multiples of the grid's unit, in their own precision; ``over`` writes them over the rows.
+
+    Entries have at most 24 bits (data/grids.py), so that single precision holds them exactly. Block by block, so that
+    no copy of the table is made.
+
+    Privacy
+    -------
+    See ``rows_on_grid``: each row is changed on its own, and its norm is checked in whole numbers.
+    """
+    out = rows.matrix if over else np.empty_like(rows.matrix)
+    for some, block in row_blocks(rows):
+        out[some] = rows_on_grid(Rows(block, False), grids, True).matrix * grids.row_unit
+    return Rows(out, False, rows.is_marked)
+
+
 class SecurePreconditionedRun(PreconditionedRun):
-    """``PreconditionedRun`` with secure noise.
+    """``PreconditionedRun`` with secure noise; ``over`` rounds the rows where they are, and makes no copy of them.
 
     Privacy
     -------
@@ -72,46 +88,57 @@ class SecurePreconditionedRun(PreconditionedRun):
     """
 
     def __init__(
-        self, records: BoundedRecords, matrix: Array, steps: int, noise: SecureNoise, counts: Array, is_unit: bool
+        self,
+        records: BoundedRecords,
+        matrix: Array,
+        steps: int,
+        noise: SecureNoise,
+        counts: Array,
+        is_unit: bool,
+        over: bool = False,
     ) -> None:
         super().__init__(records, matrix, steps, noise.law.scale)
         self._secure, grids = noise, noise.grids
         self._units, cap = noise.at(noise.law.scale)
         self._counts = counts
-        self._rows = rows_on_grid(records.rows, grids, True)
+        self._rows = rounded_rows(records.rows, grids, over)
         self._square = math.floor((Fraction(grids.limit) / Fraction(grids.residual_unit)) ** 2)
         self._caps: Array = np.full(len(counts), cap)
         if not is_unit:
             for some, block in row_blocks(self._rows):
-                norms = np.sqrt((block * block).sum(axis=1)) * grids.row_unit
+                norms = np.sqrt((block * block).sum(axis=1))
                 with np.errstate(divide="ignore"):
                     self._caps[some] = np.floor(grids.limit / grids.residual_unit / norms * (1 - 2.0**-40))
             # The residual of a row of zeros adds nothing.
             self._caps[~np.isfinite(self._caps)] = 0.0
 
     def residuals(self, margins: Array, some: slice) -> Array:
-        """The residuals of some records in grid units: whole numbers, each record's on its own."""
+        """The residuals of some records in grid units, times their counts: whole numbers, each record's on its own."""
         grids, records = self._secure.grids, self.records
         if records.loss.task != losses.MULTICLASS:
-            r = records.loss.clipped_residual(margins, records.y[some], math.inf, np.full(len(margins), math.inf))
-            whole = np.nan_to_num(np.rint(r / grids.residual_unit), nan=0.0)
-            return np.clip(whole, -self._caps[some], self._caps[some])
+            from dptoolkit.kernels.threshold import grid_residuals
+
+            whole = np.empty(len(margins))
+            inverse = 1.0 / grids.residual_unit
+            grid_residuals(records.loss.id, margins, records.y[some], inverse, self._caps[some], self._counts[some], whole)
+            return whole
         from dptoolkit.kernels.grids import rows_on_grid as on_grid
 
         r = clipped_residuals(margins, records.y[some], np.full(len(margins), grids.limit))
         out, classes = np.empty(r.size), r.shape[1]
         starts = np.arange(0, r.size + 1, classes, dtype=np.uint64)
         on_grid(np.ascontiguousarray(r).reshape(-1), starts, 1.0 / grids.residual_unit, self._square, 0, out)
-        return out.reshape(r.shape)
+        return np.asarray(out.reshape(r.shape) * self._counts[some, None])
 
     def sums(self, weights: Array) -> NDArray[np.int64]:
-        """The sum of all gradients in grid units; NOT private."""
+        """The sum of all gradients in grid units; NOT private.
+
+        Products are whole numbers times the unit of rows, a power of two, so that sums are as exact as without it.
+        """
         total: Array = np.zeros(self.records.shape)
         for some, block in row_blocks(self._rows):
-            whole = self.residuals(block @ weights.T * self._secure.grids.row_unit, some)
-            counts = self._counts[some, None] if whole.ndim == 2 else self._counts[some]
-            total += (whole * counts).T @ block
-        return total.astype(np.int64)
+            total += self.residuals(block @ weights.T, some).T @ block
+        return np.asarray(total / self._secure.grids.row_unit).astype(np.int64)
 
     def noisy(self, weights: Array, rng: Any) -> Array:
         """See ``PreconditionedRun``.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from dptoolkit import solvers
 from dptoolkit.data import Rows, check_rows, unit_rows
+from dptoolkit.data.grids import Grids, rows_on_grid
 from dptoolkit.randomness import SecureStream
 from dptoolkit.solvers.engine import secure_preconditioned as own
 from dptoolkit.solvers.engine.preconditioned import BoundedRecords, second_moments
@@ -75,3 +77,42 @@ def test_gradients_keep_their_bound(loss):
     run._counts = np.ones(60)
     np.testing.assert_array_equal(run.sums(w), total)
     assert worst > 0.8
+    # A count stands for repeated records; the records' own rows are as they were.
+    run._counts = np.full(60, 3.0)
+    np.testing.assert_array_equal(run.sums(w), 3 * total)
+    if loss != "squared":
+        np.testing.assert_array_equal(rows.matrix, rows_of().matrix)
+
+
+def test_rows_on_the_grid_take_no_memory_beyond_a_block_and_are_whole():
+    """Written over the rows: the same numbers as in doubles, in single precision, also where columns were left out."""
+    wide = rows_of(400).matrix
+    grids = Grids.choose(400, 1.0, 0.25, 100.0)
+    whole = rows_on_grid(Rows(wide.astype(np.float64), False), grids, True).matrix
+    room = np.zeros((400, 6), np.float32)
+    room[:, :4] = wide
+    copy = own.rounded_rows(Rows(room[:, :4], False), grids)
+    assert not np.shares_memory(copy.matrix, room) and np.array_equal(room[:, :4], wide)
+    over = own.rounded_rows(Rows(room[:, :4], False), grids, over=True)
+    assert np.shares_memory(over.matrix, room) and over.matrix.dtype == copy.matrix.dtype == np.float32
+    for made in (copy, over):
+        np.testing.assert_array_equal(made.matrix.astype(np.float64) / grids.row_unit, whole)
+    assert (np.square(whole).sum(axis=1) <= grids.row_cap).all()
+
+
+@pytest.mark.parametrize("kind", ["secure", "fast"])
+def test_a_secure_fit_needs_no_more_memory_than_a_fast_one(kind):
+    """Beside a validated X, its prepared rows in single precision and what blocks need."""
+    n, d = 120_000, 40
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (n, d))
+    y = (X[:, 0] > X[:, 1]).astype(float)
+    own_noise = {"randomness": "secure"} if kind == "secure" else {"rng": 1}
+    tracemalloc.start()
+    try:
+        fit = solvers.dp_pipeline(X, y, epsilon=2.0, delta=1e-6, bounds=(0.0, 5.0), **own_noise)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "second moments" in [release.query for release in fit.plan.releases]
+    assert peak < X.nbytes * 1.5 + 2**24 + 9 * y.nbytes

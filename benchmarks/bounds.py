@@ -1,0 +1,284 @@
+"""What public bounds of the columns are worth: the tables of docs/dp_pipeline.md and the rounds of docs/rules.md.
+
+    python -m benchmarks.bounds --data FOLDER                  # compute what is missing, in about 15 minutes
+    python -m benchmarks.bounds --data FOLDER --part tables    # one part: tables, numbers, wide, rounds, pixels, ordered
+    python -m benchmarks.bounds --part report                  # write the saved results into the pages
+
+A result is one line of benchmarks/results/bounds.jsonl and is not computed again; remove lines to have them anew. Noise
+is fast noise from seeds. "Before" is ``dp_pipeline`` without bounds, on columns that ScaleToBounds has moved and scaled
+to [-1, 1]; columns with the bounds 0 and 1 are used as they are. Use one thread: OPENBLAS_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.large_tables import LOWER, UPPER
+from benchmarks.lib.methods import changed
+from benchmarks.lib.problems import parts
+from benchmarks.lib.report import markdown
+from benchmarks.lib.tables import Table, load
+from dptoolkit import datasets, solvers
+from dptoolkit.accounting import gaussian
+
+RESULTS = Path(__file__).parent / "results" / "bounds.jsonl"
+DOCS = Path(__file__).parents[1] / "docs"
+DELTA = 1e-5
+# (table, most training rows, epsilon, seeds).
+TABLES: tuple[tuple[str, int | None, float, int], ...] = (
+    ("hospital", 5_000, 1.0, 5), ("hospital", 1_000, 1.0, 5), ("covtype.binary", 20_000, 1.0, 3),
+    ("pneumoniamnist", None, 2.0, 3), ("phishing", None, 2.0, 5), ("a9a", None, 1.0, 3), ("kddcup99", 15_809, 2.0, 3),
+    ("mushrooms", None, 2.0, 10), ("mnist", 10_000, 2.0, 1), ("covtype, 7 classes", 20_000, 1.0, 1),
+    ("hospital, three ordered classes", 5_000, 1.0, 5),
+)  # fmt: skip
+NUMBERS = (("bodyfat", 1.0, 10), ("bodyfat", 2.0, 10), ("elevation of covtype", 1.0, 3), ("elevation of covtype", 2.0, 3))
+WORDS = {
+    "hospital": "made-up hospital table, 12 of 16 columns numeric",
+    "hospital, three ordered classes": "the same in three ordered classes",
+    "covtype.binary": "covtype.binary, bounds from the description of its columns",
+    "pneumoniamnist": "pneumoniamnist, pixels in [0, 1]", "phishing": "phishing, as 0 and 1", "a9a": "a9a, 0 and 1",
+    "kddcup99": "kddcup99, raw units, 15,809 of its rows", "mushrooms": "mushrooms, 0 and 1",
+    "mnist": "mnist, 10 classes, pixels in [0, 1]",
+}  # fmt: skip
+WIDE, ROUNDS = (1, 10, 100, 1_000, 10_000, 100_000), (1, 2, 3)
+PIXELS = ("(0, 16)", "(0, 16) and numeric=()", "(0, 1) after X / 16")
+Result = dict[str, Any]
+
+
+# --- fits -----------------------------------------------------------------------------------------------------
+
+
+def _error(X: Any, y: Any, X_test: Any, y_test: Any, epsilon: float, seed: int, **more: Any) -> float:
+    """The share of wrong labels of one fit; of numbers, the part of the variance that is left."""
+    classes = int(max(y.max(), y_test.max())) + 1
+    if more.get("loss") != "squared" and classes > 2:
+        more = more | {"loss": "softmax", "classes": classes}
+    fit = solvers.dp_pipeline(X, y, epsilon=epsilon, delta=DELTA, rng=seed, **more)
+    margins = solvers.margins(fit, X_test)
+    if more.get("loss") == "squared":
+        return float(np.mean((margins - y_test) ** 2) / np.var(y_test))
+    return float(np.mean((margins.argmax(axis=1) if margins.ndim == 2 else margins > 0) != y_test))
+
+
+def _scaled(X: Any, lower: Any, upper: Any) -> Any:
+    from dptoolkit.estimators import ScaleToBounds
+
+    return X if (lower == 0).all() and (upper == 1).all() else ScaleToBounds(lower, upper).fit(X).transform(X)
+
+
+def _errors(table: Table, epsilon: float, seeds: int, rows: int | None = None, **more: Any) -> list[float]:
+    """Errors with bounds, one per seed; each seed has its own training rows where not all are used."""
+    out = []
+    for seed in range(seeds):
+        part = table.cut(rows, seed)
+        bounds = {"bounds": (table.lower, table.upper)} | more
+        out.append(_error(part.X, part.y, table.X_test, table.y_test, epsilon, seed, **bounds))
+    return out
+
+
+def _before(table: Table, epsilon: float, seeds: int, rows: int | None = None) -> list[float]:
+    out, test = [], _scaled(table.X_test, table.lower, table.upper)
+    for seed in range(seeds):
+        part = table.cut(rows, seed)
+        X = _scaled(part.X, table.lower, table.upper)
+        out.append(_error(X, part.y, test, table.y_test, epsilon, seed))
+    return out
+
+
+def _table(name: str, home: Path) -> Table:
+    if name != "mnist":
+        return load(name, home)
+    X, y, X_test, y_test = parts("mnist, 10 classes", home)
+    return Table(name, X.toarray(), y, X_test.toarray(), y_test, np.zeros(784), np.ones(784))
+
+
+def tables(home: Path, done: set[str]) -> Iterator[Result]:
+    """Errors before and with bounds."""
+    for name, rows, epsilon, seeds in TABLES:
+        key = f"{name}, {rows}"
+        if key in done:
+            continue
+        table = _table(name, home)
+        n, d = len(table.cut(rows, 0).y), table.X.shape[1]
+        yield {"key": key, "name": name, "n": n, "d": d, "epsilon": epsilon,
+               "before": _before(table, epsilon, seeds, rows), "with": _errors(table, epsilon, seeds, rows)}  # fmt: skip
+
+
+def numbers(home: Path, done: set[str]) -> Iterator[Result]:
+    """Regression: the part of the variance that is left, before, with bounds, and by least squares; one split a seed."""
+    for name, epsilon, seeds in NUMBERS:
+        key = f"{name}, {epsilon:g}"
+        if key in done:
+            continue
+        X, y, X_test, y_test = parts("bodyfat" if name == "bodyfat" else "covtype, elevation", home)
+        X, y = np.concatenate([X, X_test]), np.concatenate([y, y_test])
+        if name == "bodyfat":
+            size, lower, upper, units = 200, -np.ones(14), np.ones(14), np.sqrt(14)
+        else:
+            size, lower, upper = 20_000, LOWER[1:], UPPER[1:]
+            units = np.sqrt(8) * np.array([360, 66, 1397, 601, 7117, 254, 254, 254, 7173, *[1] * 44])
+        before, own, squares = [], [], []
+        for seed in range(seeds):
+            order = np.random.default_rng([2, seed]).permutation(len(y))
+            train, test = order[:size], order[size:]
+            numeric = {"loss": "squared", "label_bound": 1.0}
+            before.append(_error(X[train], y[train], X[test], y[test], epsilon, seed, row_norm=1.0, **numeric))
+            raw, own_bounds = X * units, {"bounds": (lower, upper)}
+            own.append(_error(raw[train], y[train], raw[test], y[test], epsilon, seed, **own_bounds, **numeric))
+            ones = [np.column_stack([X[some], np.ones(len(some))]) for some in (train, test)]
+            line = np.linalg.lstsq(ones[0], y[train], rcond=None)[0]
+            squares.append(float(np.mean((ones[1] @ line - y[test]) ** 2) / np.var(y[test])))
+        yield {"key": key, "name": name, "n": size, "d": X.shape[1], "epsilon": epsilon, "before": before, "with": own,
+               "open": squares}  # fmt: skip
+
+
+def wide(home: Path, done: set[str]) -> Iterator[Result]:
+    """Upper bounds of numeric columns that are w times as large, on made-up tables with 5,000 rows at epsilon 1."""
+    for name in ("hospital", "clinic"):
+        table = load(name, home)
+        for w in WIDE:
+            if f"{name}, {w}" not in done:
+                errors = _errors(_widened(table, w), 1.0, 5, 5_000)
+                yield {"key": f"{name}, {w}", "name": name, "w": w, "with": errors}
+
+
+def _widened(table: Table, w: float) -> Table:
+    numeric = (table.lower != 0) | (table.upper != 1)
+    return replace(table, upper=np.where(numeric, table.upper * w, table.upper))
+
+
+def rounds(home: Path, done: set[str]) -> Iterator[Result]:
+    """Other numbers of releases of a histogram."""
+    for name, rows, epsilon, seeds, widths in (("hospital", 5_000, 1.0, 5, (1, 10, 100)), ("kddcup99", 15_809, 2.0, 3, (1,))):
+        if all(f"{name}, {w}, {count}" in done for w in widths for count in ROUNDS):
+            continue
+        table = load(name, home)
+        for w in widths:
+            for count in ROUNDS:
+                with changed({"ROUNDS": count}):
+                    errors = _errors(_widened(table, w), epsilon, seeds, rows)
+                yield {"key": f"{name}, {w}, {count}", "name": name, "w": w, "rounds": count, "with": errors}
+
+
+def pixels(home: Path, done: set[str]) -> Iterator[Result]:
+    """Odd and even digits of 8 x 8 pixels from 0 to 16: pixels as ranks, or as they are."""
+    table = load("digits, odd", home)
+    ways: tuple[tuple[Table, dict[str, Any]], ...] = (
+        (table, {}), (table, {"numeric": ()}),
+        (replace(table, X=table.X / 16, X_test=table.X_test / 16, upper=table.upper / 16), {}),
+    )  # fmt: skip
+    for words, (own, more) in zip(PIXELS, ways, strict=True):
+        if words not in done:
+            yield {"key": words, "n": len(table.y), "with": _errors(own, 1.0, 20, **more)}
+
+
+def ordered(home: Path, done: set[str]) -> Iterator[Result]:
+    """Three ordered classes of make_khanna, 8,000 rows at (1, 1e-5): one softmax model, and a fit per class."""
+    for p in (20, 100):
+        if f"{p}" in done:
+            continue
+        one, three = [], []
+        for seed in range(3):
+            data = datasets.make_khanna(10_000, p, scale=3.0, rng=seed)
+            along = data.X @ data.truth
+            y = np.searchsorted(np.quantile(along, [1 / 3, 2 / 3]), along).astype(float)
+            X, y, X_test, y_test = data.X[:8_000], y[:8_000], data.X[8_000:], y[8_000:]
+            one.append(1 - _error(X, y, X_test, y_test, 1.0, seed))
+            # Three Gaussian fits with a third of mu^2 each.
+            epsilon = gaussian.epsilon(gaussian.mu(1.0, DELTA) / np.sqrt(3), DELTA)
+            fits = [
+                solvers.dp_pipeline(X, (y == k).astype(float), epsilon=epsilon, delta=DELTA, rng=10 * seed + k)
+                for k in range(3)
+            ]
+            answers = np.column_stack([solvers.margins(fit, X_test) for fit in fits]).argmax(axis=1)
+            three.append(float(np.mean(answers == y_test)))
+        yield {"key": f"{p}", "softmax": one, "a fit per class": three}
+
+
+PARTS: dict[str, Callable[[Path, set[str]], Iterator[Result]]] = {
+    "tables": tables, "numbers": numbers, "wide": wide, "rounds": rounds, "pixels": pixels, "ordered": ordered,
+}  # fmt: skip
+
+
+# --- the pages ------------------------------------------------------------------------------------------------
+
+
+def read() -> list[Result]:
+    """Saved results."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def cell(values: list[float], digits: int = 4) -> str:
+    """The mean over seeds, and its standard error."""
+    mean = f"{np.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} +- {np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
+
+
+def on_pages() -> dict[str, str]:
+    """The tables by the name of their marks: ``<!-- bounds: NAME -->`` and ``<!-- end -->``."""
+    saved = {(one["part"], one["key"]): one for one in read()}
+    own = [saved["tables", f"{name}, {rows}"] for name, rows, *_ in TABLES]
+    heads = ["data", "rows x columns", "epsilon", "seeds", "before", "with bounds"]
+    lines = [[*_about(one, WORDS.get(one["name"], one["name"])), cell(one["before"]), cell(one["with"])] for one in own]
+    found = {"tables": markdown(heads, lines)}
+    own = [saved["numbers", f"{name}, {epsilon:g}"] for name, epsilon, _ in NUMBERS]
+    lines = [[*_about(one, one["name"]), *(cell(one[k], 3) for k in ("before", "with", "open"))] for one in own]
+    found["numbers"] = markdown([*heads, "least squares, no privacy"], lines)
+    lines = [
+        [name, *(f"{np.mean(saved['wide', f'{name}, {w}']['with']):.3f}" for w in WIDE)] for name in ("hospital", "clinic")
+    ]
+    found["wide"] = markdown(["upper bounds times", *(f"{w:,}" for w in WIDE)], lines)
+    columns = [("hospital", 1), ("hospital", 10), ("hospital", 100), ("kddcup99", 1)]
+    lines = [
+        [str(count), *(cell(saved["rounds", f"{name}, {w}, {count}"]["with"]) for name, w in columns)] for count in ROUNDS
+    ]
+    found["rounds"] = markdown(["releases of a histogram", "w = 1", "w = 10", "w = 100", "kddcup99"], lines)
+    lines = [[words, cell(saved["pixels", words]["with"])] for words in PIXELS]
+    found["pixels"] = markdown(["bounds of the pixels", "test error"], lines)
+    return found
+
+
+def _about(one: Result, words: str) -> list[str]:
+    return [words, f"{one['n']:,} x {one['d']}", f"{one['epsilon']:g}", str(len(one["with"]))]
+
+
+def write() -> None:
+    """Put the tables between their marks on the pages."""
+    for page in (DOCS / "dp_pipeline.md", DOCS / "rules.md"):
+        text = page.read_text()
+        for name, table in on_pages().items():
+            if (mark := f"<!-- bounds: {name} -->\n") in text:
+                before, after = text.split(mark)
+                text = f"{before}{mark}{table}\n<!-- end -->{after.partition('<!-- end -->')[2]}"
+        page.write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", nargs="+", choices=(*PARTS, "report"), default=[*PARTS])
+    parser.add_argument("--data", type=Path, help="folder of the real data sets")
+    options = parser.parse_args()
+    if options.part == ["report"]:
+        write()
+        return
+    if options.data is None:
+        parser.error("--data is needed")
+    warnings.simplefilter("ignore")
+    for part in options.part:
+        done = {one["key"] for one in read() if one["part"] == part}
+        for result in PARTS[part](options.data, done):
+            with RESULTS.open("a") as file:
+                file.write(json.dumps({"part": part} | result) + "\n")
+            print(part, {k: np.round(np.mean(v), 4) if isinstance(v, list) else v for k, v in result.items()}, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -81,7 +81,7 @@ class Coordinator:
         What is called between two looks at the transport, with the seconds to wait.
     poll : float, default 0.1
         Seconds between two looks.
-    keep : callable, optional
+    keep : callable or None, default None
         What is called with all weights after the last round, before clients are told that the run is over. If it
         raises, they are not told, and the run may be started again.
 
@@ -99,7 +99,7 @@ class Coordinator:
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     poll: float = 0.1
-    keep: Callable[[Array], None] = lambda weights: None
+    keep: Callable[[Array], None] | None = None
     places: dict[int, int] = field(default_factory=dict, init=False)
 
     def fit(self) -> Array:
@@ -120,7 +120,8 @@ class Coordinator:
                 self._abort(f"round {number}", str(problem))
         weights = np.zeros(width)
         weights[server.model[0]] = server.model[1]
-        self.keep(weights)
+        if self.keep is not None:
+            self.keep(weights)
         self._say_over()
         return weights
 

@@ -2,6 +2,8 @@
 
 Validation comes first and spends nothing; then rows are clipped to PUBLIC bounds, each on its own. No bound is ever
 learnt from data.
+
+Long because the rows that pass validation and all that solvers ask of them, dense and sparse, are one class.
 """
 
 from __future__ import annotations

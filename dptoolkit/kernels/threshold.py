@@ -3,6 +3,8 @@
 Small data are dense rows with weights (their counts over n), so that a dataset of few distinct rows costs only as much
 as those. ``iht_trials`` and ``iht_fits``, which audits use, call the same ``iht_fit`` as a fit does. For large data
 there are margins from the support's columns only, residuals, and the s largest entries.
+
+Long because a kernel and all helpers that it calls must be in one file: Numba's cache does not notice edits elsewhere.
 """
 
 from __future__ import annotations

@@ -92,10 +92,14 @@ def _measured(
     return float(nonzeros), float(accuracies), float(areas)
 
 
-def conditioning(rng: Rng, numbers: list[int], tolerance: float) -> Finding:
-    """Condition numbers of the Hessian on the first features of the synthetic data, at zero and at the truth."""
+def conditioning(rng: Rng, numbers: list[int], tolerance: float, correlation: float = 0.0) -> Finding:
+    """Condition numbers of the Hessian on the first features of the synthetic data, at zero and at the truth.
+
+    ``correlation`` mixes the first feature into all others, for data that are worse conditioned.
+    """
     data = datasets.make_khanna(n=10_000, rng=rng("khanna"))
     X, truth = np.asarray(data.X), np.asarray(data.truth)
+    X = math.sqrt(1 - correlation) * X + math.sqrt(correlation) * X[:, :1]
     rows = []
     for name, w in (("zero weights", 0 * truth), ("the true weights", truth)):
         slope = 1 / (1 + np.exp(-(X @ w)))

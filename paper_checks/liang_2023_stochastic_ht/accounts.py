@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy import optimize
 
 from dptoolkit.accounting import Composed, Gaussian, gaussian, rdp, rounds
 from paper_checks.constants import published
@@ -86,10 +87,12 @@ def theorem_4_1_sizes(sizes: list[int], epochs: int, epsilons: list[float], delt
     return conditions(rows, f"a batch size meets both conditions in {count} of {len(rows)} cases")
 
 
-def chernoff_factor(share: float, count: int, ratio: float, delta: float) -> Finding:
-    """The printed constant C, times ``share``, against the exact tail of the geometric law."""
+def chernoff_factor(exponent: str, count: int, ratio: float, delta: float) -> Finding:
+    """The C that the printed exponent of the tail gives, against the exact tail of the geometric law."""
     gamma = ratio / (1 + ratio)
-    printed = share * rounds.published_factor(count, delta)
+    per_epoch = -math.expm1(math.log1p(-delta / 2) / count)
+    power = {"C - 1 - ln C": lambda c: c - 1 - math.log(c), "C": lambda c: c}[exponent]
+    printed = float(optimize.brentq(lambda c: power(c) + math.log(per_epoch), 1.0, 1000.0))
     exact = rounds.exact_factor(gamma, count, delta)
     total = rounds.total_factor(gamma, count, delta)
     return upper_bound(

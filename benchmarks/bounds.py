@@ -1,7 +1,7 @@
 """What public bounds of the columns are worth: the tables of docs/dp_pipeline.md and the rounds of docs/rules.md.
 
     python -m benchmarks.bounds --data FOLDER                  # compute what is missing, in about 15 minutes
-    python -m benchmarks.bounds --data FOLDER --part tables    # one part: tables, numbers, wide, rounds, pixels, ordered
+    python -m benchmarks.bounds --data FOLDER --part tables    # one part of those below
     python -m benchmarks.bounds --part report                  # write the saved results into the pages
 
 A result is one line of benchmarks/results/bounds.jsonl and is not computed again; remove lines to have them anew. Noise
@@ -39,10 +39,15 @@ TABLES: tuple[tuple[str, int | None, float, int], ...] = (
     ("mushrooms", None, 2.0, 10), ("mnist", 10_000, 2.0, 1), ("covtype, 7 classes", 20_000, 1.0, 1),
     ("hospital, three ordered classes", 5_000, 1.0, 5),
 )  # fmt: skip
-NUMBERS = (("bodyfat", 1.0, 10), ("bodyfat", 2.0, 10), ("elevation of covtype", 1.0, 3), ("elevation of covtype", 2.0, 3))
+NUMBERS = (
+    ("bodyfat", 1.0, 10),
+    ("bodyfat", 2.0, 10),
+    ("elevation of covtype", 1.0, 3),
+    ("elevation of covtype", 2.0, 3),
+)
 WORDS = {
     "hospital": "made-up hospital table, 12 of 16 columns numeric",
-    "hospital, three ordered classes": "the same in three ordered classes",
+    "hospital, three ordered classes": "the hospital table in three ordered classes",
     "covtype.binary": "covtype.binary, bounds from the description of its columns",
     "pneumoniamnist": "pneumoniamnist, pixels in [0, 1]", "phishing": "phishing, as 0 and 1", "a9a": "a9a, 0 and 1",
     "kddcup99": "kddcup99, raw units, 15,809 of its rows", "mushrooms": "mushrooms, 0 and 1",
@@ -109,11 +114,12 @@ def tables(home: Path, done: set[str]) -> Iterator[Result]:
         table = _table(name, home)
         n, d = len(table.cut(rows, 0).y), table.X.shape[1]
         yield {"key": key, "name": name, "n": n, "d": d, "epsilon": epsilon,
-               "before": _before(table, epsilon, seeds, rows), "with": _errors(table, epsilon, seeds, rows)}  # fmt: skip
+               "before": _before(table, epsilon, seeds, rows), "with": _errors(table, epsilon, seeds, rows),
+               }  # fmt: skip
 
 
 def numbers(home: Path, done: set[str]) -> Iterator[Result]:
-    """Regression: the part of the variance that is left, before, with bounds, and by least squares; one split a seed."""
+    """Regression: the share of variance that is left, before, with bounds, and by least squares; one split per seed."""
     for name, epsilon, seeds in NUMBERS:
         key = f"{name}, {epsilon:g}"
         if key in done:
@@ -157,7 +163,10 @@ def _widened(table: Table, w: float) -> Table:
 
 def rounds(home: Path, done: set[str]) -> Iterator[Result]:
     """Other numbers of releases of a histogram."""
-    for name, rows, epsilon, seeds, widths in (("hospital", 5_000, 1.0, 5, (1, 10, 100)), ("kddcup99", 15_809, 2.0, 3, (1,))):
+    for name, rows, epsilon, seeds, widths in (
+        ("hospital", 5_000, 1.0, 5, (1, 10, 100)),
+        ("kddcup99", 15_809, 2.0, 3, (1,)),
+    ):
         if all(f"{name}, {w}, {count}" in done for w in widths for count in ROUNDS):
             continue
         table = load(name, home)
@@ -225,20 +234,24 @@ def cell(values: list[float], digits: int = 4) -> str:
 def on_pages() -> dict[str, str]:
     """The tables by the name of their marks: ``<!-- bounds: NAME -->`` and ``<!-- end -->``."""
     saved = {(one["part"], one["key"]): one for one in read()}
-    own = [saved["tables", f"{name}, {rows}"] for name, rows, *_ in TABLES]
+    keys = [("tables", f"{name}, {rows}") for name, rows, *_ in TABLES]
+    own = [saved[key] for key in keys if key in saved]
     heads = ["data", "rows x columns", "epsilon", "seeds", "before", "with bounds"]
     lines = [[*_about(one, WORDS.get(one["name"], one["name"])), cell(one["before"]), cell(one["with"])] for one in own]
     found = {"tables": markdown(heads, lines)}
-    own = [saved["numbers", f"{name}, {epsilon:g}"] for name, epsilon, _ in NUMBERS]
+    keys = [("numbers", f"{name}, {epsilon:g}") for name, epsilon, _ in NUMBERS]
+    own = [saved[key] for key in keys if key in saved]
     lines = [[*_about(one, one["name"]), *(cell(one[k], 3) for k in ("before", "with", "open"))] for one in own]
     found["numbers"] = markdown([*heads, "least squares, no privacy"], lines)
     lines = [
-        [name, *(f"{np.mean(saved['wide', f'{name}, {w}']['with']):.3f}" for w in WIDE)] for name in ("hospital", "clinic")
+        [name, *(f"{np.mean(saved['wide', f'{name}, {w}']['with']):.3f}" for w in WIDE)]
+        for name in ("hospital", "clinic")
     ]
     found["wide"] = markdown(["upper bounds times", *(f"{w:,}" for w in WIDE)], lines)
     columns = [("hospital", 1), ("hospital", 10), ("hospital", 100), ("kddcup99", 1)]
     lines = [
-        [str(count), *(cell(saved["rounds", f"{name}, {w}, {count}"]["with"]) for name, w in columns)] for count in ROUNDS
+        [str(count), *(cell(saved["rounds", f"{name}, {w}, {count}"]["with"]) for name, w in columns)]
+        for count in ROUNDS
     ]
     found["rounds"] = markdown(["releases of a histogram", "w = 1", "w = 10", "w = 100", "kddcup99"], lines)
     lines = [[words, cell(saved["pixels", words]["with"])] for words in PIXELS]
@@ -246,7 +259,7 @@ def on_pages() -> dict[str, str]:
     return found
 
 
-def _about(one: Result, words: str) -> list[str]:
+def _about(one: Result, words: Any) -> list[str]:
     return [words, f"{one['n']:,} x {one['d']}", f"{one['epsilon']:g}", str(len(one["with"]))]
 
 
@@ -277,7 +290,9 @@ def main() -> None:
         for result in PARTS[part](options.data, done):
             with RESULTS.open("a") as file:
                 file.write(json.dumps({"part": part} | result) + "\n")
-            print(part, {k: np.round(np.mean(v), 4) if isinstance(v, list) else v for k, v in result.items()}, flush=True)
+            print(
+                part, {k: np.round(np.mean(v), 4) if isinstance(v, list) else v for k, v in result.items()}, flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -208,4 +208,11 @@ def _ordered(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
     return X, np.searchsorted(np.quantile(noisy, [1 / 3, 2 / 3]), noisy).astype(float), lower, upper
 
 
-_MADE_UP = {"hospital": _hospital, "hospital, three ordered classes": _ordered, "clinic": _clinic, "heavy tails": _heavy, "missing cells": _missing, "correlated": _correlated}
+_MADE_UP = {
+    "hospital": _hospital,
+    "hospital, three ordered classes": _ordered,
+    "clinic": _clinic,
+    "heavy tails": _heavy,
+    "missing cells": _missing,
+    "correlated": _correlated,
+}

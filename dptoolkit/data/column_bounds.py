@@ -222,10 +222,10 @@ def _in_order(lower: Any, upper: Any, names: Sequence[str] | None) -> tuple[Any,
 
 def _refuse_two_orders(lower: Any, upper: Any) -> None:
     """Refuse Series whose labels are the same numbers in two orders: read by place, one would belong to no column."""
-    indices = [getattr(bound, "index", None) for bound in (lower, upper)]
-    if any(index is None or callable(index) for index in indices):
+    one, two = (getattr(bound, "index", None) for bound in (lower, upper))
+    if one is None or two is None or callable(one) or callable(two):
         return
-    first, second = map(list, indices)
+    first, second = list(one), list(two)
     if first != second and len(first) == len(second) and set(first) == set(second):
         repair = "Sort both by their labels, or give arrays in the order of the columns."
         raise invalid("bounds", "a lower and an upper bound with labels in two orders", "one order", repair)

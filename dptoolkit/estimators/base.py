@@ -417,7 +417,8 @@ def _plain_bounds(bounds: Any) -> Any:
     if (order := next((own for own in names if own is not None), None)) is not None:
         # Labels are kept: the bounds of another fit are put in order by them again.
         pairs = [
-            bound if own is None else dict(zip(own, bound, strict=True)) for own, bound in zip(names, bounds, strict=True)
+            bound if own is None else dict(zip(own, bound, strict=True))
+            for own, bound in zip(names, bounds, strict=True)
         ]
         return {name: [float(one[name] if isinstance(one, dict) else one) for one in pairs] for name in order}
     return [np.asarray(bound, dtype=float).tolist() for bound in (lower, upper)]

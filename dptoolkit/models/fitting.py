@@ -103,7 +103,9 @@ def fit(
     **options : Any
         The solver's own arguments, such as bounds, row_norm, sparsity or label_bound; None stands for the default.
         ``bounds`` are public bounds of the columns of a table, in their units: (lower, upper), or a mapping from the
-        name of a column to such a pair, in which "*" stands for all columns that are not named.
+        name of a column to such a pair, in which "*" stands for all columns that are not named. Two labelled Series of
+        pandas are read by their labels. Bounds up to a hundred times too wide cost little; beyond that the error rises.
+        Columns whose bounds are not exactly 0 and 1 become ranks: ``numeric=()`` keeps pixels as they are.
 
     Privacy
     -------

@@ -138,11 +138,14 @@ class DpPipeline(Settings):
     )
     bounds: ColumnBounds | tuple | None = setting(
         "Public bounds of the columns of a table, in their units: (lower, upper), each one number or one per column. "
-        "With them columns in any units are prepared by private ranks and centring. None uses rows as they are.",
+        "With them columns in any units are prepared by private ranks and centring. Bounds up to a hundred times too "
+        "wide cost little; beyond that the error rises. None uses rows as they are.",
         default=None,
     )
     numeric: tuple[int, ...] | None = setting(
-        "The columns, by place, that become ranks; None for all whose bounds are not exactly 0 and 1.", default=None
+        "The columns, by place, that become ranks; None for all whose bounds are not exactly 0 and 1. With () no "
+        "column does, which is better for the pixels of an image.",
+        default=None,
     )
 
     @property

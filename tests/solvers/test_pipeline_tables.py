@@ -90,7 +90,10 @@ def test_labelled_bounds_are_read_by_their_labels_and_not_by_place():
     pandas = pytest.importorskip("pandas")
     names = ("age", "smoker", "bmi")
     expected = ColumnBounds.of(([18, 0, 10], [99, 1, 80]), 3)
-    lower, upper = pandas.Series({"smoker": 0, "bmi": 10, "age": 18}), pandas.Series({"bmi": 80, "age": 99, "smoker": 1})
+    lower, upper = (
+        pandas.Series({"smoker": 0, "bmi": 10, "age": 18}),
+        pandas.Series({"bmi": 80, "age": 99, "smoker": 1}),
+    )
     assert ColumnBounds.of((lower, upper), 3, names=names) == expected
     assert ColumnBounds.of((0, upper), 3, names=names) == ColumnBounds.of((0, [99, 1, 80]), 3)
     # Without names of columns, the order is that of the lower bound's labels.

@@ -120,7 +120,9 @@ class SecurePreconditionedRun(PreconditionedRun):
 
             whole = np.empty(len(margins))
             inverse = 1.0 / grids.residual_unit
-            grid_residuals(records.loss.id, margins, records.y[some], inverse, self._caps[some], self._counts[some], whole)
+            grid_residuals(
+                records.loss.id, margins, records.y[some], inverse, self._caps[some], self._counts[some], whole
+            )
             return whole
         from dptoolkit.kernels.grids import rows_on_grid as on_grid
 

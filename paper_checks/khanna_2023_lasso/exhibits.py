@@ -154,14 +154,8 @@ def precision_and_recall(rng: Rng, shares: list[float], repetitions: int) -> Fin
         gain = (values[:, 0, number] - values[:, -1, number]) * (1 if number == 0 else -1)
         higher, lower = int(np.sum(gain > 0)), int(np.sum(gain < 0))
         # Fourteen pairs that differ, all to one side, have probability 2^-14 without a difference.
-        rows.append(
-            Comparison(
-                f"{name}: data sets where it is lower, higher",
-                "0 lower",
-                f"{lower}, {higher}",
-                not lower and higher >= 14,
-            )
-        )
+        label, counts = f"{name}: data sets where it is lower, higher", f"{lower}, {higher}"
+        rows.append(Comparison(label, "0 lower", counts, not lower and higher >= 14))
     words = "; ".join(f"rho {s:g}: {a:.2f} / {b:.2f}" for s, (a, b) in zip(shares, values.mean(axis=0), strict=True))
     return Finding(
         "order kept" if all(row.agrees for row in rows) else "tie", f"precision / recall {words}", tuple(rows)

@@ -181,6 +181,7 @@ def main() -> None:
     # One thread, also in libraries that look at these when they are loaded.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     context, results = multiprocessing.get_context("spawn"), []
+    run = time.strftime("%Y-%m-%d %H:%M")
     for classes, source in tasks:
         for name in options.methods:
             receiver, sender = context.Pipe(duplex=False)
@@ -189,7 +190,7 @@ def main() -> None:
             sender.close()
             try:
                 if (result := receiver.recv()) is not None:
-                    results.append(result | {"set": source[0].__name__})
+                    results.append(result | {"set": source[0].__name__, "run": run})
                     print(results[-1], flush=True)
             except EOFError:
                 print(f"{name} on {classes} classes failed")

@@ -70,6 +70,20 @@ def test_the_large_table_keeps_its_targets_in_the_saved_run():
     assert own[2, "dptoolkit"]["error"] <= own[2, "diffprivlib"]["error"]
 
 
+def test_times_are_of_both_kinds_of_noise_and_compared_within_one_run():
+    """The page names the ratios of the default, which is secure noise, and of fast noise, with two classes."""
+    saved = json.loads(large_tables.RESULTS.read_text())
+    page = report.PAGE.read_text().partition(report.BEGIN)[0]
+    for name in ("covtype", "made_up"):
+        own = {one["method"]: one for one in saved if one["set"] == name and one["classes"] == 2}
+        base = own["scikit-learn, not private"]
+        for method in ("dptoolkit", large_tables.FAST):
+            assert own[method]["run"] == base["run"]
+            assert f"{own[method]['seconds'] / base['seconds']:.2f}" in page, (name, method)
+    assert own["dptoolkit"]["megabytes"] <= 1.1 * own[large_tables.FAST]["megabytes"]
+    assert "diffprivlib (another run)" in report.large()
+
+
 @pytest.mark.parametrize("name", ["clinic", "heavy tails", "missing cells", "correlated"])
 def test_made_up_tables_are_the_same_in_every_run_and_lie_within_their_bounds(name, tmp_path):
     one, two = (tables.load(name, tmp_path) for _ in range(2))

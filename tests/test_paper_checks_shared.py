@@ -11,14 +11,14 @@ from paper_checks import curves, seeds
 from paper_checks.__main__ import ROOT
 from paper_checks.claims import load
 from paper_checks.items import find
-from paper_checks.liang_2023_stochastic_ht import real_data
+from paper_checks.liang_2023_stochastic_ht import problems, real_data
 from paper_checks.run import Settings, run
 from paper_checks.shared import Shared
 from paper_checks.store import Store
 
 PAPER = load(ROOT / "liang_2023_stochastic_ht")
 ITEMS = {item.id: item for item in PAPER.items if item.judged and item.data}
-ON_RUNS = [name for name, item in ITEMS.items() if item.check.__module__.endswith("comparisons")]
+ON_RUNS = [name for name, item in ITEMS.items() if item.check.__module__.endswith(("comparisons", "real_tables"))]
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -70,29 +70,29 @@ def test_only_a_resumed_run_takes_parts_of_an_earlier_one(tmp_path, resume):
 
 @pytest.mark.parametrize("n", [4185, 16193])
 def test_all_methods_have_as_many_settings_and_the_stochastic_ones_as_many_gradients(n):
-    grids = {method: real_data.grid(method) for method in (*real_data.SOLVERS, "SCSG-HT", "SVRG-HT")}
+    grids = {method: problems.grid(method) for method in (*problems.SOLVERS, "SCSG-HT", "SVRG-HT")}
     assert {len(grid) for grid in grids.values()} == {6}
     for method in ("DP-SGD-HT", "DP-SCSG-HT", "SCSG-HT", "SVRG-HT"):
         for setting in grids[method]:
-            given = real_data.arguments(method, setting, n)
+            given = problems.arguments(method, setting, n)
             if "steps" in given:
                 rows = given["steps"] * given["batch_size"]
             else:
                 assert given["snapshot_size"] % given["batch_size"] == 0
                 rows = 3 * given["epochs"] * given["snapshot_size"]
-            assert rows == pytest.approx(real_data.PASSES * n, rel=0.01)
+            assert rows == pytest.approx(problems.PASSES * n, rel=0.01)
 
 
 def test_points_of_a_curve_count_gradients_of_snapshots_and_of_inner_steps():
     X = np.eye(64)
-    rows = real_data.Rows(X, np.ones(64))
-    at = real_data.Problem("p", rows, rows, rows, X)
+    rows = problems.Rows(X, np.ones(64))
+    at = problems.Problem("p", rows, rows, rows, X)
 
     class Fit:
         history = {"iterates": [(4, np.array([0]), np.array([0.0])), (8, np.array([1]), np.array([2.0]))]}
 
     # n = 64, B = 32, b = 8: an outer loop costs 32 + 2 * 4 * 8 = 96 gradients, one and a half passes.
-    points = real_data.curve(at, "DP-SCSG-HT", real_data.Setting(1.0, 8), Fit())
+    points = real_data.curve(at, "DP-SCSG-HT", problems.Setting(1.0, 8), Fit())
     assert [point[:2] for point in points] == [[0, 0], [1.5, 4], [3.0, 8]]
     expected = (63 * np.log(2) + np.log1p(np.exp(-2.0))) / 64 + 1e-5 / 2 * 4
     assert points[0][2] == points[1][2] == pytest.approx(np.log(2)) and points[2][2] == pytest.approx(expected)
@@ -122,22 +122,22 @@ def _as_published(order):
         times = np.linspace(0.0, 100.0 if method == "DP-GD-HT" else 21.0, 40)
         return [[t, t, float(0.1 + 0.59 * np.exp(-speeds[method] * t))] for t in times]
 
-    for data, name in ((real_data.RCV1, "T4"), (real_data.XRAY, "T5")):
+    for data, name in ((problems.RCV1, "T4"), (problems.XRAY, "T5")):
         table = PAPER.tables[name]
-        for method in real_data.SOLVERS:
+        for method in problems.SOLVERS:
             for noise in (curves.PUBLISHED, curves.TIGHT):
                 shared._made[f"{data} {method} {noise}"] = {
                     f"{epsilon:g}": {
                         "setting": [1.0, 8], "true": epsilon, "curves": [curve(method)] * 12,
                         "losses": list(table.mean[method][column] + order[method] + 1e-4 * rng.random(12)),
                     }
-                    for column, epsilon in enumerate(real_data.BUDGETS)
+                    for column, epsilon in enumerate(problems.BUDGETS)
                 }  # fmt: skip
         for method in ("SCSG-HT", "SVRG-HT"):
             losses = [table.mean["SCSG-HT"][0]] * 12
             shared._made[f"{data} {method}"] = {"losses": losses, "curves": [curve(method)] * 12}
     found = {f"{factor:g}": {"true": 1.0, "loss": 0.165} for factor in ITEMS["SHT-T4n"].arguments["factors"]}
-    shared._made[f"{real_data.RCV1} multiples 4 {ITEMS['SHT-T4n'].arguments['factors']}"] = found
+    shared._made[f"{problems.RCV1} multiples 4 {ITEMS['SHT-T4n'].arguments['factors']}"] = found
     return shared
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import optimize
 
 from dptoolkit.accounting import (
     Composed,
@@ -38,7 +39,6 @@ from dptoolkit.accounting import (
     account,
     calibrate,
 )
-from dptoolkit.accounting._numeric import crossing
 from dptoolkit.accounting.pld import lower_epsilon
 from dptoolkit.accounting.pld.blocks import has_blocks
 from dptoolkit.accounting.pld.curve import Composition
@@ -215,7 +215,7 @@ def noises() -> str:
             return Composition(tree, delta).epsilon(delta).value / epsilon - 1
 
         low = math.log(blocks)
-        joined = math.exp(crossing(excess, low - 0.1, low + 0.5, absolute=1e-5)[1])
+        joined = math.exp(optimize.brentq(excess, low - 0.1, low + 0.5, xtol=1e-6))
         lines.append(
             f"epsilon {epsilon:g}, delta {delta:g}: {joined:.4f} joined, {blocks:.4f} in blocks, "
             f"{blocks / joined - 1:+.1%}"

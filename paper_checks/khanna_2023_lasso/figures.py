@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,12 @@ def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Fi
     rivals = {rival: curves for rival, curves in _RIVALS.items() if best not in curves}
     if best != SPARSIFIER:
         rivals = {SPARSIFIER: [SPARSIFIER]}
-    return order(figure, best, rivals)
+    return _settings_open(order(figure, best, rivals))
+
+
+def _settings_open(found: Finding) -> Finding:
+    """The settings of the other methods are not stated, and they decide: the opposite order is no verdict."""
+    return replace(found, verdict="not reached here") if found.verdict == "order reversed" else found
 
 
 def few_lost(rng: Source, budgets: list[float], repetitions: int, tolerance: float) -> Finding:
@@ -99,7 +105,7 @@ def judge_kddcup(found: Outcome, best: str, budgets: list[float]) -> Finding:
     """The order of the two methods that have published noise."""
     figure = Figure(budgets, found.errors, found.chosen)
     other = ight(15) if best == SPARSIFIER else SPARSIFIER
-    ranked = order(figure, best, {other: [other]})
+    ranked = _settings_open(order(figure, best, {other: [other]}))
     rows = tuple(
         Comparison(f"Two stage on 8,000 rows, epsilon {epsilon:g}: test error", "performs well", mean, True)
         for epsilon, mean in zip(budgets, figure.means(TIGHT, stages(15)), strict=True)
@@ -130,8 +136,8 @@ def sweep(rng: Source, counts: list[int], most: int, repetitions: int) -> Findin
             labels.append((name, steps, float(gain.mean()), float(right[steps].mean()), float(right[most].mean())))
             tests.append(float(stats.wilcoxon(gain).pvalue) if np.any(gain) else 1.0)
     signs: dict[str, list[int]] = {}
-    for (name, steps, gain, before, after), certain in zip(labels, holm(tests), strict=True):
-        sign = int(np.sign(gain)) if certain else 0
+    for (name, steps, mean, before, after), certain in zip(labels, holm(tests), strict=True):
+        sign = int(np.sign(mean)) if certain else 0
         signs.setdefault(name, []).append(sign)
         rows.append(Comparison(f"{name}: accuracy with T = {most} against T = {steps}, same cut", "better",
                                f"{after:.1f} against {before:.1f}", sign > 0))  # fmt: skip

@@ -23,7 +23,8 @@ from paper_checks.tables import Table
 _METRICS = {"accuracy": 1, "AUC": 2}
 # Which of a data set's readings is taken: those with one reading have it in both.
 _SCALINGS = {"values of the files": 0, "scaled values": -1}
-_RIVALS = {"own": OWN, "borrowed": BORROWED}
+# A comparison with itself, which must establish nothing, is for a planted fault.
+_RIVALS = {"own": OWN, "borrowed": BORROWED, "itself": SPARSIFIER}
 
 
 class Test(NamedTuple):

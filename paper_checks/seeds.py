@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,10 +20,22 @@ def generator(
     return named_generator(seed, paper, item, data, solver, repetition)
 
 
-def source(seed: int, paper: str, item: str) -> Rng:
+@dataclass(frozen=True)
+class Source:
     """The generators of one item, by the remaining axes."""
 
-    def rng(data: str = "", solver: str = "", repetition: int = 0) -> np.random.Generator:
-        return generator(seed, paper, item, data, solver, repetition)
+    seed: int
+    paper: str
+    item: str
 
-    return rng
+    def __call__(self, data: str = "", solver: str = "", repetition: int = 0) -> np.random.Generator:
+        return generator(self.seed, self.paper, self.item, data, solver, repetition)
+
+    def of(self, item: str) -> Source:
+        """The generators of another item, such as runs that several items share."""
+        return replace(self, item=item)
+
+
+def source(seed: int, paper: str, item: str) -> Source:
+    """The generators of one item."""
+    return Source(seed, paper, item)

@@ -16,6 +16,8 @@ import pytest
 
 from benchmarks import default_errors
 from dptoolkit import cli, solvers
+from paper_checks import __main__ as paper_checks
+from paper_checks.verdict import VERDICTS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")])
@@ -106,6 +108,20 @@ def unknown_items(text: str) -> list[str]:
 def test_items_of_papers_that_pages_name_exist() -> None:
     assert {page.name: lost for page in LINKED if (lost := unknown_items(page.read_text()))} == {}
     assert unknown_items("IGHT-F1a, KT-4.7p, IGHT-F9z.") == ["IGHT-F9z"]
+
+
+def test_the_first_check_of_the_page_on_papers_prints_what_is_shown(capsys, tmp_path, monkeypatch) -> None:
+    # The command of the shell starts another process, whose output is not seen here.
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "papers.md").read_text()
+    ((command, shown),) = re.findall(r"^\$ dptoolkit check ([^\n]*)\n```\n\n```text\n(.*?)^```", page, re.M | re.DOTALL)
+    assert paper_checks.main(command.split()) == 0
+    assert shown in capsys.readouterr().out
+
+
+def test_the_page_on_papers_has_every_verdict_with_its_meaning() -> None:
+    text = (DOCS / "papers.md").read_text()
+    assert [word for word, entry in VERDICTS.items() if f"| {word} | {entry.meaning} |\n" not in text] == []
 
 
 def test_the_page_on_choosing_has_the_solvers_of_its_benchmark() -> None:

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.lib.intervals import interval
 from benchmarks.lib.problems import Problem, load
 from dptoolkit import solvers
 from dptoolkit.accounting.report import table
@@ -46,11 +45,6 @@ def errors(problem: Problem, solver: str, epsilon: float, seeds: int) -> list[fl
     return [problem.error(solvers.margins(fit, problem.X_test, n_features=d)) for fit in fits]
 
 
-def interval(found: Sequence[float]) -> str:
-    """Mean and standard error."""
-    return f"{np.mean(found):.3f} ± {np.std(found, ddof=1) / np.sqrt(len(found)):.3f}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.default_errors", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the real data sets")
@@ -63,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A plan that expects to find little is part of the table.
         warnings.simplefilter("ignore", solvers.HopelessPlanWarning)
         for solver in SOLVERS:
-            cells = [interval(errors(problem, solver, epsilon, options.seeds)) for problem in problems
+            cells = [interval(errors(problem, solver, epsilon, options.seeds), 3) for problem in problems
                      for epsilon in EPSILONS]  # fmt: skip
             rows.append([solver, *cells])
     rows.append(["most frequent label", *(f"{problem.plain:.3f}" for problem in problems for _ in EPSILONS)])

@@ -3,8 +3,8 @@
     python -m benchmarks.stochastic
     python -m benchmarks.stochastic --strict      # exit code 1 if a target is missed
 
-Times are CPU seconds of the one thread that works, the best of many turns: other work on the machine does not count, so
-the ratios hold on a busy one too.
+Times are CPU seconds, the best of many turns: other work on the machine does not count, so the ratios hold on a busy one
+too. Run it with one thread (OPENBLAS_NUM_THREADS=1).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from benchmarks.lib.race import Check, show, verdict
+from benchmarks.lib.race import Check, race, show, verdict
 from benchmarks.measure import in_fresh_process
 from dptoolkit import solvers
 from dptoolkit.accounting.report import table
@@ -62,15 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cpu_race(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """CPU seconds of the fastest of ``rounds`` runs of each; they take turns, after one untimed run."""
-    best = dict.fromkeys(rivals, float("inf"))
-    for turn in range(rounds + 1):
-        for name, run in rivals.items():
-            start = time.thread_time()
-            run()
-            if turn:
-                best[name] = min(best[name], time.thread_time() - start)
-    return best
+    """CPU seconds of the fastest of ``rounds`` turns of each."""
+    return {name: best.cpu for name, best in race(rivals, rounds).items()}
 
 
 def micro(value: float) -> str:

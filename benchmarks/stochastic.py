@@ -3,8 +3,8 @@
     python -m benchmarks.stochastic
     python -m benchmarks.stochastic --strict      # exit code 1 if a target is missed
 
-Times are CPU seconds, the best of many turns: other work on the machine does not count, so the ratios hold on a busy one
-too. Run it with one thread (OPENBLAS_NUM_THREADS=1).
+Times are CPU seconds, the best of many turns: other work on the machine does not count, so the ratios hold on a busy
+one too. Run it with one thread (OPENBLAS_NUM_THREADS=1).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.large_tables import LOWER, UPPER
+from benchmarks.lib.intervals import interval
 from benchmarks.lib.methods import changed
 from benchmarks.lib.problems import parts
 from benchmarks.lib.report import markdown
@@ -225,23 +226,20 @@ def read() -> list[Result]:
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
-def cell(values: list[float], digits: int = 4) -> str:
-    """The mean over seeds, and its standard error."""
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} +- {np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
-
-
 def on_pages() -> dict[str, str]:
     """The tables by the name of their marks: ``<!-- bounds: NAME -->`` and ``<!-- end -->``."""
     saved = {(one["part"], one["key"]): one for one in read()}
     keys = [("tables", f"{name}, {rows}") for name, rows, *_ in TABLES]
     own = [saved[key] for key in keys if key in saved]
     heads = ["data", "rows x columns", "epsilon", "seeds", "before", "with bounds"]
-    lines = [[*_about(one, WORDS.get(one["name"], one["name"])), cell(one["before"]), cell(one["with"])] for one in own]
+    lines = [
+        [*_about(one, WORDS.get(one["name"], one["name"])), interval(one["before"]), interval(one["with"])]
+        for one in own
+    ]
     found = {"tables": markdown(heads, lines)}
     keys = [("numbers", f"{name}, {epsilon:g}") for name, epsilon, _ in NUMBERS]
     own = [saved[key] for key in keys if key in saved]
-    lines = [[*_about(one, one["name"]), *(cell(one[k], 3) for k in ("before", "with", "open"))] for one in own]
+    lines = [[*_about(one, one["name"]), *(interval(one[k], 3) for k in ("before", "with", "open"))] for one in own]
     found["numbers"] = markdown([*heads, "least squares, no privacy"], lines)
     lines = [
         [name, *(f"{np.mean(saved['wide', f'{name}, {w}']['with']):.3f}" for w in WIDE)]
@@ -250,11 +248,11 @@ def on_pages() -> dict[str, str]:
     found["wide"] = markdown(["upper bounds times", *(f"{w:,}" for w in WIDE)], lines)
     columns = [("hospital", 1), ("hospital", 10), ("hospital", 100), ("kddcup99", 1)]
     lines = [
-        [str(count), *(cell(saved["rounds", f"{name}, {w}, {count}"]["with"]) for name, w in columns)]
+        [str(count), *(interval(saved["rounds", f"{name}, {w}, {count}"]["with"]) for name, w in columns)]
         for count in ROUNDS
     ]
     found["rounds"] = markdown(["releases of a histogram", "w = 1", "w = 10", "w = 100", "kddcup99"], lines)
-    lines = [[words, cell(saved["pixels", words]["with"])] for words in PIXELS]
+    lines = [[words, interval(saved["pixels", words]["with"])] for words in PIXELS]
     found["pixels"] = markdown(["bounds of the pixels", "test error"], lines)
     return found
 

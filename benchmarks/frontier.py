@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.lib.intervals import interval
 from benchmarks.lib.methods import Setting, pipeline_fits
 from benchmarks.lib.problems import CHOSEN_ON, CLASSES, JUDGED_ON, NUMBERS, Problem, load
 from dptoolkit.accounting.report import table
@@ -104,12 +105,6 @@ def constants(problems: Iterator[Problem], seeds: int) -> None:
         text = ", ".join(f"{name}={value:g}" for name, value in change.items()) or "the rule"
         lines.append([text, *(interval(one["errors"]) for one in results)])
     print(table(["constants", *(problem.name for problem in sets)], lines))
-
-
-def interval(errors: list[float]) -> str:
-    """Mean and standard error."""
-    spread = np.std(errors, ddof=1) / np.sqrt(len(errors)) if len(errors) > 1 else float("nan")
-    return f"{np.mean(errors):.4f} +- {spread:.4f}"
 
 
 # --- files ------------------------------------------------------------------------------------------------

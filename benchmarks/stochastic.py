@@ -1,10 +1,10 @@
-"""The lazy steps of the stochastic solvers against dense ones, their memory, and their noise against the paper's.
+"""The lazy steps of the stochastic solvers against dense ones, and their memory.
 
     python -m benchmarks.stochastic
     python -m benchmarks.stochastic --strict      # exit code 1 if a target is missed
 
-Times are CPU seconds of the one thread that works, the best of many turns: other work on the machine does not count, so
-the ratios hold on a busy one too.
+Times are CPU seconds, the best of many turns: other work on the machine does not count, so the ratios hold on a busy
+one too. Run it with one thread (OPENBLAS_NUM_THREADS=1).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,9 +22,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from benchmarks.lib.race import Check, show, verdict
+from benchmarks.lib.race import Check, race, show, verdict
 from benchmarks.measure import in_fresh_process
-from dptoolkit import published, solvers
+from dptoolkit import solvers
 from dptoolkit.accounting.report import table
 
 Array = NDArray[np.float64]
@@ -42,7 +41,6 @@ FIT: dict[str, Any] = {
     "loss": "logistic", "sparsity": SPARSITY, "batch_size": BATCH, "step_size": STEP_SIZE, "row_norm": 1.0,
     "epsilon": 4.0, "delta": 1e-6,
 }  # fmt: skip
-RCV1: dict[str, Any] = {"n": 20_242, "d": 47_236, "sparsity": SPARSITY, "row_norm": 1.0, "delta": 1e-5}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,22 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for length in ROW_LENGTHS:
         checks += _reduced_table(length)
     checks += _memory()
-    _sgd_noise()
-    _scsg_noise()
     show("Targets", checks)
     return verdict(checks, options.strict)
 
 
 def cpu_race(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """CPU seconds of the fastest of ``rounds`` runs of each; they take turns, after one untimed run."""
-    best = dict.fromkeys(rivals, float("inf"))
-    for turn in range(rounds + 1):
-        for name, run in rivals.items():
-            start = time.thread_time()
-            run()
-            if turn:
-                best[name] = min(best[name], time.thread_time() - start)
-    return best
+    """CPU seconds of the fastest of ``rounds`` turns of each."""
+    return {name: best.cpu for name, best in race(rivals, rounds).items()}
 
 
 def micro(value: float) -> str:
@@ -236,50 +225,6 @@ def _memory() -> list[Check]:
     sizes = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in (("data", data), ("coefficients", result)))
     print(f"\nA fit at d = {WIDTHS[-1]:,}: {sizes}, memory in use grows by {extra / 1e6:.0f} MB", flush=True)
     return [Check("growth of memory over that of data and coefficients", extra / (data + result), 1.5, False)]
-
-
-# --- noise at the same budget ----------------------------------------------------------------------------------
-
-
-def _sgd_noise() -> None:
-    rows = []
-    for b in (64, 256, 1024):
-        steps = round(20 * RCV1["n"] / b)
-        for epsilon in (2.0, 4.0, 8.0):
-            shape = RCV1 | {"loss": "logistic", "steps": steps, "batch_size": b, "epsilon": epsilon}
-            tight = solvers.plan("dp_sgd_ht", **shape)
-            paper = solvers.plan("dp_sgd_ht", calibration="published", **shape)
-            assert paper.published is not None
-            cells = [f"{tight.noise:.5f}", f"{paper.noise:.5f}", f"{paper.noise / tight.noise:.2f}"]
-            truth = f"{paper.guarantee.epsilon(RCV1['delta']):.2f}"
-            rows.append([f"{b:,}", f"{epsilon:g}", *cells, truth, "yes" if paper.published.conditions_hold else "no"])
-    header = ["batch", "epsilon", "tight noise", "Theorem 4.1", "ratio", "Theorem 4.1 gives", "its conditions hold"]
-    print("\ndp_sgd_ht, 20 passes over n = 20,242, delta 1e-5, gradients <= 1\n\n" + table(header, rows), flush=True)
-
-
-def _scsg_noise() -> None:
-    """Theorem 5.1 with the scales swapped, as its proof needs them; both noises in the ratio of the theorem."""
-    rows = []
-    for b, big, epochs in ((64, 640, 10), (64, 640, 50), (256, 2560, 20), (100, 5000, 10)):
-        for epsilon in (2.0, 8.0):
-            shape = RCV1 | {"loss": "huber", "epochs": epochs, "snapshot_size": big, "batch_size": b}
-            shape |= {"epsilon": epsilon}
-            ours = solvers.plan("dp_scsg_ht", **shape)
-            paper = solvers.plan("dp_scsg_ht", calibration="published", **shape)
-            swapped = published.scsg_ht_theorem_5_1(
-                RCV1["n"], b, big, epochs, 1.0, epsilon, RCV1["delta"], "I", "swapped"
-            )
-            inner, outer = (release.scale for release in ours.releases)
-            rows.append([
-                f"{b}", f"{big:,}", f"{epochs}", f"{epsilon:g}", f"{swapped.ratio:.2f}",
-                f"{swapped.scales['snapshot'] / outer:.1f}", f"{swapped.scales['inner'] / inner:.2f}",
-                f"{paper.guarantee.epsilon(RCV1['delta']):.2f}", "yes" if swapped.conditions_hold else "no",
-            ])  # fmt: skip
-    header = [
-        "b", "B", "epochs", "epsilon", "swapped/tight", "snapshot, our split", "inner, our split", "printed gives",
-        "its conditions hold",
-    ]  # fmt: skip
-    print("\ndp_scsg_ht, option I, n = 20,242, delta 1e-5, gradients <= 1\n\n" + table(header, rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.lib.intervals import interval
 from dptoolkit import datasets, solvers, tuning
 
 SEEDS = range(6)
@@ -40,9 +41,8 @@ def main() -> None:
     print(f"dp_ight on the synthetic data of Khanna et al., {len(CANDIDATES)} candidates, {len(SEEDS)} seeds")
     print("epsilon  rule              private choice    best by the test rows, unpaid")
     for epsilon in EPSILONS:
-        table = np.asarray([errors(epsilon, seed) for seed in SEEDS])
-        means, spread = table.mean(axis=0), table.std(axis=0, ddof=1) / len(SEEDS) ** 0.5
-        print(f"{epsilon:<9}" + "  ".join(f"{m:.4f} +- {s:.4f}" for m, s in zip(means, spread, strict=True)))
+        table = [errors(epsilon, seed) for seed in SEEDS]
+        print(f"{epsilon:<9}" + "  ".join(f"{interval(column):<16}" for column in zip(*table, strict=True)))
 
 
 if __name__ == "__main__":

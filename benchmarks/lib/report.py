@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks import frontier, large_tables, league
 from benchmarks.lib.contenders import OPEN, PRIVATE
+from benchmarks.lib.intervals import interval, standard_error
 from benchmarks.lib.tables import CHOSEN_ON, JUDGED_ON, WORDS
 from dptoolkit import plots
 
@@ -44,14 +45,12 @@ def mean(one: Result) -> float:
 
 def spread(one: Result) -> float:
     """The standard error; 0 for one seed."""
-    return float(np.std(one["errors"], ddof=1) / np.sqrt(len(one["errors"]))) if len(one["errors"]) > 1 else 0.0
+    return standard_error(one["errors"])
 
 
 def cell(one: Result | None) -> str:
     """Mean error and its standard error, the latter only of several seeds."""
-    if one is None:
-        return ""
-    return f"{mean(one):.4f} ± {spread(one):.4f}" if len(one["errors"]) > 1 else f"{mean(one):.4f}"
+    return "" if one is None else interval(one["errors"])
 
 
 # --- the tables ----------------------------------------------------------------------------------------------

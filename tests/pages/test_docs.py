@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks import default_errors
 from dptoolkit import cli, solvers
+from paper_checks import __main__ as paper_checks
+from paper_checks.verdict import VERDICTS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("decisions/*.md")])
@@ -89,6 +92,41 @@ def test_links_to_headings_lead_somewhere() -> None:
         "](#c)",
         "](audit.md#gruops)",
     ]
+
+
+# Items of paper_checks, as pages name them.
+ITEM = re.compile(r"\b(?:IGHT|KT|LASSO|SHT|LEC)-[A-Z0-9][\w.]*\w")
+
+
+def unknown_items(text: str) -> list[str]:
+    """Items that no claims file has."""
+    files = (DOCS.parent / "paper_checks").glob("*/claims.toml")
+    known = set(re.findall(r'^(?:id|item) = "(.*)"$', "\n".join(map(Path.read_text, files)), re.MULTILINE))
+    return sorted(set(ITEM.findall(text)) - known)
+
+
+def test_items_of_papers_that_pages_name_exist() -> None:
+    assert {page.name: lost for page in LINKED if (lost := unknown_items(page.read_text()))} == {}
+    assert unknown_items("IGHT-F1a, KT-4.7p, IGHT-F9z.") == ["IGHT-F9z"]
+
+
+def test_the_first_check_of_the_page_on_papers_prints_what_is_shown(capsys, tmp_path, monkeypatch) -> None:
+    # The command of the shell starts another process, whose output is not seen here.
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "papers.md").read_text()
+    ((command, shown),) = re.findall(r"^\$ dptoolkit check ([^\n]*)\n```\n\n```text\n(.*?)^```", page, re.M | re.DOTALL)
+    assert paper_checks.main(command.split()) == 0
+    assert shown in capsys.readouterr().out
+
+
+def test_the_page_on_papers_has_every_verdict_with_its_meaning() -> None:
+    text = (DOCS / "papers.md").read_text()
+    assert [word for word, entry in VERDICTS.items() if f"| {word} | {entry.meaning} |\n" not in text] == []
+
+
+def test_the_page_on_choosing_has_the_solvers_of_its_benchmark() -> None:
+    measured = (DOCS / "choosing.md").read_text().partition("## Measured\n")[2]
+    assert re.findall(r"^\| `(\w+)` \|", measured, re.MULTILINE) == list(default_errors.SOLVERS)
 
 
 CONSOLE = re.compile(r"^```(?P<kind>python|console)\n(?P<text>.*?)^```\n", re.MULTILINE | re.DOTALL)

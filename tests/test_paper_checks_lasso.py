@@ -147,8 +147,8 @@ def test_significance_and_iterations_are_paired_tests():
 
 
 def test_density_compares_three_counts():
-    assert ranks.judge_density(_made(), 1.0).verdict == "met"
-    assert ranks.judge_density(_made(plain=500), 1.0).verdict == "not reached here"
+    assert ranks.judge_density(_made(), "denser, then sparser").verdict == "met"
+    assert ranks.judge_density(_made(plain=500), "denser, then sparser").verdict == "not reached here"
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------

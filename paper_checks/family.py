@@ -61,7 +61,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Tested:
+class Compared:
     """One comparison: the two one-sided p-values, and effect and uncertainty in words."""
 
     lower: float
@@ -92,7 +92,7 @@ def counted() -> Iterator[list[tuple[int, int]]]:
         _MADE.reset(token)
 
 
-def decide(tests: Sequence[Tested], needed: int | None = None, parts: int = 1) -> Decision:
+def decide(tests: Sequence[Compared], needed: int | None = None, parts: int = 1) -> Decision:
     """The three kinds of statements on the comparisons of one item; ``needed`` is u, all of them if not given.
 
     An item that decides several times, such as once for each reading, says in ``parts`` how often: they share its part.
@@ -143,11 +143,11 @@ def holm(p_values: Sequence[float], level: float = SHARE) -> list[bool]:
 # --- tests -----------------------------------------------------------------------------------------------------------
 
 
-def sign(first: Array, second: Array) -> Tested:
+def sign(first: Array, second: Array) -> Compared:
     """The sign test on pairs; pairs without a difference are left out."""
     wins, losses = int(np.sum(first < second)), int(np.sum(first > second))
     words = f"lower in {wins} of {wins + losses}{_difference(first, second)}"
-    return Tested(_tail(wins, wins + losses), _tail(losses, wins + losses), words)
+    return Compared(_tail(wins, wins + losses), _tail(losses, wins + losses), words)
 
 
 @functools.cache
@@ -156,37 +156,37 @@ def _tail(wins: int, pairs: int) -> float:
     return sum(math.comb(pairs, count) for count in range(wins, pairs + 1)) / 2**pairs
 
 
-def student(first: Array, second: Array) -> Tested:
+def student(first: Array, second: Array) -> Compared:
     """Student's paired test on the logarithms."""
     words = _difference(first, second).removeprefix(", ")
     if not np.any(first != second):
-        return Tested(1.0, 1.0, words)
+        return Compared(1.0, 1.0, words)
     found = stats.ttest_rel(np.log(first), np.log(second))
     return _from_t(float(found.statistic), len(first) - 1, words)
 
 
-def wilcoxon(first: Array, second: Array) -> Tested:
+def wilcoxon(first: Array, second: Array) -> Compared:
     """Wilcoxon's signed-rank test on pairs; pairs without a difference are left out."""
     words = _difference(first, second).removeprefix(", ")
     if not np.any(first != second):
-        return Tested(1.0, 1.0, words)
+        return Compared(1.0, 1.0, words)
     gains = np.asarray(first, float) - np.asarray(second, float)
     below, above = (float(stats.wilcoxon(gains, alternative=side).pvalue) for side in ("less", "greater"))
-    return Tested(below, above, words)
+    return Compared(below, above, words)
 
 
-def welch(first: tuple[float, float], second: tuple[float, float], trials: int) -> Tested:
+def welch(first: tuple[float, float], second: tuple[float, float], trials: int) -> Compared:
     """Welch's test on printed means and deviations (mean, deviation) of ``trials`` each."""
     (mean_1, deviation_1), (mean_2, deviation_2) = first, second
     found = stats.ttest_ind_from_stats(mean_1, deviation_1, trials, mean_2, deviation_2, trials, equal_var=False)
     t, p = float(found.statistic), float(found.pvalue)
     below, above = (p / 2, 1 - p / 2) if t < 0 else (1 - p / 2, p / 2)
     error = math.hypot(deviation_1, deviation_2) / math.sqrt(trials)
-    return Tested(below, above, f"difference {mean_1 - mean_2:+.3g} +- {error:.2g}, p = {p:.2g}")
+    return Compared(below, above, f"difference {mean_1 - mean_2:+.3g} +- {error:.2g}, p = {p:.2g}")
 
 
-def _from_t(t: float, freedom: int, words: str) -> Tested:
-    return Tested(float(stats.t.cdf(t, freedom)), float(stats.t.sf(t, freedom)), words)
+def _from_t(t: float, freedom: int, words: str) -> Compared:
+    return Compared(float(stats.t.cdf(t, freedom)), float(stats.t.sf(t, freedom)), words)
 
 
 def _difference(first: Array, second: Array) -> str:

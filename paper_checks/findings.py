@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paper_checks.family import RULE, Tested, decide, welch
+from paper_checks.family import RULE, Compared, decide, welch
 from paper_checks.tables import Table
 
 Number = float | int | str
@@ -162,7 +162,7 @@ def lowest(table: Table, method: str, rivals: Iterable[str], detail: str = "") -
 
 def established(
     table: Table, method: str, rival: str, trials: int, deviations_are: str = "deviations"
-) -> list[tuple[str, Tested]]:
+) -> list[tuple[str, Compared]]:
     """For each column the label and the unpaired Welch test of whether ``method`` is lower than ``rival``.
 
     If ``deviations_are`` "standard errors", they are multiplied by the root of ``trials`` first.
@@ -176,7 +176,7 @@ def established(
     return found
 
 
-def order_established(tests: Sequence[tuple[str, Tested]], detail: str = "", parts: int = 1) -> Finding:
+def order_established(tests: Sequence[tuple[str, Compared]], detail: str = "", parts: int = 1) -> Finding:
     """Order kept if it is established that most columns have it, else tie: the printed numbers alone do not decide."""
     most = len(tests) // 2 + 1
     found = decide([test for _, test in tests], most, parts)

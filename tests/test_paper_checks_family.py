@@ -12,7 +12,7 @@ from scipy import stats
 from paper_checks import curves, family, findings
 from paper_checks.__main__ import ROOT, main
 from paper_checks.claims import BadClaims, load, selected
-from paper_checks.family import ITEMS, LEVEL, SHARE, Tested, decide
+from paper_checks.family import ITEMS, LEVEL, SHARE, Compared, decide
 from paper_checks.run import Settings, run
 
 PAPERS = selected(ROOT, [])
@@ -21,7 +21,7 @@ RANKED = [item for paper in PAPERS for item in paper.items if item.tests]
 
 def _tests(lower, higher=None):
     higher = [1.0] * len(lower) if higher is None else higher
-    return [Tested(first, second, "") for first, second in zip(lower, higher, strict=True)]
+    return [Compared(first, second, "") for first, second in zip(lower, higher, strict=True)]
 
 
 # --- the rule --------------------------------------------------------------------------------------------------------

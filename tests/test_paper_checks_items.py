@@ -309,18 +309,18 @@ def test_a_run_that_is_stopped_and_resumed_writes_the_same_report(tmp_path, monk
 def test_records_of_other_code_seeds_or_halves_of_files_are_computed_anew(copied):
     root, edit = copied
     paper, unit = load(root / "wang_gu_2019_ight"), Unit("wang_gu_2019_ight", "IGHT-P4")
-    record, seconds = compute(paper, unit, Settings())
+    record, spent = compute(paper, unit, Settings())
 
     def store(seed=0):
         return Store(root / "results", root, seed, None)
 
-    store().save(unit.paper, unit.name, record, seconds)
+    store().save(unit.paper, unit.name, record, *spent)
     assert store().load(unit.paper, unit.name)["record"] == record
     assert store(seed=1).load(unit.paper, unit.name) is None
     assert [path.name for path in (root / "results" / unit.paper).iterdir()] == ["IGHT-P4.json"]
     edit("0.0762]", "0.0763]", "tables.toml")
     assert store().load(unit.paper, unit.name) is None
-    store().save(unit.paper, unit.name, record, seconds)
+    store().save(unit.paper, unit.name, record, *spent)
     path = root / "results" / unit.paper / "IGHT-P4.json"
     path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
     assert store().load(unit.paper, unit.name) is None
@@ -531,7 +531,7 @@ def test_thresholding_on_a_quadratic_keeps_the_largest_entries_and_converges():
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
-def _figure(shift, repetitions=16):
+def _figure(shift, repetitions=18):
     """Errors of two methods on the same data sets: "a" lies ``shift`` below "b" at the second epsilon."""
     rng = np.random.default_rng(0)
     data = rng.random((repetitions, 2))

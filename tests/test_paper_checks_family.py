@@ -82,6 +82,15 @@ def test_p_values_are_exact_tail_probabilities(pairs):
     assert printed.lower == pytest.approx(t.pvalue) and printed.lower + printed.higher == pytest.approx(1)
 
 
+def test_signed_ranks_with_ties_are_counted_one_by_one():
+    first, second = np.array([1.0, 1.0, 2.0, 4.0, 3.0]), np.array([2.0, 2.0, 1.0, 1.0, 3.0])
+    # The ranks are 2, 2, 2 and 4; those of positive differences sum to 2 + 4. Of the 16 choices of signs one gives the
+    # sum 0, three give 2, four 4, four 6, three 8 and one 10.
+    found = family.wilcoxon(first, second)
+    assert (found.lower, found.higher) == (12 / 16, 8 / 16)
+    assert family.wilcoxon(first, first).lower == 1.0
+
+
 def test_effect_and_uncertainty_are_in_words():
     first, second = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 3.0])
     error = np.std([-1, -2, 0], ddof=1) / math.sqrt(3)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paper_checks import items, tables
+from paper_checks import family, items, tables
 from paper_checks.audits import Audited
 from paper_checks.items import TIERS, BadClaims, Item
 from paper_checks.verdict import KINDS, Verdict
@@ -99,6 +99,9 @@ def selected(root: Path, names: Iterable[str]) -> list[Paper]:
     of; a claim's name must follow its paper's.
     """
     papers = [load(folder) for folder in paper_folders(root, [])]
+    ranked = sum(item.tests > 0 for paper in papers for item in paper.items)
+    if ranked > family.ITEMS:
+        raise BadClaims(f"{root}: {ranked} items have tests, and family.ITEMS allows {family.ITEMS}.")
     by_name = {name: paper for paper in papers for name in (paper.name, paper.key) if name}
     by_item = {item.id: paper for paper in papers for item in paper.items}
     by_item |= {claim.item: paper for paper in papers for claim in paper.claims if claim.item}

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from paper_checks.findings import ALPHA, Comparison, Finding, holm
+from paper_checks.family import RULE, decide, sign, student
+from paper_checks.findings import Comparison, Finding
 from paper_checks.seeds import Rng
 
 Array = NDArray[np.float64]
 PUBLISHED, TIGHT = "published noise", "tight noise"
 SIGN, STUDENT = "sign", "paired t"
+_TESTS = {SIGN: sign, STUDENT: student}
 
 
 @dataclass(frozen=True)
@@ -113,77 +114,59 @@ def order(
     test: str = SIGN,
     axis: str = "epsilon",
 ) -> Finding:
-    """Whether ``best`` has the lowest error at every epsilon, by paired tests with Holm's correction.
+    """Whether ``best`` has the lowest error at every epsilon, by paired tests under the rule of ``family``.
 
     ``rivals`` maps every rival to the curves that are readings of it, ``forms`` every kind of noise to the readings of
-    ``best``. Order kept: established for and against every reading at every epsilon, with every kind of noise. Order
-    reversed: at some epsilon the opposite is established for every reading of both, with every kind of noise. If it is
-    for some of them only, the order depends on reading. Else it is a tie. ``test`` is the sign test, or Student's t on
+    ``best``. Order kept: established against every reading at every epsilon, with every kind of noise. Order reversed:
+    at some epsilon the opposite is established for every reading of both, with every kind of noise. If it is for some
+    of them only, the order depends on reading. Else it is a tie. ``test`` is the sign test, or Student's t on
     differences of logarithms where data sets are too few for signs.
     """
-    places, tests, rows = [], [], []
     forms = forms or dict.fromkeys(noises, [best])
-    pairs = [
-        (noise, form, rival, reading)
+    places = [
+        (noise, form, rival, reading, place)
         for noise in noises
         for form in forms[noise]
         for rival, curves in rivals.items()
         for reading in curves
+        for place in range(len(figure.budgets))
     ]
-    for noise, form, rival, reading in pairs:
-        first, second = figure.curve(noise, form), figure.curve(noise, reading)
-        for place, epsilon in enumerate(figure.budgets):
-            wins = int(np.sum(first[:, place] < second[:, place]))
-            total = int(np.sum(first[:, place] != second[:, place]))
-            means = f"{first[:, place].mean():.3g} against {second[:, place].mean():.3g}"
-            label = f"{noise}, {axis} {epsilon:g}: {form} below {reading}, {means}"
-            below = 2 * wins > total if test == SIGN else first[:, place].mean() < second[:, place].mean()
-            places.append((rival, epsilon, label, f"{wins} of {total}", bool(below)))
-            tests.append(_p_value(first[:, place], second[:, place], test))
-    against: dict[tuple[str, float], int] = {}
-    for (rival, epsilon, label, count, below), certain in zip(places, holm(tests), strict=True):
-        rows.append(Comparison(label, "every data set", count, certain and below))
-        against[rival, epsilon] = against.get((rival, epsilon), 0) + int(certain and not below)
+    pairs = [(figure.curve(noise, form)[:, place], figure.curve(noise, reading)[:, place])
+             for noise, form, _, reading, place in places]  # fmt: skip
+    tests = [_TESTS[test](*pair) for pair in pairs]
+    found, rows = decide(tests), []
+    against: dict[tuple[str, int], int] = {}
+    for number, (noise, form, rival, reading, place) in enumerate(places):
+        means = "{:.3g} against {:.3g}".format(*(values.mean() for values in pairs[number]))
+        label = f"{noise}, {axis} {figure.budgets[place]:g}: {form} below {reading}, {means}"
+        rows.append(Comparison(label, "lower", tests[number].effect, found.kept or found.lower[number]))
+        against[rival, place] = against.get((rival, place), 0) + int(found.higher[number])
     kept = sum(row.agrees for row in rows)
     cases = sum(len(forms[noise]) for noise in noises)
     every = any(count == cases * len(rivals[rival]) for (rival, _), count in against.items())
     otherwise = "order reversed" if every else "depends on reading" if any(against.values()) else "tie"
     words = (f"{best} is established as lowest in {kept} of {len(rows)} comparisons, the opposite in "
-             f"{sum(against.values())} ({test} tests, Holm at {ALPHA:.0%})")  # fmt: skip
-    return Finding("order kept" if kept == len(rows) else otherwise, words, tuple(rows))
-
-
-def _p_value(first: Array, second: Array, test: str) -> float:
-    """Two-sided, on paired errors. Without any difference it is 1."""
-    unlike = first != second
-    if not unlike.any():
-        return 1.0
-    if test == SIGN:
-        return float(stats.binomtest(int(np.sum(first < second)), int(unlike.sum())).pvalue)
-    return float(stats.ttest_rel(np.log(first), np.log(second)).pvalue)
+             f"{sum(against.values())} ({test} tests, {RULE})")  # fmt: skip
+    return Finding("order kept" if found.kept else otherwise, words, tuple(rows))
 
 
 def paired(pairs: Sequence[tuple[str, Array, Array]], detail: str = "") -> Finding:
     """Whether the first of every pair (label, first, second) is the smaller one, by sign tests over repetitions.
 
     For orders where the paper leaves open what would decide, such as batch sizes or the data: the opposite is "not
-    reached here" and never "order reversed". Order kept: established in every pair, with Holm's correction. Depends on
-    reading: established in some, and the opposite in others. Else it is a tie.
+    reached here" and never "order reversed". Order kept: established in every pair. Depends on reading: established in
+    some, and the opposite in others. Else it is a tie.
     """
-    wins = [int(np.sum(first < second)) for _, first, second in pairs]
-    totals = [int(np.sum(first != second)) for _, first, second in pairs]
-    tests = [float(stats.binomtest(won, total).pvalue) if total else 1.0
-             for won, total in zip(wins, totals, strict=True)]  # fmt: skip
-    rows, against = [], 0
-    for (label, first, second), won, total, certain in zip(pairs, wins, totals, holm(tests), strict=True):
-        means = f"{first.mean():.3g} against {second.mean():.3g}, smaller in {won} of {total}"
-        rows.append(Comparison(label, "smaller in every repetition", means, certain and 2 * won > total))
-        against += int(certain and 2 * won < total)
-    kept = sum(row.agrees for row in rows)
+    tests = [sign(first, second) for _, first, second in pairs]
+    found = decide(tests)
+    rows = tuple(
+        Comparison(label, "lower", f"{first.mean():.3g} against {second.mean():.3g}, {test.effect}", found.kept or low)
+        for (label, first, second), test, low in zip(pairs, tests, found.lower, strict=True)
+    )
+    kept, against = sum(row.agrees for row in rows), sum(found.higher)
     otherwise = "tie" if not against else "depends on reading" if kept else "not reached here"
-    words = f"established in {kept} of {len(rows)} comparisons, the opposite in {against}"
-    words += f" (sign tests, Holm at {ALPHA:.0%})"
-    return Finding("order kept" if kept == len(rows) else otherwise, words, tuple(rows), detail)
+    words = f"established in {kept} of {len(rows)} comparisons, the opposite in {against} (sign tests, {RULE})"
+    return Finding("order kept" if found.kept else otherwise, words, rows, detail)
 
 
 def close(figure: Figure, method: str, baseline: str, factor: float) -> Finding:

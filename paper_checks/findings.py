@@ -7,15 +7,12 @@ holds at the paper's sizes, compare printed orders of growth, compare the rows o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
+from paper_checks.family import RULE, Compared, decide, welch
 from paper_checks.tables import Table
 
-# Family-wise error rate of the tests on one printed table, by Holm's method.
-ALPHA = 0.01
 Number = float | int | str
 # What the two values of a row are, unless the kind of check says otherwise.
 MARKS = ("published", "true or measured")
@@ -145,7 +142,10 @@ def value_of(order: Order, **sizes: float) -> float:
 
 
 def lowest(table: Table, method: str, rivals: Iterable[str], detail: str = "") -> Finding:
-    """Whether a method has the lowest printed mean in every column: order kept, or inconsistent with its own table."""
+    """Whether a method has the lowest printed mean in every column: order kept, or inconsistent with its own table.
+
+    This is arithmetic on what is printed, and says nothing about chance: ``established`` does.
+    """
     others = list(rivals)
     rows = []
     for number, name in enumerate(table.columns):
@@ -160,50 +160,31 @@ def lowest(table: Table, method: str, rivals: Iterable[str], detail: str = "") -
     return Finding(verdict, words, tuple(rows), detail, ("its printed mean", "lowest of the others"))
 
 
-def welch(first: tuple[float, float], second: tuple[float, float], trials: int) -> tuple[float, float]:
-    """Welch's t, positive if the first mean is lower, and its two-sided p-value, from means and deviations."""
-    (mean_1, deviation_1), (mean_2, deviation_2) = first, second
-    found = stats.ttest_ind_from_stats(mean_2, deviation_2, trials, mean_1, deviation_1, trials, equal_var=False)
-    return float(found.statistic), float(found.pvalue)
-
-
-def holm(p_values: list[float], alpha: float = ALPHA) -> list[bool]:
-    """Which hypotheses Holm's method rejects."""
-    rejected = [False] * len(p_values)
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[index] > alpha / (len(p_values) - rank):
-            break
-        rejected[index] = True
-    return rejected
-
-
 def established(
     table: Table, method: str, rival: str, trials: int, deviations_are: str = "deviations"
-) -> list[Comparison]:
-    """For each column, whether printed means and deviations establish that ``method`` is lower than ``rival``.
+) -> list[tuple[str, Compared]]:
+    """For each column the label and the unpaired Welch test of whether ``method`` is lower than ``rival``.
 
-    Unpaired Welch tests with Holm's correction over the columns. If ``deviations_are`` "standard errors", they are
-    multiplied by the root of ``trials`` first.
+    If ``deviations_are`` "standard errors", they are multiplied by the root of ``trials`` first.
     """
     scale = math.sqrt(trials) if deviations_are == "standard errors" else 1.0
-    cells = [
-        tuple((table.mean[name][column], scale * table.deviation[name][column]) for name in (method, rival))
-        for column in range(len(table.columns))
-    ]
-    tests = [welch(first, second, trials) for first, second in cells]
-    rejected = holm([p for _, p in tests])
-    return [
-        Comparison(f"{name}, {deviations_are}: {method} {first[0]:g}, {rival} {second[0]:g}", f"t > 0, p <= {ALPHA:g}",
-                   f"t = {t:.2f}, p = {p:.2g}", yes and t > 0)
-        for name, (first, second), (t, p), yes in zip(table.columns, cells, tests, rejected, strict=True)
-    ]  # fmt: skip
+    found = []
+    for column, name in enumerate(table.columns):
+        first, second = ((table.mean[row][column], scale * table.deviation[row][column]) for row in (method, rival))
+        label = f"{name}, {deviations_are}: {method} {first[0]:g}, {rival} {second[0]:g}"
+        found.append((label, welch(first, second, trials)))
+    return found
 
 
-def order_established(rows: list[Comparison], detail: str = "") -> Finding:
-    """Order kept if most columns establish it, else tie: the printed numbers alone do not decide."""
-    count = sum(row.agrees for row in rows)
-    words = f"printed means and deviations alone establish the order in {count} of {len(rows)} columns (Holm at 1 %)"
-    return Finding("order kept" if 2 * count > len(rows) else "tie", words, tuple(rows), detail)
+def order_established(tests: Sequence[tuple[str, Compared]], detail: str = "", parts: int = 1) -> Finding:
+    """Order kept if it is established that most columns have it, else tie: the printed numbers alone do not decide."""
+    most = len(tests) // 2 + 1
+    found = decide([test for _, test in tests], most, parts)
+    rows = tuple(Comparison(label, "lower", f"{'established' if yes else 'not established'}, {test.effect}", yes)
+                 for (label, test), yes in zip(tests, found.lower, strict=True))  # fmt: skip
+    words = (f"printed means and deviations alone establish the order in {sum(found.lower)} of {len(rows)} columns, "
+             f"and {'that' if found.kept else 'not that'} it holds in most ({RULE})")  # fmt: skip
+    return Finding("order kept" if found.kept else "tie", words, rows, detail)
 
 
 def short(value: Number) -> str:

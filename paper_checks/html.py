@@ -70,7 +70,8 @@ def _front(content: Page) -> str:
     return (
         f"<p>{len(content.entries)} claims and items of {len(content.papers)} sources, each beside what exact "
         f"accounting, arithmetic or a run of the same algorithm gives. Written by "
-        f"<code>{escape(content.command)}</code> on {content.day}.</p>{state}<ul class=counts>{counts}</ul>"
+        f"<code>{escape(content.command)}</code> on {content.day}. {content.tests}</p>{state}"
+        f"<ul class=counts>{counts}</ul>"
         f"<details><summary>What the verdicts mean</summary><div class=wide><table>{meanings}</table></div></details>"
         f"{_findings(content)}"
     )

@@ -20,7 +20,7 @@ from paper_checks.verdict import WORDS
 TIERS = ("fast", "full", "slow")
 _ALWAYS = {"id", "where", "states"}
 _CHECKED = {"published", "computes", "check", "tolerance", "why", "verdict", "twin"}
-_KEYS = _ALWAYS | _CHECKED | {"with", "tier", "note", "pending", "data", "finding", "rank"}
+_KEYS = _ALWAYS | _CHECKED | {"with", "tier", "note", "pending", "data", "finding", "rank", "tests"}
 
 
 class BadClaims(ValueError):
@@ -40,6 +40,8 @@ class Item:
         verdict could not change would show nothing.
     data : tuple of str
         Names of data sets outside the package that the check needs. Without them its verdict is "no data".
+    tests : int
+        How many comparisons of a ranking the item tests, fixed beforehand (``family``); 0 for an item without any.
     finding, rank : str, int
         A sentence for the front page of the report, and its place there.
     """
@@ -61,6 +63,7 @@ class Item:
     data: tuple[str, ...] = ()
     finding: str = ""
     rank: int = 0
+    tests: int = 0
 
     @property
     def judged(self) -> bool:
@@ -82,6 +85,8 @@ def read(entry: Mapping[str, Any], function: Callable[[str], Callable[..., Any]]
         raise BadClaims(f"{where}: verdict={verdict!r}: must be one of {', '.join(WORDS)}.")
     if tier not in TIERS:
         raise BadClaims(f"{where}: tier={tier!r}: must be one of {', '.join(TIERS)}.")
+    if not isinstance(entry.get("tests", 0), int) or entry.get("tests", 1) < 1:
+        raise BadClaims(f"{where}: tests={entry['tests']!r}: must be a whole number, at least 1.")
     plain = {key: entry[key] for key in set(entry) - {"check", "with", "twin", "data"}}
     check = function(entry["check"]) if "check" in entry else None
     return Item(
@@ -115,4 +120,8 @@ def find(
 def _table(tables: Mapping[str, Table], name: str, plant: Any, item: str) -> Table:
     if name not in tables:
         raise BadClaims(f"{item}: table={name!r}: must be one of {', '.join(tables)} of tables.toml.")
-    return tables[name] if plant is None else tables[name].planted(*plant)
+    table = tables[name]
+    # One planted cell [method, column, value], or a list of them.
+    for cell in [] if plant is None else plant if isinstance(plant[0], list) else [plant]:
+        table = table.planted(*cell)
+    return table

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dptoolkit.distributed.sweeps import write_whole
-from paper_checks import html
+from paper_checks import family, html
 from paper_checks.claims import Paper
 from paper_checks.records import Record
 from paper_checks.report import summary
@@ -43,6 +43,17 @@ class Page:
         ranked = [entry for entry in self.entries if entry["rank"]]
         return sorted(ranked, key=lambda entry: entry["rank"])[:_FRONT]
 
+    @property
+    def tests(self) -> str:
+        """How many tests the rankings make, and the error rate that all of them share; empty without any."""
+        made = [item.tests for paper in self.papers for item in paper.items if item.tests]
+        if not made:
+            return ""
+        return (
+            f"Orders rest on {sum(made)} tests in {len(made)} items. The chance that any of them is wrong is at most "
+            f"{family.LEVEL:.0%}: each item has one part in {family.ITEMS} of it, whichever are run."
+        )
+
     def of(self, paper: Paper) -> list[dict[str, Any]]:
         """The entries of one paper."""
         return [entry for entry in self.entries if entry["paper"] == paper.name]
@@ -71,7 +82,7 @@ def markdown(page: Page) -> str:
     lines = [
         "# What five papers claim, and what is true", "",
         f"Written by `{page.command}` on {page.day}. Do not edit: the next run replaces it.", "",
-        _total(page), "", "| verdict | entries | meaning |", "|---|---|---|",
+        _total(page), "", *([page.tests, ""] if page.tests else []), "| verdict | entries | meaning |", "|---|---|---|",
         *(f"| {word} | {count} | {VERDICTS[word].meaning} |" for word, count in page.counts.items()), "",
     ]  # fmt: skip
     if page.findings:

@@ -11,10 +11,10 @@ from typing import Any
 
 from dptoolkit.accounting.report import at_least
 from paper_checks.claims import Claim, Paper
+from paper_checks.files import available
 from paper_checks.findings import short
 from paper_checks.items import Item
 from paper_checks.records import Record
-from paper_checks.run import available
 from paper_checks.verdict import VERDICTS, worst
 
 _HEAD = ("at", "claimed", "truth", "audited", "verdict", "noise", "corrected noise")

@@ -8,7 +8,6 @@ what an uninterrupted one prints.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 import warnings
@@ -16,14 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dptoolkit.datasets.registry import locate
 from dptoolkit.distributed import executor
 from dptoolkit.solvers import DeltaWarning, HopelessPlanWarning
-from paper_checks import claims, records, seeds
+from paper_checks import claims, family, records, seeds
 from paper_checks.audits import Audited
 from paper_checks.claims import TIERS, BadClaims, Claim, Paper, Point
+from paper_checks.files import available
 from paper_checks.findings import Finding
 from paper_checks.items import Item, find
 from paper_checks.shared import Shared
@@ -133,52 +132,66 @@ def run(
     if store is not None:
         # Now, for all processes: a file that is edited during a run must not make its parts look like another run's.
         for paper in papers:
-            store.fingerprint(paper.name)
+            for data in {(), *(item.data for item in paper.items), *((name,) for i in paper.items for name in i.data)}:
+                store.fingerprint(paper.name, data)
         if not resume:
             shutil.rmtree(store.shared_folder, ignore_errors=True)
     todo = []
     for unit in units(papers, settings.tier):
-        kept = store.load(unit.paper, unit.name) if store is not None and resume else None
+        data = _data(by_name[unit.paper], unit)
+        kept = store.load(unit.paper, unit.name, data) if store is not None and resume else None
         if kept is None:
             todo.append(unit)
         else:
             yield unit, kept["record"], kept["seconds"]
-    for unit, record, seconds in _computed(root, by_name, todo, settings):
+    for unit, record, spent in _computed(root, by_name, todo, settings):
         if store is not None:
-            store.save(unit.paper, unit.name, record, seconds)
-        yield unit, record, seconds
+            store.save(unit.paper, unit.name, record, spent.seconds, spent.cpu, _data(by_name[unit.paper], unit))
+        yield unit, record, spent.seconds
+
+
+def _data(paper: Paper, unit: Unit) -> tuple[str, ...]:
+    """The data sets that a unit needs; a point of a privacy claim needs none."""
+    return next((item.data for item in paper.items if unit.point is None and item.id == unit.id), ())
+
+
+class Spent(NamedTuple):
+    """Seconds on the clock, and of the processor: other programs may use the machine too."""
+
+    seconds: float
+    cpu: float
 
 
 def _computed(
     root: Path, papers: Mapping[str, Paper], todo: list[Unit], settings: Settings
-) -> Iterator[tuple[Unit, dict[str, Any], float]]:
+) -> Iterator[tuple[Unit, dict[str, Any], Spent]]:
     if settings.scheduler is None and (settings.workers == 1 or len(todo) < 2):
         for unit in todo:
             yield unit, *compute(papers[unit.paper], unit, settings)
         return
     with executor(settings.workers if settings.scheduler is None else None, scheduler=settings.scheduler) as pool:
-        for number, (record, seconds) in pool.each(partial(_in_worker, root, settings), todo):
-            yield todo[number], record, seconds
+        for number, (record, spent) in pool.each(partial(_in_worker, root, settings), todo):
+            yield todo[number], record, spent
 
 
 _PAPERS: dict[str, Paper] = {}
 
 
-def _in_worker(root: Path, settings: Settings, unit: Unit) -> tuple[dict[str, Any], float]:
+def _in_worker(root: Path, settings: Settings, unit: Unit) -> tuple[dict[str, Any], Spent]:
     if unit.paper not in _PAPERS:
         _PAPERS[unit.paper] = claims.load(root / unit.paper)
     return compute(_PAPERS[unit.paper], unit, settings)
 
 
-def compute(paper: Paper, unit: Unit, settings: Settings) -> tuple[dict[str, Any], float]:
-    """The record of one unit, and the seconds it took."""
-    start = time.perf_counter()
+def compute(paper: Paper, unit: Unit, settings: Settings) -> tuple[dict[str, Any], Spent]:
+    """The record of one unit, and the time it took."""
+    start, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         # Audits run small plans with a paper's noise: whether their models would be of use is not the question.
         warnings.simplefilter("ignore", HopelessPlanWarning)
         warnings.simplefilter("ignore", DeltaWarning)
         record = _record(paper, unit, settings)
-    return record, time.perf_counter() - start
+    return record, Spent(time.perf_counter() - start, time.process_time() - cpu)
 
 
 def _record(paper: Paper, unit: Unit, settings: Settings) -> dict[str, Any]:
@@ -194,9 +207,13 @@ def _finding(paper: Paper, item: Item, settings: Settings) -> Finding:
         return Finding("no data", f"not found: {', '.join(missing)}. Name their folder with --data.")
     rng = seeds.source(settings.seed, paper.name, item.id)
     try:
-        return find(item, paper.tables, rng, settings.data_home, shared=_shared(paper, settings))
+        with family.counted() as made:
+            found = find(item, paper.tables, rng, settings.data_home, shared=_shared(paper, settings))
     except (TypeError, ValueError) as problem:
         raise BadClaims(f"{paper.name}: item {item.id!r}: {problem}") from problem
+    if found.verdict != "no data" and (wrong := family.problem(item.tests, made)):
+        raise BadClaims(f"{paper.name}: item {item.id!r}: {wrong}.")
+    return found
 
 
 _SHARED: dict[tuple[object, ...], Shared] = {}
@@ -211,18 +228,9 @@ def _shared(paper: Paper, settings: Settings) -> Shared:
     if key not in _SHARED:
         # No item has this name: what is shared belongs to none of them.
         source = seeds.source(settings.seed, paper.name, "shared runs")
-        _SHARED[key] = Shared(source, settings.data_home, folder, mark)
+        print_of = None if store is None else partial(store.fingerprint, paper.name)
+        _SHARED[key] = Shared(source, settings.data_home, folder, mark, print_of)
     return _SHARED[key]
-
-
-def available(name: str, data_home: str | None) -> bool:
-    """Whether the files of a data set are in the folder that was named; nothing is downloaded."""
-    if data_home is None and not os.environ.get("DPTOOLKIT_DATA"):
-        return False
-    try:
-        return bool(locate(name, data_home=data_home))
-    except (OSError, ValueError):
-        return False
 
 
 def _row(paper: str, claim: Claim, point: Point) -> Row:

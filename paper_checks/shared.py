@@ -7,7 +7,7 @@ the others, in this process or another, read it. Its random numbers must come fr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,37 +33,44 @@ class Shared:
         Where parts are kept; None keeps them in memory only.
     fingerprint : str
         Of everything that the parts depend on: a part with another one is made anew.
+    with_data : callable or None
+        The fingerprint of parts that also depend on data sets, from their names.
     """
 
     source: seeds.Rng
     data_home: str | None = None
     folder: Path | None = None
     fingerprint: str = ""
+    with_data: Callable[[Sequence[str]], str] | None = None
     _made: dict[str, Part] = field(default_factory=dict)
 
-    def part(self, name: str, make: Callable[[], Part]) -> Part:
-        """The part of that name, a dictionary that JSON can hold, made now if nobody has made it before."""
+    def part(self, name: str, make: Callable[[], Part], data: Sequence[str] = ()) -> Part:
+        """The part of that name, a dictionary that JSON can hold, made now if nobody has made it before.
+
+        ``data`` names the data sets that it is made from: if their files are replaced, so is the part.
+        """
         if name not in self._made:
-            self._made[name] = make() if self.folder is None else self._kept(name, self.folder, make)
+            mark = self.fingerprint if not data or self.with_data is None else self.with_data(data)
+            self._made[name] = make() if self.folder is None else self._kept(name, self.folder, mark, make)
         return self._made[name]
 
-    def _kept(self, name: str, folder: Path, make: Callable[[], Part]) -> Part:
+    def _kept(self, name: str, folder: Path, mark: str, make: Callable[[], Part]) -> Part:
         path = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
-            found = self._read(path)
+            found = self._read(path, mark)
             if found is None:
                 # As JSON gives it back, so that a resumed run sees the same numbers and the same types.
                 found = json.loads(json.dumps(make()))
-                write_whole(path, json.dumps({"fingerprint": self.fingerprint, "part": found}))
+                write_whole(path, json.dumps({"fingerprint": mark, "part": found}))
         return found
 
-    def _read(self, path: Path) -> Part | None:
+    def _read(self, path: Path, mark: str) -> Part | None:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return content["part"] if content.get("fingerprint") == self.fingerprint else None
+        return content["part"] if content.get("fingerprint") == mark else None
 
 
 @contextmanager

@@ -4,40 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import dptoolkit
 from dptoolkit.distributed.sweeps import write_whole
 from dptoolkit.distributed.versions import digest
+from paper_checks.files import mark
 
 _HERE = Path(__file__).parent
+# Modules that only show records. What is in them is not part of a record's fingerprint, so no other module here or in
+# a paper's folder may import them.
+PRESENTATION = ("__main__.py", "html.py", "pages.py", "progress.py", "report.py")
 
 
 class Store:
     """A folder of records.
 
     A file carries a fingerprint of everything that its numbers depend on: the paper's folder, the code here and in
-    dptoolkit, the seed and the data folder. A record with another fingerprint is computed anew.
+    dptoolkit, the seed, and size and time of the item's own data files. A record with another fingerprint is computed
+    anew, and so is one without data: they, or a package, may be here now.
     """
 
     def __init__(self, folder: Path, root: Path, seed: int, data_home: str | None) -> None:
-        self.folder, self._root = folder, root
-        self._base = digest([*_sources(_HERE, deep=False), *_sources(Path(dptoolkit.__file__).parent, deep=True)])
-        self._base += f":{seed}:{data_home}"
+        self.folder, self._root, self._data_home = folder, root, data_home
+        own = [path for path in _sources(_HERE, deep=False) if path.name not in PRESENTATION]
+        self._base = digest([*own, *_sources(Path(dptoolkit.__file__).parent, deep=True)])
+        self._base += f":{seed}"
         self._fingerprints: dict[str, str] = {}
+        self._marks: dict[tuple[str, ...], str] = {}
 
-    def load(self, paper: str, name: str) -> dict[str, Any] | None:
-        """What was saved for a unit: record and seconds, or None."""
+    def load(self, paper: str, name: str, data: Iterable[str] = ()) -> dict[str, Any] | None:
+        """What was saved for a unit that needs these data sets: record and seconds, or None."""
         try:
             kept = json.loads(self._path(paper, name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return kept if isinstance(kept, dict) and kept.get("fingerprint") == self.fingerprint(paper) else None
+        if not isinstance(kept, dict) or kept.get("fingerprint") != self.fingerprint(paper, data):
+            return None
+        return None if kept["record"]["verdict"] == "no data" else kept
 
-    def save(self, paper: str, name: str, record: dict[str, Any], seconds: float) -> None:
-        """Write one unit, whole or not at all."""
-        content = {"fingerprint": self.fingerprint(paper), "seconds": seconds, "record": record}
+    def save(
+        self, paper: str, name: str, record: dict[str, Any], seconds: float, cpu: float, data: Iterable[str] = ()
+    ) -> None:
+        """Write one unit, whole or not at all: the record, and seconds on the clock and of the processor."""
+        content = {
+            "fingerprint": self.fingerprint(paper, data), "seconds": seconds, "cpu_seconds": cpu, "record": record,
+        }  # fmt: skip
         write_whole(self._path(paper, name), json.dumps(content, indent=1))
 
     @property
@@ -49,8 +63,15 @@ class Store:
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in name)
         return self.folder / paper / f"{safe}.json"
 
-    def fingerprint(self, paper: str) -> str:
-        """Of everything that the numbers of a paper depend on."""
+    def fingerprint(self, paper: str, data: Iterable[str] = ()) -> str:
+        """Of everything that the numbers of a unit of this paper with these data sets depend on."""
+        names = tuple(sorted(data))
+        if names not in self._marks:
+            self._marks[names] = mark(names, self._data_home)
+        code = self._of_paper(paper)
+        return hashlib.sha256(f"{code}:{self._marks[names]}".encode()).hexdigest() if names else code
+
+    def _of_paper(self, paper: str) -> str:
         if paper not in self._fingerprints:
             own = digest(sorted(path for path in (self._root / paper).iterdir() if path.suffix in (".py", ".toml")))
             self._fingerprints[paper] = hashlib.sha256(f"{self._base}:{own}".encode()).hexdigest()

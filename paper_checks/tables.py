@@ -20,10 +20,11 @@ class Table:
     deviation: Mapping[str, tuple[float, ...]]
     facts: Mapping[str, Any]
 
-    def planted(self, method: str, column: int, value: float) -> Table:
-        """The table with another value in one cell, to see whether a verdict would notice."""
-        row = list(self.mean[method])
-        row[column] = value
+    def planted(self, method: str, column: int | str, value: float) -> Table:
+        """The table with another value in one cell, or in "all" of a method, to see whether a verdict would notice."""
+        row = [value] * len(self.columns) if column == "all" else list(self.mean[method])
+        if isinstance(column, int):
+            row[column] = value
         return replace(self, mean={**self.mean, method: tuple(row)})
 
     def column(self, number: int) -> dict[str, float]:

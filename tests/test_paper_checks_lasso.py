@@ -9,6 +9,7 @@ from dptoolkit import solvers
 from paper_checks import seeds
 from paper_checks.__main__ import ROOT
 from paper_checks.claims import load
+from paper_checks.items import _table
 from paper_checks.khanna_2023_lasso import cells, figures, paths, problems, ranks, related
 from paper_checks.khanna_2023_lasso import runs as lasso_runs
 from paper_checks.khanna_2023_lasso.runs import BORROWED, DENSE, OWN, PUBLISHED, SPARSIFIER, TIGHT, Runs, Scores
@@ -18,7 +19,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning"),
     pytest.mark.filterwarnings("ignore::dptoolkit.solvers.HopelessPlanWarning"),
 ]
-TABLES = load(ROOT / "khanna_2023_lasso").tables
+PAPER = load(ROOT / "khanna_2023_lasso")
+TABLES = PAPER.tables
 
 
 def _rows(n=300, p=8, seed=0):
@@ -116,6 +118,12 @@ def _made(columns=("SPLICE", "MUSHROOM"), own=-2.0, borrowed=5.0, offset=0.0, pl
     return made
 
 
+def _planted(name):
+    """The table of an item with the values of its twin."""
+    (item,) = (item for item in PAPER.items if item.id == name)
+    return _table(PAPER.tables, item.arguments["table"], item.twin["plant"], name)
+
+
 def test_counts_agree_or_do_not():
     table = TABLES["T1"]
     assert cells.compare_plain(_made(), table, 0.25).verdict == "met"
@@ -124,6 +132,10 @@ def test_counts_agree_or_do_not():
     assert cells.compare_private(_made(), table, 0.0).verdict == "met"
     wrong = table.planted("Private LASSO", 2, 57.0)
     assert cells.compare_private(_made(), wrong, 0.0).verdict == "depends on reading"
+    # The twins of the tables: other printed values.
+    assert cells.compare_plain(_made(), _planted("LASSO-T1e"), 0.25).verdict == "not reached here"
+    assert cells.compare_private(_made(), _planted("LASSO-T1f"), 0.02).verdict == "not reached here"
+    assert cells.compare_scores(_made(borrowed=30.0), _planted("LASSO-T2a"), 3.0).verdict == "not reached here"
     # A stand-in gets no verdict.
     assert cells.compare_plain(_made(("SPLICE", "GISETTE")), table.planted("non-private", 9, 3), 0.25).verdict == "met"
 
@@ -147,8 +159,9 @@ def test_significance_and_iterations_are_paired_tests():
 
 
 def test_density_compares_three_counts():
-    assert ranks.judge_density(_made(), 1.0).verdict == "met"
-    assert ranks.judge_density(_made(plain=500), 1.0).verdict == "not reached here"
+    assert ranks.judge_density(_made(), "denser, then sparser").verdict == "met"
+    assert ranks.judge_density(_made(plain=500), "denser, then sparser").verdict == "not reached here"
+    assert ranks.judge_density(_made(), "sparser, then denser").verdict == "not reached here"
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -163,8 +176,8 @@ def _outcome(ahead=True):
     for noise in (PUBLISHED, TIGHT):
         for name in names:
             best = (name == SPARSIFIER) == ahead
-            weights[noise, name] = np.tile(good if best else bad, (14, 2, 1))
-            errors[noise, name] = np.full((14, 2), 0.1 if best else 0.3)
+            weights[noise, name] = np.tile(good if best else bad, (21, 2, 1))
+            errors[noise, name] = np.full((21, 2), 0.1 if best else 0.3)
     return related.Outcome(weights, errors, {})
 
 
@@ -175,6 +188,7 @@ def test_figures_rank_the_methods():
     assert figures.judge_best(_outcome(), "error", related.ight(8), [1.0, 2.0]).verdict == "not reached here"
     assert figures.judge_lost(_outcome(), [1.0, 2.0], 1.0).verdict == "met"
     assert figures.judge_lost(_outcome(ahead=False), [1.0, 2.0], 1.0).verdict == "not reached here"
+    assert figures.judge_lost(_outcome(), [1.0, 2.0], 1.0, first=92).verdict == "not reached here"
     assert figures.judge_kddcup(_outcome(), SPARSIFIER, [1.0, 2.0]).verdict == "order kept"
     assert figures.judge_kddcup(_outcome(ahead=False), SPARSIFIER, [1.0, 2.0]).verdict == "not reached here"
 

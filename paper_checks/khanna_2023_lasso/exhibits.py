@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import datasets, solvers
+from paper_checks.family import RULE, decide, sign
 from paper_checks.findings import Comparison, Finding, beside_wording, readings
 from paper_checks.measure import accuracy, auc
 from paper_checks.seeds import Rng
@@ -149,17 +150,13 @@ def precision_and_recall(rng: Rng, shares: list[float], repetitions: int) -> Fin
         kept = [_largest(w, round(10 * share)) for share in shares]
         table.append([(np.mean(places < 8), np.sum(places < 8) / 8) for places in kept])
     values = np.array(table)
-    rows = []
-    for number, name in enumerate(("precision, smallest rho against largest", "recall, largest rho against smallest")):
-        gain = (values[:, 0, number] - values[:, -1, number]) * (1 if number == 0 else -1)
-        higher, lower = int(np.sum(gain > 0)), int(np.sum(gain < 0))
-        # Fourteen pairs that differ, all to one side, have probability 2^-14 without a difference.
-        label, counts = f"{name}: data sets where it is lower, higher", f"{lower}, {higher}"
-        rows.append(Comparison(label, "0 lower", counts, not lower and higher >= 14))
+    names = "precision, largest rho against smallest", "recall, smallest rho against largest"
+    tests = [sign(values[:, -1, 0], values[:, 0, 0]), sign(values[:, 0, 1], values[:, -1, 1])]
+    found = decide(tests)
+    rows = tuple(Comparison(name, "lower", test.effect, found.kept or yes)
+                 for name, test, yes in zip(names, tests, found.lower, strict=True))  # fmt: skip
     words = "; ".join(f"rho {s:g}: {a:.2f} / {b:.2f}" for s, (a, b) in zip(shares, values.mean(axis=0), strict=True))
-    return Finding(
-        "order kept" if all(row.agrees for row in rows) else "tie", f"precision / recall {words}", tuple(rows)
-    )
+    return Finding("order kept" if found.kept else "tie", f"precision / recall {words} ({RULE})", rows)
 
 
 def colon(rng: Rng, data_home: str | None, table: Table, tolerance: float) -> Finding:

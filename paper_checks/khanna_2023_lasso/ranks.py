@@ -1,7 +1,7 @@
 """What Khanna, Lu and Raff 2023 conclude from Tables 1 and 2, as hypotheses on the runs of runs.py.
 
-Trials are paired by their split. Tests are Wilcoxon's signed-rank tests, as in the paper, here with Holm's correction
-over all of them.
+Trials are paired by their split. Tests are Wilcoxon's signed-rank tests, as in the paper, here under the rule of
+``family``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
-from paper_checks.findings import ALPHA, Comparison, Finding, holm, readings
+from paper_checks.family import RULE, decide, wilcoxon
+from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.khanna_2023_lasso.cells import Cells, noise_detail
 from paper_checks.khanna_2023_lasso.problems import STAND_INS
 from paper_checks.khanna_2023_lasso.runs import BORROWED, DENSE, OWN, PUBLISHED, SPARSIFIER, TIGHT, all_runs
@@ -28,14 +28,14 @@ _RIVALS = {"own": OWN, "borrowed": BORROWED, "itself": SPARSIFIER}
 
 
 class Test(NamedTuple):
-    """One paired comparison: Sparsifier minus Private LASSO in percent, and 1, -1 or 0 for what is established."""
+    """One paired comparison: Private LASSO minus Sparsifier in percent, and 1 if it is established as lower, or -1."""
 
     column: str
     reading: str
     noise: str
     rival: str
     metric: str
-    gain: float
+    effect: str
     sign: int
 
 
@@ -49,37 +49,26 @@ def more_iterations(rng: Source, data_home: str | None, table: Table, rival: str
     return judge_iterations(all_runs(rng, data_home), table, _RIVALS[rival])
 
 
-def density(rng: Source, data_home: str | None, factor: float) -> Finding:
+def density(rng: Source, data_home: str | None, claim: str) -> Finding:
     """Whether Private LASSO has more nonzeros than without privacy, and Sparsifier fewer than Private LASSO."""
-    return judge_density(all_runs(rng, data_home), factor)
+    return judge_density(all_runs(rng, data_home), claim)
 
 
 def tests(found: Cells, rivals: Iterable[str]) -> list[Test]:
     """All paired tests on data sets that are judged."""
-    places, gains, chances = [], [], []
+    places, compared = [], []
     for (column, reading), runs in found.items():
         for noise in (PUBLISHED, TIGHT):
             if column in STAND_INS or (noise, SPARSIFIER) not in runs.scores:
                 continue
             for rival in rivals:
                 for metric, number in _METRICS.items():
-                    difference = runs.scores[noise, SPARSIFIER][number] - runs.scores[noise, rival][number]
                     places.append((column, reading, noise, rival, metric))
-                    gains.append(difference)
-                    chances.append(_wilcoxon(np.asarray(difference)))
-    certain = holm(chances)
-    return [Test(*place, float(np.mean(gain)), int(yes) * _side(np.asarray(gain)))
-            for place, gain, yes in zip(places, gains, certain, strict=True)]  # fmt: skip
-
-
-def _wilcoxon(difference: np.ndarray[Any, Any]) -> float:
-    return float(stats.wilcoxon(difference).pvalue) if np.any(difference != 0) else 1.0
-
-
-def _side(difference: np.ndarray[Any, Any]) -> int:
-    """The direction of the signed-rank test."""
-    ranks = stats.rankdata(np.abs(difference))
-    return 1 if float(np.sum(ranks * np.sign(difference))) > 0 else -1
+                    scores = (np.asarray(runs.scores[noise, name][number]) for name in (rival, SPARSIFIER))
+                    compared.append(wilcoxon(*scores))
+    decision = decide(compared)
+    signs = (int(lower) - int(higher) for lower, higher in zip(decision.lower, decision.higher, strict=True))
+    return [Test(*place, test.effect, sign) for place, test, sign in zip(places, compared, signs, strict=True)]
 
 
 def judge_significance(found: Cells, table: Table, rivals: list[str]) -> Finding:
@@ -118,7 +107,7 @@ def judge_iterations(found: Cells, table: Table, rival: str) -> Finding:
         verdict = "order reversed"
     else:
         verdict = "depends on reading" if any(test.sign for test in done) else "tie"
-    return Finding(verdict, f"Sparsifier {words} (Wilcoxon, Holm at {ALPHA:.0%})", _cells(done, table), noise_detail())
+    return Finding(verdict, f"Sparsifier {words} (Wilcoxon, {RULE})", _cells(done, table), noise_detail())
 
 
 def _cells(done: Iterable[Test], table: Table) -> tuple[Comparison, ...]:
@@ -126,14 +115,15 @@ def _cells(done: Iterable[Test], table: Table) -> tuple[Comparison, ...]:
     rows, words = [], {1: "established", -1: "opposite established", 0: "not established"}
     for test in done:
         number = table.columns.index(test.column)
-        printed = table.mean[f"Sparsifier {test.metric}"][number] - table.mean[f"Private LASSO {test.metric}"][number]
-        label = f"{test.column}, {test.reading}, {test.noise}: {test.metric}, Sparsifier minus {test.rival}"
-        rows.append(Comparison(label, f"{printed:+.2f}", f"{test.gain:+.2f}, {words[test.sign]}", test.sign > 0))
+        printed = table.mean[f"Private LASSO {test.metric}"][number] - table.mean[f"Sparsifier {test.metric}"][number]
+        label = f"{test.column}, {test.reading}, {test.noise}: {test.metric}, {test.rival} minus Sparsifier"
+        rows.append(Comparison(label, f"{printed:+.2f}", f"{test.effect}, {words[test.sign]}", test.sign > 0))
     return tuple(rows)
 
 
-def judge_density(found: Cells, factor: float) -> Finding:
-    """Mean nonzeros of Private LASSO over those without privacy, and of Sparsifier over those of Private LASSO."""
+def judge_density(found: Cells, claim: str) -> Finding:
+    """Mean nonzeros without privacy, of Private LASSO and of Sparsifier: "denser, then sparser", or the opposite."""
+    side = 1 if claim == "denser, then sparser" else -1
     rows: list[tuple[str, Any, Any, bool]] = []
     for (column, reading), runs in found.items():
         if column in STAND_INS:
@@ -145,7 +135,7 @@ def judge_density(found: Cells, factor: float) -> Finding:
             plain = float(runs.plain.mean())
             label = f"{column}, {reading}, {noise}: no privacy, Private LASSO, Sparsifier (fewer iterations)"
             shown = f"{plain:.1f}, {dense:.1f}, {sparse:.1f} ({few:.1f})"
-            rows.append((label, "more, then fewer", shown, dense > factor * plain and sparse < dense))
+            rows.append((label, claim, shown, side * (dense - plain) > 0 and side * (sparse - dense) < 0))
     hold = sum(row[3] for row in rows)
-    words = f"more nonzeros than without privacy, and fewer after the cut, in {hold} of {len(rows)} cases"
+    words = f"{claim}: private with all iterations, then after the cut, in {hold} of {len(rows)} cases"
     return readings(rows, words, "not reached here", "Few enough iterations are as sparse as the cut.")

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from dptoolkit import datasets
 from paper_checks.curves import PUBLISHED, TIGHT
-from paper_checks.findings import ALPHA, Comparison, Finding, holm
+from paper_checks.family import RULE, decide, wilcoxon
+from paper_checks.findings import Comparison, Finding
 from paper_checks.khanna_2023_lasso import paths
 from paper_checks.khanna_2023_lasso.problems import Problem
 from paper_checks.khanna_2023_lasso.related import Split, error, two_stages
@@ -39,22 +39,21 @@ def sweep(rng: Source, counts: list[int], most: int, repetitions: int) -> Findin
             for steps in (*counts, most)
         }
         for steps in counts:
-            gain = right[most] - right[steps]
-            labels.append((name, steps, float(gain.mean()), float(right[steps].mean()), float(right[most].mean())))
-            tests.append(float(stats.wilcoxon(gain).pvalue) if np.any(gain) else 1.0)
-    signs: dict[str, list[int]] = {}
-    for (name, steps, mean, before, after), certain in zip(labels, holm(tests), strict=True):
-        sign = int(np.sign(mean)) if certain else 0
-        signs.setdefault(name, []).append(sign)
-        rows.append(Comparison(f"{name}: accuracy with T = {most} against T = {steps}, same cut", "better",
-                               f"{after:.1f} against {before:.1f}", sign > 0))  # fmt: skip
-    held = {name: all(sign > 0 for sign in found) for name, found in signs.items()}
-    beaten = {name: -1 in found for name, found in signs.items()}
+            labels.append((name, steps, float(right[steps].mean()), float(right[most].mean())))
+            tests.append(wilcoxon(right[steps], right[most]))
+    found = decide(tests)
+    held, beaten = dict.fromkeys(cases, True), dict.fromkeys(cases, False)
+    for number, (name, steps, before, after) in enumerate(labels):
+        held[name] &= found.kept or found.lower[number]
+        beaten[name] |= found.higher[number]
+        rows.append(Comparison(f"{name}: accuracy with T = {steps} against T = {most}, same cut", "lower",
+                               f"{before:.1f} against {after:.1f}, {tests[number].effect}",
+                               found.kept or found.lower[number]))  # fmt: skip
     words = "; ".join(f"{name}: {'ahead of all' if held[name] else 'behind some' if beaten[name] else 'not settled'}"
                       for name in cases)  # fmt: skip
     verdict = ("order kept" if all(held.values()) else "order reversed" if all(beaten.values())
                else "depends on reading" if any(held.values()) or any(beaten.values()) else "tie")  # fmt: skip
-    return Finding(verdict, f"T = {most} is, with {words} (Wilcoxon, Holm at {ALPHA:.0%})", tuple(rows))
+    return Finding(verdict, f"T = {most} is, with {words} (Wilcoxon, {RULE})", tuple(rows))
 
 
 def _cut_accuracy(
@@ -87,16 +86,16 @@ def incoherence(rng: Source, correlations: list[float], epsilon: float, repetiti
         hits.append(float(np.mean([count for _, count in found])))
     first, second = means
     gain = float(np.mean(first - second))
-    p = float(stats.wilcoxon(first - second).pvalue) if np.any(first != second) else 1.0
+    test = wilcoxon(second, first)
+    lower = decide([test]).kept and gain > tolerance
     rows = tuple(
         Comparison(f"correlation {value:g}: test error, {hit:.1f} of {TRUE} true features", "lower without",
-                   float(mean.mean()), gain > tolerance and p <= ALPHA)
+                   float(mean.mean()), lower)
         for value, mean, hit in zip(correlations, means, hits, strict=True)
     )  # fmt: skip
-    words = (
-        f"test error {first.mean():.3f} at correlation {correlations[0]:g}, {second.mean():.3f} at {correlations[1]:g}"
-    )
-    return Finding("met" if gain > tolerance and p <= ALPHA else "not reached here", words, rows)
+    words = (f"test error {first.mean():.3f} at correlation {correlations[0]:g}, {second.mean():.3f} at "
+             f"{correlations[1]:g}, {test.effect}")  # fmt: skip
+    return Finding("met" if lower else "not reached here", words, rows)
 
 
 def _correlated(draw: np.random.Generator, correlation: float) -> Split:

@@ -36,7 +36,7 @@ from paper_checks.shared import Part, Shared
 
 def private(shared: Shared, name: str, method: str, noise: str) -> Part:
     """Of a private method: settings, true epsilons, held-out losses and, at the budgets of the figures, curves."""
-    return shared.part(f"{name} {method} {noise}", lambda: _private(shared, name, method, noise))
+    return shared.part(f"{name} {method} {noise}", lambda: _private(shared, name, method, noise), (name,))
 
 
 def _private(shared: Shared, name: str, method: str, noise: str) -> Part:
@@ -72,7 +72,7 @@ def _seeds(shared: Shared, at: Problem, use: str, count: int) -> list[int]:
 
 def open_fits(shared: Shared, name: str, method: str) -> Part:
     """Of SCSG-HT or SVRG-HT without privacy: the setting, held-out losses and curves."""
-    return shared.part(f"{name} {method}", lambda: _open_fits(shared, name, method))
+    return shared.part(f"{name} {method}", lambda: _open_fits(shared, name, method), (name,))
 
 
 def _open_fits(shared: Shared, name: str, method: str) -> Part:
@@ -96,7 +96,7 @@ def _open_fits(shared: Shared, name: str, method: str) -> Part:
 
 def scaled(shared: Shared, epsilon: float, factors: list[float]) -> Part:
     """DP-SCSG-HT on RCV1 with multiples of its published noise: the true epsilon and the loss of the best setting."""
-    return shared.part(f"{RCV1} multiples {epsilon:g} {factors}", lambda: _scaled(shared, epsilon, factors))
+    return shared.part(f"{RCV1} multiples {epsilon:g} {factors}", lambda: _scaled(shared, epsilon, factors), (RCV1,))
 
 
 def _scaled(shared: Shared, epsilon: float, factors: list[float]) -> Part:

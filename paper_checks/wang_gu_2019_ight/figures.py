@@ -88,9 +88,11 @@ def lowest(rng: Rng, task: str, budgets: list[float], best: str, repetitions: in
     return order(figure_1(rng, task, budgets, repetitions, size), best, rivals)
 
 
-def near(rng: Rng, task: str, budgets: list[float], factor: float, repetitions: int) -> Finding:
+def near(
+    rng: Rng, task: str, budgets: list[float], factor: float, repetitions: int, method: str = "DP-IGHT"
+) -> Finding:
     """Whether DP-IGHT with the published noise is close to IGHT."""
-    return close(figure_1(rng, task, budgets, repetitions), "DP-IGHT", "IGHT", factor)
+    return close(figure_1(rng, task, budgets, repetitions), method, "IGHT", factor)
 
 
 def needed(rng: Rng, budgets: list[float], level: float, repetitions: int) -> Finding:

@@ -10,23 +10,20 @@ from paper_checks.tables import Table
 _RIVALS = ("Frank-Wolfe", "Two stage")
 
 
-def ranking_under_both_captions(table: Table) -> Finding:
+def ranking_under_both_captions(table: Table, rival: str = "Two stage") -> Finding:
     """Whether the order is established if the brackets are deviations, and if they are standard errors."""
-    trials = table.facts["trials"]
-    rows = {
-        reading: established(table, "DP-IGHT", "Two stage", trials, reading)
+    parts = {
+        reading: order_established(established(table, "DP-IGHT", rival, table.facts["trials"], reading), parts=2)
         for reading in ("deviations", "standard errors")
     }
     found = readings(
-        [(f"brackets are {name}", "much better", order_established(part).computed,
-          order_established(part).verdict == "order kept") for name, part in rows.items()],
-        "; ".join(f"{name}: order established in {sum(row.agrees for row in part)} of {len(part)} columns"
-                  for name, part in rows.items()),
+        [(f"brackets are {name}", "much better", part.computed, part.verdict == "order kept")
+         for name, part in parts.items()],
+        "; ".join(f"{name}: {part.computed}" for name, part in parts.items()),
         "tie", "Unpaired tests on printed numbers; a paired test is not reported.",
     )  # fmt: skip
-    return Finding(
-        found.verdict, found.computed, (*found.rows, *rows["deviations"], *rows["standard errors"]), found.detail
-    )
+    rows = (row for part in parts.values() for row in part.rows)
+    return Finding(found.verdict, found.computed, (*found.rows, *rows), found.detail)
 
 
 def ranking(table: Table) -> Finding:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from dptoolkit import solvers
 from paper_checks.curves import PUBLISHED, TIGHT, Figure, Method, measure, order
-from paper_checks.findings import ALPHA, Comparison, Finding, readings
+from paper_checks.family import decide, sign
+from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.rates import Array
 from paper_checks.seeds import Rng
 from paper_checks.transfer import published_student
@@ -39,10 +39,12 @@ def aggregates(rng: Rng, blocks: int, epsilon: float, repetitions: int) -> Findi
     both = [method for method in figures.methods("regression", figures.SMALL) if method.name in names]
     figure = measure(both, [epsilon], make, figures.relative_error, rng, repetitions, tuning=1)
     private = np.column_stack([figure.curve(TIGHT, name) for name in names])
-    rows = [
-        _row(f"no noise: a teacher on all rows below those on 1/{blocks} of them", teachers),
-        _row(f"tight noise, epsilon {epsilon:g}: knowledge transfer below votes of blocks (two stages)", private),
-    ]
+    labels = (f"no noise: a teacher on all rows below those on 1/{blocks} of them",
+              f"tight noise, epsilon {epsilon:g}: knowledge transfer below votes of blocks (two stages)")  # fmt: skip
+    tests = [sign(*teachers.T), sign(*private.T)]
+    found = decide(tests)
+    rows = [(label, "lower", test.effect, found.kept or yes)
+            for label, test, yes in zip(labels, tests, found.lower, strict=True)]  # fmt: skip
     words = "; ".join(f"{first:.2f} against {second:.2f}" for first, second in (teachers.mean(0), private.mean(0)))
     return readings(rows, f"mean relative errors {words}", "not reached here")
 
@@ -52,13 +54,6 @@ def _teacher_error(data: Any, rows: slice) -> float:
     X, y = data.X[rows], data.y[rows]
     fits = (solvers.ight(X, y, loss="squared", sparsity=10, steps=60, step_size=step) for step in (0.1, 0.3, 0.8, 1.5))
     return min(float(figures.relative_error(data, fit.coef)) for fit in fits)
-
-
-def _row(label: str, pairs: Array) -> tuple[str, str, str, bool]:
-    """One sign test of two, at half the error rate."""
-    wins = int(np.sum(pairs[:, 0] < pairs[:, 1]))
-    certain = float(stats.binomtest(wins, len(pairs), alternative="greater").pvalue) <= ALPHA / 2
-    return label, "every data set", f"{wins} of {len(pairs)}", certain
 
 
 # --- the norms of the rows -------------------------------------------------------------------------------------------

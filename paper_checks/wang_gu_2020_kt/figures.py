@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from paper_checks.curves import PUBLISHED, STUDENT, TIGHT, Figure, measure, order
@@ -58,12 +59,14 @@ def large(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int
     return Finding(found.verdict, words, found.rows)
 
 
-def near(rng: Rng, budgets: list[float], factor: float, repetitions: int) -> Finding:
+def near(
+    rng: Rng, budgets: list[float], factor: float, repetitions: int, forms: Sequence[str] = FORMS[PUBLISHED]
+) -> Finding:
     """Whether a reading of DPSL-KT with its published noise is close to IGHT at every epsilon."""
     figure = figure_2(rng, "regression", budgets, repetitions)
     least = figure.means(TIGHT, "IGHT")
     rows = []
-    for form in FORMS[PUBLISHED]:
+    for form in forms:
         ratios = [own / base for own, base in zip(figure.means(PUBLISHED, form), least, strict=True)]
         shown = ", ".join(f"{ratio:.2g}" for ratio in ratios)
         rows.append((f"{form}: mean error over that of IGHT", f"<= {factor:g}", shown, max(ratios) <= factor))

@@ -53,11 +53,14 @@ def _expected_largest(count: int, degrees: int) -> float:
     return float(integrate.quad(tail, 0, top, limit=400, points=[float(law.isf(min(1.0, 1 / count)) or 0.1)])[0])
 
 
-def width_of_groups(pairs: list[list[int]], tolerance: float) -> Finding:
-    """E of the largest norm of a group of k normal variables, d/k groups, against the printed sqrt(k log(d/k))."""
+def width_of_groups(pairs: list[list[int]], tolerance: float, power: float = 0.5) -> Finding:
+    """E of the largest norm of a group of k normal variables, d/k groups, against the printed sqrt(k log(d/k)).
+
+    ``power`` is the printed exponent of k, and another one for a planted fault.
+    """
     rows: list[Comparison] = []
     for d, k in pairs:
-        printed = math.sqrt(k * math.log(d / k))
+        printed = k**power * math.sqrt(math.log(d / k))
         width = _expected_largest(d // k, k)
         rows.append(Comparison(f"d {d:,}, groups of {k}", printed, width, abs(printed - width) <= tolerance * width))
     ratios = [float(row.computed) / float(row.published) for row in rows if float(row.published) > 0]

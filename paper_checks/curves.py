@@ -15,11 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from paper_checks.charts import LINE, REFERENCE, Chart, alike, intervals, mean_curve
 from paper_checks.findings import ALPHA, Comparison, Finding, holm
 from paper_checks.seeds import Rng
 
 Array = NDArray[np.float64]
 PUBLISHED, TIGHT = "published noise", "tight noise"
+# Methods without privacy, which charts draw as a line to compare with.
+OPEN = ("IGHT", "without privacy")
 SIGN, STUDENT = "sign", "paired t"
 
 
@@ -60,6 +63,31 @@ class Figure:
     def means(self, noise: str, name: str) -> list[float]:
         """The mean error at every epsilon."""
         return [float(value) for value in self.curve(noise, name).mean(axis=0)]
+
+    def charts(
+        self, y_label: str = "relative error", both: Sequence[str] = (), x_label: str = "epsilon"
+    ) -> tuple[Chart, ...]:
+        """A panel for every kind of noise, all with the same axes.
+
+        Methods of ``OPEN`` are in every panel. Of ``both``, those with tight noise only are drawn beside the published
+        noise of the others too.
+        """
+        noises = {noise for noise, name in self.errors if name not in OPEN}
+        return alike([self._panel(noise, y_label, both, x_label) for noise in (PUBLISHED, TIGHT) if noise in noises])
+
+    def _panel(self, noise: str, y_label: str, both: Sequence[str], x_label: str) -> Chart:
+        beside = [name for name in (*OPEN, *both) if (TIGHT, name) in self.errors and (noise, name) not in self.errors]
+        shown = [name for name in dict.fromkeys(name for _, name in self.errors)
+                 if (noise, name) in self.errors or name in beside]  # fmt: skip
+        drawn = tuple(
+            mean_curve(name, self.budgets, self.curve(noise, name).T, REFERENCE if name in OPEN else LINE)
+            for name in shown
+        )
+        note = intervals(max(map(len, self.errors.values())))
+        if other := [name for name in beside if name not in OPEN]:
+            note += f" With tight noise here too, as none is printed: {', '.join(other)}."
+        claimed = ", as claimed" if noise == PUBLISHED and x_label == "epsilon" else ""
+        return Chart(noise, x_label + claimed, y_label, drawn, note=note)
 
 
 def measure(

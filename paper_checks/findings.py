@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
+from paper_checks.charts import Chart
 from paper_checks.tables import Table
 
 # Family-wise error rate of the tests on one printed table, by Holm's method.
@@ -47,6 +48,8 @@ class Finding:
         What a reader should know beside the numbers.
     marks : tuple of str
         What the two values of each row are, in tables and pictures.
+    charts : tuple of Chart
+        The curves of our runs that belong to the item.
     """
 
     verdict: str
@@ -54,6 +57,7 @@ class Finding:
     rows: tuple[Comparison, ...] = ()
     detail: str = ""
     marks: tuple[str, str] = MARKS
+    charts: tuple[Chart, ...] = ()
 
 
 def recomputed(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paper_checks.charts import Chart
 from paper_checks.curves import PUBLISHED, TIGHT, Figure, order
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.khanna_2023_lasso.related import (
@@ -51,7 +53,24 @@ def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Fi
     rivals = {rival: curves for rival, curves in _RIVALS.items() if best not in curves}
     if best != SPARSIFIER:
         rivals = {SPARSIFIER: [SPARSIFIER]}
-    return _settings_open(order(figure, best, rivals))
+    return replace(_settings_open(order(figure, best, rivals)), charts=pictures(found, name, budgets))
+
+
+# How the figures show a metric: the words at the axis, and the shown value for the error.
+_SHOWN: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "zeros": (f"zeros found, of {FEATURES - TRUE}", lambda wrong: FEATURES - TRUE - wrong),
+    "lost": (f"true weights set to zero, of {TRUE}", lambda lost: lost),
+    "f1": ("F1 score of the support", lambda error: 1 - error),
+    "error": ("test error", lambda error: error),
+}
+
+
+def pictures(found: Outcome, name: str, budgets: list[float]) -> tuple[Chart, ...]:
+    """All methods on one metric, as the figure shows it."""
+    words, shown = _SHOWN[name]
+    values = {key: shown(metric(found, name, key)) for key in found.errors}
+    both = [reading for reading in _RIVALS["Two stage"] if (TIGHT, reading) in values]
+    return Figure(budgets, values, found.chosen).charts(words, both=both)
 
 
 def _settings_open(found: Finding) -> Finding:
@@ -83,7 +102,8 @@ def judge_lost(found: Outcome, budgets: list[float], tolerance: float) -> Findin
     words = "; ".join(f"{noise}: " + ", ".join(f"{v:.1f}" for v in values) for noise, values in means.items())
     shown = ", ".join(f"{epsilon:g}" for epsilon in budgets)
     verdict = readings(rows, f"of 8 true weights lost at epsilon {shown}: {words}", "not reached here")
-    return Finding(verdict.verdict, verdict.computed, (*verdict.rows, *(Comparison(*row) for row in others)))
+    every = (*verdict.rows, *(Comparison(*row) for row in others))
+    return replace(verdict, rows=every, charts=pictures(found, "lost", budgets))
 
 
 def on_kddcup(rng: Source, data_home: str | None, best: str, budgets: list[float], repetitions: int) -> Finding:
@@ -101,6 +121,5 @@ def judge_kddcup(found: Outcome, best: str, budgets: list[float]) -> Finding:
         Comparison(f"Two stage on 8,000 rows, epsilon {epsilon:g}: test error", "performs well", mean, True)
         for epsilon, mean in zip(budgets, figure.means(TIGHT, stages(15)), strict=True)
     )
-    return Finding(
-        ranked.verdict, ranked.computed, (*ranked.rows, *rows), "A part of the data, and an encoding of ours."
-    )
+    detail = "A part of the data, and an encoding of ours."
+    return replace(ranked, rows=(*ranked.rows, *rows), detail=detail, charts=pictures(found, "error", budgets))

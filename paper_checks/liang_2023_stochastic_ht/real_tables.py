@@ -7,10 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from paper_checks.charts import Chart, alike, level, mean_curve, printed
 from paper_checks.curves import PUBLISHED, TIGHT, Array
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.liang_2023_stochastic_ht import real_data
-from paper_checks.liang_2023_stochastic_ht.problems import BUDGETS, GD, RCV1, SCSG, SCSG_PLAIN, SGD, XRAY
+from paper_checks.liang_2023_stochastic_ht.problems import (
+    BUDGETS,
+    FEW,
+    GD,
+    RCV1,
+    REPETITIONS,
+    SCSG,
+    SCSG_PLAIN,
+    SGD,
+    XRAY,
+)
 from paper_checks.shared import Shared
 from paper_checks.tables import Table
 
@@ -35,7 +46,7 @@ def table_on_stand_in(shared: Shared, table: Table, factor: float) -> Finding:
     ]
     words = "; ".join(f"{noise}: {sum(marks)} of 15 cells" for noise, marks in found.items())
     judged = readings(each, f"ratio to the loss without privacy within {factor:g}: {words}", "not reached here")
-    return replace(judged, rows=(*judged.rows, *rows))
+    return replace(judged, rows=(*judged.rows, *rows), charts=_charts(shared, RCV1, table))
 
 
 def table_on_same_rows(shared: Shared, table: Table, tolerance: float) -> Finding:
@@ -59,7 +70,19 @@ def table_on_same_rows(shared: Shared, table: Table, tolerance: float) -> Findin
     verdict = "not reached here" if higher else "better" if lower else "met"
     words = (f"published noise: {min(means):.3f} to {max(means):.3f}, lower than printed in {lower} of 15 cells, "
              f"higher in {higher}; {base:.3f} without privacy")  # fmt: skip
-    return Finding(verdict, words, tuple(rows))
+    return Finding(verdict, words, tuple(rows), charts=_charts(shared, XRAY, table))
+
+
+def _charts(shared: Shared, data: str, table: Table) -> tuple[Chart, ...]:
+    """Our losses against epsilon, and the printed cells of the same methods."""
+    open_loss = level(f"{SCSG_PLAIN} without privacy", BUDGETS, float(_open_losses(shared, data).mean()))
+    panels = []
+    for noise in _NOISES:
+        cells = {method: [_cell(shared, data, method, noise, k) for k in range(len(BUDGETS))] for method in _PRIVATE}
+        drawn = [mean_curve(name, BUDGETS, [np.array(one["losses"]) for one in own]) for name, own in cells.items()]
+        note = f"Means with 95% intervals (Student's t) of {FEW} or {REPETITIONS} fits."
+        panels.append(Chart(noise, "epsilon, as claimed", "held-out loss", (*drawn, open_loss), note=note))
+    return alike([*panels, printed(table, _PRIVATE, BUDGETS, "held-out loss")])
 
 
 def _cells() -> list[tuple[str, str, int]]:

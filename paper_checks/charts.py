@@ -23,6 +23,8 @@ LEVEL = 0.95
 # A line through measured points; points alone; a line to compare with; numbers that the paper prints.
 LINE, POINTS, REFERENCE, PRINTED = "line", "points", "reference", "printed"
 KINDS = (LINE, POINTS, REFERENCE, PRINTED)
+# Methods without noise of figures and tables that have private ones too.
+OPEN = ("IGHT",)
 
 
 @dataclass(frozen=True)
@@ -129,15 +131,20 @@ def printed(table: Table, names: Iterable[str], xs: Sequence[float], y_label: st
         means = np.array(table.mean[name][: len(xs)])
         spread = np.array(table.deviation.get(name, [0.0] * len(means))[: len(means)])
         lows, highs = _floats(means - spread), _floats(means + spread)
-        curves.append(Curve(name, _floats(xs), _floats(means), lows, highs, PRINTED))
+        curves.append(Curve(shown_name(name), _floats(xs), _floats(means), lows, highs, PRINTED))
     note = "The cells of its table, with the printed deviations."
     return Chart("printed in the paper", "epsilon, as claimed", y_label, tuple(curves), note=note, shared=True)
 
 
-def alike(panels: Sequence[Chart]) -> tuple[Chart, ...]:
-    """The panels with the same axes: logarithmic if all values are positive and differ by a factor above 5."""
+def shown_name(name: str) -> str:
+    """The name of a method on a chart, which says so where it has no noise."""
+    return f"{name}, without privacy" if name in OPEN else name
+
+
+def alike(panels: Sequence[Chart], log: bool = True) -> tuple[Chart, ...]:
+    """The panels with the same axes, logarithmic if ``log`` and all values are positive and differ by a factor of 5."""
     values = [y for panel in panels for curve in panel.curves for y in curve.ys if math.isfinite(y)]
-    log_y = bool(values) and min(values) > 0 and max(values) > 5 * min(values)
+    log_y = log and bool(values) and min(values) > 0 and max(values) > 5 * min(values)
     return tuple(replace(panel, log_y=log_y, shared=True) for panel in panels)
 
 
@@ -190,4 +197,6 @@ def of_record(entry: Mapping[str, Any]) -> Chart:
 
 
 def _number(value: float, digits: int = 4) -> float | str:
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
+    short = float(f"{value:.{digits}g}")
+    # The largest numbers would be rounded up to infinity.
+    return short if math.isfinite(short) else value if math.isfinite(value) else str(value)

@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from paper_checks.charts import LINE, REFERENCE, Chart, alike, intervals, mean_curve
+from paper_checks.charts import LINE, OPEN, REFERENCE, Chart, alike, intervals, mean_curve, shown_name
 from paper_checks.findings import ALPHA, Comparison, Finding, holm
 from paper_checks.seeds import Rng
 
 Array = NDArray[np.float64]
 PUBLISHED, TIGHT = "published noise", "tight noise"
-# Methods without privacy, which charts draw as a line to compare with.
-OPEN = ("IGHT", "without privacy")
 SIGN, STUDENT = "sign", "paired t"
 
 
@@ -65,22 +63,23 @@ class Figure:
         return [float(value) for value in self.curve(noise, name).mean(axis=0)]
 
     def charts(
-        self, y_label: str = "relative error", both: Sequence[str] = (), x_label: str = "epsilon"
+        self, y_label: str = "relative error", both: Sequence[str] = (), x_label: str = "epsilon", log: bool = True
     ) -> tuple[Chart, ...]:
-        """A panel for every kind of noise, all with the same axes.
+        """A panel for every kind of noise, all with the same axes, logarithmic where that helps and ``log`` allows it.
 
         Methods of ``OPEN`` are in every panel. Of ``both``, those with tight noise only are drawn beside the published
         noise of the others too.
         """
         noises = {noise for noise, name in self.errors if name not in OPEN}
-        return alike([self._panel(noise, y_label, both, x_label) for noise in (PUBLISHED, TIGHT) if noise in noises])
+        panels = [self._panel(noise, y_label, both, x_label) for noise in (PUBLISHED, TIGHT) if noise in noises]
+        return alike(panels, log)
 
     def _panel(self, noise: str, y_label: str, both: Sequence[str], x_label: str) -> Chart:
         beside = [name for name in (*OPEN, *both) if (TIGHT, name) in self.errors and (noise, name) not in self.errors]
         shown = [name for name in dict.fromkeys(name for _, name in self.errors)
                  if (noise, name) in self.errors or name in beside]  # fmt: skip
         drawn = tuple(
-            mean_curve(name, self.budgets, self.curve(noise, name).T, REFERENCE if name in OPEN else LINE)
+            mean_curve(shown_name(name), self.budgets, self.curve(noise, name).T, REFERENCE if name in OPEN else LINE)
             for name in shown
         )
         note = intervals(max(map(len, self.errors.values())))

@@ -139,7 +139,7 @@ def _scaled(value: float, log: bool) -> float:
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    rough = (high - low) / 4
+    rough = (high - low) / 6
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= rough * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -269,7 +269,7 @@ def _svg(
     cut, number = False, 0
     for curve, places in sorted(kept, key=lambda pair: pair[0].kind != REFERENCE):
         # Bars at the same place stand side by side.
-        shift = 0.0 if curve.kind == REFERENCE or len(curve.xs) > _FEW else 3.4 * (number - (measured - 1) / 2)
+        shift = 0.0 if not curve.lows or len(curve.xs) > _FEW else 3.4 * (number - (measured - 1) / 2)
         number += curve.kind != REFERENCE
         text, own = _curve(curve, places, looks[curve.name], x, y, min(max(shift, -12), 12))
         parts.append(text)

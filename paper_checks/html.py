@@ -26,7 +26,8 @@ _STYLE = """
 body{margin:0 auto;max-width:1000px;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
 background:var(--paper)}
 h1{font-size:1.8rem;line-height:1.25;margin:.6rem 0}
-h2{margin-top:2.6rem;border-bottom:2px solid var(--line);font-size:1.3rem;line-height:1.3}
+h2{display:flex;justify-content:space-between;align-items:baseline;gap:.5rem 1rem;margin-top:2.6rem;
+border-bottom:2px solid var(--line);font-size:1.3rem;line-height:1.3}
 a{color:inherit}code{font-size:.9em;background:var(--soft);padding:.1em .3em;border-radius:4px;overflow-wrap:anywhere}
 .badge{display:inline-block;padding:0 .6em;border-radius:1em;color:var(--paper);font-size:.82rem;font-weight:600;
 white-space:nowrap}
@@ -58,7 +59,7 @@ dd{margin:0;overflow-wrap:anywhere}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem}
 th,td{border-bottom:1px solid var(--line);padding:.2rem .6rem;text-align:left;vertical-align:top}
 summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0;max-width:100%;height:auto}
-.no{color:var(--bad);font-weight:600}.up{font-size:.8rem;font-weight:400;float:right;margin-top:.3rem}
+.no{color:var(--bad);font-weight:600}.up{font-size:.8rem;font-weight:400;white-space:nowrap}
 @media (max-width:560px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dt{margin-top:.3rem;font-size:.85rem}
 .card{padding:.6rem .7rem}h1{font-size:1.5rem}.counts{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}}
 """

@@ -70,7 +70,7 @@ def pictures(found: Outcome, name: str, budgets: list[float]) -> tuple[Chart, ..
     words, shown = _SHOWN[name]
     values = {key: shown(metric(found, name, key)) for key in found.errors}
     both = [reading for reading in _RIVALS["Two stage"] if (TIGHT, reading) in values]
-    return Figure(budgets, values, found.chosen).charts(words, both=both)
+    return Figure(budgets, values, found.chosen).charts(words, both=both, log=name == "error")
 
 
 def _settings_open(found: Finding) -> Finding:

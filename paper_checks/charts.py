@@ -24,7 +24,7 @@ LEVEL = 0.95
 LINE, POINTS, REFERENCE, PRINTED = "line", "points", "reference", "printed"
 KINDS = (LINE, POINTS, REFERENCE, PRINTED)
 # Methods without noise of figures and tables that have private ones too.
-OPEN = ("IGHT",)
+OPEN = ("IGHT", "LASSO")
 
 
 @dataclass(frozen=True)

@@ -278,6 +278,13 @@ def _outcome(rng, budgets, repetitions, *_):
                            {key: draw.random(shape) for key in keys}, {})  # fmt: skip
 
 
+def _plain(make, rng, repetitions):
+    from paper_checks.khanna_2023_lasso import plain, related
+
+    key = (TIGHT, plain.NAME)
+    return related.Outcome({key: np.ones((repetitions, 1, 100))}, {key: np.full((repetitions, 1), 0.1)}, {})
+
+
 def _run(*_):
     draw = np.random.default_rng(0)
     curve = [[float(k), 4.0 * k, float(draw.random())] for k in range(40)]
@@ -294,7 +301,8 @@ def _replace(monkeypatch, item, **fakes):
 def _without_fits(monkeypatch, item):
     """Made-up numbers in place of every fit, so that only the way from a run to its charts is left."""
     _replace(
-        monkeypatch, item, measure=_measured, synthetic=_outcome, kddcup=_outcome,
+        monkeypatch, item, measure=_measured, synthetic=_outcome, kddcup=_outcome, without_noise=_plain,
+        kddcup_parts=lambda home: None,
         curve=lambda *a: tuple(np.linspace(0.1, 0.9, a[4])),
     )  # fmt: skip
     if "real_data" in item.check.__globals__:
@@ -320,6 +328,11 @@ def test_every_figure_has_curves_of_its_own(name, monkeypatch):
     if name not in ("SHT-P8",):
         assert [title for title in titles if title.startswith("published")] == titles[:1], "own panels for both noises"
         assert titles[1].startswith("tight")
+    drawn = [one for chart in found.charts for one in chart.curves]
+    if paper.key in ("IGHT", "LASSO") or (paper.key, item.where[:6]) == ("KT", "Figure"):
+        assert {one.name for one in drawn if one.kind == charts.REFERENCE} <= {
+            "IGHT, without privacy", "LASSO, without privacy"}, "an error without privacy"  # fmt: skip
+        assert any(one.kind == charts.REFERENCE for one in drawn)
     if name in ("SHT-T4", "SHT-T5"):
         assert titles[2] == "printed in the paper" and {one.kind for one in found.charts[2].curves} == {charts.PRINTED}
     else:

@@ -183,7 +183,7 @@ def test_settings_are_chosen_on_other_data_and_every_method_is_fitted():
     def make(draw):
         X = draw.uniform(-1, 1, (400, 20))
         y = (X[:, 0] > 0).astype(float)
-        return related.Split(X[:200], y[:200], (X[200:300], y[200:300]), (X[300:], y[300:]), 200, 3.0)
+        return problems.Split(X[:200], y[:200], (X[200:300], y[200:300]), (X[300:], y[300:]), 200, 3.0)
 
     found = related.outcome(make, seeds.source(0, "p", "i"), (8.0,), 2, (8,), tuning=1)
     assert found.errors[TIGHT, related.stages(8)].shape == (2, 1) and (PUBLISHED, related.stages(8)) not in found.errors

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from paper_checks.charts import Chart
 from paper_checks.curves import PUBLISHED, TIGHT, Figure, order
 from paper_checks.findings import Comparison, Finding, readings
+from paper_checks.khanna_2023_lasso.plain import without_noise
+from paper_checks.khanna_2023_lasso.problems import kddcup_parts, synthetic_rows
 from paper_checks.khanna_2023_lasso.related import (
     SPARSIFIER,
     Outcome,
@@ -43,8 +45,15 @@ def metric(found: Outcome, name: str, key: tuple[str, str]) -> Array:
 
 def best_of(rng: Source, name: str, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Whether ``best`` is ahead of the others in Figure 1 (zeros), 3 (f1) or 4 (error)."""
-    found = synthetic(rng.of("figures"), tuple(budgets), repetitions)
-    return judge_best(found, name, best, budgets)
+    found, plain = _runs(rng, budgets, repetitions)
+    return replace(judge_best(found, name, best, budgets), charts=pictures(found, plain, name, budgets))
+
+
+def _runs(rng: Source, budgets: list[float], repetitions: int) -> tuple[Outcome, Outcome]:
+    """All methods on the synthetic data, and LASSO without noise."""
+    shared = rng.of("figures")
+    found = synthetic(shared, tuple(budgets), repetitions)
+    return found, without_noise(synthetic_rows, shared, repetitions)
 
 
 def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Finding:
@@ -53,7 +62,7 @@ def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Fi
     rivals = {rival: curves for rival, curves in _RIVALS.items() if best not in curves}
     if best != SPARSIFIER:
         rivals = {SPARSIFIER: [SPARSIFIER]}
-    return replace(_settings_open(order(figure, best, rivals)), charts=pictures(found, name, budgets))
+    return _settings_open(order(figure, best, rivals))
 
 
 # How the figures show a metric: the words at the axis, and the shown value for the error.
@@ -65,10 +74,11 @@ _SHOWN: dict[str, tuple[str, Callable[[Array], Array]]] = {
 }
 
 
-def pictures(found: Outcome, name: str, budgets: list[float]) -> tuple[Chart, ...]:
+def pictures(found: Outcome, plain: Outcome, name: str, budgets: list[float]) -> tuple[Chart, ...]:
     """All methods on one metric, as the figure shows it."""
     words, shown = _SHOWN[name]
-    values = {key: shown(metric(found, name, key)) for key in found.errors}
+    values = {key: shown(metric(one, name, key)) for one in (plain, found) for key in one.errors}
+    values = {key: value + np.zeros(len(budgets)) for key, value in values.items()}
     both = [reading for reading in _RIVALS["Two stage"] if (TIGHT, reading) in values]
     return Figure(budgets, values, found.chosen).charts(words, both=both, log=name == "error")
 
@@ -80,7 +90,8 @@ def _settings_open(found: Finding) -> Finding:
 
 def few_lost(rng: Source, budgets: list[float], repetitions: int, tolerance: float) -> Finding:
     """Figure 2: how many of the eight true weights Sparsifier sets to zero."""
-    return judge_lost(synthetic(rng.of("figures"), tuple(budgets), repetitions), budgets, tolerance)
+    found, plain = _runs(rng, budgets, repetitions)
+    return replace(judge_lost(found, budgets, tolerance), charts=pictures(found, plain, "lost", budgets))
 
 
 def judge_lost(found: Outcome, budgets: list[float], tolerance: float) -> Finding:
@@ -102,14 +113,15 @@ def judge_lost(found: Outcome, budgets: list[float], tolerance: float) -> Findin
     words = "; ".join(f"{noise}: " + ", ".join(f"{v:.1f}" for v in values) for noise, values in means.items())
     shown = ", ".join(f"{epsilon:g}" for epsilon in budgets)
     verdict = readings(rows, f"of 8 true weights lost at epsilon {shown}: {words}", "not reached here")
-    every = (*verdict.rows, *(Comparison(*row) for row in others))
-    return replace(verdict, rows=every, charts=pictures(found, "lost", budgets))
+    return replace(verdict, rows=(*verdict.rows, *(Comparison(*row) for row in others)))
 
 
 def on_kddcup(rng: Source, data_home: str | None, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Figure 5: whether Sparsifier is below private IGHT. Two stage is shown."""
-    found = kddcup(rng.of("figures"), tuple(budgets), repetitions, data_home)
-    return judge_kddcup(found, best, budgets)
+    shared = rng.of("figures")
+    found = kddcup(shared, tuple(budgets), repetitions, data_home)
+    plain = without_noise(kddcup_parts(data_home), shared, repetitions)
+    return replace(judge_kddcup(found, best, budgets), charts=pictures(found, plain, "error", budgets))
 
 
 def judge_kddcup(found: Outcome, best: str, budgets: list[float]) -> Finding:
@@ -122,4 +134,4 @@ def judge_kddcup(found: Outcome, best: str, budgets: list[float]) -> Finding:
         for epsilon, mean in zip(budgets, figure.means(TIGHT, stages(15)), strict=True)
     )
     detail = "A part of the data, and an encoding of ours."
-    return replace(ranked, rows=(*ranked.rows, *rows), detail=detail, charts=pictures(found, "error", budgets))
+    return replace(ranked, rows=(*ranked.rows, *rows), detail=detail)

@@ -17,6 +17,7 @@ from paper_checks.charts import POINTS, PRINTED, REFERENCE, Chart, Curve
 _LIGHT = ("#0072b2", "#d55e00", "#007f5f", "#a8488f", "#8f6f00", "#3d9bd9", "#6b4fbb", "#7a4a21")
 _DARK = ("#56b4e9", "#ff9f5a", "#3fd0a0", "#e58fcb", "#e6c84b", "#a9d6ff", "#b9a5ff", "#d8a27c")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "7 2 1 2 1 2")
+_INK_DASHES = ("", "6 3", "2 2")
 _MARKS = ("circle", "square", "triangle", "diamond", "cross", "plus")
 _WIDTH, _HEIGHT, _TOP, _RIGHT, _BOTTOM = 340, 214, 10, 326, 192
 # Curves of more points have a band in place of bars, and one mark.
@@ -50,7 +51,7 @@ gap:.4rem 1.2rem;margin:.6rem 0}}
 class _Look:
     colour: str
     dash: str
-    mark: str
+    mark: str  # empty for what others are compared with
 
     @property
     def stroke(self) -> str:
@@ -58,16 +59,18 @@ class _Look:
         return f'stroke="{self.colour}"{dash}'
 
 
-_INK = _Look("currentColor", "", "")
-
-
 def _looks(charts: Sequence[Chart]) -> dict[str, _Look]:
     """One look per name, in the order in which they appear; what others are compared with has the text's colour."""
     curves = [curve for chart in charts for curve in chart.curves]
     references = {curve.name for curve in curves if curve.kind == REFERENCE}
     names = [name for name in dict.fromkeys(curve.name for curve in curves) if name not in references]
-    looks = {name: _look(number) for number, name in enumerate(names)}
-    return {curve.name: looks.get(curve.name, _INK) for curve in curves}
+    ink = {
+        name: _Look("currentColor", _INK_DASHES[number % len(_INK_DASHES)], "")
+        for number, name in enumerate(
+            name for name in dict.fromkeys(curve.name for curve in curves) if name in references
+        )
+    }
+    return {name: _look(number) for number, name in enumerate(names)} | ink
 
 
 def _look(number: int) -> _Look:
@@ -231,7 +234,7 @@ def _legend(charts: Sequence[Chart], looks: Mapping[str, _Look]) -> str:
 
 def _sample(look: _Look, kinds: set[str]) -> str:
     line = "" if kinds <= {POINTS, PRINTED} else f'<line x1="1" y1="6" x2="33" y2="6" {look.stroke} stroke-width="2"/>'
-    mark = "" if look is _INK else _mark(look, 17, 6, kinds == {PRINTED}, "")
+    mark = "" if not look.mark else _mark(look, 17, 6, kinds == {PRINTED}, "")
     return f'<svg width="34" height="12" viewBox="0 0 34 12" aria-hidden="true">{line}{mark}</svg>'
 
 
@@ -296,7 +299,7 @@ def _grid(chart: Chart, x: _Axis, y: _Axis) -> str:
         right = at < (x.start + x.end) / 2
         parts.append(
             f'<path d="M{at:.1f} {_TOP}V{_BOTTOM}" stroke="var(--plain)" stroke-dasharray="3 3"/>'
-            + _text(at + (4 if right else -4), _TOP + 8, chart.rule[0][:24], "start" if right else "end")
+            + _text(at + (4 if right else -4), _TOP + 8, chart.rule[0][:24], "start" if right else "end", _HALO)
         )
     return "".join(parts)
 
@@ -318,9 +321,13 @@ def _apart(values: Sequence[float], x: _Axis) -> list[float]:
     return kept
 
 
-def _text(x: float, y: float, words: str, anchor: str) -> str:
+# Words over lines are read on an edge of the page's colour.
+_HALO = ' paint-order="stroke" stroke="var(--paper)" stroke-width="4"'
+
+
+def _text(x: float, y: float, words: str, anchor: str, more: str = "") -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" font-size="10" text-anchor="{anchor}"'
-    return f'<text {place} fill="currentColor">{escape(words)}</text>'
+    return f'<text {place} fill="currentColor"{more}>{escape(words)}</text>'
 
 
 def _curve(curve: Curve, places: Sequence[int], look: _Look, x: _Axis, y: _Axis, shift: float) -> tuple[str, bool]:
@@ -335,11 +342,11 @@ def _curve(curve: Curve, places: Sequence[int], look: _Look, x: _Axis, y: _Axis,
             parts.append(text)
             cut = cut or own
     if curve.kind not in (POINTS, PRINTED):
-        width = 1.3 if look is _INK else 1.9
+        width = 1.9 if look.mark else 1.3
         for part in _runs(places):
             line = " ".join(f"{at[k][0]:.1f},{at[k][1]:.1f}" for k in part)
             parts.append(f'<polyline points="{line}" fill="none" {look.stroke} stroke-width="{width}"/>')
-    if look is not _INK or curve.kind == PRINTED:
+    if look.mark or curve.kind == PRINTED:
         marked = places if len(curve.xs) <= _FEW else places[-1:]
         parts += [_mark(look, *at[k], curve.kind == PRINTED, _said(curve, k)) for k in marked]
     return "".join(parts), cut

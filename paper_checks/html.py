@@ -34,7 +34,7 @@ white-space:nowrap}
 .good{background:var(--good)}.plain{background:var(--plain)}.bad{background:var(--bad)}
 .bar{display:flex;gap:2px;height:.6rem;border-radius:.3rem;overflow:hidden;margin:.3rem 0}
 .key{font-size:.85rem;color:var(--plain);margin:.2rem 0 1rem}.key i{display:inline-block;width:.7em;height:.7em;
-border-radius:50%;margin:0 .35em 0 .9em}.key i:first-child{margin-left:0}
+border-radius:50%;margin-right:.35em}.key span{white-space:nowrap;margin-right:.7em}
 .counts{display:grid;grid-template-columns:repeat(auto-fill,minmax(190px,1fr));gap:.4rem;padding:0;list-style:none}
 .counts .badge{font-size:.74rem}
 .counts li{border:1px solid var(--line);border-radius:6px;padding:.3rem .6rem;display:flex;
@@ -61,7 +61,8 @@ th,td{border-bottom:1px solid var(--line);padding:.2rem .6rem;text-align:left;ve
 summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0;max-width:100%;height:auto}
 .no{color:var(--bad);font-weight:600}.up{font-size:.8rem;font-weight:400;white-space:nowrap}
 @media (max-width:560px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dt{margin-top:.3rem;font-size:.85rem}
-.card{padding:.6rem .7rem}h1{font-size:1.5rem}.counts{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}}
+.card{padding:.6rem .7rem}h1{font-size:1.5rem}.counts .badge{font-size:.66rem}.counts li{padding:.3rem .45rem}
+.counts{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}}
 """
 # The colours of verdicts, in words.
 _TONES = {"good": "for the claim", "plain": "neither", "bad": "against the claim"}
@@ -116,7 +117,9 @@ def _bar(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _key(entries: Sequence[Mapping[str, Any]]) -> str:
-    words = "".join(f'<i class="{tone}"></i>{count} {_TONES[tone]}' for tone, count in _tones(entries).items())
+    words = "".join(
+        f'<span><i class="{tone}"></i>{count} {_TONES[tone]}</span> ' for tone, count in _tones(entries).items()
+    )
     return f"<p class=key>{words}</p>"
 
 

@@ -82,7 +82,7 @@ class Growth:
         else:
             bound = tuple(constant * float(value) for value in self.printed)
             words = "printed expression" if constant == 1 else f"{constant:g} times the printed expression"
-            line, title = Curve(words, x, bound, kind=REFERENCE), f"{self.size}: below the printed expression?"
+            line, title = Curve(words, x, bound, kind=REFERENCE), f"{self.size}: error and bound"
         note = intervals(len(self.errors)) + (" The means are geometric." if constant is None else "")
         return Chart(title, self.size.split(": ")[-1].split(",")[0], "error", (measured, line), True, True, note=note)
 

@@ -309,12 +309,18 @@ def _without_fits(monkeypatch, item):
         runs = item.check.__globals__["real_data"]
         monkeypatch.setattr(runs, "private", lambda *_: {f"{epsilon:g}": _run() for epsilon in (2, 4, 6, 8, 10)})
         monkeypatch.setattr(runs, "open_fits", _run)
+    if "rcv1" in item.check.__globals__:
+        tables = item.check.__globals__["rcv1"]
+        monkeypatch.setattr(tables, "splits", lambda *_, **__: None)
+        monkeypatch.setattr(
+            tables, "run", lambda rng, methods, budgets, *_, **__: (_measured(methods, budgets, 0, 0, 0, 3), 0.1)
+        )
     if "importlib" in item.check.__globals__:
         # As if PyTorch were installed.
         monkeypatch.setattr(item.check.__globals__["importlib"].util, "find_spec", lambda name: True)
 
 
-MORE = ["IGHT-P1", "IGHT-P8", "KT-P1", "SHT-P8", "SHT-P9", "SHT-T4", "SHT-T5"]
+MORE = ["IGHT-P1", "IGHT-P8", "KT-P1", "SHT-P8", "SHT-P9", "SHT-T4", "SHT-T5", "IGHT-T3", "KT-T3"]
 
 
 @pytest.mark.parametrize("name", [*FIGURES, *MORE])
@@ -333,7 +339,7 @@ def test_every_figure_has_curves_of_its_own(name, monkeypatch):
         assert {one.name for one in drawn if one.kind == charts.REFERENCE} <= {
             "IGHT, without privacy", "LASSO, without privacy"}, "an error without privacy"  # fmt: skip
         assert any(one.kind == charts.REFERENCE for one in drawn)
-    if name in ("SHT-T4", "SHT-T5"):
+    if name[-3:] in ("-T3", "-T4", "-T5"):
         assert titles[2] == "printed in the paper" and {one.kind for one in found.charts[2].curves} == {charts.PRINTED}
     else:
         # The papers' curves have no numbers in the text.

@@ -9,7 +9,7 @@ from dptoolkit import solvers
 from paper_checks import seeds
 from paper_checks.__main__ import ROOT
 from paper_checks.claims import load
-from paper_checks.khanna_2023_lasso import cells, figures, paths, problems, ranks, related
+from paper_checks.khanna_2023_lasso import cells, figures, paths, plain, problems, ranks, related
 from paper_checks.khanna_2023_lasso import runs as lasso_runs
 from paper_checks.khanna_2023_lasso.runs import BORROWED, DENSE, OWN, PUBLISHED, SPARSIFIER, TIGHT, Runs, Scores
 
@@ -189,3 +189,7 @@ def test_settings_are_chosen_on_other_data_and_every_method_is_fitted():
     assert found.errors[TIGHT, related.stages(8)].shape == (2, 1) and (PUBLISHED, related.stages(8)) not in found.errors
     for key, weights in found.weights.items():
         assert weights.shape == (2, 1, 20) and found.chosen[key][0] > 0, key
+    # Without noise the one true feature is found, on the same data sets.
+    alone = plain.without_noise(make, seeds.source(0, "p", "i"), 2)
+    assert np.all(alone.weights[TIGHT, plain.NAME][:, 0, 0] > 0)
+    assert np.all(alone.errors[TIGHT, plain.NAME] < found.errors[TIGHT, related.stages(8)])

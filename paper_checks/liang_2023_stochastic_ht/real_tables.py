@@ -81,7 +81,8 @@ def _charts(shared: Shared, data: str, table: Table) -> tuple[Chart, ...]:
         cells = {method: [_cell(shared, data, method, noise, k) for k in range(len(BUDGETS))] for method in _PRIVATE}
         drawn = [mean_curve(name, BUDGETS, [np.array(one["losses"]) for one in own]) for name, own in cells.items()]
         note = f"Means with 95% intervals (Student's t) of {FEW} or {REPETITIONS} fits."
-        panels.append(Chart(noise, "epsilon, as claimed", "held-out loss", (*drawn, open_loss), note=note))
+        words = "epsilon, as claimed" if noise == PUBLISHED else "epsilon"
+        panels.append(Chart(noise, words, "held-out loss", (*drawn, open_loss), note=note))
     return alike([*panels, printed(table, _PRIVATE, BUDGETS, "held-out loss")])
 
 

@@ -148,6 +148,19 @@ def alike(panels: Sequence[Chart], log: bool = True) -> tuple[Chart, ...]:
     return tuple(replace(panel, log_y=log_y, shared=True) for panel in panels)
 
 
+def within(panel: Chart, least: float, most: float) -> Chart:
+    """The panel with intervals that end at the least and the largest possible value."""
+    curves = tuple(
+        replace(
+            curve,
+            lows=tuple(max(low, least) for low in curve.lows),
+            highs=tuple(min(high, most) for high in curve.highs),
+        )
+        for curve in panel.curves
+    )
+    return replace(panel, curves=curves)
+
+
 def intervals(repetitions: int) -> str:
     """What bars and bands are, in words."""
     if repetitions < 2:

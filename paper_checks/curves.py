@@ -7,6 +7,7 @@ same data. The choice is not charged to epsilon, as in the papers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from paper_checks.charts import LINE, OPEN, REFERENCE, Chart, alike, intervals, mean_curve, shown_name
+from paper_checks.charts import LINE, OPEN, REFERENCE, Chart, alike, intervals, mean_curve, shown_name, within
 from paper_checks.findings import ALPHA, Comparison, Finding, holm
 from paper_checks.seeds import Rng
 
@@ -63,15 +64,24 @@ class Figure:
         return [float(value) for value in self.curve(noise, name).mean(axis=0)]
 
     def charts(
-        self, y_label: str = "relative error", both: Sequence[str] = (), x_label: str = "epsilon", log: bool = True
+        self,
+        y_label: str = "relative error",
+        both: Sequence[str] = (),
+        x_label: str = "epsilon",
+        log: bool = True,
+        most: float = math.inf,
     ) -> tuple[Chart, ...]:
         """A panel for every kind of noise, all with the same axes, logarithmic where that helps and ``log`` allows it.
 
         Methods of ``OPEN`` are in every panel. Of ``both``, those with tight noise only are drawn beside the published
-        noise of the others too.
+        noise of the others too. ``most`` is the largest possible value, where intervals end; the smallest is 0.
         """
         noises = {noise for noise, name in self.errors if name not in OPEN}
-        panels = [self._panel(noise, y_label, both, x_label) for noise in (PUBLISHED, TIGHT) if noise in noises]
+        panels = [
+            within(self._panel(noise, y_label, both, x_label), 0.0, most)
+            for noise in (PUBLISHED, TIGHT)
+            if noise in noises
+        ]
         return alike(panels, log)
 
     def _panel(self, noise: str, y_label: str, both: Sequence[str], x_label: str) -> Chart:

@@ -202,6 +202,9 @@ def test_a_figure_has_a_panel_per_kind_of_noise_and_no_method_where_it_was_not_r
     assert [one.ys[0] for one in second.curves] == [1.0, 3.0, 4.0, 40.0]
     assert "With tight noise here too, as none is printed: B." in first.note and "tight" not in second.note
     assert first.x_label == "epsilon, as claimed" and second.x_label == "epsilon" and first.log_y and second.log_y
+    # Intervals end at possible values.
+    wide = Figure([1.0], {(TIGHT, "A"): np.array([[0.0], [1.0]])}, {}).charts(most=1)[0].curves[0]
+    assert (wide.lows, wide.ys, wide.highs) == ((0.0,), (0.5,), (1.0,))
     (only,) = Figure([1.0], {(TIGHT, "A"): np.ones((3, 1))}, {}).charts()
     assert only.title == TIGHT
 

@@ -65,22 +65,22 @@ def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Fi
     return _settings_open(order(figure, best, rivals))
 
 
-# How the figures show a metric: the words at the axis, and the shown value for the error.
-_SHOWN: dict[str, tuple[str, Callable[[Array], Array]]] = {
-    "zeros": (f"zeros found, of {FEATURES - TRUE}", lambda wrong: FEATURES - TRUE - wrong),
-    "lost": (f"true weights set to zero, of {TRUE}", lambda lost: lost),
-    "f1": ("F1 score of the support", lambda error: 1 - error),
-    "error": ("test error", lambda error: error),
+# How the figures show a metric: the words at the axis, the shown value for the error, and the largest possible one.
+_SHOWN: dict[str, tuple[str, Callable[[Array], Array], float]] = {
+    "zeros": (f"zeros found, of {FEATURES - TRUE}", lambda wrong: FEATURES - TRUE - wrong, FEATURES - TRUE),
+    "lost": (f"true weights set to zero, of {TRUE}", lambda lost: lost, TRUE),
+    "f1": ("F1 score of the support", lambda error: 1 - error, 1),
+    "error": ("test error", lambda error: error, 1),
 }
 
 
 def pictures(found: Outcome, plain: Outcome, name: str, budgets: list[float]) -> tuple[Chart, ...]:
     """All methods on one metric, as the figure shows it."""
-    words, shown = _SHOWN[name]
+    words, shown, most = _SHOWN[name]
     values = {key: shown(metric(one, name, key)) for one in (plain, found) for key in one.errors}
     values = {key: value + np.zeros(len(budgets)) for key, value in values.items()}
     both = [reading for reading in _RIVALS["Two stage"] if (TIGHT, reading) in values]
-    return Figure(budgets, values, found.chosen).charts(words, both=both, log=name == "error")
+    return Figure(budgets, values, found.chosen).charts(words, both=both, log=name == "error", most=most)
 
 
 def _settings_open(found: Finding) -> Finding:

@@ -386,3 +386,14 @@ def test_figures_from_real_fits_are_drawn(name):
     found = find(item, paper.tables, seeds.source(0, paper.name, name), None, settings)
     assert len(found.charts) == 2 and {one.xs for chart in found.charts for one in chart.curves} == {(2.0, 8.0)}
     _check_inside(drawing.drawn(found.charts))
+
+
+def test_the_noise_that_reaches_the_loss_without_privacy_is_drawn(monkeypatch):
+    paper, item = ITEMS["SHT-T4n"]
+    _without_fits(monkeypatch, item)
+    runs = item.check.__globals__["real_data"]
+    monkeypatch.setattr(runs, "scaled", lambda shared, epsilon, factors: {
+        f"{factor:g}": {"true": 1.0, "loss": 0.5 + factor} for factor in factors})  # fmt: skip
+    (chart,) = find(item, paper.tables, seeds.source(0, paper.name, item.id), None, {}, object()).charts
+    assert chart.curves[0].ys == tuple(0.5 + x for x in chart.curves[0].xs) and chart.curves[1].ys == (0.5, 0.5)
+    _check_inside(drawing.drawn([chart]))

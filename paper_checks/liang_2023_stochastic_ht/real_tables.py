@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paper_checks.charts import Chart, alike, level, mean_curve, printed
+from paper_checks.charts import Chart, Curve, alike, level, mean_curve, printed
 from paper_checks.curves import PUBLISHED, TIGHT, Array
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.liang_2023_stochastic_ht import real_data
@@ -20,6 +20,7 @@ from paper_checks.liang_2023_stochastic_ht.problems import (
     SCSG,
     SCSG_PLAIN,
     SGD,
+    TRIALS,
     XRAY,
 )
 from paper_checks.shared import Shared
@@ -121,4 +122,8 @@ def noise_that_reaches(shared: Shared, epsilon: float, factors: list[float], gap
     epsilon_then = f", true epsilon {found[f'{max(reached):g}']['true']:.3g}" if reached else ""
     words = (f"loss {rows[0].computed:.3f} with the published noise; within {gap:g} of the {base:.3f} without privacy "
              f"at {first} times that noise{epsilon_then}")  # fmt: skip
-    return Finding("met" if 1.0 in reached else "not reached here", words, tuple(rows))
+    losses = Curve("DP-SCSG-HT", tuple(factors), tuple(found[f"{factor:g}"]["loss"] for factor in factors))
+    open_loss = level(f"{SCSG_PLAIN} without privacy", factors, base)
+    chart = Chart("loss against noise", "multiple of the published noise", "held-out loss", (losses, open_loss),
+                  log_x=True, rule=("as published", 1.0), note=f"Means of {TRIALS} runs each.")  # fmt: skip
+    return Finding("met" if 1.0 in reached else "not reached here", words, tuple(rows), charts=(chart,))

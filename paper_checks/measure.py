@@ -61,7 +61,9 @@ def linear_convergence(curves: Sequence[tuple[str, Array]], tolerance: float) ->
         )
     good = sum(row.agrees for row in rows)
     words = f"the error falls by a factor below 1 in every step, until the floor, in {good} of {len(rows)} runs"
-    chart = Chart("without noise, from zero weights", "steps", "distance from the truth", tuple(drawn), log_y=True)
+    chart = Chart(
+        "plain hard thresholding, from zero weights", "steps", "distance from the truth", tuple(drawn), log_y=True
+    )
     return Finding("met" if good == len(rows) else "not reached here", words, tuple(rows), charts=(chart,))
 
 

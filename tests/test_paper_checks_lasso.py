@@ -193,3 +193,12 @@ def test_settings_are_chosen_on_other_data_and_every_method_is_fitted():
     alone = plain.without_noise(make, seeds.source(0, "p", "i"), 2)
     assert np.all(alone.weights[TIGHT, plain.NAME][:, 0, 0] > 0)
     assert np.all(alone.errors[TIGHT, plain.NAME] < found.errors[TIGHT, related.stages(8)])
+
+
+def test_gumbel_noise_is_finite_where_an_exponential_variable_is_rounded_to_zero():
+    class Zeros:
+        def standard_exponential(self, shape, kind):
+            return np.zeros(shape, kind)
+
+    noise = paths._noise(Zeros(), paths.GUMBEL, (3, 2), np.dtype(np.float32))
+    assert noise.shape == (3, 2) and np.all(noise == np.float32(-np.log(np.float32(1e-8))))

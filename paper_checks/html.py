@@ -61,7 +61,7 @@ th,td{border-bottom:1px solid var(--line);padding:.2rem .6rem;text-align:left;ve
 summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0;max-width:100%;height:auto}
 .no{color:var(--bad);font-weight:600}.up{font-size:.8rem;font-weight:400;white-space:nowrap}
 @media (max-width:560px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dt{margin-top:.3rem;font-size:.85rem}
-.card{padding:.6rem .7rem}h1{font-size:1.5rem}.counts .badge{font-size:.66rem}.counts li{padding:.3rem .45rem}
+.card{padding:.6rem .7rem}h1{font-size:1.5rem}.counts .badge{font-size:.66rem}.counts>li{padding:.3rem .45rem}
 .counts{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}}
 """
 # The colours of verdicts, in words.

@@ -7,6 +7,7 @@ same data. The choice is not charged to epsilon, as in the papers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paper_checks.charts import LINE, OPEN, REFERENCE, Chart, alike, intervals, mean_curve, shown_name, within
 from paper_checks.family import RULE, decide, sign, student
 from paper_checks.findings import Comparison, Finding
 from paper_checks.seeds import Rng
@@ -61,6 +63,41 @@ class Figure:
     def means(self, noise: str, name: str) -> list[float]:
         """The mean error at every epsilon."""
         return [float(value) for value in self.curve(noise, name).mean(axis=0)]
+
+    def charts(
+        self,
+        y_label: str = "relative error",
+        both: Sequence[str] = (),
+        x_label: str = "epsilon",
+        log: bool = True,
+        most: float = math.inf,
+    ) -> tuple[Chart, ...]:
+        """A panel for every kind of noise, all with the same axes, logarithmic where that helps and ``log`` allows it.
+
+        Methods of ``OPEN`` are in every panel. Of ``both``, those with tight noise only are drawn beside the published
+        noise of the others too. ``most`` is the largest possible value, where intervals end; the smallest is 0.
+        """
+        noises = {noise for noise, name in self.errors if name not in OPEN}
+        panels = [
+            within(self._panel(noise, y_label, both, x_label), 0.0, most)
+            for noise in (PUBLISHED, TIGHT)
+            if noise in noises
+        ]
+        return alike(panels, log)
+
+    def _panel(self, noise: str, y_label: str, both: Sequence[str], x_label: str) -> Chart:
+        beside = [name for name in (*OPEN, *both) if (TIGHT, name) in self.errors and (noise, name) not in self.errors]
+        shown = [name for name in dict.fromkeys(name for _, name in self.errors)
+                 if (noise, name) in self.errors or name in beside]  # fmt: skip
+        drawn = tuple(
+            mean_curve(shown_name(name), self.budgets, self.curve(noise, name).T, REFERENCE if name in OPEN else LINE)
+            for name in shown
+        )
+        note = intervals(max(map(len, self.errors.values())))
+        if other := [name for name in beside if name not in OPEN]:
+            note += f" With tight noise here too, as none is printed: {', '.join(other)}."
+        claimed = ", as claimed" if noise == PUBLISHED and x_label == "epsilon" else ""
+        return Chart(noise, x_label + claimed, y_label, drawn, note=note)
 
 
 def measure(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from paper_checks.charts import Chart
 from paper_checks.family import RULE, Compared, decide, welch
 from paper_checks.tables import Table
 
@@ -44,6 +45,8 @@ class Finding:
         What a reader should know beside the numbers.
     marks : tuple of str
         What the two values of each row are, in tables and pictures.
+    charts : tuple of Chart
+        The curves of our runs that belong to the item.
     """
 
     verdict: str
@@ -51,6 +54,7 @@ class Finding:
     rows: tuple[Comparison, ...] = ()
     detail: str = ""
     marks: tuple[str, str] = MARKS
+    charts: tuple[Chart, ...] = ()
 
 
 def recomputed(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from paper_checks.charts import of_record
+from paper_checks.drawing import STYLE, drawn
 from paper_checks.findings import MARKS, short
 from paper_checks.report import audited, noise, truth, values
 from paper_checks.verdict import VERDICTS
@@ -19,30 +22,50 @@ _STYLE = """
 :root{--good:#1a7f37;--plain:#57606a;--bad:#b42318;--line:#d8dee4;--soft:#f6f8fa;--ink:#1f2328;--paper:#fff}
 @media (prefers-color-scheme:dark){:root{--good:#3fb950;--plain:#9198a1;--bad:#ff7b72;--line:#3d444d;--soft:#151b23;
 --ink:#e6edf3;--paper:#0d1117}}
-*{box-sizing:border-box}
+:root{color-scheme:light dark}*{box-sizing:border-box}
 body{margin:0 auto;max-width:1000px;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
 background:var(--paper)}
-h1{font-size:1.7rem;line-height:1.25}h2{margin-top:2.5rem;border-bottom:2px solid var(--line);font-size:1.3rem}
+h1{font-size:1.8rem;line-height:1.25;margin:.6rem 0}
+h2{display:flex;justify-content:space-between;align-items:baseline;gap:.5rem 1rem;margin-top:2.6rem;
+border-bottom:2px solid var(--line);font-size:1.3rem;line-height:1.3}
 a{color:inherit}code{font-size:.9em;background:var(--soft);padding:.1em .3em;border-radius:4px;overflow-wrap:anywhere}
 .badge{display:inline-block;padding:0 .6em;border-radius:1em;color:var(--paper);font-size:.82rem;font-weight:600;
 white-space:nowrap}
 .good{background:var(--good)}.plain{background:var(--plain)}.bad{background:var(--bad)}
+.bar{display:flex;gap:2px;height:.6rem;border-radius:.3rem;overflow:hidden;margin:.3rem 0}
+.key{font-size:.85rem;color:var(--plain);margin:.2rem 0 1rem}.key i{display:inline-block;width:.7em;height:.7em;
+border-radius:50%;margin-right:.35em}.key span{white-space:nowrap;margin-right:.7em}
 .counts{display:grid;grid-template-columns:repeat(auto-fill,minmax(190px,1fr));gap:.4rem;padding:0;list-style:none}
 .counts .badge{font-size:.74rem}
 .counts li{border:1px solid var(--line);border-radius:6px;padding:.3rem .6rem;display:flex;
 justify-content:space-between;align-items:center;gap:.2rem .6rem;flex-wrap:wrap}
-.card{border:1px solid var(--line);border-radius:8px;padding:.7rem 1rem;margin:.8rem 0}
-.card h3{margin:0 0 .3rem;font-size:1rem;display:flex;gap:.6rem;flex-wrap:wrap;align-items:center}
+.first{padding-left:0;list-style:none;counter-reset:n}.first li{counter-increment:n;margin:.5rem 0;padding-left:2.4rem;
+position:relative}.first li::before{content:counter(n);position:absolute;left:0;top:.1rem;width:1.6rem;height:1.6rem;
+border-radius:50%;background:var(--soft);border:1px solid var(--line);text-align:center;font-size:.85rem;
+line-height:1.5rem;font-weight:600}
+.contents{padding:0;list-style:none}.contents>li{border:1px solid var(--line);border-radius:8px;padding:.5rem .8rem;
+margin:.5rem 0}.contents ul{padding:0;list-style:none;display:grid;gap:.15rem 1rem;
+grid-template-columns:repeat(auto-fill,minmax(min(100%,270px),1fr));font-size:.9rem;margin:.4rem 0}
+.contents ul li{display:flex;justify-content:space-between;gap:.5rem;align-items:baseline;min-width:0}
+.contents ul a{overflow-wrap:anywhere}.contents .badge{font-size:.7rem}
+.card{border:1px solid var(--line);border-left:5px solid var(--plain);border-radius:8px;padding:.7rem 1rem;
+margin:1rem 0;scroll-margin-top:1rem}.card:target{outline:2px solid var(--plain)}
+.card[data-tone=good]{border-left-color:var(--good)}.card[data-tone=bad]{border-left-color:var(--bad)}
+.card h3{margin:0 0 .3rem;font-size:1rem;display:flex;gap:.2rem .6rem;flex-wrap:wrap;align-items:center}
+.card h3 span:first-child{overflow-wrap:anywhere}.states{font-size:1.05rem;margin:.2rem 0 .5rem;overflow-wrap:anywhere}
 .where{color:var(--plain);font-weight:400}
 dl{display:grid;grid-template-columns:9.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0}dt{color:var(--plain)}
 dd{margin:0;overflow-wrap:anywhere}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem}
 th,td{border-bottom:1px solid var(--line);padding:.2rem .6rem;text-align:left;vertical-align:top}
 summary{cursor:pointer;color:var(--plain)}svg{display:block;margin:.5rem 0;max-width:100%;height:auto}
-.no{color:var(--bad);font-weight:600}
+.no{color:var(--bad);font-weight:600}.up{font-size:.8rem;font-weight:400;white-space:nowrap}
 @media (max-width:560px){body{padding:.7rem}dl{grid-template-columns:1fr;gap:0}dt{margin-top:.3rem;font-size:.85rem}
-.card{padding:.6rem .7rem}}
+.card{padding:.6rem .7rem}h1{font-size:1.5rem}.counts .badge{font-size:.66rem}.counts>li{padding:.3rem .45rem}
+.counts{grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}}
 """
+# The colours of verdicts, in words.
+_TONES = {"good": "for the claim", "plain": "neither", "bad": "against the claim"}
 
 
 def page(content: Page) -> str:
@@ -51,8 +74,8 @@ def page(content: Page) -> str:
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
     title = "What five papers claim, and what is true"
     return (
-        f'<!doctype html><html lang="en"><head>{head}<title>{title}</title><style>{_STYLE}</style></head>'
-        f"<body><h1>{title}</h1>{''.join(parts)}</body></html>\n"
+        f'<!doctype html><html lang="en"><head>{head}<title>{title}</title><style>{_STYLE}{STYLE}</style></head>'
+        f'<body><h1 id="top">{title}</h1>{"".join(parts)}</body></html>\n'
     )
 
 
@@ -63,18 +86,41 @@ def _front(content: Page) -> str:
         if changed
         else "<p>Every verdict is the expected one.</p>"
     )
-    counts = "".join(f"<li>{_badge(word)}<b>{count}</b></li>" for word, count in content.counts.items())
+    counts = "".join(
+        f'<li title="{escape(VERDICTS[word].meaning)}">{_badge(word)}<b>{count}</b></li>'
+        for word, count in content.counts.items()
+    )
     meanings = "".join(
         f"<tr><td>{_badge(word)}</td><td>{escape(VERDICTS[word].meaning)}</td></tr>" for word in VERDICTS
     )
     return (
         f"<p>{len(content.entries)} claims and items of {len(content.papers)} sources, each beside what exact "
         f"accounting, arithmetic or a run of the same algorithm gives. Written by "
-        f"<code>{escape(content.command)}</code> on {content.day}. {content.tests}</p>{state}"
-        f"<ul class=counts>{counts}</ul>"
+        f"<code>{escape(content.command)}</code> on {content.day}. {content.tests}</p>{state}{_bar(content.entries)}"
+        f"{_key(content.entries)}<ul class=counts>{counts}</ul>"
         f"<details><summary>What the verdicts mean</summary><div class=wide><table>{meanings}</table></div></details>"
-        f"{_findings(content)}"
+        f"{_findings(content)}{_contents(content)}"
     )
+
+
+def _tones(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    counts = Counter(VERDICTS[entry["verdict"]].tone for entry in entries)
+    return {tone: counts[tone] for tone in _TONES}
+
+
+def _bar(entries: Sequence[Mapping[str, Any]]) -> str:
+    """The shares of verdicts for a claim, neither, and against it; the key beside it has the numbers."""
+    parts = "".join(
+        f'<span class="{tone}" style="flex:{count}"></span>' for tone, count in _tones(entries).items() if count
+    )
+    return f'<div class=bar aria-hidden="true">{parts}</div>'
+
+
+def _key(entries: Sequence[Mapping[str, Any]]) -> str:
+    words = "".join(
+        f'<span><i class="{tone}"></i>{count} {_TONES[tone]}</span> ' for tone, count in _tones(entries).items()
+    )
+    return f"<p class=key>{words}</p>"
 
 
 def _findings(content: Page) -> str:
@@ -83,7 +129,22 @@ def _findings(content: Page) -> str:
     rows = "".join(
         f"<li>{escape(entry['finding'])} {_badge(entry['verdict'])} {_link(entry)}</li>" for entry in content.findings
     )
-    return f"<h2>Worth knowing first</h2><ol>{rows}</ol>"
+    return f"<h2>Worth knowing first</h2><ol class=first>{rows}</ol>"
+
+
+def _contents(content: Page) -> str:
+    """Papers with their entries, each a link."""
+    parts = []
+    for paper in content.papers:
+        own = content.of(paper)
+        links = "".join(f"<li>{_link(entry)}{_badge(entry['verdict'])}</li>" for entry in own)
+        pictures = sum(bool(entry.get("charts")) for entry in own)
+        curves = f", {pictures} with curves" if pictures else ""
+        parts.append(
+            f'<li><a href="#{escape(paper.name)}"><b>{escape(paper.title or paper.name)}</b></a>{_bar(own)}{_key(own)}'
+            f"<details><summary>{len(own)} claims and items{curves}</summary><ul>{links}</ul></details></li>"
+        )
+    return f"<h2>Contents</h2><ul class=contents>{''.join(parts)}</ul>"
 
 
 def _paper(content: Page, paper: Paper) -> str:
@@ -100,26 +161,46 @@ def _paper(content: Page, paper: Paper) -> str:
         if pending
         else ""
     )
-    return f'<h2 id="{escape(paper.name)}">{escape(paper.title or paper.name)}</h2>{cards}{rest}'
+    up = '<a class=up href="#top">to the top</a>'
+    return f'<h2 id="{escape(paper.name)}">{escape(paper.title or paper.name)}{up}</h2>{cards}{rest}'
 
 
 def _card(entry: Mapping[str, Any]) -> str:
+    """Verdict, claim, what is published, true and measured, the picture, what it rests on, and the numbers."""
     name = entry["claim"] + (f" ({entry['item']})" if entry["item"] not in ("", entry["claim"]) else "")
-    facts = [("states", entry["states"]), ("published", entry["published"]), ("true or measured", entry["computed"])]
-    if entry["kind"] == "item":
-        facts.append(("computed by", entry["computes"]))
-    facts += [("note", entry["note"]), ("detail", entry["detail"])]
-    facts.append(("rests on", f"tolerance {entry['tolerance']:g}: {entry['why']}"))
-    lines = "".join(f"<dt>{key}</dt><dd>{escape(text)}</dd>" for key, text in facts if text)
     changes = "".join(f'<p class="no">{escape(change)}</p>' for change in entry["changes"])
+    facts = [("published", entry["published"]), *_truths(entry), ("note", entry["note"])]
+    basis = [("computed by", entry.get("computes", "")), ("detail", entry["detail"])]
+    basis.append(("rests on", f"tolerance {entry['tolerance']:g}: {entry['why']}"))
+    tone = VERDICTS[entry["verdict"]].tone
     return (
-        f'<div class=card id="{_anchor(entry)}"><h3>{escape(name)} <span class=where>{escape(entry["where"])}</span>'
-        f"{_badge(entry['verdict'])}</h3><dl>{lines}</dl>{changes}{_numbers(entry)}</div>"
+        f'<div class=card data-tone={tone} id="{_anchor(entry)}"><h3><span>{escape(name)}</span>'
+        f"<span class=where>{escape(entry['where'])}</span>{_badge(entry['verdict'])}</h3>"
+        f"<p class=states>{escape(entry['states'])}</p>{_facts(facts)}{changes}{_picture(entry)}{_facts(basis)}"
+        f"{_numbers(entry)}</div>"
     )
 
 
+def _truths(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is true or measured; beside a proved bound what an audit showed."""
+    if entry["kind"] == "item":
+        return [("true or measured", entry["computed"])]
+    shown = [audited(point) for point in entry["points"] if point["audited"] is not None]
+    return [("true", entry["computed"]), ("measured", f"audits show at least {'; '.join(shown)}" if shown else "")]
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> str:
+    return "<dl>" + "".join(f"<dt>{key}</dt><dd>{escape(text)}</dd>" for key, text in facts if text) + "</dl>"
+
+
+def _picture(entry: Mapping[str, Any]) -> str:
+    """The item's curves; else its published and computed values as marks."""
+    charts = [of_record(chart) for chart in entry.get("charts", ())]
+    return drawn(charts) or picture(entry["rows"], entry.get("marks", MARKS))
+
+
 def _numbers(entry: Mapping[str, Any]) -> str:
-    """The numbers behind a verdict: points of a claim, or comparisons of an item with a picture."""
+    """The numbers behind a verdict: points of a claim, or comparisons of an item."""
     if entry["points"]:
         head: tuple[str, ...] = _POINT_HEAD
         rows = [_point(point) for point in entry["points"]]
@@ -129,8 +210,7 @@ def _numbers(entry: Mapping[str, Any]) -> str:
     else:
         return ""
     return (
-        f"{picture(entry['rows'], entry.get('marks', MARKS))}<details><summary>{len(rows)} numbers behind it</summary>"
-        f"<div class=wide>{_table(head, rows)}</div></details>"
+        f"<details><summary>{len(rows)} numbers behind it</summary><div class=wide>{_table(head, rows)}</div></details>"
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import solvers
+from paper_checks.charts import Chart, course
 from paper_checks.findings import Comparison, Finding
 
 Array = NDArray[np.float64]
@@ -46,8 +47,9 @@ def linear_convergence(curves: Sequence[tuple[str, Array]], tolerance: float) ->
 
     The floor is the last value. The rate is the largest ratio of successive errors on the way, which must be below 1.
     """
-    rows = []
+    rows, drawn = [], []
     for label, errors in curves:
+        drawn.append(course(label, [list(enumerate(map(float, errors)))], most=64))
         floor = errors[-1]
         above = np.flatnonzero(errors > tolerance * floor)
         last = int(above[-1]) + 1 if len(above) else 0
@@ -59,7 +61,10 @@ def linear_convergence(curves: Sequence[tuple[str, Array]], tolerance: float) ->
         )
     good = sum(row.agrees for row in rows)
     words = f"the error falls by a factor below 1 in every step, until the floor, in {good} of {len(rows)} runs"
-    return Finding("met" if good == len(rows) else "not reached here", words, tuple(rows))
+    chart = Chart(
+        "plain hard thresholding, from zero weights", "steps", "distance from the truth", tuple(drawn), log_y=True
+    )
+    return Finding("met" if good == len(rows) else "not reached here", words, tuple(rows), charts=(chart,))
 
 
 def accuracy(X: Array, y: Array, weights: Array) -> float:

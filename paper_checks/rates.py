@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from paper_checks.charts import POINTS, REFERENCE, Chart, Curve, geometric_curve, intervals, mean_curve
 from paper_checks.findings import Comparison, Finding, Order, value_of
 
 Array = NDArray[np.float64]
@@ -63,6 +64,28 @@ class Growth:
         agrees = self.exponent <= self.allowed + self.margin + tolerance
         return Comparison(label, f"<= {self.allowed:.2f}", f"{self.exponent:.2f} +- {self.margin:.2f}", bool(agrees))
 
+    def chart(self, constant: float | None = None) -> Chart:
+        """The measured errors, and a line of the printed exponent through their middle.
+
+        With a ``constant`` the line is ``constant`` times the printed expression instead, which then is the bound.
+        """
+        # What is judged: the slope of logarithms, or the mean error.
+        measured = (geometric_curve("measured", self.values, self.errors.T) if constant is None
+                    else mean_curve("measured", self.values, self.errors.T, POINTS))  # fmt: skip
+        x = tuple(float(value) for value in self.values)
+        if constant is None:
+            middle = float(np.mean(np.log(measured.ys)))
+            steps = np.log(x) - np.mean(np.log(x))
+            line = Curve("printed exponent, through the middle", x,
+                         tuple(float(y) for y in np.exp(middle + self.allowed * steps)), kind=REFERENCE)  # fmt: skip
+            title = f"{self.size}: exponent {self.exponent:.2f} measured, {self.allowed:.2f} printed"
+        else:
+            bound = tuple(constant * float(value) for value in self.printed)
+            words = "printed expression" if constant == 1 else f"{constant:g} times the printed expression"
+            line, title = Curve(words, x, bound, kind=REFERENCE), f"{self.size}: error and bound"
+        note = intervals(len(self.errors)) + (" The means are geometric." if constant is None else "")
+        return Chart(title, self.size.split(": ")[-1].split(",")[0], "error", (measured, line), True, True, note=note)
+
 
 def slopes(values: Sequence[float], errors: Array) -> Array:
     """The least-squares slope of log error on log value, of every row of ``errors``."""
@@ -77,7 +100,8 @@ def upper_orders(growths: Iterable[Growth], tolerance: float, detail: str = "") 
     rows = tuple(growth.comparison(tolerance) for growth in kept)
     shown = ", ".join(f"{growth.size} {growth.exponent:.2f} ({growth.allowed:.2f})" for growth in kept)
     verdict = "bound met" if all(row.agrees for row in rows) else "not reached here"
-    return Finding(verdict, f"measured exponents (printed): {shown}", rows, detail)
+    pictures = tuple(growth.chart() for growth in kept)
+    return Finding(verdict, f"measured exponents (printed): {shown}", rows, detail, charts=pictures)
 
 
 def below(growths: Iterable[Growth], constant: float, detail: str = "") -> Finding:
@@ -86,14 +110,16 @@ def below(growths: Iterable[Growth], constant: float, detail: str = "") -> Findi
     For an expression that the error is far below in all cases, where exponents decide nothing: an error may grow faster
     than a bound that it does not come near.
     """
-    rows = []
+    rows, pictures = [], []
     for growth in growths:
+        pictures.append(growth.chart(constant))
         ratios = growth.errors.mean(axis=0) / np.asarray(growth.printed, dtype=float)
         low, high = min(growth.values), max(growth.values)
         label = f"{growth.size} = {low:g} to {high:g}: largest mean error / printed expression"
         rows.append(Comparison(label, f"<= {constant:g}", float(ratios.max()), bool(ratios.max() <= constant)))
     words = f"mean error / printed expression: at most {max(float(row.computed) for row in rows):.3g}"
-    return Finding("bound met" if all(row.agrees for row in rows) else "not reached here", words, tuple(rows), detail)
+    verdict = "bound met" if all(row.agrees for row in rows) else "not reached here"
+    return Finding(verdict, words, tuple(rows), detail, charts=tuple(pictures))
 
 
 def grow(

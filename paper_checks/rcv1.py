@@ -15,6 +15,8 @@ import numpy as np
 
 from dptoolkit import datasets, solvers
 from dptoolkit.accounting import ExponentialMechanism, Repeated, calibrate
+from paper_checks import charts
+from paper_checks.charts import Chart
 from paper_checks.curves import PUBLISHED, TIGHT, Figure, Method, measure
 from paper_checks.findings import Comparison, Finding
 from paper_checks.rates import Array
@@ -205,3 +207,10 @@ def cells(
     words = ", ".join(f"{name} in {count} of {total}" for name, count in reached.items())
     every = all(count == total for count in reached.values())
     return Finding("met" if every else "not reached here", f"cells reached: {words}", tuple(rows))
+
+
+def pictures(table: Table, figure: Figure, baseline: float) -> tuple[Chart, ...]:
+    """Our errors against epsilon, and the printed cells; IGHT is the line to compare with."""
+    errors = {**figure.errors, (TIGHT, "IGHT"): np.full((1, len(figure.budgets)), baseline)}
+    ours = Figure(figure.budgets, errors, figure.chosen).charts("test error", both=["Two stage"])
+    return charts.alike([*ours, charts.printed(table, table.mean, figure.budgets, "test error")])

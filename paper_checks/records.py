@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from paper_checks import charts
 from paper_checks.audits import Audited
 from paper_checks.claims import Paper
 from paper_checks.findings import Finding
@@ -46,7 +47,7 @@ def of_item(paper: Paper, item: Item, found: Finding) -> Record:
         "where": item.where, "states": item.states, "note": item.note, "why": item.why, "tolerance": item.tolerance,
         "tier": item.tier, "finding": item.finding, "rank": item.rank, "published": item.published,
         "computes": item.computes, "computed": found.computed, "rows": rows, "marks": list(found.marks),
-        "verdict": found.verdict,
+        "charts": [charts.record(chart) for chart in found.charts], "verdict": found.verdict,
         "expected": item.verdict, "detail": found.detail, "as_expected": not changes, "changes": changes,
     }  # fmt: skip
 

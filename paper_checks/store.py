@@ -16,7 +16,7 @@ from paper_checks.files import mark
 _HERE = Path(__file__).parent
 # Modules that only show records. What is in them is not part of a record's fingerprint, so no other module here or in
 # a paper's folder may import them.
-PRESENTATION = ("__main__.py", "html.py", "pages.py", "progress.py", "report.py")
+PRESENTATION = ("__main__.py", "drawing.py", "html.py", "pages.py", "progress.py", "report.py")
 
 
 class Store:

@@ -10,7 +10,7 @@ from paper_checks import seeds
 from paper_checks.__main__ import ROOT
 from paper_checks.claims import load
 from paper_checks.items import _table
-from paper_checks.khanna_2023_lasso import cells, figures, paths, problems, ranks, related
+from paper_checks.khanna_2023_lasso import cells, figures, paths, plain, problems, ranks, related
 from paper_checks.khanna_2023_lasso import runs as lasso_runs
 from paper_checks.khanna_2023_lasso.runs import BORROWED, DENSE, OWN, PUBLISHED, SPARSIFIER, TIGHT, Runs, Scores
 
@@ -197,9 +197,22 @@ def test_settings_are_chosen_on_other_data_and_every_method_is_fitted():
     def make(draw):
         X = draw.uniform(-1, 1, (400, 20))
         y = (X[:, 0] > 0).astype(float)
-        return related.Split(X[:200], y[:200], (X[200:300], y[200:300]), (X[300:], y[300:]), 200, 3.0)
+        return problems.Split(X[:200], y[:200], (X[200:300], y[200:300]), (X[300:], y[300:]), 200, 3.0)
 
     found = related.outcome(make, seeds.source(0, "p", "i"), (8.0,), 2, (8,), tuning=1)
     assert found.errors[TIGHT, related.stages(8)].shape == (2, 1) and (PUBLISHED, related.stages(8)) not in found.errors
     for key, weights in found.weights.items():
         assert weights.shape == (2, 1, 20) and found.chosen[key][0] > 0, key
+    # Without noise the one true feature is found, on the same data sets.
+    alone = plain.without_noise(make, seeds.source(0, "p", "i"), 2)
+    assert np.all(alone.weights[TIGHT, plain.NAME][:, 0, 0] > 0)
+    assert np.all(alone.errors[TIGHT, plain.NAME] < found.errors[TIGHT, related.stages(8)])
+
+
+def test_gumbel_noise_is_finite_where_an_exponential_variable_is_rounded_to_zero():
+    class Zeros:
+        def standard_exponential(self, shape, kind):
+            return np.zeros(shape, kind)
+
+    noise = paths._noise(Zeros(), paths.GUMBEL, (3, 2), np.dtype(np.float32))
+    assert noise.shape == (3, 2) and np.all(noise == np.float32(-np.log(np.float32(1e-8))))

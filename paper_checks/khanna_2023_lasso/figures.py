@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paper_checks.charts import Chart
 from paper_checks.curves import PUBLISHED, TIGHT, Figure, order
 from paper_checks.findings import Comparison, Finding, readings
+from paper_checks.khanna_2023_lasso.plain import without_noise
+from paper_checks.khanna_2023_lasso.problems import kddcup_parts, synthetic_rows
 from paper_checks.khanna_2023_lasso.related import (
     SPARSIFIER,
     Outcome,
@@ -45,8 +49,15 @@ def _lost(found: Outcome, key: tuple[str, str], first: int = 0) -> Array:
 
 def best_of(rng: Source, name: str, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Whether ``best`` is ahead of the others in Figure 1 (zeros), 3 (f1) or 4 (error)."""
-    found = synthetic(rng.of("figures"), tuple(budgets), repetitions)
-    return judge_best(found, name, best, budgets)
+    found, plain = _runs(rng, budgets, repetitions)
+    return replace(judge_best(found, name, best, budgets), charts=pictures(found, plain, name, budgets))
+
+
+def _runs(rng: Source, budgets: list[float], repetitions: int) -> tuple[Outcome, Outcome]:
+    """All methods on the synthetic data, and LASSO without noise."""
+    shared = rng.of("figures")
+    found = synthetic(shared, tuple(budgets), repetitions)
+    return found, without_noise(synthetic_rows, shared, repetitions)
 
 
 def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Finding:
@@ -58,6 +69,24 @@ def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Fi
     return _settings_open(order(figure, best, rivals))
 
 
+# How the figures show a metric: the words at the axis, the shown value for the error, and the largest possible one.
+_SHOWN: dict[str, tuple[str, Callable[[Array], Array], float]] = {
+    "zeros": (f"zeros found, of {FEATURES - TRUE}", lambda wrong: FEATURES - TRUE - wrong, FEATURES - TRUE),
+    "lost": (f"true weights set to zero, of {TRUE}", lambda lost: lost, TRUE),
+    "f1": ("F1 score of the support", lambda error: 1 - error, 1),
+    "error": ("test error", lambda error: error, 1),
+}
+
+
+def pictures(found: Outcome, plain: Outcome, name: str, budgets: list[float]) -> tuple[Chart, ...]:
+    """All methods on one metric, as the figure shows it."""
+    words, shown, most = _SHOWN[name]
+    values = {key: shown(metric(one, name, key)) for one in (plain, found) for key in one.errors}
+    values = {key: value + np.zeros(len(budgets)) for key, value in values.items()}
+    both = [reading for reading in _RIVALS["Two stage"] if (TIGHT, reading) in values]
+    return Figure(budgets, values, found.chosen).charts(words, both=both, log=name == "error", most=most)
+
+
 def _settings_open(found: Finding) -> Finding:
     """The settings of the other methods are not stated, and they decide: the opposite order is no verdict."""
     return replace(found, verdict="not reached here") if found.verdict == "order reversed" else found
@@ -65,7 +94,8 @@ def _settings_open(found: Finding) -> Finding:
 
 def few_lost(rng: Source, budgets: list[float], repetitions: int, tolerance: float, first: int = 0) -> Finding:
     """Figure 2: how many of the eight true weights Sparsifier sets to zero."""
-    return judge_lost(synthetic(rng.of("figures"), tuple(budgets), repetitions), budgets, tolerance, first)
+    found, plain = _runs(rng, budgets, repetitions)
+    return replace(judge_lost(found, budgets, tolerance, first), charts=pictures(found, plain, "lost", budgets))
 
 
 def judge_lost(found: Outcome, budgets: list[float], tolerance: float, first: int = 0) -> Finding:
@@ -90,13 +120,15 @@ def judge_lost(found: Outcome, budgets: list[float], tolerance: float, first: in
     words = "; ".join(f"{noise}: " + ", ".join(f"{v:.1f}" for v in values) for noise, values in means.items())
     shown = ", ".join(f"{epsilon:g}" for epsilon in budgets)
     verdict = readings(rows, f"of 8 true weights lost at epsilon {shown}: {words}", "not reached here")
-    return Finding(verdict.verdict, verdict.computed, (*verdict.rows, *(Comparison(*row) for row in others)))
+    return replace(verdict, rows=(*verdict.rows, *(Comparison(*row) for row in others)))
 
 
 def on_kddcup(rng: Source, data_home: str | None, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Figure 5: whether Sparsifier is below private IGHT. Two stage is shown."""
-    found = kddcup(rng.of("figures"), tuple(budgets), repetitions, data_home)
-    return judge_kddcup(found, best, budgets)
+    shared = rng.of("figures")
+    found = kddcup(shared, tuple(budgets), repetitions, data_home)
+    plain = without_noise(kddcup_parts(data_home), shared, repetitions)
+    return replace(judge_kddcup(found, best, budgets), charts=pictures(found, plain, "error", budgets))
 
 
 def judge_kddcup(found: Outcome, best: str, budgets: list[float]) -> Finding:
@@ -108,6 +140,5 @@ def judge_kddcup(found: Outcome, best: str, budgets: list[float]) -> Finding:
         Comparison(f"Two stage on 8,000 rows, epsilon {epsilon:g}: test error", "performs well", mean, True)
         for epsilon, mean in zip(budgets, figure.means(TIGHT, stages(15)), strict=True)
     )
-    return Finding(
-        ranked.verdict, ranked.computed, (*ranked.rows, *rows), "A part of the data, and an encoding of ours."
-    )
+    detail = "A part of the data, and an encoding of ours."
+    return replace(ranked, rows=(*ranked.rows, *rows), detail=detail)

@@ -78,8 +78,8 @@ def _noise(rng: np.random.Generator, law: str, shape: tuple[int, ...], kind: Any
     """Standard Laplace noise, the difference of two exponential variables, or standard Gumbel noise."""
     first = rng.standard_exponential(shape, kind)
     if law == GUMBEL:
-        # In single precision one draw in 2^24 is 0.
-        return np.asarray(-np.log(np.maximum(first, np.finfo(kind).tiny)))
+        # In single precision about one draw in ten million is 0, which would be infinite noise.
+        return np.asarray(-np.log(np.maximum(first, kind.type(1e-8))))
     return np.asarray(first - rng.standard_exponential(shape, kind))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import expit
@@ -36,7 +37,7 @@ def theorem_1(
     largest = float(np.max(expit(margins) * expit(-margins)))
     row = Comparison("largest second derivative of the loss", f"<= {smoothness:g}", largest, largest <= smoothness)
     verdict = found.verdict if row.agrees else "bound broken"
-    return Finding(verdict, found.computed, (*found.rows, row), found.detail)
+    return replace(found, verdict=verdict, rows=(*found.rows, row))
 
 
 def _excess(rng: Rng, repetitions: int, n: float, epsilon: float, p: float, radius: float) -> Array:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptoolkit import datasets, solvers
+from dptoolkit import solvers
 from paper_checks.curves import PUBLISHED, TIGHT
 from paper_checks.khanna_2023_lasso import paths
-from paper_checks.khanna_2023_lasso.problems import connections, kddcup_features, kddcup_rows
+from paper_checks.khanna_2023_lasso.problems import Split, kddcup_parts, synthetic_rows
 from paper_checks.khanna_2023_lasso.runs import COUNT_EPSILON, RADIUS, STEPS, cut, noise_scale, private_count
 from paper_checks.measure import accuracy
 from paper_checks.seeds import Source
@@ -30,18 +30,6 @@ RADII = [float(value) for value in np.geomspace(1, 50, 5)]
 _LENGTHS = [0.1, 0.5, 2.0, 8.0, 30.0]
 _RIDGES = [1.1, 2.0, 8.0, 32.0, 128.0]
 _VOTES, _BLOCKS = 0.6, 20
-
-
-@dataclass(frozen=True)
-class Split:
-    """Training, validation and test rows, and the number of training rows that decides the noise."""
-
-    X: Array
-    y: Array
-    validation: tuple[Array, Array]
-    test: tuple[Array, Array]
-    train: int
-    row_norm: float
 
 
 @dataclass(frozen=True)
@@ -65,29 +53,14 @@ def stages(kept: int) -> str:
 
 @functools.cache
 def synthetic(rng: Source, budgets: tuple[float, ...], repetitions: int) -> Outcome:
-    """All methods on the paper's generator: 8,000 training rows, 2,000 for validation, 2,000 others for the test."""
-
-    def make(draw: np.random.Generator) -> Split:
-        data = datasets.make_khanna(n=12_000, rng=draw)
-        X, y = np.asarray(data.X), data.y
-        return Split(X[:8000], y[:8000], (X[8000:10_000], y[8000:10_000]), (X[10_000:], y[10_000:]), 8000, 3.0)
-
-    return outcome(make, rng, budgets, repetitions, (8, 15))
+    """All methods on the paper's generator."""
+    return outcome(synthetic_rows, rng, budgets, repetitions, (8, 15))
 
 
 @functools.cache
 def kddcup(rng: Source, budgets: tuple[float, ...], repetitions: int, data_home: str | None) -> Outcome:
     """All methods on 48,000 training rows, of which each step reads 8,000."""
-    records, y = connections(data_home)
-
-    def make(draw: np.random.Generator) -> Split:
-        rows = kddcup_rows(y, draw)[:12_000]
-        # Features are encoded over these rows; a category that none of them has is a feature that is always zero.
-        X, labels = kddcup_features(records[rows]), y[rows]
-        return Split(X[:8000], labels[:8000], (X[8000:10_000], labels[8000:10_000]), (X[10_000:], labels[10_000:]),
-                     48_000, 1.0)  # fmt: skip
-
-    return outcome(make, rng, budgets, repetitions, (15,), pad=150)
+    return outcome(kddcup_parts(data_home), rng, budgets, repetitions, (15,), pad=150)
 
 
 def outcome(

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import datasets
+from paper_checks.charts import Chart, intervals, mean_curve
 from paper_checks.curves import PUBLISHED, TIGHT
 from paper_checks.family import RULE, decide, wilcoxon
 from paper_checks.findings import Comparison, Finding
 from paper_checks.khanna_2023_lasso import paths
-from paper_checks.khanna_2023_lasso.problems import Problem
-from paper_checks.khanna_2023_lasso.related import Split, error, two_stages
+from paper_checks.khanna_2023_lasso.problems import Problem, Split
+from paper_checks.khanna_2023_lasso.related import error, two_stages
 from paper_checks.khanna_2023_lasso.runs import EPSILON, RADIUS, cut, noise_scale, private_count, splits
 from paper_checks.measure import accuracy
 from paper_checks.seeds import Source
@@ -28,7 +29,7 @@ def sweep(rng: Source, counts: list[int], most: int, repetitions: int) -> Findin
     given = Problem(np.asarray(data.X, np.float32), data.y, 8000)
     inside = splits(len(given.y), repetitions, rng("splits"))
     kept = private_count(TRUE, FEATURES, repetitions, rng("counts"))
-    rows, tests, labels = [], [], []
+    rows, tests, labels, drawn = [], [], [], []
     cases = {"own noise, published": (PUBLISHED, False), "own noise, tight": (TIGHT, False),
              f"noise for {most}, published": (PUBLISHED, True)}  # fmt: skip
     for name, (noise, borrowed) in cases.items():
@@ -38,6 +39,7 @@ def sweep(rng: Source, counts: list[int], most: int, repetitions: int) -> Findin
             )
             for steps in (*counts, most)
         }
+        drawn.append(mean_curve(name, [*counts, most], [*right.values()]))
         for steps in counts:
             labels.append((name, steps, float(right[steps].mean()), float(right[most].mean())))
             tests.append(wilcoxon(right[steps], right[most]))
@@ -53,7 +55,10 @@ def sweep(rng: Source, counts: list[int], most: int, repetitions: int) -> Findin
                       for name in cases)  # fmt: skip
     verdict = ("order kept" if all(held.values()) else "order reversed" if all(beaten.values())
                else "depends on reading" if any(held.values()) or any(beaten.values()) else "tie")  # fmt: skip
-    return Finding(verdict, f"T = {most} is, with {words} (Wilcoxon, {RULE})", tuple(rows))
+    chart = Chart("accuracy against T, same cut", "number of iterations T", "test accuracy in percent", tuple(drawn),
+                  log_x=True, rule=(f"{most} printed", most), note=intervals(repetitions))  # fmt: skip
+    words = f"T = {most} is, with {words} (Wilcoxon, {RULE})"
+    return Finding(verdict, words, tuple(rows), charts=(chart,))
 
 
 def _cut_accuracy(

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from paper_checks.charts import Chart, course, intervals, level
 from paper_checks.curves import PUBLISHED, TIGHT, Array, paired
 from paper_checks.findings import Comparison, Finding
 from paper_checks.liang_2023_stochastic_ht import real_data
-from paper_checks.liang_2023_stochastic_ht.problems import COMPARED, GD, RCV1, SCSG, SGD
+from paper_checks.liang_2023_stochastic_ht.problems import COMPARED, GD, RCV1, SCSG, SCSG_PLAIN, SGD
 from paper_checks.shared import Shared
 
 _NOISES = (PUBLISHED, TIGHT)
@@ -47,7 +48,10 @@ def without_privacy(shared: Shared, best: str, rival: str, passes: list[float], 
         (f"objective after {at:g} passes: {best} against {rival}", _values(own, 0, at) + margin, _values(other, 0, at))
         for at in passes
     ]
-    return _with_courses(paired(pairs), [(best, own), (rival, other)], 0)
+    courses = [(best, own), (rival, other)]
+    drawn = tuple(course(name, _points(runs, 0)) for name, runs in courses)
+    chart = Chart("without privacy", "epochs so far", "objective", drawn, note=intervals(len(own)))
+    return replace(_with_courses(paired(pairs), courses, 0), charts=(chart,))
 
 
 # --- Figures 1 and 2 -------------------------------------------------------------------------------------------------
@@ -61,17 +65,39 @@ def figure(
     ``margin`` is added to the objective of the methods, and is 0 but for a planted fault.
     """
     place = _AXES[axis]
-    pairs, courses = [], []
+    pairs, courses, charts = [], [], []
     for noise in _NOISES:
         curves = {name: _curves(shared, data, name, noise, epsilon) for name in (*methods, rival)}
         true = {name: _true(shared, data, name, noise, epsilon) for name in curves}
+        charts.append(_chart(shared, data, noise, axis, at, curves, true))
         courses += [(f"{noise}, {name} (true epsilon {true[name]:.2f})", found) for name, found in curves.items()]
         pairs += [
             (f"{noise}: objective after {at:g} {axis}, {name} against {rival}",
              _values(curves[name], place, at) + margin, _values(curves[rival], place, at))
             for name in methods
         ]  # fmt: skip
-    return _with_courses(paired(pairs), courses, place)
+    return replace(_with_courses(paired(pairs), courses, place), charts=tuple(charts))
+
+
+def _chart(
+    shared: Shared, data: str, noise: str, axis: str, at: float, curves: dict[str, Any], true: dict[str, float]
+) -> Chart:
+    """The objective of all methods along the run. Thresholdings are far apart, so that their axis is logarithmic."""
+    place = _AXES[axis]
+    drawn = [course(name, _points(runs, place), start=float(place)) for name, runs in curves.items()]
+    base = float(np.mean([run[-1][2] for run in real_data.open_fits(shared, data, SCSG_PLAIN)["curves"]]))
+    drawn.append(level(f"{SCSG_PLAIN} without privacy, at its end", [x for one in drawn for x in one.xs], base))
+    budgets = ", ".join(f"{name} {value:.3g}" for name, value in true.items())
+    rule = (f"{at:g} {axis}", at) if axis == "epochs" else None
+    note = f"{intervals(len(next(iter(curves.values()))))} True epsilon: {budgets}."
+    return Chart(
+        noise, f"{axis} so far", "objective", tuple(drawn), log_x=place == 1, rule=rule, note=note, shared=True
+    )
+
+
+def _points(runs: Any, place: int) -> list[list[tuple[float, float]]]:
+    """Of every run the points (epochs or thresholdings, objective)."""
+    return [[(point[place], point[2]) for point in run] for run in runs]
 
 
 def fewer_epochs(shared: Shared, data: list[str], factor: float, share: float) -> Finding:

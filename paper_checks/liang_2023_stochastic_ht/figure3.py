@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from dptoolkit import datasets, federated
 from dptoolkit.accounting import Gaussian, Repeated, Subsampled, account
+from paper_checks.charts import LINE, REFERENCE, Chart, course
 from paper_checks.findings import Comparison, Finding
 
 Array = NDArray[np.float64]
@@ -55,7 +57,24 @@ def order(
     rows.append(Comparison(f"{better} minus {worse}", f"> {tolerance:g}", f"{gap:+.3f}", gap > tolerance))
     verdict = "met" if gap > tolerance else "tie" if gap >= -tolerance else "not reached here"
     words = ", ".join(f"{m} {end:.3f}" for m, end in ends.items()) + f" after {rounds} rounds"
-    return Finding(verdict, words, tuple(rows), f"{model}, accuracy on the test set, one seed; settings are ours.")
+    detail = f"{model}, accuracy on the test set, one seed; settings are ours."
+    return Finding(verdict, words, tuple(rows), detail, charts=_charts(model, epsilon, rounds, methods, data_home))
+
+
+def _charts(model: str, epsilon: float, rounds: int, methods: list[str], data_home: str | None) -> tuple[Chart, ...]:
+    """Accuracy against rounds: tight noise, and the noise of the paper's accountant."""
+    charts = []
+    for noise in (PUBLISHED, TIGHT):
+        drawn = []
+        for m in methods:
+            found = curve(model, m, epsilon, TIGHT if m == OPEN else noise, rounds, data_home)
+            drawn.append(course(m, [[*enumerate(found, start=1)]], REFERENCE if m == OPEN else LINE))
+        note = f"One run: no interval. {OPEN} has no noise."
+        if noise == PUBLISHED:
+            budgets = (f"{m}: {_published_budget(m, epsilon, rounds)}." for m in methods if m != OPEN)
+            note = " ".join([note, *budgets])
+        charts.append(Chart(f"{noise} noise", "rounds", "accuracy", tuple(drawn), note=note, shared=True))
+    return tuple(charts)
 
 
 def vanishes(
@@ -66,7 +85,7 @@ def vanishes(
     gap = curve("softmax", SGD, epsilon, TIGHT, rounds, data_home)[-1]
     gap += margin - curve("softmax", GD, epsilon, TIGHT, rounds, data_home)[-1]
     words = f"with a convex model {SGD} is {gap:+.3f} better than {GD}"
-    return Finding("met" if abs(gap) <= tolerance else "not reached here", words, found.rows, found.detail)
+    return replace(found, verdict="met" if abs(gap) <= tolerance else "not reached here", computed=words)
 
 
 @functools.cache

@@ -42,7 +42,8 @@ def theorem_4_3(rng: Rng, exponents: Order, dimension: float, repetitions: int, 
                      f"{along_d.exponent:.2f} +- {along_d.margin:.2f}", free)  # fmt: skip
     verdict = found.verdict if free or found.verdict != "bound met" else "depends on reading"
     words = f"{found.computed}, d {along_d.exponent:.2f}"
-    return Finding(verdict, words, (*found.rows, row), "The growth in d is that of log d, which a constant may hide.")
+    detail = "The growth in d is that of log d, which a constant may hide."
+    return Finding(verdict, words, (*found.rows, row), detail, charts=(*found.charts, along_d.chart()))
 
 
 # --- numbers of record gradients --------------------------------------------------------------------------------

@@ -7,10 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from paper_checks.charts import Chart, Curve, alike, level, mean_curve, printed
 from paper_checks.curves import PUBLISHED, TIGHT, Array
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.liang_2023_stochastic_ht import real_data
-from paper_checks.liang_2023_stochastic_ht.problems import BUDGETS, GD, RCV1, SCSG, SCSG_PLAIN, SGD, XRAY
+from paper_checks.liang_2023_stochastic_ht.problems import (
+    BUDGETS,
+    FEW,
+    GD,
+    RCV1,
+    REPETITIONS,
+    SCSG,
+    SCSG_PLAIN,
+    SGD,
+    TRIALS,
+    XRAY,
+)
 from paper_checks.shared import Shared
 from paper_checks.tables import Table
 
@@ -35,7 +47,7 @@ def table_on_stand_in(shared: Shared, table: Table, factor: float) -> Finding:
     ]
     words = "; ".join(f"{noise}: {sum(marks)} of 15 cells" for noise, marks in found.items())
     judged = readings(each, f"ratio to the loss without privacy within {factor:g}: {words}", "not reached here")
-    return replace(judged, rows=(*judged.rows, *rows))
+    return replace(judged, rows=(*judged.rows, *rows), charts=_charts(shared, RCV1, table))
 
 
 def table_on_same_rows(shared: Shared, table: Table, tolerance: float) -> Finding:
@@ -59,7 +71,20 @@ def table_on_same_rows(shared: Shared, table: Table, tolerance: float) -> Findin
     verdict = "not reached here" if higher else "better" if lower else "met"
     words = (f"published noise: {min(means):.3f} to {max(means):.3f}, lower than printed in {lower} of 15 cells, "
              f"higher in {higher}; {base:.3f} without privacy")  # fmt: skip
-    return Finding(verdict, words, tuple(rows))
+    return Finding(verdict, words, tuple(rows), charts=_charts(shared, XRAY, table))
+
+
+def _charts(shared: Shared, data: str, table: Table) -> tuple[Chart, ...]:
+    """Our losses against epsilon, and the printed cells of the same methods."""
+    open_loss = level(f"{SCSG_PLAIN} without privacy", BUDGETS, float(_open_losses(shared, data).mean()))
+    panels = []
+    for noise in _NOISES:
+        cells = {method: [_cell(shared, data, method, noise, k) for k in range(len(BUDGETS))] for method in _PRIVATE}
+        drawn = [mean_curve(name, BUDGETS, [np.array(one["losses"]) for one in own]) for name, own in cells.items()]
+        note = f"Means with 95% intervals (Student's t) of {FEW} or {REPETITIONS} fits."
+        words = "epsilon, as claimed" if noise == PUBLISHED else "epsilon"
+        panels.append(Chart(noise, words, "held-out loss", (*drawn, open_loss), note=note))
+    return alike([*panels, printed(table, _PRIVATE, BUDGETS, "held-out loss")])
 
 
 def _cells() -> list[tuple[str, str, int]]:
@@ -97,4 +122,8 @@ def noise_that_reaches(shared: Shared, epsilon: float, factors: list[float], gap
     epsilon_then = f", true epsilon {found[f'{max(reached):g}']['true']:.3g}" if reached else ""
     words = (f"loss {rows[0].computed:.3f} with the published noise; within {gap:g} of the {base:.3f} without privacy "
              f"at {first} times that noise{epsilon_then}")  # fmt: skip
-    return Finding("met" if 1.0 in reached else "not reached here", words, tuple(rows))
+    losses = Curve("DP-SCSG-HT", tuple(factors), tuple(found[f"{factor:g}"]["loss"] for factor in factors))
+    open_loss = level(f"{SCSG_PLAIN} without privacy", factors, base)
+    chart = Chart("loss against noise", "multiple of the published noise", "held-out loss", (losses, open_loss),
+                  log_x=True, rule=("as published", 1.0), note=f"Means of {TRIALS} runs each.")  # fmt: skip
+    return Finding("met" if 1.0 in reached else "not reached here", words, tuple(rows), charts=(chart,))

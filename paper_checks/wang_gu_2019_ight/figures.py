@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,14 +86,16 @@ def _relative_error(data: Any, weights: Array) -> float:
 def lowest(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int, size: int = 1000) -> Finding:
     """Whether DP-IGHT has the lowest error of the private methods at every epsilon."""
     rivals = RIVALS if best == "DP-IGHT" else {"DP-IGHT": ["DP-IGHT"]}
-    return order(figure_1(rng, task, budgets, repetitions, size), best, rivals)
+    figure = figure_1(rng, task, budgets, repetitions, size)
+    return replace(order(figure, best, rivals), charts=figure.charts(both=RIVALS["Two stage"]))
 
 
 def near(
     rng: Rng, task: str, budgets: list[float], factor: float, repetitions: int, method: str = "DP-IGHT"
 ) -> Finding:
     """Whether DP-IGHT with the published noise is close to IGHT."""
-    return close(figure_1(rng, task, budgets, repetitions), method, "IGHT", factor)
+    figure = figure_1(rng, task, budgets, repetitions)
+    return replace(close(figure, method, "IGHT", factor), charts=figure.charts(both=RIVALS["Two stage"]))
 
 
 def needed(rng: Rng, budgets: list[float], level: float, repetitions: int) -> Finding:
@@ -103,4 +106,5 @@ def needed(rng: Rng, budgets: list[float], level: float, repetitions: int) -> Fi
     rows = tuple(Comparison(f"{name}: smallest epsilon below {level:g}", f"> {budgets[0]:g}", value, value > budgets[0])
                  for name, value in found.items())  # fmt: skip
     words = f"relative error below {level:g} from epsilon {least:g} on, with tight noise"
-    return Finding("met" if least > budgets[0] else "not reached here", words, rows)
+    charts = figure.charts(both=RIVALS["Two stage"])
+    return Finding("met" if least > budgets[0] else "not reached here", words, rows, charts=charts)

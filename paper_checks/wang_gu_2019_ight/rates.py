@@ -55,7 +55,8 @@ def dimension(rng: Rng, exponents: Order, dense: float, repetitions: int, tolera
             Comparison(f"d = {sizes[0]:g} to {sizes[-1]:g}, all entries kept: exponent", f"{dense:.2f}",
                        f"{full.exponent:.2f}", abs(full.exponent - dense) <= tolerance))  # fmt: skip
     words = f"exponent of d: {sparse.exponent:.2f} with 2 s* entries kept, {full.exponent:.2f} with all"
-    return Finding("met" if all(row.agrees for row in rows) else "not reached here", words, rows)
+    verdict = "met" if all(row.agrees for row in rows) else "not reached here"
+    return Finding(verdict, words, rows, charts=(sparse.chart(), full.chart()))
 
 
 def _dense_errors(rng: Rng, repetitions: int, sizes: list[float]) -> Array:

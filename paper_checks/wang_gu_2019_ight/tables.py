@@ -22,7 +22,8 @@ def rcv1_errors(
     curves = {name: [name] for name in ("Frank-Wolfe", "Two stage", "DP-IGHT")}
     found = rcv1.cells(table, figure, baseline, curves, factor, _true_epsilon)
     ranking = order(figure, "DP-IGHT", {name: [name] for name in ("Frank-Wolfe", "Two stage")}, test=STUDENT)
-    return Finding(found.verdict, f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows))
+    charts = rcv1.pictures(table, figure, baseline)
+    return Finding(found.verdict, f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows), charts=charts)
 
 
 def _true_epsilon(epsilon: float) -> float:

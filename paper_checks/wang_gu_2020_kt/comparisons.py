@@ -92,7 +92,8 @@ def norms(rng: Rng, nonzeros: list[int], epsilon: float, repetitions: int) -> Fi
               for kept in nonzeros]  # fmt: skip
     mixed = found.verdict != "order kept" and any(row.agrees for row in found.rows)
     verdict = "met" if found.verdict == "order kept" else "depends on reading" if mixed else "not reached here"
-    return Finding(verdict, found.computed, (*ratios, *found.rows))
+    charts = figure.charts(x_label="non-zero entries of a row")
+    return Finding(verdict, found.computed, (*ratios, *found.rows), charts=charts)
 
 
 def _rows(kept: int) -> Callable[[np.random.Generator], Rows]:

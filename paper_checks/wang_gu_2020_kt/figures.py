@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from paper_checks.curves import PUBLISHED, STUDENT, TIGHT, Figure, measure, order
 from paper_checks.findings import Comparison, Finding, readings
@@ -35,10 +38,11 @@ def figure_2(rng: Rng, task: str, budgets: list[float], repetitions: int) -> Fig
 def lowest(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int) -> Finding:
     """Whether DPSL-KT has the lowest error of the private methods at every epsilon."""
     figure = figure_2(rng, task, budgets, repetitions)
-    if best != "DPSL-KT":
-        return order(figure, best, {"Frank-Wolfe": [CLIPPED]} if task == "regression" else {"IGHT": ["IGHT"]})
-    rivals = RIVALS if task == "regression" else {"DP-IGHT": ["DP-IGHT"]}
-    return order(figure, best, rivals, forms=FORMS)
+    if best == "DPSL-KT":
+        found = order(figure, best, RIVALS if task == "regression" else {"DP-IGHT": ["DP-IGHT"]}, forms=FORMS)
+    else:
+        found = order(figure, best, {"Frank-Wolfe": [CLIPPED]} if task == "regression" else {"IGHT": ["IGHT"]})
+    return replace(found, charts=figure.charts(both=RIVALS["Two stage"]))
 
 
 def large(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int, size: list[int]) -> Finding:
@@ -56,7 +60,8 @@ def large(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int
     else:
         found = order(figure, best, {"DPSL-KT": [SOUND]}, noises=(TIGHT,), test=STUDENT)
     words = f"{found.computed}; without privacy {alone:.3f} (mean of {_BASELINE_SETS} data sets)"
-    return Finding(found.verdict, words, found.rows)
+    drawn = Figure(budgets, {**figure.errors, (TIGHT, "IGHT"): np.full((1, len(budgets)), alone)}, figure.chosen)
+    return Finding(found.verdict, words, found.rows, charts=drawn.charts(both=RIVALS["Two stage"]))
 
 
 def near(
@@ -71,7 +76,7 @@ def near(
         shown = ", ".join(f"{ratio:.2g}" for ratio in ratios)
         rows.append((f"{form}: mean error over that of IGHT", f"<= {factor:g}", shown, max(ratios) <= factor))
     words = "; ".join(f"{row[0].split(':')[0]}: {row[2]} times the error of IGHT" for row in rows)
-    return readings(rows, words, "not reached here")
+    return replace(readings(rows, words, "not reached here"), charts=figure.charts(both=RIVALS["Two stage"]))
 
 
 def recovers(rng: Rng, epsilon: float, level: float, repetitions: int) -> Finding:

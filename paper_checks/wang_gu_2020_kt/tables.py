@@ -44,7 +44,8 @@ def rcv1_errors(
     readings = [NORM, DIAGONAL, RULE]
     found = rcv1.cells(table, figure, baseline, {**_CURVES, "DPSL-KT": [*readings, SOUND]}, factor, _true_epsilon)
     ranking = order(figure, "DPSL-KT", _CURVES, forms={PUBLISHED: readings, TIGHT: [SOUND]}, test=STUDENT)
-    return Finding(found.verdict, f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows))
+    charts = rcv1.pictures(table, figure, baseline)
+    return Finding(found.verdict, f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows), charts=charts)
 
 
 def _true_epsilon(epsilon: float) -> float:

@@ -38,7 +38,8 @@ def introduction(
                           [factor * value for value in growth.printed]) for growth in growths]  # fmt: skip
         found.append(upper_orders(growths, tolerance) if strong else below(growths, constant))
     verdict = "bound met" if all(finding.verdict == "bound met" for finding in found) else "not reached here"
-    return Finding(verdict, "; ".join(finding.computed for finding in found), found[0].rows + found[1].rows)
+    words, charts = "; ".join(finding.computed for finding in found), found[0].charts + found[1].charts
+    return Finding(verdict, words, found[0].rows + found[1].rows, charts=charts)
 
 
 def _perturbed(rng: Rng, repetitions: int, n: int, d: int, strong: bool) -> Array:

@@ -25,7 +25,7 @@ class Shared:
 
     Attributes
     ----------
-    source : callable
+    source : Source
         The generators of what is shared, as ``rng`` is those of an item.
     data_home : str or None
         The folder of data sets.
@@ -35,7 +35,7 @@ class Shared:
         Of everything that the parts depend on: a part with another one is made anew.
     """
 
-    source: seeds.Rng
+    source: seeds.Source
     data_home: str | None = None
     folder: Path | None = None
     fingerprint: str = ""

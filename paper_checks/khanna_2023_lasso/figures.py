@@ -18,7 +18,7 @@ from paper_checks.khanna_2023_lasso.related import (
     stages,
     synthetic,
 )
-from paper_checks.seeds import Source
+from paper_checks.shared import Shared
 
 Array = NDArray[Any]
 TRUE, FEATURES = 8, 100
@@ -39,9 +39,9 @@ def metric(found: Outcome, name: str, key: tuple[str, str]) -> Array:
     return np.asarray(1 - 2 * (TRUE - lost) / (2 * (TRUE - lost) + wrong + lost))
 
 
-def best_of(rng: Source, name: str, best: str, budgets: list[float], repetitions: int) -> Finding:
+def best_of(shared: Shared, name: str, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Whether ``best`` is ahead of the others in Figure 1 (zeros), 3 (f1) or 4 (error)."""
-    found = synthetic(rng.of("figures"), tuple(budgets), repetitions)
+    found = synthetic(shared, budgets, repetitions)
     return judge_best(found, name, best, budgets)
 
 
@@ -59,9 +59,9 @@ def _settings_open(found: Finding) -> Finding:
     return replace(found, verdict="not reached here") if found.verdict == "order reversed" else found
 
 
-def few_lost(rng: Source, budgets: list[float], repetitions: int, tolerance: float) -> Finding:
+def few_lost(shared: Shared, budgets: list[float], repetitions: int, tolerance: float) -> Finding:
     """Figure 2: how many of the eight true weights Sparsifier sets to zero."""
-    return judge_lost(synthetic(rng.of("figures"), tuple(budgets), repetitions), budgets, tolerance)
+    return judge_lost(synthetic(shared, budgets, repetitions), budgets, tolerance)
 
 
 def judge_lost(found: Outcome, budgets: list[float], tolerance: float) -> Finding:
@@ -86,9 +86,9 @@ def judge_lost(found: Outcome, budgets: list[float], tolerance: float) -> Findin
     return Finding(verdict.verdict, verdict.computed, (*verdict.rows, *(Comparison(*row) for row in others)))
 
 
-def on_kddcup(rng: Source, data_home: str | None, best: str, budgets: list[float], repetitions: int) -> Finding:
+def on_kddcup(shared: Shared, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Figure 5: whether Sparsifier is below private IGHT. Two stage is shown."""
-    found = kddcup(rng.of("figures"), tuple(budgets), repetitions, data_home)
+    found = kddcup(shared, budgets, repetitions)
     return judge_kddcup(found, best, budgets)
 
 

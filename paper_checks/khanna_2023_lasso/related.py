@@ -23,6 +23,7 @@ from paper_checks.khanna_2023_lasso.problems import connections, kddcup_features
 from paper_checks.khanna_2023_lasso.runs import COUNT_EPSILON, RADIUS, STEPS, cut, noise_scale, private_count
 from paper_checks.measure import accuracy
 from paper_checks.seeds import Source
+from paper_checks.shared import Part, Shared
 
 Array = NDArray[Any]
 SPARSIFIER = "Sparsifier"
@@ -63,8 +64,7 @@ def stages(kept: int) -> str:
     return f"Two stage, {kept} weights"
 
 
-@functools.cache
-def synthetic(rng: Source, budgets: tuple[float, ...], repetitions: int) -> Outcome:
+def synthetic(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
     """All methods on the paper's generator: 8,000 training rows, 2,000 for validation, 2,000 others for the test."""
 
     def make(draw: np.random.Generator) -> Split:
@@ -72,22 +72,41 @@ def synthetic(rng: Source, budgets: tuple[float, ...], repetitions: int) -> Outc
         X, y = np.asarray(data.X), data.y
         return Split(X[:8000], y[:8000], (X[8000:10_000], y[8000:10_000]), (X[10_000:], y[10_000:]), 8000, 3.0)
 
-    return outcome(make, rng, budgets, repetitions, (8, 15))
+    def run() -> Part:
+        return as_part(outcome(make, shared.source.of("figures"), budgets, repetitions, (8, 15)))
+
+    return of_part(shared.part(f"figures {budgets} {repetitions} sets", run))
 
 
-@functools.cache
-def kddcup(rng: Source, budgets: tuple[float, ...], repetitions: int, data_home: str | None) -> Outcome:
+def kddcup(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
     """All methods on 48,000 training rows, of which each step reads 8,000."""
-    records, y = connections(data_home)
 
     def make(draw: np.random.Generator) -> Split:
+        records, y = connections(shared.data_home)
         rows = kddcup_rows(y, draw)[:12_000]
         # Features are encoded over these rows; a category that none of them has is a feature that is always zero.
         X, labels = kddcup_features(records[rows]), y[rows]
         return Split(X[:8000], labels[:8000], (X[8000:10_000], labels[8000:10_000]), (X[10_000:], labels[10_000:]),
                      48_000, 1.0)  # fmt: skip
 
-    return outcome(make, rng, budgets, repetitions, (15,), pad=150)
+    def run() -> Part:
+        return as_part(outcome(make, shared.source.of("figures"), budgets, repetitions, (15,), pad=150))
+
+    return of_part(shared.part(f"figure 5 {budgets} {repetitions} sets", run))
+
+
+def as_part(found: Outcome) -> Part:
+    """All methods as JSON can hold them."""
+    curves = [[*key, found.weights[key].tolist(), errors.tolist(), list(found.chosen[key])]
+              for key, errors in found.errors.items()]  # fmt: skip
+    return {"curves": curves}
+
+
+def of_part(part: Part) -> Outcome:
+    """All methods back."""
+    curves = {(noise, name): values for noise, name, *values in part["curves"]}
+    weights, errors = ({key: np.array(values[place]) for key, values in curves.items()} for place in (0, 1))
+    return Outcome(weights, errors, {key: values[2] for key, values in curves.items()})
 
 
 def outcome(

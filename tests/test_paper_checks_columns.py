@@ -12,7 +12,7 @@ from paper_checks.__main__ import ROOT
 from paper_checks.claims import load, paper_folders
 from paper_checks.curves import CHARGED, PUBLISHED, TIGHT, Method
 from paper_checks.findings import Finding
-from paper_checks.khanna_2023_lasso import related
+from paper_checks.khanna_2023_lasso import outcomes
 from paper_checks.khanna_2023_lasso import runs as lasso_runs
 from paper_checks.run import Settings, Unit
 from paper_checks.shared import Shared
@@ -113,8 +113,8 @@ def test_runs_of_lasso_come_back_from_parts():
     np.testing.assert_array_equal([one.nonzeros, one.accuracy, one.auc], list(values.values()))
     assert one.iterations == 7
     key = (TIGHT, "m")
-    shown = related.Outcome({key: np.ones((2, 1, 3))}, {key: np.full((2, 1), 0.25)}, {key: [2.0]})
-    again = related.of_part(json.loads(json.dumps(related.as_part(shown))))
+    shown = outcomes.Outcome({key: np.ones((2, 1, 3))}, {key: np.full((2, 1), 0.25)}, {key: [2.0]})
+    again = outcomes.of_part(json.loads(json.dumps(outcomes.as_part(shown))))
     assert again.weights[key].shape == (2, 1, 3) and again.errors[key][1, 0] == 0.25 and again.chosen[key] == [2.0]
 
 

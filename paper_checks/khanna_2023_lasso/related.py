@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dptoolkit import datasets, solvers
 from paper_checks.curves import PUBLISHED, TIGHT
 from paper_checks.khanna_2023_lasso import paths
+from paper_checks.khanna_2023_lasso.outcomes import Outcome, as_part, of_part
 from paper_checks.khanna_2023_lasso.problems import connections, kddcup_features, kddcup_rows
 from paper_checks.khanna_2023_lasso.runs import COUNT_EPSILON, RADIUS, STEPS, cut, noise_scale, private_count
 from paper_checks.measure import accuracy
@@ -43,15 +44,6 @@ class Split:
     test: tuple[Array, Array]
     train: int
     row_norm: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """For every noise and method the weights (set, epsilon, feature) and the test errors (set, epsilon)."""
-
-    weights: Mapping[tuple[str, str], Array]
-    errors: Mapping[tuple[str, str], Array]
-    chosen: Mapping[tuple[str, str], Sequence[float]]
 
 
 def ight(kept: int) -> str:
@@ -93,20 +85,6 @@ def kddcup(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
         return as_part(outcome(make, shared.source.of("figures"), budgets, repetitions, (15,), pad=150))
 
     return of_part(shared.part(f"figure 5 {budgets} {repetitions} sets", run))
-
-
-def as_part(found: Outcome) -> Part:
-    """All methods as JSON can hold them."""
-    curves = [[*key, found.weights[key].tolist(), errors.tolist(), list(found.chosen[key])]
-              for key, errors in found.errors.items()]  # fmt: skip
-    return {"curves": curves}
-
-
-def of_part(part: Part) -> Outcome:
-    """All methods back."""
-    curves = {(noise, name): values for noise, name, *values in part["curves"]}
-    weights, errors = ({key: np.array(values[place]) for key, values in curves.items()} for place in (0, 1))
-    return Outcome(weights, errors, {key: values[2] for key, values in curves.items()})
 
 
 def outcome(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paper_checks.curves import PUBLISHED, TIGHT, Figure, order
+from paper_checks.curves import PUBLISHED, TIGHT, Figure, order, with_charged
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.khanna_2023_lasso.related import (
     SPARSIFIER,
@@ -51,7 +51,7 @@ def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Fi
     rivals = {rival: curves for rival, curves in _RIVALS.items() if best not in curves}
     if best != SPARSIFIER:
         rivals = {SPARSIFIER: [SPARSIFIER]}
-    return _settings_open(order(figure, best, rivals))
+    return with_charged(_settings_open(order(figure, best, rivals)), figure)
 
 
 def _settings_open(found: Finding) -> Finding:

@@ -8,42 +8,36 @@ the truth, or 15, Sparsifier's mean. The ADMM curves are another paper's numbers
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import datasets, solvers
-from paper_checks.curves import PUBLISHED, TIGHT
+from paper_checks.curves import CHARGED, PUBLISHED, TIGHT
 from paper_checks.khanna_2023_lasso import paths
+from paper_checks.khanna_2023_lasso.fits import Split, error, privately, two_stages
 from paper_checks.khanna_2023_lasso.outcomes import Outcome, as_part, of_part
 from paper_checks.khanna_2023_lasso.problems import connections, kddcup_features, kddcup_rows
-from paper_checks.khanna_2023_lasso.runs import COUNT_EPSILON, RADIUS, STEPS, cut, noise_scale, private_count
-from paper_checks.measure import accuracy
+from paper_checks.khanna_2023_lasso.runs import (
+    COUNT_EPSILON,
+    RADIUS,
+    SPARSIFIER,
+    STEPS,
+    cut,
+    noise_scale,
+    private_count,
+)
 from paper_checks.seeds import Source
 from paper_checks.shared import Part, Shared
 
 Array = NDArray[Any]
-SPARSIFIER = "Sparsifier"
 RADII = [float(value) for value in np.geomspace(1, 50, 5)]
 _LENGTHS = [0.1, 0.5, 2.0, 8.0, 30.0]
 _RIDGES = [1.1, 2.0, 8.0, 32.0, 128.0]
-_VOTES, _BLOCKS = 0.6, 20
-
-
-@dataclass(frozen=True)
-class Split:
-    """Training, validation and test rows, and the number of training rows that decides the noise."""
-
-    X: Array
-    y: Array
-    validation: tuple[Array, Array]
-    test: tuple[Array, Array]
-    train: int
-    row_norm: float
+# Data sets for the choice that is charged, which needs a fit for every run.
+_CHARGED_SETS = 4
 
 
 def ight(kept: int) -> str:
@@ -65,7 +59,7 @@ def synthetic(shared: Shared, budgets: list[float], repetitions: int) -> Outcome
         return Split(X[:8000], y[:8000], (X[8000:10_000], y[8000:10_000]), (X[10_000:], y[10_000:]), 8000, 3.0)
 
     def run() -> Part:
-        return as_part(outcome(make, shared.source.of("figures"), budgets, repetitions, (8, 15)))
+        return as_part(outcome(make, shared.source.of("figures"), budgets, repetitions, (8, 15), charged=_CHARGED_SETS))
 
     return of_part(shared.part(f"figures {budgets} {repetitions} sets", run))
 
@@ -89,9 +83,12 @@ def kddcup(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
 
 def outcome(
     make: Callable[[np.random.Generator], Split], rng: Source, budgets: Sequence[float], repetitions: int,
-    sizes: Sequence[int], pad: int = 0, tuning: int = 2,
+    sizes: Sequence[int], pad: int = 0, tuning: int = 2, charged: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Settings by the mean error on validation rows of ``tuning`` data sets, then errors on the test rows of others."""
+    """Settings by the mean error on validation rows of ``tuning`` data sets, then errors on the test rows of others.
+
+    The first ``charged`` of these are also fitted with the choice charged to the same epsilon and delta.
+    """
     others = [make(rng("tuning data", repetition=number)) for number in range(tuning)]
     grids = {(noise, name): grid for noise in (PUBLISHED, TIGHT) for name, grid in _grids(noise, sizes).items()}
     jobs = [(key, place, number) for key in grids for place in range(len(budgets)) for number in range(5)]
@@ -103,24 +100,31 @@ def outcome(
     chosen = {key: [grid[number] for number in row] for (key, grid), row in zip(grids.items(), table, strict=True)}
     final = [(*key, epsilon, setting) for key in grids for epsilon, setting in zip(budgets, chosen[key], strict=True)]
     weights, errors = [], []
+    free = {name: grid for (noise, name), grid in grids.items() if noise == PUBLISHED}
+    beside: dict[str, list[list[Array]]] = {name: [] for name in free if charged}
+    missed: dict[str, list[list[float]]] = {name: [] for name in beside}
     for number in range(repetitions):
         data = make(rng("data", repetition=number))
         found = fitted(data, rng.of(f"set {number}"), final)
         errors.append([error(data.test, w) for w in found])
         weights.append([np.pad(w, (0, max(pad - len(w), 0))) for w in found])
+        for name in beside if number < charged else ():
+            own = [privately(data, name, free[name], epsilon, rng(CHARGED, f"{name} {epsilon:g}", number))
+                   for epsilon in budgets]  # fmt: skip
+            beside[name].append(own)
+            missed[name].append([error(data.test, w) for w in own])
     shape = (repetitions, len(grids), len(budgets))
     w, e = np.array(weights).reshape(*shape, -1), np.array(errors).reshape(shape)
-    return Outcome({key: w[:, k] for k, key in enumerate(grids)}, {key: e[:, k] for k, key in enumerate(grids)}, chosen)
+    every = {key: w[:, k] for k, key in enumerate(grids)}, {key: e[:, k] for k, key in enumerate(grids)}
+    for name in beside:
+        key = TIGHT, f"{name}, {CHARGED}"
+        every[0][key], every[1][key], chosen[key] = np.array(beside[name]), np.array(missed[name]), []
+    return Outcome(*every, chosen)
 
 
 def _grids(noise: str, sizes: Sequence[int]) -> dict[str, list[float]]:
     grids = {SPARSIFIER: RADII} | {ight(kept): _LENGTHS for kept in sizes}
     return grids | ({stages(kept): _RIDGES for kept in sizes} if noise == TIGHT else {})
-
-
-def error(rows: tuple[Array, Array], weights: Array) -> float:
-    """The share of labels that are predicted wrongly."""
-    return 1 - accuracy(*rows, weights)
 
 
 # What is fitted: noise, method, epsilon, setting.
@@ -175,17 +179,3 @@ def _ight_noise(noise: str, epsilon: float, n: int, d: int, row_norm: float) -> 
         epsilon=epsilon, delta=1 / n, calibration="published" if noise == PUBLISHED else "tight",
     )  # fmt: skip
     return float(plan.releases[0].scale)
-
-
-def two_stages(data: Split, kept: int, epsilon: float, setting: float, draw: np.random.Generator) -> Array:
-    """Two stage with a multiple of the least ridge at which any noise gives the second stage its share of epsilon.
-
-    Where a step reads a part of the rows, so do its blocks: its epsilon is that of this part.
-    """
-    n = len(data.y)
-    least = data.row_norm**2 / 4 / (n * math.expm1((1 - _VOTES) * epsilon))
-    fit = solvers.two_stage(
-        data.X, data.y, loss="logistic", sparsity=kept, blocks=_BLOCKS, row_norm=data.row_norm, l2=setting * least,
-        vote_share=_VOTES, epsilon=epsilon, delta=1 / data.train, rng=draw,
-    )  # fmt: skip
-    return np.asarray(fit.coef)

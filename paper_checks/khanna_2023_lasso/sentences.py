@@ -12,8 +12,8 @@ from dptoolkit import datasets
 from paper_checks.curves import PUBLISHED, TIGHT
 from paper_checks.findings import ALPHA, Comparison, Finding, holm
 from paper_checks.khanna_2023_lasso import paths
+from paper_checks.khanna_2023_lasso.fits import Split, error, two_stages
 from paper_checks.khanna_2023_lasso.problems import Problem
-from paper_checks.khanna_2023_lasso.related import Split, error, two_stages
 from paper_checks.khanna_2023_lasso.runs import EPSILON, RADIUS, cut, noise_scale, private_count, splits
 from paper_checks.measure import accuracy
 from paper_checks.seeds import Source

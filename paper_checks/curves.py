@@ -2,14 +2,14 @@
 
 Every method has a grid of the same number of settings. The setting is chosen at each epsilon by the mean error on data
 sets that are used for nothing else, and the chosen one is run on the data sets that are reported. All methods see the
-same data. The choice is not charged to epsilon, as in the papers.
+same data. The choice is not charged to epsilon, as in the papers; a curve with the choice charged stands beside.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 PUBLISHED, TIGHT = "published noise", "tight noise"
 SIGN, STUDENT = "sign", "paired t"
 _TESTS = {SIGN: sign, STUDENT: student}
+# A setting chosen privately, by dptoolkit.tuning, inside the same epsilon and delta.
+CHARGED = "choice charged"
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,32 @@ class Method:
         The settings to choose from.
     noises : tuple of str
         The kinds of noise that it has: a method whose paper prints no constant has tight noise only.
+    private : bool
+        Whether epsilon matters to it.
+    charged : callable, str or None
+        ``charged(data, epsilon, generator)`` returns weights whose setting is chosen privately within epsilon, with
+        tight noise; or it is the reason why there is no such choice. None for methods without tight noise.
     """
 
     name: str
     fit: Callable[[Any, float, str, Any, np.random.Generator], Array]
     grid: Sequence[Any]
     noises: tuple[str, ...] = (PUBLISHED, TIGHT)
+    private: bool = True
+    charged: Callable[[Any, float, np.random.Generator], Array] | str | None = None
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Errors of methods, by noise and name, each with one row per data set and one column per epsilon."""
+    """Errors of methods, by noise and name, each with one row per data set and one column per epsilon.
+
+    ``uncharged`` has the methods whose choice cannot be charged, and why.
+    """
 
     budgets: Sequence[float]
     errors: Mapping[tuple[str, str], Array]
     chosen: Mapping[tuple[str, str], Sequence[Any]]
+    uncharged: Mapping[str, str] = field(default_factory=dict)
 
     def curve(self, noise: str, name: str) -> Array:
         """The errors of a method; with tight noise where the method has no other."""
@@ -131,15 +144,37 @@ def measure(
     others.clear()
     # One data set at a time is in memory.
     table = np.empty((repetitions, len(cases)))
+    charged = {method.name: method.charged for method in methods if callable(method.charged)}
+    beside = {name: np.empty((repetitions, len(budgets))) for name in charged}
     for number in range(repetitions):
         data = make(rng("data", repetition=number))
         table[number] = [run(case, data, chosen, "data", number) for case, chosen in zip(cases, settings, strict=True)]
+        for name, fit in charged.items():
+            for place, epsilon in enumerate(budgets):
+                draw = rng(CHARGED, f"{name} {epsilon:g}", number)
+                beside[name][number, place] = error(data, fit(data, epsilon, draw))
     errors, chosen_by = {}, {}
     for start in range(0, len(cases), len(budgets)):
         method, noise, _ = cases[start]
         errors[noise, method.name] = table[:, start : start + len(budgets)]
         chosen_by[noise, method.name] = settings[start : start + len(budgets)]
-    return Figure(budgets, errors, chosen_by)
+    for name, values in beside.items():
+        errors[TIGHT, f"{name}, {CHARGED}"], chosen_by[TIGHT, f"{name}, {CHARGED}"] = values, ["private"] * len(budgets)
+    return Figure(budgets, errors, chosen_by, {m.name: m.charged for m in methods if isinstance(m.charged, str)})
+
+
+def with_charged(found: Finding, figure: Figure) -> Finding:
+    """The finding with rows on what the private choice costs. They are shown only: papers charge no choice."""
+    rows = []
+    for (noise, name), errors in figure.errors.items():
+        own = name.removesuffix(f", {CHARGED}")
+        if own == name:
+            continue
+        for epsilon, mean, free in zip(figure.budgets, errors.mean(axis=0), figure.means(noise, own), strict=True):
+            words = f"{mean:.3g} against {free:.3g} with the choice not charged"
+            rows.append(Comparison(f"{CHARGED}, {noise}, epsilon {epsilon:g}: {own}", "", words, True))
+    rows += [Comparison(f"{CHARGED}: {name}", "", reason, True) for name, reason in figure.uncharged.items()]
+    return replace(found, rows=(*found.rows, *rows))
 
 
 def order(

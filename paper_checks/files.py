@@ -9,12 +9,12 @@ from dptoolkit.datasets.registry import FILES, locate
 
 
 def available(name: str, data_home: str | None) -> bool:
-    """Whether the files of a data set are in the folder that was named; nothing is downloaded."""
+    """Whether all files of a data set are in the folder that was named; nothing is downloaded."""
     if data_home is None and not os.environ.get("DPTOOLKIT_DATA"):
         return False
     try:
-        return bool(locate(name, data_home=data_home))
-    except (OSError, ValueError):
+        return all(locate(name, split, data_home) for split in FILES[name].splits)
+    except (KeyError, OSError, ValueError):
         return False
 
 

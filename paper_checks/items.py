@@ -20,7 +20,7 @@ from paper_checks.verdict import WORDS
 TIERS = ("fast", "full", "slow")
 _ALWAYS = {"id", "where", "states"}
 _CHECKED = {"published", "computes", "check", "tolerance", "why", "verdict", "twin"}
-_KEYS = _ALWAYS | _CHECKED | {"with", "tier", "note", "pending", "data", "finding", "rank", "tests"}
+_KEYS = _ALWAYS | _CHECKED | {"with", "tier", "note", "pending", "data", "cost", "finding", "rank", "tests"}
 
 
 class BadClaims(ValueError):
@@ -42,6 +42,9 @@ class Item:
         Names of data sets outside the package that the check needs. Without them its verdict is "no data".
     tests : int
         How many comparisons of a ranking the item tests, fixed beforehand (``family``); 0 for an item without any.
+    cost : float
+        About how many seconds the check takes, with the shared runs that it is the first to need: workers begin with
+        the longest. Items on the same shared runs have 0.
     finding, rank : str, int
         A sentence for the front page of the report, and its place there.
     """
@@ -61,6 +64,7 @@ class Item:
     note: str = ""
     pending: str = ""
     data: tuple[str, ...] = ()
+    cost: float = 0.0
     finding: str = ""
     rank: int = 0
     tests: int = 0
@@ -98,19 +102,23 @@ def read(entry: Mapping[str, Any], function: Callable[[str], Callable[..., Any]]
 def find(
     item: Item,
     tables: Mapping[str, Table],
-    rng: seeds.Rng,
+    rng: seeds.Source,
     data_home: str | None,
     arguments: Mapping[str, Any] | None = None,
     shared: Shared | None = None,
 ) -> Finding:
-    """The finding of one item, with its own arguments or others. ``shared`` holds runs that other items need too."""
+    """The finding of one item, with its own arguments or others.
+
+    ``shared`` holds runs that other items need too; None makes them anew, in memory.
+    """
     if item.check is None:
         raise BadClaims(f"{item.id}: is not checked here: {item.pending}.")
     taken = dict(item.arguments if arguments is None else {**item.arguments, **arguments})
     plant = taken.pop("plant", None)
     for key in [key for key in taken if key == "table" or key.endswith("_table")]:
         taken[key] = _table(tables, taken[key], plant if key == "table" else None, item.id)
-    offered = {"rng": rng, "tolerance": item.tolerance, "data_home": data_home, "shared": shared}
+    here = Shared(rng, data_home) if shared is None else shared
+    offered = {"rng": rng, "tolerance": item.tolerance, "data_home": data_home, "shared": here}
     names = inspect.signature(item.check).parameters
     return item.check(
         **taken, **{name: value for name, value in offered.items() if name in names and name not in taken}

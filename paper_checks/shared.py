@@ -25,7 +25,7 @@ class Shared:
 
     Attributes
     ----------
-    source : callable
+    source : Source
         The generators of what is shared, as ``rng`` is those of an item.
     data_home : str or None
         The folder of data sets.
@@ -37,7 +37,7 @@ class Shared:
         The fingerprint of parts that also depend on data sets, from their names.
     """
 
-    source: seeds.Rng
+    source: seeds.Source
     data_home: str | None = None
     folder: Path | None = None
     fingerprint: str = ""

@@ -10,7 +10,7 @@ from paper_checks import seeds
 from paper_checks.__main__ import ROOT
 from paper_checks.claims import load
 from paper_checks.items import _table
-from paper_checks.khanna_2023_lasso import cells, figures, paths, plain, problems, ranks, related
+from paper_checks.khanna_2023_lasso import cells, figures, outcomes, paths, plain, problems, ranks, related
 from paper_checks.khanna_2023_lasso import runs as lasso_runs
 from paper_checks.khanna_2023_lasso.runs import BORROWED, DENSE, OWN, PUBLISHED, SPARSIFIER, TIGHT, Runs, Scores
 
@@ -178,7 +178,7 @@ def _outcome(ahead=True):
             best = (name == SPARSIFIER) == ahead
             weights[noise, name] = np.tile(good if best else bad, (21, 2, 1))
             errors[noise, name] = np.full((21, 2), 0.1 if best else 0.3)
-    return related.Outcome(weights, errors, {})
+    return outcomes.Outcome(weights, errors, {})
 
 
 def test_figures_rank_the_methods():
@@ -199,12 +199,18 @@ def test_settings_are_chosen_on_other_data_and_every_method_is_fitted():
         y = (X[:, 0] > 0).astype(float)
         return problems.Split(X[:200], y[:200], (X[200:300], y[200:300]), (X[300:], y[300:]), 200, 3.0)
 
-    found = related.outcome(make, seeds.source(0, "p", "i"), (8.0,), 2, (8,), tuning=1)
+    found = related.outcome(make, seeds.source(0, "p", "i"), (8.0,), 2, (8,), tuning=1, charged=1)
     assert found.errors[TIGHT, related.stages(8)].shape == (2, 1) and (PUBLISHED, related.stages(8)) not in found.errors
     for key, weights in found.weights.items():
+        if "charged" in key[1]:
+            continue
         assert weights.shape == (2, 1, 20) and found.chosen[key][0] > 0, key
+    # Of the two data sets the first is also fitted with the choice charged; Two stage cannot be.
+    beside = {name: errors.shape for (_, name), errors in found.errors.items() if "charged" in name}
+    assert beside == {f"{name}, choice charged": (1, 1) for name in (SPARSIFIER, related.ight(8))}
+    assert (np.count_nonzero(found.weights[TIGHT, f"{related.ight(8)}, choice charged"], axis=-1) <= 8).all()
     # Without noise the one true feature is found, on the same data sets.
-    alone = plain.without_noise(make, seeds.source(0, "p", "i"), 2)
+    alone = plain.measured(make, seeds.source(0, "p", "i"), 2)
     assert np.all(alone.weights[TIGHT, plain.NAME][:, 0, 0] > 0)
     assert np.all(alone.errors[TIGHT, plain.NAME] < found.errors[TIGHT, related.stages(8)])
 

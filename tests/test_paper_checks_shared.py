@@ -133,6 +133,7 @@ def _as_published(order):
                     }
                     for column, epsilon in enumerate(problems.BUDGETS)
                 }  # fmt: skip
+        shared._made[f"{data} DP-GD-HT choice charged"] = {"4": [0.6], "6": [0.5]}
         for method in ("SCSG-HT", "SVRG-HT"):
             losses = [table.mean["SCSG-HT"][0]] * count
             shared._made[f"{data} {method}"] = {"losses": losses, "curves": [curve(method)] * count}

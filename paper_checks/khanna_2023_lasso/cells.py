@@ -14,26 +14,26 @@ from paper_checks.family import differ
 from paper_checks.findings import Comparison, Finding
 from paper_checks.khanna_2023_lasso.problems import STAND_INS
 from paper_checks.khanna_2023_lasso.runs import DENSE, PUBLISHED, SPARSIFIER, Runs, Scores, all_runs
-from paper_checks.seeds import Source
+from paper_checks.shared import Shared
 from paper_checks.tables import Table
 
 Cells = dict[tuple[str, str], Runs]
 _PRINTED_TRIALS = 50
 
 
-def plain_counts(rng: Source, data_home: str | None, table: Table, tolerance: float) -> Finding:
+def plain_counts(shared: Shared, table: Table, tolerance: float) -> Finding:
     """Nonzeros without privacy against Table 1."""
-    return compare_plain(all_runs(rng, data_home), table, tolerance)
+    return compare_plain(all_runs(shared), table, tolerance)
 
 
-def private_counts(rng: Source, data_home: str | None, table: Table, tolerance: float) -> Finding:
+def private_counts(shared: Shared, table: Table, tolerance: float) -> Finding:
     """Nonzeros of Private LASSO and Sparsifier with published noise against Table 1."""
-    return compare_private(all_runs(rng, data_home), table, tolerance)
+    return compare_private(all_runs(shared), table, tolerance)
 
 
-def accuracies(rng: Source, data_home: str | None, table: Table, tolerance: float) -> Finding:
+def accuracies(shared: Shared, table: Table, tolerance: float) -> Finding:
     """Nonzeros, accuracies and AUCs against Table 2."""
-    return compare_scores(all_runs(rng, data_home), table, tolerance)
+    return compare_scores(all_runs(shared), table, tolerance)
 
 
 def compare_plain(found: Cells, table: Table, tolerance: float) -> Finding:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paper_checks.charts import Chart
-from paper_checks.curves import PUBLISHED, TIGHT, Figure, order
+from paper_checks.curves import PUBLISHED, TIGHT, Figure, order, with_charged
 from paper_checks.findings import Comparison, Finding, readings
-from paper_checks.khanna_2023_lasso.plain import without_noise
+from paper_checks.khanna_2023_lasso.plain import KDDCUP, SYNTHETIC, without_noise
 from paper_checks.khanna_2023_lasso.problems import kddcup_parts, synthetic_rows
 from paper_checks.khanna_2023_lasso.related import (
     SPARSIFIER,
@@ -22,7 +22,7 @@ from paper_checks.khanna_2023_lasso.related import (
     stages,
     synthetic,
 )
-from paper_checks.seeds import Source
+from paper_checks.shared import Shared
 
 Array = NDArray[Any]
 TRUE, FEATURES = 8, 100
@@ -47,17 +47,11 @@ def _lost(found: Outcome, key: tuple[str, str], first: int = 0) -> Array:
     return np.asarray(TRUE - chosen.sum(axis=-1), float)
 
 
-def best_of(rng: Source, name: str, best: str, budgets: list[float], repetitions: int) -> Finding:
+def best_of(shared: Shared, name: str, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Whether ``best`` is ahead of the others in Figure 1 (zeros), 3 (f1) or 4 (error)."""
-    found, plain = _runs(rng, budgets, repetitions)
-    return replace(judge_best(found, name, best, budgets), charts=pictures(found, plain, name, budgets))
-
-
-def _runs(rng: Source, budgets: list[float], repetitions: int) -> tuple[Outcome, Outcome]:
-    """All methods on the synthetic data, and LASSO without noise."""
-    shared = rng.of("figures")
-    found = synthetic(shared, tuple(budgets), repetitions)
-    return found, without_noise(synthetic_rows, shared, repetitions)
+    found = synthetic(shared, budgets, repetitions)
+    charts = pictures(found, without_noise(shared, SYNTHETIC, synthetic_rows, repetitions), name, budgets)
+    return replace(judge_best(found, name, best, budgets), charts=charts)
 
 
 def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Finding:
@@ -66,7 +60,7 @@ def judge_best(found: Outcome, name: str, best: str, budgets: list[float]) -> Fi
     rivals = {rival: curves for rival, curves in _RIVALS.items() if best not in curves}
     if best != SPARSIFIER:
         rivals = {SPARSIFIER: [SPARSIFIER]}
-    return _settings_open(order(figure, best, rivals))
+    return with_charged(_settings_open(order(figure, best, rivals)), figure)
 
 
 # How the figures show a metric: the words at the axis, the shown value for the error, and the largest possible one.
@@ -92,10 +86,11 @@ def _settings_open(found: Finding) -> Finding:
     return replace(found, verdict="not reached here") if found.verdict == "order reversed" else found
 
 
-def few_lost(rng: Source, budgets: list[float], repetitions: int, tolerance: float, first: int = 0) -> Finding:
+def few_lost(shared: Shared, budgets: list[float], repetitions: int, tolerance: float, first: int = 0) -> Finding:
     """Figure 2: how many of the eight true weights Sparsifier sets to zero."""
-    found, plain = _runs(rng, budgets, repetitions)
-    return replace(judge_lost(found, budgets, tolerance, first), charts=pictures(found, plain, "lost", budgets))
+    found = synthetic(shared, budgets, repetitions)
+    charts = pictures(found, without_noise(shared, SYNTHETIC, synthetic_rows, repetitions), "lost", budgets)
+    return replace(judge_lost(found, budgets, tolerance, first), charts=charts)
 
 
 def judge_lost(found: Outcome, budgets: list[float], tolerance: float, first: int = 0) -> Finding:
@@ -123,11 +118,10 @@ def judge_lost(found: Outcome, budgets: list[float], tolerance: float, first: in
     return replace(verdict, rows=(*verdict.rows, *(Comparison(*row) for row in others)))
 
 
-def on_kddcup(rng: Source, data_home: str | None, best: str, budgets: list[float], repetitions: int) -> Finding:
+def on_kddcup(shared: Shared, best: str, budgets: list[float], repetitions: int) -> Finding:
     """Figure 5: whether Sparsifier is below private IGHT. Two stage is shown."""
-    shared = rng.of("figures")
-    found = kddcup(shared, tuple(budgets), repetitions, data_home)
-    plain = without_noise(kddcup_parts(data_home), shared, repetitions)
+    found = kddcup(shared, budgets, repetitions)
+    plain = without_noise(shared, KDDCUP, kddcup_parts(shared.data_home), repetitions)
     return replace(judge_kddcup(found, best, budgets), charts=pictures(found, plain, "error", budgets))
 
 

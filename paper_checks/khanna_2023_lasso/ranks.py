@@ -17,7 +17,7 @@ from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.khanna_2023_lasso.cells import Cells, noise_detail
 from paper_checks.khanna_2023_lasso.problems import STAND_INS
 from paper_checks.khanna_2023_lasso.runs import BORROWED, DENSE, OWN, PUBLISHED, SPARSIFIER, TIGHT, all_runs
-from paper_checks.seeds import Source
+from paper_checks.shared import Shared
 from paper_checks.tables import Table
 
 _METRICS = {"accuracy": 1, "AUC": 2}
@@ -39,19 +39,19 @@ class Test(NamedTuple):
     sign: int
 
 
-def significant(rng: Source, data_home: str | None, table: Table, readings_of: list[str]) -> Finding:
+def significant(shared: Shared, table: Table, readings_of: list[str]) -> Finding:
     """Whether Sparsifier is significantly better in most cells and Private LASSO in none."""
-    return judge_significance(all_runs(rng, data_home), table, [_RIVALS[name] for name in readings_of])
+    return judge_significance(all_runs(shared), table, [_RIVALS[name] for name in readings_of])
 
 
-def more_iterations(rng: Source, data_home: str | None, table: Table, rival: str) -> Finding:
+def more_iterations(shared: Shared, table: Table, rival: str) -> Finding:
     """Whether 1000 iterations and a cut beat fewer iterations, each with the noise for its own number."""
-    return judge_iterations(all_runs(rng, data_home), table, _RIVALS[rival])
+    return judge_iterations(all_runs(shared), table, _RIVALS[rival])
 
 
-def density(rng: Source, data_home: str | None, claim: str) -> Finding:
+def density(shared: Shared, claim: str) -> Finding:
     """Whether Private LASSO has more nonzeros than without privacy, and Sparsifier fewer than Private LASSO."""
-    return judge_density(all_runs(rng, data_home), claim)
+    return judge_density(all_runs(shared), claim)
 
 
 def tests(found: Cells, rivals: Iterable[str]) -> list[Test]:

@@ -8,37 +8,36 @@ the truth, or 15, Sparsifier's mean. The ADMM curves are another paper's numbers
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptoolkit import solvers
-from paper_checks.curves import PUBLISHED, TIGHT
+from paper_checks.curves import CHARGED, PUBLISHED, TIGHT
 from paper_checks.khanna_2023_lasso import paths
+from paper_checks.khanna_2023_lasso.fits import error, privately, two_stages
+from paper_checks.khanna_2023_lasso.outcomes import Outcome, as_part, of_part
 from paper_checks.khanna_2023_lasso.problems import Split, kddcup_parts, synthetic_rows
-from paper_checks.khanna_2023_lasso.runs import COUNT_EPSILON, RADIUS, STEPS, cut, noise_scale, private_count
-from paper_checks.measure import accuracy
+from paper_checks.khanna_2023_lasso.runs import (
+    COUNT_EPSILON,
+    RADIUS,
+    SPARSIFIER,
+    STEPS,
+    cut,
+    noise_scale,
+    private_count,
+)
 from paper_checks.seeds import Source
+from paper_checks.shared import Part, Shared
 
 Array = NDArray[Any]
-SPARSIFIER = "Sparsifier"
 RADII = [float(value) for value in np.geomspace(1, 50, 5)]
 _LENGTHS = [0.1, 0.5, 2.0, 8.0, 30.0]
 _RIDGES = [1.1, 2.0, 8.0, 32.0, 128.0]
-_VOTES, _BLOCKS = 0.6, 20
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """For every noise and method the weights (set, epsilon, feature) and the test errors (set, epsilon)."""
-
-    weights: Mapping[tuple[str, str], Array]
-    errors: Mapping[tuple[str, str], Array]
-    chosen: Mapping[tuple[str, str], Sequence[float]]
+# Data sets for the choice that is charged, which needs a fit for every run.
+_CHARGED_SETS = 4
 
 
 def ight(kept: int) -> str:
@@ -51,23 +50,34 @@ def stages(kept: int) -> str:
     return f"Two stage, {kept} weights"
 
 
-@functools.cache
-def synthetic(rng: Source, budgets: tuple[float, ...], repetitions: int) -> Outcome:
+def synthetic(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
     """All methods on the paper's generator."""
-    return outcome(synthetic_rows, rng, budgets, repetitions, (8, 15))
+
+    def run() -> Part:
+        source = shared.source.of("figures")
+        return as_part(outcome(synthetic_rows, source, budgets, repetitions, (8, 15), charged=_CHARGED_SETS))
+
+    return of_part(shared.part(f"figures {budgets} {repetitions} sets", run))
 
 
-@functools.cache
-def kddcup(rng: Source, budgets: tuple[float, ...], repetitions: int, data_home: str | None) -> Outcome:
+def kddcup(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
     """All methods on 48,000 training rows, of which each step reads 8,000."""
-    return outcome(kddcup_parts(data_home), rng, budgets, repetitions, (15,), pad=150)
+
+    def run() -> Part:
+        make = kddcup_parts(shared.data_home)
+        return as_part(outcome(make, shared.source.of("figures"), budgets, repetitions, (15,), pad=150))
+
+    return of_part(shared.part(f"figure 5 {budgets} {repetitions} sets", run, data=("kddcup99",)))
 
 
 def outcome(
     make: Callable[[np.random.Generator], Split], rng: Source, budgets: Sequence[float], repetitions: int,
-    sizes: Sequence[int], pad: int = 0, tuning: int = 2,
+    sizes: Sequence[int], pad: int = 0, tuning: int = 2, charged: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Settings by the mean error on validation rows of ``tuning`` data sets, then errors on the test rows of others."""
+    """Settings by the mean error on validation rows of ``tuning`` data sets, then errors on the test rows of others.
+
+    The first ``charged`` of these are also fitted with the choice charged to the same epsilon and delta.
+    """
     others = [make(rng("tuning data", repetition=number)) for number in range(tuning)]
     grids = {(noise, name): grid for noise in (PUBLISHED, TIGHT) for name, grid in _grids(noise, sizes).items()}
     jobs = [(key, place, number) for key in grids for place in range(len(budgets)) for number in range(5)]
@@ -79,24 +89,31 @@ def outcome(
     chosen = {key: [grid[number] for number in row] for (key, grid), row in zip(grids.items(), table, strict=True)}
     final = [(*key, epsilon, setting) for key in grids for epsilon, setting in zip(budgets, chosen[key], strict=True)]
     weights, errors = [], []
+    free = {name: grid for (noise, name), grid in grids.items() if noise == PUBLISHED}
+    beside: dict[str, list[list[Array]]] = {name: [] for name in free if charged}
+    missed: dict[str, list[list[float]]] = {name: [] for name in beside}
     for number in range(repetitions):
         data = make(rng("data", repetition=number))
         found = fitted(data, rng.of(f"set {number}"), final)
         errors.append([error(data.test, w) for w in found])
         weights.append([np.pad(w, (0, max(pad - len(w), 0))) for w in found])
+        for name in beside if number < charged else ():
+            own = [privately(data, name, free[name], epsilon, rng(CHARGED, f"{name} {epsilon:g}", number))
+                   for epsilon in budgets]  # fmt: skip
+            beside[name].append(own)
+            missed[name].append([error(data.test, w) for w in own])
     shape = (repetitions, len(grids), len(budgets))
     w, e = np.array(weights).reshape(*shape, -1), np.array(errors).reshape(shape)
-    return Outcome({key: w[:, k] for k, key in enumerate(grids)}, {key: e[:, k] for k, key in enumerate(grids)}, chosen)
+    every = {key: w[:, k] for k, key in enumerate(grids)}, {key: e[:, k] for k, key in enumerate(grids)}
+    for name in beside:
+        key = TIGHT, f"{name}, {CHARGED}"
+        every[0][key], every[1][key], chosen[key] = np.array(beside[name]), np.array(missed[name]), []
+    return Outcome(*every, chosen)
 
 
 def _grids(noise: str, sizes: Sequence[int]) -> dict[str, list[float]]:
     grids = {SPARSIFIER: RADII} | {ight(kept): _LENGTHS for kept in sizes}
     return grids | ({stages(kept): _RIDGES for kept in sizes} if noise == TIGHT else {})
-
-
-def error(rows: tuple[Array, Array], weights: Array) -> float:
-    """The share of labels that are predicted wrongly."""
-    return 1 - accuracy(*rows, weights)
 
 
 # What is fitted: noise, method, epsilon, setting.
@@ -151,17 +168,3 @@ def _ight_noise(noise: str, epsilon: float, n: int, d: int, row_norm: float) -> 
         epsilon=epsilon, delta=1 / n, calibration="published" if noise == PUBLISHED else "tight",
     )  # fmt: skip
     return float(plan.releases[0].scale)
-
-
-def two_stages(data: Split, kept: int, epsilon: float, setting: float, draw: np.random.Generator) -> Array:
-    """Two stage with a multiple of the least ridge at which any noise gives the second stage its share of epsilon.
-
-    Where a step reads a part of the rows, so do its blocks: its epsilon is that of this part.
-    """
-    n = len(data.y)
-    least = data.row_norm**2 / 4 / (n * math.expm1((1 - _VOTES) * epsilon))
-    fit = solvers.two_stage(
-        data.X, data.y, loss="logistic", sparsity=kept, blocks=_BLOCKS, row_norm=data.row_norm, l2=setting * least,
-        vote_share=_VOTES, epsilon=epsilon, delta=1 / data.train, rng=draw,
-    )  # fmt: skip
-    return np.asarray(fit.coef)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from dptoolkit import solvers
 from paper_checks.khanna_2023_lasso import paths
-from paper_checks.khanna_2023_lasso.problems import READINGS, Problem, problem
+from paper_checks.khanna_2023_lasso.problems import READINGS, Problem, data_of, problem
 from paper_checks.measure import accuracy, auc
 from paper_checks.seeds import Source
+from paper_checks.shared import Part, Shared
 
 Array = NDArray[Any]
 RADIUS, STEPS, EPSILON, COUNT_EPSILON = 10.0, 1000, 1.0, 0.05
@@ -49,18 +50,40 @@ class Runs(NamedTuple):
     scores: Mapping[tuple[str, str], Scores]
 
 
-def all_runs(rng: Source, data_home: str | None) -> dict[tuple[str, str], Runs]:
-    """The runs on every data set under every reading."""
-    shared = rng.of("tables")
-    return {(column, reading): runs(column, reading, shared, data_home)
-            for column, readings in READINGS.items() for reading in readings}  # fmt: skip
+def all_runs(shared: Shared) -> dict[tuple[str, str], Runs]:
+    """The runs on every data set under every reading, made once for all items."""
+    return {
+        (column, reading): of_part(
+            shared.part(f"tables {column} {reading}", _made(shared, column, reading), data_of(column))
+        )
+        for column, readings in READINGS.items()
+        for reading in readings
+    }
 
 
-@functools.cache
-def runs(column: str, reading: str, rng: Source, data_home: str | None) -> Runs:
-    """The runs on one data set under one reading."""
-    given = problem(column, reading, rng, data_home)
-    return on_problem(given, f"{column}, {reading}", rng, _TRIALS.get(column, 40))
+def _made(shared: Shared, column: str, reading: str) -> Callable[[], Part]:
+    rng = shared.source.of("tables")
+
+    def make() -> Part:
+        given = problem(column, reading, rng, shared.data_home)
+        return as_part(on_problem(given, f"{column}, {reading}", rng, _TRIALS.get(column, 40)))
+
+    return make
+
+
+def as_part(found: Runs) -> Part:
+    """Runs as JSON can hold them."""
+    scores = [[*key, *(values.tolist() for values in one[:3]), one.iterations] for key, one in found.scores.items()]
+    return {"features": found.features, "train": found.train, "plain": found.plain.tolist(), "scores": scores}
+
+
+def of_part(part: Part) -> Runs:
+    """The runs back."""
+    scores = {
+        (noise, name): Scores(np.array(nonzeros), np.array(right), np.array(area), iterations)
+        for noise, name, nonzeros, right, area, iterations in part["scores"]
+    }
+    return Runs(part["features"], part["train"], np.array(part["plain"]), scores)
 
 
 def on_problem(given: Problem, name: str, rng: Source, trials: int) -> Runs:

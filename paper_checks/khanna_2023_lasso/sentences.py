@@ -13,8 +13,8 @@ from paper_checks.curves import PUBLISHED, TIGHT
 from paper_checks.family import RULE, decide, wilcoxon
 from paper_checks.findings import Comparison, Finding
 from paper_checks.khanna_2023_lasso import paths
+from paper_checks.khanna_2023_lasso.fits import error, two_stages
 from paper_checks.khanna_2023_lasso.problems import Problem, Split
-from paper_checks.khanna_2023_lasso.related import error, two_stages
 from paper_checks.khanna_2023_lasso.runs import EPSILON, RADIUS, cut, noise_scale, private_count, splits
 from paper_checks.measure import accuracy
 from paper_checks.seeds import Source

@@ -19,6 +19,7 @@ from dptoolkit import datasets, federated
 from dptoolkit.accounting import Gaussian, Repeated, Subsampled, account
 from paper_checks.charts import LINE, REFERENCE, Chart, course
 from paper_checks.findings import Comparison, Finding
+from paper_checks.shared import Part, Shared
 
 Array = NDArray[np.float64]
 RATE, DELTA = 128 / 6000, 1e-5
@@ -29,12 +30,12 @@ MODELS: dict[str, tuple[int, float, str]] = {"softmax": (2000, 1.0, ""), "networ
 
 
 def order(
+    shared: Shared,
     model: str,
     epsilon: float,
     rounds: int,
     methods: list[str],
     tolerance: float,
-    data_home: str | None = None,
     margin: float = 0.0,
 ) -> Finding:
     """Accuracy after the last round; met if the last but one is better than the last by more than ``tolerance``.
@@ -44,30 +45,30 @@ def order(
     """
     if MODELS[model][2] and importlib.util.find_spec("torch") is None:
         return Finding("no data", "PyTorch is not installed: pip install 'dptoolkit[torch]'")
-    curves = {m: curve(model, m, epsilon, TIGHT, rounds, data_home) for m in methods}
+    curves = {m: curve(shared, model, m, epsilon, TIGHT, rounds) for m in methods}
     ends = {m: found[-1] + (margin if m == methods[0] else 0.0) for m, found in curves.items()}
     better, worse = methods[-2:]
     gap = ends[better] - ends[worse]
     rows = [Comparison(f"{m}, {_budget(m, epsilon)}", "", _course(curves[m]), True) for m in methods]
     rows += [
         Comparison(f"{m}, {_published_budget(m, epsilon, rounds)}", "",
-                   _course(curve(model, m, epsilon, PUBLISHED, rounds, data_home)), True)
+                   _course(curve(shared, model, m, epsilon, PUBLISHED, rounds)), True)
         for m in methods if m != OPEN
     ]  # fmt: skip
     rows.append(Comparison(f"{better} minus {worse}", f"> {tolerance:g}", f"{gap:+.3f}", gap > tolerance))
     verdict = "met" if gap > tolerance else "tie" if gap >= -tolerance else "not reached here"
     words = ", ".join(f"{m} {end:.3f}" for m, end in ends.items()) + f" after {rounds} rounds"
     detail = f"{model}, accuracy on the test set, one seed; settings are ours."
-    return Finding(verdict, words, tuple(rows), detail, charts=_charts(model, epsilon, rounds, methods, data_home))
+    return Finding(verdict, words, tuple(rows), detail, charts=_charts(shared, model, epsilon, rounds, methods))
 
 
-def _charts(model: str, epsilon: float, rounds: int, methods: list[str], data_home: str | None) -> tuple[Chart, ...]:
+def _charts(shared: Shared, model: str, epsilon: float, rounds: int, methods: list[str]) -> tuple[Chart, ...]:
     """Accuracy against rounds: tight noise, and the noise of the paper's accountant."""
     charts = []
     for noise in (PUBLISHED, TIGHT):
         drawn = []
         for m in methods:
-            found = curve(model, m, epsilon, TIGHT if m == OPEN else noise, rounds, data_home)
+            found = curve(shared, model, m, epsilon, TIGHT if m == OPEN else noise, rounds)
             drawn.append(course(m, [[*enumerate(found, start=1)]], REFERENCE if m == OPEN else LINE))
         note = f"One run: no interval. {OPEN} has no noise."
         if noise == PUBLISHED:
@@ -77,36 +78,45 @@ def _charts(model: str, epsilon: float, rounds: int, methods: list[str], data_ho
     return tuple(charts)
 
 
-def vanishes(
-    epsilon: float, rounds: int, tolerance: float, data_home: str | None = None, margin: float = 0.0
-) -> Finding:
+def vanishes(shared: Shared, epsilon: float, rounds: int, tolerance: float, margin: float = 0.0) -> Finding:
     """Whether the two private methods are equally good where the problem is convex."""
-    found = order("softmax", epsilon, rounds, [OPEN, SGD, GD], tolerance, data_home)
-    gap = curve("softmax", SGD, epsilon, TIGHT, rounds, data_home)[-1]
-    gap += margin - curve("softmax", GD, epsilon, TIGHT, rounds, data_home)[-1]
+    found = order(shared, "softmax", epsilon, rounds, [OPEN, SGD, GD], tolerance)
+    gap = curve(shared, "softmax", SGD, epsilon, TIGHT, rounds)[-1]
+    gap += margin - curve(shared, "softmax", GD, epsilon, TIGHT, rounds)[-1]
     words = f"with a convex model {SGD} is {gap:+.3f} better than {GD}"
     return replace(found, verdict="met" if abs(gap) <= tolerance else "not reached here", computed=words)
 
 
-@functools.cache
-def curve(
-    model: str, method: str, epsilon: float, calibration: str, rounds: int, data_home: str | None
-) -> tuple[float, ...]:
-    """The accuracy on the test set after every round."""
+def curve(shared: Shared, model: str, method: str, epsilon: float, calibration: str, rounds: int) -> tuple[float, ...]:
+    """The accuracy on the test set after every round, from runs that all items share."""
+    budget = "no privacy" if method == OPEN else f"epsilon {epsilon:g} {calibration}"
+    # Batches and noise of all methods come from one seed.
+    seed = int(shared.source.of("figure 3")("mnist").integers(2**31))
+
+    def make() -> Part:
+        return {"accuracy": _accuracies(model, method, epsilon, calibration, rounds, shared.data_home, seed)}
+
+    name = f"federated {model} {method} {budget} {rounds} rounds"
+    return tuple(shared.part(name, make, data=("mnist",))["accuracy"])
+
+
+def _accuracies(
+    model: str, method: str, epsilon: float, calibration: str, rounds: int, data_home: str | None, seed: int
+) -> list[float]:
     kept, step, suffix = MODELS[model]
-    shared: dict[str, Any] = {"sparsity": kept, "rounds": rounds, "local_steps": 10, "step_size": step, "rng": 0}
+    common: dict[str, Any] = {"sparsity": kept, "rounds": rounds, "local_steps": 10, "step_size": step, "rng": seed}
     if model == "softmax":
-        shared |= {"loss": "softmax", "classes": 10, "fit_intercept": True}
+        common |= {"loss": "softmax", "classes": 10, "fit_intercept": True}
     if method != GD:
-        shared["rate"] = RATE
+        common["rate"] = RATE
     clients, (X, y) = _clients(model, data_home), _digits(model, "test", data_home)
     if method == OPEN:
-        result = getattr(federated, f"fed_sgd_ht{suffix}")(clients, **shared, trace=True)
+        result = getattr(federated, f"fed_sgd_ht{suffix}")(clients, **common, trace=True)
     else:
         name = f"dp_fed_{'sgd' if method == SGD else 'gd'}_ht{suffix}"
         budget = {"epsilon": epsilon, "delta": DELTA, "grad_norm": 1.0, "calibration": calibration}
-        result = getattr(federated, name)(clients, **shared, **budget, trace=True)
-    return tuple(_accuracy(model, places, values, X, y) for _, places, values in result.history["iterates"])
+        result = getattr(federated, name)(clients, **common, **budget, trace=True)
+    return [_accuracy(model, places, values, X, y) for _, places, values in result.history["iterates"]]
 
 
 def _accuracy(model: str, places: Any, values: Array, X: Array, y: Array) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dptoolkit import solvers
+from paper_checks.charged import private_choice
 from paper_checks.curves import PUBLISHED, Array
 from paper_checks.liang_2023_stochastic_ht.problems import (
     BUDGETS,
@@ -21,6 +22,7 @@ from paper_checks.liang_2023_stochastic_ht.problems import (
     REPETITIONS,
     SCSG,
     SGD,
+    SOLVERS,
     SPARSITY,
     TRIALS,
     Problem,
@@ -68,6 +70,29 @@ def _chosen(shared: Shared, at: Problem, method: str, noise: str, epsilon: float
 
 def _seeds(shared: Shared, at: Problem, use: str, count: int) -> list[int]:
     return [int(shared.source(at.name, use, repetition).integers(2**32)) for repetition in range(count)]
+
+
+def charged(shared: Shared, name: str) -> Part:
+    """Held-out losses of DP-GD-HT with tight noise, its setting chosen privately inside the same (epsilon, delta)."""
+    return shared.part(f"{name} {GD} choice charged", lambda: _charged(shared, name), (name,))
+
+
+def _charged(shared: Shared, name: str) -> Part:
+    at = problem(name, shared.source, shared.data_home)
+    candidates = [arguments(GD, setting, at.n) for setting in grid(GD)]
+
+    def losses(epsilon: float) -> list[float]:
+        found = []
+        for repetition in range(FEW):
+            draw = shared.source(name, f"choice charged {epsilon:g}", repetition)
+            weights = private_choice(
+                SOLVERS[GD], candidates, at.fitted.X, at.fitted.y, draw, epsilon=epsilon, delta=DELTA,
+                loss="logistic", sparsity=SPARSITY[name], row_norm=1.0,
+            )  # fmt: skip
+            found.append(float(loss(at.report, weights)))
+        return found
+
+    return {f"{epsilon:g}": losses(epsilon) for epsilon in COMPARED}
 
 
 def open_fits(shared: Shared, name: str, method: str) -> Part:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from paper_checks.charts import Chart, Curve, alike, level, mean_curve, printed
-from paper_checks.curves import PUBLISHED, TIGHT, Array
+from paper_checks.curves import CHARGED, PUBLISHED, TIGHT, Array
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.liang_2023_stochastic_ht import real_data
 from paper_checks.liang_2023_stochastic_ht.problems import (
@@ -47,7 +47,8 @@ def table_on_stand_in(shared: Shared, table: Table, factor: float) -> Finding:
     ]
     words = "; ".join(f"{noise}: {sum(marks)} of 15 cells" for noise, marks in found.items())
     judged = readings(each, f"ratio to the loss without privacy within {factor:g}: {words}", "not reached here")
-    return replace(judged, rows=(*judged.rows, *rows), charts=_charts(shared, RCV1, table))
+    shown = (*judged.rows, *rows, *_charged(shared, RCV1))
+    return replace(judged, rows=shown, charts=_charts(shared, RCV1, table))
 
 
 def table_on_same_rows(shared: Shared, table: Table, tolerance: float) -> Finding:
@@ -71,7 +72,7 @@ def table_on_same_rows(shared: Shared, table: Table, tolerance: float) -> Findin
     verdict = "not reached here" if higher else "better" if lower else "met"
     words = (f"published noise: {min(means):.3f} to {max(means):.3f}, lower than printed in {lower} of 15 cells, "
              f"higher in {higher}; {base:.3f} without privacy")  # fmt: skip
-    return Finding(verdict, words, tuple(rows), charts=_charts(shared, XRAY, table))
+    return Finding(verdict, words, (*rows, *_charged(shared, XRAY)), charts=_charts(shared, XRAY, table))
 
 
 def _charts(shared: Shared, data: str, table: Table) -> tuple[Chart, ...]:
@@ -102,6 +103,19 @@ def _row(noise: str, method: str, column: int, printed: float, cell: Any, agrees
     if noise == PUBLISHED:
         return Comparison(f"{label}, true {cell['true']:.2f} (deviation {spread:.3f})", printed, float(mean), agrees)
     return Comparison(f"{label}, {noise}", printed, f"{mean:.4f} +- {spread:.4f}", agrees)
+
+
+_NO_CHOICE = "not possible: other batches give away other things, so one event cannot stand for all settings"
+
+
+def _charged(shared: Shared, data: str) -> list[Comparison]:
+    """What a private choice of the setting costs; shown only, as the paper charges no choice."""
+    rows = []
+    for key, losses in real_data.charged(shared, data).items():
+        free = np.mean(real_data.private(shared, data, GD, TIGHT)[key]["losses"])
+        words = f"{np.mean(losses):.3g} against {free:.3g} with the choice not charged"
+        rows.append(Comparison(f"{CHARGED}, {TIGHT}, epsilon {key}: {GD}", "", words, True))
+    return rows + [Comparison(f"{CHARGED}: {name}", "", _NO_CHOICE, True) for name in (SGD, SCSG)]
 
 
 def _open_losses(shared: Shared, data: str) -> Array:

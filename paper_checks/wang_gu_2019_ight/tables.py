@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paper_checks import rcv1
 from paper_checks.constants import published
-from paper_checks.curves import STUDENT, order
+from paper_checks.curves import STUDENT, order, with_charged
 from paper_checks.findings import Finding
 from paper_checks.seeds import Rng
 from paper_checks.tables import Table
@@ -22,8 +22,8 @@ def rcv1_errors(
     curves = {name: [name] for name in ("Frank-Wolfe", "Two stage", "DP-IGHT")}
     found = rcv1.cells(table, figure, baseline, curves, factor, _true_epsilon)
     ranking = order(figure, "DP-IGHT", {name: [name] for name in ("Frank-Wolfe", "Two stage")}, test=STUDENT)
-    charts = rcv1.pictures(table, figure, baseline)
-    return Finding(found.verdict, f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows), charts=charts)
+    words, rows = f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows)
+    return with_charged(Finding(found.verdict, words, rows, charts=rcv1.pictures(table, figure, baseline)), figure)
 
 
 def _true_epsilon(epsilon: float) -> float:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from paper_checks.curves import PUBLISHED, STUDENT, TIGHT, Figure, measure, order
+from paper_checks.columns import shared_figure
+from paper_checks.curves import PUBLISHED, STUDENT, TIGHT, Figure, measure, order, with_charged
 from paper_checks.findings import Comparison, Finding, readings
 from paper_checks.seeds import Rng
+from paper_checks.shared import Shared
 from paper_checks.wang_gu_2020_kt.methods import (
     CLIPPED,
     GRID,
@@ -30,19 +32,21 @@ FORMS = {PUBLISHED: [GRID, RULE, NONE], TIGHT: [SOUND]}
 RIVALS = {"Frank-Wolfe": [CLIPPED, PLAIN], "Two stage": ["Two stage"], "DP-IGHT": ["DP-IGHT"]}
 
 
-def figure_2(rng: Rng, task: str, budgets: list[float], repetitions: int) -> Figure:
+def figure_2(shared: Shared, task: str, budgets: list[float], repetitions: int) -> Figure:
     """All methods at n = 800, d = 1000; the baselines for linear regression only, as in the paper."""
-    return measure(methods(task, SMALL), budgets, maker(task, SMALL), relative_error, rng, repetitions)
+    return shared_figure(
+        shared, f"figure 2 {task}", methods(task, SMALL), budgets, maker(task, SMALL), relative_error, repetitions
+    )
 
 
-def lowest(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int) -> Finding:
+def lowest(shared: Shared, task: str, budgets: list[float], best: str, repetitions: int) -> Finding:
     """Whether DPSL-KT has the lowest error of the private methods at every epsilon."""
-    figure = figure_2(rng, task, budgets, repetitions)
+    figure = figure_2(shared, task, budgets, repetitions)
     if best == "DPSL-KT":
         found = order(figure, best, RIVALS if task == "regression" else {"DP-IGHT": ["DP-IGHT"]}, forms=FORMS)
     else:
         found = order(figure, best, {"Frank-Wolfe": [CLIPPED]} if task == "regression" else {"IGHT": ["IGHT"]})
-    return replace(found, charts=figure.charts(both=RIVALS["Two stage"]))
+    return with_charged(replace(found, charts=figure.charts(both=RIVALS["Two stage"])), figure)
 
 
 def large(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int, size: list[int]) -> Finding:
@@ -61,14 +65,15 @@ def large(rng: Rng, task: str, budgets: list[float], best: str, repetitions: int
         found = order(figure, best, {"DPSL-KT": [SOUND]}, noises=(TIGHT,), test=STUDENT)
     words = f"{found.computed}; without privacy {alone:.3f} (mean of {_BASELINE_SETS} data sets)"
     drawn = Figure(budgets, {**figure.errors, (TIGHT, "IGHT"): np.full((1, len(budgets)), alone)}, figure.chosen)
-    return Finding(found.verdict, words, found.rows, charts=drawn.charts(both=RIVALS["Two stage"]))
+    charts = drawn.charts(both=RIVALS["Two stage"])
+    return with_charged(Finding(found.verdict, words, found.rows, charts=charts), figure)
 
 
 def near(
-    rng: Rng, budgets: list[float], factor: float, repetitions: int, forms: Sequence[str] = FORMS[PUBLISHED]
+    shared: Shared, budgets: list[float], factor: float, repetitions: int, forms: Sequence[str] = FORMS[PUBLISHED]
 ) -> Finding:
     """Whether a reading of DPSL-KT with its published noise is close to IGHT at every epsilon."""
-    figure = figure_2(rng, "regression", budgets, repetitions)
+    figure = figure_2(shared, "regression", budgets, repetitions)
     least = figure.means(TIGHT, "IGHT")
     rows = []
     for form in forms:
@@ -79,9 +84,9 @@ def near(
     return replace(readings(rows, words, "not reached here"), charts=figure.charts(both=RIVALS["Two stage"]))
 
 
-def recovers(rng: Rng, epsilon: float, level: float, repetitions: int) -> Finding:
+def recovers(shared: Shared, epsilon: float, level: float, repetitions: int) -> Finding:
     """Whether DPSL-KT is below ``level`` at the smallest epsilon while every other method is above it."""
-    figure = figure_2(rng, "regression", [epsilon], repetitions)
+    figure = figure_2(shared, "regression", [epsilon], repetitions)
     # The others as the papers set them: their published noise, where there is one.
     others = {name: figure.means(PUBLISHED, name)[0] for curves in RIVALS.values() for name in curves}
     fail = min(others.values()) > level

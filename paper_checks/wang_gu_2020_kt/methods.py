@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dptoolkit import datasets, solvers
+from paper_checks.charged import TOO_LONG, TWO_STAGE, private_choice
 from paper_checks.curves import PUBLISHED, TIGHT, Method
 from paper_checks.rates import Array
 from paper_checks.transfer import published_student
@@ -68,6 +69,10 @@ def methods(task: str, size: Size) -> list[Method]:
     wide = math.sqrt(s / SMALL.sparsity)
     # At the base step 20 steps leave less than a thousandth of the distance to the minimiser.
     rounds = 50 if size == SMALL else 20
+    bound = {"grad_norm": 10.0 * wide**2} if linear else {"row_norm": math.sqrt(d * _PUBLIC)}
+    # A bound that few labels exceed, for the plain loss of Frank-Wolfe and for scores of regression.
+    labels = 6.0 * wide
+    scored = {"score_bound": labels} if linear else {}
 
     def plain(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
         return np.asarray(solvers.ight(data.X, data.y, loss=loss, sparsity=s, steps=60, step_size=setting).coef)
@@ -96,18 +101,19 @@ def methods(task: str, size: Size) -> list[Method]:
 
     def thresholding(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
         steps, step = setting
-        bound = {"grad_norm": 10.0 * wide**2} if linear else {"row_norm": math.sqrt(d * _PUBLIC)}
         fit = solvers.dp_ight(data.X, data.y, loss=loss, sparsity=s, steps=steps, step_size=step, epsilon=epsilon,
                               delta=_DELTA, calibration=_calibration(noise), rng=draw, **bound)  # fmt: skip
         return np.asarray(fit.coef)
 
+    def model(data: Transfer, clipped: bool) -> dict[str, Any]:
+        loss = {"loss": "huber"} if clipped else {"loss": "squared", "label_bound": labels}
+        return {"l1_radius": float(np.abs(data.truth).sum()), "feature_bound": 1.0, **loss}
+
     def vertices(data: Transfer, epsilon: float, noise: str, setting: Any, draw: np.random.Generator) -> Array:
         steps, clipped = setting
-        model = {"loss": "huber"} if clipped else {"loss": "squared", "label_bound": 6.0 * wide}
         fit = solvers.dp_frank_wolfe(
-            data.X, data.y, l1_radius=float(np.abs(data.truth).sum()), steps=steps, feature_bound=1.0, epsilon=epsilon,
-            delta=_DELTA, calibration=_calibration(noise), law="laplace" if noise == PUBLISHED else None, rng=draw,
-            **model,
+            data.X, data.y, steps=steps, epsilon=epsilon, delta=_DELTA, calibration=_calibration(noise),
+            law="laplace" if noise == PUBLISHED else None, rng=draw, **model(data, clipped),
         )  # fmt: skip
         return np.asarray(fit.coef)
 
@@ -121,20 +127,48 @@ def methods(task: str, size: Size) -> list[Method]:
         return np.asarray(fit.coef)
 
     sizes = (0.6, 1.2, 2.5) if linear else (0.3, 1.0, 3.0)
+    pairs = [(steps, step) for steps in (2, 8) for step in sizes]
+    shares = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    counts = (5, 10, 20, 40, 80, 160) if size == SMALL else (5, 10, 20, 40, 60, 80)
+
+    def chosen_ight(data: Transfer, epsilon: float, draw: np.random.Generator) -> Array:
+        candidates = [{"steps": steps, "step_size": step} for steps, step in pairs]
+        return private_choice("dp_ight", candidates, data.X, data.y, draw, epsilon=epsilon, delta=_DELTA, loss=loss,
+                              sparsity=s, **bound, **scored)  # fmt: skip
+
+    def chosen_sound(data: Transfer, epsilon: float, draw: np.random.Generator) -> Array:
+        return private_choice(
+            "knowledge_transfer", [{"selection_share": share} for share in shares], data.X, data.y, draw,
+            epsilon=epsilon, delta=_DELTA, loss="huber" if linear else "logistic", sparsity=s, feature_bound=1.0,
+            row_norm=1.8 * wide, **scored,
+        )  # fmt: skip
+
+    def chosen_vertices(clipped: bool) -> Any:
+        if size != SMALL:
+            return TOO_LONG
+
+        def fit(data: Transfer, epsilon: float, draw: np.random.Generator) -> Array:
+            candidates = [{"steps": steps} for steps in counts]
+            return private_choice("dp_frank_wolfe", candidates, data.X, data.y, draw, epsilon=epsilon, delta=_DELTA,
+                                  **model(data, clipped), **scored)  # fmt: skip
+
+        return fit
+
     found = [
-        Method("IGHT", plain, [base * share for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)], (TIGHT,)),
-        Method("DP-IGHT", thresholding, [(steps, step) for steps in (2, 8) for step in sizes]),
+        Method("IGHT", plain, [base * share for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)], (TIGHT,), private=False),
+        Method("DP-IGHT", thresholding, pairs, charged=chosen_ight),
         Method(GRID, transferred(GRID), [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0], (PUBLISHED,)),
         Method(RULE, transferred(RULE), [0.1, 0.3, 1.0, 3.0, 10.0, 30.0], (PUBLISHED,)),
         Method(NONE, transferred(NONE), [0.2, 0.4, 0.6, 0.8, 1.0, 1.2], (PUBLISHED,)),
-        Method(SOUND, sound, [0.3, 0.4, 0.5, 0.6, 0.7, 0.8], (TIGHT,)),
+        Method(SOUND, sound, shares, (TIGHT,), charged=chosen_sound),
     ]
     if linear:
-        counts = (5, 10, 20, 40, 80, 160) if size == SMALL else (5, 10, 20, 40, 60, 80)
+        # With 50 features and epsilon 5 a ridge of 1.2 times the least leaves nothing for the votes.
+        ridges = [1.1, 1.5, 2.0, 4.0, 8.0, 16.0] if size == SMALL else [1.5, 2.0, 3.0, 4.0, 8.0, 16.0]
         found += [
-            Method(CLIPPED, vertices, [(steps, True) for steps in counts]),
-            Method(PLAIN, vertices, [(steps, False) for steps in counts]),
-            Method("Two stage", stages, [1.1, 1.5, 2.0, 4.0, 8.0, 16.0], (TIGHT,)),
+            Method(CLIPPED, vertices, [(steps, True) for steps in counts], charged=chosen_vertices(True)),
+            Method(PLAIN, vertices, [(steps, False) for steps in counts], charged=chosen_vertices(False)),
+            Method("Two stage", stages, ridges, (TIGHT,), charged=TWO_STAGE),
         ]
     return found
 

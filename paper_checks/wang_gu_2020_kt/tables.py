@@ -13,8 +13,9 @@ import numpy as np
 
 from dptoolkit import solvers
 from paper_checks import rcv1
+from paper_checks.charged import private_choice
 from paper_checks.constants import published
-from paper_checks.curves import PUBLISHED, STUDENT, TIGHT, Method, order
+from paper_checks.curves import PUBLISHED, STUDENT, TIGHT, Method, order, with_charged
 from paper_checks.findings import Finding
 from paper_checks.rates import Array
 from paper_checks.rcv1 import SPARSITY, Split
@@ -44,8 +45,8 @@ def rcv1_errors(
     readings = [NORM, DIAGONAL, RULE]
     found = rcv1.cells(table, figure, baseline, {**_CURVES, "DPSL-KT": [*readings, SOUND]}, factor, _true_epsilon)
     ranking = order(figure, "DPSL-KT", _CURVES, forms={PUBLISHED: readings, TIGHT: [SOUND]}, test=STUDENT)
-    charts = rcv1.pictures(table, figure, baseline)
-    return Finding(found.verdict, f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows), charts=charts)
+    words, rows = f"{found.computed}; {ranking.computed}", (*found.rows, *ranking.rows)
+    return with_charged(Finding(found.verdict, words, rows, charts=rcv1.pictures(table, figure, baseline)), figure)
 
 
 def _true_epsilon(epsilon: float) -> float:
@@ -93,4 +94,12 @@ def _sound() -> Method:
         )  # fmt: skip
         return np.asarray(found.coef)
 
-    return Method(SOUND, fit, [(kept, share) for kept in (20, 50, 100) for share in (0.4, 0.7)], (TIGHT,))
+    grid = [(kept, share) for kept in (20, 50, 100) for share in (0.4, 0.7)]
+
+    def chosen(data: Split, epsilon: float, draw: np.random.Generator) -> Array:
+        candidates = [{"sparsity": kept, "selection_share": share} for kept, share in grid]
+        X, y = data.X[: data.private], data.y[: data.private]
+        return private_choice("knowledge_transfer", candidates, X, y, draw, epsilon=epsilon, delta=_DELTA,
+                              loss="logistic", row_norm=1.0)  # fmt: skip
+
+    return Method(SOUND, fit, grid, (TIGHT,), charged=chosen)

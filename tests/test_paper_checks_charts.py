@@ -18,6 +18,7 @@ from paper_checks.charts import KINDS, Chart, Curve
 from paper_checks.claims import load, paper_folders
 from paper_checks.curves import PUBLISHED, TIGHT, Figure
 from paper_checks.items import find
+from paper_checks.shared import Shared
 
 PAPERS = [load(folder) for folder in paper_folders(ROOT, [])]
 ITEMS = {item.id: (paper, item) for paper in PAPERS for item in paper.items if item.judged}
@@ -271,21 +272,25 @@ def _measured(methods, budgets, make, error, rng, repetitions, **_):
     return Figure(budgets, errors, {key: [None] * len(budgets) for key in errors})
 
 
-def _outcome(rng, budgets, repetitions, *_):
-    from paper_checks.khanna_2023_lasso import related
+def _figure(shared, name, methods, budgets, make, error, repetitions, tuning=2):
+    return _measured(methods, budgets, make, error, None, repetitions)
+
+
+def _outcome(shared, budgets, repetitions, *_):
+    from paper_checks.khanna_2023_lasso import outcomes, related
 
     draw = np.random.default_rng(0)
     keys = [(noise, name) for noise in (PUBLISHED, TIGHT) for name in related._grids(noise, (8, 15))]
     shape = (repetitions, len(budgets))
-    return related.Outcome({key: draw.random((*shape, 100)) < 0.1 for key in keys},
-                           {key: draw.random(shape) for key in keys}, {})  # fmt: skip
+    weights = {key: draw.random((*shape, 100)) < 0.1 for key in keys}
+    return outcomes.Outcome(weights, {key: draw.random(shape) for key in keys}, {})
 
 
-def _plain(make, rng, repetitions):
-    from paper_checks.khanna_2023_lasso import plain, related
+def _plain(shared, label, make, repetitions):
+    from paper_checks.khanna_2023_lasso import outcomes, plain
 
     key = (TIGHT, plain.NAME)
-    return related.Outcome({key: np.ones((repetitions, 1, 100))}, {key: np.full((repetitions, 1), 0.1)}, {})
+    return outcomes.Outcome({key: np.ones((repetitions, 1, 100))}, {key: np.full((repetitions, 1), 0.1)}, {})
 
 
 def _run(*_):
@@ -304,14 +309,15 @@ def _replace(monkeypatch, item, **fakes):
 def _without_fits(monkeypatch, item):
     """Made-up numbers in place of every fit, so that only the way from a run to its charts is left."""
     _replace(
-        monkeypatch, item, measure=_measured, synthetic=_outcome, kddcup=_outcome, without_noise=_plain,
-        kddcup_parts=lambda home: None,
-        curve=lambda *a: tuple(np.linspace(0.1, 0.9, a[4])),
+        monkeypatch, item, measure=_measured, shared_figure=_figure, synthetic=_outcome, kddcup=_outcome,
+        without_noise=_plain, kddcup_parts=lambda home: None,
+        curve=lambda *a: tuple(np.linspace(0.1, 0.9, a[5])),
     )  # fmt: skip
     if "real_data" in item.check.__globals__:
         runs = item.check.__globals__["real_data"]
         monkeypatch.setattr(runs, "private", lambda *_: {f"{epsilon:g}": _run() for epsilon in (2, 4, 6, 8, 10)})
         monkeypatch.setattr(runs, "open_fits", _run)
+        monkeypatch.setattr(runs, "charged", lambda *_: {"2": [0.5, 0.6]})
     if "rcv1" in item.check.__globals__:
         tables = item.check.__globals__["rcv1"]
         monkeypatch.setattr(tables, "splits", lambda *_, **__: None)
@@ -323,6 +329,10 @@ def _without_fits(monkeypatch, item):
         monkeypatch.setattr(item.check.__globals__["importlib"].util, "find_spec", lambda name: True)
 
 
+def _shared(paper):
+    return Shared(seeds.source(0, paper.name, "shared runs"))
+
+
 MORE = ["IGHT-P1", "IGHT-P8", "KT-P1", "SHT-P8", "SHT-P9", "SHT-T4", "SHT-T5", "IGHT-T3", "KT-T3"]
 
 
@@ -330,7 +340,7 @@ MORE = ["IGHT-P1", "IGHT-P8", "KT-P1", "SHT-P8", "SHT-P9", "SHT-T4", "SHT-T5", "
 def test_every_figure_has_curves_of_its_own(name, monkeypatch):
     paper, item = ITEMS[name]
     _without_fits(monkeypatch, item)
-    found = find(item, paper.tables, seeds.source(0, paper.name, name), None, {}, object())
+    found = find(item, paper.tables, seeds.source(0, paper.name, name), None, {}, _shared(paper))
     assert found.charts and all(one.curves for one in found.charts)
     _check_inside(drawing.drawn(found.charts))
     titles = [one.title for one in found.charts]
@@ -359,7 +369,7 @@ RATES = [name for name, (_, item) in ITEMS.items()
 def test_every_rate_has_a_picture(name, monkeypatch):
     paper, item = ITEMS[name]
     _replace(monkeypatch, item, grow=_grown, _error=lambda *_: 1.0, noisy_thresholding=_noises)
-    found = find(item, paper.tables, seeds.source(0, paper.name, name), None, {"repetitions": 2})
+    found = find(item, paper.tables, seeds.source(0, paper.name, name), None, {"repetitions": 2}, _shared(paper))
     assert found.charts and all(len(one.curves) == 2 and one.log_x and one.log_y for one in found.charts)
     _check_inside(drawing.drawn(found.charts))
 
@@ -383,7 +393,7 @@ def _grown(measure, base, ranges, printed):
 def test_figures_from_real_fits_are_drawn(name):
     paper, item = ITEMS[name]
     settings = {"budgets": [2.0, 8.0], "repetitions": 2}
-    found = find(item, paper.tables, seeds.source(0, paper.name, name), None, settings)
+    found = find(item, paper.tables, seeds.source(0, paper.name, name), None, settings, _shared(paper))
     assert len(found.charts) == 2 and {one.xs for chart in found.charts for one in chart.curves} == {(2.0, 8.0)}
     _check_inside(drawing.drawn(found.charts))
 
@@ -394,6 +404,6 @@ def test_the_noise_that_reaches_the_loss_without_privacy_is_drawn(monkeypatch):
     runs = item.check.__globals__["real_data"]
     monkeypatch.setattr(runs, "scaled", lambda shared, epsilon, factors: {
         f"{factor:g}": {"true": 1.0, "loss": 0.5 + factor} for factor in factors})  # fmt: skip
-    (chart,) = find(item, paper.tables, seeds.source(0, paper.name, item.id), None, {}, object()).charts
+    (chart,) = find(item, paper.tables, seeds.source(0, paper.name, item.id), None, {}, _shared(paper)).charts
     assert chart.curves[0].ys == tuple(0.5 + x for x in chart.curves[0].xs) and chart.curves[1].ys == (0.5, 0.5)
     _check_inside(drawing.drawn([chart]))

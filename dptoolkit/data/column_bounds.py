@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,25 @@ class ColumnBounds:
         -------
         Each entry is changed on its own by public numbers: neighbours stay neighbours, and nothing is released.
         """
-        low, high = np.array(self.lower), np.array(self.upper)
-        zero, size = _zero_and_size(low, high)
+        low, high, zero, size = self._numbers
         return np.asarray((np.clip(matrix, low, high) - zero) / size)
+
+    def scale(self, block: Array) -> None:
+        """``scaled``, where the block is: a C-contiguous array of doubles.
+
+        Privacy
+        -------
+        As for ``scaled``.
+        """
+        from dptoolkit.kernels import tables
+
+        tables.scale(block, *self._numbers)
+
+    @cached_property
+    def _numbers(self) -> tuple[Array, Array, Array, Array]:
+        """(lower bounds, upper bounds, the values that become 0, what differences from them are divided by)."""
+        low, high = np.array(self.lower), np.array(self.upper)
+        return (low, high, *_zero_and_size(low, high))
 
     def take(self, columns: Sequence[int]) -> ColumnBounds:
         """The bounds of these columns, none of which counts as numeric."""
@@ -111,7 +128,12 @@ class ColumnBounds:
         """
         low, high = np.array(self.lower), np.array(self.upper)
         if not rows.is_sparse:
-            return np.asarray(((rows.matrix < low) | (rows.matrix > high)).sum(axis=0))
+            from dptoolkit.kernels.tables import count_outside
+
+            counts = np.zeros(len(low), np.int64)
+            for _, block in rows.dense_blocks():
+                count_outside(block, low, high, counts)
+            return counts
         matrix = rows.matrix
         out = (matrix.data < low[matrix.indices]) | (matrix.data > high[matrix.indices])
         stored = np.bincount(matrix.indices, minlength=len(low))

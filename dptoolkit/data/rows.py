@@ -28,6 +28,9 @@ from dptoolkit.types import Array
 class Rows:
     """A validated design matrix, (n, d): a float64 array, or a canonical CSR matrix of float64 or float32 entries.
 
+    Where a solver reads X in blocks and never changes it, an array may also be float32, and be the caller's own, which
+    nobody can write to by way of these rows (``check_rows`` with ``copy=False``).
+
     An array may be a stack, with one more axis in front: a matrix for each of many fits. What is derived from it
     (clipped entries, the transpose, a solver's own layout) is kept for the next user. ``is_marked`` says that no
     guarantee covers what is fitted to these rows (``marks``); rows that are made of them have the same mark.
@@ -99,6 +102,23 @@ class Rows:
             out[rows] = _by_row(np.maximum, np.abs(self.matrix.data[entries]), counts)
         return out
 
+    def dense_blocks(self, columns: list[int] | None = None) -> Iterator[tuple[slice, Array]]:
+        """(which rows, their entries as C-contiguous doubles), so many rows at a time that they stay in the cache.
+
+        ``columns`` are the columns to take; None takes all. The array is a copy of entries, which may be changed, and
+        which the next block is written over.
+        """
+        n, width = self.shape[0], self.shape[1] if columns is None else len(columns)
+        size = min(max(_BLOCK_ENTRIES // max(width, 1), 1), n)
+        room = np.empty((size, width))
+        for start in range(0, n, size):
+            some = slice(start, min(start + size, n))
+            block, part = self.matrix[some], room[: some.stop - start]
+            if columns is not None:
+                block = block[:, columns]
+            part[...] = block.toarray() if self.is_sparse else block
+            yield some, part
+
     def with_matrix(self, matrix: Any) -> Rows:
         """Rows that were made of these: dense or sparse as they are, and with the same mark."""
         return Rows(matrix, self.is_sparse, self.is_marked)
@@ -151,8 +171,10 @@ def product(matrix: Any, columns: Array) -> Array:
     return np.asarray(side_by_side).reshape(-1, many, k).transpose(1, 0, 2)
 
 
-# The number of entries that are processed at a time, which fit into the cache.
+# The number of entries that are processed at a time, which fit into the cache; of blocks of doubles, into that of a
+# core.
 _BLOCK = 1 << 16
+_BLOCK_ENTRIES = 1 << 17
 
 
 def _by_row(reduce: np.ufunc, values: Array, counts: NDArray[Any]) -> Array:
@@ -257,7 +279,7 @@ def stored(values: Any, dtype: Any) -> NDArray[Any]:
     return np.where(larger, np.nextafter(nearest, np.float32(0.0)), nearest)
 
 
-def check_rows(X: Any, n_features: int | None = None) -> Rows:
+def check_rows(X: Any, n_features: int | None = None, *, copy: bool = True) -> Rows:
     """X as Rows: two-dimensional, real, finite, n and d at least 1; CSR is made canonical BEFORE any norm is taken.
 
     Rows that ``prepare`` returned were checked there.
@@ -268,6 +290,9 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
         The design matrix, (n, d): one row per record.
     n_features : int or None, default None
         The public width: a narrower X gets columns of zeros, a wider one is refused.
+    copy : bool, default True
+        Whether the rows hold their own copy of a dense X. False takes a C-contiguous array of float64 or float32 as it
+        is, read-only: for a fit that reads X in blocks and keeps nothing of it. X must not be changed meanwhile.
 
     Privacy
     -------
@@ -288,7 +313,7 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
     if hasattr(X, "tocsr"):
         rows = Rows(_canonical_csr(marks.plain(X)), True, is_marked)
     else:
-        array = _table_array(X)
+        array = _view(X) if not copy and _is_clean(X) else _table_array(X)
         if array.ndim != 2:
             raise invalid("X.shape", array.shape, "(n, d)", "Pass one row per record.")
         rows = Rows(array, False, is_marked)
@@ -297,10 +322,28 @@ def check_rows(X: Any, n_features: int | None = None) -> Rows:
         raise invalid("X.shape", rows.shape, "at least (1, 1)")
     if n_features is not None:
         rows = _widened(rows, whole("n_features", n_features, low=1))
-    values = rows.matrix.data if rows.is_sparse else rows.matrix
-    if not np.isfinite(values).all():
+    if not _is_finite(rows.matrix.data if rows.is_sparse else rows.matrix):
         raise missing_entries(X)
     return rows
+
+
+def _is_clean(X: Any) -> bool:
+    """Whether X is an array that needs no conversion; a subclass may mean more than its entries."""
+    kinds = (np.dtype(np.float64), np.dtype(np.float32))
+    return type(X) is np.ndarray and X.dtype in kinds and X.ndim == 2 and X.flags.c_contiguous and X.flags.aligned
+
+
+def _view(X: NDArray[Any]) -> NDArray[Any]:
+    """The same entries, which cannot be written to by this name."""
+    view = X.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_finite(values: NDArray[Any]) -> bool:
+    """Whether all entries are finite, looked up in parts, so that no array of the size of X is made."""
+    flat = values.reshape(-1)
+    return all(bool(np.isfinite(flat[k : k + _BLOCK]).all()) for k in range(0, len(flat), _BLOCK))
 
 
 def _widened(rows: Rows, width: int) -> Rows:

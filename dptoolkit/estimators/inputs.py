@@ -29,6 +29,8 @@ from dptoolkit.tables import (
     missing_entries,
 )
 
+# What entries of the rows of a fit may be; all others become the first. A fit that needs doubles converts them itself.
+_KINDS = [np.float64, np.float32]
 _WEIGHTS = (
     "sample_weight: must be left out. A weight multiplies the influence of a record, and the noise is calibrated for "
     "records that count once; weights that depend on the data would also be released."
@@ -101,7 +103,7 @@ def checked_data(
         _refuse_mixed_labels(y)
     with discreet(X), _names_are_known(names):
         rows, labels = validate_data(
-            estimator, marks.plain(X), y, accept_sparse="csr", dtype=np.float64, y_numeric=is_numeric, **how
+            estimator, marks.plain(X), y, accept_sparse="csr", dtype=_KINDS, y_numeric=is_numeric, **how
         )
         if not is_numeric and classes is None:
             check_classification_targets(labels)

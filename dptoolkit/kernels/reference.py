@@ -173,3 +173,27 @@ def chacha20_block(state: Sequence[int], double_rounds: int = 10) -> list[int]:
 
 def _rotated(word: int, bits: int) -> int:
     return ((word << bits) | (word >> (32 - bits))) & _WORD
+
+
+def bin_counts(values: Array, edges: Array, times: NDArray[Any] | None = None) -> Array:
+    """How many values lie in each bin, a value on an edge in the bin above it; ``times`` is how often each occurs.
+
+    Values outside the edges count in the first or in the last bin.
+    """
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    return np.bincount(place, times, minlength=len(edges) - 1).astype(np.float64)
+
+
+def ranked(values: Array, borders: Array, below: Array) -> Array:
+    """Twice the share below each value, less 1, by straight lines between the borders and constant beyond them."""
+    return np.asarray(2 * np.interp(values, borders, below) - 1)
+
+
+def bounded(rows: Array, norm: float, is_clip: bool) -> Array:
+    """Every row scaled to this L2 norm; with ``is_clip``, longer rows only. Rows of zeros stay so."""
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    part = rows / np.where(largest > 0, largest, 1.0)
+    relative = np.linalg.norm(part, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        stays = (largest == 0) | (is_clip & (largest * relative <= norm))
+    return np.where(stays, rows, part * (norm / np.where(relative > 0, relative, 1.0)))

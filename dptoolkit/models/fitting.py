@@ -115,7 +115,9 @@ def fit(
     depends on them.
     """
     name, is_shown = routes.solver_name(task, solver), _is_verbose(verbose)
-    rows, targets, classes_of = checked_records(X, y, task, classes, n_features)
+    # A table with bounds of its columns is read in blocks, and needs no copy (``Settings.reads_in_place``).
+    copy = options.get("bounds") is None
+    rows, targets, classes_of = checked_records(X, y, task, classes, n_features, copy=copy)
     n, d = rows.shape
     count = None if classes_of is None else len(classes_of)
     solver_name, times = routes.solver_for(name, count)
@@ -145,15 +147,17 @@ def fit(
 
 
 def checked_records(
-    X: Any, y: Any, task: str, classes: Any, n_features: int | None
+    X: Any, y: Any, task: str, classes: Any, n_features: int | None, *, copy: bool = True
 ) -> tuple[Rows, Any, NDArray[Any] | None]:
     """(rows, targets, classes): for classification the targets are the numbers of the classes.
+
+    ``copy`` is that of ``check_rows``.
 
     Privacy
     -------
     Nothing is released. Without ``classes`` the set of labels in y is declared public (``class_set``).
     """
-    rows = check_rows(X, n_features)
+    rows = check_rows(X, n_features, copy=copy)
     if task != CLASSIFICATION:
         return rows, y, None
     classes_of = class_set(y, classes)

@@ -163,6 +163,16 @@ class DpPipeline(Settings):
         """See ``Settings``."""
         return self.classes
 
+    @property
+    def reads_single(self) -> bool:
+        """See ``Settings``; a table is read in blocks, as doubles."""
+        return self.bounds is not None
+
+    @property
+    def reads_in_place(self) -> bool:
+        """See ``Settings``; a table's prepared rows are an array of the fit's own."""
+        return self.bounds is not None
+
     def resolved(self, n: int, d: int) -> ResolvedPipeline:
         """See ``Settings``."""
         if self.calibration != TIGHT:

@@ -31,6 +31,7 @@ from dptoolkit.solvers._pipeline_tables import TableMap, in_rows
 from dptoolkit.solvers.engine.preconditioned import (
     BoundedRecords,
     PreconditionedRun,
+    margins_of,
     preconditioner,
     row_blocks,
     second_moments,
@@ -132,12 +133,29 @@ class MomentsStages(Run):
         return total
 
     def _written_over(self, mapped: NDArray[np.float32], preparation: Preparation) -> Rows:
-        """Prepared rows, written over the mapped ones: kept features, then the intercept."""
-        width = len(preparation.kept) + 1
+        """Prepared rows, written over the mapped ones: kept features, then the intercept.
+
+        Where features are left out, rows move together: what is written never reaches a row that was not read.
+        """
+        kept = preparation.kept
+        rows = mapped.reshape(-1)[: len(mapped) * (len(kept) + 1)].reshape(len(mapped), -1)
+        level = stored(preparation.level, np.float32)
         for some, block in row_blocks(Rows(mapped[:, :-1], False)):
-            mapped[some, : width - 1] = preparation.features(Rows(block, False)).matrix * _DOWN
-        mapped[:, width - 1] = stored(preparation.level, np.float32)
-        return Rows(mapped[:, :width], False)
+            rows[some, :-1] = self._features(block, preparation, kept) * _DOWN
+            rows[some, -1] = level
+        return Rows(rows, False)
+
+    @staticmethod
+    def _features(block: Array, preparation: Preparation, kept: NDArray[np.intp]) -> Array:
+        """``Preparation.features`` of a block of doubles."""
+        from dptoolkit.kernels.tables import bound
+
+        if preparation.units.row_norm is not None:
+            return np.asarray(preparation.features(Rows(block, False)).matrix)
+        values = np.ascontiguousarray(block[:, kept] if len(kept) < block.shape[1] else block)
+        values *= preparation.weights[kept]
+        bound(values, preparation.length, False)
+        return values
 
     def _records(self, rows: Rows) -> BoundedRecords:
         """The records of the descent; for regression a row may be short, and its residual is clipped accordingly."""
@@ -149,4 +167,4 @@ class MomentsStages(Run):
         return BoundedRecords(rows, self.y, settings.loss_row, caps, self.share)
 
     def _margins(self, rows: Rows, w: Array) -> Array:
-        return np.concatenate([block @ (w[:, None] if w.ndim == 1 else w.T) for _, block in row_blocks(rows)])
+        return margins_of(rows, w)

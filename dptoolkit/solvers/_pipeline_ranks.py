@@ -11,7 +11,7 @@ are averaged, which costs nothing: one release with noise s is as good as R aver
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +30,36 @@ def histograms_sensitivity(adjacency: Adjacency, columns: int) -> float:
     return math.sqrt(adjacency.contributions * columns)
 
 
-def bin_counts(values: Array, edges: Array, times: NDArray[Any] | None = None) -> Array:
-    """How many values lie in each bin, a value on a border in the bin above it; ``times`` is how often each occurs.
+class BinCounts:
+    """How many values of some columns lie in each bin between a column's edges, added up block by block.
 
-    Values outside the edges count in the first or in the last bin.
+    A value on an edge is in the bin above it. Values outside the edges count in the first or in the last bin.
 
     Privacy
     -------
-    NOT private. Over several columns, one record moves it in L2 by at most ``histograms_sensitivity``.
+    NOT private. Over several columns, one record moves the counts in L2 by at most ``histograms_sensitivity``.
     """
-    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    return np.bincount(place, times, minlength=len(edges) - 1).astype(np.float64)
+
+    def __init__(self, edges: Sequence[Array]) -> None:
+        self._starts = _starts(edges)
+        self._edges = np.concatenate(edges)
+        self._counts = np.zeros(len(self._edges))
+
+    def add(self, block: Array, times: Array) -> None:
+        """Add the rows of a block, C-contiguous doubles with one column for each of the edges, ``times`` as often."""
+        from dptoolkit.kernels.tables import count_bins
+
+        count_bins(block, times, self._starts, self._edges, self._counts)
+
+    def totals(self) -> list[Array]:
+        """The counts of the bins of every column."""
+        # An array of edges has one more entry than bins.
+        return [part[:-1] for part in np.split(self._counts, self._starts[1:-1])]
+
+
+def _starts(arrays: Sequence[Array]) -> NDArray[np.int64]:
+    """Where each of several arrays starts when they stand one after another, and where the last ends."""
+    return np.cumsum([0, *(len(own) for own in arrays)], dtype=np.int64)
 
 
 class Histogram:
@@ -115,12 +134,24 @@ class Histogram:
         return ends, np.array([0.0, 1.0])
 
 
-def rank(values: Array, ranks: tuple[Array, Array]) -> Array:
-    """Values between -1 and 1: twice the share of records below a value, less 1; straight lines between the borders.
+class Ranks:
+    """Values become twice the share of records below them, less 1; straight lines between the borders.
+
+    ``ranks`` are (borders, share of records below each of them) for each of the columns.
 
     Privacy
     -------
     Each value is changed on its own by released numbers. Values outside the borders count as the nearest one.
     """
-    borders, below = ranks
-    return np.asarray(2 * np.interp(values, borders, below) - 1)
+
+    def __init__(self, columns: Sequence[int], ranks: Sequence[tuple[Array, Array]]) -> None:
+        self._columns, self._starts = np.array(columns, dtype=np.int64), _starts([borders for borders, _ in ranks])
+        self._borders, self._below = (np.concatenate([pair[k] for pair in ranks]) for k in (0, 1))
+        # After the last border of a column there is no line.
+        self._slopes = np.concatenate([np.append(np.diff(below) / np.diff(borders), 0.0) for borders, below in ranks])
+
+    def __call__(self, block: Array) -> None:
+        """Change these columns of a block, C-contiguous doubles, where they are."""
+        from dptoolkit.kernels.tables import rank
+
+        rank(block, self._columns, self._starts, self._borders, self._below, self._slopes)

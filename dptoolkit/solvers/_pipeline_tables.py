@@ -12,18 +12,18 @@ left out spends nothing, and its part is left to the other stages.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import Rows, clip_rows, unit_rows
+from dptoolkit.data import Rows
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.errors import InvalidValue
 from dptoolkit.mechanisms.randomness import Generators
-from dptoolkit.solvers._pipeline_ranks import Histogram, bin_counts, histograms_sensitivity, rank
+from dptoolkit.solvers._pipeline_ranks import BinCounts, Histogram, Ranks, histograms_sensitivity
 from dptoolkit.solvers._pipeline_secure import SecureStages
 from dptoolkit.solvers._pipeline_stages import Preparation
 from dptoolkit.solvers.frame import rules
@@ -34,8 +34,6 @@ from dptoolkit.types import Array
 
 # The names of the releases in the plan.
 HISTOGRAMS, MEAN_ROW = "column histograms, counts", "mean row"
-# The number of rows that are prepared at a time, so that temporary arrays stay small.
-_BLOCK = 1 << 13
 
 
 # --- the plan -------------------------------------------------------------------------------------------------
@@ -130,6 +128,7 @@ class TableMap:
         Each row is changed on its own by public and released numbers: neighbours stay neighbours.
         """
         out = np.empty(rows.shape)
+        # Block by block, so that the table is read once and temporary arrays stay in the cache.
         for some, part in self.blocks(rows):
             out[some] = part
         return Rows(out, False, rows.is_marked)
@@ -172,20 +171,23 @@ class TableMap:
         return cls(bounds, norm, ranks, centre)
 
     def blocks(self, rows: Rows) -> Iterator[tuple[slice, Array]]:
-        """Prepared rows, some at a time."""
-        for some, values in scaled_blocks(self.bounds, rows):
-            for j, ranks in zip(self.bounds.numeric, self.ranks, strict=False):
-                values[:, j] = rank(values[:, j], ranks)
-            if self.norm is not None:
-                values = values / self.norm
-            values = self._bounded(values)
-            yield some, values if self.centre is None else self._bounded(values - self.centre)
+        """Prepared rows, some at a time; the next block is written over the array of the last."""
+        from dptoolkit.kernels.tables import bound
 
-    def _bounded(self, values: Array) -> Array:
-        """Rows of norm 1, or at most 1 where lengths of rows count."""
-        rows = Rows(values, False)
-        matrix = (unit_rows(rows) if self.norm is None else clip_rows(rows, 1.0)).matrix
-        return np.asarray(matrix)
+        ranks = Ranks(self.bounds.numeric, self.ranks) if self.ranks else None
+        # Rows of norm 1, or at most 1 where lengths of rows count.
+        is_clip = self.norm is not None
+        for some, values in rows.dense_blocks():
+            self.bounds.scale(values)
+            if ranks is not None:
+                ranks(values)
+            if self.norm is not None:
+                values /= self.norm
+            bound(values, 1.0, is_clip)
+            if self.centre is not None:
+                values -= self.centre
+                bound(values, 1.0, is_clip)
+            yield some, values
 
 
 @dataclass(frozen=True)
@@ -197,18 +199,6 @@ class TablePreparation(Preparation):
     def in_units(self, rows: Rows) -> Rows:
         """See ``Preparation``."""
         return self.table(rows)
-
-
-def scaled_blocks(
-    bounds: ColumnBounds, rows: Rows, columns: Sequence[int] | None = None
-) -> Iterator[tuple[slice, Array]]:
-    """The rows scaled by their bounds, some at a time; on these columns alone if they are given."""
-    own = bounds if columns is None else bounds.take(columns)
-    for start in range(0, rows.shape[0], _BLOCK):
-        some = slice(start, start + _BLOCK)
-        block = rows.matrix[some]
-        dense = block.toarray() if rows.is_sparse else block
-        yield some, own.scaled(dense if columns is None else dense[:, list(columns)])
 
 
 # --- the run --------------------------------------------------------------------------------------------------
@@ -309,18 +299,19 @@ class TableRun(Run):
 
         Bins that are the same as before hold the same records, and are not counted again.
         """
-        totals = [np.zeros(len(own) - 1) for own in edges]
         new = list(range(len(edges)))
         if before is not None:
             new = [k for k, own in enumerate(edges) if not np.array_equal(own, before[0][k])]
-            totals = [total if k in new else before[1][k] for k, total in enumerate(totals)]
         if len(new) == 0:
-            return totals
-        for some, values in scaled_blocks(self.bounds, self.rows, [self.bounds.numeric[k] for k in new]):
-            times = None if self.counts is None else self.counts[some]
-            for place, k in enumerate(new):
-                totals[k] += bin_counts(values[:, place], edges[k], times)
-        return totals
+            return list(before[1]) if before is not None else []
+        columns = [self.bounds.numeric[k] for k in new]
+        own, times = self.bounds.take(columns), np.ones(len(self._times)) if self.counts is None else self.counts
+        counts = BinCounts([edges[k] for k in new])
+        for some, values in self.rows.dense_blocks(columns):
+            own.scale(values)
+            counts.add(values, np.asarray(times[some], dtype=np.float64))
+        found = dict(zip(new, counts.totals(), strict=True))
+        return [found[k] if k in found else before[1][k] for k in range(len(edges))]  # type: ignore[index]
 
     def _mean_row(self, table: TableMap, release: Release, rng: Any) -> Array:
         """The noisy mean of the rows as ``table`` prepares them."""

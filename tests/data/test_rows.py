@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dptoolkit import data, losses
+from dptoolkit import data, losses, marks
 from dptoolkit.data import rows as data_rows
 from dptoolkit.errors import InvalidValue
 from dptoolkit.solvers._pipeline_stages import Units
@@ -262,6 +262,55 @@ def test_good_rows(X):
     rows = data.check_rows(X)
     assert rows.matrix.dtype == np.float64
     assert rows.shape[1] == 2
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_clean_array_is_taken_as_it_is_where_no_copy_is_asked_for_and_cannot_be_written_to(kind):
+    X = np.arange(6, dtype=kind).reshape(3, 2)
+    rows = data.check_rows(X, copy=False)
+    assert np.shares_memory(rows.matrix, X) and rows.matrix.dtype == kind
+    with pytest.raises(ValueError, match="read-only"):
+        rows.matrix[0, 0] = 7.0
+    assert X.flags.writeable, "the caller's array is as it was"
+    assert not np.shares_memory(data.check_rows(X).matrix, X) and data.check_rows(X).matrix.dtype == np.float64
+    wider = data.check_rows(X, 3, copy=False)
+    assert wider.shape == (3, 3) and not wider.matrix[:, 2].any()
+    # A last entry that is missing is found, whatever the parts are in which entries are looked up.
+    for bad in (math.nan, math.inf):
+        X[2, 1] = bad
+        for size in (1, 5, 1 << 16):
+            with mock.patch.object(data_rows, "_BLOCK", size), pytest.raises(ValueError, match="NaN or infinity"):
+                data.check_rows(X, copy=False)
+
+
+@pytest.mark.parametrize(
+    "X", [[[1.0, 2.0]], np.array([[1, 2]]), np.array([[1.0, 2.0], [3.0, 4.0]], order="F"), np.ones((2, 4))[:, ::2],
+          np.ones((2, 2)).astype(">f8"), np.matrix([[1.0, 2.0]]), np.ma.array([[1.0, 2.0]]),
+          np.ones((2, 2), np.float16), marks.marked(np.ones((2, 2)))],
+)  # fmt: skip
+def test_other_arrays_are_converted_as_before_also_where_no_copy_is_asked_for(X):
+    rows = data.check_rows(X, copy=False)
+    assert type(rows.matrix) is np.ndarray and rows.matrix.dtype == np.float64 and rows.matrix.flags.c_contiguous
+    assert not np.shares_memory(rows.matrix, np.asarray(X))
+    np.testing.assert_array_equal(rows.matrix, np.asarray(X))
+    assert rows.is_marked == marks.is_marked(X)
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@given(size=st.integers(1, 40))
+def test_blocks_of_doubles_are_copies_of_the_entries(form, size):
+    X = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    rows = data.check_rows(in_form(X.astype(float), form)) if form == "csr" else data.check_rows(X, copy=False)
+    for columns in (None, [2, 0]):
+        found, places = [], []
+        with mock.patch.object(data_rows, "_BLOCK_ENTRIES", size):
+            for some, block in rows.dense_blocks(columns):
+                assert block.dtype == np.float64 and block.flags.c_contiguous and not np.shares_memory(block, X)
+                found.append(block.copy())
+                places.append(some)
+                block[:] = math.nan
+        assert [some.start for some in places] == [0, *(some.stop for some in places[:-1])] and places[-1].stop == 9
+        np.testing.assert_array_equal(np.concatenate(found), X if columns is None else X[:, columns])
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 FIT = """
-import json, sys
+import json, math, sys
 import numpy as np
 from scipy import sparse
 from dptoolkit import solvers
@@ -30,10 +30,13 @@ unseeded = {name: value for name, value in budget.items() if name != "rng"}
 for loss in ("logistic", "squared"):
     for rows in (X, X.toarray()):
         solvers.dp_frank_wolfe(rows, y, loss=loss, randomness="secure", **l1, **unseeded)
+from dptoolkit.solvers.frame import rules
+rules.WORTH, rules.RANKS_NOISE = 0, math.inf
+solvers.dp_pipeline(X.toarray(), y, bounds=(0.0, 2.0), **budget)
 from numba.core.dispatcher import Dispatcher
-from dptoolkit.kernels import chacha, frank_wolfe, grids, selection, sums, threshold
+from dptoolkit.kernels import chacha, frank_wolfe, grids, selection, sums, tables, threshold
 stats = {}
-for module in (chacha, frank_wolfe, grids, selection, sums, threshold):
+for module in (chacha, frank_wolfe, grids, selection, sums, tables, threshold):
     for name, kernel in vars(module).items():
         if isinstance(kernel, Dispatcher):
             hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
@@ -67,7 +70,10 @@ assert "numba" not in sys.modules
 """
 
 # What a fit calls from Python; the helpers are compiled into them.
-ENTRANCES = {"support_margins", "iht_fit", "dithered_block", "dithered_laplace_block", "gram_block", "dense_steps"}
+ENTRANCES = {
+    "support_margins", "iht_fit", "dithered_block", "dithered_laplace_block", "gram_block", "dense_steps",
+    "scale", "rank", "bound", "count_bins", "margins", "add_rows",
+}  # fmt: skip
 
 
 def run(root, program, **environment):

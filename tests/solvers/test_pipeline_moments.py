@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from dptoolkit import losses, models, solvers
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import check_rows, with_intercept
+from dptoolkit.data import Rows, check_rows, with_intercept
 from dptoolkit.solvers._pipeline import MomentsRun, has_moments
-from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, SCALE, column_means
+from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, SCALE, Preparation, column_means
 from dptoolkit.solvers._pipeline_tables import TableMap
+from dptoolkit.solvers.engine import preconditioned
 from dptoolkit.solvers.engine.preconditioned import BoundedRecords, preconditioner, second_moments
 from dptoolkit.solvers.frame import rules
 from tests.solvers.capture import Spy
@@ -258,6 +259,67 @@ def test_counts_stand_for_repeated_records(always):
     together = solvers.bind(plan, X, y, counts)(np.random.default_rng(0))
     apart = solvers.bind(plan, np.repeat(X, counts, axis=0), np.repeat(y, counts))(np.random.default_rng(0))
     assert together.weights == pytest.approx(apart.weights, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("noise", [{"rng": 3}, {"randomness": "secure"}], ids=["fast", "secure"])
+@pytest.mark.parametrize("path", ["along moments", "plain"])
+def test_a_fit_reads_x_where_it_is_and_never_writes_to_it(path, noise, monkeypatch):
+    if path == "along moments":
+        monkeypatch.setattr(rules, "WORTH", 0)
+    X, y = table(7, 400)
+    given_X, kept = X.copy(), X.copy()
+    seen = []
+    original = TableMap.blocks
+    monkeypatch.setattr(TableMap, "blocks", lambda self, rows: seen.append(rows.matrix) or original(self, rows))
+    first = solvers.dp_pipeline(given_X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), **noise)
+    second = models.fit(
+        given_X, y, task="classification", classes=(0.0, 1.0), bounds=(LOWER, UPPER), epsilon=4.0, **noise
+    )
+    np.testing.assert_array_equal(given_X, kept)
+    assert len(seen) >= 2 and all(np.shares_memory(matrix, given_X) for matrix in seen)
+    assert not any(matrix.flags.writeable for matrix in seen)
+    # What is released holds nothing of X.
+    for array in (first.coef, second.coef, *(own for own in first.history.values() if isinstance(own, np.ndarray))):
+        assert not np.shares_memory(array, given_X)
+
+
+def test_a_run_that_outlives_its_call_has_rows_of_its_own(always):
+    X, y = table(8, 60)
+    run = solvers.bind(make_plan(60, epsilon=8.0), X, y)
+    before = run(np.random.default_rng(0)).weights
+    X[:] = 0.0
+    np.testing.assert_array_equal(run(np.random.default_rng(0)).weights, before)
+
+
+@pytest.mark.parametrize("path", ["along moments", "plain"])
+def test_rows_in_single_precision_give_the_model_of_the_same_numbers_in_doubles(path, monkeypatch):
+    if path == "along moments":
+        monkeypatch.setattr(rules, "WORTH", 0)
+    X, y = table(9, 400)
+    single = X.astype(np.float32)
+    results = [
+        solvers.dp_pipeline(form, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=0)
+        for form in (single, single.astype(np.float64))
+    ]
+    np.testing.assert_array_equal(results[0].coef, results[1].coef)
+
+
+def test_features_that_are_left_out_leave_the_others_as_they_are(always):
+    """Prepared rows move together in the memory of the mapped ones, over many blocks."""
+    plan = make_plan(50, epsilon=8.0)
+    X, y = table(10, 50)
+    run = inner_run(plan, X, y)
+    for kept in ([True] * 4, [True, False, True, True], [False, False, False, True], [False] * 4):
+        weights = np.where(kept, [0.5, 1.0, 2.0, 3.0], 0.0)
+        preparation = Preparation(np.full(4, 0.5), weights, rules.LEVEL)
+        mapped = run._mapped()
+        expected = preparation(Rows(mapped[:, :-1].astype(np.float64), False)).matrix
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(preconditioned, "_BLOCK", 16)
+            rows = run._written_over(mapped, preparation)
+        assert rows.matrix.flags.c_contiguous and np.shares_memory(rows.matrix, mapped)
+        np.testing.assert_allclose(rows.matrix, expected, rtol=1e-6)
+        assert (np.square(rows.matrix.astype(np.float64)).sum(axis=1) <= 1).all()
 
 
 def test_the_scale_is_found_by_the_planned_halvings(always):

@@ -17,7 +17,7 @@ from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import check_rows
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.errors import InvalidValue
-from dptoolkit.solvers._pipeline_ranks import Histogram, bin_counts, histograms_sensitivity, rank
+from dptoolkit.solvers._pipeline_ranks import BinCounts, Histogram, Ranks, histograms_sensitivity
 from dptoolkit.solvers._pipeline_tables import (
     HISTOGRAMS,
     MEAN_ROW,
@@ -270,6 +270,20 @@ def test_the_smaller_bound_is_for_rows_without_ranks_only():
 
 
 # --- ranks and centring -----------------------------------------------------------------------------------
+
+
+def bin_counts(values, edges):
+    """The counts of one column."""
+    own = BinCounts([edges])
+    own.add(values[:, None].copy(), np.ones(len(values)))
+    return own.totals()[0]
+
+
+def rank(values, ranks):
+    """The ranks of one column."""
+    block = values[:, None].copy()
+    Ranks((0,), (ranks,))(block)
+    return block[:, 0]
 
 
 def released(values, edges, rounds, noise=0.0):

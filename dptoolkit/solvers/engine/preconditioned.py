@@ -12,11 +12,12 @@ the noise of a margin is bounded as in plain descent. Rows are read in blocks, i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptoolkit import losses, progress
 from dptoolkit.adjacency import Adjacency
@@ -42,6 +43,61 @@ def row_blocks(rows: Rows) -> Iterator[tuple[slice, Array]]:
         yield some, np.asarray(part.toarray() if rows.is_sparse else part, dtype=np.float64)
 
 
+def stored_blocks(rows: Rows) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """(which rows, their entries as they are stored), so many rows at a time as ``row_blocks`` has."""
+    n, width = rows.shape
+    size = max(_BLOCK // width, 1)
+    for start in range(0, n, size):
+        some = slice(start, min(start + size, n))
+        yield some, rows.matrix[some]
+
+
+def has_kernels(rows: Rows) -> bool:
+    """Whether kernels read the rows as they are stored."""
+    return not rows.is_sparse and bool(rows.matrix.flags.c_contiguous)
+
+
+def margins_of(rows: Rows, weights: Array) -> Array:
+    """The margins of all rows, added up in doubles; with an axis for the classes, of one where weights have none.
+
+    Privacy
+    -------
+    NOT private. A record's margins are computed from its own row and the weights.
+    """
+    columns = weights[:, None] if weights.ndim == 1 else weights.T
+    if weights.ndim > 1 or not has_kernels(rows):
+        return np.concatenate([block @ columns for _, block in row_blocks(rows)])
+    from dptoolkit.kernels import tables
+
+    out = np.empty(rows.shape[0])
+    tables.margins(rows.matrix, weights, out)
+    return out[:, None]
+
+
+def residual_sums(rows: Rows, weights: Array, residuals: Callable[[Array, slice], Array]) -> Array:
+    """sum_i r_i x_i, added up in doubles in one pass over the rows; r = residuals(margins of some rows, which rows).
+
+    Rows in single precision are read as they are, one weight vector at a time; for several classes BLAS is quicker,
+    which needs a block in doubles.
+
+    Privacy
+    -------
+    NOT private. A record's margin, and so its residual, is computed from its own row alone.
+    """
+    total = np.zeros(weights.shape)
+    if weights.ndim > 1 or not has_kernels(rows):
+        for some, block in row_blocks(rows):
+            total += residuals(block @ weights.T, some).T @ block
+        return total
+    from dptoolkit.kernels import tables
+
+    for some, block in stored_blocks(rows):
+        margins = np.empty(len(block))
+        tables.margins(block, weights, margins)
+        tables.add_rows(block, residuals(margins, some), total)
+    return total
+
+
 # --- second moments -------------------------------------------------------------------------------------------
 
 
@@ -61,10 +117,12 @@ def second_moments(rows: Rows, share: Array) -> Array:
     -------
     NOT private. One record moves it in L2 by at most ``moments_sensitivity`` if rows have norm at most 1.
     """
-    width = rows.shape[1]
+    width, roots = rows.shape[1], np.sqrt(share)
     total = np.zeros((width, width))
     for some, block in row_blocks(rows):
-        total += (block * share[some, None]).T @ block
+        part = block * roots[some, None]
+        # NumPy computes half of a product of a matrix with itself.
+        total += part.T @ part
     return _packed(total)
 
 
@@ -119,10 +177,7 @@ class BoundedRecords:
         NOT private. One record of share 1/n moves it by at most twice its cap times the norm of its row, over n.
         """
         shares = self._class_shares if self.loss.task == losses.MULTICLASS else self._shares
-        total = np.zeros(self.shape)
-        for some, block in row_blocks(self.rows):
-            total += shares(block @ weights.T, some).T @ block
-        return total
+        return residual_sums(self.rows, weights, shares)
 
     def _shares(self, margins: Array, some: slice) -> Array:
         """Each record's share of its clipped residual."""

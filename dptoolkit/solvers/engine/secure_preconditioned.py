@@ -22,7 +22,7 @@ from dptoolkit import losses
 from dptoolkit.data import Rows
 from dptoolkit.data.grids import Grids, released_mean, rows_on_grid
 from dptoolkit.randomness import SecureStream, rounded_normals
-from dptoolkit.solvers.engine.preconditioned import BoundedRecords, PreconditionedRun, row_blocks
+from dptoolkit.solvers.engine.preconditioned import BoundedRecords, PreconditionedRun, residual_sums, row_blocks
 from dptoolkit.solvers.engine.secure import SecureNoise
 from dptoolkit.solvers.engine.softmax import clipped_residuals
 from dptoolkit.types import Array
@@ -39,9 +39,11 @@ def moment_sums(rows: Rows, counts: Array, n: int) -> NDArray[np.int64]:
     """The upper triangle of the sum of x x^T, row by row, in units of 4^-moment_bits(n); NOT private."""
     width = rows.shape[1]
     total, grids = np.zeros((width, width)), Grids(n, 1.0, 1.0, moment_bits(n), 0)
+    is_once = bool((counts == 1).all())
     for some, block in row_blocks(rows):
         whole = rows_on_grid(Rows(block, False), grids, True).matrix
-        total += (whole * counts[some, None]).T @ whole
+        # Exact either way; NumPy computes half of a product of a matrix with itself.
+        total += whole.T @ (whole if is_once else whole * counts[some, None])
     return np.asarray(total[np.triu_indices(width)]).astype(np.int64)
 
 
@@ -137,9 +139,7 @@ class SecurePreconditionedRun(PreconditionedRun):
 
         Products are whole numbers times the unit of rows, a power of two, so that sums are as exact as without it.
         """
-        total: Array = np.zeros(self.records.shape)
-        for some, block in row_blocks(self._rows):
-            total += self.residuals(block @ weights.T, some).T @ block
+        total = residual_sums(self._rows, weights, self.residuals)
         return np.asarray(total / self._secure.grids.row_unit).astype(np.int64)
 
     def noisy(self, weights: Array, rng: Any) -> Array:

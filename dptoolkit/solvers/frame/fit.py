@@ -245,7 +245,8 @@ def bind(plan: Plan, X: Any, y: Any, counts: Any = None) -> Run:
     -------
     Every call of what is returned spends the plan's event; no ledger is charged. It is meant for audits.
     """
-    rows = plan.settings.validated_rows(X)
+    # A run outlives this call, and may be asked for fits after X was changed: its rows are its own.
+    rows = plan.settings.validated_rows(check_rows(X))
     times = check_counts(plan, rows.shape, counts)
     if times is not None and plan.secure is not None:
         # With other counts a record may stand at another place, where a product with a dense matrix may round its

@@ -85,7 +85,7 @@ class Settings(ABC):
 
     def validated_rows(self, X: Any, n_features: int | None = None) -> Rows:
         """X in the layout that the solver works on; ``n_features`` is its public width."""
-        rows = check_rows(X, n_features)
+        rows = check_rows(X, n_features, copy=not self.reads_in_place)
         if rows.is_single and not self.reads_single:
             repair = "The solver would convert them to float64 at every step: use data.prepare(X) without dtype."
             raise invalid("X", "rows in single precision", f"float64 for {self.solver} with these settings", repair)
@@ -93,7 +93,12 @@ class Settings(ABC):
 
     @property
     def reads_single(self) -> bool:
-        """Whether sparse rows in single precision are read as they are."""
+        """Whether rows in single precision are read as they are."""
+        return False
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether a fit reads a dense X in blocks, never writes to it, and keeps nothing of it: it needs no copy."""
         return False
 
     def labels(self, y: Any, n: int, label_values: Any = None) -> Array:

@@ -109,8 +109,8 @@ PRIVATE = {"dptoolkit": ours, "diffprivlib": diffprivlib, "DP-EBM": boosting, "O
 OPEN = {"logistic regression": logistic, "boosted trees": trees}
 
 
-def takes(method: str, table: Table) -> bool:
+def takes(method: str, n: int, d: int, classes: int) -> bool:
     """Whether a method is run: DP-EBM is for two classes, and slow on hundreds of columns; Opacus is slow."""
     if method == "DP-EBM":
-        return table.classes == 2 and table.X.shape[1] <= 200
-    return method != "Opacus" or len(table.y) <= 50_000
+        return classes == 2 and d <= 200
+    return method != "Opacus" or n <= 50_000

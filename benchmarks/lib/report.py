@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks import frontier, large_tables, league
 from benchmarks.lib import number_report
-from benchmarks.lib.contenders import OPEN, PRIVATE, takes
+from benchmarks.lib.contenders import OPEN, PRIVATE, ZERO_OUT, takes
 from benchmarks.lib.tables import CHOSEN_ON, JUDGED_ON, WORDS
 from dptoolkit import plots
 
@@ -158,7 +158,7 @@ def rivals() -> list[tuple[str, Result, Result, bool]]:
     """
     out = []
     for one in league.read():
-        if one["method"] in PRIVATE and one["method"] != "dptoolkit":
+        if one["method"] in PRIVATE and one["method"] not in ("dptoolkit", ZERO_OUT):
             own = found(one["table"], one["rows"], one["epsilon"], "dptoolkit")
             error = float("inf") if own is None else float(np.hypot(spread(one), spread(own)))
             if own is not None and mean(one) <= mean(own) + error:
@@ -167,12 +167,13 @@ def rivals() -> list[tuple[str, Result, Result, bool]]:
 
 
 def _rivals() -> str:
-    lines = [
-        [method, _named(one["table"]), f"{one['n']:,}", f"{one['epsilon']:g}", cell(own), cell(one),
-         "better" if is_better else "level"]
-        for method, one, own, is_better in rivals()
-    ]  # fmt: skip
-    return markdown(["method", "table", "rows", "epsilon", "dptoolkit", "the method", "the method is"], lines)
+    lines = []
+    for method, one, own, is_better in rivals():
+        near = cell(found(one["table"], one["rows"], one["epsilon"], ZERO_OUT)) if method != PEER else ""
+        about = [method, _named(one["table"]), f"{one['n']:,}", f"{one['epsilon']:g}"]
+        lines.append([*about, cell(own), cell(one), "better" if is_better else "level", near])
+    heads = ["method", "table", "rows", "epsilon", "dptoolkit", "the method", "the method is", ZERO_OUT]
+    return markdown(heads, lines)
 
 
 def _seconds() -> str:
@@ -290,7 +291,7 @@ def _plot() -> None:
     matplotlib = plots.require()
     figure = matplotlib.figure.Figure(figsize=(9, 0.34 * len(names) + 2), dpi=120)
     axes = figure.subplots()
-    for k, method in enumerate(METHODS):
+    for k, method in enumerate(method for method in METHODS if method != ZERO_OUT):
         points = []
         for i, name in enumerate(reversed(names)):
             one = found(name, None, 1.0 if method in PRIVATE else None, method)

@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.large_tables import LOWER, UPPER
+from benchmarks.lib.contenders import logistic
 from benchmarks.lib.intervals import interval
 from benchmarks.lib.methods import changed
 from benchmarks.lib.problems import parts
 from benchmarks.lib.report import markdown
-from benchmarks.lib.tables import Table, load
+from benchmarks.lib.tables import Table, hospital_scores, load
 from dptoolkit import datasets, solvers
 from dptoolkit.accounting import gaussian
 
@@ -56,6 +57,7 @@ WORDS = {
 }  # fmt: skip
 WIDE, ROUNDS = (1, 10, 100, 1_000, 10_000, 100_000), (1, 2, 3)
 PIXELS = ("(0, 16)", "(0, 16) and numeric=()", "(0, 1) after X / 16")
+CODES = ("0, and indicators", "the middle of the bounds, and indicators", "the middle of the bounds, no indicators")
 Result = dict[str, Any]
 
 
@@ -213,8 +215,60 @@ def ordered(home: Path, done: set[str]) -> Iterator[Result]:
         yield {"key": f"{p}", "softmax": one, "a fit per class": three}
 
 
+def floors(home: Path, done: set[str]) -> Iterator[Result]:
+    """What the hospital table allows: logistic regression without privacy, on columns and on ranks, and the truth."""
+    for rows in (5_000, 1_000):
+        if f"hospital, {rows}" in done:
+            continue
+        table = load("hospital", home)
+        own: dict[str, list[float]] = {"columns": [], "ranks": []}
+        for seed in range(5):
+            part = table.cut(rows, seed)
+            for way, one in (("columns", part), ("ranks", _ranked(part))):
+                answers = logistic(one, 0.0, seed)(one.X_test)
+                own[way].append(float(np.mean(np.asarray(answers) != table.y_test)))
+        truth = float(np.mean((hospital_scores() > 0) != table.y_test))
+        yield {"key": f"hospital, {rows}", "name": "hospital", "n": rows, "d": 16, **own, "truth": truth}
+
+
+def _ranked(table: Table) -> Table:
+    """Numeric columns as their ranks among the training rows, without noise."""
+    X, X_test = table.X.copy(), table.X_test.copy()
+    for j in np.flatnonzero((table.lower != 0) | (table.upper != 1)):
+        order = np.sort(table.X[:, j])
+        for values in (X, X_test):
+            values[:, j] = np.interp(values[:, j], order, np.linspace(-1, 1, len(order)))
+    return replace(table, X=X, X_test=X_test)
+
+
+def missing(home: Path, done: set[str]) -> Iterator[Result]:
+    """The league's table with missing cells, by the public constant that stands for them."""
+    table = load("missing cells", home)
+    middle = (table.lower + table.upper)[:12] / 2
+    for words in CODES:
+        if words in done:
+            continue
+        own = table if words == CODES[0] else replace(table, X=_coded(table.X, middle),
+                                                      X_test=_coded(table.X_test, middle))  # fmt: skip
+        if words == CODES[2]:
+            own = replace(own, X=own.X[:, :12], X_test=own.X_test[:, :12], lower=own.lower[:12], upper=own.upper[:12])
+        ranked = _ranked(own)
+        yield {"key": words, "n": 5_000, "with": _errors(own, 1.0, 5, 5_000), "many": _errors(own, 4.0, 1),
+               "open": _share_wrong(own), "ranks": _share_wrong(ranked)}  # fmt: skip
+
+
+def _share_wrong(table: Table) -> list[float]:
+    """The error of logistic regression without privacy on all rows."""
+    return [float(np.mean(np.asarray(logistic(table, 0.0, 0)(table.X_test)) != table.y_test))]
+
+
+def _coded(X: Any, constant: Any) -> Any:
+    return np.hstack([np.where(X[:, 12:] > 0, constant, X[:, :12]), X[:, 12:]])
+
+
 PARTS: dict[str, Callable[[Path, set[str]], Iterator[Result]]] = {
     "tables": tables, "numbers": numbers, "wide": wide, "rounds": rounds, "pixels": pixels, "ordered": ordered,
+    "floors": floors, "missing": missing,
 }  # fmt: skip
 
 
@@ -254,7 +308,29 @@ def on_pages() -> dict[str, str]:
     found["rounds"] = markdown(["releases of a histogram", "w = 1", "w = 10", "w = 100", "kddcup99"], lines)
     lines = [[words, interval(saved["pixels", words]["with"])] for words in PIXELS]
     found["pixels"] = markdown(["bounds of the pixels", "test error"], lines)
+    found["floors"] = _floors(saved)
+    lines = [
+        [words, *(interval(saved["missing", words][k]) for k in ("with", "many", "open", "ranks"))] for words in CODES
+    ]
+    heads = ["a missing cell is", "5,000 rows, epsilon 1", "50,000 rows, epsilon 4", "logistic regression, no privacy"]
+    found["missing"] = markdown([*heads, "the same on exact ranks"], lines)
     return found
+
+
+def _floors(saved: dict[tuple[str, str], Result]) -> str:
+    """Errors without privacy on the same rows, and how many times as large those with it are."""
+    lines = []
+    for rows in (5_000, 1_000):
+        one, own = saved["floors", f"hospital, {rows}"], np.mean(saved["tables", f"hospital, {rows}"]["with"])
+        ratios = [f"{own / np.mean(one[way]):.2f}" for way in ("columns", "ranks", "truth")]
+        lines.append(
+            [f"{rows:,}", f"{own:.4f}", interval(one["columns"]), ratios[0], interval(one["ranks"]), ratios[1],
+             f"{one['truth']:.4f}", ratios[2]]
+        )  # fmt: skip
+    return markdown(
+        ["rows", "with bounds", "logistic regression", "ratio", "logistic regression on ranks", "ratio",
+         "the true score", "ratio"], lines
+    )  # fmt: skip
 
 
 def _about(one: Result, words: Any) -> list[str]:

@@ -1,6 +1,7 @@
 """The league of tables: our default beside what a user would pick instead, on all rows, from the same public bounds.
 
     python -m benchmarks.league --data FOLDER --minutes 20    # compute cells that are missing, the most telling first
+    python -m benchmarks.league --data FOLDER --part numbers  # the same for tables with a number as label
     python -m benchmarks.league --data FOLDER --part tune     # the settings of DP-SGD, on tables that had influence
     python -m benchmarks.league --part report                 # docs/frontier.md and its picture, from the saved results
 
@@ -14,6 +15,7 @@ left out. Use one thread: OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
 import warnings
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lib.contenders import OPEN, PRIVATE, SGD_SETTINGS, sgd, takes
+from benchmarks.lib.contenders import OPEN, PRIVATE, SGD_SETTINGS, ZERO_OUT, sgd, takes
 from benchmarks.lib.tables import CHOSEN_ON, JUDGED_ON, Table, load
 
 RESULTS = Path(__file__).parent / "results" / "league.jsonl"
@@ -31,8 +33,10 @@ TUNED = Path(__file__).parent / "results" / "league_tune.jsonl"
 BUDGETS, SIZES = (1.0, 0.5, 2.0, 4.0), (5_000, None, 50_000, 1_000)
 KEY = ("table", "rows", "epsilon", "method")
 Cell = tuple[str, int | None, float | None, str]
-# Fits on more rows than this are made once: their noise is small, and they take long.
+# Fits on more rows than this are made once: their noise is small, and they take long. With few rows, where noise may
+# hide the order, methods whose fits are quick get more seeds.
 ONCE_FROM, SEEDS = 40_000, 3
+FEW_ROWS, MORE_SEEDS, QUICK = 1_000, 10, ("dptoolkit", ZERO_OUT, "diffprivlib")
 
 
 def cells() -> Iterator[Cell]:
@@ -46,7 +50,14 @@ def cells() -> Iterator[Cell]:
                 if epsilon == 1.0:
                     yield from ((name, rows, None, method) for method in OPEN)
     for epsilon in BUDGETS[1:]:
-        yield from ((name, None, epsilon, "dptoolkit") for name in names)
+        yield from ((name, None, epsilon, method) for name in names for method in ("dptoolkit", "diffprivlib"))
+
+
+def seeds(rows: int, method: str) -> int:
+    """How many fits a cell with so many training rows gets."""
+    if method not in PRIVATE or rows > ONCE_FROM:
+        return 1
+    return MORE_SEEDS if rows <= FEW_ROWS and method in QUICK else SEEDS
 
 
 def has_rows(table: Table, rows: int | None) -> bool:
@@ -58,9 +69,8 @@ def score(table: Table, cell: Cell) -> dict[str, Any]:
     """Errors of all seeds, and processor seconds of a fit."""
     _, rows, epsilon, method = cell
     is_private = method in PRIVATE
-    count = 1 if not is_private or min(rows or len(table.y), len(table.y)) > ONCE_FROM else SEEDS
     errors, seconds = [], []
-    for seed in range(count):
+    for seed in range(seeds(min(rows or len(table.y), len(table.y)), method)):
         part = table.cut(rows, seed)
         begin = time.process_time()
         predict = (PRIVATE if is_private else OPEN)[method](part, epsilon or 0.0, seed)
@@ -78,8 +88,13 @@ def _plain(table: Table) -> float:
 
 
 def read(path: Path = RESULTS) -> list[dict[str, Any]]:
-    """Saved results."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Saved results. They are read anew if the file has changed, and are not to be changed by callers."""
+    return _read(path, path.stat().st_mtime_ns) if path.exists() else []
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, changed: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def save(result: dict[str, Any], path: Path = RESULTS) -> None:
@@ -105,9 +120,10 @@ def compete(
             return
         if last is None or last.name != name:
             last = load(name, home)
-        if not has_rows(last, rows) or not takes(method, last.cut(rows, 0)):
+        n = min(rows or len(last.y), len(last.y))
+        if not has_rows(last, rows) or not takes(method, n, last.X.shape[1], last.classes):
             continue
-        if longest is not None and min(rows or len(last.y), len(last.y)) > longest:
+        if longest is not None and n > longest:
             continue
         try:
             save(score(last, cell))
@@ -130,11 +146,11 @@ def tune(home: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("compete", "tune", "report"), default="compete")
+    parser.add_argument("--part", choices=("compete", "numbers", "tune", "report"), default="compete")
     parser.add_argument("--data", type=Path, help="folder of the real data sets")
     parser.add_argument("--minutes", type=float, default=25.0, help="processor time after which no cell is begun")
-    parser.add_argument("--tables", nargs="+", choices=(*CHOSEN_ON, *JUDGED_ON))
-    parser.add_argument("--methods", nargs="+", choices=(*PRIVATE, *OPEN))
+    parser.add_argument("--tables", nargs="+", help="names of tables; all by default")
+    parser.add_argument("--methods", nargs="+", help="names of methods; all by default")
     parser.add_argument("--longest", type=int, help="largest number of training rows of a cell that is computed")
     options = parser.parse_args()
     if options.part == "report":
@@ -148,6 +164,10 @@ def main() -> None:
         warnings.simplefilter("ignore")
         if options.part == "tune":
             tune(options.data)
+        elif options.part == "numbers":
+            from benchmarks import number_league
+
+            number_league.compete(options.data, options.minutes, options.tables, options.methods)
         else:
             compete(options.data, options.minutes, options.tables, options.methods, options.longest)
 

@@ -6,8 +6,6 @@ dptoolkit or on settings of another method; JUDGED_ON had none.
 
 from __future__ import annotations
 
-import csv
-import lzma
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.large_tables import LOWER, UPPER, covtype
-from benchmarks.lib.problems import parts
+from benchmarks.lib.problems import connection_parts, parts
 from dptoolkit.types import Array
 
 CHOSEN_ON = ("covtype.binary", "covtype, 7 classes", "a9a", "clinic")
@@ -72,7 +70,7 @@ def load(name: str, home: Path) -> Table:
         return Table(name, X, y, X_test, y_test, LOWER, UPPER)
     if name in _MADE_UP:
         # 50,000 training and 20,000 test rows of one draw.
-        X, y, lower, upper = _MADE_UP[name](np.random.default_rng(sum(map(ord, name))), 70_000)
+        X, y, lower, upper = _MADE_UP[name](np.random.default_rng(_seed(name)), 70_000)
         return Table(name, X[20_000:], y[20_000:], X[:20_000], y[:20_000], lower, upper)
     if name in ("breast_cancer", "digits, odd"):
         return _bundled(name)
@@ -83,6 +81,15 @@ def load(name: str, home: Path) -> Table:
         # The file's rows have norm 1; the table is one of indicators.
         X, X_test = (X > 0).astype(float), (X_test > 0).astype(float)
     return Table(name, X, y, X_test, y_test, np.zeros(X.shape[1]), np.ones(X.shape[1]))
+
+
+def hospital_scores() -> Array:
+    """The scores that made the labels of the hospital's test rows: no model can use more than these."""
+    return _hospital_score(np.random.default_rng(_seed("hospital")), 70_000)[1][:20_000]
+
+
+def _seed(name: str) -> int:
+    return sum(map(ord, name))
 
 
 def _dense(part: Any) -> Array:
@@ -110,23 +117,15 @@ def _bundled(name: str) -> Table:
 
 
 def _connections(home: Path) -> Table:
-    """Every fifth connection in raw units; the values of the three names count as public."""
-    with lzma.open(home / "kddcup99" / "kddcup.data_10_percent.xz", "rt") as lines:
-        records = [row for i, row in enumerate(csv.reader(lines)) if i % 5 == 0]
-    names = (1, 2, 3)
-    numbers = np.array([[float(v) for i, v in enumerate(row[:41]) if i not in names] for row in records])
+    """Every fifth connection in raw units; the values of the three names are public lists of the contest."""
+    numbers, names, y = connection_parts(home, 5)
     upper = np.ones(38)
     # Seconds of a duration, bytes in both directions, then counts; columns from "serror_rate" on are shares.
     upper[:3] = 60_000, 1e9, 1e9
     upper[[4, 5, 6, 7, 9, 12, 13, 14, 15, 16]] = 3, 15, 100, 10, 10_000, 10_000, 100, 10, 10, 10
     upper[[19, 20, 28, 29]] = 511, 511, 255, 255
-    columns = [numbers]
-    for i in names:
-        values = sorted({row[i] for row in records})
-        columns.append(np.array([[row[i] == value for value in values] for row in records], dtype=float))
-    X = np.hstack(columns)
-    y = np.array([row[41] != "normal." for row in records], dtype=float)
-    return _split("kddcup99", X, y, np.zeros(X.shape[1]), np.append(upper, np.ones(X.shape[1] - 38)))
+    X = np.hstack([numbers, names])
+    return _split("kddcup99", X, y, np.zeros(X.shape[1]), np.append(upper, np.ones(names.shape[1])))
 
 
 # --- made-up tables -------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from benchmarks import bounds
 from benchmarks.lib import tables
 
 PAGES = {"tables": "dp_pipeline.md", "wide": "dp_pipeline.md", "pixels": "dp_pipeline.md", "numbers": "dp_pipeline.md",
-         "rounds": "rules.md"}  # fmt: skip
+         "floors": "dp_pipeline.md", "missing": "dp_pipeline.md", "rounds": "rules.md"}  # fmt: skip
 
 
 def test_the_pages_show_the_saved_results():
@@ -50,3 +50,11 @@ def test_the_made_up_hospital_is_the_same_in_every_run_and_lies_within_its_bound
     assert ((one.lower <= one.X) & (one.upper >= one.X)).mean() > 0.99
     shares = np.bincount(one.y.astype(int)) / len(one.y)
     assert shares.min() > 0.2
+
+
+def test_the_true_scores_of_the_hospital_belong_to_its_test_rows(tmp_path):
+    """The floor of the page is the error of these scores: a sign of the wrong rows would be a coin."""
+    table = tables.load("hospital", tmp_path)
+    chance = 1 / (1 + np.exp(-np.abs(tables.hospital_scores())))
+    wrong = np.mean((tables.hospital_scores() > 0) != table.y_test)
+    assert abs(wrong - np.mean(1 - chance)) < 5 * np.sqrt(np.mean(chance * (1 - chance)) / len(table.y_test))

@@ -51,7 +51,11 @@ def failures() -> set[str]:
 def useless() -> list[tuple[str, int, float]]:
     """(table, rows, epsilon) of the cells in which dptoolkit is no better than predicting the mean."""
     own = [one for one in results().values() if one["method"] == "dptoolkit"]
-    return [(one["table"], one["n"], one["epsilon"]) for one in own if np.mean(one["errors"]) + _spread(one) >= 1]
+    return [
+        (one["table"], one["n"], one["epsilon"])
+        for one in own
+        if np.mean(one["errors"]) + standard_error(one["errors"]) >= 1
+    ]
 
 
 def beaten() -> list[tuple[Any, ...]]:

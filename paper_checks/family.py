@@ -6,16 +6,17 @@ anything is run: the number of items with tests is at most ``ITEMS``, each gets 
 ``tests`` in claims.toml is the number of comparisons that it makes. A run that makes another number fails. No item's
 verdict depends on which others are run.
 
-**The rule.** A comparison i has two hypotheses of no effect, "the first is not lower" and "the first is not higher", with one-sided
-p-values. Both may be true, if there is no difference. An item has m comparisons and says three kinds of things, each
-with error rate ``SHARE`` = LEVEL / ITEMS / 3:
+**The rule.** A comparison i has two hypotheses of no effect, "the first is not lower" and "the first is not higher",
+with one-sided p-values. Both may be true, if there is no difference. An item has m comparisons and says three kinds of
+things, each with error rate ``SHARE`` = LEVEL / ITEMS / 3:
 
 - kept: at least u of the m comparisons hold (all of them, u = m, unless a paper claims less): (m - u + 1) times the
   u-th smallest p-value of the first kind is at most SHARE. For u = m this is the largest p-value, without a correction;
 - lower: single comparisons that are established, by Holm's method on the p-values of the first kind;
 - higher: single comparisons whose opposite is established, by Holm's method on those of the second kind.
 
-**Proof.** Let p-values be valid: P(p_i <= x) <= x if hypothesis i is true. Nothing is assumed about how they depend on each other.
+**Proof.** Let p-values be valid: P(p_i <= x) <= x if hypothesis i is true. Nothing is assumed about how they depend on
+each other.
 
 kept: it is wrong if fewer than u comparisons hold, that is, if at least m - u + 1 hypotheses are true. Take m - u + 1
 true ones. If the u-th smallest p-value of all m is at most x, only m - u are left out by it, so one of those taken is

@@ -14,9 +14,10 @@ from scipy import sparse
 
 from dptoolkit import solvers
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import check_rows
+from dptoolkit.data import Rows, check_rows
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.errors import InvalidValue
+from dptoolkit.kernels import tables
 from dptoolkit.solvers._pipeline_ranks import BinCounts, Histogram, Ranks, histograms_sensitivity
 from dptoolkit.solvers._pipeline_tables import (
     HISTOGRAMS,
@@ -465,6 +466,57 @@ def test_one_record_one_column_and_no_noise_are_corners_that_work(epsilon):
     several = solvers.dp_pipeline([[7.0, 1.0]] * 3, [0, 1, 2], epsilon=epsilon, delta=1e-5, rng=0, bounds=(1, 10),
                                   loss="softmax", classes=3)  # fmt: skip
     assert np.isfinite(solvers.margins(several, [[1e300, -1e300]])).all()
+
+
+# --- a table that changes while it is read ------------------------------------------------------------------
+
+
+def fit_while(monkeypatch, at, value, **more):
+    """A fit of a table whose record 7 is changed before pass ``at`` over the rows, and the number of passes."""
+    X, y = table(11, 400)
+    original, passes = Rows.dense_blocks, []
+
+    def other_thread(rows, columns=None):
+        if np.shares_memory(rows.matrix, X):
+            passes.append(columns)
+            if len(passes) == at:
+                X[7] = value
+        return original(rows, columns)
+
+    monkeypatch.setattr(Rows, "dense_blocks", other_thread)
+    result = solvers.dp_pipeline(X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), **more)
+    return result, len(passes)
+
+
+PATHS = pytest.mark.parametrize("worth", [0, math.inf], ids=["along moments", "plain"])
+NOISE = pytest.mark.parametrize("noise", [{"rng": 3}, {"randomness": "secure"}], ids=["fast", "secure"])
+
+
+@PATHS
+@NOISE
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_nan_that_is_written_during_a_fit_is_refused(monkeypatch, worth, noise, at):
+    """It would pass through every clip and make all sums NaN: one record would decide the whole release."""
+    monkeypatch.setattr(rules, "WORTH", worth)
+    with pytest.raises(InvalidValue, match="X was changed while it was read"):
+        fit_while(monkeypatch, at, math.nan, **noise)
+    # The twin: a kernel that reports nothing lets the fit go on, and its sums are NaN.
+    scale = tables.scale
+    monkeypatch.setattr(tables, "scale", lambda *numbers: scale(*numbers) or True)
+    result, _ = fit_while(monkeypatch, at, math.nan, rng=3)
+    assert np.isnan(result.history["mean_row"]).all() or np.isnan(result.history["preparation"].means).all()
+
+
+@PATHS
+@NOISE
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1.7e308, 5e-324])
+def test_other_numbers_that_are_written_during_a_fit_are_clipped_to_the_bounds(monkeypatch, worth, noise, value):
+    monkeypatch.setattr(rules, "WORTH", worth)
+    _, passes = fit_while(monkeypatch, 0, value, **noise)
+    for at in range(1, passes + 1):
+        result, _ = fit_while(monkeypatch, at, value, **noise)
+        assert np.isfinite(result.coef).all() and np.isfinite(result.history["mean_row"]).all()
+        assert np.isfinite(result.history["preparation"].means).all()
 
 
 # --- regression -------------------------------------------------------------------------------------------

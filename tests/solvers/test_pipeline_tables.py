@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.errors import InvalidValue
 from dptoolkit.kernels import tables
 from dptoolkit.solvers._pipeline_ranks import BinCounts, Histogram, Ranks, histograms_sensitivity
+from dptoolkit.solvers._pipeline_stages import column_means, means_sensitivity
 from dptoolkit.solvers._pipeline_tables import (
     HISTOGRAMS,
     MEAN_ROW,
@@ -28,9 +30,11 @@ from dptoolkit.solvers._pipeline_tables import (
     planned,
     table_stages,
 )
+from dptoolkit.solvers.engine.preconditioned import moments_sensitivity, second_moments
 from dptoolkit.solvers.frame import rules
+from tests.kernels.test_tables import squares
 from tests.solvers.capture import Spy
-from tests.strategies import neighbours
+from tests.strategies import Pair, neighbours
 
 ROUNDING = 1 + 1e-10
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
@@ -225,11 +229,11 @@ def test_counts_reach_what_is_planned(dense):
     assert np.linalg.norm(one - gone) >= 0.9999 * histograms_sensitivity(ZERO, 3)
 
 
-def ranks_of(bounds, data):
+def ranks_of(bounds, draw):
     """Ranks that some noise might have given."""
     out = []
     for edges in bounds.edges(rules.BINS):
-        steps = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(edges) - 1, max_size=len(edges) - 1)))
+        steps = np.array(draw(st.lists(st.floats(0, 1), min_size=len(edges) - 1, max_size=len(edges) - 1)))
         shares = steps / steps.sum() if steps.sum() > 0 else np.full(len(steps), 1 / len(steps))
         below = np.concatenate([[0.0], np.cumsum(shares)])
         out.append((edges, np.minimum(below / below[-1], 1.0)))
@@ -241,12 +245,81 @@ def ranks_of(bounds, data):
 def test_the_mean_row_moves_by_no_more_than_planned(pair, adjacency, has_ranks, nonnegative, norm, data):
     n, d = pair.X.shape
     bounds = ColumnBounds.of((0.0 if nonnegative else -2.0, 3.0), d)
-    own = TableMap(bounds, norm, ranks_of(bounds, data) if has_ranks else ())
+    own = TableMap(bounds, norm, ranks_of(bounds, data.draw) if has_ranks else ())
     first, second = both_sides(pair, lambda rows, times: own.mean(rows, times / n), adjacency)
     allowed = mean_row_sensitivity(adjacency, n, nonnegative and not has_ranks)
     assert np.linalg.norm(first - second) <= allowed * ROUNDING
     rows = own(check_rows(pair.X))
     assert (rows.row_norms() <= 1).all()
+
+
+EXTREME = [(-2.0, 3.0), (0.0, 2.0), (-1.7e308, 1.7e308), (0.0, 5e-324), (-1e300, 1e-300), (1e300, 1.5e300), (5.0, 5.0)]
+
+
+@st.composite
+def maps(draw, X, pairs=EXTREME):
+    """A map of the rows X with a centre: any released vector, or one of the rows themselves, which becomes zero."""
+    d = X.shape[1]
+    bounds = ColumnBounds.of(draw(st.sampled_from(pairs)), d)
+    has_ranks = draw(st.booleans()) and bounds.numeric
+    norm = draw(st.sampled_from([None, 1e-140, 0.1, 1.5, 1e140]))
+    own = TableMap(bounds, norm, ranks_of(bounds, draw) if has_ranks else ())
+    entries = st.one_of(st.floats(-1, 1), st.sampled_from([0.0, 5e-324, 1e-160, -1e160, 1e300]))
+    row = own(check_rows(X)).matrix[draw(st.integers(0, len(X) - 1))]
+    middle = draw(st.one_of(st.lists(entries, min_size=d, max_size=d).map(np.array), st.just(row.copy())))
+    return replace(own, centre=middle)
+
+
+@given(neighbours("binary"), st.sampled_from([REPLACE, ZERO]), st.data())
+def test_centred_rows_are_never_longer_than_1_and_their_means_move_by_no_more_than_planned(pair, adjacency, data):
+    """The lengths are looked up in exact fractions."""
+    own = data.draw(maps(pair.X if pair.form == "dense" else pair.X.toarray()))
+    check_mapped(own, pair, adjacency)
+
+
+def check_mapped(own, pair, adjacency):
+    n = len(pair.y)
+    for X in (pair.X, pair.X2):
+        made = own(check_rows(X)).matrix
+        assert all(squares(row) <= 1 for row in made)
+        # A row is changed by its own entries alone: it is the same without the others.
+        for k, row in enumerate(made):
+            np.testing.assert_array_equal(own(check_rows(X).take([k])).matrix[0], row)
+    queries = [
+        (column_means, means_sensitivity(adjacency, n)),
+        (lambda rows, share: share @ rows.matrix, mean_row_sensitivity(adjacency, n, False)),
+        (second_moments, moments_sensitivity(adjacency, n)),
+    ]
+    for query, allowed in queries:
+        first, second = both_sides(pair, lambda rows, times, query=query: query(own(rows), times / n), adjacency)
+        assert np.linalg.norm(first - second) <= allowed * ROUNDING
+
+
+def test_rows_that_are_not_bounded_again_after_centring_would_be_noticed(monkeypatch):
+    """A twin: the second of the two bounds of each block is left out."""
+    X = np.array([[3.0, 0.0], [-2.0, -2.0]])
+    own = TableMap(ColumnBounds.of((-2.0, 3.0), 2), centre=np.array([-0.5, 0.3]))
+    pair = Pair(X[:1], np.zeros(1), X[1:], np.zeros(1), 0, "dense")
+    check_mapped(own, pair, REPLACE)
+    bound, calls = tables.bound, []
+    monkeypatch.setattr(tables, "bound", lambda *own: calls.append(own) or (len(calls) % 2 and bound(*own)))
+    with pytest.raises(AssertionError):
+        check_mapped(own, pair, REPLACE)
+
+
+def test_a_map_that_looks_at_other_rows_would_be_noticed(monkeypatch):
+    """A twin: rows are divided by the longest of the block, so that their norms are at most 1 as well."""
+    X = np.array([[3.0, 0.0], [1.0, 1.0], [-2.0, 1.0]])
+    own = TableMap(ColumnBounds.of((-2.0, 3.0), 2), centre=np.array([-0.5, 0.3]))
+    pair = Pair(X, np.zeros(3), X, np.zeros(3), 0, "dense")
+    check_mapped(own, pair, REPLACE)
+
+    def by_the_longest(block, norm, is_clip):
+        block /= np.linalg.norm(block, axis=1).max() * (1 + 1e-12)
+
+    monkeypatch.setattr(tables, "bound", by_the_longest)
+    with pytest.raises(AssertionError):
+        check_mapped(own, pair, REPLACE)
 
 
 @pytest.mark.parametrize(("low", "expected"), [(0.0, math.sqrt(2)), (-1.0, 2.0)])

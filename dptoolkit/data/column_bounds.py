@@ -105,7 +105,7 @@ class ColumnBounds:
         -------
         As for ``scaled``. Rows were checked to be finite, but a fit that reads X in place would read what another
         thread writes meanwhile. Infinity and other numbers are clipped to the bounds; NaN would pass through every clip
-        and make each sum NaN, so that one record had no bounded effect.
+        and make each sum of doubles NaN, so that the effect of one record had no bound.
         """
         from dptoolkit.kernels import tables
 

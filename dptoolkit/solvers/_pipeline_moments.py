@@ -52,8 +52,8 @@ class MomentsStages(Run):
     Privacy
     -------
     A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise; the second moments in place of
-    the eigenvalue. Rounding to single precision changes each record on its own, and rows are made so much shorter before
-    that their norm stays at most 1. Sums are taken in doubles.
+    the eigenvalue. Rounding to single precision changes each record on its own. Rows are made a little shorter before,
+    so that their norm stays at most 1. Sums are taken in doubles.
     """
 
     # Methods of ``PipelineRun``.

@@ -541,6 +541,18 @@ def test_one_record_one_column_and_no_noise_are_corners_that_work(epsilon):
     assert np.isfinite(solvers.margins(several, [[1e300, -1e300]])).all()
 
 
+@pytest.mark.parametrize(("place", "border"), [(0, -math.inf), (-1, math.inf), (0, math.nan)])
+def test_a_stored_map_with_a_border_that_is_no_number_is_refused(place, border):
+    """A value between an infinite border and the next would have no rank."""
+    bounds = ColumnBounds.of((-2.0, 3.0), 1)
+    own = TableMap(bounds, None, tuple((edges, np.linspace(0, 1, len(edges))) for edges in bounds.edges(4)))
+    record = own.to_dict()
+    assert np.array_equal(TableMap.from_dict(record, bounds, None).ranks, own.ranks)
+    record["borders"][0][place] = border
+    with pytest.raises(InvalidValue, match="contradicts its bounds"):
+        TableMap.from_dict(record, bounds, None)
+
+
 # --- a table that changes while it is read ------------------------------------------------------------------
 
 

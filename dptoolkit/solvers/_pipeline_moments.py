@@ -164,7 +164,7 @@ class MomentsStages(Run):
         caps: Array = np.full(rows.shape[0], settings.grad_norm)
         if settings.loss_row.task == losses.REGRESSION:
             for some, block in row_blocks(rows):
-                caps[some] = Rows(block, False).caps(settings.grad_norm)
+                caps[some] = settings.residual_caps(Rows(block, False))
         return BoundedRecords(rows, self.y, settings.loss_row, caps, self.share)
 
     def _margins(self, rows: Rows, w: Array) -> Array:

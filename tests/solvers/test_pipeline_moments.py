@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -261,6 +262,24 @@ def test_rounding_to_the_nearest_would_be_noticed(always, monkeypatch):
     monkeypatch.setattr(_pipeline_moments, "_DOWN", 1.0)
     with pytest.raises(AssertionError):
         check_single(*single_pair())
+
+
+@given(st.integers(1, 60), st.integers(0, 10**6))
+def test_no_record_of_a_regression_has_a_longer_gradient_than_its_bound(width, seed):
+    """In exact fractions; on rows in single precision, which are of any length up to 1."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((40, width))
+    rows = (rows / np.linalg.norm(rows, axis=1)[:, None] * rng.uniform(0.1, 0.999, (40, 1))).astype(np.float32)
+    settings = make_plan(40, width, loss="squared", label_bound=1.0, bounds=(-1.0, 1.0), grad_norm=0.1).settings
+    own = Rows(rows, False)
+    caps = settings.residual_caps(Rows(rows.astype(np.float64), False))
+    # A residual is as large as it may be, and there is one record that counts at a time.
+    for k, row in enumerate(rows):
+        gradient = BoundedRecords(own, np.full(40, -1e3), settings.loss_row, caps, np.eye(40)[k]).mean_gradient(
+            row * 0.0
+        )
+        length = squares(gradient)
+        assert Fraction(1 - 1e-12) * Fraction(0.1) ** 2 <= length <= Fraction(0.1) ** 2
 
 
 def test_caps_that_are_not_applied_would_be_noticed(always, monkeypatch):

@@ -503,6 +503,39 @@ def test_dense_and_sparse_tables_give_the_same_model():
     np.testing.assert_array_equal(solvers.margins(results[0], X), solvers.margins(results[1], sparse.csr_matrix(X)))
 
 
+def other_forms(X, folder):
+    """(name, the same whole numbers in memory of another layout, order of bytes or type)."""
+    kept = X.copy()
+    kept.flags.writeable = False
+    shifted = np.frombuffer(b"\0" + X.tobytes(), dtype=np.float64, offset=1).reshape(X.shape)
+    wide = np.zeros((2 * len(X), 9))
+    wide[::2, 1::2] = X
+    np.save(folder / "X.npy", X)
+    yield from (("read-only", kept), ("unaligned", shifted), ("strided", wide[::2, 1::2]), ("backwards", X[::-1][::-1]))
+    yield from (("columns first", np.asfortranarray(X)), ("map", np.load(folder / "X.npy", mmap_mode="r")))
+    yield from ((kind, X.astype(kind)) for kind in (">f8", ">f4", "<f2", "<i2", ">i8", "g", "O"))
+    yield from ((kind, getattr(sparse, f"{kind}_matrix")(X)) for kind in ("csr", "csc", "coo", "lil"))
+    single = sparse.csr_array(X.astype(np.float32))
+    single.indices, single.indptr = single.indices.astype(np.int64), single.indptr.astype(np.int64)
+    yield "csr of single precision", single
+
+
+@pytest.mark.parametrize("worth", [0, math.inf], ids=["along moments", "plain"])
+def test_the_same_numbers_in_any_form_give_the_same_model_to_the_last_bit(monkeypatch, tmp_path, worth):
+    monkeypatch.setattr(rules, "WORTH", worth)
+    X, y = table(12, 300)
+    X = np.rint(X)
+    expected = solvers.dp_pipeline(X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=5)
+    for name, form in other_forms(X, tmp_path):
+        found = solvers.dp_pipeline(form, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=5)
+        np.testing.assert_array_equal(found.coef, expected.coef, name)
+        np.testing.assert_array_equal(solvers.margins(found, form), solvers.margins(expected, X), name)
+    # The twin: one number of one record is another.
+    X[0, 1] += 1
+    found = solvers.dp_pipeline(X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=5)
+    assert (found.coef != expected.coef).any()
+
+
 def test_bounds_make_units_irrelevant_and_the_model_good():
     X, y = table(3, 4000)
     unit = np.array([1000.0, 1.0, 1e-3, 1.0])

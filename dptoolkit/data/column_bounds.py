@@ -99,15 +99,19 @@ class ColumnBounds:
         return np.asarray((np.clip(matrix, low, high) - zero) / size)
 
     def scale(self, block: Array) -> None:
-        """``scaled``, where the block is: a C-contiguous array of doubles.
+        """``scaled``, where the block is: a C-contiguous array of doubles, in which NaN is refused.
 
         Privacy
         -------
-        As for ``scaled``.
+        As for ``scaled``. Rows were checked to be finite, but a fit that reads X in place would read what another
+        thread writes meanwhile. Infinity and other numbers are clipped to the bounds; NaN would pass through every clip
+        and make each sum of doubles NaN, so that the effect of one record had no bound.
         """
         from dptoolkit.kernels import tables
 
-        tables.scale(block, *self._numbers)
+        if not tables.scale(block, *self._numbers):
+            repair = "X was changed while it was read: give a copy of X, or wait until the call returns."
+            raise invalid("X", "an array with NaN", "finite throughout the call", repair)
 
     @cached_property
     def _numbers(self) -> tuple[Array, Array, Array, Array]:

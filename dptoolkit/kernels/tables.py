@@ -52,14 +52,17 @@ def places(block: NDArray[Any], column: int, borders: NDArray[Any], values: NDAr
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scale(block: NDArray[Any], low: NDArray[Any], high: NDArray[Any], zero: NDArray[Any], size: NDArray[Any]) -> None:
-    """Clip every column to its bounds, then (value - zero) / size."""
+def scale(block: NDArray[Any], low: NDArray[Any], high: NDArray[Any], zero: NDArray[Any], size: NDArray[Any]) -> bool:
+    """Clip every column to its bounds, then (value - zero) / size; returns whether all values were numbers, not NaN."""
+    gaps = 0
     for i in range(block.shape[0]):
         for j in range(block.shape[1]):
             v = block[i, j]
+            gaps += v != v
             v = low[j] if v < low[j] else v
             v = high[j] if v > high[j] else v
             block[i, j] = (v - zero[j]) / size[j]
+    return gaps == 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

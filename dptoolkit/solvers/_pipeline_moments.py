@@ -41,7 +41,8 @@ from dptoolkit.solvers.frame.plan import Plan
 from dptoolkit.solvers.frame.run import Run, Trace
 from dptoolkit.types import Array
 
-# What entries are multiplied by before they are rounded to single precision, so that none becomes larger.
+# What entries are multiplied by before they are rounded to single precision, so that no row becomes longer than 1:
+# it is more than an entry can grow by, but for those below 1e-38, which grow by less than 1e-44.
 _DOWN = 1 - 2.0**-22
 
 
@@ -51,8 +52,8 @@ class MomentsStages(Run):
     Privacy
     -------
     A call releases what the plan of ``dp_pipeline`` lists, each with the planned noise; the second moments in place of
-    the eigenvalue. Rounding to single precision changes each record on its own and makes no entry larger, so that rows
-    have norm at most 1. Sums are taken in doubles.
+    the eigenvalue. Rounding to single precision changes each record on its own. Rows are made a little shorter before,
+    so that their norm stays at most 1. Sums are taken in doubles.
     """
 
     # Methods of ``PipelineRun``.
@@ -163,7 +164,7 @@ class MomentsStages(Run):
         caps: Array = np.full(rows.shape[0], settings.grad_norm)
         if settings.loss_row.task == losses.REGRESSION:
             for some, block in row_blocks(rows):
-                caps[some] = Rows(block, False).caps(settings.grad_norm)
+                caps[some] = settings.residual_caps(Rows(block, False))
         return BoundedRecords(rows, self.y, settings.loss_row, caps, self.share)
 
     def _margins(self, rows: Rows, w: Array) -> Array:

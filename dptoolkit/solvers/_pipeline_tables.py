@@ -164,6 +164,8 @@ class TableMap:
         is_fine = len(ranks) in (0, len(bounds.numeric)) and (centre is None or centre.shape == (len(bounds.lower),))
         for borders, below in ranks:
             is_fine &= borders.ndim == 1 and borders.shape == below.shape and len(borders) > 1
+            # A line to an infinite border has no slope.
+            is_fine = is_fine and bool(np.isfinite(borders).all())
             is_fine = is_fine and bool((np.diff(borders) > 0).all() and (np.diff(below) >= 0).all())
             is_fine = is_fine and bool(below[0] == 0 and below[-1] == 1)
         if not is_fine or not (centre is None or np.isfinite(centre).all()):

@@ -13,6 +13,7 @@ from numba.core.dispatcher import Dispatcher
 
 from dptoolkit.data import Rows
 from dptoolkit.data.column_bounds import ColumnBounds
+from dptoolkit.errors import InvalidValue
 from dptoolkit.kernels import reference, tables
 from dptoolkit.solvers._pipeline_ranks import BinCounts, Ranks
 from tests.strategies import matrices
@@ -81,6 +82,19 @@ def test_columns_are_scaled_as_column_bounds_say_and_counted_outside_of_them(X, 
     tables.count_outside(X, *(np.array(own) for own in (bounds.lower, bounds.upper)), outside)
     np.testing.assert_array_equal(outside, ((pair[0] > X) | (pair[1] < X)).sum(axis=0))
     np.testing.assert_array_equal(bounds.outside(Rows(X, False)), outside)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 10**6))
+def test_nan_at_any_place_is_told_and_infinity_is_clipped(n, d, seed):
+    rng = np.random.default_rng(seed)
+    bounds = ColumnBounds.of((-2.0, 3.0), d)
+    block = rng.choice([0.5, -0.0, 5e-324, 1e308, math.inf, -math.inf], (n, d))
+    made = block.copy()
+    bounds.scale(made)
+    np.testing.assert_array_equal(made, bounds.scaled(block))
+    block[rng.integers(n), rng.integers(d)] = math.nan
+    with pytest.raises(InvalidValue, match="NaN"):
+        bounds.scale(block)
 
 
 # --- rows of bounded length -----------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ is what the plan charges; and its model is that of the stages in plain doubles."
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,14 +16,17 @@ from dptoolkit import losses, models, solvers
 from dptoolkit.accounting import gaussian
 from dptoolkit.adjacency import Adjacency
 from dptoolkit.data import Rows, check_rows, with_intercept
+from dptoolkit.solvers import _pipeline_moments
 from dptoolkit.solvers._pipeline import MomentsRun, has_moments
 from dptoolkit.solvers._pipeline_stages import DESCENT, EIGENVALUE, MEANS, SCALE, Preparation, column_means
 from dptoolkit.solvers._pipeline_tables import TableMap
 from dptoolkit.solvers.engine import preconditioned
 from dptoolkit.solvers.engine.preconditioned import BoundedRecords, preconditioner, second_moments
 from dptoolkit.solvers.frame import rules
+from tests.kernels.test_tables import squares
 from tests.solvers.capture import Spy
-from tests.solvers.test_pipeline_tables import LOWER, UPPER, make_plan, table
+from tests.solvers.test_pipeline_tables import LOWER, UPPER, make_plan, maps, table
+from tests.strategies import neighbours
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning"),
@@ -196,6 +201,98 @@ def test_rows_in_single_precision_are_never_longer_than_1(seed):
         mapped = run._mapped()
         assert check_rows(mapped[:, :-1].astype(float)).row_norms().max() <= 1
         assert check_rows(run._written_over(mapped, preparation).matrix.astype(float)).row_norms().max() <= 1
+
+
+@st.composite
+def single_fits(draw, kind):
+    """(run on a table, run on its neighbour, preparation, weights): what comes before them was released."""
+    pair = draw(neighbours("regression" if kind == "numbers" else "binary"))
+    dense = [own if pair.form == "dense" else own.toarray() for own in (pair.X, pair.X2)]
+    table_map, (n, d) = draw(maps(dense[0])), dense[0].shape
+    more = KINDS[kind] | ({"row_norm": table_map.norm or 1.0} if kind == "numbers" else {})
+    plan = make_plan(n, d, bounds=table_map.bounds, **more)
+    table_map = replace(table_map, norm=plan.settings.row_norm)
+    numbers = st.lists(st.floats(-1, 1), min_size=d, max_size=d).map(np.array)
+    preparation = Preparation.of(draw(numbers) + 0.5, draw(st.sampled_from([0.0, 0.1])), plan.settings.units)
+    own = plan.settings.units.labels
+    runs = [
+        MomentsRun(plan, table_map, check_rows(X), own(plan.settings.labels(y, n)))
+        for X, y in ((pair.X, pair.y), (pair.X2, pair.y2))
+    ]
+    width = (plan.settings.classes or 1, len(preparation.kept) + 1)
+    weights = np.array(draw(st.lists(st.floats(-100, 100), min_size=math.prod(width), max_size=math.prod(width))))
+    return *runs, preparation, weights.reshape(width if kind == "three classes" else -1)
+
+
+def check_single(one, two, preparation, weights):
+    """Rows in single precision are at most 1 long, in exact fractions; all sums move by no more than planned."""
+    plan, sums = one.plan, []
+    for run in (one, two):
+        mapped = run._mapped()
+        assert all(squares(row) <= 1 for row in mapped[:, :-1])
+        means = run._column_means(mapped)
+        rows = run._written_over(mapped, preparation)
+        assert rows.matrix.dtype == np.float32 and all(squares(row) <= 1 for row in rows.matrix)
+        sums.append((means, second_moments(rows, run.share), run._records(rows).mean_gradient(weights)))
+    for first, second, place in zip(*sums, (MEANS, EIGENVALUE, DESCENT), strict=True):
+        assert np.linalg.norm(first - second) <= plan.releases[place].sensitivity * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_any_row_in_single_precision_is_at_most_1_long_and_moves_sums_as_planned(kind, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "WORTH", 0)
+        check_single(*data.draw(single_fits(kind)))
+
+
+def single_pair():
+    """Rows of two entries, most of which rounding to the nearest single precision makes longer than 1."""
+    rng = np.random.default_rng(0)
+    X, other = rng.uniform(-1, 1, (2, 60, 2))
+    plan = make_plan(60, 2, bounds=(-1.0, 1.0))
+    runs = [MomentsRun(plan, TableMap(plan.settings.bounds), check_rows(own), np.zeros(60)) for own in (X, X.copy())]
+    runs[1].raw.matrix[0] = other[0]
+    return *runs, Preparation.of(np.array([0.5, 0.3]), 0.0, plan.settings.units), np.array([1.0, -2.0, 0.5])
+
+
+def test_rounding_to_the_nearest_would_be_noticed(always, monkeypatch):
+    """A twin: entries are not made smaller before they are rounded."""
+    check_single(*single_pair())
+    monkeypatch.setattr(_pipeline_moments, "_DOWN", 1.0)
+    with pytest.raises(AssertionError):
+        check_single(*single_pair())
+
+
+@given(st.integers(1, 60), st.integers(0, 10**6))
+def test_no_record_of_a_regression_has_a_longer_gradient_than_its_bound(width, seed):
+    """In exact fractions; on rows in single precision, which are of any length up to 1."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((40, width))
+    rows = (rows / np.linalg.norm(rows, axis=1)[:, None] * rng.uniform(0.1, 0.999, (40, 1))).astype(np.float32)
+    settings = make_plan(40, width, loss="squared", label_bound=1.0, bounds=(-1.0, 1.0), grad_norm=0.1).settings
+    own = Rows(rows, False)
+    caps = settings.residual_caps(Rows(rows.astype(np.float64), False))
+    # A residual is as large as it may be, and there is one record that counts at a time.
+    for k, row in enumerate(rows):
+        gradient = BoundedRecords(own, np.full(40, -1e3), settings.loss_row, caps, np.eye(40)[k]).mean_gradient(
+            row * 0.0
+        )
+        length = squares(gradient)
+        assert Fraction(1 - 1e-12) * Fraction(0.1) ** 2 <= length <= Fraction(0.1) ** 2
+
+
+def test_caps_that_are_not_applied_would_be_noticed(always, monkeypatch):
+    """A twin: residuals are not clipped, which lie between -1 and 1, and grad_norm is 1/4."""
+    one, two, preparation, _ = single_pair()
+    for run, label in ((one, 0.0), (two, 1.0)):
+        run.y[0] = label
+    weights = np.array([0.0, 0.0, 0.0])
+    check_single(one, two, preparation, weights)
+    records = MomentsRun._records
+    monkeypatch.setattr(MomentsRun, "_records", lambda run, rows: replace(records(run, rows), caps=np.full(60, 9.0)))
+    with pytest.raises(AssertionError):
+        check_single(one, two, preparation, weights)
 
 
 # --- the model ------------------------------------------------------------------------------------------------

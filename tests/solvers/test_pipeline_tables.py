@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from scipy import sparse
 
 from dptoolkit import solvers
 from dptoolkit.adjacency import Adjacency
-from dptoolkit.data import check_rows
+from dptoolkit.data import Rows, check_rows
 from dptoolkit.data.column_bounds import ColumnBounds
 from dptoolkit.errors import InvalidValue
+from dptoolkit.kernels import tables
 from dptoolkit.solvers._pipeline_ranks import BinCounts, Histogram, Ranks, histograms_sensitivity
+from dptoolkit.solvers._pipeline_stages import column_means, means_sensitivity
 from dptoolkit.solvers._pipeline_tables import (
     HISTOGRAMS,
     MEAN_ROW,
@@ -27,9 +30,11 @@ from dptoolkit.solvers._pipeline_tables import (
     planned,
     table_stages,
 )
+from dptoolkit.solvers.engine.preconditioned import moments_sensitivity, second_moments
 from dptoolkit.solvers.frame import rules
+from tests.kernels.test_tables import squares
 from tests.solvers.capture import Spy
-from tests.strategies import neighbours
+from tests.strategies import Pair, neighbours
 
 ROUNDING = 1 + 1e-10
 REPLACE, ZERO = Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
@@ -224,11 +229,11 @@ def test_counts_reach_what_is_planned(dense):
     assert np.linalg.norm(one - gone) >= 0.9999 * histograms_sensitivity(ZERO, 3)
 
 
-def ranks_of(bounds, data):
+def ranks_of(bounds, draw):
     """Ranks that some noise might have given."""
     out = []
     for edges in bounds.edges(rules.BINS):
-        steps = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(edges) - 1, max_size=len(edges) - 1)))
+        steps = np.array(draw(st.lists(st.floats(0, 1), min_size=len(edges) - 1, max_size=len(edges) - 1)))
         shares = steps / steps.sum() if steps.sum() > 0 else np.full(len(steps), 1 / len(steps))
         below = np.concatenate([[0.0], np.cumsum(shares)])
         out.append((edges, np.minimum(below / below[-1], 1.0)))
@@ -240,12 +245,81 @@ def ranks_of(bounds, data):
 def test_the_mean_row_moves_by_no_more_than_planned(pair, adjacency, has_ranks, nonnegative, norm, data):
     n, d = pair.X.shape
     bounds = ColumnBounds.of((0.0 if nonnegative else -2.0, 3.0), d)
-    own = TableMap(bounds, norm, ranks_of(bounds, data) if has_ranks else ())
+    own = TableMap(bounds, norm, ranks_of(bounds, data.draw) if has_ranks else ())
     first, second = both_sides(pair, lambda rows, times: own.mean(rows, times / n), adjacency)
     allowed = mean_row_sensitivity(adjacency, n, nonnegative and not has_ranks)
     assert np.linalg.norm(first - second) <= allowed * ROUNDING
     rows = own(check_rows(pair.X))
     assert (rows.row_norms() <= 1).all()
+
+
+EXTREME = [(-2.0, 3.0), (0.0, 2.0), (-1.7e308, 1.7e308), (0.0, 5e-324), (-1e300, 1e-300), (1e300, 1.5e300), (5.0, 5.0)]
+
+
+@st.composite
+def maps(draw, X, pairs=EXTREME):
+    """A map of the rows X with a centre: any released vector, or one of the rows themselves, which becomes zero."""
+    d = X.shape[1]
+    bounds = ColumnBounds.of(draw(st.sampled_from(pairs)), d)
+    has_ranks = draw(st.booleans()) and bounds.numeric
+    norm = draw(st.sampled_from([None, 1e-140, 0.1, 1.5, 1e140]))
+    own = TableMap(bounds, norm, ranks_of(bounds, draw) if has_ranks else ())
+    entries = st.one_of(st.floats(-1, 1), st.sampled_from([0.0, 5e-324, 1e-160, -1e160, 1e300]))
+    row = own(check_rows(X)).matrix[draw(st.integers(0, len(X) - 1))]
+    middle = draw(st.one_of(st.lists(entries, min_size=d, max_size=d).map(np.array), st.just(row.copy())))
+    return replace(own, centre=middle)
+
+
+@given(neighbours("binary"), st.sampled_from([REPLACE, ZERO]), st.data())
+def test_centred_rows_are_never_longer_than_1_and_their_means_move_by_no_more_than_planned(pair, adjacency, data):
+    """The lengths are looked up in exact fractions."""
+    own = data.draw(maps(pair.X if pair.form == "dense" else pair.X.toarray()))
+    check_mapped(own, pair, adjacency)
+
+
+def check_mapped(own, pair, adjacency):
+    n = len(pair.y)
+    for X in (pair.X, pair.X2):
+        made = own(check_rows(X)).matrix
+        assert all(squares(row) <= 1 for row in made)
+        # A row is changed by its own entries alone: it is the same without the others.
+        for k, row in enumerate(made):
+            np.testing.assert_array_equal(own(check_rows(X).take([k])).matrix[0], row)
+    queries = [
+        (column_means, means_sensitivity(adjacency, n)),
+        (lambda rows, share: share @ rows.matrix, mean_row_sensitivity(adjacency, n, False)),
+        (second_moments, moments_sensitivity(adjacency, n)),
+    ]
+    for query, allowed in queries:
+        first, second = both_sides(pair, lambda rows, times, query=query: query(own(rows), times / n), adjacency)
+        assert np.linalg.norm(first - second) <= allowed * ROUNDING
+
+
+def test_rows_that_are_not_bounded_again_after_centring_would_be_noticed(monkeypatch):
+    """A twin: the second of the two bounds of each block is left out."""
+    X = np.array([[3.0, 0.0], [-2.0, -2.0]])
+    own = TableMap(ColumnBounds.of((-2.0, 3.0), 2), centre=np.array([-0.5, 0.3]))
+    pair = Pair(X[:1], np.zeros(1), X[1:], np.zeros(1), 0, "dense")
+    check_mapped(own, pair, REPLACE)
+    bound, calls = tables.bound, []
+    monkeypatch.setattr(tables, "bound", lambda *own: calls.append(own) or (len(calls) % 2 and bound(*own)))
+    with pytest.raises(AssertionError):
+        check_mapped(own, pair, REPLACE)
+
+
+def test_a_map_that_looks_at_other_rows_would_be_noticed(monkeypatch):
+    """A twin: rows are divided by the longest of the block, so that their norms are at most 1 as well."""
+    X = np.array([[3.0, 0.0], [1.0, 1.0], [-2.0, 1.0]])
+    own = TableMap(ColumnBounds.of((-2.0, 3.0), 2), centre=np.array([-0.5, 0.3]))
+    pair = Pair(X, np.zeros(3), X, np.zeros(3), 0, "dense")
+    check_mapped(own, pair, REPLACE)
+
+    def by_the_longest(block, norm, is_clip):
+        block /= np.linalg.norm(block, axis=1).max() * (1 + 1e-12)
+
+    monkeypatch.setattr(tables, "bound", by_the_longest)
+    with pytest.raises(AssertionError):
+        check_mapped(own, pair, REPLACE)
 
 
 @pytest.mark.parametrize(("low", "expected"), [(0.0, math.sqrt(2)), (-1.0, 2.0)])
@@ -429,6 +503,39 @@ def test_dense_and_sparse_tables_give_the_same_model():
     np.testing.assert_array_equal(solvers.margins(results[0], X), solvers.margins(results[1], sparse.csr_matrix(X)))
 
 
+def other_forms(X, folder):
+    """(name, the same whole numbers in memory of another layout, order of bytes or type)."""
+    kept = X.copy()
+    kept.flags.writeable = False
+    shifted = np.frombuffer(b"\0" + X.tobytes(), dtype=np.float64, offset=1).reshape(X.shape)
+    wide = np.zeros((2 * len(X), 9))
+    wide[::2, 1::2] = X
+    np.save(folder / "X.npy", X)
+    yield from (("read-only", kept), ("unaligned", shifted), ("strided", wide[::2, 1::2]), ("backwards", X[::-1][::-1]))
+    yield from (("columns first", np.asfortranarray(X)), ("map", np.load(folder / "X.npy", mmap_mode="r")))
+    yield from ((kind, X.astype(kind)) for kind in (">f8", ">f4", "<f2", "<i2", ">i8", "g", "O"))
+    yield from ((kind, getattr(sparse, f"{kind}_matrix")(X)) for kind in ("csr", "csc", "coo", "lil"))
+    single = sparse.csr_array(X.astype(np.float32))
+    single.indices, single.indptr = single.indices.astype(np.int64), single.indptr.astype(np.int64)
+    yield "csr of single precision", single
+
+
+@pytest.mark.parametrize("worth", [0, math.inf], ids=["along moments", "plain"])
+def test_the_same_numbers_in_any_form_give_the_same_model_to_the_last_bit(monkeypatch, tmp_path, worth):
+    monkeypatch.setattr(rules, "WORTH", worth)
+    X, y = table(12, 300)
+    X = np.rint(X)
+    expected = solvers.dp_pipeline(X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=5)
+    for name, form in other_forms(X, tmp_path):
+        found = solvers.dp_pipeline(form, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=5)
+        np.testing.assert_array_equal(found.coef, expected.coef, name)
+        np.testing.assert_array_equal(solvers.margins(found, form), solvers.margins(expected, X), name)
+    # The twin: one number of one record is another.
+    X[0, 1] += 1
+    found = solvers.dp_pipeline(X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), rng=5)
+    assert (found.coef != expected.coef).any()
+
+
 def test_bounds_make_units_irrelevant_and_the_model_good():
     X, y = table(3, 4000)
     unit = np.array([1000.0, 1.0, 1e-3, 1.0])
@@ -465,6 +572,69 @@ def test_one_record_one_column_and_no_noise_are_corners_that_work(epsilon):
     several = solvers.dp_pipeline([[7.0, 1.0]] * 3, [0, 1, 2], epsilon=epsilon, delta=1e-5, rng=0, bounds=(1, 10),
                                   loss="softmax", classes=3)  # fmt: skip
     assert np.isfinite(solvers.margins(several, [[1e300, -1e300]])).all()
+
+
+@pytest.mark.parametrize(("place", "border"), [(0, -math.inf), (-1, math.inf), (0, math.nan)])
+def test_a_stored_map_with_a_border_that_is_no_number_is_refused(place, border):
+    """A value between an infinite border and the next would have no rank."""
+    bounds = ColumnBounds.of((-2.0, 3.0), 1)
+    own = TableMap(bounds, None, tuple((edges, np.linspace(0, 1, len(edges))) for edges in bounds.edges(4)))
+    record = own.to_dict()
+    assert np.array_equal(TableMap.from_dict(record, bounds, None).ranks, own.ranks)
+    record["borders"][0][place] = border
+    with pytest.raises(InvalidValue, match="contradicts its bounds"):
+        TableMap.from_dict(record, bounds, None)
+
+
+# --- a table that changes while it is read ------------------------------------------------------------------
+
+
+def fit_while(monkeypatch, at, value, **more):
+    """A fit of a table whose record 7 is changed before pass ``at`` over the rows, and the number of passes."""
+    X, y = table(11, 400)
+    original, passes = Rows.dense_blocks, []
+
+    def other_thread(rows, columns=None):
+        if np.shares_memory(rows.matrix, X):
+            passes.append(columns)
+            if len(passes) == at:
+                X[7] = value
+        return original(rows, columns)
+
+    monkeypatch.setattr(Rows, "dense_blocks", other_thread)
+    result = solvers.dp_pipeline(X, y, epsilon=4.0, delta=1e-5, bounds=(LOWER, UPPER), **more)
+    return result, len(passes)
+
+
+PATHS = pytest.mark.parametrize("worth", [0, math.inf], ids=["along moments", "plain"])
+NOISE = pytest.mark.parametrize("noise", [{"rng": 3}, {"randomness": "secure"}], ids=["fast", "secure"])
+
+
+@PATHS
+@NOISE
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_nan_that_is_written_during_a_fit_is_refused(monkeypatch, worth, noise, at):
+    """It would pass through every clip and make all sums NaN: one record would decide the whole release."""
+    monkeypatch.setattr(rules, "WORTH", worth)
+    with pytest.raises(InvalidValue, match="X was changed while it was read"):
+        fit_while(monkeypatch, at, math.nan, **noise)
+    # The twin: a kernel that reports nothing lets the fit go on, and its sums are NaN.
+    scale = tables.scale
+    monkeypatch.setattr(tables, "scale", lambda *numbers: scale(*numbers) or True)
+    result, _ = fit_while(monkeypatch, at, math.nan, rng=3)
+    assert np.isnan(result.history["mean_row"]).all() or np.isnan(result.history["preparation"].means).all()
+
+
+@PATHS
+@NOISE
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1.7e308, 5e-324])
+def test_other_numbers_that_are_written_during_a_fit_are_clipped_to_the_bounds(monkeypatch, worth, noise, value):
+    monkeypatch.setattr(rules, "WORTH", worth)
+    _, passes = fit_while(monkeypatch, 0, value, **noise)
+    for at in range(1, passes + 1):
+        result, _ = fit_while(monkeypatch, at, value, **noise)
+        assert np.isfinite(result.coef).all() and np.isfinite(result.history["mean_row"]).all()
+        assert np.isfinite(result.history["preparation"].means).all()
 
 
 # --- regression -------------------------------------------------------------------------------------------

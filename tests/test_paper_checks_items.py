@@ -564,6 +564,19 @@ def test_a_reading_that_disagrees_does_not_reverse_an_order():
     assert curves.order(several, "a", {"b": ["b"], "c": ["c"]}).verdict == "order reversed"
 
 
+def test_an_order_that_is_refuted_under_one_reading_and_found_under_none_does_not_depend_on_reading():
+    # Below "b" at no epsilon and like "c": nothing says that some reading makes the order true.
+    figure = _figure(-0.5)
+    rng = np.random.default_rng(1)
+    errors = {(noise, name): value for (noise, name), value in figure.errors.items()}
+    for noise in (curves.PUBLISHED, curves.TIGHT):
+        errors[noise, "a"] = errors[noise, "b"] + 0.5
+        errors[noise, "c"] = errors[noise, "a"] + 0.01 * rng.standard_normal((18, 2))
+    several = curves.Figure(figure.budgets, errors, {})
+    found = curves.order(several, "a", {"rival": ["b", "c"]})
+    assert found.verdict == "not reached here" and "lowest in 0 of 8 comparisons, the opposite in 4" in found.computed
+
+
 def test_settings_are_chosen_on_other_data_sets_than_those_reported():
     seen = []
 

@@ -101,7 +101,8 @@ def selected(root: Path, names: Iterable[str]) -> list[Paper]:
     papers = [load(folder) for folder in paper_folders(root, [])]
     looks = sum(item.looks for paper in papers for item in paper.items if item.tests)
     if looks > family.ITEMS:
-        raise BadClaims(f"{root}: {looks} items have tests, second looks counted, and family.ITEMS allows {family.ITEMS}.")
+        words = f"{looks} items have tests, second looks counted"
+        raise BadClaims(f"{root}: {words}, and family.ITEMS allows {family.ITEMS}.")
     by_name = {name: paper for paper in papers for name in (paper.name, paper.key) if name}
     by_item = {item.id: paper for paper in papers for item in paper.items}
     by_item |= {claim.item: paper for paper in papers for claim in paper.claims if claim.item}

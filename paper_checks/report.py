@@ -160,6 +160,8 @@ def truth(row: Record) -> str:
     lower, upper = float(row["lower"]), float(row["upper"])
     if math.isnan(upper):
         return "-"
+    if math.isinf(upper):
+        return "no bound" if math.isnan(lower) else "infinite" if math.isinf(lower) else f"{lower:.4g} or more"
     if math.isnan(lower):
         return f"<= {upper:.4g}"
     if lower == upper or math.isclose(lower, upper, rel_tol=1e-3):
@@ -214,7 +216,12 @@ def summary(rows: Sequence[Record]) -> list[dict[str, Any]]:
 
 def values(row: Mapping[str, Any]) -> tuple[str, str]:
     """Published and computed value of a comparison, as text."""
-    return short(row["published"]), short(row["computed"])
+    return _plain(row["published"]), _plain(row["computed"])
+
+
+def _plain(value: Any) -> str:
+    """A value of a record in words: numbers that JSON lacks are strings there."""
+    return {"inf": "infinite", "-inf": "minus infinite", "nan": "not a number"}.get(value) or short(value)
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paper_checks import curves, findings, html, pages, rates, seeds
+from paper_checks import curves, findings, html, pages, rates, report, seeds
 from paper_checks.__main__ import ROOT, main
 from paper_checks.claims import load, paper_folders, selected
 from paper_checks.items import BadClaims, find
@@ -402,6 +402,24 @@ def test_numbers_that_json_lacks_are_strings_and_pictures_take_numbers_only():
     assert html.picture(rows) == ""
     rows = [{"label": "a" * 60, "published": 1e-3, "computed": float(k + 1), "agrees": True} for k in range(3)]
     assert "logarithmic axis" in html.picture(rows) and "a" * 60 not in html.picture(rows)
+
+
+def test_a_reader_sees_words_where_a_number_has_no_digits():
+    for lower, upper, words in (("nan", "nan", "-"), ("inf", "inf", "infinite"), (1.5, "inf", "1.5 or more"),
+                                ("nan", "inf", "no bound"), (2.0, 2.0, "2"), ("nan", 2.0, "<= 2")):  # fmt: skip
+        assert report.truth({"lower": lower, "upper": upper}) == words
+    shown = report.values({"published": "nan", "computed": "inf"})
+    assert shown == ("not a number", "infinite")
+    assert report.values({"published": 3.0, "computed": "lower"}) == ("3", "lower")
+
+
+def test_the_pages_show_no_numbers_without_digits():
+    papers = selected(ROOT, ["IGHT-5.6p", "KT-4.7p", "KT-R4.4", "LEC-TITLE"])
+    records = [record for _, record, _ in run(ROOT, papers, Settings())]
+    page = pages.Page(pages.summary(records), papers, "python -m paper_checks", "2026-01-02")
+    text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", html.page(page), flags=re.DOTALL)
+    for words in (text, pages.markdown(page)):
+        assert not re.search(r"(?<![\w_])(nan|inf|None)(?!\w)", words)
 
 
 def test_the_values_of_a_row_are_named_by_the_kind_of_check():

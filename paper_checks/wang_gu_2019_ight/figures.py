@@ -67,6 +67,7 @@ def needed(shared: Shared, budgets: list[float], level: float, repetitions: int)
     least = min(found.values())
     rows = tuple(Comparison(f"{name}: smallest epsilon below {level:g}", f"> {budgets[0]:g}", value, value > budgets[0])
                  for name, value in found.items())  # fmt: skip
-    words = f"relative error below {level:g} from epsilon {least:g} on, with tight noise"
+    start = f"from epsilon {least:g} on" if least <= max(budgets) else "at no epsilon"
+    words = f"relative error below {level:g} {start}, with tight noise"
     charts = figure.charts(both=RIVALS["Two stage"])
     return Finding("met" if least > budgets[0] else "not reached here", words, rows, charts=charts)

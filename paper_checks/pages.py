@@ -39,8 +39,8 @@ class Page:
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """What is worth knowing first."""
-        ranked = [entry for entry in self.entries if entry["rank"]]
+        """What is worth knowing first. A sentence about a verdict that has changed is left out: it may not hold."""
+        ranked = [entry for entry in self.entries if entry["rank"] and entry["as_expected"]]
         return sorted(ranked, key=lambda entry: entry["rank"])[:_FRONT]
 
     @property

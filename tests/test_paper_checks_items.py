@@ -466,6 +466,59 @@ def test_the_front_page_has_ten_findings():
     assert all(entry.finding for paper in PAPERS for entry in (*paper.claims, *paper.items) if entry.rank)
 
 
+def _ranked():
+    """The records of the entries with a finding, by their name."""
+    found = {}
+    for paper in PAPERS:
+        for entry in (*paper.claims, *paper.items):
+            if entry.rank:
+                ((_, record, _), *more) = run(ROOT, selected(ROOT, [paper.name, entry.id]), Settings())
+                found[entry.id] = [record, *(other for _, other, _ in more)]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning")
+def test_the_numbers_of_the_findings_are_those_of_their_entries():
+    found = _ranked()
+    words = {name: own[0]["finding"] for name, own in found.items()}
+
+    def point(name, **at):
+        (own,) = (row for row in found[name] if at.items() <= row["at"].items())
+        return own
+
+    transfer = point("theorem-4.3", n=101, regularization=1.0)
+    assert f"the answers reach {transfer['lower']:.0f} with 101 records" in words["theorem-4.3"]
+    assert f"a claimed (1, 1e-5) is {point('corollary-5.8', epsilon=1.0)['lower']:.2f}." in words["corollary-5.8"]
+    assert "more than 2" in words["corollary-5.8"] and all(1 / row["factor"] > 2 for row in found["corollary-5.8"])
+    classes = point("theorem-5", classes=3, features=1000)
+    assert f"is at least {classes['lower']:.1f} for 3 classes and 1000 features" in words["theorem-5"]
+    synthetic = found["LASSO-T2f"][0]["rows"]
+    for row in synthetic:
+        (printed, _), (ours, _) = (map(float, row[key].split(" / ")) for key in ("published", "computed"))
+        assert ours - printed >= 30 if "own noise" in row["label"] else abs(ours - printed) < 6
+    assert "is 30 points below what their own noise gives" in words["LASSO-T2f"]
+    bits = [row["computed"] for row in found["LASSO-A2i"][0]["rows"] if "bits" in row["label"]]
+    assert "less than 0.001 bit" in words["LASSO-A2i"] and max(bits) < 0.001
+    assert f"sizes it is {found['SHT-4.2c'][0]['rows'][0]['computed']:.1f} k sigma^2" in words["SHT-4.2c"]
+    assert "no batch size" in words["SHT-4.1c"] and "in 0 of 30 cases" in found["SHT-4.1c"][0]["computed"]
+    assert "within 0.0015 of log 2" in words["SHT-T5a"] and "20 of 20" in found["SHT-T5a"][0]["computed"]
+    assert "injects ten times" in words["SHT-R5.2"] and "injected variance 10 times" in found["SHT-R5.2"][0]["computed"]
+    assert "is 0.006 to 0.16" in words["KT-R4.10b"] and "0.0059 to 0.16" in found["KT-R4.10b"][0]["computed"]
+    assert "up to 4;" in words["LASSO-C2"] and "to 4 at" in found["LASSO-C2"][0]["computed"]
+    assert "of order kappa." in words["SHT-5.3c"] and "kappa^1.00" in found["SHT-5.3c"][0]["computed"]
+    # The page shows each beside the verdict that was found.
+    assert all(row["as_expected"] for own in found.values() for row in own)
+
+
+def test_a_finding_about_a_changed_verdict_is_not_on_the_front_page():
+    paper = next(paper for paper in PAPERS if paper.key == "SHT")
+    item = next(item for item in paper.items if item.id == "SHT-T5a")
+    for verdict, shown in ((item.verdict, True), ("met", False)):
+        record = of_item(paper, item, findings.Finding(verdict, "computed"))
+        page = pages.Page(pages.summary([record]), [paper], "command", "today")
+        assert (item.finding in pages.markdown(page)) == (item.finding in html.page(page)) == shown
+
+
 def test_a_check_without_data_is_refused_by_name():
     paper = next(paper for paper in PAPERS if paper.key == "IGHT")
     item = next(item for item in paper.items if not item.judged)

@@ -51,8 +51,8 @@ VERDICTS: Mapping[str, Word] = MappingProxyType({
                           "treats as constant", "statement", "plain"),
     "condition not met": Word("a sufficient condition of a theorem does not hold at the sizes of the experiments; "
                               "unless the note says so the paper does not claim that it does", "statement", "plain"),
-    "depends on reading": Word("found under one reading of the text, or in some comparisons, and not under another; all "
-                               "are shown", "statement", "plain"),
+    "depends on reading": Word("found under one reading of the text, or in some comparisons, and not under another; "
+                               "all are shown", "statement", "plain"),
     "no data": Word("the data that would decide are not available; no verdict on the paper", "statement", "plain"),
 })  # fmt: skip
 KINDS = tuple(word for word, entry in VERDICTS.items() if entry.about == "privacy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # ``dptoolkit check`` sets the name under which this program speaks.
 _NAME = os.environ.get("PAPER_CHECKS_NAME", "paper_checks")
 
@@ -29,6 +31,7 @@ def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 try:
     from dptoolkit.errors import ClusterError, MissingDependency
     from paper_checks.claims import BadClaims, Paper, selected
+    from paper_checks.files import alone
     from paper_checks.pages import write_pages
     from paper_checks.progress import Progress
     from paper_checks.records import Record
@@ -81,7 +84,11 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         if not units(papers, settings.tier):
             return 2
         _check_folder(arguments.out)
-        _collect(found, root, papers, settings, arguments)
+        with alone(Path(arguments.out)):
+            _collect(found, root, papers, settings, arguments)
+        rows = [found[unit] for unit in units(papers, settings.tier)]
+        records = [record for record, _ in rows]
+        write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
     except (BadClaims, ClusterError, MissingDependency) as problem:
         _say(problem)
         return 2
@@ -93,15 +100,15 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         _say(f"stopped. {len(found)} results are kept; go on with --resume.")
         return _INTERRUPTED
     except Exception as problem:
-        # An exit code of 1 says that a claim has changed; a defect says nothing about claims.
+        # An exit code of 1 says that a claim has changed; a defect or a full disk says nothing about claims.
         if os.environ.get("DPTOOLKIT_TRACEBACK"):
             raise
+        if isinstance(problem, OSError) and problem.errno in _FULL:
+            _say(f"--out {arguments.out}: {problem.strerror}. Make room and go on with --resume.")
+            return 2
         _say(f"unexpected {type(problem).__name__}: {problem}. Set DPTOOLKIT_TRACEBACK=1 to see where.")
         return 2
-    rows = [found[unit] for unit in units(papers, settings.tier)]
-    print(_text(rows, arguments.json), flush=True)
-    records = [record for record, _ in rows]
-    write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
+    _print(_text(rows, arguments.json))
     _say(f"wrote {Path(arguments.out) / 'report.html'}")
     return 0 if all(record["as_expected"] for record in records) else 1
 
@@ -158,6 +165,15 @@ def _collect(
             progress.step(unit.name)
     finally:
         progress.close()
+
+
+def _print(text: str) -> None:
+    """Print, even to a reader who has left, such as ``head``: the exit code still tells the verdicts."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _text(rows: list[tuple[Record, float]], as_records: bool) -> str:

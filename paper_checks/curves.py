@@ -190,8 +190,9 @@ def order(
 
     ``rivals`` maps every rival to the curves that are readings of it, ``forms`` every kind of noise to the readings of
     ``best``. Order kept: established against every reading at every epsilon, with every kind of noise. Order reversed:
-    at some epsilon the opposite is established for every reading of both, with every kind of noise. If it is for some
-    of them only, the order depends on reading. Else it is a tie. ``test`` is the sign test, or Student's t on
+    at some epsilon the opposite is established for every reading of both, with every kind of noise. Depends on reading:
+    the opposite is established for some of them, and the order itself in other comparisons. Not reached here: the
+    opposite for some of them, and the order nowhere. Else it is a tie. ``test`` is the sign test, or Student's t on
     differences of logarithms where data sets are too few for signs.
     """
     forms = forms or dict.fromkeys(noises, [best])
@@ -216,7 +217,8 @@ def order(
     kept = sum(row.agrees for row in rows)
     cases = sum(len(forms[noise]) for noise in noises)
     every = any(count == cases * len(rivals[rival]) for (rival, _), count in against.items())
-    otherwise = "order reversed" if every else "depends on reading" if any(against.values()) else "tie"
+    some = "depends on reading" if kept else "not reached here"
+    otherwise = "order reversed" if every else some if any(against.values()) else "tie"
     words = (f"{best} is established as lowest in {kept} of {len(rows)} comparisons, the opposite in "
              f"{sum(against.values())} ({test} tests, {RULE})")  # fmt: skip
     return Finding("order kept" if found.kept else otherwise, words, tuple(rows))

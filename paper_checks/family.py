@@ -4,7 +4,9 @@ Many rankings are tested, and a few would come out wrong by chance. So the error
 the probability that any item says something wrong about an order is at most ``LEVEL``. Three things are fixed before
 anything is run: the number of items with tests is at most ``ITEMS``, each gets an equal part of ``LEVEL``, and its
 ``tests`` in claims.toml is the number of comparisons that it makes. A run that makes another number fails. No item's
-verdict depends on which others are run.
+verdict depends on which others are run. An item that was tested, and tested again with more repetitions because the
+first result settled too little, could have erred both times: its ``looks`` in claims.toml is 2, and it counts as two
+items.
 
 **The rule.** A comparison i has two hypotheses of no effect, "the first is not lower" and "the first is not higher",
 with one-sided p-values. Both may be true, if there is no difference. An item has m comparisons and says three kinds of
@@ -26,8 +28,9 @@ lower, higher: let k hypotheses be true. If Holm's method rejects one of them, t
 have been rejected before, so its p-value is at most SHARE / k. By Bonferroni's inequality that has probability SHARE at
 most.
 
-An item errs with probability at most 3 SHARE, all items together at most ITEMS * 3 SHARE = LEVEL, whichever are run.
-"Order kept", "order reversed" and "depends on reading" must rest on these three and on nothing else.
+An item errs with probability at most 3 SHARE in each of its looks, all looks of all items together at most
+ITEMS * 3 SHARE = LEVEL, whichever are run. What a run says about an order must rest on these three and on nothing else.
+That one printed mean is below another is arithmetic, which cannot err by chance.
 
 The sign test is exact: its p-value is a binomial probability. So is Wilcoxon's signed-rank test, for differences whose
 law is symmetric. Student's and Welch's tests are exact for normal errors (Welch's nearly). They are used where pairs

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from dptoolkit.datasets.registry import FILES, locate
+from paper_checks.items import BadClaims
 
 
 def available(name: str, data_home: str | None) -> bool:
@@ -36,3 +39,25 @@ def _mark(name: str, data_home: str | None) -> str:
             continue
         parts += [f"{path.name} {found.st_size} {found.st_mtime_ns}" for path, found in stats]
     return f"{name} {' '.join(parts)}"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Refuse a second run into the same folder while this one lasts: it would remove what this one shares.
+
+    The lock is the process's own, so it ends with it however it ends.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such locks here
+        yield
+        return
+    with (folder / "run.lock").open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise BadClaims(f"--out {folder}: another run writes there; wait for it, or name another folder.") from None
+        except OSError:
+            # A file system without locks.
+            pass
+        yield

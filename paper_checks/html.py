@@ -96,8 +96,8 @@ def _front(content: Page) -> str:
     return (
         f"<p>{len(content.entries)} claims and items of {len(content.papers)} sources, each beside what exact "
         f"accounting, arithmetic or a run of the same algorithm gives. Written by "
-        f"<code>{escape(content.command)}</code> on {content.day}. {content.tests}</p>{state}{_bar(content.entries)}"
-        f"{_key(content.entries)}<ul class=counts>{counts}</ul>"
+        f"<code>{escape(content.command)}</code> on {content.day}. {escape(content.tests)}</p>{state}"
+        f"{_bar(content.entries)}{_key(content.entries)}<ul class=counts>{counts}</ul>"
         f"<details><summary>What the verdicts mean</summary><div class=wide><table>{meanings}</table></div></details>"
         f"{_findings(content)}{_contents(content)}"
     )

@@ -20,7 +20,7 @@ from paper_checks.verdict import WORDS
 TIERS = ("fast", "full", "slow")
 _ALWAYS = {"id", "where", "states"}
 _CHECKED = {"published", "computes", "check", "tolerance", "why", "verdict", "twin"}
-_KEYS = _ALWAYS | _CHECKED | {"with", "tier", "note", "pending", "data", "cost", "finding", "rank", "tests"}
+_KEYS = _ALWAYS | _CHECKED | {"with", "tier", "note", "pending", "data", "cost", "finding", "rank", "tests", "looks"}
 
 
 class BadClaims(ValueError):
@@ -42,6 +42,8 @@ class Item:
         Names of data sets outside the package that the check needs. Without them its verdict is "no data".
     tests : int
         How many comparisons of a ranking the item tests, fixed beforehand (``family``); 0 for an item without any.
+    looks : int
+        How often the ranking was tested with another number of repetitions, this one included: each look may err.
     cost : float
         About how many seconds the check takes, with the shared runs that it is the first to need: workers begin with
         the longest. Items on the same shared runs have 0.
@@ -68,6 +70,7 @@ class Item:
     finding: str = ""
     rank: int = 0
     tests: int = 0
+    looks: int = 1
 
     @property
     def judged(self) -> bool:
@@ -91,6 +94,8 @@ def read(entry: Mapping[str, Any], function: Callable[[str], Callable[..., Any]]
         raise BadClaims(f"{where}: tier={tier!r}: must be one of {', '.join(TIERS)}.")
     if not isinstance(entry.get("tests", 0), int) or entry.get("tests", 1) < 1:
         raise BadClaims(f"{where}: tests={entry['tests']!r}: must be a whole number, at least 1.")
+    if not isinstance(entry.get("looks", 1), int) or entry.get("looks", 1) < 1:
+        raise BadClaims(f"{where}: looks={entry['looks']!r}: must be a whole number, at least 1.")
     plain = {key: entry[key] for key in set(entry) - {"check", "with", "twin", "data"}}
     check = function(entry["check"]) if "check" in entry else None
     return Item(

@@ -39,20 +39,24 @@ class Page:
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """What is worth knowing first."""
-        ranked = [entry for entry in self.entries if entry["rank"]]
+        """What is worth knowing first. A sentence about a verdict that has changed is left out: it may not hold."""
+        ranked = [entry for entry in self.entries if entry["rank"] and entry["as_expected"]]
         return sorted(ranked, key=lambda entry: entry["rank"])[:_FRONT]
 
     @property
     def tests(self) -> str:
         """How many tests the rankings make, and the error rate that all of them share; empty without any."""
-        made = [item.tests for paper in self.papers for item in paper.items if item.tests]
-        if not made:
+        ranked = [item for paper in self.papers for item in paper.items if item.tests]
+        if not ranked:
             return ""
-        return (
-            f"Orders rest on {sum(made)} tests in {len(made)} items. The chance that any of them is wrong is at most "
-            f"{family.LEVEL:.0%}: each item has one part in {family.ITEMS} of it, whichever are run."
+        words = (
+            f"Orders rest on {sum(item.tests for item in ranked)} tests in {len(ranked)} items. The chance that any of "
+            f"them is wrong is at most {family.LEVEL:.0%}: each item has one part in {family.ITEMS} of it, whichever "
+            "are run."
         )
+        if again := [item.id for item in ranked if item.looks > 1]:
+            words += f" After a first look more data sets were taken for {', '.join(again)}: each counts as two items."
+        return words
 
     def of(self, paper: Paper) -> list[dict[str, Any]]:
         """The entries of one paper."""

@@ -15,7 +15,7 @@ from paper_checks.files import available
 from paper_checks.findings import short
 from paper_checks.items import Item
 from paper_checks.records import Record
-from paper_checks.verdict import VERDICTS, worst
+from paper_checks.verdict import VERDICTS, overall, worst
 
 _HEAD = ("at", "claimed", "truth", "audited", "verdict", "noise", "corrected noise")
 _WIDTH = 120
@@ -98,10 +98,15 @@ def counted(paper: Paper) -> tuple[Counter[str], Counter[str]]:
     """The items of a paper by expected verdict, and those not judged by reason. Claims of one item count as one."""
     verdicts: dict[str, list[str]] = {}
     for claim in paper.claims:
-        verdicts.setdefault(claim.item or claim.id, []).append(worst(point.verdict for point in claim.points))
+        verdicts.setdefault(claim.item or claim.id, []).append(_expected(claim))
     judged = Counter(worst(kinds) for kinds in verdicts.values())
     judged.update(item.verdict for item in paper.items if item.judged)
     return judged, Counter(item.pending for item in paper.items if not item.judged)
+
+
+def _expected(claim: Claim) -> str:
+    """The expected verdict on a whole claim."""
+    return overall((point.at, point.verdict) for point in claim.points)
 
 
 def _tally(counts: Counter[str]) -> str:
@@ -123,7 +128,7 @@ def list_json(papers: Sequence[Paper]) -> str:
 def _listed_claim(claim: Claim) -> dict[str, Any]:
     return {
         "kind": "claim", "claim": claim.id, "item": claim.item, "where": claim.where, "states": claim.states,
-        "note": claim.note, "verdict": worst(point.verdict for point in claim.points), "pending": "",
+        "note": claim.note, "verdict": _expected(claim), "pending": "",
     }  # fmt: skip
 
 
@@ -160,6 +165,8 @@ def truth(row: Record) -> str:
     lower, upper = float(row["lower"]), float(row["upper"])
     if math.isnan(upper):
         return "-"
+    if math.isinf(upper):
+        return "no bound" if math.isnan(lower) else "infinite" if math.isinf(lower) else f"{lower:.4g} or more"
     if math.isnan(lower):
         return f"<= {upper:.4g}"
     if lower == upper or math.isclose(lower, upper, rel_tol=1e-3):
@@ -200,8 +207,9 @@ def summary(rows: Sequence[Record]) -> list[dict[str, Any]]:
         if first["kind"] == "item":
             entries.append({**first, "points": []})
             continue
-        verdict = worst(row["verdict"] for row in own)
-        shown = next(row for row in own if row["verdict"] == verdict)
+        verdict = overall((row["at"], row["verdict"]) for row in own)
+        least = worst(row["verdict"] for row in own)
+        shown = next(row for row in own if row["verdict"] == least)
         text = f"{truth(shown)}" if truth(shown) != "-" else noise(shown)
         changes = [change for row in own for change in row["changes"]]
         entries.append({
@@ -214,7 +222,12 @@ def summary(rows: Sequence[Record]) -> list[dict[str, Any]]:
 
 def values(row: Mapping[str, Any]) -> tuple[str, str]:
     """Published and computed value of a comparison, as text."""
-    return short(row["published"]), short(row["computed"])
+    return _plain(row["published"]), _plain(row["computed"])
+
+
+def _plain(value: Any) -> str:
+    """A value of a record in words: numbers that JSON lacks are strings there."""
+    return {"inf": "infinite", "-inf": "minus infinite", "nan": "not a number"}.get(value) or short(value)
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:

@@ -58,19 +58,21 @@ class Shared:
         path = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
-            found = self._read(path, mark)
+            found = self._read(name, path, mark)
             if found is None:
                 # As JSON gives it back, so that a resumed run sees the same numbers and the same types.
                 found = json.loads(json.dumps(make()))
-                write_whole(path, json.dumps({"fingerprint": mark, "part": found}))
+                write_whole(path, json.dumps({"fingerprint": mark, "name": name, "part": found}))
         return found
 
-    def _read(self, path: Path, mark: str) -> Part | None:
+    def _read(self, name: str, path: Path, mark: str) -> Part | None:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            own = content["fingerprint"] == mark and content["name"] == name
+            return dict(content["part"]) if own else None
+        except (OSError, ValueError, KeyError, TypeError):
+            # Not there, or not a whole file of ours.
             return None
-        return content["part"] if content.get("fingerprint") == mark else None
 
 
 @contextmanager

@@ -22,9 +22,9 @@ PRESENTATION = ("__main__.py", "drawing.py", "html.py", "pages.py", "progress.py
 class Store:
     """A folder of records.
 
-    A file carries a fingerprint of everything that its numbers depend on: the paper's folder, the code here and in
-    dptoolkit, the seed, and size and time of the item's own data files. A record with another fingerprint is computed
-    anew, and so is one without data: they, or a package, may be here now.
+    A file carries the name of its unit and a fingerprint of everything that its numbers depend on: the paper's folder,
+    the code here and in dptoolkit, the seed, and size and time of the item's own data files. A record with another
+    fingerprint is computed anew, and so is one without data: they, or a package, may be here now.
     """
 
     def __init__(self, folder: Path, root: Path, seed: int, data_home: str | None) -> None:
@@ -39,18 +39,20 @@ class Store:
         """What was saved for a unit that needs these data sets: record and seconds, or None."""
         try:
             kept = json.loads(self._path(paper, name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            own = kept["fingerprint"] == self.fingerprint(paper, data) and kept["unit"] == f"{paper} {name}"
+            complete = own and kept["record"]["verdict"] != "no data" and kept["seconds"] >= 0
+        except (OSError, ValueError, KeyError, TypeError):
+            # Not there, or not a whole file of ours.
             return None
-        if not isinstance(kept, dict) or kept.get("fingerprint") != self.fingerprint(paper, data):
-            return None
-        return None if kept["record"]["verdict"] == "no data" else kept
+        return dict(kept) if complete else None
 
     def save(
         self, paper: str, name: str, record: dict[str, Any], seconds: float, cpu: float, data: Iterable[str] = ()
     ) -> None:
         """Write one unit, whole or not at all: the record, and seconds on the clock and of the processor."""
         content = {
-            "fingerprint": self.fingerprint(paper, data), "seconds": seconds, "cpu_seconds": cpu, "record": record,
+            "fingerprint": self.fingerprint(paper, data), "unit": f"{paper} {name}", "seconds": seconds,
+            "cpu_seconds": cpu, "record": record,
         }  # fmt: skip
         write_whole(self._path(paper, name), json.dumps(content, indent=1))
 

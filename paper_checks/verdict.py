@@ -21,8 +21,8 @@ class Word:
 
 # The one table of verdicts. Those about privacy go from worst to best; a claim is as bad as its worst point.
 VERDICTS: Mapping[str, Word] = MappingProxyType({
-    "false": Word("a pair of neighbours loses more than is claimed: computed exactly, or certified by a lower bound",
-                  "privacy", "bad"),
+    "false": Word("a pair of neighbours loses more than is claimed, or a number in the proof is larger than stated: "
+                  "computed exactly, or certified by a lower bound", "privacy", "bad"),
     "open": Word("our upper bound is above the claim and our lower bound below it: not decided", "privacy",
                  "plain"),
     "wasteful": Word("the printed noise gives what is claimed, with noise to spare; the factor is shown", "privacy",
@@ -51,17 +51,33 @@ VERDICTS: Mapping[str, Word] = MappingProxyType({
                           "treats as constant", "statement", "plain"),
     "condition not met": Word("a sufficient condition of a theorem does not hold at the sizes of the experiments; "
                               "unless the note says so the paper does not claim that it does", "statement", "plain"),
-    "depends on reading": Word("true under one reading of the text and not under another; both are shown", "statement",
-                               "plain"),
+    "depends on reading": Word("found under one reading of the text, or in some comparisons, and not under another; "
+                               "all are shown", "statement", "plain"),
     "no data": Word("the data that would decide are not available; no verdict on the paper", "statement", "plain"),
 })  # fmt: skip
 KINDS = tuple(word for word, entry in VERDICTS.items() if entry.about == "privacy")
 WORDS = tuple(word for word, entry in VERDICTS.items() if entry.about == "statement")
 
 
+_DEPENDS = "depends on reading"
+_FROM_WORST = (KINDS[0], _DEPENDS, *KINDS[1:])
+
+
 def worst(kinds: Iterable[str]) -> str:
-    """The verdict on a whole privacy claim: that of its worst point, and vacuous only if every point is."""
-    return min(kinds, key=KINDS.index)
+    """The verdict on several points or claims: that of the worst one, and vacuous only if every one is."""
+    return min(kinds, key=_FROM_WORST.index)
+
+
+def overall(points: Iterable[tuple[Mapping[str, object], str]]) -> str:
+    """The verdict on a whole privacy claim, from where each point is and its verdict: that of its worst point.
+
+    If the points name readings of the text, the claim is false only if it is under each of them.
+    """
+    kinds: dict[object, list[str]] = {}
+    for at, kind in points:
+        kinds.setdefault(at.get("reading"), []).append(kind)
+    found = {worst(own) for own in kinds.values()}
+    return _DEPENDS if KINDS[0] in found and len(found) > 1 else worst(found)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from paper_checks.audits import Audited
 from paper_checks.claims import load, paper_folders
 from paper_checks.items import BadClaims
 from paper_checks.run import Row, Settings, Unit, run, units
-from paper_checks.verdict import KINDS, VERDICTS, Verdict, bound, judge, size, worst
+from paper_checks.verdict import KINDS, VERDICTS, Verdict, bound, judge, overall, size, worst
 
 PAPER = "wang_gu_2020_kt"
 
@@ -254,6 +254,22 @@ def test_tiers():
 def test_a_claim_is_as_bad_as_its_worst_point():
     assert worst(["holds", "vacuous", "false"]) == "false" and worst(["vacuous"]) == "vacuous"
     assert worst(["wasteful", "vacuous"]) == "wasteful"
+    assert worst(["holds", "depends on reading"]) == "depends on reading"
+    assert worst(["false", "depends on reading"]) == "false"
+
+
+def test_a_claim_is_false_only_if_it_is_under_every_reading_of_the_text():
+    assert overall([({}, "holds"), ({"epsilon": 1.0}, "false")]) == "false"
+    points = [({"reading": "a"}, "holds"), ({"reading": "b"}, "holds"), ({"reading": "b"}, "false")]
+    assert overall(points) == "depends on reading"
+    assert overall([*points, ({"reading": "a"}, "false")]) == "false"
+    assert overall(points[:2]) == "holds"
+    # Two readings that differ in waste only are no dispute.
+    assert overall([({"reading": "a"}, "holds"), ({"reading": "b"}, "wasteful")]) == "wasteful"
+    # Two claims name readings: by the accountant that the paper names its noise is enough, and a letter may be lost.
+    paper = load(ROOT / "liang_2023_stochastic_ht")
+    found = {claim.id: overall((point.at, point.verdict) for point in claim.points) for claim in paper.claims}
+    assert found["section-6.4"] == found["theorem-5.1-statement"] == "depends on reading"
 
 
 def test_size_and_bound():

@@ -359,6 +359,55 @@ def test_every_figure_has_curves_of_its_own(name, monkeypatch):
         assert not any(one.kind == charts.PRINTED for chart in found.charts for one in chart.curves)
 
 
+# --- every order of a figure can be kept and reversed ----------------------------------------------------------------
+
+WANG_GU = [name for name in FIGURES if name.startswith(("IGHT-F", "KT-F"))]
+
+
+def _made(levels):
+    """In place of fits, errors near ``levels(noise, name)`` on every data set."""
+
+    def measured(methods, budgets, *_, **__):
+        repetitions = next(value for value in reversed(_) if isinstance(value, int) and value > 1)
+        draw = np.random.default_rng(0)
+        errors = {
+            (noise, one.name): levels(noise, one.name) + 0.01 * draw.random((repetitions, len(budgets)))
+            for one in methods for noise in one.noises
+        }  # fmt: skip
+        return Figure(budgets, errors, {key: [None] * len(budgets) for key in errors})
+
+    return {
+        "measure": measured,
+        "shared_figure": lambda shared, name, methods, budgets, make, error, repetitions: measured(
+            methods, budgets, repetitions
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", WANG_GU)
+def test_an_order_of_a_figure_follows_the_errors_and_its_twin_has_one_reading(name, monkeypatch):
+    paper, item = ITEMS[name]
+    best = item.arguments["best"]
+
+    def verdict(levels, arguments):
+        _replace(monkeypatch, item, **_made(levels))
+        return find(item, paper.tables, seeds.source(0, paper.name, name), None, arguments, _shared(paper)).verdict
+
+    def own(noise, method):
+        return method.startswith(best)
+
+    assert verdict(lambda *key: 0.1 if own(*key) else 0.5, {}) == "order kept"
+    assert verdict(lambda *key: 0.9 if own(*key) else 0.5, {}) == "order reversed"
+    assert verdict(lambda *key: 0.5, {}) == "tie"
+    split = {PUBLISHED: 0.1, TIGHT: 0.9}
+    assert verdict(lambda *key: split[key[0]] if own(*key) else 0.5, {}) == "depends on reading"
+    # Whatever the runs give, the twin does not end where the item did.
+    for levels in (lambda *key: split[key[0]] if own(*key) else 0.5,
+                   lambda *key: split[key[0]] if key[1].startswith("Frank-Wolfe") else 0.5,
+                   lambda *key: 0.1 if own(*key) else 0.5):  # fmt: skip
+        assert verdict(levels, item.twin) in ("order kept", "order reversed", "tie")
+
+
 # Of the functions about rates these measure no exponents, or fit too much for a test.
 _OTHERS = ("enough_steps", "logistic_steps", "fewer_gradients", "theorem_16_6")
 RATES = [name for name, (_, item) in ITEMS.items()

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paper_checks import curves, findings, html, pages, rates, seeds
+from paper_checks import curves, findings, html, pages, rates, report, seeds
 from paper_checks.__main__ import ROOT, main
 from paper_checks.claims import load, paper_folders, selected
 from paper_checks.items import BadClaims, find
@@ -404,6 +404,24 @@ def test_numbers_that_json_lacks_are_strings_and_pictures_take_numbers_only():
     assert "logarithmic axis" in html.picture(rows) and "a" * 60 not in html.picture(rows)
 
 
+def test_a_reader_sees_words_where_a_number_has_no_digits():
+    for lower, upper, words in (("nan", "nan", "-"), ("inf", "inf", "infinite"), (1.5, "inf", "1.5 or more"),
+                                ("nan", "inf", "no bound"), (2.0, 2.0, "2"), ("nan", 2.0, "<= 2")):  # fmt: skip
+        assert report.truth({"lower": lower, "upper": upper}) == words
+    shown = report.values({"published": "nan", "computed": "inf"})
+    assert shown == ("not a number", "infinite")
+    assert report.values({"published": 3.0, "computed": "lower"}) == ("3", "lower")
+
+
+def test_the_pages_show_no_numbers_without_digits():
+    papers = selected(ROOT, ["IGHT-5.6p", "KT-4.7p", "KT-R4.4", "LEC-TITLE"])
+    records = [record for _, record, _ in run(ROOT, papers, Settings())]
+    page = pages.Page(pages.summary(records), papers, "python -m paper_checks", "2026-01-02")
+    text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", html.page(page), flags=re.DOTALL)
+    for words in (text, pages.markdown(page)):
+        assert not re.search(r"(?<![\w_])(nan|inf|None)(?!\w)", words)
+
+
 def test_the_values_of_a_row_are_named_by_the_kind_of_check():
     papers = selected(ROOT, ["SHT-5.3a", "IGHT-P4", "IGHT-R5.3c", "SHT-R5.4"])
     records = [record for _, record, _ in run(ROOT, papers, Settings())]
@@ -446,6 +464,59 @@ def test_the_front_page_has_ten_findings():
     ranks = [entry.rank for paper in PAPERS for entry in (*paper.claims, *paper.items) if entry.rank]
     assert sorted(ranks) == list(range(1, len(ranks) + 1)) and len(ranks) >= 10
     assert all(entry.finding for paper in PAPERS for entry in (*paper.claims, *paper.items) if entry.rank)
+
+
+def _ranked():
+    """The records of the entries with a finding, by their name."""
+    found = {}
+    for paper in PAPERS:
+        for entry in (*paper.claims, *paper.items):
+            if entry.rank:
+                ((_, record, _), *more) = run(ROOT, selected(ROOT, [paper.name, entry.id]), Settings())
+                found[entry.id] = [record, *(other for _, other, _ in more)]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::dptoolkit.solvers.DeltaWarning")
+def test_the_numbers_of_the_findings_are_those_of_their_entries():
+    found = _ranked()
+    words = {name: own[0]["finding"] for name, own in found.items()}
+
+    def point(name, **at):
+        (own,) = (row for row in found[name] if at.items() <= row["at"].items())
+        return own
+
+    transfer = point("theorem-4.3", n=101, regularization=1.0)
+    assert f"the answers reach {transfer['lower']:.0f} with 101 records" in words["theorem-4.3"]
+    assert f"a claimed (1, 1e-5) is {point('corollary-5.8', epsilon=1.0)['lower']:.2f}." in words["corollary-5.8"]
+    assert "more than 2" in words["corollary-5.8"] and all(1 / row["factor"] > 2 for row in found["corollary-5.8"])
+    classes = point("theorem-5", classes=3, features=1000)
+    assert f"is at least {classes['lower']:.1f} for 3 classes and 1000 features" in words["theorem-5"]
+    synthetic = found["LASSO-T2f"][0]["rows"]
+    for row in synthetic:
+        (printed, _), (ours, _) = (map(float, row[key].split(" / ")) for key in ("published", "computed"))
+        assert ours - printed >= 30 if "own noise" in row["label"] else abs(ours - printed) < 6
+    assert "is 30 points below what their own noise gives" in words["LASSO-T2f"]
+    bits = [row["computed"] for row in found["LASSO-A2i"][0]["rows"] if "bits" in row["label"]]
+    assert "less than 0.001 bit" in words["LASSO-A2i"] and max(bits) < 0.001
+    assert f"sizes it is {found['SHT-4.2c'][0]['rows'][0]['computed']:.1f} k sigma^2" in words["SHT-4.2c"]
+    assert "no batch size" in words["SHT-4.1c"] and "in 0 of 30 cases" in found["SHT-4.1c"][0]["computed"]
+    assert "within 0.0015 of log 2" in words["SHT-T5a"] and "20 of 20" in found["SHT-T5a"][0]["computed"]
+    assert "injects ten times" in words["SHT-R5.2"] and "injected variance 10 times" in found["SHT-R5.2"][0]["computed"]
+    assert "is 0.006 to 0.16" in words["KT-R4.10b"] and "0.0059 to 0.16" in found["KT-R4.10b"][0]["computed"]
+    assert "up to 4;" in words["LASSO-C2"] and "to 4 at" in found["LASSO-C2"][0]["computed"]
+    assert "of order kappa." in words["SHT-5.3c"] and "kappa^1.00" in found["SHT-5.3c"][0]["computed"]
+    # The page shows each beside the verdict that was found.
+    assert all(row["as_expected"] for own in found.values() for row in own)
+
+
+def test_a_finding_about_a_changed_verdict_is_not_on_the_front_page():
+    paper = next(paper for paper in PAPERS if paper.key == "SHT")
+    item = next(item for item in paper.items if item.id == "SHT-T5a")
+    for verdict, shown in ((item.verdict, True), ("met", False)):
+        record = of_item(paper, item, findings.Finding(verdict, "computed"))
+        page = pages.Page(pages.summary([record]), [paper], "command", "today")
+        assert (item.finding in pages.markdown(page)) == (item.finding in html.page(page)) == shown
 
 
 def test_a_check_without_data_is_refused_by_name():
@@ -562,6 +633,19 @@ def test_a_reading_that_disagrees_does_not_reverse_an_order():
     several = curves.Figure(figure.budgets, errors, {})
     assert curves.order(several, "a", {"rival": ["b", "c"]}).verdict == "depends on reading"
     assert curves.order(several, "a", {"b": ["b"], "c": ["c"]}).verdict == "order reversed"
+
+
+def test_an_order_that_is_refuted_under_one_reading_and_found_under_none_does_not_depend_on_reading():
+    # Below "b" at no epsilon and like "c": nothing says that some reading makes the order true.
+    figure = _figure(-0.5)
+    rng = np.random.default_rng(1)
+    errors = {(noise, name): value for (noise, name), value in figure.errors.items()}
+    for noise in (curves.PUBLISHED, curves.TIGHT):
+        errors[noise, "a"] = errors[noise, "b"] + 0.5
+        errors[noise, "c"] = errors[noise, "a"] + 0.01 * rng.standard_normal((18, 2))
+    several = curves.Figure(figure.budgets, errors, {})
+    found = curves.order(several, "a", {"rival": ["b", "c"]})
+    assert found.verdict == "not reached here" and "lowest in 0 of 8 comparisons, the opposite in 4" in found.computed
 
 
 def test_settings_are_chosen_on_other_data_sets_than_those_reported():

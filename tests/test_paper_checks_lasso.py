@@ -91,6 +91,35 @@ def test_connections_become_features_of_norm_one():
     assert len(set(rows)) == 30 and y[rows].sum() == 20
 
 
+def test_settings_for_connections_are_chosen_on_rows_that_are_never_reported(monkeypatch):
+    count = 60_000
+    records = np.zeros((4 * count, 41))
+    records[:, 4] = np.arange(1, 4 * count + 1)
+    y = (np.arange(4 * count) // 2 % 2).astype(float)
+    monkeypatch.setattr(problems, "connections", lambda home: (records, y))
+    monkeypatch.setattr(problems, "kddcup_features", lambda rows: rows)
+    problems.kddcup_parts.cache_clear()
+    parts = [problems.kddcup_parts(None, half)(np.random.default_rng(half)) for half in (0, 1)]
+    problems.kddcup_parts.cache_clear()
+    reported, others = ({*part.X[:, 4], *part.validation[0][:, 4], *part.test[0][:, 4]} for part in parts)
+    assert len(reported) == len(others) == 12_000 and not reported & others
+    # And the choice takes them.
+    seen = []
+
+    def make(label):
+        def made(draw):
+            seen.append(label)
+            X = draw.uniform(-1, 1, (40, 3))
+            rows = X, (X[:, 0] > 0).astype(float)
+            return problems.Split(*rows, rows, rows, 40, 3.0)
+
+        return made
+
+    monkeypatch.setattr(related, "fitted", lambda data, rng, jobs: [np.ones(3) for _ in jobs])
+    related.outcome(make("reported"), seeds.source(0, "p", "i"), (8.0,), 3, (8,), make_tuning=make("others"))
+    assert seen == ["others"] * 2 + ["reported"] * 3
+
+
 # --- verdicts on made runs -------------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -169,6 +171,99 @@ def test_time_of_the_processor_is_kept_beside_that_of_the_clock(place):
     _run(place)
     kept = json.loads((place / "report/papers/results/wang_gu_2019_ight/IGHT-P3.json").read_text())
     assert kept["cpu_seconds"] >= 0 and kept["seconds"] > 0
+
+
+# --- files that are not ours, a full disk, two runs at once -----------------------------------------------------------
+
+_FOREIGN = ["", "{", "[]", "3", "null", '"x"', '{"fingerprint": 3}']
+
+
+def _changed(text, remove=(), **other):
+    content = json.loads(text) | other
+    return json.dumps({key: value for key, value in content.items() if key not in remove})
+
+
+def test_a_record_that_is_not_a_whole_file_of_this_unit_is_computed_anew(place, computed):
+    _run(place)
+    path = place / "report/papers/results/wang_gu_2019_ight/IGHT-P3.json"
+    whole = path.read_text()
+    texts = [*_FOREIGN, _changed(whole, ["record"]), _changed(whole, ["seconds"]), _changed(whole, record={}),
+             _changed(whole, record=[]), _changed(whole, seconds=None),
+             # Of the same run, but of another item.
+             _changed(whole, unit="wang_gu_2019_ight IGHT-P4")]  # fmt: skip
+    for text in texts:
+        path.write_text(text)
+        computed.clear()
+        _run(place)
+        assert "IGHT-P3" in computed, text
+        assert json.loads(path.read_text())["record"] == json.loads(whole)["record"]
+    path.write_bytes(bytes(range(256)))
+    computed.clear()
+    _run(place)
+    assert "IGHT-P3" in computed
+
+
+def test_a_shared_part_that_is_not_a_whole_file_of_this_part_is_made_anew(tmp_path):
+    def value(number):
+        return Shared(None, folder=tmp_path, fingerprint="f").part("one", lambda: {"value": number})["value"]
+
+    assert value(1) == value(2) == 1
+    path = tmp_path / "one.json"
+    whole = path.read_text()
+    texts = [*_FOREIGN, _changed(whole, ["part"]), _changed(whole, part=3), _changed(whole, name="o ne")]
+    for number, text in enumerate(texts, 10):
+        path.write_text(text)
+        assert value(number) == number and value(0) == number, text
+
+
+def test_a_full_disk_is_one_line_leaves_no_half_of_a_file_and_is_no_changed_claim(place, capsys, monkeypatch):
+    real = Path.write_text
+
+    def full(path, text, **more):
+        real(path, text[:10], **more)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    out = place / "report/papers"
+    for name in ("IGHT-P4.json", "report.html"):
+        monkeypatch.setattr(Path, "write_text", lambda path, text, name=name, **more: (
+            full if name in path.name else real)(path, text, **more))  # fmt: skip
+        assert main(["IGHT-P3", "IGHT-P4", "--data", "data"], place) == 2
+        assert "--out report/papers: No space left on device. Make room and go on with --resume." in (
+            capsys.readouterr().err
+        )
+        assert not list(out.rglob("*.new"))
+    monkeypatch.setattr(Path, "write_text", real)
+    assert main(["IGHT-P3", "IGHT-P4", "--data", "data", "--resume"], place) == 0
+
+
+def test_a_second_run_into_the_same_folder_is_refused_while_the_first_lasts(place, capsys):
+    out = place / "report/papers"
+    out.mkdir(parents=True)
+    # A lock belongs to a process, so another one must hold it.
+    hold = f"""
+from pathlib import Path
+from paper_checks.files import alone
+with alone(Path({str(out)!r})):
+    print("held", flush=True)
+    input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT.parent
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        assert main(["IGHT-P3"], place) == 2
+        assert "another run writes there; wait for it, or name another folder" in capsys.readouterr().err
+        other.communicate("\n")
+    assert main(["IGHT-P3"], place) == 0
+
+
+def test_a_reader_who_leaves_does_not_change_the_exit_code(tmp_path):
+    command = [sys.executable, "-m", "paper_checks", "IGHT-P3", "--out", str(tmp_path)]
+    read, write = os.pipe()
+    os.close(read)
+    found = subprocess.run(command, cwd=ROOT.parent, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert found.returncode == 0 and "Traceback" not in found.stderr and (tmp_path / "report.html").exists()
 
 
 # --- a killed run ----------------------------------------------------------------------------------------------------

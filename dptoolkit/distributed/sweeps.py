@@ -151,5 +151,10 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file so that readers, also after a crash, see the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, path)
+    try:
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, path)
+    except BaseException:
+        # A disk that is full keeps no half of a file.
+        new.unlink(missing_ok=True)
+        raise

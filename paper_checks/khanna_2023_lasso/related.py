@@ -64,8 +64,9 @@ def kddcup(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
     """All methods on 48,000 training rows, of which each step reads 8,000."""
 
     def run() -> Part:
-        make = kddcup_parts(shared.data_home)
-        return as_part(outcome(make, shared.source.of("figures"), budgets, repetitions, (15,), pad=150))
+        reported, others = (kddcup_parts(shared.data_home, half) for half in (0, 1))
+        source = shared.source.of("figures")
+        return as_part(outcome(reported, source, budgets, repetitions, (15,), pad=150, make_tuning=others))
 
     return of_part(shared.part(f"figure 5 {budgets} {repetitions} sets", run, data=("kddcup99",)))
 
@@ -73,12 +74,14 @@ def kddcup(shared: Shared, budgets: list[float], repetitions: int) -> Outcome:
 def outcome(
     make: Callable[[np.random.Generator], Split], rng: Source, budgets: Sequence[float], repetitions: int,
     sizes: Sequence[int], pad: int = 0, tuning: int = 2, charged: int = 0,
+    make_tuning: Callable[[np.random.Generator], Split] | None = None,
 ) -> Outcome:  # fmt: skip
     """Settings by the mean error on validation rows of ``tuning`` data sets, then errors on the test rows of others.
 
-    The first ``charged`` of these are also fitted with the choice charged to the same epsilon and delta.
+    Where rows are drawn from one file, ``make_tuning`` gives data sets without the rows that are reported. The first
+    ``charged`` of those that are reported are also fitted with the choice charged to the same epsilon and delta.
     """
-    others = [make(rng("tuning data", repetition=number)) for number in range(tuning)]
+    others = [(make_tuning or make)(rng("tuning data", repetition=number)) for number in range(tuning)]
     grids = {(noise, name): grid for noise in (PUBLISHED, TIGHT) for name, grid in _grids(noise, sizes).items()}
     jobs = [(key, place, number) for key in grids for place in range(len(budgets)) for number in range(5)]
     trials = [fitted(data, rng.of(f"tuning {k}"), [(*key, budgets[place], grids[key][number])

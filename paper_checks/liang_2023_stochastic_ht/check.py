@@ -57,6 +57,11 @@ def theorem_5_1(grad_norm: float = 1.0, **at: Any) -> Verdict:
     return judge(published.scsg_ht_theorem_5_1(grad_norm=grad_norm, **at))
 
 
+def theorem_5_1_statement(reading: str, **at: Any) -> Verdict:
+    """The variance in the statement: "B^2" as our copy of the text has it, or "B l^2" as in the proof."""
+    return theorem_5_1(formula={"B^2": "statement", "B l^2": "proof"}[reading], **at)
+
+
 def theorem_5_1_range(n: int, epochs: int, epsilon: float, delta: float, option: str) -> Verdict:
     """DP-SCSG-HT: do any b <= B meet the conditions for any number of epochs up to the given one?
 

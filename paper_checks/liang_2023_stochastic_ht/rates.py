@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,16 @@ def fewer_gradients(rng: Rng, batches: list[int], share: float, repetitions: int
     # One batch size that needs fewer is enough.
     found, rows = decide(tests, needed=1), []
     for batch, test, fewer in zip(batches, tests, found.lower, strict=True):
-        median = float(np.median([count[batch] for count in counts]))
-        rows.append(Comparison(f"batches of {batch}, median {median:,.0f} gradients: fewer than all records",
-                               "lower", test.effect, fewer))  # fmt: skip
-    medians = {size: float(np.median([count[size] for count in counts])) for size in (*batches, n)}
-    words = ", ".join(f"{size} a step: {count:,.0f}" for size, count in medians.items())
+        rows.append(Comparison(f"batches of {batch}, median {_median(counts, batch)}: fewer than all records", "lower",
+                               test.effect, fewer))  # fmt: skip
+    words = ", ".join(f"{size} a step: {_median(counts, size)}" for size in (*batches, n))
     return Finding("order kept" if found.kept else "tie", f"median record gradients, {words} ({RULE})", tuple(rows))
+
+
+def _median(counts: Sequence[Mapping[int, float]], size: int) -> str:
+    """The median count in words; infinite where most repetitions do not come to the target."""
+    found = float(np.median([count[size] for count in counts]))
+    return f"{found:,.0f}" if math.isfinite(found) else "target not reached"
 
 
 def _counts(rng: Rng, n: int, batches: list[int], repetition: int) -> dict[int, float]:

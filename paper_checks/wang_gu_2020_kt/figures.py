@@ -45,7 +45,9 @@ def lowest(shared: Shared, task: str, budgets: list[float], best: str, repetitio
     if best == "DPSL-KT":
         found = order(figure, best, RIVALS if task == "regression" else {"DP-IGHT": ["DP-IGHT"]}, forms=FORMS)
     else:
-        found = order(figure, best, {"Frank-Wolfe": [CLIPPED]} if task == "regression" else {"IGHT": ["IGHT"]})
+        # For a planted fault, under a single reading.
+        rivals = {"Frank-Wolfe": [CLIPPED]} if task == "regression" else {"IGHT": ["IGHT"]}
+        found = order(figure, best, rivals, noises=(TIGHT,))
     return with_charged(replace(found, charts=figure.charts(both=RIVALS["Two stage"])), figure)
 
 

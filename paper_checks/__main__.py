@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -18,8 +19,9 @@ _NAME = os.environ.get("PAPER_CHECKS_NAME", "paper_checks")
 
 
 def _say(message: object) -> None:
-    """One line on stderr."""
-    print(f"{_NAME}: {' '.join(str(message).split())}", file=sys.stderr)
+    """One line on stderr; where nobody reads it, it is lost, and the exit code is kept."""
+    with contextlib.suppress(OSError):
+        print(f"{_NAME}: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
 
 
 def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -27,6 +29,7 @@ def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 try:
+    from dptoolkit.cli.output import write
     from dptoolkit.errors import ClusterError, MissingDependency
     from paper_checks.claims import BadClaims, Paper, selected
     from paper_checks.pages import write_pages
@@ -74,7 +77,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         settings = _settings(arguments)
         papers = selected(root, arguments.paper)
         if arguments.list:
-            print(list_json(papers) if arguments.json else listing(papers, settings.data_home))
+            write(list_json(papers) if arguments.json else listing(papers, settings.data_home))
             return 0
         for line in _left_out(papers, arguments.paper, settings.tier):
             _say(line)
@@ -82,6 +85,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             return 2
         _check_folder(arguments.out)
         _collect(found, root, papers, settings, arguments)
+        return _told(found, papers, settings, arguments)
     except (BadClaims, ClusterError, MissingDependency) as problem:
         _say(problem)
         return 2
@@ -89,7 +93,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         # Whoever started this may pass the signal on: what is finished is printed all the same.
         _ignore_interrupts()
         if found:
-            print(_text(list(found.values()), arguments.json), flush=True)
+            write(_text(list(found.values()), arguments.json))
         _say(f"stopped. {len(found)} results are kept; go on with --resume.")
         return _INTERRUPTED
     except Exception as problem:
@@ -98,8 +102,14 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             raise
         _say(f"unexpected {type(problem).__name__}: {problem}. Set DPTOOLKIT_TRACEBACK=1 to see where.")
         return 2
+
+
+def _told(
+    found: dict[Unit, tuple[Record, float]], papers: list[Paper], settings: Settings, arguments: argparse.Namespace
+) -> int:
+    """Print and write what was found; 1 if a verdict has changed. A reader of stdout that has left is no error."""
     rows = [found[unit] for unit in units(papers, settings.tier)]
-    print(_text(rows, arguments.json), flush=True)
+    write(_text(rows, arguments.json))
     records = [record for record, _ in rows]
     write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
     _say(f"wrote {Path(arguments.out) / 'report.html'}")

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
 from dptoolkit import progress
 from dptoolkit._validate import invalid
@@ -50,10 +50,10 @@ def write(text: str) -> None:
             _print(text)
         flush()
     except BrokenPipeError:
-        _silence()
+        _silence(sys.stdout)
     except OSError:
         # For example a full disk. Without this, Python would complain again at exit and change the exit code.
-        _silence()
+        _silence(sys.stdout)
         raise
 
 
@@ -71,17 +71,25 @@ def flush() -> None:
         sys.stdout.flush()
 
 
-def _silence() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _silence(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # --- stderr --------------------------------------------------------------------------------------------------
 
 
-def say(message: str) -> None:
-    """One line on stderr, whatever the message looks like."""
-    if sys.stderr is not None:
-        print("dptoolkit: " + " ".join(message.split()), file=sys.stderr)
+def say(message: str, name: str = "dptoolkit") -> None:
+    """One line on stderr, whatever the message looks like.
+
+    Where nobody reads stderr, as in ``dptoolkit fit ... 2>&1 | head``, the line is lost and the exit code is kept: an
+    error here would end a command that has charged a ledger, with the code of a check that failed.
+    """
+    if sys.stderr is None:
+        return
+    try:
+        print(f"{name}: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    except OSError:
+        _silence(sys.stderr)
 
 
 def refuse(problem: Exception, names: Mapping[str, str] = MappingProxyType({})) -> int:

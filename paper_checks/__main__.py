@@ -29,7 +29,7 @@ def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 try:
-    from dptoolkit.cli.output import write
+    from dptoolkit.cli.output import is_stop, write
     from dptoolkit.errors import ClusterError, MissingDependency
     from paper_checks.claims import BadClaims, Paper, selected
     from paper_checks.pages import write_pages
@@ -43,6 +43,10 @@ except KeyboardInterrupt:
     _say("stopped.")
     sys.exit(_INTERRUPTED)
 except ImportError as problem:
+    # A compiled module that is being loaded turns Ctrl-C into an ImportError.
+    if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt):
+        _say("stopped.")
+        sys.exit(_INTERRUPTED)
     _say(problem)
     sys.exit(2)
 
@@ -97,6 +101,9 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         _say(f"stopped. {len(found)} results are kept; go on with --resume.")
         return _INTERRUPTED
     except Exception as problem:
+        if is_stop(problem):
+            _say(f"stopped. {len(found)} results are kept; go on with --resume.")
+            return _INTERRUPTED
         # An exit code of 1 says that a claim has changed; a defect says nothing about claims.
         if os.environ.get("DPTOOLKIT_TRACEBACK"):
             raise

@@ -119,6 +119,12 @@ def _words(problem: Exception) -> str:
     return f"unexpected {name}. Set {TRACEBACK_VARIABLE}=1 to see where; please report it."
 
 
+def is_stop(problem: BaseException) -> bool:
+    """Whether Ctrl-C is behind an exception: compiled modules that are being loaded turn it into an ImportError."""
+    cause = problem.__cause__ or problem.__context__
+    return isinstance(problem, KeyboardInterrupt) or (cause is not None and is_stop(cause))
+
+
 def interrupted(stop: KeyboardInterrupt) -> int:
     """Print that Ctrl-C stopped the command, and what the command says about its finished work."""
     if sys.stderr is not None and sys.stderr.isatty():

@@ -39,6 +39,7 @@ from dptoolkit.accounting import (
     account,
 )
 from dptoolkit.audit import presets
+from paper_checks.__main__ import main as checks
 from paper_checks.progress import Progress
 
 
@@ -572,6 +573,16 @@ def test_letters_that_the_terminal_lacks_are_no_error(root, tmp_path):
 def test_ctrl_c_is_one_line_and_130(run, monkeypatch):
     monkeypatch.setattr(dptoolkit.accounting, "account", _raising(KeyboardInterrupt()))
     assert _is_one_line(run("account --gaussian 2"), 130) == "dptoolkit: stopped.\n"
+
+
+def test_ctrl_c_while_a_compiled_module_is_loaded_is_130(run, monkeypatch, capsys, tmp_path):
+    problem = ImportError("initialization failed")
+    problem.__cause__ = KeyboardInterrupt()
+    monkeypatch.setattr(dptoolkit.accounting, "account", _raising(problem))
+    assert _is_one_line(run("account --gaussian 2"), 130) == "dptoolkit: stopped.\n"
+    monkeypatch.setattr("paper_checks.__main__._collect", _raising(problem))
+    assert checks(["IGHT-P3", "--out", str(tmp_path)]) == 130
+    assert "stopped. 0 results are kept" in capsys.readouterr().err
 
 
 @pytest.fixture

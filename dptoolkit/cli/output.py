@@ -185,6 +185,8 @@ _PHRASES = MappingProxyType({
     "math.inf": "inf", "Use inf": "Use --epsilon inf", "give classes": "give --classes", "in classes": "in --classes",
     "must be None": "must be left out", "Give separator": "Give --separator",
     "X: its columns are": "the columns of the file are",
+    "bounds=([0, 0], [120, 300]) for dp_pipeline, or use dptoolkit.estimators.ScaleToBounds(lower, upper)":
+        "--bounds age=0:120 bmi=10:80 for dp_pipeline",
 })  # fmt: skip
 # "name=value" at the start of a message; a value with blanks is in quotes or brackets.
 _START = re.compile(

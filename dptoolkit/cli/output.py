@@ -187,6 +187,9 @@ _PHRASES = MappingProxyType({
     "X: its columns are": "the columns of the file are",
     "bounds=([0, 0], [120, 300]) for dp_pipeline, or use dptoolkit.estimators.ScaleToBounds(lower, upper)":
         "--bounds age=0:120 bmi=10:80 for dp_pipeline",
+    "'*': (0, 1) for indicators": "'*=0:1' for indicators", "no column of X": "no column of the file",
+    "Leave randomness and rng out, or make the ledger with allow_fast_noise=True":
+        "Leave --randomness out, or make the ledger with --allow-fast-noise",
 })  # fmt: skip
 # "name=value" at the start of a message; a value with blanks is in quotes or brackets.
 _START = re.compile(

@@ -215,7 +215,8 @@ def layout(columns: Columns, header: Sequence[str], path: str) -> Layout:
     for place in (*places, *([] if label is None else [label])):
         _check_name(header, place, path)
     if not places:
-        raise invalid("path", path, "a table with a feature besides the label", "No column is left.")
+        repair = "No column is left." if len(header) > 1 else "Its header is one cell. Give separator if it has more."
+        raise invalid("path", path, "a table with a feature besides the label", repair)
     names = [header[place] for place in places]
     for what, own in (("categories", columns.categories), ("missing", _constants(columns.missing))):
         for name in own:

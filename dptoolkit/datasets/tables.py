@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dptoolkit._validate import invalid, one_of
 from dptoolkit._validate import missing as not_installed
 from dptoolkit.datasets import readers
-from dptoolkit.datasets.columns import DATE, NUMBER, TEXT, Columns, Layout, Unfit, labels_of, layout
+from dptoolkit.datasets.columns import COMMA, DATE, NUMBER, TEXT, Columns, Layout, Unfit, kind_of, labels_of, layout
 from dptoolkit.datasets.readers import MAX_BYTES
 from dptoolkit.errors import InvalidValue
 from dptoolkit.types import Array
@@ -219,7 +219,8 @@ def _header(text: str, path: str | Path, separator: str | None) -> tuple[list[st
         raise readers.fault(path, 1, "a header of names, as in a csv file", "A quote in it is not closed.") from None
     if not header:
         raise invalid("path", str(path), "a file with at least one row", "It has no rows.")
-    if any(NUMBER.fullmatch(name) for name in header):
+    # A file without a header: the first record would be published as the names of the columns.
+    if any(NUMBER.fullmatch(name) or kind_of(name) == COMMA for name in header):
         repair = f"The first line must hold names; {len(header)} columns were found."
         raise readers.fault(path, 1, "a header of names, as in a csv file", repair)
     return header, lines.line_num, mark

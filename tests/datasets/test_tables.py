@@ -75,6 +75,13 @@ def test_decimal_commas(written):
         read_csv(written("a;y\n1,5;2\n1.234;1\n"), "y", decimal=",")
 
 
+@pytest.mark.parametrize("first", ["7.5;a;yes", "7,5;a;yes", "-1,25;a;yes"])
+def test_a_record_in_the_first_line_does_not_become_names(written, first):
+    """In either decimal mark: names are published with a model."""
+    with pytest.raises(InvalidValue, match="line 1: must be a header of names"):
+        read_csv(written(f"{first}\n8,5;b;no\n"), 3, drop=[2], decimal=",")
+
+
 def test_a_missing_label_is_no_class_and_a_class_may_be_a_dash(written):
     for cell in ("<NA>", "-nan", "\\N", "n.a."):
         with pytest.raises(InvalidValue, match="missing cells in the label 'y' .line 3"):
